@@ -1,0 +1,2 @@
+//! The command `sidestream`.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Stream programs: what host threads submit to CUDA streams, written as text.

@@ -1,0 +1,1 @@
+//! Overlapped GPU pipelines that are ordered correctly by construction.

@@ -1,0 +1,2 @@
+//! The chores of this repository.
+fn main() {}
