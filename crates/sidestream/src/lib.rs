@@ -1,1 +1,4 @@
 //! Overlapped GPU pipelines that are ordered correctly by construction.
+
+pub mod op;
+pub mod order;
