@@ -31,6 +31,7 @@
 mod error;
 mod expect;
 mod limits;
+mod lower;
 mod names;
 mod program;
 mod read;
@@ -42,6 +43,7 @@ mod yaml;
 pub use error::{BadProgram, Error};
 pub use expect::{ErrorCode, Expect, Expected, HazardKind, LintCode, MustPair, Severity};
 pub use limits::Limits;
+pub use lower::{Buffer, Command, Lowered, POOL_STREAMS, Stream, lower};
 pub use program::{
     Access, Act, BufferDecl, BufferRef, Document, EventDecl, EventRef, FlagRef, GraphRef, Level,
     Memory, Op, Origin, Program, SiteRef, StreamDecl, StreamKind, StreamRef, ThreadRef,
