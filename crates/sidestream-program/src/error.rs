@@ -69,7 +69,7 @@ impl fmt::Display for BadProgram {
 impl std::error::Error for BadProgram {}
 
 /// A fault in one program, before it is known which op it belongs to.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Fault {
     pub(crate) line: usize,
     pub(crate) field: Option<String>,

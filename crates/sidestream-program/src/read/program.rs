@@ -51,7 +51,11 @@ pub(super) fn read(
         Box::new(BadProgram {
             name: key("name")
                 .and_then(|name| scalars::text(name, "a name").ok())
-                .map(shown),
+                // A valid name is never cut short: readers match answers by it.
+                .map(|name| match crate::names::is_name(name) {
+                    true => name.to_owned(),
+                    false => shown(name),
+                }),
             at,
             line: fault.line,
             verb,
