@@ -515,7 +515,7 @@ fn messages_stay_one_short_line() {
         format!("{{name: \"a\\nb\", {long}: 1, ops: []}}"),
         format!("{{name: x, ops: [{{do: \"{long}\\n\\t\\u202e\"}}]}}"),
         format!("{{name: x, ops: [{{do: kernel, s: \"{long}\"}}]}}"),
-        format!("{{name: x, ops: [], \"a\\nb\": 1}}"),
+        "{name: x, ops: [], \"a\\nb\": 1}".to_owned(),
     ] {
         let said = said(&text);
         assert!(
@@ -531,7 +531,7 @@ fn nothing_makes_the_reader_use_more_than_its_limits() {
     let mut bomb = String::from("name: x\na0: &a0 [b, b, b, b, b, b, b, b, b]\n");
     for level in 1..10 {
         let alias = format!("*a{}", level - 1);
-        let aliases = vec![alias.as_str(); 9].join(", ");
+        let aliases = [alias.as_str(); 9].join(", ");
         bomb.push_str(&format!("a{level}: &a{level} [{aliases}]\n"));
     }
     let said_of_bomb = said(&bomb);
