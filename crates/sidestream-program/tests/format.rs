@@ -1,6 +1,8 @@
 //! What is a stream program and what is not: text in, one line out.
 
-use sidestream_program::{Act, Expected, Limits, Origin, Program, parse, parse_bytes};
+use sidestream_program::{
+    Act, ErrorCode, Expected, HazardKind, Limits, LintCode, Origin, Program, parse, parse_bytes,
+};
 
 /// What a reader says about a text: `ok`, or the one line for people, for each
 /// program; or what is wrong with the whole text.
@@ -568,12 +570,37 @@ fn nothing_makes_the_reader_use_more_than_its_limits() {
     );
 }
 
+#[test]
+fn the_page_about_the_format_is_right() {
+    let page = include_str!("../../../docs/stream-programs.md");
+    let samples: Vec<_> = page.split("```yaml\n").skip(1).collect();
+    assert!(!samples.is_empty());
+    for sample in samples {
+        check(sample.split("```").next().unwrap(), "ok");
+    }
+    let limits = Limits::default();
+    assert_eq!(
+        (limits.input_bytes, limits.depth, limits.device),
+        (32 << 20, 32, 63)
+    );
+    let kinds = HazardKind::ALL.iter().map(|kind| kind.word());
+    let lints = LintCode::ALL.iter().map(|lint| lint.word());
+    let codes = ErrorCode::ALL.iter().map(|code| code.word());
+    for word in kinds.chain(lints).chain(codes) {
+        assert!(page.contains(&format!("`{word}`")), "the page lacks {word}");
+    }
+}
+
 /// Not a measurement: quadratic reading would take minutes here.
 #[test]
 fn long_programs_are_read_in_time() {
     let mut text = String::from("name: x\nbuffers: {");
     for n in 0..20_000 {
         text.push_str(&format!("b{n}: dev, "));
+    }
+    text.push_str("}\nstreams: {");
+    for n in 0..20_000 {
+        text.push_str(&format!("q{n}: nb, "));
     }
     text.push_str("}\nops:\n");
     for n in 0..20_000 {

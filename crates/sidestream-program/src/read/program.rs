@@ -237,10 +237,12 @@ fn streams<'t>(
                 &words,
             ));
         };
-        let twin = program.streams.iter().find(|stream| {
-            let legacy = StreamKind::Legacy;
-            kind == legacy && stream.kind == legacy && stream.device == device
-        });
+        // Only a legacy stream is compared: there may be very many others.
+        let legacy = (kind == StreamKind::Legacy).then_some(&program.streams);
+        let twin = legacy
+            .into_iter()
+            .flatten()
+            .find(|stream| stream.kind == StreamKind::Legacy && stream.device == device);
         if let Some(twin) = twin {
             let twin = &twin.name;
             return Err(Fault::new(
