@@ -69,7 +69,7 @@ impl fmt::Display for BadProgram {
 impl std::error::Error for BadProgram {}
 
 /// A fault in one program, before it is known which op it belongs to.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Fault {
     pub(crate) line: usize,
     pub(crate) field: Option<String>,
@@ -97,11 +97,13 @@ impl Fault {
 /// Text of the user as it appears in a message: one line, and not endless.
 pub(crate) fn shown(text: &str) -> String {
     const LONGEST: usize = 48;
-    let mut line: String = text
-        .chars()
-        .take(LONGEST)
-        .flat_map(char::escape_debug)
-        .collect();
+    let mut line = String::new();
+    for character in text.chars().take(LONGEST) {
+        match character {
+            '"' | '\'' => line.push(character),
+            _ => line.extend(character.escape_debug()),
+        }
+    }
     if text.chars().nth(LONGEST).is_some() {
         line.push('…');
     }

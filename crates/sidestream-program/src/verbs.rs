@@ -93,7 +93,7 @@ pub(crate) fn closest<'w>(written: &str, words: impl Iterator<Item = &'w str>) -
     }
     words
         .map(|word| (distance(written, word), word))
-        .filter(|&(distance, word)| distance <= word.len() / 3)
+        .filter(|&(distance, word)| distance <= 2.min(word.len() / 3))
         .min()
         .map(|(_, word)| word)
 }

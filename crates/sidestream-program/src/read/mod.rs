@@ -112,9 +112,7 @@ fn read_document(root: View<'_>, limits: &Limits) -> Result<Document, Error> {
     }
     let mut names = HashSet::new();
     let programs = cases_listed.iter().map(|case| {
-        let above = fault.as_ref();
-        let above = above.map(|fault| Fault::new(fault.line, fault.message.clone()));
-        let program = program::read(case, above, limits)?;
+        let program = program::read(case, fault.clone(), limits)?;
         if names.insert(program.name.clone()) {
             return Ok(program);
         }

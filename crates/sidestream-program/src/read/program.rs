@@ -51,7 +51,11 @@ pub(super) fn read(
         Box::new(BadProgram {
             name: key("name")
                 .and_then(|name| scalars::text(name, "a name").ok())
-                .map(shown),
+                // A valid name is never cut short: readers match answers by it.
+                .map(|name| match crate::names::is_name(name) {
+                    true => name.to_owned(),
+                    false => shown(name),
+                }),
             at,
             line: fault.line,
             verb,
@@ -233,10 +237,12 @@ fn streams<'t>(
                 &words,
             ));
         };
-        let twin = program.streams.iter().find(|stream| {
-            let legacy = StreamKind::Legacy;
-            kind == legacy && stream.kind == legacy && stream.device == device
-        });
+        // Only a legacy stream is compared: there may be very many others.
+        let legacy = (kind == StreamKind::Legacy).then_some(&program.streams);
+        let twin = legacy
+            .into_iter()
+            .flatten()
+            .find(|stream| stream.kind == StreamKind::Legacy && stream.device == device);
         if let Some(twin) = twin {
             let twin = &twin.name;
             return Err(Fault::new(
