@@ -1,1 +1,3 @@
 //! Overlapped GPU pipelines that are ordered correctly by construction.
+
+pub mod engine;
