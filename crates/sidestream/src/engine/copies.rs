@@ -1,0 +1,208 @@
+//! The copy engines of one device, and the thread for host functions: one task at a time each, first come first served.
+
+use super::profile::Profile;
+use super::work::{Engines, Work};
+use super::{NONE, whole};
+use std::collections::VecDeque;
+
+/// What one task takes of its engine.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Flow {
+    pub place: usize,
+    pub setup_ns: f64,
+    pub data_ns: f64,
+    /// Time that no neighbour changes.
+    pub fixed_ns: f64,
+}
+
+/// Places: two on the bus to the host, which slow each other down, and two apart.
+const UP: usize = 0;
+const DOWN: usize = 1;
+const INNER: usize = 2;
+const CALLBACK: usize = 3;
+pub(super) const PLACES: usize = 4;
+
+impl Flow {
+    pub fn new(profile: &Profile, work: &Work, engine: Engines) -> Self {
+        let place = match engine {
+            Engines::Download if profile.copy_engines >= 2.0 => DOWN,
+            Engines::Upload | Engines::Download => UP,
+            Engines::Inner | Engines::Compute => INNER,
+            Engines::Callback => CALLBACK,
+        };
+        let copy = |setup_ns: f64, bytes: u64, gb_s: f64| Self {
+            place,
+            setup_ns,
+            data_ns: bytes as f64 / gb_s,
+            fixed_ns: 0.0,
+        };
+        match *work {
+            Work::Upload { bytes } => copy(profile.upload_setup_ns, bytes, profile.link_gb_s),
+            Work::Download { bytes } => copy(profile.download_setup_ns, bytes, profile.link_gb_s),
+            Work::UploadPageable { bytes } => {
+                copy(profile.upload_setup_ns, bytes, profile.pageable_upload_gb_s)
+            }
+            Work::DownloadPageable { bytes } => copy(
+                profile.download_setup_ns,
+                bytes,
+                profile.pageable_download_gb_s,
+            ),
+            // Every byte is read and written.
+            Work::DeviceCopy { bytes } => copy(
+                profile.device_copy_setup_ns,
+                bytes,
+                profile.memory_gb_s / 2.0,
+            ),
+            Work::Memset { bytes } => {
+                copy(profile.device_copy_setup_ns, bytes, profile.memory_gb_s)
+            }
+            Work::PeerCopy { bytes, .. } => {
+                copy(profile.device_copy_setup_ns, bytes, profile.peer_gb_s)
+            }
+            Work::HostFunc { ns } | Work::Timed { ns, .. } => Self {
+                place,
+                setup_ns: 0.0,
+                data_ns: 0.0,
+                fixed_ns: ns as f64,
+            },
+            Work::Call(_) | Work::Marker | Work::Kernel(_) => Self {
+                place,
+                setup_ns: 0.0,
+                data_ns: 0.0,
+                fixed_ns: 0.0,
+            },
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Place {
+    task: u32,
+    left: Flow,
+    end_ns: u64,
+    queue: VecDeque<u32>,
+}
+
+/// All places of one device.
+#[derive(Clone, Debug)]
+pub(super) struct Bus {
+    places: [Place; PLACES],
+    both_ways: f64,
+    both_ways_setup: f64,
+    updated_ns: u64,
+}
+
+impl Bus {
+    pub fn new(profile: &Profile) -> Self {
+        let place = || Place {
+            task: NONE,
+            left: Flow {
+                place: 0,
+                setup_ns: 0.0,
+                data_ns: 0.0,
+                fixed_ns: 0.0,
+            },
+            end_ns: u64::MAX,
+            queue: VecDeque::new(),
+        };
+        Self {
+            places: [place(), place(), place(), place()],
+            both_ways: profile.both_ways,
+            both_ways_setup: profile.both_ways_setup,
+            updated_ns: 0,
+        }
+    }
+
+    /// The next end of a task, as time and task.
+    pub fn next_end(&self) -> (u64, u32) {
+        let mut next = (u64::MAX, NONE);
+        for place in &self.places {
+            next = next.min((place.end_ns, place.task));
+        }
+        next
+    }
+
+    /// Puts a task on its place when that is free, otherwise into the queue; says whether it started.
+    pub fn arrive(&mut self, now_ns: u64, task: u32, flow: &Flow) -> bool {
+        if self.places[flow.place].task != NONE {
+            self.places[flow.place].queue.push_back(task);
+            return false;
+        }
+        self.start(now_ns, task, flow);
+        true
+    }
+
+    /// Takes the finished task off its place; returns the place and the task that is next in the queue.
+    pub fn finish(&mut self, now_ns: u64, task: u32) -> Option<u32> {
+        let index = self.places.iter().position(|p| p.task == task)?;
+        self.advance(now_ns);
+        self.places[index].task = NONE;
+        self.places[index].end_ns = u64::MAX;
+        let next = self.places[index].queue.pop_front();
+        // With a successor, which starts now, the other direction stays disturbed and nothing changes for it.
+        if next.is_none() && index < 2 {
+            self.predict(1 - index);
+        }
+        next
+    }
+
+    pub fn start(&mut self, now_ns: u64, task: u32, flow: &Flow) {
+        self.advance(now_ns);
+        let place = &mut self.places[flow.place];
+        place.task = task;
+        place.left = *flow;
+        self.predict(flow.place);
+        if flow.place < 2 {
+            self.predict(1 - flow.place);
+        }
+    }
+
+    /// Shares of full speed for set-up and data of a place.
+    fn speeds(&self, index: usize) -> (f64, f64) {
+        if index < 2 && self.places[1 - index].task != NONE {
+            (self.both_ways_setup, self.both_ways)
+        } else {
+            (1.0, 1.0)
+        }
+    }
+
+    fn predict(&mut self, index: usize) {
+        let (setup, data) = self.speeds(index);
+        let place = &mut self.places[index];
+        if place.task != NONE {
+            place.end_ns = self.updated_ns
+                + whole(
+                    place.left.setup_ns / setup + place.left.data_ns / data + place.left.fixed_ns,
+                );
+        }
+    }
+
+    fn advance(&mut self, now_ns: u64) {
+        if now_ns == self.updated_ns {
+            return;
+        }
+        let passed = (now_ns - self.updated_ns) as f64;
+        for index in 0..PLACES {
+            if self.places[index].task == NONE {
+                continue;
+            }
+            let (setup, data) = self.speeds(index);
+            let left = &mut self.places[index].left;
+            let mut time = passed;
+            for (part, speed) in [
+                (&mut left.setup_ns, setup),
+                (&mut left.data_ns, data),
+                (&mut left.fixed_ns, 1.0),
+            ] {
+                let takes = *part / speed;
+                if takes > time {
+                    *part -= time * speed;
+                    break;
+                }
+                *part = 0.0;
+                time -= takes;
+            }
+        }
+        self.updated_ns = now_ns;
+    }
+}

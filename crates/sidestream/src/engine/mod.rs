@@ -1,0 +1,526 @@
+//! When does everything run? Tasks, edges, engines and a device profile go in; times come out.
+//!
+//! The engine is a pure discrete-event simulation: no clock, no randomness, no input or output. It knows nothing of
+//! CUDA's ordering rules. A task starts after the previous task of its lane and after every task that it names; all
+//! other order is the queues of the engines. The simulated GPU drives it live, event by event; the analysis of traces
+//! pushes a whole program and lets it finish.
+//!
+//! # How to push a CUDA program
+//! Every API call is one host task ([`Work::Call`]) on the lane of the calling thread, and its device part a task on the
+//! lane of the stream, with `after` set to that host task. Records and waits are [`Work::Marker`]s on the stream, a wait
+//! with `after` set to the record too. A host synchronise is a [`Call::Sync`] with `after` set to the device tasks.
+//!
+//! ```
+//! use sidestream::engine::{Call, Engine, Profile, Task, Work};
+//! let mut engine = Engine::new(vec![Profile::h200()]);
+//! let (host, stream) = (engine.add_thread(), engine.add_stream(0, 0));
+//! let call = engine.push(Task::new(host, Work::Call(Call::CopyAsync)));
+//! let copy = engine.push(Task::new(stream, Work::Upload { bytes: 4 << 20 }).after(&[call]));
+//! let sync = engine.push(Task::new(host, Work::Call(Call::Sync)).after(&[copy]));
+//! let end_ns = engine.run_until(sync).unwrap();
+//! assert!((80_000..90_000).contains(&end_ns));
+//! ```
+//!
+//! # The model, and what each part was seen to explain
+//! - **Copies.** One engine for each direction, served first come first served; a copy holds its engine for a set-up and
+//!   for its bytes. While the other direction is busy both go slower, the set-up more than the data.
+//! - **Kernels** share the thread slots of the device: the more urgent stream first, then the older kernel, and the next
+//!   one is given what is left. Equal sharing would be wrong by a quarter. A resident warp takes a dependent step in a
+//!   fixed time (a small grid is bound by its chain) until the schedulers have no issue slot left (a full one is bound by
+//!   issue); between the two the slow-down is soft, `(1 + d⁴)^¼` with `d` the demand on issue, and the same for memory.
+//! - **A kernel's tail.** Blocks come in whole waves, and warps that compete for issue end raggedly. At its end a kernel
+//!   runs for a while without using its slots, which a neighbour fills. So two streams beat one on the same kernels.
+//! - **Hops.** Inside a stream every change of engine costs some microseconds, a kernel after a kernel less.
+//! - **The host.** Every call costs time on its thread, and device work starts a little after its call.
+//!
+//! Times are whole nanoseconds; all else is deterministic `f64` arithmetic with `+ - × ÷ √` only, which IEEE 754 defines
+//! to the last bit. Equal times are ordered by task number.
+
+mod copies;
+mod cost;
+mod kernels;
+mod limit;
+mod path;
+mod profile;
+mod run;
+mod work;
+
+pub use limit::{Limit, overlap_limit};
+pub use path::{Cause, Link};
+pub use profile::{Profile, ProfileError};
+pub use work::{Call, Engines, Grid, KernelCost, Work};
+
+use copies::{Bus, Flow};
+use cost::Shape;
+use kernels::Kernels;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::fmt;
+
+/// Names a task of one [`Engine`]: tasks are numbered from 0 in the order of their pushes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskId(pub u32);
+
+/// Names a lane of one [`Engine`]: a host thread or a stream, numbered from 0 in the order they were added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LaneId(pub u32);
+
+/// One task, to be pushed.
+#[derive(Clone, Copy, Debug)]
+pub struct Task<'a> {
+    lane: LaneId,
+    work: Work,
+    after: &'a [TaskId],
+    delay: Delay,
+    in_graph: bool,
+}
+
+impl<'a> Task<'a> {
+    /// Work for a lane, after everything that was pushed to the lane before.
+    pub fn new(lane: LaneId, work: Work) -> Self {
+        Self {
+            lane,
+            work,
+            after: &[],
+            delay: Delay::None,
+            in_graph: false,
+        }
+    }
+
+    /// Also after these tasks.
+    pub fn after(self, after: &'a [TaskId]) -> Self {
+        Self { after, ..self }
+    }
+
+    /// With a delay once it is ready.
+    pub fn delay(self, delay: Delay) -> Self {
+        Self { delay, ..self }
+    }
+
+    /// As a node of a graph: kernels follow each other more closely.
+    pub fn in_graph(self) -> Self {
+        Self {
+            in_graph: true,
+            ..self
+        }
+    }
+}
+
+/// Holds back a task that is ready.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Delay {
+    /// Not at all.
+    #[default]
+    None,
+    /// By this much.
+    ExtraNs(u64),
+    /// Until nothing else in the whole engine can progress; among several, the highest rank first, then the older task.
+    UntilIdle(u64),
+}
+
+/// Something happened in virtual time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When.
+    pub time_ns: u64,
+    /// To which task.
+    pub task: TaskId,
+    /// What.
+    pub what: What,
+}
+
+/// What happened to a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// It began: it reads its inputs now.
+    Started,
+    /// It ended: its outputs are there now.
+    Finished,
+}
+
+/// What a task occupied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Resource {
+    /// The host thread of its lane.
+    Host,
+    /// An engine of a device.
+    Engine {
+        /// The device.
+        device: u32,
+        /// Which of its engines.
+        engine: Engines,
+    },
+    /// Nothing: a marker.
+    None,
+}
+
+/// When a task ran, and on what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Its start.
+    pub start_ns: u64,
+    /// Its end.
+    pub end_ns: u64,
+    /// What it occupied from start to end. Kernels share the multiprocessors; every other resource has one holder.
+    pub resource: Resource,
+}
+
+/// A task that can never complete as things stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// The task that was waited for.
+    pub task: TaskId,
+    /// Held lanes on which a task stands that could start otherwise.
+    pub held: Vec<LaneId>,
+}
+
+impl fmt::Display for Stuck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lanes: Vec<String> = self.held.iter().map(|l| l.0.to_string()).collect();
+        write!(
+            f,
+            "task {} can never complete: work stands on held lane {}; release it",
+            self.task.0,
+            lanes.join(", ")
+        )
+    }
+}
+
+impl std::error::Error for Stuck {}
+
+/// No task, edge or the like: ends a linked list.
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Running,
+    Done,
+}
+
+/// Where the last real work before a point was done: decides the hop to the next engine. Markers hand it on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Host,
+    Device(Engines),
+}
+
+/// What a task needs, ready for the hot path. Copies and kernels point into tables: programs repeat few costs.
+#[derive(Clone, Copy, Debug)]
+enum Job {
+    Host { ns: u64 },
+    Marker,
+    Copy { flow: u32 },
+    Kernel { shape: u32 },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    job: Job,
+    delay: Delay,
+    lane: u32,
+    /// The task behind it in its lane.
+    next: u32,
+    /// Head of the list of tasks that name it in `after`.
+    first_edge: u32,
+    /// Unfinished tasks that it waits for.
+    pending: u32,
+    cause: Cause,
+    ready_ns: u64,
+    start_ns: u64,
+    end_ns: u64,
+    side: Side,
+    state: State,
+    in_graph: bool,
+    /// Counted among the pending waits of its device.
+    counted: bool,
+}
+
+struct Lane {
+    /// `None`: a host thread.
+    device: Option<u32>,
+    priority: i32,
+    last: u32,
+    held: bool,
+    /// The task that would start if the lane were not held.
+    parked: u32,
+}
+
+struct Device {
+    profile: Profile,
+    bus: Bus,
+    kernels: Kernels,
+    /// Waits at the head of a stream whose event is not there yet.
+    pending_waits: u32,
+    /// The last cost of every kind of work, with its index in a table.
+    recent: [Option<(Work, Job)>; 10],
+}
+
+/// The simulation; see the [module](self).
+pub struct Engine {
+    devices: Vec<Device>,
+    lanes: Vec<Lane>,
+    slots: Vec<Slot>,
+    /// Task that waits, next entry of the same list.
+    edges: Vec<(u32, u32)>,
+    flows: Vec<Flow>,
+    shapes: Vec<Shape>,
+    now_ns: u64,
+    /// Known future: a task that is waiting becomes ready, one that is running ends.
+    future: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Ready now, in order.
+    due: VecDeque<u32>,
+    /// Ready, but delayed until idle: rank, then the older first.
+    idle: BinaryHeap<(u64, Reverse<u32>)>,
+    /// Happened, not yet handed out.
+    events: VecDeque<Event>,
+    last_finished: u32,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("now_ns", &self.now_ns)
+            .field("lanes", &self.lanes.len())
+            .field("tasks", &self.slots.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// An engine for these devices, numbered from 0, at time 0. Host calls cost what the first profile says.
+    ///
+    /// # Panics
+    /// When there is no device.
+    #[track_caller]
+    pub fn new(devices: Vec<Profile>) -> Self {
+        assert!(
+            !devices.is_empty(),
+            "an engine needs at least one device profile"
+        );
+        Self {
+            devices: devices
+                .into_iter()
+                .map(|profile| Device {
+                    bus: Bus::new(&profile),
+                    kernels: Kernels::new(&profile),
+                    pending_waits: 0,
+                    recent: [None; 10],
+                    profile,
+                })
+                .collect(),
+            lanes: Vec::new(),
+            slots: Vec::new(),
+            edges: Vec::new(),
+            flows: Vec::new(),
+            shapes: Vec::new(),
+            now_ns: 0,
+            future: BinaryHeap::new(),
+            due: VecDeque::new(),
+            idle: BinaryHeap::new(),
+            events: VecDeque::new(),
+            last_finished: NONE,
+        }
+    }
+
+    /// Adds a host thread.
+    pub fn add_thread(&mut self) -> LaneId {
+        self.add_lane(None, 0)
+    }
+
+    /// Adds a stream of a device; a lower priority is more urgent.
+    ///
+    /// # Panics
+    /// When there is no such device.
+    #[track_caller]
+    pub fn add_stream(&mut self, device: u32, priority: i32) -> LaneId {
+        assert!(
+            (device as usize) < self.devices.len(),
+            "there is no device {device}"
+        );
+        self.add_lane(Some(device), priority)
+    }
+
+    fn add_lane(&mut self, device: Option<u32>, priority: i32) -> LaneId {
+        self.lanes.push(Lane {
+            device,
+            priority,
+            last: NONE,
+            held: false,
+            parked: NONE,
+        });
+        LaneId(self.lanes.len() as u32 - 1)
+    }
+
+    /// Adds a task behind all earlier tasks of its lane. It never starts before [`Engine::now_ns`].
+    ///
+    /// # Panics
+    /// When the lane or a task in `after` does not exist, or when the work does not fit the lane (a call on a stream,
+    /// device work on a thread).
+    #[track_caller]
+    pub fn push(&mut self, task: Task<'_>) -> TaskId {
+        let id = self.slots.len() as u32;
+        assert!(id < NONE, "an engine holds 2^32 - 1 tasks at most");
+        let lane = task.lane.0 as usize;
+        let (job, side) = self.job(lane, &task.work);
+        self.slots.push(Slot {
+            job,
+            delay: task.delay,
+            lane: task.lane.0,
+            next: NONE,
+            first_edge: NONE,
+            pending: 0,
+            cause: Cause::Pushed,
+            ready_ns: self.now_ns,
+            start_ns: 0,
+            end_ns: 0,
+            side,
+            state: State::Waiting,
+            in_graph: task.in_graph,
+            counted: false,
+        });
+        let previous = std::mem::replace(&mut self.lanes[lane].last, id);
+        let mut first_of_lane = true;
+        if previous != NONE {
+            if self.slots[previous as usize].state == State::Done {
+                self.note(id, previous, false);
+            } else {
+                self.slots[previous as usize].next = id;
+                self.slots[id as usize].pending += 1;
+                first_of_lane = false;
+            }
+        }
+        for before in task.after {
+            assert!(
+                before.0 < id,
+                "task {} is after task {}, which does not exist yet",
+                id,
+                before.0
+            );
+            if self.slots[before.0 as usize].state == State::Done {
+                self.note(id, before.0, true);
+            } else {
+                self.edges
+                    .push((id, self.slots[before.0 as usize].first_edge));
+                self.slots[before.0 as usize].first_edge = self.edges.len() as u32 - 1;
+                self.slots[id as usize].pending += 1;
+            }
+        }
+        if self.slots[id as usize].pending == 0 {
+            self.activate(id);
+        } else if first_of_lane {
+            self.count_pending_wait(id);
+        }
+        TaskId(id)
+    }
+
+    /// Turns work into a job of the hot path, and checks that it fits its lane.
+    #[track_caller]
+    fn job(&mut self, lane: usize, work: &Work) -> (Job, Side) {
+        assert!(lane < self.lanes.len(), "there is no lane {lane}");
+        let Some(index) = self.lanes[lane].device else {
+            return match work {
+                Work::Call(call) => (
+                    Job::Host {
+                        ns: whole(self.devices[0].profile.call_ns(*call)),
+                    },
+                    Side::Host,
+                ),
+                Work::Marker => (Job::Marker, Side::Host),
+                _ => {
+                    panic!("lane {lane} is a host thread: it takes calls and markers, not {work:?}")
+                }
+            };
+        };
+        let device = &mut self.devices[index as usize];
+        let (kind, engine) = match work {
+            Work::Call(_) => {
+                panic!("lane {lane} is a stream: {work:?} belongs on the lane of a host thread")
+            }
+            Work::Marker => return (Job::Marker, Side::Host),
+            Work::Upload { .. } => (0, Engines::Upload),
+            Work::Download { .. } => (1, Engines::Download),
+            Work::Kernel(_) => (2, Engines::Compute),
+            Work::UploadPageable { .. } => (3, Engines::Upload),
+            Work::DownloadPageable { .. } => (4, Engines::Download),
+            Work::DeviceCopy { .. } => (5, Engines::Inner),
+            Work::PeerCopy { .. } => (6, Engines::Inner),
+            Work::Memset { .. } => (7, Engines::Inner),
+            Work::HostFunc { .. } => (8, Engines::Callback),
+            Work::Timed { engine, .. } => (9, *engine),
+        };
+        let side = Side::Device(engine);
+        if let Some((recent, job)) = &device.recent[kind]
+            && recent == work
+        {
+            return (*job, side);
+        }
+        let cost = match work {
+            Work::Kernel(cost) => Some(*cost),
+            Work::Timed {
+                engine: Engines::Compute,
+                ns,
+            } => Some(KernelCost::Duration {
+                ns: *ns,
+                share: 1.0,
+            }),
+            _ => None,
+        };
+        let job = if let Some(cost) = cost {
+            self.shapes.push(device.profile.shape(&cost));
+            Job::Kernel {
+                shape: self.shapes.len() as u32 - 1,
+            }
+        } else {
+            self.flows.push(Flow::new(&device.profile, work, engine));
+            Job::Copy {
+                flow: self.flows.len() as u32 - 1,
+            }
+        };
+        device.recent[kind] = Some((*work, job));
+        (job, side)
+    }
+
+    /// Holds a lane: none of its tasks starts until it is released. A task that runs already goes on.
+    pub fn hold(&mut self, lane: LaneId) {
+        self.lanes[lane.0 as usize].held = true;
+    }
+
+    /// Releases a held lane: its next task may start now.
+    pub fn release(&mut self, lane: LaneId) {
+        let lane = &mut self.lanes[lane.0 as usize];
+        lane.held = false;
+        let parked = std::mem::replace(&mut lane.parked, NONE);
+        if parked != NONE {
+            if self.now_ns > self.slots[parked as usize].ready_ns {
+                self.slots[parked as usize].cause = Cause::Released;
+            }
+            self.due.push_back(parked);
+        }
+    }
+
+    /// The time up to which everything has happened.
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// Number of tasks pushed so far.
+    pub fn tasks(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether a task has finished.
+    ///
+    /// # Panics
+    /// When there is no such task.
+    #[track_caller]
+    pub fn is_finished(&self, task: TaskId) -> bool {
+        self.slots[task.0 as usize].state == State::Done
+    }
+}
+
+/// Times are whole nanoseconds, rounded to the nearest.
+fn whole(ns: f64) -> u64 {
+    // A float of any size becomes the nearest u64; profiles and costs are never negative.
+    ns.round() as u64
+}
