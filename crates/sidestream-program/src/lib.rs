@@ -35,6 +35,7 @@ mod lower;
 mod names;
 mod program;
 mod read;
+mod run;
 mod verbs;
 mod words;
 mod write;
@@ -49,4 +50,5 @@ pub use program::{
     Memory, Op, Origin, Program, SiteRef, StreamDecl, StreamKind, StreamRef, ThreadRef,
 };
 pub use read::{parse, parse_bytes};
+pub use run::{CannotRun, ProgramNames, Run, Unmet, run};
 pub use write::write;

@@ -74,6 +74,20 @@ pub enum Command {
 }
 
 impl Lowered {
+    /// The device with the highest index that the program uses.
+    pub fn last_device(&self) -> DeviceId {
+        let streams = self.streams.iter().map(|s| s.device);
+        let ops = self.commands.iter().filter_map(|command| match command {
+            Command::Op(op) => match op.kind {
+                Kind::SetDevice { device } => Some(device),
+                Kind::SyncDevice { device } => device,
+                _ => None,
+            },
+            _ => None,
+        });
+        streams.chain(ops).max().unwrap_or(DeviceId(0))
+    }
+
     /// Makes the streams and events known to a rule book that knows none yet, so that the ids of
     /// the commands mean the same there.
     pub fn declare(&self, order: &mut Order) {
@@ -97,6 +111,13 @@ pub fn lower(program: &Program) -> Lowered {
     lowering.out
 }
 
+/// The stream pool of a device: what was handed out, and how often it was asked.
+#[derive(Default)]
+struct Pool {
+    streams: HashMap<u64, StreamId>,
+    asked: u64,
+}
+
 struct Lowering<'a> {
     program: &'a Program,
     out: Lowered,
@@ -108,8 +129,8 @@ struct Lowering<'a> {
     /// or free of that name was listed.
     stream_ordered: Vec<bool>,
     allocated: Vec<bool>,
-    pool: Vec<Option<StreamId>>,
-    asked: u64,
+    /// The pool of each device.
+    pools: HashMap<u8, Pool>,
 }
 
 impl<'a> Lowering<'a> {
@@ -122,8 +143,7 @@ impl<'a> Lowering<'a> {
             buffers: vec![None; program.buffers.len()],
             stream_ordered: vec![false; program.buffers.len()],
             allocated: vec![false; program.buffers.len()],
-            pool: vec![None; POOL_STREAMS as usize],
-            asked: 0,
+            pools: HashMap::new(),
         };
         // A device has one legacy stream, however many names it is given.
         let mut legacy: HashMap<u8, StreamId> = HashMap::new();
@@ -368,27 +388,25 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    /// R51: round robin over the pool; two names may be one stream.
+    /// R51: round robin over the pool of a device; two names may be one stream.
     fn pool_get(&mut self, count: u32, first: StreamRef, last: StreamRef) -> Command {
+        let device = self.program.streams[first.0 as usize].device;
+        let mut pool = self.pools.remove(&device).unwrap_or_default();
         let size = u64::from(POOL_STREAMS);
         let slots = [
-            (first, self.asked % size),
-            (last, (self.asked + u64::from(count) - 1) % size),
+            (first, pool.asked % size),
+            (last, (pool.asked + u64::from(count) - 1) % size),
         ];
         for (name, slot) in slots {
-            let id = match self.pool[slot as usize] {
-                Some(id) => id,
-                None => {
-                    let label = &self.program.streams[name.0 as usize].name;
-                    let id = self.new_stream(StreamKind::NonBlocking, 0, label);
-                    self.pool[slot as usize] = Some(id);
-                    id
-                }
-            };
+            let label = &self.program.streams[name.0 as usize].name;
+            let new = || self.new_stream(StreamKind::NonBlocking, device, label);
+            let id = *pool.streams.entry(slot).or_insert_with(new);
             self.streams[name.0 as usize] = id;
         }
-        self.asked += u64::from(count);
-        Command::PoolGet { asked: self.asked }
+        pool.asked += u64::from(count);
+        let asked = pool.asked;
+        self.pools.insert(device, pool);
+        Command::PoolGet { asked }
     }
 
     fn new_stream(&mut self, kind: StreamKind, device: u8, name: &str) -> StreamId {

@@ -1,5 +1,8 @@
 //! Overlapped GPU pipelines that are ordered correctly by construction.
 
+pub mod alloc;
 pub mod engine;
 pub mod op;
 pub mod order;
+pub mod sim;
+pub mod trace;

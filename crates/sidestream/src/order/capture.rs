@@ -5,7 +5,8 @@
 //! where it began. That is the same question as everywhere else, asked of a few streams: each
 //! member counts its nodes and remembers how many nodes of every other member it has seen.
 
-use crate::op::{StreamId, ThreadId};
+use super::{Code, Misuse, Order, Runs, Stream, misuse};
+use crate::op::{StreamId, StreamKind, ThreadId};
 
 /// A capture, by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -98,5 +99,144 @@ impl Capture {
             });
             at
         })
+    }
+}
+
+impl Order {
+    pub(super) fn begin_capture(
+        &mut self,
+        stream: StreamId,
+        thread: ThreadId,
+    ) -> Result<Runs, Misuse> {
+        if self.kind_of(stream) == StreamKind::Legacy {
+            return Err(misuse(
+                Code::StreamCaptureUnsupported,
+                45,
+                "the legacy default stream cannot be captured; capture a stream of your own",
+            ));
+        }
+        if self.capture_of(stream).is_some() {
+            return Err(misuse(
+                Code::IllegalState,
+                45,
+                "the stream is being captured already",
+            ));
+        }
+        let id = CaptureId(self.captures.len() as u32);
+        self.captures.push(Capture::begin(stream, thread));
+        self.enter(stream, id);
+        Ok(Runs::Now)
+    }
+
+    pub(super) fn end_capture(
+        &mut self,
+        stream: StreamId,
+        thread: ThreadId,
+    ) -> Result<Runs, Misuse> {
+        let Some(id) = self
+            .capture_of(stream)
+            .filter(|&id| self.captures[id.0 as usize].origin == stream)
+        else {
+            return Err(misuse(
+                Code::StreamCaptureUnmatched,
+                48,
+                "no capture began in this stream; end it where it began",
+            ));
+        };
+        let capture = self.capture(id);
+        if capture.thread != thread {
+            return Err(misuse(
+                Code::StreamCaptureWrongThread,
+                48,
+                "another thread began the capture; end it there",
+            ));
+        }
+        if !capture.is_joined() {
+            return Err(misuse(
+                Code::StreamCaptureUnjoined,
+                48,
+                "a forked stream has captured work that was not joined; make the first stream wait for it",
+            ));
+        }
+        capture.open = false;
+        let members: Vec<StreamId> = capture.streams().collect();
+        for stream in members {
+            self.leave(stream);
+        }
+        Ok(Runs::Now)
+    }
+
+    /// R48: a wait for a captured event pulls the stream into the capture.
+    pub(super) fn join_capture(
+        &mut self,
+        stream: StreamId,
+        capture: CaptureId,
+        seen: &Seen,
+    ) -> Result<(), Misuse> {
+        self.refuse_ended(capture)?;
+        if self.kind_of(stream) == StreamKind::Legacy {
+            return Err(misuse(
+                Code::StreamCaptureUnsupported,
+                45,
+                "the legacy default stream cannot take part in a capture",
+            ));
+        }
+        self.capture(capture).wait(stream, seen);
+        if self.capture_of(stream).is_none() {
+            self.enter(stream, capture);
+        }
+        Ok(())
+    }
+
+    /// R45: nothing may be done in the legacy stream while a blocking stream is captured.
+    pub(super) fn refuse_legacy_beside_capture(&mut self, stream: StreamId) -> Result<(), Misuse> {
+        let Stream { kind, device, .. } = self.streams[stream.0 as usize];
+        if kind == StreamKind::Legacy && self.device(device).capturing_blocking > 0 {
+            return Err(misuse(
+                Code::StreamCaptureImplicit,
+                45,
+                "a blocking stream is being captured, and the legacy stream would wait for it",
+            ));
+        }
+        Ok(())
+    }
+
+    /// An event of a capture that has ended stands for nothing until it is recorded anew.
+    pub(super) fn refuse_ended(&self, capture: CaptureId) -> Result<(), Misuse> {
+        if self.captures[capture.0 as usize].open {
+            return Ok(());
+        }
+        Err(misuse(
+            Code::InvalidValue,
+            46,
+            "the event was last recorded in a capture that has ended; record it anew",
+        ))
+    }
+
+    pub(super) fn capture_of(&self, stream: StreamId) -> Option<CaptureId> {
+        self.streams[stream.0 as usize].capture
+    }
+
+    pub(super) fn capture(&mut self, id: CaptureId) -> &mut Capture {
+        &mut self.captures[id.0 as usize]
+    }
+
+    fn enter(&mut self, stream: StreamId, capture: CaptureId) {
+        self.streams[stream.0 as usize].capture = Some(capture);
+        self.count_capturing(stream, 1);
+    }
+
+    fn leave(&mut self, stream: StreamId) {
+        self.streams[stream.0 as usize].capture = None;
+        self.count_capturing(stream, -1);
+    }
+
+    fn count_capturing(&mut self, stream: StreamId, by: i32) {
+        let Stream { kind, device, .. } = self.streams[stream.0 as usize];
+        let device = self.device(device);
+        device.capturing = device.capturing.saturating_add_signed(by);
+        if kind.is_blocking() {
+            device.capturing_blocking = device.capturing_blocking.saturating_add_signed(by);
+        }
     }
 }

@@ -60,14 +60,19 @@ impl<N: Copy + PartialEq> Frontier<N> {
 
     /// `node` is now the end of the step's chain, and of the record that the step freezes.
     pub fn advance(&mut self, step: &Step, node: N) {
-        let (table, index) = match step.chain {
+        self.set_last(step.chain, node);
+        if let Some(record) = step.freezes {
+            *super::grow(&mut self.records, record.0) = Some(node);
+        }
+    }
+
+    /// `node` is now the end of a chain, without being a step of the rule book: the time of a call.
+    pub fn set_last(&mut self, chain: Chain, node: N) {
+        let (table, index) = match chain {
             Chain::Thread(t) => (&mut self.threads, t.0),
             Chain::Stream(s) => (&mut self.streams, s.0),
         };
         *super::grow(table, index) = Some(node);
-        if let Some(record) = step.freezes {
-            *super::grow(&mut self.records, record.0) = Some(node);
-        }
     }
 
     fn streams_of(

@@ -1,0 +1,50 @@
+//! How a command fails: one line that names the place and the remedy, and an exit code.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Why a command could not do what it was asked.
+#[derive(Debug)]
+pub struct Failure {
+    message: String,
+    code: u8,
+}
+
+impl Failure {
+    /// The input is at fault: exit code 2, as for a wrong argument.
+    pub fn input(message: impl fmt::Display) -> Failure {
+        Failure {
+            message: message.to_string(),
+            code: 2,
+        }
+    }
+
+    /// A file could not be read or written.
+    pub fn file(doing: &str, path: &Path, error: &io::Error) -> Failure {
+        Failure::input(format!("cannot {doing} {}: {error}", path.display()))
+    }
+
+    /// The exit code.
+    pub fn code(&self) -> ExitCode {
+        ExitCode::from(self.code)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// Writes to standard output. A reader that went away (`sidestream … | head`) ends the command
+/// quietly instead of with a panic.
+pub fn print(text: impl fmt::Display) -> Result<(), Failure> {
+    use std::io::Write;
+    match write!(io::stdout().lock(), "{text}") {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
+        Err(error) => Err(Failure::input(format!("cannot write the output: {error}"))),
+        Ok(()) => Ok(()),
+    }
+}

@@ -1,0 +1,364 @@
+//! Running a program on the simulated GPU.
+
+use std::fmt;
+
+use sidestream::alloc::{Blocks, Grant};
+use sidestream::engine::{Profile, TaskId};
+use sidestream::op::{self, BufferId, Kind, OpId, StreamId, ThreadId};
+use sidestream::order::{Chain, Misuse};
+use sidestream::sim::{Names, Schedule, Sim, Stuck, Unplaceable, memory_bytes};
+use sidestream::trace::Trace;
+
+use crate::lower::{Command, Lowered, lower};
+use crate::program::{Act, BufferRef, Level, Program, StreamRef};
+
+/// A program that was run.
+pub struct Run {
+    /// The machine, with all results and times.
+    pub sim: Sim,
+    /// The program as operations.
+    pub lowered: Lowered,
+    /// The call that failed, if one did: the run ends before it.
+    pub failed: Option<(usize, Misuse)>,
+    /// Expectations about the allocator that did not come true.
+    pub unmet: Vec<Unmet>,
+}
+
+/// A block that was (or was not) the one that it had to be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unmet {
+    /// The op that allocates.
+    pub op: usize,
+    /// What was expected, in one line.
+    pub why: String,
+}
+
+/// Why a program cannot be run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CannotRun {
+    /// Its buffers are larger than the memory of its device.
+    DeviceMemory {
+        /// What they take.
+        wanted_bytes: u64,
+        /// What there is.
+        memory_bytes: u64,
+    },
+    /// The simulator has no room for them.
+    Memory(Unplaceable),
+    /// An allocation finds no block.
+    OutOfBlocks {
+        /// The op that allocates.
+        op: usize,
+        /// How many blocks there are.
+        blocks: usize,
+    },
+    /// Some of its work can never run.
+    Stuck(Stuck),
+}
+
+impl fmt::Display for CannotRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CannotRun::DeviceMemory {
+                wanted_bytes,
+                memory_bytes,
+            } => write!(
+                f,
+                "its device buffers take {wanted_bytes} bytes, the device has {memory_bytes}; \
+                 use smaller buffers"
+            ),
+            CannotRun::Memory(error) => write!(f, "{error}"),
+            CannotRun::OutOfBlocks { op, blocks } => write!(
+                f,
+                "op {op}: out of memory, all {blocks} blocks are handed out; free one before, or \
+                 raise `blocks` of set_capacity"
+            ),
+            CannotRun::Stuck(stuck) => write!(f, "{stuck}"),
+        }
+    }
+}
+
+impl std::error::Error for CannotRun {}
+
+/// Runs a program on devices of this kind. `witness` keeps who wrote what every op found.
+///
+/// A call that CUDA refuses ends the run before it and is no error of this function.
+///
+/// # Errors
+/// If the program does not fit, or waits for ever.
+pub fn run(
+    program: &Program,
+    profile: &Profile,
+    schedule: Schedule,
+    witness: bool,
+) -> Result<Run, CannotRun> {
+    let lowered = lower(program);
+    fits(&lowered, profile)?;
+    let last_device = lowered.last_device().0 as usize;
+    let mut sim = Sim::new(vec![profile.clone(); last_device + 1], schedule, witness);
+    lowered.declare(sim.order());
+    for buffer in &lowered.buffers {
+        let added = sim.contents().add(buffer.size_bytes, buffer.over);
+        added.map_err(CannotRun::Memory)?;
+    }
+    let mut running = Running {
+        program,
+        run: Run {
+            sim,
+            lowered,
+            failed: None,
+            unmet: Vec::new(),
+        },
+        device_blocks: Blocks::default(),
+        pinned_blocks: Blocks::default(),
+        held: Vec::new(),
+    };
+    for at in 0..program.ops.len() {
+        if !running.command(at)? {
+            break;
+        }
+    }
+    let mut run = running.run;
+    run.sim.finish().map_err(CannotRun::Stuck)?;
+    Ok(run)
+}
+
+fn fits(lowered: &Lowered, profile: &Profile) -> Result<(), CannotRun> {
+    let on_device = |b: &&crate::lower::Buffer| !b.memory.is_host() && b.over.is_none();
+    let sizes = lowered
+        .buffers
+        .iter()
+        .filter(on_device)
+        .map(|b| b.size_bytes);
+    let wanted_bytes = sizes.fold(0u64, u64::saturating_add);
+    let memory_bytes = memory_bytes(profile);
+    if wanted_bytes > memory_bytes {
+        return Err(CannotRun::DeviceMemory {
+            wanted_bytes,
+            memory_bytes,
+        });
+    }
+    Ok(())
+}
+
+struct Running<'a> {
+    program: &'a Program,
+    run: Run,
+    device_blocks: Blocks<TaskId>,
+    pinned_blocks: Blocks<TaskId>,
+    /// By buffer of the allocator: its block, and the streams noted for it.
+    held: Vec<Option<Held>>,
+}
+
+#[derive(Clone)]
+struct Held {
+    block: usize,
+    home: Option<StreamId>,
+    noted: Vec<StreamId>,
+}
+
+impl Running<'_> {
+    /// Does what one op asks for; false if it failed and the run ends.
+    fn command(&mut self, at: usize) -> Result<bool, CannotRun> {
+        let command = self.run.lowered.commands[at].clone();
+        let runtime = self.program.level == Level::Runtime;
+        match command {
+            Command::Hold(stream) => self.run.sim.hold(stream),
+            Command::Release(stream) => self.run.sim.release(stream),
+            Command::SetCapacity { blocks } => {
+                self.device_blocks.set_limit(blocks as usize);
+                self.pinned_blocks.set_limit(blocks as usize);
+            }
+            Command::PoolGet { .. } => {}
+            Command::Op(op) => {
+                if runtime && let Kind::Alloc { buffer, stream, .. } = op.kind {
+                    self.allocate(at, &op, buffer, stream)?;
+                }
+                let kind = op.kind;
+                if let Err(misuse) = self.run.sim.submit(op, None) {
+                    self.run.failed = Some((at, misuse));
+                    return Ok(false);
+                }
+                match kind {
+                    Kind::RecordStream { buffer, stream } if runtime => self.note(buffer, stream),
+                    Kind::Free { buffer } if runtime => self.free(buffer),
+                    _ => {}
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn allocate(
+        &mut self,
+        at: usize,
+        op: &op::Op,
+        buffer: BufferId,
+        home: Option<StreamId>,
+    ) -> Result<(), CannotRun> {
+        // What the host knows of the device when it allocates.
+        if self.run.sim.thread_time(op.thread).is_none() {
+            return Err(CannotRun::Stuck(Stuck {
+                first: op.id,
+                count: 1,
+            }));
+        }
+        let sim = &self.run.sim;
+        let blocks = match home {
+            Some(_) => &mut self.device_blocks,
+            None => &mut self.pinned_blocks,
+        };
+        let grant = blocks
+            .alloc(home, |&task| sim.engine().is_finished(task))
+            .map_err(|full| CannotRun::OutOfBlocks {
+                op: at,
+                blocks: full.blocks,
+            })?;
+        let block = match grant {
+            Grant::Block(block) => block,
+            Grant::After(block, streams) => {
+                for source in streams {
+                    self.wait_for(op, home, source);
+                }
+                block
+            }
+        };
+        self.expect_block(at, block, home);
+        let held = Held {
+            block,
+            home,
+            noted: Vec::new(),
+        };
+        *self.held_mut(buffer) = Some(held);
+        Ok(())
+    }
+
+    /// The taker's stream waits for a stream that may still use the block.
+    fn wait_for(&mut self, op: &op::Op, home: Option<StreamId>, source: StreamId) {
+        let Some(stream) = home else { return };
+        let wait = op::Op {
+            kind: Kind::WaitStream { stream, source },
+            accesses: op::Accesses::new(),
+            ..op.clone()
+        };
+        // A stream that is being captured cannot wait; then the block is not safe, and the results
+        // will show it.
+        let _ = self.run.sim.submit(wait, None);
+    }
+
+    fn expect_block(&mut self, at: usize, block: usize, home: Option<StreamId>) {
+        let Act::Alloc {
+            must_alias,
+            must_not_alias,
+            ..
+        } = self.program.ops[at].act
+        else {
+            return;
+        };
+        let mut expect = |other: Option<BufferRef>, wanted: bool| {
+            let Some(other) = other else { return };
+            let theirs = self.held_by_name(other, at);
+            let same = theirs
+                .as_ref()
+                .is_some_and(|held| held.block == block && held.home.is_some() == home.is_some());
+            if same != wanted {
+                let name = &self.program.buffers[other.0 as usize].name;
+                let why = if wanted {
+                    format!("the block had to be the one of {name}, and is another")
+                } else {
+                    format!("the block must not be the one of {name}, and is")
+                };
+                self.run.unmet.push(Unmet { op: at, why });
+            }
+        };
+        expect(must_alias, true);
+        expect(must_not_alias, false);
+    }
+
+    /// What a name was handed last, before an op.
+    fn held_by_name(&self, name: BufferRef, before: usize) -> Option<Held> {
+        let earlier = self.run.lowered.commands[..before].iter().rev();
+        let mut allocs = earlier.filter_map(|command| match command {
+            Command::Op(op) => match op.kind {
+                Kind::Alloc { buffer, .. } => Some(buffer),
+                _ => None,
+            },
+            _ => None,
+        });
+        let buffer = allocs.find(|b| self.run.lowered.buffers[b.0 as usize].name == name)?;
+        self.held.get(buffer.0 as usize).cloned().flatten()
+    }
+
+    fn note(&mut self, buffer: BufferId, stream: StreamId) {
+        if let Some(held) = self.held_mut(buffer)
+            && held.home != Some(stream)
+            && !held.noted.contains(&stream)
+        {
+            held.noted.push(stream);
+        }
+    }
+
+    fn free(&mut self, buffer: BufferId) {
+        let Some(held) = self.held_mut(buffer).clone() else {
+            return;
+        };
+        let streams = held.home.into_iter().chain(held.noted);
+        let last = |s: StreamId| Some((s, self.run.sim.last_task(Chain::Stream(s))?));
+        let uses: Vec<_> = streams.filter_map(last).collect();
+        match held.home {
+            Some(_) => self.device_blocks.free(held.block, uses),
+            None => self.pinned_blocks.free(held.block, uses),
+        }
+    }
+
+    fn held_mut(&mut self, buffer: BufferId) -> &mut Option<Held> {
+        let at = buffer.0 as usize;
+        if self.held.len() <= at {
+            self.held.resize(at + 1, None);
+        }
+        &mut self.held[at]
+    }
+}
+
+/// The names of a program, for its trace.
+pub struct ProgramNames<'a> {
+    /// The program.
+    pub program: &'a Program,
+    /// The same as operations.
+    pub lowered: &'a Lowered,
+}
+
+impl Names for ProgramNames<'_> {
+    fn op(&self, op: &op::Op) -> String {
+        let OpId(at) = op.id;
+        let op = &self.program.ops[at as usize];
+        match op.site {
+            Some(site) => format!("{at} {}", self.program.sites[site.0 as usize]),
+            None => format!("{at} {}", op.act.verb()),
+        }
+    }
+
+    fn stream(&self, stream: StreamId) -> String {
+        let known = self.lowered.streams.get(stream.0 as usize);
+        known.map_or_else(|| "legacy".to_owned(), |s| s.name.clone())
+    }
+
+    fn thread(&self, thread: ThreadId) -> String {
+        self.program.threads[thread.0 as usize].clone()
+    }
+}
+
+impl Run {
+    /// What ran when.
+    pub fn trace(&self, program: &Program) -> Trace {
+        let lowered = &self.lowered;
+        self.sim.trace(&ProgramNames { program, lowered })
+    }
+
+    /// The stream that a name of the program stands for at its end; for tests and tools.
+    pub fn stream(&self, program: &Program, name: StreamRef) -> Option<StreamId> {
+        let name = &program.streams.get(name.0 as usize)?.name;
+        let at = self.lowered.streams.iter().position(|s| &s.name == name)?;
+        Some(StreamId(at as u32))
+    }
+}

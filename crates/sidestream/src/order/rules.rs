@@ -1,0 +1,523 @@
+//! The rules themselves: what each call stands behind, and what it does to its caller.
+
+use super::{
+    After, Block, Chain, Code, Edge, Event, Last, Misuse, Order, Performs, RecordId, Rule, Runs,
+    Step, Steps, Stream, grow, host_waits, misuse, observed, promised, stream_edge,
+};
+use crate::op::{
+    Access, BufferId, DeviceId, EventId, FlagId, GraphId, Kind, Memory, Op, StreamId, StreamKind,
+    ThreadId,
+};
+
+impl Order {
+    /// Takes the next call. `steps` is cleared and filled with what the call does.
+    ///
+    /// # Errors
+    /// A call that CUDA refuses is a [`Misuse`] with CUDA's code; it changes nothing.
+    pub fn push(&mut self, op: &Op, steps: &mut Steps) -> Result<Runs, Misuse> {
+        steps.clear();
+        let thread = op.thread;
+        match op.kind {
+            Kind::Kernel { stream, .. }
+            | Kind::Memset { stream }
+            | Kind::MallocAsync { stream }
+            | Kind::FreeAsync { stream } => self.work(stream, thread, None, steps),
+            Kind::Copy { stream, from, to } => {
+                let runs = self.work(stream, thread, None, steps)?;
+                if runs == Runs::Now {
+                    let bytes = op.accesses.first().map_or(0, Access::len_bytes);
+                    async_copy_and_host(stream, thread, from, to, bytes, steps);
+                }
+                Ok(runs)
+            }
+            Kind::HostFunc { stream, raises } => {
+                let runs = self.work(stream, thread, None, steps)?;
+                if let (Runs::Now, Some(flag)) = (runs, raises) {
+                    steps[0].freezes = Some(self.flag(flag));
+                }
+                Ok(runs)
+            }
+            Kind::GraphLaunch { stream, graph } => self.graph_launch(stream, graph, thread, steps),
+            Kind::CopyBlocking { from, to } => self.copy_blocking(thread, from, to, steps),
+            Kind::MemsetBlocking { to } => {
+                let legacy = self.legacy_stream(self.current_device(thread));
+                let runs = self.work(legacy, thread, None, steps)?;
+                if matches!(to, Memory::Pinned | Memory::Managed) {
+                    steps.push(host_waits(thread, stream_edge(legacy, 24)));
+                }
+                Ok(runs)
+            }
+            Kind::Record { event, stream } => self.record(event, stream, thread, steps),
+            Kind::Wait { stream, event } => self.wait(stream, event, thread, steps),
+            Kind::WaitStream { stream, source } => self.wait_stream(stream, source, thread, steps),
+            Kind::SyncStream { stream } => self.sync_stream(stream, true, thread, steps),
+            Kind::QueryStream { stream, done } => self.sync_stream(stream, done, thread, steps),
+            Kind::SyncEvent { event } => self.sync_event(event, true, thread, steps),
+            Kind::QueryEvent { event, done } => self.sync_event(event, done, thread, steps),
+            Kind::SyncDevice { device } => {
+                let device = device.unwrap_or_else(|| self.current_device(thread));
+                if self.device(device).capturing > 0 {
+                    return Err(misuse(
+                        Code::StreamCaptureUnsupported,
+                        46,
+                        "a stream of the device is being captured; synchronise after the capture",
+                    ));
+                }
+                steps.push(host_waits(thread, promised(After::Device(device), 9)));
+                Ok(Runs::Now)
+            }
+            Kind::SetFlag { flag } => {
+                let mut step = Step::on(Chain::Thread(thread));
+                step.freezes = Some(self.flag(flag));
+                steps.push(step);
+                Ok(Runs::Now)
+            }
+            Kind::WaitFlag { flag } => {
+                let raised = self.flag(flag);
+                steps.push(host_waits(thread, promised(After::Record(raised), 28)));
+                Ok(Runs::Now)
+            }
+            Kind::HostAccess => {
+                let mut step = Step::on(Chain::Thread(thread));
+                step.performs = Performs::All;
+                steps.push(step);
+                Ok(Runs::Now)
+            }
+            Kind::Alloc {
+                buffer,
+                stream,
+                saw_events_of,
+            } => {
+                self.alloc(buffer, stream, saw_events_of, thread, steps);
+                Ok(Runs::Now)
+            }
+            Kind::RecordStream { buffer, stream } => {
+                let block: &mut Block = grow(&mut self.blocks, buffer.0);
+                if block.home != Some(stream) && !block.noted.contains(&stream) {
+                    block.noted.push(stream);
+                }
+                Ok(Runs::Now)
+            }
+            Kind::Free { buffer } => {
+                self.free(buffer, thread, steps);
+                Ok(Runs::Now)
+            }
+            Kind::CudaFree { stream_ordered } => {
+                self.end_of_life(thread, !stream_ordered, 31, steps);
+                Ok(Runs::Now)
+            }
+            Kind::FreePinned => {
+                self.end_of_life(thread, true, 27, steps);
+                Ok(Runs::Now)
+            }
+            Kind::Elapsed { from, to } => self.elapsed(from, to),
+            Kind::CreateEvent { event } | Kind::DestroyEvent { event } => {
+                self.events[event.0 as usize].last = Last::Never;
+                Ok(Runs::Now)
+            }
+            Kind::SetDevice { device } => {
+                if self.current.len() <= thread.0 as usize {
+                    self.current.resize(thread.0 as usize + 1, DeviceId(0));
+                }
+                self.current[thread.0 as usize] = device;
+                Ok(Runs::Now)
+            }
+            Kind::BeginCapture { stream } => self.begin_capture(stream, thread),
+            Kind::EndCapture { stream } => self.end_capture(stream, thread),
+            // R13, R31: these give no order and wait for nothing.
+            Kind::CudaMalloc | Kind::CreateStream { .. } | Kind::DestroyStream { .. } => {
+                Ok(Runs::Now)
+            }
+        }
+    }
+
+    /// Work in a stream: behind the thread that submits it, and for a legacy or blocking stream
+    /// behind the other side of the legacy rule.
+    fn work(
+        &mut self,
+        stream: StreamId,
+        thread: ThreadId,
+        also: Option<Edge>,
+        steps: &mut Steps,
+    ) -> Result<Runs, Misuse> {
+        self.refuse_legacy_beside_capture(stream)?;
+        if let Some(capture) = self.capture_of(stream) {
+            self.capture(capture).add_node(stream);
+            return Ok(Runs::Captured);
+        }
+        let mut step = self.action(stream, thread);
+        step.performs = Performs::All;
+        step.edges.extend(also);
+        steps.push(step);
+        Ok(Runs::Now)
+    }
+
+    /// An action in a stream: work, a record or a wait (R3, R14).
+    fn action(&self, stream: StreamId, thread: ThreadId) -> Step {
+        let mut step = Step::on(Chain::Stream(stream));
+        step.edges
+            .push(promised(After::Chain(Chain::Thread(thread)), 3));
+        let Stream { kind, device, .. } = self.streams[stream.0 as usize];
+        if kind == StreamKind::Legacy {
+            step.edges.push(promised(After::Blocking(device), 14));
+        } else if kind.is_blocking()
+            && let Some(legacy) = self.devices[device.0 as usize].legacy
+        {
+            let rule = if kind == StreamKind::PerThread {
+                18
+            } else {
+                14
+            };
+            step.edges.push(stream_edge(legacy, rule));
+        }
+        step
+    }
+
+    /// R49: an executable graph never overlaps itself.
+    fn graph_launch(
+        &mut self,
+        stream: StreamId,
+        graph: GraphId,
+        thread: ThreadId,
+        steps: &mut Steps,
+    ) -> Result<Runs, Misuse> {
+        let known = *grow(&mut self.graphs, graph.0);
+        let earlier = known.map(|record| promised(After::Record(record), 49));
+        let runs = self.work(stream, thread, earlier, steps)?;
+        if runs == Runs::Now {
+            let record = known.unwrap_or_else(|| self.new_record());
+            self.graphs[graph.0 as usize] = Some(record);
+            steps[0].freezes = Some(record);
+        }
+        Ok(runs)
+    }
+
+    /// R19 to R21, R23, R26: `cudaMemcpy`.
+    fn copy_blocking(
+        &mut self,
+        thread: ThreadId,
+        from: Memory,
+        to: Memory,
+        steps: &mut Steps,
+    ) -> Result<Runs, Misuse> {
+        let device = self.current_device(thread);
+        let legacy = self.legacy_stream(device);
+        self.refuse_legacy_beside_capture(legacy)?;
+        match (from.is_host(), to.is_host()) {
+            // R19, pageable: a stream synchronisation, the caller copies to staging memory, and
+            // the transfer into the device may still run when the call returns.
+            (true, false) if from == Memory::Pageable => {
+                let mut staging = host_waits(thread, stream_edge(legacy, 19));
+                staging.edges.push(promised(After::Blocking(device), 16));
+                staging.performs = Performs::Reads;
+                steps.push(staging);
+                let mut transfer = self.action(legacy, thread);
+                transfer.performs = Performs::Writes;
+                steps.push(transfer);
+            }
+            // R20, R26: neither side is the host's; the call returns at once.
+            (false, false) => {
+                self.work(legacy, thread, None, steps)?;
+            }
+            (from_host, to_host) => {
+                self.work(legacy, thread, None, steps)?;
+                let rule = match (from_host, to_host) {
+                    (true, false) => 19,
+                    (false, true) => 21,
+                    _ => 23,
+                };
+                steps.push(host_waits(thread, stream_edge(legacy, rule)));
+            }
+        }
+        Ok(Runs::Now)
+    }
+
+    /// R5, R38: the event takes the stream's content at the call.
+    fn record(
+        &mut self,
+        event: EventId,
+        stream: StreamId,
+        thread: ThreadId,
+        steps: &mut Steps,
+    ) -> Result<Runs, Misuse> {
+        let at = self.device_of(stream);
+        let created_on = self.events[event.0 as usize].device;
+        if created_on.is_some_and(|device| device != at) {
+            return Err(misuse(
+                Code::InvalidResourceHandle,
+                38,
+                "the event belongs to another device than the stream; record an event created there",
+            ));
+        }
+        self.refuse_legacy_beside_capture(stream)?;
+        if let Some(capture) = self.capture_of(stream) {
+            let seen = self.capture(capture).record(stream);
+            self.events[event.0 as usize].last = Last::Capture(capture, seen);
+            return Ok(Runs::Captured);
+        }
+        let slot = match self.events[event.0 as usize].slot {
+            Some(slot) => slot,
+            None => self.new_record(),
+        };
+        let event = &mut self.events[event.0 as usize];
+        event.slot = Some(slot);
+        event.last = Last::Stream(at);
+        let mut step = self.action(stream, thread);
+        step.freezes = Some(slot);
+        steps.push(step);
+        Ok(Runs::Now)
+    }
+
+    /// R6 to R8, R17, R40, R47, R48.
+    fn wait(
+        &mut self,
+        stream: StreamId,
+        event: EventId,
+        thread: ThreadId,
+        steps: &mut Steps,
+    ) -> Result<Runs, Misuse> {
+        self.refuse_legacy_beside_capture(stream)?;
+        let Event { last, slot, .. } = &self.events[event.0 as usize];
+        match (self.capture_of(stream), last) {
+            (None, Last::Capture(capture, seen)) => {
+                let (capture, seen) = (*capture, seen.clone());
+                self.join_capture(stream, capture, &seen)?;
+                Ok(Runs::Captured)
+            }
+            (None, last) => {
+                // R8: waiting for an event that has no record is an action like any other, and
+                // waits for nothing.
+                let record = slot.filter(|_| matches!(last, Last::Stream(_)));
+                let mut step = self.action(stream, thread);
+                step.edges
+                    .extend(record.map(|slot| promised(After::Record(slot), 6)));
+                steps.push(step);
+                Ok(Runs::Now)
+            }
+            (Some(_), Last::Never) => Ok(Runs::Captured),
+            (Some(_), Last::Stream(_)) => Err(misuse(
+                Code::StreamCaptureIsolation,
+                47,
+                "the event was recorded outside the capture; record it inside, or wait before the capture begins",
+            )),
+            (Some(mine), Last::Capture(other, seen)) => {
+                let (other, seen) = (*other, seen.clone());
+                if mine == other {
+                    self.capture(mine).wait(stream, &seen);
+                    return Ok(Runs::Captured);
+                }
+                self.refuse_ended(other)?;
+                Err(misuse(
+                    Code::StreamCaptureMerge,
+                    47,
+                    "the event belongs to another capture; two captures cannot be merged",
+                ))
+            }
+        }
+    }
+
+    /// R50: a record in `source` and a wait in `stream`, with an event of its own.
+    fn wait_stream(
+        &mut self,
+        stream: StreamId,
+        source: StreamId,
+        thread: ThreadId,
+        steps: &mut Steps,
+    ) -> Result<Runs, Misuse> {
+        self.refuse_legacy_beside_capture(source)?;
+        self.refuse_legacy_beside_capture(stream)?;
+        match (self.capture_of(source), self.capture_of(stream)) {
+            (None, None) => {
+                steps.push(self.action(source, thread));
+                let mut wait = self.action(stream, thread);
+                wait.edges.push(stream_edge(source, 50));
+                steps.push(wait);
+                Ok(Runs::Now)
+            }
+            (None, Some(_)) => Err(misuse(
+                Code::StreamCaptureIsolation,
+                47,
+                "the awaited stream takes no part in the capture; fork it from the capture first",
+            )),
+            (Some(from), to) => {
+                if to.is_some_and(|to| to != from) {
+                    return Err(misuse(
+                        Code::StreamCaptureMerge,
+                        47,
+                        "the two streams belong to different captures, which cannot be merged",
+                    ));
+                }
+                let seen = self.capture(from).record(source);
+                self.join_capture(stream, from, &seen)?;
+                Ok(Runs::Captured)
+            }
+        }
+    }
+
+    /// R9, R10, R16, R46: the host waits for a stream, or learns that it is done.
+    fn sync_stream(
+        &mut self,
+        stream: StreamId,
+        done: bool,
+        thread: ThreadId,
+        steps: &mut Steps,
+    ) -> Result<Runs, Misuse> {
+        self.refuse_legacy_beside_capture(stream)?;
+        if self.capture_of(stream).is_some() {
+            return Err(misuse(
+                Code::StreamCaptureUnsupported,
+                46,
+                "the stream is being captured, its work does not run; ask after the capture",
+            ));
+        }
+        if done {
+            let mut step = host_waits(thread, stream_edge(stream, 9));
+            if self.kind_of(stream) == StreamKind::Legacy {
+                let device = self.device_of(stream);
+                step.edges.push(promised(After::Blocking(device), 16));
+            }
+            steps.push(step);
+        }
+        Ok(Runs::Now)
+    }
+
+    /// R7 to R10, R39, R46: the host waits for an event, or learns that it is complete.
+    fn sync_event(
+        &mut self,
+        event: EventId,
+        done: bool,
+        thread: ThreadId,
+        steps: &mut Steps,
+    ) -> Result<Runs, Misuse> {
+        let Event { last, slot, .. } = &self.events[event.0 as usize];
+        match last {
+            Last::Capture(capture, _) => {
+                self.refuse_ended(*capture)?;
+                return Err(misuse(
+                    Code::CapturedEvent,
+                    46,
+                    "the event was recorded in a capture that still runs, so it never completes",
+                ));
+            }
+            Last::Stream(_) if done => {
+                let record = slot.map(|slot| promised(After::Record(slot), 9));
+                steps.extend(record.map(|edge| host_waits(thread, edge)));
+            }
+            _ => {}
+        }
+        Ok(Runs::Now)
+    }
+
+    /// R11, R43: what `cudaEventElapsedTime` refuses. Whether both are complete is a question of
+    /// order, which the checker asks.
+    fn elapsed(&self, from: EventId, to: EventId) -> Result<Runs, Misuse> {
+        let device_of = |id: EventId| {
+            let event = &self.events[id.0 as usize];
+            match event.last {
+                Last::Never => Err("an event has never been recorded; record both first"),
+                _ if !event.timing => Err("an event was created without timing"),
+                Last::Stream(device) => Ok(device),
+                Last::Capture(..) => Err("an event was last recorded in a capture"),
+            }
+        };
+        let refuse = |why| misuse(Code::InvalidResourceHandle, 11, why);
+        if device_of(from).map_err(refuse)? != device_of(to).map_err(refuse)? {
+            return Err(misuse(
+                Code::InvalidResourceHandle,
+                43,
+                "the events were recorded on two devices, whose clocks cannot be compared",
+            ));
+        }
+        Ok(Runs::Now)
+    }
+
+    /// R52, R53: whoever saw the events of the free complete may count on it.
+    fn alloc(
+        &mut self,
+        buffer: BufferId,
+        home: Option<StreamId>,
+        saw_events_of: Option<BufferId>,
+        thread: ThreadId,
+        steps: &mut Steps,
+    ) {
+        if let Some(earlier) = saw_events_of {
+            let block: &Block = grow(&mut self.blocks, earlier.0);
+            let events = block.freed.iter();
+            steps.extend(events.map(|&r| host_waits(thread, promised(After::Record(r), 53))));
+        }
+        *grow(&mut self.blocks, buffer.0) = Block {
+            home,
+            ..Block::default()
+        };
+    }
+
+    /// R53, R54: an event in every noted stream, with the work queued up to here.
+    fn free(&mut self, buffer: BufferId, thread: ThreadId, steps: &mut Steps) {
+        let noted = std::mem::take(&mut grow(&mut self.blocks, buffer.0).noted);
+        for stream in noted {
+            // The allocator records no events in a stream that is being captured.
+            if self.capture_of(stream).is_some() {
+                continue;
+            }
+            let record = self.new_record();
+            let mut step = self.action(stream, thread);
+            step.freezes = Some(record);
+            step.edges.iter_mut().for_each(|edge| {
+                if edge.rule == Rule(3) {
+                    edge.rule = Rule(54);
+                }
+            });
+            steps.push(step);
+            self.blocks[buffer.0 as usize].freed.push(record);
+        }
+    }
+
+    /// R27, R31, R35: the life of memory ends at the call. Devices were seen to wait first.
+    fn end_of_life(&mut self, thread: ThreadId, waits: bool, rule: u8, steps: &mut Steps) {
+        let mut step = Step::on(Chain::Thread(thread));
+        step.performs = Performs::All;
+        if waits {
+            let device = self.current_device(thread);
+            step.edges.push(observed(After::Device(device), rule));
+        }
+        steps.push(step);
+    }
+
+    /// Where the last raise of a flag is kept.
+    fn flag(&mut self, flag: FlagId) -> RecordId {
+        if let Some(known) = *grow(&mut self.flags, flag.0) {
+            return known;
+        }
+        let fresh = self.new_record();
+        self.flags[flag.0 as usize] = Some(fresh);
+        fresh
+    }
+}
+
+/// R22, R23: what an asynchronous copy that touches host memory does to its caller.
+fn async_copy_and_host(
+    stream: StreamId,
+    thread: ThreadId,
+    from: Memory,
+    to: Memory,
+    bytes: u64,
+    steps: &mut Steps,
+) {
+    if from.is_host() && to.is_host() {
+        steps.push(host_waits(thread, stream_edge(stream, 23)));
+    } else if to == Memory::Pageable {
+        let edge = observed(After::Chain(Chain::Stream(stream)), 22);
+        steps.push(host_waits(thread, edge));
+    } else if from == Memory::Pageable {
+        if bytes < STAGING_BYTES {
+            steps[0].staged = true;
+        } else {
+            let edge = observed(After::Chain(Chain::Stream(stream)), 22);
+            steps.push(host_waits(thread, edge));
+        }
+    }
+}
+
+/// R22: uploads from pageable memory were seen to return early below this size (4 MiB of staging
+/// room a stream), and to wait for the stream from it on.
+const STAGING_BYTES: u64 = 4 << 20;

@@ -1,0 +1,490 @@
+//! A simulated GPU: virtual time, real results.
+//!
+//! [`Sim`] takes operations in call order. The rule book says behind what each stands, the engine
+//! says when each runs, and at those times its bytes are read and written: read when it starts,
+//! written when it ends. An operation that is missing a wait therefore computes with what happens
+//! to be there, as on a device.
+//!
+//! A [`Schedule`] picks among the orders that the rules allow. [`Schedule::InOrder`] also keeps
+//! what devices were merely seen to do; the others rely on what is promised alone, so that a
+//! program that depends on more shows it.
+
+mod memory;
+mod record;
+mod schedule;
+mod work;
+
+use std::fmt;
+
+use crate::engine::{Delay, Engine, KernelCost, LaneId, Profile, Task, TaskId, What, Work};
+use crate::op::{Access, Kind, Mode, Op, OpId, StreamId};
+use crate::order::{After, Chain, Force, Frontier, Misuse, Order, Performs, Runs, Step, Steps};
+
+pub use memory::{Contents, Found, LIMIT_BYTES, Unplaceable};
+pub use record::Names;
+use schedule::SplitMix;
+pub use schedule::{BadSchedule, Schedule};
+
+/// A simulated machine: its devices, its memory and what was submitted so far.
+pub struct Sim {
+    devices: Vec<Profile>,
+    order: Order,
+    frontier: Frontier<TaskId>,
+    engine: Engine,
+    schedule: Schedule,
+    random: SplitMix,
+    contents: Contents,
+    /// Whether bytes are read and written at all.
+    computes: bool,
+    ops: Vec<Submitted>,
+    /// By task of the engine: what happens in it.
+    tasks: Vec<Part>,
+    threads: Vec<Option<LaneId>>,
+    streams: Vec<Option<LaneId>>,
+    // Kept from call to call for their memory.
+    steps: Steps,
+    before: Vec<TaskId>,
+}
+
+/// An operation and what became of it.
+struct Submitted {
+    op: Op,
+    /// For a wait: the operation that recorded the event.
+    recorded_by: Option<OpId>,
+    /// A hash of all that it has read.
+    seen: u64,
+    /// What a copy has read and not yet written.
+    stash: Vec<u8>,
+    witness: Vec<Witness>,
+}
+
+/// Bytes as one access of an operation found them: what a read saw, what a write replaced.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Witness {
+    /// Whether the access wrote.
+    pub wrote: bool,
+    /// What it found.
+    pub found: Found,
+}
+
+/// What a task of the engine stands for.
+#[derive(Clone, Copy)]
+struct Part {
+    /// Index into the operations.
+    op: u32,
+    performs: Performs,
+    is_call: bool,
+    /// The stream it runs on; none for the host's part.
+    stream: Option<StreamId>,
+}
+
+/// Operations that can never run, because a stream is held or waits for one that is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stuck {
+    /// The first of them in call order.
+    pub first: OpId,
+    /// How many.
+    pub count: usize,
+}
+
+impl fmt::Display for Stuck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} operations can never run, the first of them {}: their streams are held, or wait \
+             for one that is; release the stream",
+            self.count, self.first
+        )
+    }
+}
+
+impl std::error::Error for Stuck {}
+
+impl Sim {
+    /// A machine with these devices. `witness` says whether [`Sim::witness`] is wanted.
+    pub fn new(devices: Vec<Profile>, schedule: Schedule, witness: bool) -> Sim {
+        let seed = match schedule {
+            Schedule::Seeded(seed) => seed,
+            _ => 0,
+        };
+        Sim {
+            order: Order::new(),
+            frontier: Frontier::default(),
+            engine: Engine::new(devices.clone()),
+            devices,
+            schedule,
+            random: SplitMix(seed),
+            contents: Contents::new(witness),
+            computes: true,
+            ops: Vec::new(),
+            tasks: Vec::new(),
+            threads: Vec::new(),
+            streams: Vec::new(),
+            steps: Steps::new(),
+            before: Vec::new(),
+        }
+    }
+
+    /// The rule book, to declare streams and events in.
+    pub fn order(&mut self) -> &mut Order {
+        &mut self.order
+    }
+
+    /// The memory, to add buffers to and to look at.
+    pub fn contents(&mut self) -> &mut Contents {
+        &mut self.contents
+    }
+
+    /// The engine, with the times of all tasks.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// From here on only times are simulated: buffers need not be added, and results are not kept.
+    pub fn times_only(&mut self) {
+        self.computes = false;
+    }
+
+    /// The last task of a chain so far.
+    pub fn last_task(&self, chain: Chain) -> Option<TaskId> {
+        self.frontier.last(chain)
+    }
+
+    /// Takes the next call. It runs when the engine does.
+    ///
+    /// `cost` is what a kernel takes; without one it is bound by the bytes that it touches.
+    ///
+    /// # Errors
+    /// What CUDA refuses; nothing is submitted then.
+    pub fn submit(&mut self, op: Op, cost: Option<KernelCost>) -> Result<Runs, Misuse> {
+        let mut steps = std::mem::take(&mut self.steps);
+        let runs = self.order.push(&op, &mut steps);
+        if runs.is_ok() {
+            self.enqueue(op, cost, &steps);
+        }
+        self.steps = steps;
+        runs
+    }
+
+    /// The device stops executing a stream.
+    pub fn hold(&mut self, stream: StreamId) {
+        let lane = self.lane(Chain::Stream(stream));
+        self.engine.hold(lane);
+    }
+
+    /// The device goes on executing a stream.
+    pub fn release(&mut self, stream: StreamId) {
+        let lane = self.lane(Chain::Stream(stream));
+        self.engine.release(lane);
+    }
+
+    /// Runs all that was submitted.
+    ///
+    /// # Errors
+    /// If some of it can never run.
+    pub fn finish(&mut self) -> Result<(), Stuck> {
+        while self.advance() {}
+        let tasks = self.tasks.iter().enumerate();
+        let mut stuck: Vec<u32> = tasks
+            .filter(|&(at, _)| !self.engine.is_finished(TaskId(at as u32)))
+            .map(|(_, part)| part.op)
+            .collect();
+        stuck.dedup();
+        match stuck.first() {
+            None => Ok(()),
+            Some(&first) => Err(Stuck {
+                first: self.ops[first as usize].op.id,
+                count: stuck.len(),
+            }),
+        }
+    }
+
+    /// Runs until a thread has made all its calls so far; the time it is then for that thread.
+    /// `None` if it waits for something that can never run.
+    pub fn thread_time(&mut self, thread: crate::op::ThreadId) -> Option<u64> {
+        let Some(last) = self.frontier.last(Chain::Thread(thread)) else {
+            return Some(0);
+        };
+        while !self.engine.is_finished(last) {
+            if !self.advance() {
+                return None;
+            }
+        }
+        self.engine.scheduled(last).map(|span| span.end_ns)
+    }
+
+    /// Whether all work so far of a chain is done at this point of virtual time.
+    pub fn is_idle(&self, chain: Chain) -> bool {
+        let last = self.frontier.last(chain);
+        last.is_none_or(|task| self.engine.is_finished(task))
+    }
+
+    /// A hash of everything that an operation has read so far, and of its own number.
+    pub fn seen(&self, op: OpId) -> Option<u64> {
+        self.submitted(op).map(|s| s.seen)
+    }
+
+    /// What the accesses of an operation found.
+    pub fn witness(&self, op: OpId) -> &[Witness] {
+        self.submitted(op).map_or(&[], |s| &s.witness)
+    }
+
+    fn submitted(&self, op: OpId) -> Option<&Submitted> {
+        let at = self.ops.binary_search_by_key(&op, |s| s.op.id).ok()?;
+        Some(&self.ops[at])
+    }
+}
+
+// ------------------------------------------------------------------ into the engine
+
+impl Sim {
+    /// One task for the call, and one for every step.
+    fn enqueue(&mut self, op: Op, cost: Option<KernelCost>, steps: &[Step]) {
+        let at = self.ops.len() as u32;
+        let thread = Chain::Thread(op.thread);
+        let observing = self.weakest() == Force::Observed;
+        let staged = observing && steps.first().is_some_and(|step| step.staged);
+        let staged_bytes = if staged {
+            op.accesses[0].len_bytes()
+        } else {
+            0
+        };
+        let call = self.push(
+            thread,
+            work::call(&op, staged_bytes),
+            None,
+            Delay::None,
+            Part {
+                op: at,
+                performs: if staged {
+                    Performs::Reads
+                } else {
+                    Performs::Nothing
+                },
+                is_call: true,
+                stream: None,
+            },
+        );
+        self.frontier.set_last(thread, call);
+        let recorded_by = self.recorded_by(&op, steps);
+        let work_step = steps
+            .iter()
+            .position(|step| matches!(step.chain, Chain::Stream(_)));
+        for (index, step) in steps.iter().enumerate() {
+            let does_work = work_step == Some(index) && step.performs != Performs::Nothing;
+            let work = if does_work {
+                work::on_device(&op, cost)
+            } else {
+                work::point(step, &op)
+            };
+            let performs = match step.performs {
+                Performs::All if staged => Performs::Writes,
+                performs => performs,
+            };
+            let delay = self.delay(op.id, step);
+            let stream = match step.chain {
+                Chain::Stream(stream) => Some(stream),
+                Chain::Thread(_) => None,
+            };
+            let part = Part {
+                op: at,
+                performs,
+                is_call: false,
+                stream,
+            };
+            let task = self.push(step.chain, work, Some(step), delay, part);
+            self.frontier.advance(step, task);
+        }
+        // The device starts on the first of several equal launches; the host goes on launching.
+        if let Kind::Kernel { launches: 2.., .. } = op.kind {
+            let more = work::further_launches(&op, &self.devices[0]);
+            let part = Part {
+                op: at,
+                performs: Performs::Nothing,
+                is_call: false,
+                stream: None,
+            };
+            let last = self.push(thread, more, None, Delay::None, part);
+            self.frontier.set_last(thread, last);
+        }
+        self.ops.push(Submitted {
+            seen: u64::from(op.id.0),
+            op,
+            recorded_by,
+            stash: Vec::new(),
+            witness: Vec::new(),
+        });
+    }
+
+    /// Whose record an operation waits for.
+    fn recorded_by(&self, op: &Op, steps: &[Step]) -> Option<OpId> {
+        if matches!(op.kind, Kind::WaitStream { .. }) {
+            return Some(op.id);
+        }
+        let edges = steps.iter().flat_map(|step| &step.edges);
+        let mut records = edges.filter_map(|edge| match edge.after {
+            After::Record(record) => self.frontier.recorded(record),
+            _ => None,
+        });
+        let task = records.next()?;
+        let part = &self.tasks[task.0 as usize];
+        Some(self.ops[part.op as usize].op.id)
+    }
+
+    fn push(
+        &mut self,
+        chain: Chain,
+        work: Work,
+        step: Option<&Step>,
+        delay: Delay,
+        part: Part,
+    ) -> TaskId {
+        let lane = self.lane(chain);
+        let mut before = std::mem::take(&mut self.before);
+        before.clear();
+        if let Some(step) = step {
+            let weakest = self.weakest();
+            self.frontier
+                .before(step, weakest, &self.order, &mut before);
+        }
+        let task = self
+            .engine
+            .push(Task::new(lane, work).after(&before).delay(delay));
+        self.before = before;
+        self.tasks.push(part);
+        task
+    }
+
+    /// The lane of the engine on which a chain runs.
+    fn lane(&mut self, chain: Chain) -> LaneId {
+        let (table, index) = match chain {
+            Chain::Thread(t) => (&mut self.threads, t.0 as usize),
+            Chain::Stream(s) => (&mut self.streams, s.0 as usize),
+        };
+        if table.len() <= index {
+            table.resize(index + 1, None);
+        }
+        if let Some(lane) = table[index] {
+            return lane;
+        }
+        let lane = match chain {
+            Chain::Thread(_) => self.engine.add_thread(),
+            Chain::Stream(s) => self.engine.add_stream(self.order.device_of(s).0, 0),
+        };
+        let table = match chain {
+            Chain::Thread(_) => &mut self.threads,
+            Chain::Stream(_) => &mut self.streams,
+        };
+        table[index] = Some(lane);
+        lane
+    }
+
+    fn weakest(&self) -> Force {
+        match self.schedule {
+            Schedule::InOrder => Force::Observed,
+            _ => Force::Promised,
+        }
+    }
+
+    /// How late a step is made on purpose.
+    fn delay(&mut self, op: OpId, step: &Step) -> Delay {
+        if step.performs == Performs::Nothing {
+            return Delay::None;
+        }
+        match self.schedule {
+            Schedule::InOrder => Delay::None,
+            Schedule::Delaying(late) if late == op => Delay::UntilIdle(0),
+            Schedule::Delaying(_) => Delay::None,
+            Schedule::Adversarial => match step.chain {
+                Chain::Stream(_) => Delay::UntilIdle(u64::from(op.0)),
+                Chain::Thread(_) => Delay::None,
+            },
+            // Mostly nothing; else anything from nanoseconds to most of a second, so that every
+            // order comes up, however long the work in between; now and then as late as can be.
+            Schedule::Seeded(_) => match self.random.next() % 16 {
+                0..8 => Delay::None,
+                8 => Delay::UntilIdle(self.random.next() >> 1),
+                _ => {
+                    let magnitude = self.random.next() % 30;
+                    Delay::ExtraNs(self.random.next() % (1 << magnitude))
+                }
+            },
+        }
+    }
+}
+
+// ------------------------------------------------------------------ what happens in it
+
+impl Sim {
+    /// Lets the engine do one thing; false if nothing can be done.
+    fn advance(&mut self) -> bool {
+        let Some(event) = self.engine.step() else {
+            return false;
+        };
+        let part = self.tasks[event.task.0 as usize];
+        if self.computes && part.performs != Performs::Nothing {
+            match event.what {
+                What::Started => self.read(part),
+                What::Finished => self.write(part),
+            }
+        }
+        true
+    }
+
+    /// An operation starts: it takes what it reads.
+    fn read(&mut self, part: Part) {
+        let Submitted {
+            op,
+            seen,
+            stash,
+            witness,
+            ..
+        } = &mut self.ops[part.op as usize];
+        if !matches!(part.performs, Performs::All | Performs::Reads) {
+            return;
+        }
+        let is_copy = matches!(op.kind, Kind::Copy { .. } | Kind::CopyBlocking { .. });
+        for access in op.accesses.iter().filter(|a| a.mode == Mode::Read) {
+            *seen = self.contents.hash(access, *seen);
+            note(&self.contents, access, witness);
+            if is_copy {
+                *stash = self.contents.load(access);
+            }
+        }
+    }
+
+    /// An operation ends: what it writes is there.
+    fn write(&mut self, part: Part) {
+        let Submitted {
+            op,
+            seen,
+            stash,
+            witness,
+            ..
+        } = &mut self.ops[part.op as usize];
+        if !matches!(part.performs, Performs::All | Performs::Writes) {
+            return;
+        }
+        let is_copy = matches!(op.kind, Kind::Copy { .. } | Kind::CopyBlocking { .. });
+        for access in op.accesses.iter().filter(|a| a.mode == Mode::Write) {
+            note(&self.contents, access, witness);
+            if is_copy {
+                self.contents.store(access, stash);
+            } else {
+                self.contents.fill(access, *seen);
+            }
+            self.contents.wrote(access, op.id);
+        }
+        *stash = Vec::new();
+    }
+}
+
+fn note(contents: &Contents, access: &Access, witness: &mut Vec<Witness>) {
+    let wrote = access.mode == Mode::Write;
+    contents.found(access, |found| witness.push(Witness { wrote, found }));
+}
+
+/// The memory of a device, in bytes.
+pub fn memory_bytes(profile: &Profile) -> u64 {
+    (profile.memory_gib * f64::from(1 << 30)) as u64
+}

@@ -1,0 +1,164 @@
+//! The run as a [`Trace`].
+
+use super::{Part, Sim, memory_bytes};
+use crate::engine::TaskId;
+use crate::op::{Access, Kind, Mode, Op, OpId, StreamId, StreamKind};
+use crate::order::Performs;
+use crate::trace::{Call, Device, Stream, Thread, Trace, Waits, What, Work};
+
+/// What people call things; a program knows, the simulator does not.
+pub trait Names {
+    /// The name of an operation's work.
+    fn op(&self, op: &Op) -> String;
+    /// The name of a stream.
+    fn stream(&self, stream: StreamId) -> String;
+    /// The name of a host thread.
+    fn thread(&self, thread: crate::op::ThreadId) -> String;
+}
+
+impl Sim {
+    /// What ran when, so far.
+    pub fn trace(&self, names: &impl Names) -> Trace {
+        let mut trace = Trace::default();
+        for (at, profile) in self.devices.iter().enumerate() {
+            trace.devices.push(Device {
+                id: crate::op::DeviceId(at as u32),
+                name: profile.name.clone(),
+                sms: profile.sms as u32,
+                memory_bytes: memory_bytes(profile),
+            });
+        }
+        for (id, kind, device) in self.order.streams() {
+            trace.streams.push(Stream {
+                id,
+                device,
+                name: names.stream(id),
+                is_legacy: kind == StreamKind::Legacy,
+            });
+        }
+        for thread in (0..self.threads.len() as u32).map(crate::op::ThreadId) {
+            let name = names.thread(thread);
+            trace.threads.push(Thread { id: thread, name });
+        }
+        let mut ended = vec![0; trace.streams.len()];
+        for (at, part) in self.tasks.iter().enumerate() {
+            let Some(span) = self.engine.scheduled(TaskId(at as u32)) else {
+                continue;
+            };
+            let submitted = &self.ops[part.op as usize];
+            let op = &submitted.op;
+            match part.stream {
+                // A call lasts until the last of its waits is over.
+                None if part.is_call => trace.calls.push(Call {
+                    op: op.id,
+                    thread: op.thread,
+                    name: function(&op.kind),
+                    start_ns: span.start_ns,
+                    end_ns: span.end_ns,
+                    waits: waits(&op.kind, submitted.recorded_by),
+                }),
+                None => {
+                    if let Some(call) = trace.calls.last_mut().filter(|call| call.op == op.id) {
+                        call.end_ns = span.end_ns;
+                    }
+                }
+                Some(stream) => {
+                    let last_ns = std::mem::replace(&mut ended[stream.0 as usize], span.end_ns);
+                    let Some(what) = what(op, part, submitted.recorded_by) else {
+                        continue;
+                    };
+                    let called_ns = trace.calls.last().map_or(0, |call| call.end_ns);
+                    trace.work.push(Work {
+                        op: op.id,
+                        device: self.order.device_of(stream),
+                        stream,
+                        what,
+                        name: names.op(op),
+                        start_ns: match what {
+                            What::Wait { .. } => last_ns.max(called_ns).min(span.end_ns),
+                            _ => span.start_ns,
+                        },
+                        end_ns: span.end_ns,
+                    });
+                }
+            }
+        }
+        trace
+    }
+}
+
+/// What a task of a stream shows as; a record shows as nothing.
+fn what(op: &Op, part: &Part, recorded_by: Option<OpId>) -> Option<What> {
+    let bytes = |mode| {
+        let accesses = op.accesses.iter().filter(|a| a.mode == mode);
+        accesses.map(Access::len_bytes).sum()
+    };
+    match op.kind {
+        Kind::Wait { stream, .. } | Kind::WaitStream { stream, .. } => {
+            (part.stream == Some(stream)).then_some(What::Wait { recorded_by })
+        }
+        _ if part.performs == Performs::Nothing => None,
+        Kind::Kernel { .. } | Kind::GraphLaunch { .. } => Some(What::Kernel),
+        Kind::Copy { from, to, .. } | Kind::CopyBlocking { from, to } => Some(What::Copy {
+            from,
+            to,
+            bytes: bytes(Mode::Write),
+        }),
+        Kind::Memset { .. } | Kind::MemsetBlocking { .. } => Some(What::Memset {
+            bytes: bytes(Mode::Write),
+        }),
+        Kind::HostFunc { .. } => Some(What::HostFunc),
+        _ => None,
+    }
+}
+
+fn waits(kind: &Kind, recorded_by: Option<OpId>) -> Option<Waits> {
+    match *kind {
+        Kind::SyncStream { stream } => Some(Waits::Stream(stream)),
+        Kind::SyncEvent { .. } => Some(Waits::Event { recorded_by }),
+        Kind::SyncDevice { device } => {
+            Some(Waits::Device(device.unwrap_or(crate::op::DeviceId(0))))
+        }
+        _ => None,
+    }
+}
+
+/// The function of CUDA's runtime that makes a call; ours have names of their own.
+fn function(kind: &Kind) -> &'static str {
+    match kind {
+        Kind::Kernel { .. } => "cudaLaunchKernel",
+        Kind::Copy { .. } => "cudaMemcpyAsync",
+        Kind::Memset { .. } => "cudaMemsetAsync",
+        Kind::CopyBlocking { .. } => "cudaMemcpy",
+        Kind::MemsetBlocking { .. } => "cudaMemset",
+        Kind::HostFunc { .. } => "cudaLaunchHostFunc",
+        Kind::GraphLaunch { .. } => "cudaGraphLaunch",
+        Kind::MallocAsync { .. } => "cudaMallocAsync",
+        Kind::FreeAsync { .. } => "cudaFreeAsync",
+        Kind::Record { .. } => "cudaEventRecord",
+        Kind::Wait { .. } => "cudaStreamWaitEvent",
+        Kind::WaitStream { .. } => "cudaStreamWaitEvent",
+        Kind::SyncStream { .. } => "cudaStreamSynchronize",
+        Kind::SyncEvent { .. } => "cudaEventSynchronize",
+        Kind::SyncDevice { .. } => "cudaDeviceSynchronize",
+        Kind::QueryStream { .. } => "cudaStreamQuery",
+        Kind::QueryEvent { .. } => "cudaEventQuery",
+        Kind::CudaMalloc => "cudaMalloc",
+        Kind::CudaFree { .. } => "cudaFree",
+        Kind::FreePinned => "cudaFreeHost",
+        Kind::Elapsed { .. } => "cudaEventElapsedTime",
+        Kind::CreateEvent { .. } => "cudaEventCreate",
+        Kind::DestroyEvent { .. } => "cudaEventDestroy",
+        Kind::CreateStream { .. } => "cudaStreamCreate",
+        Kind::DestroyStream { .. } => "cudaStreamDestroy",
+        Kind::SetDevice { .. } => "cudaSetDevice",
+        Kind::BeginCapture { .. } => "cudaStreamBeginCapture",
+        Kind::EndCapture { .. } => "cudaStreamEndCapture",
+        Kind::SetFlag { .. } => "raise flag",
+        Kind::WaitFlag { .. } => "wait for flag",
+        Kind::HostAccess => "host access",
+        Kind::Alloc { .. } => "allocate",
+        Kind::RecordStream { .. } => "record_stream",
+        Kind::Free { .. } => "free",
+    }
+}

@@ -1,0 +1,82 @@
+//! Which of the orders that the rules allow a run takes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::op::OpId;
+
+/// How the simulated GPU picks among the orders that are allowed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Schedule {
+    /// As a device was seen to run it: observed edges hold too, and nothing is late on purpose.
+    #[default]
+    InOrder,
+    /// Any order that the promised edges allow, drawn from this seed.
+    Seeded(u64),
+    /// Everything that may be late is late: host threads run ahead as far as they can, and when
+    /// nothing else can go on, what was submitted last runs first.
+    Adversarial,
+    /// One operation is as late as it can be; all that need not wait for it goes before it.
+    Delaying(OpId),
+}
+
+impl FromStr for Schedule {
+    type Err = BadSchedule;
+
+    fn from_str(text: &str) -> Result<Schedule, BadSchedule> {
+        let bad = || BadSchedule(text.to_owned());
+        match text.split_once(':') {
+            None if text == "in-order" => Ok(Schedule::InOrder),
+            None if text == "adversarial" => Ok(Schedule::Adversarial),
+            Some(("seeded", seed)) => seed.parse().map(Schedule::Seeded).map_err(|_| bad()),
+            Some(("adversarial", op)) => op
+                .parse()
+                .map(|op| Schedule::Delaying(OpId(op)))
+                .map_err(|_| bad()),
+            _ => Err(bad()),
+        }
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Schedule::InOrder => write!(f, "in-order"),
+            Schedule::Seeded(seed) => write!(f, "seeded:{seed}"),
+            Schedule::Adversarial => write!(f, "adversarial"),
+            Schedule::Delaying(op) => write!(f, "adversarial:{}", op.0),
+        }
+    }
+}
+
+/// A text that names no schedule.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct BadSchedule(String);
+
+impl fmt::Display for BadSchedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "no schedule is called {:?}; there are in-order, seeded:N, adversarial and \
+             adversarial:N (op N as late as it can be)",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for BadSchedule {}
+
+/// Random numbers that are the same for a seed on every machine and for ever: SplitMix64 (Steele,
+/// Lea and Flood, OOPSLA 2014).
+#[derive(Clone, Debug)]
+pub(super) struct SplitMix(pub u64);
+
+impl SplitMix {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}

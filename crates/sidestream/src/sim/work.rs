@@ -1,0 +1,118 @@
+//! What an operation costs: the call on the host, the work on the device.
+
+use crate::engine::{Call, Grid, KernelCost, Profile, Work};
+use crate::op::{Access, Kind, Memory, Mode, Op};
+use crate::order::{Chain, Step};
+
+/// The call, on the calling thread. `staged_bytes` are copied away by the host during it.
+pub(super) fn call(op: &Op, staged_bytes: u64) -> Work {
+    let call = match op.kind {
+        Kind::Kernel { .. } => Call::Launch,
+        Kind::Copy { .. } if staged_bytes > 0 => Call::Stage {
+            bytes: staged_bytes,
+        },
+        Kind::Copy { .. } | Kind::CopyBlocking { .. } => Call::CopyAsync,
+        Kind::Memset { .. } | Kind::MemsetBlocking { .. } => Call::MemsetAsync,
+        Kind::HostFunc { .. } => Call::HostFunc,
+        Kind::GraphLaunch { .. } => Call::GraphLaunch,
+        Kind::MallocAsync { .. } => Call::MallocAsync,
+        Kind::FreeAsync { .. } => Call::FreeAsync,
+        Kind::Record { .. } => Call::Record,
+        Kind::Wait { .. } => Call::Wait,
+        Kind::WaitStream { .. } => Call::Wait,
+        Kind::SyncStream { .. } | Kind::SyncEvent { .. } | Kind::SyncDevice { .. } => Call::Sync,
+        Kind::QueryStream { .. } | Kind::QueryEvent { .. } => Call::Query,
+        Kind::CudaMalloc => Call::Malloc,
+        Kind::CudaFree { .. } | Kind::FreePinned => Call::Free,
+        Kind::CreateEvent { .. }
+        | Kind::DestroyEvent { .. }
+        | Kind::CreateStream { .. }
+        | Kind::DestroyStream { .. } => Call::Create,
+        Kind::SetFlag { .. }
+        | Kind::WaitFlag { .. }
+        | Kind::HostAccess
+        | Kind::Alloc { .. }
+        | Kind::RecordStream { .. }
+        | Kind::Free { .. }
+        | Kind::Elapsed { .. }
+        | Kind::SetDevice { .. }
+        | Kind::BeginCapture { .. }
+        | Kind::EndCapture { .. } => Call::HostNs(HOST_NS),
+    };
+    Work::Call(call)
+}
+
+/// The host's time for all launches of an operation but the first.
+pub(super) fn further_launches(op: &Op, profile: &Profile) -> Work {
+    let more = match op.kind {
+        Kind::Kernel { launches, .. } => launches.saturating_sub(1),
+        _ => 0,
+    };
+    let ns = f64::from(more) * profile.call_ns(Call::Launch);
+    Work::Call(Call::HostNs(ns as u64))
+}
+
+/// What a call costs that does not reach the driver: a flag, a list, a table.
+const HOST_NS: u64 = 50;
+
+/// A host thread reads or writes memory at about this rate, in bytes a nanosecond.
+const HOST_BYTES_PER_NS: u64 = 12;
+
+/// The work of an operation in its stream.
+pub(super) fn on_device(op: &Op, cost: Option<KernelCost>) -> Work {
+    let bytes = |mode| moved(op, mode);
+    match op.kind {
+        Kind::Kernel { launches, .. } => {
+            Work::Kernel(cost.unwrap_or_else(|| bound_by_bytes(op, launches)))
+        }
+        Kind::GraphLaunch { .. } => Work::Kernel(cost.unwrap_or_else(|| bound_by_bytes(op, 1))),
+        Kind::Copy { from, to, .. } | Kind::CopyBlocking { from, to } => {
+            let bytes = bytes(Mode::Read).max(bytes(Mode::Write));
+            match (from, to) {
+                (Memory::Pageable, to) if !to.is_host() => Work::UploadPageable { bytes },
+                (Memory::Pinned, to) if !to.is_host() => Work::Upload { bytes },
+                (from, Memory::Pageable) if !from.is_host() => Work::DownloadPageable { bytes },
+                (from, Memory::Pinned) if !from.is_host() => Work::Download { bytes },
+                (from, _) if from.is_host() => Work::HostFunc {
+                    ns: bytes / HOST_BYTES_PER_NS,
+                },
+                _ => Work::DeviceCopy { bytes },
+            }
+        }
+        Kind::Memset { .. } | Kind::MemsetBlocking { .. } => Work::Memset {
+            bytes: bytes(Mode::Write),
+        },
+        Kind::HostFunc { .. } => {
+            let bytes = bytes(Mode::Read) + bytes(Mode::Write);
+            Work::HostFunc {
+                ns: HOST_NS + bytes / HOST_BYTES_PER_NS,
+            }
+        }
+        _ => Work::Marker,
+    }
+}
+
+/// A step that does no work on a device: a point in a stream, or time of a thread.
+pub(super) fn point(step: &Step, op: &Op) -> Work {
+    match (step.chain, op.kind) {
+        (Chain::Thread(_), Kind::HostAccess) => {
+            let bytes = moved(op, Mode::Read) + moved(op, Mode::Write);
+            Work::Call(Call::HostNs(bytes / HOST_BYTES_PER_NS))
+        }
+        (Chain::Thread(_), _) => Work::Call(Call::HostNs(0)),
+        (Chain::Stream(_), _) => Work::Marker,
+    }
+}
+
+/// A kernel of which nothing is known but what it touches: a thread for each four bytes, and as
+/// many launches one after the other as the operation stands for.
+fn bound_by_bytes(op: &Op, launches: u32) -> KernelCost {
+    let widest = op.accesses.iter().map(Access::len_bytes).max().unwrap_or(0);
+    let elements = (widest / 4).max(1).saturating_mul(u64::from(launches));
+    KernelCost::Grid(Grid::elementwise(elements, 4, 1, 256, u64::MAX))
+}
+
+fn moved(op: &Op, mode: Mode) -> u64 {
+    let accesses = op.accesses.iter().filter(|a| a.mode == mode);
+    accesses.map(Access::len_bytes).sum()
+}
