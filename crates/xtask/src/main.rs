@@ -1,2 +1,47 @@
-//! The chores of this repository.
-fn main() {}
+//! The chores of this repository. `cargo xtask test` is the one test command.
+
+mod bench;
+mod cargo;
+mod test;
+mod tidy;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask <command>
+  test [--torch]  everything that has to pass before a change goes in
+  tidy            the rules of the house that the compiler does not know
+  bench           every benchmark, briefly, in one table";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let outcome = match args[..] {
+        ["test"] => test::run(false),
+        ["test", "--torch"] => test::run(true),
+        ["tidy"] => tidy::run(),
+        ["bench"] => bench::run(),
+        ["help" | "--help" | "-h"] => {
+            println!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        [] => return refuse("a command is missing"),
+        ["test" | "tidy" | "bench", ref rest @ ..] => {
+            return refuse(&format!("`{}` does not take `{}`", args[0], rest.join(" ")));
+        }
+        [unknown, ..] => return refuse(&format!("there is no command `{unknown}`")),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn refuse(why: &str) -> ExitCode {
+    eprintln!("xtask: {why}; `cargo xtask help` lists the commands");
+    ExitCode::from(2)
+}

@@ -1,0 +1,106 @@
+//! What cargo is asked: where things are, and to run things.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+/// The root of the repository.
+pub fn root() -> &'static Path {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here)
+}
+
+/// A cargo command in the root; the same cargo that runs this chore.
+pub fn command(args: &[&str]) -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(args).current_dir(root());
+    command
+}
+
+/// A benchmark or an example of the workspace.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Target {
+    /// Its package.
+    pub package: String,
+    /// Its own name.
+    pub name: String,
+}
+
+/// What there is to build.
+pub struct Workspace {
+    /// Where cargo puts what it builds.
+    pub target_dir: PathBuf,
+    packages: Vec<Value>,
+}
+
+impl Workspace {
+    /// Asks `cargo metadata`.
+    pub fn read() -> Result<Workspace> {
+        let output = command(&["metadata", "--no-deps", "--format-version", "1"])
+            .output()
+            .context("cannot run `cargo metadata`")?;
+        ensure!(
+            output.status.success(),
+            "`cargo metadata` failed: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        Workspace::parse(&output.stdout)
+    }
+
+    fn parse(json: &[u8]) -> Result<Workspace> {
+        let metadata: Value =
+            serde_json::from_slice(json).context("`cargo metadata` did not answer with JSON")?;
+        let target_dir = metadata["target_directory"]
+            .as_str()
+            .context("`cargo metadata` names no target directory")?;
+        Ok(Workspace {
+            target_dir: target_dir.into(),
+            packages: metadata["packages"].as_array().cloned().unwrap_or_default(),
+        })
+    }
+
+    /// All targets of a kind (`bench`, `example`), sorted.
+    pub fn targets(&self, kind: &str) -> Vec<Target> {
+        let mut found = Vec::new();
+        for package in &self.packages {
+            let targets = package["targets"].as_array();
+            for target in targets.into_iter().flatten() {
+                let kinds = target["kind"].as_array();
+                if kinds.into_iter().flatten().any(|k| k == kind) {
+                    found.push(Target {
+                        package: package["name"].as_str().unwrap_or_default().to_owned(),
+                        name: target["name"].as_str().unwrap_or_default().to_owned(),
+                    });
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn targets_are_listed_by_kind() {
+        let json = br#"{"target_directory": "/t", "packages": [
+            {"name": "b", "targets": [{"name": "fast", "kind": ["bench"]}, {"name": "b", "kind": ["lib"]}]},
+            {"name": "a", "targets": [{"name": "slow", "kind": ["bench"]}]}]}"#;
+        let workspace = Workspace::parse(json).unwrap();
+        let benches = workspace.targets("bench");
+        let names: Vec<_> = benches.iter().map(|t| (&*t.package, &*t.name)).collect();
+        assert_eq!(names, [("a", "slow"), ("b", "fast")]);
+        assert_eq!(workspace.targets("example"), []);
+    }
+
+    #[test]
+    fn an_answer_that_is_no_metadata_is_an_error() {
+        assert!(Workspace::parse(b"{}").is_err());
+        assert!(Workspace::parse(b"error").is_err());
+    }
+}

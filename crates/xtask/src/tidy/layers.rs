@@ -1,0 +1,239 @@
+//! Who may name whom inside the runtime. ARCHITECTURE.md draws this table and gives the reasons.
+
+use super::Complaint;
+use super::rust::{Path, Source};
+
+/// Where the table holds.
+const INSIDE: &str = "crates/sidestream/src/";
+
+/// From the bottom up: a module may name those of its own row and of the rows above this line of
+/// the table.
+const LAYERS: &[&[&str]] = &[
+    &["op", "error"],
+    &["order"],
+    &["engine"],
+    &["backend", "log"],
+    &[
+        "alloc", "device", "stream", "event", "buffer", "kernel", "graph",
+    ],
+    &["pipeline"],
+];
+
+/// Modules beside the layers, each with the only ones that it may name. No layer names them.
+const BESIDE: &[(&str, &[&str])] = &[
+    ("check", &["op", "order", "log", "error"]),
+    ("trace", &["op", "order", "log", "error"]),
+    (
+        "sim",
+        &["engine", "backend", "op", "order", "log", "error", "alloc"],
+    ),
+    ("cuda", &["backend", "op", "log", "error"]),
+];
+
+/// The back ends, and the one module that names them.
+const BACK_ENDS: [&str; 2] = ["sim", "cuda"];
+const NAMES_BACK_ENDS: &str = "device";
+
+/// Complaints about one file of the runtime.
+pub fn check(file: &str, source: &Source) -> Vec<Complaint> {
+    let Some(home) = home(file) else {
+        return Vec::new();
+    };
+    // The root lists all modules: it has no layer.
+    let Some(from) = home.first() else {
+        return Vec::new();
+    };
+    if !is_known(from) {
+        let what = format!(
+            "the module `{from}` is in no layer; add it to the table in crates/xtask/src/tidy/layers.rs"
+        );
+        return vec![Complaint::new(file, 1, what)];
+    }
+    let mut out = Vec::new();
+    for path in &source.paths {
+        let named = absolute(path, &home);
+        let why = named.first().and_then(|to| refusal(from, to));
+        out.extend(why.map(|why| Complaint::new(file, path.line, why)));
+    }
+    out
+}
+
+/// Why `from` may not name `to`, if it may not.
+fn refusal(from: &str, to: &str) -> Option<String> {
+    if from == to {
+        return None;
+    }
+    if !is_known(to) {
+        let is_item = to.starts_with(|c: char| !c.is_lowercase());
+        return Some(if is_item {
+            format!("`crate::{to}` does not say where it lives; name its module")
+        } else {
+            format!(
+                "`{from}` names the module `{to}`, which is in no layer; add it to the table in crates/xtask/src/tidy/layers.rs"
+            )
+        });
+    }
+    if BACK_ENDS.contains(&to) {
+        let allowed = from == NAMES_BACK_ENDS;
+        return (!allowed)
+            .then(|| format!("`{from}` names the back end `{to}`; only `{NAMES_BACK_ENDS}` may"));
+    }
+    if let Some((_, only)) = BESIDE.iter().find(|(name, _)| *name == from) {
+        let allowed = only.contains(&to);
+        return (!allowed).then(|| {
+            format!(
+                "`{from}` names `{to}`; it may only name {}",
+                only.join(", ")
+            )
+        });
+    }
+    match (layer(from), layer(to)) {
+        (Some(mine), Some(other)) if other <= mine => None,
+        (_, Some(_)) => Some(format!(
+            "`{from}` names `{to}`, which is built on it: upward"
+        )),
+        (_, None) => Some(format!(
+            "`{from}` names `{to}`, which only reads the log; no layer needs it"
+        )),
+    }
+}
+
+fn layer(module: &str) -> Option<usize> {
+    LAYERS.iter().position(|row| row.contains(&module))
+}
+
+fn is_known(module: &str) -> bool {
+    layer(module).is_some() || BESIDE.iter().any(|(name, _)| *name == module)
+}
+
+/// The module that a file of the runtime is, or nothing for other files.
+fn home(file: &str) -> Option<Vec<String>> {
+    let inner = file.strip_prefix(INSIDE)?.strip_suffix(".rs")?;
+    let mut parts: Vec<String> = inner.split('/').map(str::to_owned).collect();
+    let last = parts.last()?;
+    if last == "mod" || inner == "lib" {
+        parts.pop();
+    }
+    Some(parts)
+}
+
+/// A path from the root of the crate; empty if it does not lead there.
+fn absolute(path: &Path, home: &[String]) -> Vec<String> {
+    let mut base = [home, &path.inside].concat();
+    let mut rest = &path.segments[..];
+    match rest.first().map(String::as_str) {
+        Some("crate") => base.clear(),
+        Some("self" | "super") => {}
+        _ => return Vec::new(),
+    }
+    while let [word, tail @ ..] = rest {
+        match word.as_str() {
+            "crate" | "self" => {}
+            "super" => _ = base.pop(),
+            _ => break,
+        }
+        rest = tail;
+    }
+    base.extend_from_slice(rest);
+    base
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lines;
+    use super::*;
+
+    fn complaints(file: &str, text: &str) -> Vec<String> {
+        let file = format!("{INSIDE}{file}");
+        lines(check(&file, &Source::read(&file, text).unwrap()))
+    }
+
+    #[test]
+    fn downward_and_inward_is_right() {
+        let text = "use crate::{op::Op, order::{self, Order}};\nuse super::engine::Engine;\npub(crate) fn f() {}";
+        assert_eq!(complaints("backend.rs", text), [""; 0]);
+        assert_eq!(
+            complaints(
+                "order/clocks.rs",
+                "use super::Step;\nuse super::super::op::Op;"
+            ),
+            [""; 0]
+        );
+        assert_eq!(
+            complaints("device.rs", "use crate::{sim, cuda, stream::Stream};"),
+            [""; 0]
+        );
+        assert_eq!(
+            complaints("lib.rs", "pub use crate::pipeline::Pipeline;"),
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn upward_is_refused_however_it_is_written() {
+        let upward = "`order` names `engine`, which is built on it: upward";
+        for text in [
+            "use crate::engine::Profile;",
+            "use crate::{op::Op, engine::Profile};",
+            "use super::engine;",
+            "fn f() { crate::engine::walk() }",
+            "mod tests { use super::super::engine; }",
+            "fn f() { assert!(crate::engine::walk()) }",
+        ] {
+            assert_eq!(
+                complaints("order/mod.rs", text),
+                [format!("1: {upward}")],
+                "{text}"
+            );
+        }
+        assert_eq!(
+            complaints("order/clocks.rs", "\nuse super::super::engine;"),
+            [format!("2: {upward}")]
+        );
+    }
+
+    #[test]
+    fn readers_and_back_ends_see_only_their_part() {
+        assert_eq!(
+            complaints("check.rs", "use crate::device::Device;"),
+            ["1: `check` names `device`; it may only name op, order, log, error"]
+        );
+        assert_eq!(
+            complaints("cuda/mod.rs", "use crate::engine::Profile;"),
+            ["1: `cuda` names `engine`; it may only name backend, op, log, error"]
+        );
+        assert_eq!(
+            complaints("stream.rs", "use crate::sim::Machine;"),
+            ["1: `stream` names the back end `sim`; only `device` may"]
+        );
+        assert_eq!(
+            complaints("pipeline.rs", "use crate::check::Race;"),
+            ["1: `pipeline` names `check`, which only reads the log; no layer needs it"]
+        );
+    }
+
+    #[test]
+    fn every_module_has_a_place() {
+        let table = "add it to the table in crates/xtask/src/tidy/layers.rs";
+        assert_eq!(
+            complaints("extra/mod.rs", ""),
+            [format!("1: the module `extra` is in no layer; {table}")]
+        );
+        assert_eq!(
+            complaints("graph.rs", "use crate::extra::Extra;"),
+            [format!(
+                "1: `graph` names the module `extra`, which is in no layer; {table}"
+            )]
+        );
+        assert_eq!(
+            complaints("graph.rs", "use crate::Device;"),
+            ["1: `crate::Device` does not say where it lives; name its module"]
+        );
+    }
+
+    #[test]
+    fn other_crates_have_no_layers() {
+        let source = Source::read("x", "use crate::pipeline::Pipeline;").unwrap();
+        assert_eq!(check("crates/sidestream-cli/src/main.rs", &source), []);
+    }
+}

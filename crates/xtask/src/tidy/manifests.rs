@@ -1,0 +1,118 @@
+//! Cargo.toml: a reason beside each dependency, and the oldest compiler.
+
+use super::Complaint;
+
+/// Complaints about one manifest.
+pub fn check(file: &str, text: &str) -> Vec<Complaint> {
+    let mut out = Vec::new();
+    if !text.lines().any(|line| line.starts_with("rust-version")) {
+        out.push(Complaint::new(file, 1, "`rust-version` is missing"));
+    }
+    let mut lists_dependencies = false;
+    // Brackets that are still open: a list of features may span lines.
+    let mut open = 0;
+    let mut above = "";
+    for (index, line) in text.lines().enumerate() {
+        let (code, comment) = split_comment(line);
+        let code = code.trim();
+        let inside_value = open > 0;
+        open += brackets(code);
+        let mut dependency = None;
+        if let Some(header) = code.strip_prefix('[').filter(|_| !inside_value) {
+            let header = header.trim_end_matches(']');
+            lists_dependencies = header.ends_with("dependencies");
+            dependency = single(header).filter(|_| !has_path(text.lines().skip(index + 1)));
+        } else if lists_dependencies && !inside_value && !code.is_empty() {
+            let name = code.split(['=', '.', ' ']).next().unwrap_or(code);
+            dependency = Some(name).filter(|_| !names_path(code));
+        }
+        let reason = comment.is_some() || above.trim_start().starts_with('#');
+        if let Some(name) = dependency.filter(|_| !reason) {
+            let what = format!("`{name}` has no reason; say in a comment above it what it is for");
+            out.push(Complaint::new(file, index + 1, what));
+        }
+        above = line;
+    }
+    out
+}
+
+/// The dependency of a header such as `[dependencies.serde]`.
+fn single(header: &str) -> Option<&str> {
+    let (before, name) = header.rsplit_once('.')?;
+    before.ends_with("dependencies").then_some(name)
+}
+
+/// Whether a table of its own, up to the next header, is a crate of this repository.
+fn has_path<'a>(mut lines: impl Iterator<Item = &'a str>) -> bool {
+    lines
+        .by_ref()
+        .take_while(|line| !line.starts_with('['))
+        .any(|line| line.starts_with("path"))
+}
+
+fn names_path(code: &str) -> bool {
+    let inner = code.split(['{', ',']).map(str::trim);
+    inner
+        .into_iter()
+        .any(|part| part.starts_with("path =") || part.starts_with("path="))
+}
+
+/// A line without its comment, and the comment. `#` inside a string is no comment.
+fn split_comment(line: &str) -> (&str, Option<&str>) {
+    let mut quoted = None;
+    for (at, c) in line.char_indices() {
+        match (c, quoted) {
+            ('#', None) => return (&line[..at], Some(&line[at..])),
+            ('"' | '\'', None) => quoted = Some(c),
+            (c, Some(open)) if c == open => quoted = None,
+            _ => {}
+        }
+    }
+    (line, None)
+}
+
+fn brackets(code: &str) -> i32 {
+    let count = |c: char| code.matches(c).count() as i32;
+    count('[') + count('{') - count(']') - count('}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::lines;
+    use super::*;
+
+    fn complaints(text: &str) -> Vec<String> {
+        // The first line counts as line 0, so that the lines of `text` count from one.
+        let text = format!("rust-version.workspace = true\n{text}\n");
+        let mut complaints = check("Cargo.toml", &text);
+        complaints.iter_mut().for_each(|c| c.line -= 1);
+        lines(complaints)
+    }
+
+    #[test]
+    fn reasons_stand_above_or_at_the_end() {
+        let text = "[dependencies]\n# Fast.\na = \"1\"\nb = \"1\" # Small.\nc = { path = \"../c\" }\n\n[lints]\nworkspace = true";
+        assert_eq!(complaints(text), [""; 0]);
+    }
+
+    #[test]
+    fn a_dependency_without_a_reason_is_named() {
+        let reason = "has no reason; say in a comment above it what it is for";
+        let text = "[dev-dependencies]\n# For a only.\na = \"1\"\nb = { version = \"1#\", features = [\n  \"x\",\n] }\nc.workspace = true";
+        assert_eq!(
+            complaints(text),
+            [format!("4: `b` {reason}"), format!("7: `c` {reason}")]
+        );
+        let text = "[target.'cfg(unix)'.dependencies]\nlibc = \"0.2\"\n[build-dependencies.cc]\nversion = \"1\"\n[dependencies.own]\npath = \"../own\"";
+        assert_eq!(
+            complaints(text),
+            [format!("2: `libc` {reason}"), format!("3: `cc` {reason}")]
+        );
+    }
+
+    #[test]
+    fn the_oldest_compiler_is_stated() {
+        let found = lines(check("Cargo.toml", "[package]\nname = \"a\"\n"));
+        assert_eq!(found, ["1: `rust-version` is missing"]);
+    }
+}

@@ -1,0 +1,250 @@
+//! What a Rust file names, read from its tokens.
+//!
+//! Tokens are enough for these rules, and see into macros, which a parsed syntax tree does not.
+//! Comments and strings are no tokens of code, so quoting a rule does not break it.
+
+use std::str::FromStr;
+
+use proc_macro2::{Delimiter, Group, Spacing, TokenStream, TokenTree};
+
+use super::Complaint;
+
+/// The parts of a file that rules are about.
+#[derive(Debug, Default)]
+pub struct Source {
+    /// Every path, with the groups of a `use` taken apart: `use a::{b, c}` is `a::b` and `a::c`.
+    pub paths: Vec<Path>,
+    /// Every attribute that switches a test off.
+    pub ignores: Vec<usize>,
+    /// Every `mod`, with or without a body.
+    pub modules: Vec<(String, usize)>,
+}
+
+/// A path such as `crate::op::Op`, or a single name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Its names, in order; `*` for all.
+    pub segments: Vec<String>,
+    /// Where it stands.
+    pub line: usize,
+    /// Whether it is called as a macro.
+    pub is_macro: bool,
+    /// Whether it belongs to test code.
+    pub in_test: bool,
+    /// The modules of this file around it.
+    pub inside: Vec<String>,
+}
+
+#[derive(Clone)]
+struct Place {
+    inside: Vec<String>,
+    in_test: bool,
+}
+
+impl Source {
+    /// Reads a file. Everything under `tests/` and in a `tests.rs` is test code.
+    pub fn read(file: &str, text: &str) -> Result<Source, Complaint> {
+        let tokens = TokenStream::from_str(text).map_err(|error| {
+            let line = error.span().start().line;
+            Complaint::new(file, line, "cannot be read as Rust")
+        })?;
+        let in_test = file.contains("/tests/") || file.ends_with("/tests.rs");
+        let place = Place {
+            inside: Vec::new(),
+            in_test,
+        };
+        let mut source = Source::default();
+        source.walk(tokens, &place);
+        Ok(source)
+    }
+
+    fn walk(&mut self, tokens: TokenStream, place: &Place) {
+        let tokens: Vec<TokenTree> = tokens.into_iter().collect();
+        // What the next braces hold: an attribute or a `mod` stands before them.
+        let mut next = place.clone();
+        let mut at = 0;
+        while at < tokens.len() {
+            match &tokens[at] {
+                TokenTree::Punct(p) if p.as_char() == '#' => {
+                    let after = tokens[at + 1..].iter().take(2).find_map(brackets);
+                    if let Some(attribute) = after {
+                        self.attribute(attribute, &mut next);
+                        at += 1 + usize::from(is_punct(tokens.get(at + 1), '!'));
+                    }
+                }
+                TokenTree::Punct(p) if p.as_char() == ';' => next = place.clone(),
+                TokenTree::Group(group) => {
+                    if group.delimiter() == Delimiter::Brace {
+                        self.walk(group.stream(), &next);
+                        next = place.clone();
+                    } else {
+                        self.walk(group.stream(), place);
+                    }
+                }
+                TokenTree::Ident(word) if *word == "mod" => {
+                    if let Some(TokenTree::Ident(name)) = tokens.get(at + 1) {
+                        let line = name.span().start().line;
+                        self.modules.push((name.to_string(), line));
+                        next.inside.push(name.to_string());
+                        at += 1;
+                    }
+                }
+                TokenTree::Ident(_) => {
+                    at = self.path(&tokens, at, &[], place);
+                    continue;
+                }
+                _ => {}
+            }
+            at += 1;
+        }
+    }
+
+    /// Reads the path that starts at `at`, behind `prefix`; gives the place after it.
+    fn path(
+        &mut self,
+        tokens: &[TokenTree],
+        mut at: usize,
+        prefix: &[String],
+        place: &Place,
+    ) -> usize {
+        let mut segments = prefix.to_vec();
+        let line = tokens[at].span().start().line;
+        loop {
+            match tokens.get(at) {
+                Some(TokenTree::Ident(name)) => {
+                    // `use a::{self}` is `a`; `self::b` keeps its first word.
+                    if *name != "self" || segments.is_empty() {
+                        segments.push(name.to_string());
+                    }
+                }
+                Some(TokenTree::Punct(star)) if star.as_char() == '*' => segments.push("*".into()),
+                Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Brace => {
+                    self.use_group(group, &segments, place);
+                    return at + 1;
+                }
+                // `a::<T>` and the like: the path ends, what follows is read on its own.
+                _ => break,
+            }
+            at += 1;
+            if !is_colons(tokens, at) {
+                break;
+            }
+            at += 2;
+        }
+        let called = matches!(tokens.get(at + 1), Some(TokenTree::Group(_)));
+        self.paths.push(Path {
+            segments,
+            line,
+            is_macro: called && is_punct(tokens.get(at), '!'),
+            in_test: place.in_test,
+            inside: place.inside.clone(),
+        });
+        at
+    }
+
+    /// The parts of `prefix::{…}`.
+    fn use_group(&mut self, group: &Group, prefix: &[String], place: &Place) {
+        let tokens: Vec<TokenTree> = group.stream().into_iter().collect();
+        for part in tokens.split(|t| is_punct(Some(t), ',')) {
+            if !part.is_empty() {
+                // What follows the path is `as name`, which names nothing.
+                self.path(part, 0, prefix, place);
+            }
+        }
+    }
+
+    fn attribute(&mut self, group: &Group, next: &mut Place) {
+        let words = words(group.stream());
+        let has = |word: &str| words.iter().any(|w| w == word);
+        let first = words.first().map_or("", String::as_str);
+        if first == "ignore" || (first == "cfg_attr" && has("ignore")) {
+            self.ignores.push(group.span().start().line);
+        }
+        if has("test") && !has("not") && first != "cfg_attr" {
+            next.in_test = true;
+        }
+    }
+}
+
+/// All names in a stream, also in its groups.
+fn words(tokens: TokenStream) -> Vec<String> {
+    let nested = tokens.into_iter().flat_map(|token| match token {
+        TokenTree::Ident(word) => vec![word.to_string()],
+        TokenTree::Group(group) => words(group.stream()),
+        _ => Vec::new(),
+    });
+    nested.collect()
+}
+
+fn brackets(token: &TokenTree) -> Option<&Group> {
+    match token {
+        TokenTree::Group(g) if g.delimiter() == Delimiter::Bracket => Some(g),
+        _ => None,
+    }
+}
+
+fn is_punct(token: Option<&TokenTree>, wanted: char) -> bool {
+    matches!(token, Some(TokenTree::Punct(p)) if p.as_char() == wanted)
+}
+
+fn is_colons(tokens: &[TokenTree], at: usize) -> bool {
+    let joint = matches!(tokens.get(at), Some(TokenTree::Punct(p))
+        if p.as_char() == ':' && p.spacing() == Spacing::Joint);
+    joint && is_punct(tokens.get(at + 1), ':')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths(text: &str) -> Vec<String> {
+        let source = Source::read("a.rs", text).unwrap();
+        let paths = source.paths.iter().filter(|p| p.segments.len() > 1);
+        paths
+            .map(|p| format!("{} {}", p.line, p.segments.join("::")))
+            .collect()
+    }
+
+    #[test]
+    fn groups_are_taken_apart() {
+        assert_eq!(
+            paths("use a::{\n  self as z, b::c,\n  d::{e, f::*},\n};"),
+            ["2 a::b::c", "3 a::d::e", "3 a::d::f::*"]
+        );
+    }
+
+    #[test]
+    fn macros_are_seen_into_and_texts_are_not() {
+        assert_eq!(
+            paths(
+                "/// [`crate::x`]\nfn f() { // crate::y::z\n assert!(crate::a::b::<c::D>(\"crate::q\")); }"
+            ),
+            ["3 crate::a::b", "3 c::D"]
+        );
+        assert_eq!(
+            paths("macro_rules! m { () => { $crate::a::b } }"),
+            ["1 crate::a::b"]
+        );
+    }
+
+    #[test]
+    fn modules_and_tests_are_known() {
+        let text = "fn a() { p::q }\n#[cfg(test)]\nmod tests { fn b() { p::r } }\n#[test] fn c() { p::s }\nfn d() { p::t }";
+        let source = Source::read("a.rs", text).unwrap();
+        let found = |last: &str| {
+            source
+                .paths
+                .iter()
+                .find(|p| p.segments.ends_with(&[last.into()]))
+        };
+        let in_test = ["q", "r", "s", "t"].map(|last| found(last).unwrap().in_test);
+        assert_eq!(in_test, [false, true, true, false]);
+        assert_eq!(found("r").unwrap().inside, ["tests"]);
+        assert_eq!(source.modules, [("tests".to_owned(), 3)]);
+    }
+
+    #[test]
+    fn what_is_not_rust_is_a_complaint() {
+        assert!(Source::read("a.rs", "fn f() {").is_err());
+    }
+}
