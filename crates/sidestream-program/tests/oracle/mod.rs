@@ -1,0 +1,7 @@
+//! An independent judge of stream programs for the tests, and a generator of random programs.
+
+#![allow(dead_code)]
+
+pub mod generate;
+pub mod model;
+pub mod prog;
