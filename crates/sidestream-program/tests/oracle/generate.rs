@@ -79,14 +79,14 @@ impl Options {
         Options {
             threads: rng.pick(&[1, 1, 1, 1, 1, 2, 2, 2, 3]),
             devices: rng.pick(&[1, 1, 1, 2, 2, 3]),
-            streams: 1 + rng.below(4),
+            streams: rng.pick(&[1, 2, 2, 3, 3, 4]),
             ops: if many {
                 8 + rng.below(33)
             } else {
                 3 + rng.below(12)
             },
             max_device_ops: usize::MAX,
-            care: rng.pick(&[100, 100, 100, 100, 100, 97, 97, 90, 75, 30]),
+            care: rng.pick(&[100, 100, 100, 100, 96, 90, 85, 75, 60, 20]),
             error: rng.percent(12),
             legacy: rng.percent(50),
             blocking_streams: rng.percent(60),
@@ -910,43 +910,58 @@ impl Gen {
         }
     }
 
+    /// One step: an action that the options allow, drawn by weight.
     fn step(&mut self) {
         let captured = self.any_capture();
         let t = self.thread();
-        match self.rng.below(100) {
-            0..=24 => self.kernel(t),
-            25..=31 => self.copy_async(t),
-            32..=35 => self.memset_async(t),
-            36..=43 if self.opt.blocking_calls => self.blocking_call(t),
-            44..=48 if self.opt.host_funcs => self.host_func(t),
-            49..=53 if self.opt.graphs => self.graph_launch(t),
-            54..=62 if self.opt.host_memory => self.host_access(t),
-            63..=70 if self.opt.events => self.event_noise(t),
-            71..=73 => self.sync_noise(t),
-            74..=82 if self.opt.allocator && !captured => self.allocator(t),
-            83..=87 if self.opt.lifetimes && !captured => self.lifetimes(t),
-            88..=89 if self.opt.devices > 1 => {
-                let dev = self.device();
-                self.set_device(t, dev);
+        let o = &self.opt;
+        let on = |switch: bool, weight: u32| if switch { weight } else { 0 };
+        let weights: [(u32, fn(&mut Gen, usize)); 18] = [
+            (20, Gen::kernel),
+            (8, Gen::copy_async),
+            (4, Gen::memset_async),
+            (on(o.blocking_calls, 9), Gen::blocking_call),
+            (on(o.host_funcs, 6), Gen::host_func),
+            (on(o.graphs, 6), Gen::graph_launch),
+            (on(o.host_memory, 12), Gen::host_access),
+            (on(o.events, 8), Gen::event_noise),
+            (2, Gen::sync_noise),
+            (on(o.allocator && !captured, 24), Gen::allocator),
+            (on(o.lifetimes && !captured, 12), Gen::lifetimes),
+            (on(o.devices > 1, 2), Gen::change_device),
+            (on(o.stream_lifetimes, 3), Gen::stream_lifetime),
+            (on(o.timing, 5), Gen::elapsed),
+            (on(o.threads > 1, 2), Gen::some_flag),
+            (on(o.captures && !captured, 5), Gen::begin_capture),
+            (on(captured, 30), Gen::capture_step),
+            (on(o.runtime, 4), Gen::simulate),
+        ];
+        let mut drawn = self.rng.below(weights.iter().map(|w| w.0 as usize).sum());
+        for (weight, action) in weights {
+            if drawn < weight as usize {
+                return action(self, t);
             }
-            90..=91 if self.opt.stream_lifetimes => self.stream_lifetime(t),
-            92..=93 if self.opt.timing => self.elapsed(t),
-            94 if self.opt.threads > 1 => {
-                let other = self.thread();
-                self.flag(t, other);
-            }
-            95..=99 if self.opt.captures && !captured => self.begin_capture(t),
-            40..=99 if captured => self.capture_step(t),
-            96 if self.opt.runtime => {
-                let act = match (self.pick_stream(), self.rng.below(3)) {
-                    (Some(s), 0) => Act::SimHold { st: self.name(s) },
-                    (Some(s), 1) => Act::SimRelease { st: self.name(s) },
-                    _ => Act::SetCapacity { blocks: 4 },
-                };
-                self.emit(t, act);
-            }
-            _ => {}
+            drawn -= weight as usize;
         }
+    }
+
+    fn change_device(&mut self, t: usize) {
+        let dev = self.device();
+        self.set_device(t, dev);
+    }
+
+    fn some_flag(&mut self, t: usize) {
+        let other = self.thread();
+        self.flag(t, other);
+    }
+
+    fn simulate(&mut self, t: usize) {
+        let act = match (self.pick_stream(), self.rng.below(3)) {
+            (Some(s), 0) => Act::SimHold { st: self.name(s) },
+            (Some(s), 1) => Act::SimRelease { st: self.name(s) },
+            _ => Act::SetCapacity { blocks: 4 },
+        };
+        self.emit(t, act);
     }
 
     fn set_device(&mut self, t: usize, dev: u32) {
@@ -1000,7 +1015,11 @@ impl Gen {
             &kinds
         };
         let mut r = self.parts(kinds, 2);
-        let w = self.parts(kinds, 1);
+        let w = if self.rng.percent(70) {
+            self.parts(kinds, 2)
+        } else {
+            Vec::new()
+        };
         if self.rng.percent(2)
             && let Some(dead) =
                 (0..self.buffers.len()).find(|&b| self.buffers[b].life == Life::Dead)
@@ -1274,7 +1293,7 @@ impl Gen {
             .filter(|&b| matches!(self.buffers[b].life, Life::Cached(_)))
             .collect();
         let choice = self.rng.below(10);
-        if cached.is_empty() || choice < 4 {
+        if cached.is_empty() || choice < 2 || (choice < 4 && !self.blocks.is_empty()) {
             self.alloc(t);
             return;
         }
