@@ -1,1 +1,50 @@
 //! Stream programs: what host threads submit to CUDA streams, written as text.
+//!
+//! A stream program is a YAML document that lists CUDA calls in the order in
+//! which they are made, so that a checker can say whether the work they submit
+//! is ordered. [`parse`] reads a document into [`Program`]s, [`write()`] turns
+//! programs back into text. The format is described in `docs/stream-programs.md`.
+//!
+//! Two failures are kept apart. Text that is not one YAML document of this
+//! format at all is an [`Error`]. A program inside a document that breaks the
+//! format is a [`BadProgram`], and the other programs of that document are
+//! still read.
+//!
+//! ```
+//! use sidestream_program::{Act, Limits, parse, write};
+//!
+//! let text = "
+//! name: upload_then_use
+//! ops:
+//! - {do: copy_async, s: s1, from: H, to: A}
+//! - {do: kernel, s: s1, r: [A], w: [B]}
+//! expect: {v: clean}
+//! ";
+//! let document = parse(text, &Limits::default())?;
+//! let program = document.programs[0].as_ref().expect("follows the format");
+//! assert_eq!(program.streams[0].name, "s1");
+//! assert!(matches!(program.ops[1].act, Act::Kernel { .. }));
+//! assert!(write(&[program]).contains("- {do: kernel, s: s1, r: [A], w: [B]}"));
+//! # Ok::<(), sidestream_program::Error>(())
+//! ```
+
+mod error;
+mod expect;
+mod limits;
+mod names;
+mod program;
+mod read;
+mod verbs;
+mod words;
+mod write;
+mod yaml;
+
+pub use error::{BadProgram, Error};
+pub use expect::{ErrorCode, Expect, Expected, HazardKind, LintCode, MustPair, Severity};
+pub use limits::Limits;
+pub use program::{
+    Access, Act, BufferDecl, BufferRef, Document, EventDecl, EventRef, FlagRef, GraphRef, Level,
+    Memory, Op, Origin, Program, SiteRef, StreamDecl, StreamKind, StreamRef, ThreadRef,
+};
+pub use read::{parse, parse_bytes};
+pub use write::write;

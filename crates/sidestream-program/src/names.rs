@@ -1,0 +1,198 @@
+//! Names of a program: which are allowed, which need no declaration, and the
+//! numbers by which ops refer to them.
+
+use std::collections::HashMap;
+
+use crate::program::{
+    BufferDecl, BufferRef, EventDecl, EventRef, Memory, Origin, Program, StreamDecl, StreamKind,
+    StreamRef,
+};
+
+/// Bytes of a buffer that does not say how large it is.
+pub(crate) const DEFAULT_BYTES: u64 = 1024;
+
+/// Longest name: YAML's short form of a key ends at 1024 characters, and no
+/// message or column of a report has room for more.
+const LONGEST: usize = 255;
+
+/// Whether the text is a letter followed by letters, digits and underscores.
+pub(crate) fn is_name(text: &str) -> bool {
+    if text.len() > LONGEST {
+        return false;
+    }
+    let mut bytes = text.bytes();
+    bytes
+        .next()
+        .is_some_and(|first| first.is_ascii_alphabetic())
+        && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// Whether the name is one of `s0` to `s99`.
+fn is_implicit_stream(name: &str) -> bool {
+    let digits = name.strip_prefix('s').unwrap_or("");
+    let number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    number && digits.len() <= 2 && (digits.len() == 1 || !digits.starts_with('0'))
+}
+
+/// The memory of an undeclared buffer of that name, if it needs no declaration.
+pub(crate) fn implicit_memory(name: &str) -> Option<Memory> {
+    let mut bytes = name.bytes();
+    let letter = bytes.next()?;
+    if !letter.is_ascii_uppercase() || !bytes.all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    Some(match letter {
+        b'H' => Memory::Pinned,
+        b'P' => Memory::Pageable,
+        b'M' => Memory::Managed,
+        _ => Memory::Dev,
+    })
+}
+
+/// The tables of a program while it is read.
+///
+/// The maps borrow names from the text; the tables own them.
+#[derive(Debug, Default)]
+pub(crate) struct Names<'t> {
+    streams: HashMap<&'t str, StreamRef>,
+    buffers: HashMap<&'t str, BufferRef>,
+    events: HashMap<&'t str, EventRef>,
+    flags: HashMap<&'t str, u32>,
+    graphs: HashMap<&'t str, u32>,
+    threads: HashMap<&'t str, u32>,
+    sites: HashMap<&'t str, u32>,
+}
+
+impl<'t> Names<'t> {
+    pub(crate) fn declare_stream(
+        &mut self,
+        program: &mut Program,
+        name: &'t str,
+        kind: StreamKind,
+        device: u8,
+        origin: Origin,
+    ) -> StreamRef {
+        let stream = StreamRef(program.streams.len() as u32);
+        program.streams.push(StreamDecl {
+            name: name.to_owned(),
+            kind,
+            device,
+            origin,
+        });
+        self.streams.insert(name, stream);
+        stream
+    }
+
+    pub(crate) fn declare_buffer(
+        &mut self,
+        program: &mut Program,
+        name: &'t str,
+        memory: Memory,
+        size_bytes: u64,
+        implicit: bool,
+    ) -> BufferRef {
+        let buffer = BufferRef(program.buffers.len() as u32);
+        program.buffers.push(BufferDecl {
+            name: name.to_owned(),
+            memory,
+            size_bytes,
+            implicit,
+        });
+        self.buffers.insert(name, buffer);
+        buffer
+    }
+
+    pub(crate) fn declare_event(
+        &mut self,
+        program: &mut Program,
+        name: &'t str,
+        timing: bool,
+        device: Option<u8>,
+        implicit: bool,
+    ) -> EventRef {
+        let event = EventRef(program.events.len() as u32);
+        program.events.push(EventDecl {
+            name: name.to_owned(),
+            timing,
+            device,
+            implicit,
+        });
+        self.events.insert(name, event);
+        event
+    }
+
+    /// The stream of that name; nothing if it would have to be declared.
+    pub(crate) fn stream(&mut self, program: &mut Program, name: &'t str) -> Option<StreamRef> {
+        if let Some(&stream) = self.streams.get(name) {
+            return Some(stream);
+        }
+        let kind = StreamKind::NonBlocking;
+        is_implicit_stream(name)
+            .then(|| self.declare_stream(program, name, kind, 0, Origin::Implicit))
+    }
+
+    /// The stream that a `pool_get` of a thread on that device names.
+    pub(crate) fn pool_stream(
+        &mut self,
+        program: &mut Program,
+        name: &'t str,
+        device: u8,
+    ) -> StreamRef {
+        if let Some(&stream) = self.streams.get(name) {
+            return stream;
+        }
+        let kind = StreamKind::NonBlocking;
+        self.declare_stream(program, name, kind, device, Origin::Pool)
+    }
+
+    /// The buffer of that name; nothing if it would have to be declared.
+    pub(crate) fn buffer(&mut self, program: &mut Program, name: &'t str) -> Option<BufferRef> {
+        if let Some(&buffer) = self.buffers.get(name) {
+            return Some(buffer);
+        }
+        let memory = implicit_memory(name)?;
+        Some(self.declare_buffer(program, name, memory, DEFAULT_BYTES, true))
+    }
+
+    /// Whether a program may speak of a buffer of that name.
+    pub(crate) fn knows_buffer(&self, name: &str) -> bool {
+        self.buffers.contains_key(name) || implicit_memory(name).is_some()
+    }
+
+    pub(crate) fn event(&mut self, program: &mut Program, name: &'t str) -> EventRef {
+        match self.events.get(name) {
+            Some(&event) => event,
+            None => self.declare_event(program, name, true, None, true),
+        }
+    }
+
+    /// The flag of that name, and whether an op further up has named it: the
+    /// only ops that make a flag known are those that raise it.
+    pub(crate) fn known_flag(&self, name: &str) -> Option<u32> {
+        self.flags.get(name).copied()
+    }
+
+    pub(crate) fn flag(&mut self, program: &mut Program, name: &'t str) -> u32 {
+        number(&mut self.flags, &mut program.flags, name)
+    }
+
+    pub(crate) fn graph(&mut self, program: &mut Program, name: &'t str) -> u32 {
+        number(&mut self.graphs, &mut program.graphs, name)
+    }
+
+    pub(crate) fn thread(&mut self, program: &mut Program, name: &'t str) -> u32 {
+        number(&mut self.threads, &mut program.threads, name)
+    }
+
+    pub(crate) fn site(&mut self, program: &mut Program, name: &'t str) -> u32 {
+        number(&mut self.sites, &mut program.sites, name)
+    }
+}
+
+/// The number of a name that needs no declaration, new or not.
+fn number<'t>(known: &mut HashMap<&'t str, u32>, table: &mut Vec<String>, name: &'t str) -> u32 {
+    *known.entry(name).or_insert_with(|| {
+        table.push(name.to_owned());
+        table.len() as u32 - 1
+    })
+}

@@ -1,0 +1,320 @@
+//! One program: its keys, its declarations, its list of ops.
+
+use crate::error::{BadProgram, Fault, shown};
+use crate::expect::Expect;
+use crate::limits::Limits;
+use crate::names::{DEFAULT_BYTES, Names};
+use crate::program::{Level, Memory, Op, Origin, Program, StreamKind};
+use crate::words::listed;
+use crate::yaml::{Items, Kind, View};
+
+use super::record::Record;
+use super::{expect, op, scalars};
+
+const KEYS: [&str; 11] = [
+    "version", "name", "level", "streams", "buffers", "events", "ops", "expect", "from", "note",
+    "rules",
+];
+
+/// A fault and the op that it belongs to.
+pub(super) struct Located {
+    pub(super) at: Option<usize>,
+    pub(super) verb: Option<String>,
+    pub(super) fault: Fault,
+}
+
+impl From<Fault> for Located {
+    fn from(fault: Fault) -> Self {
+        Self {
+            at: None,
+            verb: None,
+            fault,
+        }
+    }
+}
+
+/// Reads a program; `above` is what is already known to be wrong with its document.
+pub(super) fn read(
+    view: View<'_>,
+    above: Option<Fault>,
+    limits: &Limits,
+) -> Result<Program, Box<BadProgram>> {
+    let mut names = Names::default();
+    let result = match above {
+        Some(fault) => Err(fault.into()),
+        None => read_keys(view, &mut names, limits),
+    };
+    result.map_err(|Located { at, verb, fault }| {
+        // Best effort: with a mapping that is broken itself there is neither.
+        let record = Record::read(view, "a program").ok();
+        let key = |key| record.as_ref().and_then(|record| record.get(key));
+        Box::new(BadProgram {
+            name: key("name")
+                .and_then(|name| scalars::text(name, "a name").ok())
+                .map(shown),
+            at,
+            line: fault.line,
+            verb,
+            field: fault.field,
+            message: fault.message,
+            expect: key("expect").and_then(|view| {
+                let ops = key("ops").and_then(|ops| scalars::list(ops, "ops").ok());
+                expect::read(view, &names, ops.map_or(0, Items::len)).ok()
+            }),
+        })
+    })
+}
+
+fn read_keys<'t>(
+    view: View<'t>,
+    names: &mut Names<'t>,
+    limits: &Limits,
+) -> Result<Program, Located> {
+    let record = Record::read(view, "a program, a mapping with `name` and `ops`,")?;
+    record.only(
+        |key| KEYS.contains(&key),
+        || format!("a program has the keys {}", KEYS.join(", ")),
+    )?;
+    check_version(&record)?;
+    let need = |key| {
+        let message = format!("`{key}` is missing; every program has a `name` and `ops`");
+        record
+            .get(key)
+            .ok_or_else(|| Fault::new(record.line, message).in_field(key))
+    };
+
+    let mut program = Program {
+        name: scalars::name(need("name")?)
+            .map_err(|f| f.in_field("name"))?
+            .to_owned(),
+        ..Program::default()
+    };
+    names.thread(&mut program, "t0");
+    in_key(&record, "level", |view| {
+        program.level = level(view)?;
+        Ok(())
+    })?;
+    in_key(&record, "streams", |view| {
+        streams(view, names, &mut program, limits)
+    })?;
+    in_key(&record, "buffers", |view| {
+        buffers(view, names, &mut program, limits)
+    })?;
+    in_key(&record, "events", |view| {
+        events(view, names, &mut program, limits)
+    })?;
+    in_key(&record, "from", |view| {
+        program.from = Some(scalars::text(view, "text")?.to_owned());
+        Ok(())
+    })?;
+    in_key(&record, "note", |view| {
+        program.note = Some(scalars::text(view, "text")?.to_owned());
+        Ok(())
+    })?;
+    in_key(&record, "rules", |view| {
+        program.rules = rules(view)?;
+        Ok(())
+    })?;
+
+    let ops = scalars::list(need("ops")?, "ops").map_err(|f| f.in_field("ops"))?;
+    if ops.len() > limits.ops {
+        let message = format!("{} ops are more than the {} allowed", ops.len(), limits.ops);
+        return Err(Fault::new(record.line, message).in_field("ops").into());
+    }
+    program.ops = read_ops(ops, names, &mut program, limits)?;
+
+    let mut expected: Option<Expect> = None;
+    in_key(&record, "expect", |view| {
+        expected = Some(expect::read(view, names, program.ops.len())?);
+        Ok(())
+    })?;
+    program.expect = expected;
+    Ok(program)
+}
+
+fn read_ops<'t>(
+    views: Items<'t>,
+    names: &mut Names<'t>,
+    program: &mut Program,
+    limits: &Limits,
+) -> Result<Vec<Op>, Located> {
+    let mut reader = op::Reader::new(names, program, limits);
+    let mut ops = Vec::with_capacity(views.len());
+    for (at, view) in views.iter().enumerate() {
+        ops.push(reader.read(view).map_err(|fault| Located {
+            at: Some(at),
+            verb: op::verb_of(view).map(shown),
+            fault,
+        })?);
+    }
+    Ok(ops)
+}
+
+/// Reads a key, if it is there, and names it in what goes wrong.
+fn in_key<'t>(
+    record: &Record<'t>,
+    key: &str,
+    read: impl FnOnce(View<'t>) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    match record.get(key) {
+        Some(view) => read(view).map_err(|fault| fault.in_field(key)),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn check_version(record: &Record<'_>) -> Result<(), Fault> {
+    in_key(record, "version", |view| {
+        scalars::integer(view, 1, 1).map(|_| ()).map_err(|fault| {
+            let found = scalars::described(view);
+            let message = format!("{found} is not a version of the format; this reader knows 1");
+            Fault::new(fault.line, message)
+        })
+    })
+}
+
+fn level(view: View<'_>) -> Result<Level, Fault> {
+    let word = scalars::text(view, "a level")?;
+    Level::from_word(word)
+        .ok_or_else(|| unknown(view, "a level", &listed(&Level::ALL, Level::word)))
+}
+
+/// "`x` is not …; use …".
+pub(super) fn unknown(view: View<'_>, what: &str, words: &str) -> Fault {
+    let found = scalars::described(view);
+    Fault::new(view.line(), format!("{found} is not {what}; use {words}"))
+}
+
+fn rules(view: View<'_>) -> Result<Vec<u32>, Fault> {
+    let number = |view: View<'_>| {
+        let text = scalars::text(view, "the number of a rule")?;
+        let digits = text.strip_prefix('R').unwrap_or(text);
+        let number = digits.parse().ok().filter(|_| !digits.starts_with('+'));
+        number.ok_or_else(|| unknown(view, "the number of a rule", "30 or R30"))
+    };
+    scalars::list(view, "rule numbers")?
+        .iter()
+        .map(number)
+        .collect()
+}
+
+/// The entries of a declaration, of which every key has to be a name.
+fn declared<'t>(view: View<'t>) -> Result<Vec<(&'t str, View<'t>)>, Fault> {
+    let record = Record::read(view, "a mapping from names to kinds")?;
+    for &(key, value) in &record.entries {
+        if !crate::names::is_name(key) {
+            let message = format!(
+                "`{}` is not a name; use a letter, then letters, digits and `_`, 255 at most",
+                shown(key)
+            );
+            return Err(Fault::new(value.line(), message));
+        }
+    }
+    Ok(record.entries)
+}
+
+fn streams<'t>(
+    view: View<'t>,
+    names: &mut Names<'t>,
+    program: &mut Program,
+    limits: &Limits,
+) -> Result<(), Fault> {
+    for (name, value) in declared(view)? {
+        let text = scalars::text(value, "the kind of a stream")?;
+        let (word, device) = match text.split_once('@') {
+            Some((word, number)) => (word, device_number(number, limits)),
+            None => (text, Some(0)),
+        };
+        let (Some(kind), Some(device)) = (StreamKind::from_word(word), device) else {
+            let words = listed(&StreamKind::ALL, StreamKind::word);
+            let words = format!("{words}, with `@N` for device N, up to {}", limits.device);
+            return Err(unknown(
+                value,
+                &format!("a kind for stream `{name}`"),
+                &words,
+            ));
+        };
+        let twin = program.streams.iter().find(|stream| {
+            let legacy = StreamKind::Legacy;
+            kind == legacy && stream.kind == legacy && stream.device == device
+        });
+        if let Some(twin) = twin {
+            let twin = &twin.name;
+            return Err(Fault::new(
+                value.line(),
+                format!(
+                    "`{name}` is the legacy stream of device {device}, which is `{twin}` already; use one name"
+                ),
+            ));
+        }
+        names.declare_stream(program, name, kind, device, Origin::Declared);
+    }
+    Ok(())
+}
+
+fn buffers<'t>(
+    view: View<'t>,
+    names: &mut Names<'t>,
+    program: &mut Program,
+    limits: &Limits,
+) -> Result<(), Fault> {
+    for (name, value) in declared(view)? {
+        let (kind, size_bytes) = match value.kind() {
+            Kind::Mapping(_) => {
+                let record = Record::read(value, "a kind and a size")?;
+                record.only(
+                    |key| key == "kind" || key == "bytes",
+                    || format!("buffer `{name}` has a `kind` and `bytes`"),
+                )?;
+                let kind = record.get("kind").ok_or_else(|| {
+                    let message = format!("buffer `{name}` has no `kind`; add one");
+                    Fault::new(record.line, message)
+                })?;
+                let bytes = record.get("bytes").map(|bytes| {
+                    scalars::integer(bytes, 0, limits.buffer_bytes).map_err(|f| f.in_field("bytes"))
+                });
+                (kind, bytes.transpose()?.unwrap_or(DEFAULT_BYTES))
+            }
+            _ => (value, DEFAULT_BYTES),
+        };
+        let word = scalars::text(kind, "the kind of a buffer")?;
+        let memory = Memory::from_word(word).ok_or_else(|| {
+            let words = listed(&Memory::ALL, Memory::word);
+            unknown(kind, &format!("a kind for buffer `{name}`"), &words)
+        })?;
+        names.declare_buffer(program, name, memory, size_bytes, false);
+    }
+    Ok(())
+}
+
+fn events<'t>(
+    view: View<'t>,
+    names: &mut Names<'t>,
+    program: &mut Program,
+    limits: &Limits,
+) -> Result<(), Fault> {
+    for (name, value) in declared(view)? {
+        let text = scalars::text(value, "the kind of an event")?;
+        let device = text
+            .strip_prefix("dev")
+            .and_then(|number| device_number(number, limits));
+        if text != "no_timing" && device.is_none() {
+            let words = format!(
+                "`no_timing` or `devN` for device N, up to {}",
+                limits.device
+            );
+            return Err(unknown(
+                value,
+                &format!("a kind for event `{name}`"),
+                &words,
+            ));
+        }
+        names.declare_event(program, name, device.is_some(), device, false);
+    }
+    Ok(())
+}
+
+fn device_number(digits: &str, limits: &Limits) -> Option<u8> {
+    let number = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let device = digits.parse().ok().filter(|_| number)?;
+    (device <= limits.device).then_some(device)
+}

@@ -1,0 +1,153 @@
+//! Single values of a program: names, numbers, words, accesses.
+//!
+//! The format decides what a scalar is, not YAML: where it wants a name, `on`
+//! is a name, and where it wants a number, a quoted `"1"` is none.
+
+use crate::error::{Fault, shown};
+use crate::names::is_name;
+use crate::yaml::{Items, Kind, View};
+
+/// What stands there, for messages about something of another type.
+pub(crate) fn described(view: View<'_>) -> String {
+    match view.kind() {
+        Kind::Scalar("", true) => "nothing".to_owned(),
+        Kind::Scalar(text, true) => format!("`{}`", shown(text)),
+        Kind::Scalar(text, false) => format!("the text \"{}\"", shown(text)),
+        Kind::Sequence(_) => "a list".to_owned(),
+        Kind::Mapping(_) => "a mapping".to_owned(),
+    }
+}
+
+pub(crate) fn text<'t>(view: View<'t>, wanted: &str) -> Result<&'t str, Fault> {
+    match view.kind() {
+        Kind::Scalar(text, _) => Ok(text),
+        _ => Err(Fault::new(
+            view.line(),
+            format!("{} stands where {wanted} belongs", described(view)),
+        )),
+    }
+}
+
+pub(crate) fn name(view: View<'_>) -> Result<&str, Fault> {
+    let text = text(view, "a name")?;
+    checked_name(text, view)
+}
+
+/// A name that may be part of a longer text.
+fn checked_name<'t>(name: &'t str, view: View<'t>) -> Result<&'t str, Fault> {
+    if is_name(name) {
+        return Ok(name);
+    }
+    Err(Fault::new(
+        view.line(),
+        format!(
+            "{} is not a name; use a letter, then letters, digits and `_`, 255 at most",
+            described(view)
+        ),
+    ))
+}
+
+pub(crate) fn list<'t>(view: View<'t>, of: &str) -> Result<Items<'t>, Fault> {
+    match view.kind() {
+        Kind::Sequence(items) => Ok(items),
+        _ => Err(Fault::new(
+            view.line(),
+            format!(
+                "{} stands where a list of {of} belongs; write it in brackets, `[…]`",
+                described(view)
+            ),
+        )),
+    }
+}
+
+pub(crate) fn is_null(view: View<'_>) -> bool {
+    matches!(
+        view.kind(),
+        Kind::Scalar("" | "~" | "null" | "Null" | "NULL", true)
+    )
+}
+
+pub(crate) fn boolean(view: View<'_>) -> Result<bool, Fault> {
+    match view.kind() {
+        Kind::Scalar("true" | "True" | "TRUE", true) => Ok(true),
+        Kind::Scalar("false" | "False" | "FALSE", true) => Ok(false),
+        _ => Err(Fault::new(
+            view.line(),
+            format!("{} is neither `true` nor `false`", described(view)),
+        )),
+    }
+}
+
+/// A whole number between two bounds, both included.
+pub(crate) fn integer(view: View<'_>, least: u64, most: u64) -> Result<u64, Fault> {
+    let written = match view.kind() {
+        Kind::Scalar(text, true) => whole_number(text),
+        _ => None,
+    };
+    match written {
+        Some(number) if (i128::from(least)..=i128::from(most)).contains(&number) => {
+            Ok(number.unsigned_abs() as u64)
+        }
+        Some(_) => Err(Fault::new(
+            view.line(),
+            format!("{} is not within {least} to {most}", described(view)),
+        )),
+        None => Err(Fault::new(
+            view.line(),
+            format!(
+                "{} is not a whole number; write digits, without quotes",
+                described(view)
+            ),
+        )),
+    }
+}
+
+/// A number as the core schema of YAML 1.2 writes it. Numbers too large for
+/// any bound of ours are all alike, and too large.
+fn whole_number(text: &str) -> Option<i128> {
+    let (digits, radix) = match text.get(..2) {
+        Some("0x") => (&text[2..], 16),
+        Some("0o") => (&text[2..], 8),
+        _ => (text.strip_prefix(['-', '+']).unwrap_or(text), 10),
+    };
+    if digits.is_empty() || !digits.chars().all(|digit| digit.is_digit(radix)) {
+        return None;
+    }
+    let size = i128::from_str_radix(digits, radix).unwrap_or(i128::MAX);
+    Some(if text.starts_with('-') { -size } else { size })
+}
+
+/// A buffer's name and the range of its bytes, as they stand there.
+pub(crate) type NamedRange<'t> = (&'t str, Option<(u64, u64)>);
+
+/// `A` or `A[lo:hi]`.
+pub(crate) fn named_range(view: View<'_>) -> Result<NamedRange<'_>, Fault> {
+    let text = text(view, "an access")?;
+    let Some((name, rest)) = text.split_once('[') else {
+        return Ok((checked_name(text, view)?, None));
+    };
+    let bounds = rest
+        .strip_suffix(']')
+        .and_then(|inner| inner.split_once(':'));
+    let range = bounds.and_then(|(low, high)| Some((offset(low)?, offset(high)?)));
+    match range {
+        Some((low, high)) if is_name(name) && low <= high => Ok((name, range)),
+        Some((low, high)) if is_name(name) => Err(Fault::new(
+            view.line(),
+            format!("the range {low}:{high} ends before it starts; write the lower byte first"),
+        )),
+        _ => Err(Fault::new(
+            view.line(),
+            format!(
+                "{} is not an access; write a buffer or a range of its bytes, as in \"A[0:64]\"",
+                described(view)
+            ),
+        )),
+    }
+}
+
+/// An offset in a range: digits only, and too large ones are outside anyway.
+fn offset(digits: &str) -> Option<u64> {
+    let number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    number.then(|| digits.parse().unwrap_or(u64::MAX))
+}
