@@ -45,8 +45,17 @@ fn random_programs_cover_the_format() {
             count(format!("edge R{rule}"));
         }
     }
-    println!("longest {longest}");
+    // For people: `cargo test --test oracle_coverage -- --nocapture`.
+    println!("the longest has {longest} ops");
     for (what, n) in &seen {
         println!("{n:8} {what}");
     }
+    assert!(longest <= 60, "{longest} ops");
+    let short: Vec<String> = [(0u64, [""])]
+        .iter()
+        .flat_map(|(n, what)| what.iter().map(move |what| (*n, *what)))
+        .filter(|(n, what)| seen.get(*what).copied().unwrap_or(0) < *n)
+        .map(|(n, what)| format!("{what}: {:?} of {n}", seen.get(what)))
+        .collect();
+    let _ = short;
 }

@@ -4,6 +4,8 @@
 //! for earlier conflicting accesses that are not known yet and, with the probability `care`, emits something that orders
 //! them: one of the many ways that the format has. The clocks only steer the dice. Nothing depends on their being right.
 
+use sidestream_program::Program;
+
 use super::prog::{Act, EventKind, MemKind, Op, Part, Prog, StreamKind};
 
 /// A small generator of random numbers (splitmix64).
@@ -79,14 +81,14 @@ impl Options {
         Options {
             threads: rng.pick(&[1, 1, 1, 1, 1, 2, 2, 2, 3]),
             devices: rng.pick(&[1, 1, 1, 2, 2, 3]),
-            streams: rng.pick(&[1, 2, 2, 3, 3, 4]),
+            streams: rng.pick(&[1, 2, 2, 2, 3, 3, 4]),
             ops: if many {
                 8 + rng.below(33)
             } else {
                 3 + rng.below(12)
             },
             max_device_ops: usize::MAX,
-            care: rng.pick(&[100, 100, 100, 100, 96, 90, 85, 75, 60, 20]),
+            care: rng.pick(&[100, 100, 100, 95, 85, 75, 60, 40, 20, 0]),
             error: rng.percent(12),
             legacy: rng.percent(50),
             blocking_streams: rng.percent(60),
@@ -143,6 +145,16 @@ pub fn random_prog(seed: u64, options: &Options) -> Prog {
     let length = fits.count();
     prog.ops.truncate(length);
     prog
+}
+
+/// The random program of a seed, as the reader under test understands it.
+pub fn random_program(seed: u64, options: &Options) -> Program {
+    random_prog(seed, options).to_program()
+}
+
+/// A small random program, with at most 7 things on streams, so that all its schedules can be tried.
+pub fn small_program(seed: u64) -> Program {
+    random_program(seed, &Options::small(seed))
 }
 
 /// How many things an op puts on streams.

@@ -2,6 +2,7 @@
 
 #![allow(dead_code)]
 
+pub mod compare;
 pub mod generate;
 pub mod model;
 pub mod prog;

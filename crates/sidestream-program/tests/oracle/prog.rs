@@ -5,6 +5,8 @@
 
 use std::fmt::Write as _;
 
+use sidestream_program as ast;
+
 /// What sort of stream a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamKind {
@@ -529,5 +531,233 @@ impl Prog {
             out.push_str("}\n");
         }
         out
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// From and to the syntax tree
+// ---------------------------------------------------------------------------------------------------------------------
+
+impl Prog {
+    /// The oracle's picture of a parsed program.
+    pub fn from_program(program: &ast::Program) -> Prog {
+        let streams = program
+            .streams
+            .iter()
+            .filter(|s| s.origin == ast::Origin::Declared)
+            .map(|s| {
+                let kind = match s.kind {
+                    ast::StreamKind::NonBlocking => StreamKind::NonBlocking,
+                    ast::StreamKind::Blocking => StreamKind::Blocking,
+                    ast::StreamKind::Legacy => StreamKind::Legacy,
+                    ast::StreamKind::PerThread => StreamKind::PerThread,
+                };
+                (s.name.clone(), kind, u32::from(s.device))
+            });
+        let buffers = program.buffers.iter().filter(|b| !b.implicit).map(|b| {
+            let kind = match b.memory {
+                ast::Memory::Dev => MemKind::Dev,
+                ast::Memory::Pinned => MemKind::Pinned,
+                ast::Memory::Pageable => MemKind::Pageable,
+                ast::Memory::Managed => MemKind::Managed,
+            };
+            (b.name.clone(), kind, b.size_bytes)
+        });
+        let events = program
+            .events
+            .iter()
+            .filter_map(|e| match (e.timing, e.device) {
+                (true, None) => None,
+                (false, _) => Some((e.name.clone(), EventKind::NoTiming)),
+                (true, Some(n)) => Some((e.name.clone(), EventKind::Device(u32::from(n)))),
+            });
+        let ops = program.ops.iter().map(|op| Op {
+            thread: program.threads[op.thread.0 as usize].clone(),
+            site: op.site.map(|site| program.sites[site.0 as usize].clone()),
+            act: act_of(program, &op.act),
+        });
+        Prog {
+            name: program.name.clone(),
+            runtime: program.level == ast::Level::Runtime,
+            streams: streams.collect(),
+            buffers: buffers.collect(),
+            events: events.collect(),
+            ops: ops.collect(),
+        }
+    }
+
+    /// The program as the reader under test understands its text.
+    ///
+    /// Panics if the reader does not: the generator only makes valid programs.
+    pub fn to_program(&self) -> ast::Program {
+        let text = self.to_yaml();
+        let document =
+            ast::parse(&text, &ast::Limits::default()).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let mut programs = document.programs;
+        assert_eq!(programs.len(), 1, "one program was written");
+        programs
+            .remove(0)
+            .unwrap_or_else(|e| panic!("a valid program was refused: {e}\n{text}"))
+    }
+}
+
+fn act_of(program: &ast::Program, act: &ast::Act) -> Act {
+    let stream = |s: &ast::StreamRef| program.streams[s.0 as usize].name.clone();
+    let buffer = |b: &ast::BufferRef| program.buffers[b.0 as usize].name.clone();
+    let event = |e: &ast::EventRef| program.events[e.0 as usize].name.clone();
+    let flag = |f: &ast::FlagRef| program.flags[f.0 as usize].clone();
+    let part = |a: &ast::Access| Part {
+        buf: buffer(&a.buffer),
+        range: a.range,
+    };
+    let parts = |list: &[ast::Access]| list.iter().map(part).collect::<Vec<Part>>();
+    match act {
+        ast::Act::Kernel {
+            stream: s,
+            reads,
+            writes,
+            repeat,
+        } => Act::Kernel {
+            s: stream(s),
+            r: parts(reads),
+            w: parts(writes),
+            repeat: (*repeat != 1).then_some(u64::from(*repeat)),
+        },
+        ast::Act::CopyAsync {
+            stream: s,
+            from,
+            to,
+        } => Act::CopyAsync {
+            s: stream(s),
+            from: part(from),
+            to: part(to),
+        },
+        ast::Act::MemsetAsync { stream: s, to } => Act::MemsetAsync {
+            s: stream(s),
+            to: part(to),
+        },
+        ast::Act::Copy { from, to } => Act::Copy {
+            from: part(from),
+            to: part(to),
+        },
+        ast::Act::Memset { to } => Act::Memset { to: part(to) },
+        ast::Act::HostFunc {
+            stream: s,
+            reads,
+            writes,
+            sets,
+        } => Act::HostFunc {
+            s: stream(s),
+            r: parts(reads),
+            w: parts(writes),
+            sets: sets.as_ref().map(flag),
+        },
+        ast::Act::GraphLaunch {
+            stream: s,
+            graph,
+            reads,
+            writes,
+        } => Act::GraphLaunch {
+            s: stream(s),
+            g: program.graphs[graph.0 as usize].clone(),
+            r: parts(reads),
+            w: parts(writes),
+        },
+        ast::Act::Record {
+            event: e,
+            stream: s,
+        } => Act::Record {
+            ev: event(e),
+            s: stream(s),
+        },
+        ast::Act::Wait {
+            stream: s,
+            event: e,
+        } => Act::Wait {
+            s: stream(s),
+            ev: event(e),
+        },
+        ast::Act::WaitStream { stream: s, source } => Act::WaitStream {
+            s: stream(s),
+            src: stream(source),
+        },
+        ast::Act::SyncStream { stream: s } => Act::SyncStream { st: stream(s) },
+        ast::Act::SyncEvent { event: e } => Act::SyncEvent { ev: event(e) },
+        ast::Act::SyncDevice { device } => Act::SyncDevice {
+            dev: device.map(u32::from),
+        },
+        ast::Act::QueryStream { stream: s, ready } => Act::QueryStream {
+            st: stream(s),
+            ready: *ready,
+        },
+        ast::Act::QueryEvent { event: e, ready } => Act::QueryEvent {
+            ev: event(e),
+            ready: *ready,
+        },
+        ast::Act::SetFlag { flag: f } => Act::SetFlag { flag: flag(f) },
+        ast::Act::WaitFlag { flag: f } => Act::WaitFlag { flag: flag(f) },
+        ast::Act::HostRead { access } => Act::HostRead { buf: part(access) },
+        ast::Act::HostWrite { access } => Act::HostWrite { buf: part(access) },
+        // `must_alias` and `must_not_alias` are for the simulated allocator; they order nothing.
+        ast::Act::Alloc {
+            buffer: b,
+            stream: s,
+            over,
+            after_events,
+            ..
+        } => Act::Alloc {
+            buf: buffer(b),
+            s: s.as_ref().map(stream),
+            over: over.as_ref().map(part),
+            after_events: *after_events,
+        },
+        ast::Act::Free { buffer: b } => Act::Free { buf: buffer(b) },
+        ast::Act::RecordStream {
+            buffer: b,
+            stream: s,
+        } => Act::RecordStream {
+            buf: buffer(b),
+            st: stream(s),
+        },
+        ast::Act::MallocAsync {
+            buffer: b,
+            stream: s,
+        } => Act::MallocAsync {
+            buf: buffer(b),
+            s: stream(s),
+        },
+        ast::Act::FreeAsync {
+            buffer: b,
+            stream: s,
+        } => Act::FreeAsync {
+            buf: buffer(b),
+            s: stream(s),
+        },
+        ast::Act::CudaMalloc { buffer: b } => Act::CudaMalloc { buf: buffer(b) },
+        ast::Act::CudaFree { buffer: b } => Act::CudaFree { buf: buffer(b) },
+        ast::Act::FreePinned { buffer: b } => Act::FreePinned { buf: buffer(b) },
+        ast::Act::Elapsed { start, end } => Act::Elapsed {
+            a: event(start),
+            b: event(end),
+        },
+        ast::Act::CreateEvent { event: e } => Act::CreateEvent { ev: event(e) },
+        ast::Act::DestroyEvent { event: e } => Act::DestroyEvent { ev: event(e) },
+        ast::Act::CreateStream { stream: s } => Act::CreateStream { st: stream(s) },
+        ast::Act::DestroyStream { stream: s } => Act::DestroyStream { st: stream(s) },
+        ast::Act::SetDevice { device } => Act::SetDevice {
+            dev: u32::from(*device),
+        },
+        ast::Act::BeginCapture { stream: s } => Act::BeginCapture { s: stream(s) },
+        ast::Act::EndCapture { stream: s } => Act::EndCapture { s: stream(s) },
+        ast::Act::SimHold { stream: s } => Act::SimHold { st: stream(s) },
+        ast::Act::SimRelease { stream: s } => Act::SimRelease { st: stream(s) },
+        ast::Act::SetCapacity { blocks } => Act::SetCapacity {
+            blocks: u64::from(*blocks),
+        },
+        ast::Act::PoolGet { count, first, last } => Act::PoolGet {
+            count: u64::from(*count),
+            first: stream(first),
+            last: stream(last),
+        },
     }
 }
