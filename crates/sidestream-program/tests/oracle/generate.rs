@@ -88,7 +88,7 @@ impl Options {
                 3 + rng.below(12)
             },
             max_device_ops: usize::MAX,
-            care: rng.pick(&[100, 100, 100, 95, 85, 75, 60, 40, 20, 0]),
+            care: rng.pick(&[100, 100, 97, 90, 75, 60, 45, 30, 15, 0]),
             error: rng.percent(12),
             legacy: rng.percent(50),
             blocking_streams: rng.percent(60),
@@ -295,6 +295,9 @@ struct Block {
     hi: u64,
 }
 
+/// One of the things that the generator may do next, by a thread.
+type Action = fn(&mut Gen, usize);
+
 struct Gen {
     rng: Rng,
     opt: Options,
@@ -346,7 +349,7 @@ impl Gen {
         }
         // A legacy stream for each device, at the index of the device; it has a name or it has not.
         for device in 0..g.opt.devices {
-            let named = g.opt.legacy && g.rng.percent(80);
+            let named = g.opt.legacy && g.rng.percent(85);
             let name = named.then(|| format!("d{device}"));
             if let Some(name) = &name {
                 g.prog
@@ -371,12 +374,12 @@ impl Gen {
             }
             g.new_stream(Some(name), kind, device);
         }
-        for _ in 0..1 + g.rng.below(3) {
+        for _ in 0..1 + g.rng.below(2) {
             g.new_buffer(MemKind::Dev, None);
         }
         if g.opt.host_memory {
             for kind in [MemKind::Pinned, MemKind::Pageable, MemKind::Managed] {
-                if g.rng.percent(60) {
+                if g.rng.percent(50) {
                     g.new_buffer(kind, None);
                 }
             }
@@ -478,11 +481,17 @@ impl Gen {
 
     /// Appends an op. The caller has already told the clocks, or does so afterwards.
     fn emit(&mut self, t: usize, act: Act) {
-        let site = (self.opt.sites && self.rng.percent(40)).then(|| match act {
-            Act::SyncStream { .. } | Act::SyncEvent { .. } | Act::SyncDevice { .. } => {
-                "wait_here".to_string()
-            }
-            _ => self.rng.pick(&["render", "draw", "upload"]).to_string(),
+        let is_sync = matches!(
+            act,
+            Act::SyncStream { .. } | Act::SyncEvent { .. } | Act::SyncDevice { .. }
+        );
+        let site = (self.opt.sites && self.rng.percent(if is_sync { 75 } else { 40 })).then(|| {
+            let names = if is_sync {
+                ["wait", "wait", "finish"]
+            } else {
+                ["render", "draw", "upload"]
+            };
+            self.rng.pick(&names).to_string()
         });
         let thread = self.threads[t].name.clone();
         self.prog.ops.push(Op { thread, site, act });
@@ -928,7 +937,7 @@ impl Gen {
         let t = self.thread();
         let o = &self.opt;
         let on = |switch: bool, weight: u32| if switch { weight } else { 0 };
-        let weights: [(u32, fn(&mut Gen, usize)); 18] = [
+        let weights: [(u32, Action); 18] = [
             (20, Gen::kernel),
             (8, Gen::copy_async),
             (4, Gen::memset_async),
@@ -1027,11 +1036,17 @@ impl Gen {
             &kinds
         };
         let mut r = self.parts(kinds, 2);
-        let w = if self.rng.percent(70) {
+        let mut w = if self.rng.percent(70) {
             self.parts(kinds, 2)
         } else {
             Vec::new()
         };
+        if r.is_empty()
+            && w.is_empty()
+            && let Some(b) = self.pick_buffer(kinds)
+        {
+            w.push(self.part(b));
+        }
         if self.rng.percent(2)
             && let Some(dead) =
                 (0..self.buffers.len()).find(|&b| self.buffers[b].life == Life::Dead)
@@ -1789,7 +1804,8 @@ impl Gen {
     /// Emits a call that fails. False if that did not work out.
     fn inject_error(&mut self) -> bool {
         let t = self.thread();
-        let act = match self.rng.below(16) {
+        let act = match self.rng.below(18) {
+            16 | 17 => self.error_implicit(t),
             0 => self.error_begin_legacy(),
             1 | 2 => self.error_sync_capturing(t),
             3..=5 => self.error_implicit(t),
@@ -1850,7 +1866,12 @@ impl Gen {
             if self.threads[caller].device != device {
                 self.set_device(caller, device);
             }
-            return Some((caller, Act::Memset { to: buf }));
+            if self.rng.percent(50) {
+                return Some((caller, Act::Memset { to: buf }));
+            }
+            let other = self.new_buffer(MemKind::Pinned, None);
+            let from = Part::whole(&self.buffers[other].name);
+            return Some((caller, Act::Copy { from, to: buf }));
         };
         let n = self.serial();
         let ev = format!("e_{n}");

@@ -242,6 +242,11 @@ pub fn judge(prog: &Prog) -> Answer {
     judge_with(prog, Readings::default(), None)
 }
 
+/// The answer for a parsed program.
+pub fn judge_program(program: &sidestream_program::Program) -> Answer {
+    judge(&Prog::from_program(program))
+}
+
 /// The answer with other readings, or with all edges of one rule left out.
 pub fn judge_with(prog: &Prog, readings: Readings, drop: Option<Rule>) -> Answer {
     let mut run = Run::new(prog, readings, drop);
@@ -315,6 +320,16 @@ enum Place {
     Thread(String),
 }
 
+/// Who makes an access.
+struct Side<'a> {
+    /// The stream it is made in, or none for the calling thread.
+    stream: Option<usize>,
+    /// The name of the stream or thread, for people.
+    shown: &'a str,
+    /// Is it a host access?
+    host: bool,
+}
+
 struct Access {
     op: usize,
     node: usize,
@@ -327,6 +342,9 @@ struct Access {
     place: Place,
     shown_place: String,
 }
+
+/// An `elapsed`: its op, the node of the call, the records of `a` and of `b` (op and node).
+type Timing = (usize, usize, [(usize, usize); 2]);
 
 /// A piece of work, for the lint about the default stream.
 struct Work {
@@ -383,8 +401,8 @@ struct Run<'a> {
     syncs_at_site: HashMap<String, u32>,
     accesses: Vec<Access>,
     work: Vec<Work>,
-    /// `elapsed` calls: op, node of the call, the records of `a` and of `b` (op and node).
-    timings: Vec<(usize, usize, [(usize, usize); 2])>,
+    /// The `elapsed` calls.
+    timings: Vec<Timing>,
     lints: Vec<(&'static str, usize)>,
     error: Option<(usize, &'static str)>,
     outside: Vec<(usize, &'static str)>,
@@ -674,29 +692,22 @@ impl<'a> Run<'a> {
         targets
     }
 
-    fn access(
-        &mut self,
-        here: &Here,
-        node: usize,
-        part: &Part,
-        mode: Mode,
-        stream: Option<usize>,
-        name: &str,
-        host: bool,
-    ) {
+    fn access(&mut self, here: &Here, node: usize, part: &Part, mode: Mode, side: &Side) {
         let bytes = self.bytes(part);
         let mem = self.buffer(&part.buf).mem;
-        let place = stream.map_or(Place::Thread(here.thread.clone()), Place::Stream);
+        let place = side
+            .stream
+            .map_or(Place::Thread(here.thread.clone()), Place::Stream);
         self.accesses.push(Access {
             op: here.op,
             node,
             bytes,
             mode,
-            host,
+            host: side.host,
             buffer: part.buf.clone(),
             mem,
             place,
-            shown_place: name.to_string(),
+            shown_place: side.shown.to_string(),
         });
     }
 
@@ -717,11 +728,16 @@ impl<'a> Run<'a> {
             return Ok(None);
         }
         let node = self.submit(here, stream, false);
+        let side = Side {
+            stream: Some(stream),
+            shown,
+            host,
+        };
         for part in r {
-            self.access(here, node, part, Mode::Read, Some(stream), shown, host);
+            self.access(here, node, part, Mode::Read, &side);
         }
         for part in w {
-            self.access(here, node, part, Mode::Write, Some(stream), shown, host);
+            self.access(here, node, part, Mode::Write, &side);
         }
         self.work.push(Work {
             op: here.op,
@@ -1157,7 +1173,12 @@ impl<'a> Run<'a> {
     fn host_access(&mut self, here: &mut Here, part: &Part, mode: Mode) {
         let node = self.host_point(here);
         let thread = here.thread.clone();
-        self.access(here, node, part, mode, None, &thread, true);
+        let side = Side {
+            stream: None,
+            shown: &thread,
+            host: true,
+        };
+        self.access(here, node, part, mode, &side);
     }
 
     /// R19, R20, R21, R23: cudaMemcpy in the legacy stream of the caller's device.
@@ -1183,7 +1204,12 @@ impl<'a> Run<'a> {
                 self.graph.add_edge(earlier, node, 19);
             }
             let thread = here.thread.clone();
-            self.access(here, node, from, Mode::Read, None, &thread, true);
+            let side = Side {
+                stream: None,
+                shown: &thread,
+                host: true,
+            };
+            self.access(here, node, from, Mode::Read, &side);
             self.submit_work(here, legacy, &shown, &[], std::slice::from_ref(to), false)?;
             return Ok(());
         }
@@ -1279,15 +1305,12 @@ impl<'a> Run<'a> {
             self.buffer(buf).from_malloc_async = true;
         }
         let node = self.submit(here, stream, false);
-        self.access(
-            here,
-            node,
-            &Part::whole(buf),
-            mode,
-            Some(stream),
+        let side = Side {
+            stream: Some(stream),
             shown,
-            false,
-        );
+            host: false,
+        };
+        self.access(here, node, &Part::whole(buf), mode, &side);
         Ok(())
     }
 
