@@ -239,3 +239,24 @@ fn every_rule_is_decisive_somewhere() {
         assert!(decisive >= 3, "rule {rule}: {decisive}");
     }
 }
+
+/// The generator orders accesses by its own vector clocks, the oracle asks a graph: two ways to the same answer.
+#[test]
+fn careful_programs_are_clean() {
+    for seed in 0..10_000 {
+        let mut options = Options::from_seed(seed);
+        options.care = 100;
+        options.error = false;
+        // The times of careful programs are not all asked with care.
+        options.timing = false;
+        let prog = random_prog(seed, &options);
+        let answer = judge(&prog);
+        assert_eq!(
+            answer.outcome,
+            Outcome::Clean,
+            "{:?}\n{}",
+            answer.races,
+            prog.to_yaml()
+        );
+    }
+}
