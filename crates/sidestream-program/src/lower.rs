@@ -123,7 +123,6 @@ struct Lowering<'a> {
     out: Lowered,
     /// By name: what it stands for now.
     streams: Vec<StreamId>,
-    destroyed: Vec<bool>,
     buffers: Vec<Option<BufferId>>,
     /// By name: whether its memory came from the stream-ordered allocator; whether any allocation
     /// or free of that name was listed.
@@ -139,7 +138,6 @@ impl<'a> Lowering<'a> {
             program,
             out: Lowered::default(),
             streams: Vec::new(),
-            destroyed: vec![false; program.streams.len()],
             buffers: vec![None; program.buffers.len()],
             stream_ordered: vec![false; program.buffers.len()],
             allocated: vec![false; program.buffers.len()],
@@ -355,9 +353,9 @@ impl<'a> Lowering<'a> {
                 event: event_id(event),
             },
             Act::CreateStream { stream } => {
-                // A stream made under the name of a destroyed one is another stream (R13).
-                if std::mem::take(&mut self.destroyed[stream.0 as usize]) {
-                    let decl = &self.program.streams[stream.0 as usize];
+                // A stream that is created is another one than whatever had its name before (R13).
+                let decl = &self.program.streams[stream.0 as usize];
+                if decl.kind != StreamKind::Legacy {
                     let fresh = self.new_stream(decl.kind, decl.device, &decl.name);
                     self.streams[stream.0 as usize] = fresh;
                 }
@@ -365,13 +363,9 @@ impl<'a> Lowering<'a> {
                     stream: self.stream(stream),
                 }
             }
-            Act::DestroyStream { stream } => {
-                self.destroyed[stream.0 as usize] =
-                    self.program.streams[stream.0 as usize].kind != StreamKind::Legacy;
-                Kind::DestroyStream {
-                    stream: self.stream(stream),
-                }
-            }
+            Act::DestroyStream { stream } => Kind::DestroyStream {
+                stream: self.stream(stream),
+            },
             Act::SetDevice { device } => Kind::SetDevice {
                 device: DeviceId(device.into()),
             },

@@ -1,8 +1,8 @@
 //! The rules themselves: what each call stands behind, and what it does to its caller.
 
 use super::{
-    After, Block, Chain, Code, Edge, Event, Last, Misuse, Order, Performs, RecordId, Rule, Runs,
-    Step, Steps, Stream, grow, host_waits, misuse, observed, promised, stream_edge,
+    After, Block, Chain, Code, Edge, Event, Last, Misuse, Order, Performs, RecordId, Runs, Step,
+    Steps, Stream, grow, host_waits, misuse, observed, promised, stream_edge,
 };
 use crate::op::{
     Access, BufferId, DeviceId, EventId, FlagId, GraphId, Kind, Memory, Op, StreamId, StreamKind,
@@ -99,7 +99,7 @@ impl Order {
                 Ok(Runs::Now)
             }
             Kind::Free { buffer } => {
-                self.free(buffer, thread, steps);
+                self.free(buffer, thread, steps)?;
                 Ok(Runs::Now)
             }
             Kind::CudaFree { stream_ordered } => {
@@ -284,10 +284,10 @@ impl Order {
                 self.join_capture(stream, capture, &seen)?;
                 Ok(Runs::Captured)
             }
-            (None, last) => {
-                // R8: waiting for an event that has no record is an action like any other, and
-                // waits for nothing.
-                let record = slot.filter(|_| matches!(last, Last::Stream(_)));
+            // R8: a wait for an event without a record is no action at all.
+            (None, Last::Never) => Ok(Runs::Now),
+            (None, Last::Stream(_)) => {
+                let record = *slot;
                 let mut step = self.action(stream, thread);
                 step.edges
                     .extend(record.map(|slot| promised(After::Record(slot), 6)));
@@ -452,8 +452,16 @@ impl Order {
     }
 
     /// R53, R54: an event in every noted stream, with the work queued up to here.
-    fn free(&mut self, buffer: BufferId, thread: ThreadId, steps: &mut Steps) {
-        let noted = std::mem::take(&mut grow(&mut self.blocks, buffer.0).noted);
+    fn free(
+        &mut self,
+        buffer: BufferId,
+        thread: ThreadId,
+        steps: &mut Steps,
+    ) -> Result<(), Misuse> {
+        let noted = grow(&mut self.blocks, buffer.0).noted.clone();
+        for &stream in &noted {
+            self.refuse_legacy_beside_capture(stream)?;
+        }
         for stream in noted {
             // The allocator records no events in a stream that is being captured.
             if self.capture_of(stream).is_some() {
@@ -462,14 +470,11 @@ impl Order {
             let record = self.new_record();
             let mut step = self.action(stream, thread);
             step.freezes = Some(record);
-            step.edges.iter_mut().for_each(|edge| {
-                if edge.rule == Rule(3) {
-                    edge.rule = Rule(54);
-                }
-            });
             steps.push(step);
             self.blocks[buffer.0 as usize].freed.push(record);
         }
+        self.blocks[buffer.0 as usize].noted.clear();
+        Ok(())
     }
 
     /// R27, R31, R35: the life of memory ends at the call. Devices were seen to wait first.
