@@ -242,13 +242,11 @@ impl Sim {
     fn enqueue(&mut self, op: Op, cost: Option<KernelCost>, steps: &[Step]) {
         let at = self.ops.len() as u32;
         let thread = Chain::Thread(op.thread);
-        let observing = self.weakest() == Force::Observed;
-        let staged = observing && steps.first().is_some_and(|step| step.staged);
-        let staged_bytes = if staged {
-            op.accesses[0].len_bytes()
-        } else {
-            0
-        };
+        // The host's copy to staging memory takes its time. The bytes are read when the transfer
+        // starts all the same: reading them early would overtake a host function of the stream.
+        let staged = steps.first().is_some_and(|step| step.staged);
+        let staged_bytes = op.accesses.first().map_or(0, |source| source.len_bytes());
+        let staged_bytes = if staged { staged_bytes } else { 0 };
         let call = self.push(
             thread,
             work::call(&op, staged_bytes),
@@ -256,11 +254,7 @@ impl Sim {
             Delay::None,
             Part {
                 op: at,
-                performs: if staged {
-                    Performs::Reads
-                } else {
-                    Performs::Nothing
-                },
+                performs: Performs::Nothing,
                 is_call: true,
                 stream: None,
             },
@@ -277,18 +271,22 @@ impl Sim {
             } else {
                 work::point(step, &op)
             };
-            let performs = match step.performs {
-                Performs::All if staged => Performs::Writes,
-                performs => performs,
+            let is_late = match step.chain {
+                Chain::Stream(_) => self.schedule == Schedule::Delaying(op.id),
+                Chain::Thread(_) if work_step.is_none() => {
+                    self.schedule == Schedule::Delaying(op.id)
+                        || self.schedule == Schedule::DelayingCall(op.id)
+                }
+                Chain::Thread(_) => self.schedule == Schedule::DelayingCall(op.id),
             };
-            let delay = self.delay(op.id, step);
+            let delay = self.delay(op.id, step, is_late);
             let stream = match step.chain {
                 Chain::Stream(stream) => Some(stream),
                 Chain::Thread(_) => None,
             };
             let part = Part {
                 op: at,
-                performs,
+                performs: step.performs,
                 is_call: false,
                 stream,
             };
@@ -387,14 +385,13 @@ impl Sim {
     }
 
     /// How late a step is made on purpose.
-    fn delay(&mut self, op: OpId, step: &Step) -> Delay {
+    fn delay(&mut self, op: OpId, step: &Step, is_late: bool) -> Delay {
         if step.performs == Performs::Nothing {
             return Delay::None;
         }
         match self.schedule {
-            Schedule::InOrder => Delay::None,
-            Schedule::Delaying(late) if late == op => Delay::UntilIdle(0),
-            Schedule::Delaying(_) => Delay::None,
+            Schedule::Delaying(_) | Schedule::DelayingCall(_) if is_late => Delay::UntilIdle(0),
+            Schedule::InOrder | Schedule::Delaying(_) | Schedule::DelayingCall(_) => Delay::None,
             Schedule::Adversarial => match step.chain {
                 Chain::Stream(_) => Delay::UntilIdle(u64::from(op.0)),
                 Chain::Thread(_) => Delay::None,
@@ -466,8 +463,12 @@ impl Sim {
             return;
         }
         let is_copy = matches!(op.kind, Kind::Copy { .. } | Kind::CopyBlocking { .. });
-        for access in op.accesses.iter().filter(|a| a.mode == Mode::Write) {
+        let writes = || op.accesses.iter().filter(|a| a.mode == Mode::Write);
+        // What was there before any of it was written: accesses may overlap.
+        for access in writes() {
             note(&self.contents, access, witness);
+        }
+        for access in writes() {
             if is_copy {
                 self.contents.store(access, stash);
             } else {

@@ -16,8 +16,11 @@ pub enum Schedule {
     /// Everything that may be late is late: host threads run ahead as far as they can, and when
     /// nothing else can go on, what was submitted last runs first.
     Adversarial,
-    /// One operation is as late as it can be; all that need not wait for it goes before it.
+    /// The work of one operation is as late as it can be; all that need not wait for it goes before
+    /// it. Work is what it does in a stream, or on the host if it does nothing in a stream.
     Delaying(OpId),
+    /// The same for what one operation does on the host, in its calling thread.
+    DelayingCall(OpId),
 }
 
 impl FromStr for Schedule {
@@ -29,10 +32,13 @@ impl FromStr for Schedule {
             None if text == "in-order" => Ok(Schedule::InOrder),
             None if text == "adversarial" => Ok(Schedule::Adversarial),
             Some(("seeded", seed)) => seed.parse().map(Schedule::Seeded).map_err(|_| bad()),
-            Some(("adversarial", op)) => op
-                .parse()
-                .map(|op| Schedule::Delaying(OpId(op)))
-                .map_err(|_| bad()),
+            Some(("adversarial", late)) => {
+                let number = |op: &str| op.parse().map(OpId).map_err(|_| bad());
+                match late.strip_prefix("call:") {
+                    Some(op) => number(op).map(Schedule::DelayingCall),
+                    None => number(late).map(Schedule::Delaying),
+                }
+            }
             _ => Err(bad()),
         }
     }
@@ -45,6 +51,7 @@ impl fmt::Display for Schedule {
             Schedule::Seeded(seed) => write!(f, "seeded:{seed}"),
             Schedule::Adversarial => write!(f, "adversarial"),
             Schedule::Delaying(op) => write!(f, "adversarial:{}", op.0),
+            Schedule::DelayingCall(op) => write!(f, "adversarial:call:{}", op.0),
         }
     }
 }
@@ -57,8 +64,8 @@ impl fmt::Display for BadSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "no schedule is called {:?}; there are in-order, seeded:N, adversarial and \
-             adversarial:N (op N as late as it can be)",
+            "no schedule is called {:?}; there are in-order, seeded:N, adversarial, \
+             adversarial:N (op N as late as it can be) and adversarial:call:N (its call)",
             self.0
         )
     }

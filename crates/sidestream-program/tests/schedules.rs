@@ -1,0 +1,203 @@
+//! What a run finds in its memory depends on the schedule exactly where the oracle says that an
+//! order is missing.
+
+mod oracle;
+
+use std::collections::BTreeMap;
+
+use oracle::generate::{Options, random_prog};
+use oracle::model::{Answer, Kind as Hazard, Race, judge};
+use sidestream::engine::Profile;
+use sidestream::op::{Access, OpId};
+use sidestream::sim::Schedule;
+use sidestream_program::{CannotRun, Command, Level, Lowered, Program, lower, run};
+
+const PROGRAMS: u64 = 3_000;
+
+/// Bytes of some memory, whichever buffers lie over it: which memory, first, one past the last.
+type Bytes = (u32, u64, u64);
+
+/// What one op found: the bytes, whether it wrote them, and who had written them before.
+type Finding = (Bytes, bool, Option<OpId>);
+
+#[test]
+fn results_depend_on_the_schedule_exactly_where_an_order_is_missing() {
+    println!("seeds 0..{PROGRAMS}, options drawn from each seed");
+    let (mut pairs, mut clean) = (0, 0);
+    for seed in 0..PROGRAMS {
+        let prog = random_prog(seed, &Options::from_seed(seed));
+        let answer = judge(&prog);
+        let mut program = prog.to_program();
+        // The allocator of the runtime level looks at the device while the program is still being
+        // submitted, and a delay cannot outlast what is not there yet.
+        program.level = Level::Checker;
+        match compare(&program, &answer) {
+            Ok(seen) => {
+                pairs += seen;
+                clean += u64::from(answer.races.is_empty());
+            }
+            Err(why) => panic!("seed {seed}: {why}\n{}", prog.to_yaml()),
+        }
+    }
+    println!("{pairs} unordered pairs shown, {clean} programs without one");
+    assert!(
+        pairs > 1_000 && clean > 1_000,
+        "the programs test something"
+    );
+}
+
+/// Runs a program under many schedules; how many unordered pairs showed.
+fn compare(program: &Program, answer: &Answer) -> Result<u64, String> {
+    let lowered = lower(program);
+    let Some(usual) = findings(program, &lowered, Schedule::InOrder) else {
+        return Ok(0);
+    };
+    let hazards = answer
+        .races
+        .iter()
+        .filter(|race| race.kind != Hazard::Timing);
+    let shared = |race: &Race| {
+        let (first, second) = (race.first as u32, race.second as u32);
+        (
+            first,
+            second,
+            common(&touched(&lowered, first), &touched(&lowered, second)),
+        )
+    };
+    let all: Vec<_> = hazards.clone().map(shared).collect();
+    let racy: Vec<Bytes> = all.iter().flat_map(|(.., bytes)| bytes.clone()).collect();
+    let must: Vec<_> = hazards
+        .filter(|race| race.adjacent.is_some())
+        .map(shared)
+        .collect();
+
+    let mut schedules = vec![
+        Schedule::Adversarial,
+        Schedule::Seeded(1),
+        Schedule::Seeded(2),
+    ];
+    schedules.extend(
+        must.iter()
+            .flat_map(|&(first, second, _)| targeted(first, second)),
+    );
+    let mut differences: BTreeMap<String, Vec<(u32, Bytes)>> = BTreeMap::new();
+    for schedule in schedules {
+        let name = schedule.to_string();
+        if differences.contains_key(&name) {
+            continue;
+        }
+        let found = findings(program, &lowered, schedule)
+            .ok_or_else(|| format!("{schedule} gets stuck, in-order does not"))?;
+        let mut differing = Vec::new();
+        for (op, (usual, found)) in usual.iter().zip(&found).enumerate() {
+            differing.extend(unlike(usual, found).map(|bytes| (op as u32, bytes)));
+        }
+        if let Some((op, bytes)) = differing.iter().find(|(_, bytes)| !covered(*bytes, &racy)) {
+            return Err(format!(
+                "{schedule}: op {op} finds other {bytes:?}, and no pair races there"
+            ));
+        }
+        differences.insert(name, differing);
+    }
+    for (first, second, both) in &must {
+        let shows = targeted(*first, *second).into_iter().any(|schedule| {
+            let differing = &differences[&schedule.to_string()];
+            let of_pair = differing
+                .iter()
+                .filter(|(op, _)| op == first || op == second);
+            of_pair
+                .into_iter()
+                .any(|&(_, bytes)| !common(&[bytes], both).is_empty())
+        });
+        if !shows {
+            return Err(format!(
+                "nothing shows that ops {first} and {second} are unordered"
+            ));
+        }
+    }
+    Ok(must.len() as u64)
+}
+
+/// The schedules that put one op of a pair after the other, where that is allowed.
+fn targeted(first: u32, second: u32) -> [Schedule; 4] {
+    let (first, second) = (OpId(first), OpId(second));
+    [
+        Schedule::Delaying(first),
+        Schedule::DelayingCall(first),
+        Schedule::Delaying(second),
+        Schedule::DelayingCall(second),
+    ]
+}
+
+/// What every op finds under a schedule; nothing if the program waits for ever.
+fn findings(program: &Program, lowered: &Lowered, schedule: Schedule) -> Option<Vec<Vec<Finding>>> {
+    let ran = match run(program, &Profile::h200(), schedule, true) {
+        Ok(ran) => ran,
+        Err(CannotRun::Stuck(_)) => return None,
+        Err(error) => panic!("{schedule}: {error}"),
+    };
+    let of_op = |at: usize| -> Vec<Finding> {
+        let seen = ran.sim.witness(OpId(at as u32)).iter();
+        seen.map(|w| {
+            (
+                (w.found.arena, w.found.start, w.found.end),
+                w.wrote,
+                w.found.writer,
+            )
+        })
+        .collect()
+    };
+    Some((0..lowered.commands.len()).map(of_op).collect())
+}
+
+/// The bytes of which two runs of an op found different writers.
+fn unlike<'a>(usual: &'a [Finding], other: &'a [Finding]) -> impl Iterator<Item = Bytes> + 'a {
+    usual.iter().flat_map(move |&(bytes, wrote, writer)| {
+        let differing = other.iter().filter(move |f| f.1 == wrote && f.2 != writer);
+        differing.flat_map(move |&(theirs, ..)| common(&[bytes], &[theirs]))
+    })
+}
+
+fn common(a: &[Bytes], b: &[Bytes]) -> Vec<Bytes> {
+    let mut common = Vec::new();
+    for &(memory, start, end) in a {
+        for &(other, from, to) in b.iter().filter(|bytes| bytes.0 == memory) {
+            let (start, end) = (start.max(from), end.min(to));
+            if start < end {
+                common.push((other, start, end));
+            }
+        }
+    }
+    common
+}
+
+/// Whether every byte lies in some of these ranges.
+fn covered(bytes: Bytes, by: &[Bytes]) -> bool {
+    let mut parts = common(&[bytes], by);
+    parts.sort_unstable();
+    let (_, mut at, end) = bytes;
+    for (_, start, to) in parts {
+        if start > at {
+            return false;
+        }
+        at = at.max(to);
+    }
+    at >= end
+}
+
+/// The bytes that an op touches.
+fn touched(lowered: &Lowered, op: u32) -> Vec<Bytes> {
+    let Command::Op(op) = &lowered.commands[op as usize] else {
+        return Vec::new();
+    };
+    let place = |access: &Access| {
+        let (mut buffer, mut offset) = (access.buffer, 0);
+        while let Some((below, start)) = lowered.buffers[buffer.0 as usize].over {
+            (buffer, offset) = (below, offset + start);
+        }
+        let earlier = &lowered.buffers[..buffer.0 as usize];
+        let memory = earlier.iter().filter(|b| b.over.is_none()).count() as u32;
+        (memory, access.start + offset, access.end + offset)
+    };
+    op.accesses.iter().map(place).collect()
+}
