@@ -1,4 +1,5 @@
 //! Overlapped GPU pipelines that are ordered correctly by construction.
 
+pub mod check;
 pub mod op;
 pub mod order;

@@ -1,0 +1,263 @@
+//! What happened last to every byte.
+//!
+//! State is kept by physical byte, not by buffer: it survives a free and meets the next tenant of
+//! the bytes (R52 to R56). For each range it is the last write and, since that write, the last read
+//! of every chain: bounded by the ranges and chains there are, however long the program runs.
+//!
+//! # Why this is enough, and why it never accuses an ordered pair
+//! Each remembered access carries its own epoch and is compared by itself with the clock of the
+//! new one, so a pair is reported exactly if the clocks do not order it; nothing is concluded from
+//! an earlier verdict. FastTrack (Flanagan and Freund, PLDI 2009) remembers less: it forgets reads
+//! that a later read is ordered behind, and of several racing writes keeps one, which is right
+//! only up to the first race. Here "last" means last in the order of the calls, raced or not. So
+//! of two accesses every pair is compared between which no write to the bytes was called and, if
+//! the first reads, no further read of its chain. Whatever lies further apart is either ordered or
+//! there is a pair like that at fault between them.
+
+use smallvec::SmallVec;
+
+use super::hazard::Use;
+use super::ranges::{END, Ranges};
+use super::{BufferDecl, Place};
+use crate::op::{Access, BufferId, Memory, Mode, OpId};
+use crate::order::Clocks;
+
+/// The last accesses to all memory.
+#[derive(Debug, Default)]
+pub(super) struct Shadow {
+    buffers: Vec<Placed>,
+    roots: Vec<Root>,
+}
+
+/// Where a buffer lies: at `offset` of the bytes of a root.
+#[derive(Debug)]
+struct Placed {
+    root: u32,
+    memory: Memory,
+    offset: u64,
+}
+
+/// Bytes that no other root shares.
+#[derive(Debug)]
+struct Root {
+    bytes: u64,
+    cells: Ranges<Cell>,
+}
+
+/// The last accesses to some bytes.
+#[derive(Clone, Debug, Default)]
+struct Cell {
+    write: Option<Use>,
+    /// By chain, sorted; called after the write, or by the operation that made it.
+    reads: SmallVec<[Use; 2]>,
+}
+
+/// An earlier access that the clocks do not order before the present one.
+#[derive(Debug)]
+pub(super) struct Unordered {
+    pub first: Use,
+    pub second: Use,
+}
+
+impl Shadow {
+    pub fn add(&mut self, decl: BufferDecl) -> BufferId {
+        let (root, offset) = match decl.place {
+            Place::Fresh => {
+                self.roots.push(Root {
+                    bytes: 0,
+                    cells: Ranges::default(),
+                });
+                (self.roots.len() as u32 - 1, 0)
+            }
+            Place::Within { buffer, start } => {
+                let outer = &self.buffers[buffer.0 as usize];
+                (outer.root, outer.offset.saturating_add(start))
+            }
+        };
+        let bytes = &mut self.roots[root as usize].bytes;
+        *bytes = (*bytes).max(offset.saturating_add(decl.bytes));
+        self.buffers.push(Placed {
+            root,
+            memory: decl.memory,
+            offset,
+        });
+        BufferId(self.buffers.len() as u32 - 1)
+    }
+
+    pub fn memory_of(&self, buffer: BufferId) -> Memory {
+        self.buffers[buffer.0 as usize].memory
+    }
+
+    /// Compares some accesses of one step with what came before, and remembers them. `now` is the
+    /// step, without the buffer and mode of a single access.
+    #[inline]
+    pub fn perform<'a>(
+        &mut self,
+        accesses: impl Iterator<Item = &'a Access> + Clone,
+        now: Use,
+        clocks: &Clocks,
+        found: &mut Vec<Unordered>,
+    ) {
+        if self.may_overlap(accesses.clone()) {
+            self.perform_overlapping(accesses, now, clocks, found);
+            return;
+        }
+        for access in accesses.filter(|access| access.start < access.end) {
+            let now = of(access, now);
+            let (root, start, end) = self.locate(access);
+            let cells = &mut self.roots[root].cells;
+            match access.mode {
+                Mode::Read => cells.visit(start, end, |cell| {
+                    cell.check(&now, clocks, found);
+                    cell.read(&now);
+                }),
+                Mode::Write => write(cells, start, end, &now, |cell| {
+                    cell.check(&now, clocks, found);
+                }),
+            }
+        }
+    }
+
+    /// As [`Shadow::perform`], for accesses that may meet on some bytes: all of them are compared
+    /// before any is remembered, and a read is remembered before a write, so that none hides what
+    /// another has to be compared with.
+    #[cold]
+    fn perform_overlapping<'a>(
+        &mut self,
+        accesses: impl Iterator<Item = &'a Access> + Clone,
+        now: Use,
+        clocks: &Clocks,
+        found: &mut Vec<Unordered>,
+    ) {
+        let some = accesses.filter(|access| access.start < access.end);
+        for access in some.clone() {
+            let now = of(access, now);
+            let (root, start, end) = self.locate(access);
+            let cells = &mut self.roots[root].cells;
+            cells.visit(start, end, |cell| cell.check(&now, clocks, found));
+        }
+        for access in some.clone().filter(|access| access.mode == Mode::Read) {
+            let now = of(access, now);
+            let (root, start, end) = self.locate(access);
+            let cells = &mut self.roots[root].cells;
+            cells.visit(start, end, |cell| cell.read(&now));
+        }
+        for access in some.filter(|access| access.mode == Mode::Write) {
+            let now = of(access, now);
+            let (root, start, end) = self.locate(access);
+            write(&mut self.roots[root].cells, start, end, &now, |_| {});
+        }
+    }
+
+    /// The root and the bytes there; all bytes of a root reach to [`END`].
+    #[inline]
+    fn locate(&self, access: &Access) -> (usize, u64, u64) {
+        let Placed { root, offset, .. } = self.buffers[access.buffer.0 as usize];
+        let start = offset.saturating_add(access.start);
+        let end = offset.saturating_add(access.end);
+        let whole = end >= self.roots[root as usize].bytes;
+        (root as usize, start, if whole { END } else { end })
+    }
+
+    #[inline]
+    fn may_overlap<'a>(&self, accesses: impl Iterator<Item = &'a Access> + Clone) -> bool {
+        // Comparing each with each is cheap only while they are few.
+        const COMPARED: usize = 8;
+        let root = |access: &Access| self.buffers[access.buffer.0 as usize].root;
+        let mut earlier: SmallVec<[u32; COMPARED]> = SmallVec::new();
+        for root in accesses.map(root) {
+            if earlier.contains(&root) || earlier.len() == COMPARED {
+                return true;
+            }
+            earlier.push(root);
+        }
+        false
+    }
+}
+
+impl Cell {
+    #[inline]
+    fn check(&self, now: &Use, clocks: &Clocks, found: &mut Vec<Unordered>) {
+        let chain = now.epoch.chain;
+        let mut compare = |first: &Use| {
+            if !clocks.ordered_at(first.epoch, chain) && first.op != now.op {
+                note(first, now, found);
+            }
+        };
+        self.write.iter().for_each(&mut compare);
+        if now.writes {
+            self.reads.iter().for_each(compare);
+        }
+    }
+
+    #[inline]
+    fn read(&mut self, now: &Use) {
+        let chain = now.epoch.chain;
+        let at = self.reads.partition_point(|read| read.epoch.chain < chain);
+        match self.reads.get_mut(at) {
+            Some(read) if read.epoch.chain == chain => *read = *now,
+            _ => self.reads.insert(at, *now),
+        }
+    }
+
+    /// Remembers a write. The operation's own reads of the bytes are not forgotten by it: they
+    /// become part of it, or stay where they go by another name.
+    #[inline]
+    fn write(&mut self, now: &Use) {
+        let mut write = *now;
+        if !self.reads.is_empty() {
+            let own = |read: &Use| read.op == now.op;
+            write.reads = self.reads.iter().any(own);
+            self.reads
+                .retain(|read| own(read) && read.buffer != now.buffer);
+        }
+        self.write = Some(write);
+    }
+}
+
+/// Visits the cells of a write, remembers it, and makes them one if they became equal.
+#[inline]
+fn write(
+    cells: &mut Ranges<Cell>,
+    start: u64,
+    end: u64,
+    now: &Use,
+    mut each: impl FnMut(&mut Cell),
+) {
+    let mut like = None;
+    let mut uniform = true;
+    cells.visit(start, end, |cell| {
+        each(cell);
+        cell.write(now);
+        let reads = cell.write.is_some_and(|write| write.reads);
+        uniform &= cell.reads.is_empty() && *like.get_or_insert(reads) == reads;
+    });
+    if uniform {
+        cells.merge(start, end);
+    }
+}
+
+#[inline]
+fn of(access: &Access, now: Use) -> Use {
+    Use {
+        buffer: access.buffer,
+        reads: access.mode == Mode::Read,
+        writes: access.mode == Mode::Write,
+        ..now
+    }
+}
+
+#[cold]
+fn note(first: &Use, second: &Use, found: &mut Vec<Unordered>) {
+    found.push(Unordered {
+        first: *first,
+        second: *second,
+    });
+}
+
+impl Unordered {
+    /// The pair that it belongs to in a report.
+    pub fn pair(&self) -> (OpId, BufferId) {
+        (self.first.op, self.second.buffer)
+    }
+}
