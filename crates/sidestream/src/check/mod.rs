@@ -38,6 +38,7 @@
 mod hazard;
 mod lint;
 mod ranges;
+mod reads;
 mod report;
 mod shadow;
 mod trail;
@@ -254,12 +255,9 @@ impl Checker {
             reads: false,
             writes: false,
         };
-        let happen = op
-            .accesses
-            .iter()
-            .filter(|access| performs.includes(access));
         let (clocks, found) = (&self.clocks, &mut self.found);
-        self.shadow.perform(happen, now, clocks, found);
+        self.shadow
+            .perform(&op.accesses, performs, now, clocks, found);
     }
 
     fn recorded(&mut self, op: &Op, event: EventId, stream: StreamId, epoch: Epoch) {

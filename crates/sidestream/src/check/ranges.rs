@@ -16,8 +16,15 @@ const FEW: usize = 64;
 /// Cells over the bytes `0..END`.
 #[derive(Debug, Default)]
 pub(super) struct Ranges<C> {
-    /// The only cell, while the two others are empty.
+    /// The only cell, unless it is split.
     whole: C,
+    is_split: bool,
+    parts: Box<Parts<C>>,
+}
+
+/// The cells of what is split; their room is kept when they become one again.
+#[derive(Debug, Default)]
+struct Parts<C> {
     /// By first byte, sorted; the first starts at zero, each ends where the next one starts.
     few: Vec<(u64, C)>,
     /// The same in a tree.
@@ -29,48 +36,50 @@ impl<C: Clone + Default> Ranges<C> {
     /// beyond it.
     #[inline]
     pub fn visit(&mut self, start: u64, end: u64, mut each: impl FnMut(&mut C)) {
-        if self.is_whole() && start == 0 && end == END {
+        let whole = start == 0 && end == END;
+        if !self.is_split && whole {
             each(&mut self.whole);
-        } else {
-            self.visit_parts(start, end, each);
+            return;
         }
+        if !self.is_split {
+            self.is_split = true;
+            self.parts.few.push((0, std::mem::take(&mut self.whole)));
+        }
+        self.parts.visit(start, end, each);
     }
 
     /// Makes the cells of `start..end` one, with the value of the first. Both ends were cut by
     /// [`Ranges::visit`].
     #[inline]
     pub fn merge(&mut self, start: u64, end: u64) {
-        if !self.is_whole() {
-            self.merge_parts(start, end);
+        if self.is_split
+            && let Some(last) = self.parts.merge(start, end)
+        {
+            self.whole = last;
+            self.is_split = false;
         }
     }
 
     /// How many cells there are.
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        (self.few.len() + self.many.len()).max(1)
+        (self.parts.few.len() + self.parts.many.len()).max(1)
     }
+}
 
-    #[inline]
-    fn is_whole(&self) -> bool {
-        self.few.is_empty() && self.many.is_empty()
-    }
-
-    fn visit_parts(&mut self, start: u64, end: u64, mut each: impl FnMut(&mut C)) {
+impl<C: Clone> Parts<C> {
+    fn visit(&mut self, start: u64, end: u64, mut each: impl FnMut(&mut C)) {
         self.cut(start);
         self.cut(end);
-        if self.is_whole() {
-            each(&mut self.whole);
-        } else if self.many.is_empty() {
+        if self.many.is_empty() {
             let from = self.few.partition_point(|(at, _)| *at < start);
             let parts = self.few[from..].iter_mut();
             parts
                 .take_while(|(at, _)| *at < end)
                 .for_each(|(_, cell)| each(cell));
         } else {
-            self.many
-                .range_mut(start..end)
-                .for_each(|(_, cell)| each(cell));
+            let parts = self.many.range_mut(start..end);
+            parts.for_each(|(_, cell)| each(cell));
         }
     }
 
@@ -78,9 +87,6 @@ impl<C: Clone + Default> Ranges<C> {
     fn cut(&mut self, at: u64) {
         if at == 0 || at == END {
             return;
-        }
-        if self.is_whole() {
-            self.few.push((0, std::mem::take(&mut self.whole)));
         }
         if self.few.len() == FEW {
             self.many.extend(self.few.drain(..));
@@ -99,24 +105,21 @@ impl<C: Clone + Default> Ranges<C> {
         }
     }
 
-    fn merge_parts(&mut self, start: u64, end: u64) {
+    /// Makes one cell of some, and gives it away if it is the only one left.
+    fn merge(&mut self, start: u64, end: u64) -> Option<C> {
         if self.many.is_empty() {
             let from = self.few.partition_point(|(at, _)| *at <= start);
             let to = self.few.partition_point(|(at, _)| *at < end);
             self.few.drain(from..to.max(from));
-            if self.few.len() == 1 {
-                self.whole = self.few.pop().map(|(_, cell)| cell).unwrap_or_default();
-            }
-        } else {
-            // Every cell that goes was once inserted, so this costs no more than the cuts did.
-            while let Some((&at, _)) = self.many.range(start + 1..end).next() {
-                self.many.remove(&at);
-            }
-            if self.many.len() == 1 {
-                let last = self.many.pop_first();
-                self.whole = last.map(|(_, cell)| cell).unwrap_or_default();
-            }
+            let only = self.few.pop_if(|(start, _)| *start == 0);
+            return only.map(|(_, cell)| cell);
         }
+        // Every cell that goes was once inserted, so this costs no more than the cuts did.
+        while let Some((&at, _)) = self.many.range(start + 1..end).next() {
+            self.many.remove(&at);
+        }
+        let only = self.many.last_entry().filter(|last| *last.key() == 0);
+        only.map(|last| last.remove())
     }
 }
 

@@ -14,13 +14,12 @@
 //! the first reads, no further read of its chain. Whatever lies further apart is either ordered or
 //! there is a pair like that at fault between them.
 
-use smallvec::SmallVec;
-
 use super::hazard::Use;
 use super::ranges::{END, Ranges};
+use super::reads::Reads;
 use super::{BufferDecl, Place};
 use crate::op::{Access, BufferId, Memory, Mode, OpId};
-use crate::order::Clocks;
+use crate::order::{Clocks, Performs};
 
 /// The last accesses to all memory.
 #[derive(Debug, Default)]
@@ -37,8 +36,9 @@ struct Placed {
     offset: u64,
 }
 
-/// Bytes that no other root shares.
+/// Bytes that no other root shares. Two lines of the cache, as long as it is one cell.
 #[derive(Debug)]
+#[repr(align(64))]
 struct Root {
     bytes: u64,
     cells: Ranges<Cell>,
@@ -48,8 +48,8 @@ struct Root {
 #[derive(Clone, Debug, Default)]
 struct Cell {
     write: Option<Use>,
-    /// By chain, sorted; called after the write, or by the operation that made it.
-    reads: SmallVec<[Use; 2]>,
+    /// The last of every chain; called after the write, or by the operation that made it.
+    reads: Reads,
 }
 
 /// An earlier access that the clocks do not order before the present one.
@@ -88,28 +88,32 @@ impl Shadow {
         self.buffers[buffer.0 as usize].memory
     }
 
-    /// Compares some accesses of one step with what came before, and remembers them. `now` is the
+    /// Compares the accesses of a step with what came before, and remembers them. `now` is the
     /// step, without the buffer and mode of a single access.
     #[inline]
-    pub fn perform<'a>(
+    pub fn perform(
         &mut self,
-        accesses: impl Iterator<Item = &'a Access> + Clone,
+        accesses: &[Access],
+        performs: Performs,
         now: Use,
         clocks: &Clocks,
         found: &mut Vec<Unordered>,
     ) {
-        if self.may_overlap(accesses.clone()) {
-            self.perform_overlapping(accesses, now, clocks, found);
+        if self.may_overlap(accesses) {
+            self.perform_overlapping(accesses, performs, now, clocks, found);
             return;
         }
-        for access in accesses.filter(|access| access.start < access.end) {
+        for access in accesses {
+            if !performs.includes(access) || access.start >= access.end {
+                continue;
+            }
             let now = of(access, now);
             let (root, start, end) = self.locate(access);
             let cells = &mut self.roots[root].cells;
             match access.mode {
                 Mode::Read => cells.visit(start, end, |cell| {
                     cell.check(&now, clocks, found);
-                    cell.read(&now);
+                    cell.reads.set(&now);
                 }),
                 Mode::Write => write(cells, start, end, &now, |cell| {
                     cell.check(&now, clocks, found);
@@ -122,14 +126,16 @@ impl Shadow {
     /// before any is remembered, and a read is remembered before a write, so that none hides what
     /// another has to be compared with.
     #[cold]
-    fn perform_overlapping<'a>(
+    fn perform_overlapping(
         &mut self,
-        accesses: impl Iterator<Item = &'a Access> + Clone,
+        accesses: &[Access],
+        performs: Performs,
         now: Use,
         clocks: &Clocks,
         found: &mut Vec<Unordered>,
     ) {
-        let some = accesses.filter(|access| access.start < access.end);
+        let touches = |access: &&Access| performs.includes(access) && access.start < access.end;
+        let some = accesses.iter().filter(touches);
         for access in some.clone() {
             let now = of(access, now);
             let (root, start, end) = self.locate(access);
@@ -140,7 +146,7 @@ impl Shadow {
             let now = of(access, now);
             let (root, start, end) = self.locate(access);
             let cells = &mut self.roots[root].cells;
-            cells.visit(start, end, |cell| cell.read(&now));
+            cells.visit(start, end, |cell| cell.reads.set(&now));
         }
         for access in some.filter(|access| access.mode == Mode::Write) {
             let now = of(access, now);
@@ -159,19 +165,19 @@ impl Shadow {
         (root as usize, start, if whole { END } else { end })
     }
 
+    /// Whether some of the accesses may be to the same bytes. Many are not worth comparing.
     #[inline]
-    fn may_overlap<'a>(&self, accesses: impl Iterator<Item = &'a Access> + Clone) -> bool {
-        // Comparing each with each is cheap only while they are few.
-        const COMPARED: usize = 8;
+    fn may_overlap(&self, accesses: &[Access]) -> bool {
         let root = |access: &Access| self.buffers[access.buffer.0 as usize].root;
-        let mut earlier: SmallVec<[u32; COMPARED]> = SmallVec::new();
-        for root in accesses.map(root) {
-            if earlier.contains(&root) || earlier.len() == COMPARED {
-                return true;
+        match accesses {
+            [] | [_] => false,
+            [a, b] => root(a) == root(b),
+            [a, b, c] => {
+                let (a, b, c) = (root(a), root(b), root(c));
+                a == b || b == c || a == c
             }
-            earlier.push(root);
+            _ => true,
         }
-        false
     }
 }
 
@@ -190,16 +196,6 @@ impl Cell {
         }
     }
 
-    #[inline]
-    fn read(&mut self, now: &Use) {
-        let chain = now.epoch.chain;
-        let at = self.reads.partition_point(|read| read.epoch.chain < chain);
-        match self.reads.get_mut(at) {
-            Some(read) if read.epoch.chain == chain => *read = *now,
-            _ => self.reads.insert(at, *now),
-        }
-    }
-
     /// Remembers a write. The operation's own reads of the bytes are not forgotten by it: they
     /// become part of it, or stay where they go by another name.
     #[inline]
@@ -208,8 +204,8 @@ impl Cell {
         if !self.reads.is_empty() {
             let own = |read: &Use| read.op == now.op;
             write.reads = self.reads.iter().any(own);
-            self.reads
-                .retain(|read| own(read) && read.buffer != now.buffer);
+            let stays = |read: &Use| own(read) && read.buffer != now.buffer;
+            self.reads.retain(stays);
         }
         self.write = Some(write);
     }
