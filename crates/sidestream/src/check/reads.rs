@@ -21,8 +21,14 @@ impl Reads {
         self.near[0].is_none()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Use> {
-        self.near.iter().flatten().chain(&self.far)
+    #[inline]
+    pub fn for_each(&self, mut each: impl FnMut(&Use)) {
+        for read in self.near.iter().flatten() {
+            each(read);
+        }
+        for read in &self.far {
+            each(read);
+        }
     }
 
     /// Puts a read in the place of the last one of its chain.
@@ -47,19 +53,19 @@ impl Reads {
     }
 
     /// Forgets all that do not stay.
-    #[inline]
-    pub fn retain(&mut self, stays: impl Fn(&Use) -> bool) {
-        if self.iter().any(&stays) {
-            let kept: Vec<Use> = self.iter().filter(|read| stays(read)).copied().collect();
-            self.clear();
-            kept.iter().for_each(|read| self.set(read));
-        } else {
-            self.clear();
-        }
+    pub fn retain(&mut self, mut stays: impl FnMut(&Use) -> bool) {
+        let mut kept = Vec::new();
+        self.for_each(|read| {
+            if stays(read) {
+                kept.push(*read);
+            }
+        });
+        self.clear();
+        kept.iter().for_each(|read| self.set(read));
     }
 
     #[inline]
-    fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.near = [None; NEAR];
         self.far.clear();
     }

@@ -115,9 +115,14 @@ impl Shadow {
                     cell.check(&now, clocks, found);
                     cell.reads.set(&now);
                 }),
-                Mode::Write => write(cells, start, end, &now, |cell| {
-                    cell.check(&now, clocks, found);
-                }),
+                Mode::Write => {
+                    cells.visit(start, end, |cell| {
+                        cell.check(&now, clocks, found);
+                        cell.reads.clear();
+                        cell.write = Some(now);
+                    });
+                    cells.merge(start, end);
+                }
             }
         }
     }
@@ -151,7 +156,7 @@ impl Shadow {
         for access in some.filter(|access| access.mode == Mode::Write) {
             let now = of(access, now);
             let (root, start, end) = self.locate(access);
-            write(&mut self.roots[root].cells, start, end, &now, |_| {});
+            self.roots[root].write_beside_own_reads(start, end, &now);
         }
     }
 
@@ -190,46 +195,33 @@ impl Cell {
                 note(first, now, found);
             }
         };
-        self.write.iter().for_each(&mut compare);
+        if let Some(write) = &self.write {
+            compare(write);
+        }
         if now.writes {
-            self.reads.iter().for_each(compare);
+            self.reads.for_each(compare);
         }
-    }
-
-    /// Remembers a write. The operation's own reads of the bytes are not forgotten by it: they
-    /// become part of it, or stay where they go by another name.
-    #[inline]
-    fn write(&mut self, now: &Use) {
-        let mut write = *now;
-        if !self.reads.is_empty() {
-            let own = |read: &Use| read.op == now.op;
-            write.reads = self.reads.iter().any(own);
-            let stays = |read: &Use| own(read) && read.buffer != now.buffer;
-            self.reads.retain(stays);
-        }
-        self.write = Some(write);
     }
 }
 
-/// Visits the cells of a write, remembers it, and makes them one if they became equal.
-#[inline]
-fn write(
-    cells: &mut Ranges<Cell>,
-    start: u64,
-    end: u64,
-    now: &Use,
-    mut each: impl FnMut(&mut Cell),
-) {
-    let mut like = None;
-    let mut uniform = true;
-    cells.visit(start, end, |cell| {
-        each(cell);
-        cell.write(now);
-        let reads = cell.write.is_some_and(|write| write.reads);
-        uniform &= cell.reads.is_empty() && *like.get_or_insert(reads) == reads;
-    });
-    if uniform {
-        cells.merge(start, end);
+impl Root {
+    /// Remembers a write of an operation that may read the same bytes. Its own reads are not
+    /// forgotten: they become part of the write, or stay where they go by another name.
+    fn write_beside_own_reads(&mut self, start: u64, end: u64, now: &Use) {
+        let mut like = None;
+        let mut alike = true;
+        self.cells.visit(start, end, |cell| {
+            let mut write = *now;
+            cell.reads.retain(|read| {
+                write.reads |= read.op == now.op;
+                read.op == now.op && read.buffer != now.buffer
+            });
+            cell.write = Some(write);
+            alike &= cell.reads.is_empty() && *like.get_or_insert(write.reads) == write.reads;
+        });
+        if alike {
+            self.cells.merge(start, end);
+        }
     }
 }
 
