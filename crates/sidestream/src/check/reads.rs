@@ -17,11 +17,6 @@ pub(super) struct Reads {
 
 impl Reads {
     #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.near[0].is_none()
-    }
-
-    #[inline]
     pub fn for_each(&self, mut each: impl FnMut(&Use)) {
         for read in self.near.iter().flatten() {
             each(read);
@@ -50,18 +45,6 @@ impl Reads {
             Some(known) if known.epoch.chain == chain => *known = *read,
             _ => self.far.insert(at, *read),
         }
-    }
-
-    /// Forgets all that do not stay.
-    pub fn retain(&mut self, mut stays: impl FnMut(&Use) -> bool) {
-        let mut kept = Vec::new();
-        self.for_each(|read| {
-            if stays(read) {
-                kept.push(*read);
-            }
-        });
-        self.clear();
-        kept.iter().for_each(|read| self.set(read));
     }
 
     #[inline]

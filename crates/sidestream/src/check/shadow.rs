@@ -12,7 +12,9 @@
 //! only up to the first race. Here "last" means last in the order of the calls, raced or not. So
 //! of two accesses every pair is compared between which no write to the bytes was called and, if
 //! the first reads, no further read of its chain. Whatever lies further apart is either ordered or
-//! there is a pair like that at fault between them.
+//! there is a pair like that at fault between them. (An operation that touches the same bytes by
+//! the names of two tenants is remembered by one of them: its pairs are found, their kind may be
+//! that of the other.)
 
 use super::hazard::Use;
 use super::ranges::{END, Ranges};
@@ -48,7 +50,7 @@ struct Root {
 #[derive(Clone, Debug, Default)]
 struct Cell {
     write: Option<Use>,
-    /// The last of every chain; called after the write, or by the operation that made it.
+    /// The last of every chain; called after the write.
     reads: Reads,
 }
 
@@ -205,19 +207,18 @@ impl Cell {
 }
 
 impl Root {
-    /// Remembers a write of an operation that may read the same bytes. Its own reads are not
-    /// forgotten: they become part of the write, or stay where they go by another name.
+    /// Remembers a write of an operation that may read the same bytes: it then stands for both.
     fn write_beside_own_reads(&mut self, start: u64, end: u64, now: &Use) {
         let mut like = None;
         let mut alike = true;
         self.cells.visit(start, end, |cell| {
             let mut write = *now;
-            cell.reads.retain(|read| {
-                write.reads |= read.op == now.op;
-                read.op == now.op && read.buffer != now.buffer
-            });
+            let reads_too = |own: &Use| own.reads && own.op == now.op && own.buffer == now.buffer;
+            cell.reads.for_each(|read| write.reads |= reads_too(read));
+            write.reads |= cell.write.as_ref().is_some_and(reads_too);
+            cell.reads.clear();
             cell.write = Some(write);
-            alike &= cell.reads.is_empty() && *like.get_or_insert(write.reads) == write.reads;
+            alike &= *like.get_or_insert(write.reads) == write.reads;
         });
         if alike {
             self.cells.merge(start, end);
