@@ -1,6 +1,7 @@
 //! Overlapped GPU pipelines that are ordered correctly by construction.
 
 pub mod alloc;
+pub mod check;
 pub mod engine;
 pub mod op;
 pub mod order;

@@ -147,7 +147,9 @@ impl Order {
         }
         let mut step = self.action(stream, thread);
         step.performs = Performs::All;
-        step.edges.extend(also);
+        if let Some(edge) = also {
+            step.edges.push(edge);
+        }
         steps.push(step);
         Ok(Runs::Now)
     }
@@ -289,8 +291,9 @@ impl Order {
             (None, Last::Stream(_)) => {
                 let record = *slot;
                 let mut step = self.action(stream, thread);
-                step.edges
-                    .extend(record.map(|slot| promised(After::Record(slot), 6)));
+                if let Some(slot) = record {
+                    step.edges.push(promised(After::Record(slot), 6));
+                }
                 steps.push(step);
                 Ok(Runs::Now)
             }

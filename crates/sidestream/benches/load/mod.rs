@@ -1,0 +1,235 @@
+//! A long random program for measuring the checker: the same on every machine.
+//!
+//! Groups of six calls: three kernels (two reads, one write), a copy, a record and a wait, on
+//! streams and buffers drawn at random. In an [`Discipline::Ordered`] load every access is ordered
+//! behind those it conflicts with, as in a program that works: buffers are drawn again until the
+//! stream knows their last uses. A [`Discipline::Racy`] load takes what it draws.
+
+use std::collections::HashMap;
+
+use sidestream::check::{BufferDecl, Checker, Place};
+use sidestream::op::*;
+
+const BYTES: u64 = 4096;
+const SITES: u32 = 256;
+
+/// Whether conflicting accesses are ordered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Discipline {
+    Ordered,
+    Racy,
+}
+
+/// What to generate.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub streams: u32,
+    pub buffers: u32,
+    pub calls: u32,
+    /// Of a hundred accesses, how many touch only a part of their buffer.
+    pub partial_percent: u32,
+    pub discipline: Discipline,
+}
+
+/// A program that can be run over and over: it ends with a device synchronisation.
+pub struct Load {
+    ops: Vec<Op>,
+    next: u32,
+}
+
+impl Load {
+    pub fn new(shape: Shape) -> Load {
+        let ops = Writer::new(shape).write();
+        Load { ops, next: 0 }
+    }
+
+    pub fn calls(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// A checker that knows the streams, events and buffers of the load.
+    pub fn checker(shape: Shape) -> Checker {
+        let mut checker = Checker::new();
+        for _ in 0..shape.streams {
+            let order = checker.order_mut();
+            order.add_stream(StreamKind::NonBlocking, DeviceId(0));
+            order.add_event(true, None);
+        }
+        for _ in 0..shape.buffers {
+            checker.add_buffer(BufferDecl {
+                memory: Memory::Device,
+                bytes: BYTES,
+                place: Place::Fresh,
+            });
+        }
+        checker
+    }
+
+    /// Gives every call of the program to the checker once.
+    pub fn pass(&mut self, checker: &mut Checker) {
+        for op in &mut self.ops {
+            op.id = OpId(self.next);
+            self.next = self.next.wrapping_add(1);
+            checker.push(op).expect("the load makes no mistakes");
+        }
+    }
+}
+
+/// Writes a load, and keeps as much of the order as it needs for it: full clocks, which are slow
+/// and plain.
+struct Writer {
+    shape: Shape,
+    random: Random,
+    ops: Vec<Op>,
+    /// By stream: the calls of every stream that it is behind.
+    clocks: Vec<Vec<u32>>,
+    /// By event: the clock at its record.
+    records: Vec<Vec<u32>>,
+    /// By buffer: its last uses, as stream and tick; every use counts as one of the whole buffer.
+    writes: Vec<(u32, u32)>,
+    reads: Vec<HashMap<u32, u32>>,
+}
+
+impl Writer {
+    fn new(shape: Shape) -> Writer {
+        let streams = shape.streams as usize;
+        Writer {
+            shape,
+            random: Random(0x5eed),
+            ops: Vec::with_capacity(shape.calls as usize),
+            clocks: vec![vec![0; streams]; streams],
+            records: vec![vec![0; streams]; streams],
+            writes: vec![(0, 0); shape.buffers as usize],
+            reads: vec![HashMap::new(); shape.buffers as usize],
+        }
+    }
+
+    fn write(mut self) -> Vec<Op> {
+        while self.ops.len() + 1 < self.shape.calls as usize {
+            for _ in 0..3 {
+                let stream = self.stream();
+                let launches = 1;
+                let kind = Kind::Kernel { stream, launches };
+                self.work(kind, stream, 2);
+            }
+            let stream = self.stream();
+            let (from, to) = (Memory::Device, Memory::Device);
+            self.work(Kind::Copy { stream, from, to }, stream, 1);
+
+            let (source, stream) = (self.stream(), self.stream());
+            let event = EventId(source.0);
+            self.tick(source);
+            self.records[source.0 as usize] = self.clocks[source.0 as usize].clone();
+            let record = Kind::Record {
+                event,
+                stream: source,
+            };
+            self.call(record, Accesses::new());
+            self.tick(stream);
+            let (waiter, record) = (
+                &mut self.clocks[stream.0 as usize],
+                &self.records[source.0 as usize],
+            );
+            for (mine, theirs) in waiter.iter_mut().zip(record) {
+                *mine = (*mine).max(*theirs);
+            }
+            self.call(Kind::Wait { stream, event }, Accesses::new());
+        }
+        self.call(Kind::SyncDevice { device: None }, Accesses::new());
+        self.ops
+    }
+
+    /// A call that reads some buffers and writes another.
+    fn work(&mut self, kind: Kind, stream: StreamId, reads: usize) {
+        self.tick(stream);
+        let mut accesses = Accesses::new();
+        while accesses.len() <= reads {
+            let mode = match accesses.len() < reads {
+                true => Mode::Read,
+                false => Mode::Write,
+            };
+            let buffer = self.random.below(self.shape.buffers);
+            let taken = accesses.iter().any(|a| a.buffer.0 == buffer);
+            if taken || !self.may(stream, buffer, mode) {
+                continue;
+            }
+            accesses.push(self.access(buffer, mode));
+        }
+        let tick = self.clocks[stream.0 as usize][stream.0 as usize];
+        for access in &accesses {
+            let buffer = access.buffer.0 as usize;
+            match access.mode {
+                Mode::Read => {
+                    self.reads[buffer].insert(stream.0, tick);
+                }
+                Mode::Write => {
+                    self.reads[buffer].clear();
+                    self.writes[buffer] = (stream.0, tick);
+                }
+            }
+        }
+        self.call(kind, accesses);
+    }
+
+    fn may(&self, stream: StreamId, buffer: u32, mode: Mode) -> bool {
+        if self.shape.discipline == Discipline::Racy {
+            return true;
+        }
+        let knows =
+            |&(other, tick): &(u32, u32)| self.clocks[stream.0 as usize][other as usize] >= tick;
+        let buffer = buffer as usize;
+        let reads = self.reads[buffer].iter();
+        // A partial write leaves older writes beside it, so it may come only where all is known;
+        // one tick of the last write speaks for them, since it was ordered behind them.
+        knows(&self.writes[buffer])
+            && (mode == Mode::Read || reads.map(|(&s, &t)| (s, t)).all(|read| knows(&read)))
+    }
+
+    fn access(&mut self, buffer: u32, mode: Mode) -> Access {
+        let (mut start, mut end) = (0, BYTES);
+        if self.random.below(100) < self.shape.partial_percent {
+            let tile = BYTES / 8;
+            start = tile * u64::from(self.random.below(8));
+            end = start + tile * u64::from(1 + self.random.below(2));
+            end = end.min(BYTES);
+        }
+        Access {
+            buffer: BufferId(buffer),
+            start,
+            end,
+            mode,
+        }
+    }
+
+    fn call(&mut self, kind: Kind, accesses: Accesses) {
+        self.ops.push(Op {
+            id: OpId(0),
+            thread: ThreadId(0),
+            site: SiteId(self.random.below(SITES)),
+            kind,
+            accesses,
+        });
+    }
+
+    fn stream(&mut self) -> StreamId {
+        StreamId(self.random.below(self.shape.streams))
+    }
+
+    fn tick(&mut self, stream: StreamId) {
+        self.clocks[stream.0 as usize][stream.0 as usize] += 1;
+    }
+}
+
+/// SplitMix64 (Steele, Lea and Flood, 2014).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u32) -> u32 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        ((u128::from(z) * u128::from(bound)) >> 64) as u32
+    }
+}

@@ -1,0 +1,191 @@
+//! What a program may do rightly and should hear of all the same.
+
+use std::collections::HashMap;
+
+use crate::op::{DeviceId, Kind, Memory, Op, OpId, SiteId, StreamId, StreamKind};
+use crate::order::{Chain, Clocks, Epoch, Order, Runs};
+
+/// A remark on one operation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Lint {
+    /// The operation that it names.
+    pub op: OpId,
+    /// What there is to say.
+    pub code: LintCode,
+}
+
+/// What a [`Lint`] says.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum LintCode {
+    /// An asynchronous copy of pageable memory may block the host and does not overlap (R22).
+    UnpinnedAsyncCopy,
+    /// Work in the legacy stream makes one blocking stream wait for another (R60).
+    DefaultStreamSerialization,
+    /// The event has no record yet, so the wait does nothing (R8).
+    WaitOnUnrecordedEvent,
+    /// The host waits in a loop: the third time at one call site.
+    SyncInLoop,
+    /// A launch on a stream of another than the current device: fails before CUDA 13 (R37).
+    ForeignDeviceLaunch,
+    /// More streams were asked for than the pool holds: some are the same one (R51).
+    StreamPoolAlias,
+}
+
+impl LintCode {
+    /// The name in reports.
+    pub fn code(self) -> &'static str {
+        match self {
+            LintCode::UnpinnedAsyncCopy => "UNPINNED_ASYNC_COPY",
+            LintCode::DefaultStreamSerialization => "DEFAULT_STREAM_SERIALIZATION",
+            LintCode::WaitOnUnrecordedEvent => "WAIT_ON_UNRECORDED_EVENT",
+            LintCode::SyncInLoop => "SYNC_IN_LOOP",
+            LintCode::ForeignDeviceLaunch => "FOREIGN_DEVICE_LAUNCH",
+            LintCode::StreamPoolAlias => "STREAM_POOL_ALIAS",
+        }
+    }
+}
+
+/// The lints so far, and what later ones depend on.
+#[derive(Debug, Default)]
+pub(super) struct Lints {
+    pub list: Vec<Lint>,
+    /// By call site: how often the host waited there.
+    waits: HashMap<SiteId, u32>,
+    /// By blocking stream: its last work.
+    worked: Vec<Option<Epoch>>,
+    serial: HashMap<DeviceId, Serial>,
+}
+
+/// The actions in one legacy stream behind which no second blocking stream has worked yet.
+#[derive(Debug, Default)]
+struct Serial {
+    /// Nothing blocking was called since these; with the one stream that they were behind, or none
+    /// if there were several.
+    fresh: Vec<(OpId, Option<StreamId>)>,
+    /// Those behind which only `stream` has worked, which is also the one they were behind.
+    waiting: Vec<OpId>,
+    stream: Option<StreamId>,
+}
+
+impl Lints {
+    /// Looks at a call that succeeded, before the clocks know of it.
+    #[inline]
+    pub fn before(&mut self, op: &Op, order: &mut Order, clocks: &Clocks) {
+        match op.kind {
+            Kind::Kernel { stream, .. } => {
+                if order.device_of(stream) != order.current_device(op.thread) {
+                    self.add(op, LintCode::ForeignDeviceLaunch);
+                }
+                self.work(op, stream, order, clocks);
+            }
+            Kind::Copy { stream, from, to } => {
+                if from == Memory::Pageable || to == Memory::Pageable {
+                    self.add(op, LintCode::UnpinnedAsyncCopy);
+                }
+                self.work(op, stream, order, clocks);
+            }
+            Kind::Memset { stream }
+            | Kind::HostFunc { stream, .. }
+            | Kind::GraphLaunch { stream, .. } => self.work(op, stream, order, clocks),
+            Kind::CopyBlocking { .. } | Kind::MemsetBlocking { .. } => {
+                if let Some(stream) = order.work_stream(op) {
+                    self.work(op, stream, order, clocks);
+                }
+            }
+            Kind::Wait { event, .. } if !order.is_recorded(event) => {
+                self.add(op, LintCode::WaitOnUnrecordedEvent);
+            }
+            Kind::SyncStream { .. } | Kind::SyncEvent { .. } | Kind::SyncDevice { .. } => {
+                let waits = self.waits.entry(op.site).or_default();
+                *waits = waits.saturating_add(1);
+                if *waits == 3 {
+                    self.add(op, LintCode::SyncInLoop);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Looks at the work of a call, after the clocks took it.
+    #[inline]
+    pub fn after(&mut self, op: &Op, runs: Runs, epoch: Epoch, chain: Chain, order: &Order) {
+        let Chain::Stream(stream) = chain else {
+            return;
+        };
+        if order.kind_of(stream).is_blocking() && runs == Runs::Now && is_work(&op.kind) {
+            self.blocking_work(stream, epoch, order);
+        }
+    }
+
+    /// An application asked its stream pool `asked` times; the pool holds `size` streams.
+    pub fn pool(&mut self, op: OpId, asked: u32, size: u32) {
+        if asked > size {
+            let code = LintCode::StreamPoolAlias;
+            self.list.push(Lint { op, code });
+        }
+    }
+
+    #[cold]
+    fn add(&mut self, op: &Op, code: LintCode) {
+        self.list.push(Lint { op: op.id, code });
+    }
+
+    #[inline]
+    fn work(&mut self, op: &Op, stream: StreamId, order: &Order, clocks: &Clocks) {
+        if order.kind_of(stream) == StreamKind::Legacy {
+            self.legacy_work(op, order.device_of(stream), order, clocks);
+        }
+    }
+
+    /// R60: which blocking streams does this hold up?
+    fn legacy_work(&mut self, op: &Op, device: DeviceId, order: &Order, clocks: &Clocks) {
+        let thread = Chain::Thread(op.thread);
+        let mut behind = order.streams().filter(|&(stream, kind, at)| {
+            let worked = self.worked.get(stream.0 as usize).copied().flatten();
+            let pending = worked.is_some_and(|epoch| !clocks.ordered(epoch, thread));
+            kind.is_blocking() && at == device && pending
+        });
+        if let Some((one, ..)) = behind.next() {
+            let only = behind.next().is_none().then_some(one);
+            let serial = self.serial.entry(device).or_default();
+            serial.fresh.push((op.id, only));
+        }
+    }
+
+    fn blocking_work(&mut self, stream: StreamId, epoch: Epoch, order: &Order) {
+        let index = stream.0 as usize;
+        if self.worked.len() <= index {
+            self.worked.resize(index + 1, None);
+        }
+        self.worked[index] = Some(epoch);
+        let Some(serial) = self.serial.get_mut(&order.device_of(stream)) else {
+            return;
+        };
+        let code = LintCode::DefaultStreamSerialization;
+        if serial.stream != Some(stream) {
+            let held_up = serial.waiting.drain(..);
+            self.list.extend(held_up.map(|op| Lint { op, code }));
+            serial.stream = Some(stream);
+        }
+        for (op, only) in serial.fresh.drain(..) {
+            if only == Some(stream) {
+                serial.waiting.push(op);
+            } else {
+                self.list.push(Lint { op, code });
+            }
+        }
+    }
+}
+
+fn is_work(kind: &Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Kernel { .. }
+            | Kind::Copy { .. }
+            | Kind::Memset { .. }
+            | Kind::CopyBlocking { .. }
+            | Kind::MemsetBlocking { .. }
+            | Kind::HostFunc { .. }
+            | Kind::GraphLaunch { .. }
+    )
+}

@@ -1,0 +1,433 @@
+//! The race checker: is everything ordered that has to be?
+//!
+//! A [`Checker`] reads operations in the order of the calls. Each goes through the rule book
+//! ([`crate::order`]), whose promised edges are folded into clocks; every access is compared with
+//! the last accesses to the same physical bytes. Nothing is executed and no device is needed.
+//!
+//! What it reports is a pair of operations that touch a common byte, one of them writing it (or
+//! ending or beginning its life), that the rules do not order: a [`Race`], with the call that
+//! orders it. A pair that the rules do order is never reported. `docs/checking.md` says what the
+//! kinds and remarks mean to a user.
+//!
+//! ```
+//! use sidestream::check::{BufferDecl, Checker, Names, Place};
+//! use sidestream::op::*;
+//!
+//! let mut checker = Checker::new();
+//! let [s1, s2] = [(); 2].map(|()| {
+//!     checker.order_mut().add_stream(StreamKind::NonBlocking, DeviceId(0))
+//! });
+//! let memory = BufferDecl { memory: Memory::Device, bytes: 1024, place: Place::Fresh };
+//! let buffer = checker.add_buffer(memory);
+//! let kernel = |id, stream, mode| Op {
+//!     id: OpId(id),
+//!     thread: ThreadId(0),
+//!     site: SiteId(id),
+//!     kind: Kind::Kernel { stream, launches: 1 },
+//!     accesses: [Access { buffer, start: 0, end: 1024, mode }].into_iter().collect(),
+//! };
+//! checker.push(&kernel(0, s1, Mode::Write))?;
+//! checker.push(&kernel(1, s2, Mode::Read))?;
+//! let report = checker.report();
+//! assert_eq!(report.races[0].kind.code(), "RAW");
+//! let fix = report.races[0].fix.text(&Names::default());
+//! assert_eq!(fix, "wait_stream s=stream1 src=stream0 before 1");
+//! # Ok::<(), sidestream::check::Refused>(())
+//! ```
+
+mod hazard;
+mod lint;
+mod ranges;
+mod reads;
+mod report;
+mod shadow;
+mod trail;
+
+use std::collections::HashMap;
+
+use crate::op::{BufferId, EventId, Kind, Memory, Op, OpId, SiteId, StreamId, ThreadId};
+use crate::order::{Chain, Clocks, Epoch, Force, Order, Performs, Steps};
+use hazard::{Role, Use};
+use lint::Lints;
+use shadow::{Shadow, Unordered};
+use trail::Trails;
+
+pub use hazard::{RaceKind, Severity};
+pub use lint::{Lint, LintCode};
+pub use report::{Fix, Names, Race, Reach, Refused, Report, Verdict};
+
+/// A buffer, as it is made known to a [`Checker`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BufferDecl {
+    /// What kind of memory it is.
+    pub memory: Memory,
+    /// Its size.
+    pub bytes: u64,
+    /// Where it lies.
+    pub place: Place,
+}
+
+/// Which bytes a buffer has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Bytes of its own.
+    Fresh,
+    /// Bytes of an earlier buffer, which may itself lie within another.
+    Within {
+        /// The earlier buffer.
+        buffer: BufferId,
+        /// The byte of it at which this one starts.
+        start: u64,
+    },
+}
+
+/// Reads operations and finds what nothing orders.
+#[derive(Debug)]
+pub struct Checker {
+    order: Order,
+    clocks: Clocks,
+    steps: Steps,
+    shadow: Shadow,
+    trails: Trails,
+    lints: Lints,
+    /// By event: its last record.
+    records: Vec<Option<Recorded>>,
+    /// By buffer: what the caching allocator was told.
+    tenancies: Vec<Tenancy>,
+    races: Vec<Race>,
+    /// Where in `races` a pair is counted.
+    known: HashMap<Alike, usize>,
+    /// What the present operation is unordered with; reused.
+    found: Vec<Unordered>,
+    error: Option<Refused>,
+}
+
+/// Pairs that are reported once.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Alike(RaceKind, Option<BufferId>, SiteId, SiteId);
+
+#[derive(Clone, Copy, Debug)]
+struct Recorded {
+    epoch: Epoch,
+    op: OpId,
+    site: SiteId,
+    stream: StreamId,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Tenancy {
+    home: Option<StreamId>,
+    freed: Option<(OpId, ThreadId)>,
+    /// The thread that saw the events of the free complete.
+    seen_by: Option<ThreadId>,
+}
+
+impl Default for Checker {
+    fn default() -> Self {
+        Checker::new()
+    }
+}
+
+impl Checker {
+    /// A checker that knows no stream, event or buffer.
+    pub fn new() -> Checker {
+        Checker {
+            order: Order::new(),
+            clocks: Clocks::new(Force::Promised),
+            steps: Steps::new(),
+            shadow: Shadow::default(),
+            trails: Trails::default(),
+            lints: Lints::default(),
+            records: Vec::new(),
+            tenancies: Vec::new(),
+            races: Vec::new(),
+            known: HashMap::new(),
+            found: Vec::new(),
+            error: None,
+        }
+    }
+
+    /// The rule book, to declare streams and events in. They may be declared at any time before
+    /// the first operation that names them.
+    pub fn order_mut(&mut self) -> &mut Order {
+        &mut self.order
+    }
+
+    /// The rule book.
+    pub fn order(&self) -> &Order {
+        &self.order
+    }
+
+    /// Makes a buffer known, at any time before the first operation that names it. Every tenancy
+    /// of some bytes is a buffer of its own; [`Place::Within`] says that they share them.
+    ///
+    /// # Panics
+    /// If the earlier buffer of [`Place::Within`] is not known.
+    #[track_caller]
+    pub fn add_buffer(&mut self, decl: BufferDecl) -> BufferId {
+        self.shadow.add(decl)
+    }
+
+    /// Says that a pool of `size` streams was asked for `asked`, at this place in the program.
+    pub fn note_pool(&mut self, op: OpId, asked: u32, size: u32) {
+        if self.error.is_none() {
+            self.lints.pool(op, asked, size);
+        }
+    }
+
+    /// Takes the next call.
+    ///
+    /// # Errors
+    /// A call that CUDA refuses ends the check: it and every later call give the same error, and
+    /// the report keeps what was found before.
+    ///
+    /// # Panics
+    /// If the operation names a stream, event or buffer that is not known.
+    pub fn push(&mut self, op: &Op) -> Result<(), Refused> {
+        if let Some(refused) = self.error {
+            return Err(refused);
+        }
+        let mut steps = std::mem::take(&mut self.steps);
+        let runs = match self.order.push(op, &mut steps) {
+            Ok(runs) => runs,
+            Err(misuse) => {
+                let refused = Refused { op: op.id, misuse };
+                self.error = Some(refused);
+                return Err(refused);
+            }
+        };
+        self.lints.before(op, &mut self.order, &self.clocks);
+        for step in &steps {
+            let epoch = self.clocks.apply(step, &self.order);
+            self.trails.extend(epoch, step.chain, op.id);
+            if step.performs != Performs::Nothing {
+                self.perform(op, step.chain, step.performs, epoch);
+                self.lints.after(op, runs, epoch, step.chain, &self.order);
+            }
+            if let Kind::Record { event, stream } = op.kind {
+                self.recorded(op, event, stream, epoch);
+            }
+        }
+        self.steps = steps;
+        match op.kind {
+            Kind::Elapsed { from, to } => self.elapsed(op, from, to),
+            Kind::Alloc {
+                buffer,
+                stream,
+                saw_events_of,
+            } => self.allocated(op, buffer, stream, saw_events_of),
+            Kind::Free { buffer } => {
+                self.tenancy(buffer).freed = Some((op.id, op.thread));
+            }
+            _ => {}
+        }
+        if !self.found.is_empty() {
+            self.report_found(op);
+        }
+        Ok(())
+    }
+
+    /// What was found so far.
+    pub fn report(&self) -> Report {
+        let mut races = self.races.clone();
+        races.sort_by_key(|race| (race.second, race.first, race.buffer, race.kind));
+        let mut lints = self.lints.list.clone();
+        lints.sort();
+        Report {
+            races,
+            lints,
+            error: self.error,
+        }
+    }
+}
+
+impl Checker {
+    #[inline]
+    fn perform(&mut self, op: &Op, chain: Chain, performs: Performs, epoch: Epoch) {
+        let on_thread = matches!(chain, Chain::Thread(_));
+        let now = Use {
+            epoch,
+            op: op.id,
+            site: op.site,
+            buffer: BufferId(0),
+            role: Role::of(&op.kind),
+            host: on_thread || matches!(op.kind, Kind::HostFunc { .. }),
+            reads: false,
+            writes: false,
+        };
+        let (clocks, found) = (&self.clocks, &mut self.found);
+        self.shadow
+            .perform(&op.accesses, performs, now, clocks, found);
+    }
+
+    fn recorded(&mut self, op: &Op, event: EventId, stream: StreamId, epoch: Epoch) {
+        let index = event.0 as usize;
+        if self.records.len() <= index {
+            self.records.resize(index + 1, None);
+        }
+        self.records[index] = Some(Recorded {
+            epoch,
+            op: op.id,
+            site: op.site,
+            stream,
+        });
+    }
+
+    /// A time may be asked once the calling thread knows both events complete (R11).
+    fn elapsed(&mut self, op: &Op, from: EventId, to: EventId) {
+        let thread = Chain::Thread(op.thread);
+        for event in [to, from] {
+            let last = self.records.get(event.0 as usize).copied().flatten();
+            let Some(record) = last.filter(|last| !self.clocks.ordered(last.epoch, thread)) else {
+                continue;
+            };
+            let stream = Chain::Stream(record.stream);
+            let race = Race {
+                kind: RaceKind::Timing,
+                severity: Severity::Error,
+                buffer: None,
+                first: record.op,
+                second: op.id,
+                first_site: record.site,
+                second_site: op.site,
+                chains: (stream, thread),
+                ordered_up_to: self.trails.reach(&self.clocks, stream, thread),
+                fix: Fix::SyncEvent {
+                    event,
+                    before: op.id,
+                    thread: op.thread,
+                },
+                count: 1,
+            };
+            self.count(race);
+            return;
+        }
+    }
+
+    fn allocated(
+        &mut self,
+        op: &Op,
+        buffer: BufferId,
+        home: Option<StreamId>,
+        saw_events_of: Option<BufferId>,
+    ) {
+        if let Some(earlier) = saw_events_of {
+            self.tenancy(earlier).seen_by = Some(op.thread);
+        }
+        *self.tenancy(buffer) = Tenancy {
+            home,
+            ..Tenancy::default()
+        };
+    }
+
+    fn tenancy(&mut self, buffer: BufferId) -> &mut Tenancy {
+        let index = buffer.0 as usize;
+        if self.tenancies.len() <= index {
+            self.tenancies.resize(index + 1, Tenancy::default());
+        }
+        &mut self.tenancies[index]
+    }
+}
+
+// ------------------------------------------------------------------ making the report
+
+impl Checker {
+    /// One entry for each earlier operation and buffer: of the kinds that fit, the first.
+    #[cold]
+    fn report_found(&mut self, op: &Op) {
+        let mut found = std::mem::take(&mut self.found);
+        let kind = |pair: &Unordered| hazard::kind_of(&pair.first, &pair.second);
+        found.sort_by_key(|pair| (pair.pair(), kind(pair)));
+        found.dedup_by_key(|pair| pair.pair());
+        for pair in found.drain(..) {
+            self.count_pair(op, &pair, kind(&pair));
+        }
+        self.found = found;
+    }
+
+    fn count_pair(&mut self, op: &Op, pair: &Unordered, kind: RaceKind) {
+        let Unordered { first, second } = pair;
+        let alike = Alike(kind, Some(second.buffer), first.site, second.site);
+        if let Some(&at) = self.known.get(&alike) {
+            self.races[at].count += 1;
+            return;
+        }
+        let chains = (
+            self.trails.chain(first.epoch),
+            self.trails.chain(second.epoch),
+        );
+        let in_stream = matches!(chains.0, Chain::Stream(_));
+        let memory = self.shadow.memory_of(second.buffer);
+        let race = Race {
+            kind,
+            severity: hazard::severity_of(first, in_stream, second, memory),
+            buffer: Some(second.buffer),
+            first: first.op,
+            second: second.op,
+            first_site: first.site,
+            second_site: second.site,
+            chains,
+            ordered_up_to: self.trails.reach(&self.clocks, chains.0, chains.1),
+            fix: self.fix(op, first, second, chains),
+            count: 1,
+        };
+        self.count(race);
+    }
+
+    fn count(&mut self, race: Race) {
+        let alike = Alike(race.kind, race.buffer, race.first_site, race.second_site);
+        let fresh = self.races.len();
+        let at = *self.known.entry(alike).or_insert(fresh);
+        if at == fresh {
+            self.races.push(race);
+        } else {
+            self.races[at].count += 1;
+        }
+    }
+
+    /// The call that orders a pair: the waiting side's, right before the second operation, except
+    /// where the caching allocator would have waited had it been told.
+    fn fix(&self, op: &Op, first: &Use, second: &Use, chains: (Chain, Chain)) -> Fix {
+        let (before, thread) = (op.id, op.thread);
+        match chains {
+            (Chain::Stream(source), Chain::Stream(stream)) => self
+                .record_stream(op, first, second, source)
+                .unwrap_or(Fix::WaitStream {
+                    stream,
+                    source,
+                    before,
+                    thread,
+                }),
+            (Chain::Stream(stream), Chain::Thread(_)) => self
+                .record_stream(op, first, second, stream)
+                .unwrap_or(Fix::SyncStream {
+                    stream,
+                    before,
+                    thread,
+                }),
+            (Chain::Thread(by), _) => Fix::Flag {
+                after: first.op,
+                by,
+                before,
+                on: thread,
+            },
+        }
+    }
+
+    /// R53: if the allocator saw the events of the free and the second operation comes from the
+    /// thread that asked it, an event for this stream would have ordered them.
+    fn record_stream(&self, op: &Op, first: &Use, second: &Use, stream: StreamId) -> Option<Fix> {
+        let tenancy = self.tenancies.get(first.buffer.0 as usize)?;
+        let (free, thread) = tenancy.freed?;
+        let told = first.buffer != second.buffer
+            && first.op < free
+            && tenancy.home != Some(stream)
+            && tenancy.seen_by == Some(op.thread);
+        told.then_some(Fix::RecordStream {
+            buffer: first.buffer,
+            stream,
+            before: free,
+            thread,
+        })
+    }
+}

@@ -1,0 +1,176 @@
+//! A value for every byte of some memory, kept as few cells as possible.
+//!
+//! Most memory is only ever touched as a whole: that is one cell, held in place. The first access
+//! to a part cuts the cells at both of its ends; [`Ranges::merge`] makes one cell of them again.
+//! The cells stand in a sorted vector while they are few, and in a tree once inserting there would
+//! cost more than walking the tree.
+
+use std::collections::BTreeMap;
+
+/// The end of all memory: `0..END` is every byte.
+pub(super) const END: u64 = u64::MAX;
+
+/// More cells than this stand in a tree.
+const FEW: usize = 64;
+
+/// Cells over the bytes `0..END`.
+#[derive(Debug, Default)]
+pub(super) struct Ranges<C> {
+    /// The only cell, unless it is split.
+    whole: C,
+    is_split: bool,
+    parts: Box<Parts<C>>,
+}
+
+/// The cells of what is split; their room is kept when they become one again.
+#[derive(Debug, Default)]
+struct Parts<C> {
+    /// By first byte, sorted; the first starts at zero, each ends where the next one starts.
+    few: Vec<(u64, C)>,
+    /// The same in a tree.
+    many: BTreeMap<u64, C>,
+}
+
+impl<C: Clone + Default> Ranges<C> {
+    /// Calls `each` for the cells that make up `start..end`, after cutting those that reach
+    /// beyond it.
+    #[inline]
+    pub fn visit(&mut self, start: u64, end: u64, mut each: impl FnMut(&mut C)) {
+        let whole = start == 0 && end == END;
+        if !self.is_split && whole {
+            each(&mut self.whole);
+            return;
+        }
+        if !self.is_split {
+            self.is_split = true;
+            self.parts.few.push((0, std::mem::take(&mut self.whole)));
+        }
+        self.parts.visit(start, end, each);
+    }
+
+    /// Makes the cells of `start..end` one, with the value of the first. Both ends were cut by
+    /// [`Ranges::visit`].
+    #[inline]
+    pub fn merge(&mut self, start: u64, end: u64) {
+        if self.is_split
+            && let Some(last) = self.parts.merge(start, end)
+        {
+            self.whole = last;
+            self.is_split = false;
+        }
+    }
+
+    /// How many cells there are.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        (self.parts.few.len() + self.parts.many.len()).max(1)
+    }
+}
+
+impl<C: Clone> Parts<C> {
+    fn visit(&mut self, start: u64, end: u64, mut each: impl FnMut(&mut C)) {
+        self.cut(start);
+        self.cut(end);
+        if self.many.is_empty() {
+            let from = self.few.partition_point(|(at, _)| *at < start);
+            let parts = self.few[from..].iter_mut();
+            parts
+                .take_while(|(at, _)| *at < end)
+                .for_each(|(_, cell)| each(cell));
+        } else {
+            let parts = self.many.range_mut(start..end);
+            parts.for_each(|(_, cell)| each(cell));
+        }
+    }
+
+    /// Makes a cell start at `at`.
+    fn cut(&mut self, at: u64) {
+        if at == 0 || at == END {
+            return;
+        }
+        if self.few.len() == FEW {
+            self.many.extend(self.few.drain(..));
+        }
+        if self.many.is_empty() {
+            let next = self.few.partition_point(|(start, _)| *start < at);
+            if self.few.get(next).is_none_or(|(start, _)| *start != at) {
+                let upper = self.few[next - 1].1.clone();
+                self.few.insert(next, (at, upper));
+            }
+        } else if let Some((&start, cell)) = self.many.range(..=at).next_back()
+            && start != at
+        {
+            let upper = cell.clone();
+            self.many.insert(at, upper);
+        }
+    }
+
+    /// Makes one cell of some, and gives it away if it is the only one left.
+    fn merge(&mut self, start: u64, end: u64) -> Option<C> {
+        if self.many.is_empty() {
+            let from = self.few.partition_point(|(at, _)| *at <= start);
+            let to = self.few.partition_point(|(at, _)| *at < end);
+            self.few.drain(from..to.max(from));
+            let only = self.few.pop_if(|(start, _)| *start == 0);
+            return only.map(|(_, cell)| cell);
+        }
+        // Every cell that goes was once inserted, so this costs no more than the cuts did.
+        while let Some((&at, _)) = self.many.range(start + 1..end).next() {
+            self.many.remove(&at);
+        }
+        let only = self.many.last_entry().filter(|last| *last.key() == 0);
+        only.map(|last| last.remove())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Writes ranges into cells and into plain bytes; both have to hold the same afterwards.
+    fn check(writes: impl Iterator<Item = (u64, u64)>, bytes: usize) -> Ranges<u32> {
+        let mut ranges = Ranges::<u32>::default();
+        let mut plain = vec![0; bytes];
+        for (value, (start, end)) in (1..).zip(writes) {
+            let (first, last) = (start as usize, end as usize);
+            plain[first..last].fill(value);
+            let end = if last == bytes { END } else { end };
+            ranges.visit(start, end, |cell| *cell = value);
+            ranges.merge(start, end);
+        }
+        for (at, &value) in plain.iter().enumerate() {
+            let (mut seen, at) = (Vec::new(), at as u64);
+            ranges.visit(at, at + 1, |cell| seen.push(*cell));
+            assert_eq!(seen, [value], "byte {at}");
+        }
+        ranges
+    }
+
+    #[test]
+    fn few_and_many_parts_hold_what_was_written() {
+        let mut state = 7_u64;
+        let mut draw = move |below: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
+            (state >> 33) % below
+        };
+        for bytes in [8, 64, 400] {
+            let writes = (0..600).map(|_| {
+                let start = draw(bytes);
+                (start, start + 1 + draw((bytes - start).min(9)))
+            });
+            check(writes.collect::<Vec<_>>().into_iter(), bytes as usize);
+        }
+    }
+
+    #[test]
+    fn a_whole_write_leaves_one_cell() {
+        for parts in [3, 300] {
+            let tiles = (0..parts).map(|at| (at, at + 1));
+            let mut ranges = check(tiles, parts as usize);
+            assert!(ranges.len() >= parts as usize);
+            ranges.visit(0, END, |cell| *cell = 1);
+            ranges.merge(0, END);
+            assert_eq!(ranges.len(), 1);
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! What a check found, as data and as text.
+
+use std::fmt;
+
+use super::hazard::{RaceKind, Severity};
+use super::lint::Lint;
+use crate::op::{BufferId, DeviceId, EventId, OpId, SiteId, StreamId, StreamKind, ThreadId};
+use crate::order::{Chain, Misuse, Order};
+
+/// Everything found, in the order of the operations.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Report {
+    /// By second operation, then by first.
+    pub races: Vec<Race>,
+    /// By operation.
+    pub lints: Vec<Lint>,
+    /// The call at which checking stopped.
+    pub error: Option<Refused>,
+}
+
+/// The answer in one word.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Verdict {
+    /// Everything that has to be ordered is.
+    Clean,
+    /// Something is not, if only by a warning.
+    Race,
+    /// A call fails.
+    Error,
+}
+
+impl Verdict {
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verdict::Clean => "clean",
+            Verdict::Race => "race",
+            Verdict::Error => "error",
+        }
+    }
+}
+
+/// A call that CUDA refuses. What comes after it was not checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refused {
+    /// The call.
+    pub op: OpId,
+    /// Why.
+    pub misuse: Misuse,
+}
+
+/// Two operations that touch the same bytes and that nothing orders.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Race {
+    /// What they do to each other.
+    pub kind: RaceKind,
+    /// How sure CUDA makes it.
+    pub severity: Severity,
+    /// The memory, as the second operation names it; none for [`RaceKind::Timing`].
+    pub buffer: Option<BufferId>,
+    /// The operation called earlier.
+    pub first: OpId,
+    /// The operation called later.
+    pub second: OpId,
+    /// Where the earlier one was called.
+    pub first_site: SiteId,
+    /// Where the later one was called.
+    pub second_site: SiteId,
+    /// Where the two ran.
+    pub chains: (Chain, Chain),
+    /// How much of the first chain the second one stands behind.
+    pub ordered_up_to: Reach,
+    /// What orders the two.
+    pub fix: Fix,
+    /// How many pairs alike in kind, buffer and both call sites there were; this is the first.
+    pub count: u64,
+}
+
+/// How much of one chain is known to come before a point on another.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Reach {
+    /// None of it.
+    Nothing,
+    /// All up to this operation.
+    UpTo(OpId),
+    /// Something, too long ago to be named.
+    LongAgo,
+}
+
+/// A call that would order a pair, and where it has to stand.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Fix {
+    /// One stream has to wait for another.
+    WaitStream {
+        /// The stream that waits.
+        stream: StreamId,
+        /// The stream that it waits for.
+        source: StreamId,
+        /// The operation in front of which the call belongs.
+        before: OpId,
+        /// The calling thread.
+        thread: ThreadId,
+    },
+    /// The host has to wait for a stream.
+    SyncStream {
+        /// The stream.
+        stream: StreamId,
+        /// The operation in front of which the call belongs.
+        before: OpId,
+        /// The calling thread.
+        thread: ThreadId,
+    },
+    /// The host has to wait for an event.
+    SyncEvent {
+        /// The event.
+        event: EventId,
+        /// The operation in front of which the call belongs.
+        before: OpId,
+        /// The calling thread.
+        thread: ThreadId,
+    },
+    /// The caching allocator has to hear of a stream that uses the buffer.
+    RecordStream {
+        /// The buffer whose bytes were handed on too early.
+        buffer: BufferId,
+        /// The stream that uses it.
+        stream: StreamId,
+        /// The free in front of which the call belongs.
+        before: OpId,
+        /// The calling thread.
+        thread: ThreadId,
+    },
+    /// One thread has to tell another.
+    Flag {
+        /// The operation behind which a flag has to be raised.
+        after: OpId,
+        /// The thread that raises it.
+        by: ThreadId,
+        /// The operation in front of which it has to be waited for.
+        before: OpId,
+        /// The thread that waits.
+        on: ThreadId,
+    },
+}
+
+impl Report {
+    /// The answer in one word. A report of warnings only is still a race.
+    pub fn verdict(&self) -> Verdict {
+        if self.error.is_some() {
+            Verdict::Error
+        } else if self.races.is_empty() {
+            Verdict::Clean
+        } else {
+            Verdict::Race
+        }
+    }
+
+    /// The whole report for people: a paragraph for each race, a line for the rest.
+    pub fn text(&self, names: &Names) -> String {
+        let mut text = String::new();
+        for race in &self.races {
+            text += &race.text(names);
+        }
+        for Lint { op, code } in &self.lints {
+            text += &format!("{} at {op}\n", code.code());
+        }
+        if let Some(refused) = &self.error {
+            text += &format!("{refused}\n");
+        }
+        text
+    }
+}
+
+impl Race {
+    /// A paragraph for people.
+    pub fn text(&self, names: &Names) -> String {
+        let kind = self.kind.code();
+        let buffer = match self.buffer {
+            Some(buffer) => format!(" {}", names.buffer(buffer)),
+            None => String::new(),
+        };
+        let warn = match self.severity {
+            Severity::Warn => " (CUDA leaves it open)",
+            Severity::Error => "",
+        };
+        let (first, second) = (names.chain(self.chains.0), names.chain(self.chains.1));
+        let reach = match self.ordered_up_to {
+            Reach::Nothing => format!("{second} is behind nothing on {first}"),
+            Reach::UpTo(op) => format!("{second} is behind {first} up to {op}"),
+            Reach::LongAgo => format!("{second} was behind {first} long ago"),
+        };
+        let count = match self.count {
+            1 => String::new(),
+            n => format!("; {n} times"),
+        };
+        format!(
+            "{kind}{buffer}: {} on {first}, {} on {second}{warn}\n  {reach}{count}\n  fix: {}\n",
+            self.first,
+            self.second,
+            self.fix.text(names)
+        )
+    }
+}
+
+impl Fix {
+    /// One line in the words of the program format.
+    pub fn text(&self, names: &Names) -> String {
+        match *self {
+            Fix::WaitStream {
+                stream,
+                source,
+                before,
+                thread,
+            } => {
+                let (stream, source) = (names.stream(stream), names.stream(source));
+                let by = names.by(thread);
+                format!(
+                    "wait_stream s={stream} src={source}{by} before {}",
+                    before.0
+                )
+            }
+            Fix::SyncStream {
+                stream,
+                before,
+                thread,
+            } => {
+                let (stream, by) = (names.stream(stream), names.by(thread));
+                format!("sync_stream st={stream}{by} before {}", before.0)
+            }
+            Fix::SyncEvent {
+                event,
+                before,
+                thread,
+            } => {
+                let (event, by) = (names.event(event), names.by(thread));
+                format!("sync_event ev={event}{by} before {}", before.0)
+            }
+            Fix::RecordStream {
+                buffer,
+                stream,
+                before,
+                thread,
+            } => {
+                let (buffer, stream) = (names.buffer(buffer), names.stream(stream));
+                let by = names.by(thread);
+                format!(
+                    "record_stream buf={buffer} st={stream}{by} before {}",
+                    before.0
+                )
+            }
+            Fix::Flag {
+                after,
+                by,
+                before,
+                on,
+            } => {
+                let (by, on) = (names.by(by), names.by(on));
+                let (after, before) = (after.0, before.0);
+                format!(
+                    "set_flag flag=done{by} after {after}, wait_flag flag=done{on} before {before}"
+                )
+            }
+        }
+    }
+}
+
+/// What the ids are called in a report, by id. An id without a name is shown by its number.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[expect(missing_docs, reason = "each is what it says")]
+pub struct Names {
+    pub streams: Vec<String>,
+    pub threads: Vec<String>,
+    pub buffers: Vec<String>,
+    pub events: Vec<String>,
+}
+
+impl Names {
+    /// Names for the streams that programs rarely name: the legacy streams.
+    pub fn of_legacy_streams(order: &Order) -> Names {
+        let name = |(id, kind, device)| match (kind, device) {
+            (StreamKind::Legacy, DeviceId(0)) => "legacy".to_owned(),
+            (StreamKind::Legacy, DeviceId(n)) => format!("legacy@{n}"),
+            _ => numbered("stream", id),
+        };
+        let streams = order.streams().map(|(id, kind, at)| name((id.0, kind, at)));
+        Names {
+            streams: streams.collect(),
+            ..Names::default()
+        }
+    }
+
+    /// The name of a stream.
+    pub fn stream(&self, id: StreamId) -> String {
+        look_up(&self.streams, "stream", id.0)
+    }
+
+    /// The name of a host thread.
+    pub fn thread(&self, id: ThreadId) -> String {
+        look_up(&self.threads, "t", id.0)
+    }
+
+    /// The name of a buffer.
+    pub fn buffer(&self, id: BufferId) -> String {
+        look_up(&self.buffers, "buffer", id.0)
+    }
+
+    /// The name of an event.
+    pub fn event(&self, id: EventId) -> String {
+        look_up(&self.events, "event", id.0)
+    }
+
+    /// The name of a stream or thread.
+    pub fn chain(&self, chain: Chain) -> String {
+        match chain {
+            Chain::Thread(thread) => self.thread(thread),
+            Chain::Stream(stream) => self.stream(stream),
+        }
+    }
+
+    /// The field for the calling thread, which the format leaves out for `t0`.
+    fn by(&self, thread: ThreadId) -> String {
+        match self.thread(thread).as_str() {
+            "t0" => String::new(),
+            name => format!(" t={name}"),
+        }
+    }
+}
+
+fn look_up(names: &[String], what: &str, id: u32) -> String {
+    let known = names.get(id as usize).cloned();
+    known.unwrap_or_else(|| numbered(what, id))
+}
+
+fn numbered(what: &str, id: u32) -> String {
+    format!("{what}{id}")
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} fails: {}", self.op, self.misuse)
+    }
+}
+
+impl std::error::Error for Refused {}

@@ -1,0 +1,252 @@
+//! What happened last to every byte.
+//!
+//! State is kept by physical byte, not by buffer: it survives a free and meets the next tenant of
+//! the bytes (R52 to R56). For each range it is the last write and, since that write, the last read
+//! of every chain: bounded by the ranges and chains there are, however long the program runs.
+//!
+//! # Why this is enough, and why it never accuses an ordered pair
+//! Each remembered access carries its own epoch and is compared by itself with the clock of the
+//! new one, so a pair is reported exactly if the clocks do not order it; nothing is concluded from
+//! an earlier verdict. FastTrack (Flanagan and Freund, PLDI 2009) remembers less: it forgets reads
+//! that a later read is ordered behind, and of several racing writes keeps one, which is right
+//! only up to the first race. Here "last" means last in the order of the calls, raced or not. So
+//! of two accesses every pair is compared between which no write to the bytes was called and, if
+//! the first reads, no further read of its chain. Whatever lies further apart is either ordered or
+//! there is a pair like that at fault between them. (An operation that touches the same bytes by
+//! the names of two tenants is remembered by one of them: its pairs are found, their kind may be
+//! that of the other.)
+
+use super::hazard::Use;
+use super::ranges::{END, Ranges};
+use super::reads::Reads;
+use super::{BufferDecl, Place};
+use crate::op::{Access, BufferId, Memory, Mode, OpId};
+use crate::order::{Clocks, Performs};
+
+/// The last accesses to all memory.
+#[derive(Debug, Default)]
+pub(super) struct Shadow {
+    buffers: Vec<Placed>,
+    roots: Vec<Root>,
+}
+
+/// Where a buffer lies: at `offset` of the bytes of a root.
+#[derive(Debug)]
+struct Placed {
+    root: u32,
+    memory: Memory,
+    offset: u64,
+}
+
+/// Bytes that no other root shares. Two lines of the cache, as long as it is one cell.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Root {
+    bytes: u64,
+    cells: Ranges<Cell>,
+}
+
+/// The last accesses to some bytes.
+#[derive(Clone, Debug, Default)]
+struct Cell {
+    write: Option<Use>,
+    /// The last of every chain; called after the write.
+    reads: Reads,
+}
+
+/// An earlier access that the clocks do not order before the present one.
+#[derive(Debug)]
+pub(super) struct Unordered {
+    pub first: Use,
+    pub second: Use,
+}
+
+impl Shadow {
+    pub fn add(&mut self, decl: BufferDecl) -> BufferId {
+        let (root, offset) = match decl.place {
+            Place::Fresh => {
+                self.roots.push(Root {
+                    bytes: 0,
+                    cells: Ranges::default(),
+                });
+                (self.roots.len() as u32 - 1, 0)
+            }
+            Place::Within { buffer, start } => {
+                let outer = &self.buffers[buffer.0 as usize];
+                (outer.root, outer.offset.saturating_add(start))
+            }
+        };
+        let bytes = &mut self.roots[root as usize].bytes;
+        *bytes = (*bytes).max(offset.saturating_add(decl.bytes));
+        self.buffers.push(Placed {
+            root,
+            memory: decl.memory,
+            offset,
+        });
+        BufferId(self.buffers.len() as u32 - 1)
+    }
+
+    pub fn memory_of(&self, buffer: BufferId) -> Memory {
+        self.buffers[buffer.0 as usize].memory
+    }
+
+    /// Compares the accesses of a step with what came before, and remembers them. `now` is the
+    /// step, without the buffer and mode of a single access.
+    #[inline]
+    pub fn perform(
+        &mut self,
+        accesses: &[Access],
+        performs: Performs,
+        now: Use,
+        clocks: &Clocks,
+        found: &mut Vec<Unordered>,
+    ) {
+        if self.may_overlap(accesses) {
+            self.perform_overlapping(accesses, performs, now, clocks, found);
+            return;
+        }
+        for access in accesses {
+            if !performs.includes(access) || access.start >= access.end {
+                continue;
+            }
+            let now = of(access, now);
+            let (root, start, end) = self.locate(access);
+            let cells = &mut self.roots[root].cells;
+            match access.mode {
+                Mode::Read => cells.visit(start, end, |cell| {
+                    cell.check(&now, clocks, found);
+                    cell.reads.set(&now);
+                }),
+                Mode::Write => {
+                    cells.visit(start, end, |cell| {
+                        cell.check(&now, clocks, found);
+                        cell.reads.clear();
+                        cell.write = Some(now);
+                    });
+                    cells.merge(start, end);
+                }
+            }
+        }
+    }
+
+    /// As [`Shadow::perform`], for accesses that may meet on some bytes: all of them are compared
+    /// before any is remembered, and a read is remembered before a write, so that none hides what
+    /// another has to be compared with.
+    #[cold]
+    fn perform_overlapping(
+        &mut self,
+        accesses: &[Access],
+        performs: Performs,
+        now: Use,
+        clocks: &Clocks,
+        found: &mut Vec<Unordered>,
+    ) {
+        let touches = |access: &&Access| performs.includes(access) && access.start < access.end;
+        let some = accesses.iter().filter(touches);
+        for access in some.clone() {
+            let now = of(access, now);
+            let (root, start, end) = self.locate(access);
+            let cells = &mut self.roots[root].cells;
+            cells.visit(start, end, |cell| cell.check(&now, clocks, found));
+        }
+        for access in some.clone().filter(|access| access.mode == Mode::Read) {
+            let now = of(access, now);
+            let (root, start, end) = self.locate(access);
+            let cells = &mut self.roots[root].cells;
+            cells.visit(start, end, |cell| cell.reads.set(&now));
+        }
+        for access in some.filter(|access| access.mode == Mode::Write) {
+            let now = of(access, now);
+            let (root, start, end) = self.locate(access);
+            self.roots[root].write_beside_own_reads(start, end, &now);
+        }
+    }
+
+    /// The root and the bytes there; all bytes of a root reach to [`END`].
+    #[inline]
+    fn locate(&self, access: &Access) -> (usize, u64, u64) {
+        let Placed { root, offset, .. } = self.buffers[access.buffer.0 as usize];
+        let start = offset.saturating_add(access.start);
+        let end = offset.saturating_add(access.end);
+        let whole = end >= self.roots[root as usize].bytes;
+        (root as usize, start, if whole { END } else { end })
+    }
+
+    /// Whether some of the accesses may be to the same bytes. Many are not worth comparing.
+    #[inline]
+    fn may_overlap(&self, accesses: &[Access]) -> bool {
+        let root = |access: &Access| self.buffers[access.buffer.0 as usize].root;
+        match accesses {
+            [] | [_] => false,
+            [a, b] => root(a) == root(b),
+            [a, b, c] => {
+                let (a, b, c) = (root(a), root(b), root(c));
+                a == b || b == c || a == c
+            }
+            _ => true,
+        }
+    }
+}
+
+impl Cell {
+    #[inline]
+    fn check(&self, now: &Use, clocks: &Clocks, found: &mut Vec<Unordered>) {
+        let chain = now.epoch.chain;
+        let mut compare = |first: &Use| {
+            if !clocks.ordered_at(first.epoch, chain) && first.op != now.op {
+                note(first, now, found);
+            }
+        };
+        if let Some(write) = &self.write {
+            compare(write);
+        }
+        if now.writes {
+            self.reads.for_each(compare);
+        }
+    }
+}
+
+impl Root {
+    /// Remembers a write of an operation that may read the same bytes: it then stands for both.
+    fn write_beside_own_reads(&mut self, start: u64, end: u64, now: &Use) {
+        let mut like = None;
+        let mut alike = true;
+        self.cells.visit(start, end, |cell| {
+            let mut write = *now;
+            let reads_too = |own: &Use| own.reads && own.op == now.op && own.buffer == now.buffer;
+            cell.reads.for_each(|read| write.reads |= reads_too(read));
+            write.reads |= cell.write.as_ref().is_some_and(reads_too);
+            cell.reads.clear();
+            cell.write = Some(write);
+            alike &= *like.get_or_insert(write.reads) == write.reads;
+        });
+        if alike {
+            self.cells.merge(start, end);
+        }
+    }
+}
+
+#[inline]
+fn of(access: &Access, now: Use) -> Use {
+    Use {
+        buffer: access.buffer,
+        reads: access.mode == Mode::Read,
+        writes: access.mode == Mode::Write,
+        ..now
+    }
+}
+
+#[cold]
+fn note(first: &Use, second: &Use, found: &mut Vec<Unordered>) {
+    found.push(Unordered {
+        first: *first,
+        second: *second,
+    });
+}
+
+impl Unordered {
+    /// The pair that it belongs to in a report.
+    pub fn pair(&self) -> (OpId, BufferId) {
+        (self.first.op, self.second.buffer)
+    }
+}
