@@ -28,6 +28,7 @@
 //! # Ok::<(), sidestream_program::Error>(())
 //! ```
 
+mod check;
 mod error;
 mod expect;
 mod limits;
@@ -41,6 +42,7 @@ mod words;
 mod write;
 mod yaml;
 
+pub use check::{Checked, bad_json, check, checked_json};
 pub use error::{BadProgram, Error};
 pub use expect::{ErrorCode, Expect, Expected, HazardKind, LintCode, MustPair, Severity};
 pub use limits::Limits;

@@ -298,7 +298,15 @@ impl<'a> Lowering<'a> {
                     let (start, _) = self.program.range(over);
                     (self.buffer(over.buffer), start)
                 });
-                let fresh = self.new_tenancy(buffer, earlier);
+                let size = self.program.buffers[buffer.0 as usize].size_bytes;
+                let whole_self = over.is_some_and(|over| {
+                    over.buffer == buffer && self.program.range(over) == (0, size)
+                });
+                // A name that gets its own bytes again is the same buffer to a checker.
+                let fresh = match earlier {
+                    Some((same, _)) if whole_self => same,
+                    _ => self.new_tenancy(buffer, earlier),
+                };
                 self.stream_ordered[buffer.0 as usize] = false;
                 Kind::Alloc {
                     buffer: fresh,
