@@ -14,7 +14,7 @@
 //! use sidestream::engine::{Call, Engine, Profile, Task, Work};
 //! let mut engine = Engine::new(vec![Profile::h200()]);
 //! let (host, stream) = (engine.add_thread(), engine.add_stream(0, 0));
-//! let call = engine.push(Task::new(host, Work::Call(Call::CopyAsync)));
+//! let call = engine.push(Task::new(host, Work::Call(Call::UploadAsync { bytes: 4 << 20 })));
 //! let copy = engine.push(Task::new(stream, Work::Upload { bytes: 4 << 20 }).after(&[call]));
 //! let sync = engine.push(Task::new(host, Work::Call(Call::Sync)).after(&[copy]));
 //! let end_ns = engine.run_until(sync).unwrap();
@@ -50,7 +50,7 @@ pub use path::{Cause, Link};
 pub use profile::{Profile, ProfileError};
 pub use work::{Call, Engines, Grid, KernelCost, Work};
 
-use copies::{Bus, Flow};
+use copies::{Bus, Flow, Request};
 use cost::Shape;
 use kernels::Kernels;
 use std::cmp::Reverse;
@@ -438,6 +438,7 @@ impl Engine {
                 panic!("lane {lane} is a stream: {work:?} belongs on the lane of a host thread")
             }
             Work::Marker => return (Job::Marker, Side::Host),
+            Work::Upload { bytes } if device.profile.is_inline(*bytes) => (0, Engines::Inline),
             Work::Upload { .. } => (0, Engines::Upload),
             Work::Download { .. } => (1, Engines::Download),
             Work::Kernel(_) => (2, Engines::Compute),

@@ -133,14 +133,11 @@ impl Engine {
             Source::Bus(device) => {
                 let next = self.devices[device].bus.finish(time_ns, task);
                 self.end(task);
-                if let Some(next) = next
-                    && let Job::Copy { flow } = self.slots[next as usize].job
-                {
-                    self.slots[next as usize].cause = Cause::Resource(TaskId(task));
-                    self.devices[device]
-                        .bus
-                        .start(time_ns, next, &self.flows[flow as usize]);
-                    self.start(next);
+                if let Some(next) = next {
+                    self.slots[next.task as usize].cause = Cause::Resource(TaskId(task));
+                    let flow = &self.flows[next.flow as usize];
+                    self.devices[device].bus.start(time_ns, next, flow);
+                    self.start(next.task);
                 }
             }
             Source::Kernels(device) => {
@@ -225,10 +222,15 @@ impl Engine {
                 self.future.push(Reverse((self.now_ns + ns, task)));
             }
             Job::Copy { flow } => {
-                if self.devices[device]
-                    .bus
-                    .arrive(self.now_ns, task, &self.flows[flow as usize])
-                {
+                let released_by = slot.cause.task().map(|t| self.slots[t.0 as usize].side);
+                let request = Request {
+                    task,
+                    stream: slot.lane,
+                    flow,
+                    waited: matches!(released_by, Some(Side::Device(_))),
+                };
+                let flow = &self.flows[flow as usize];
+                if self.devices[device].bus.arrive(self.now_ns, request, flow) {
                     self.start(task);
                 }
             }
@@ -342,6 +344,7 @@ impl Engine {
             return whole(hop);
         }
         hop += match (done.side, waiting.side) {
+            (Side::Host, Side::Device(Engines::Compute)) => profile.submit_kernel_ns,
             (Side::Host, _) => profile.submit_ns,
             (Side::Device(Engines::Compute), Side::Device(Engines::Compute)) => {
                 let gap = if done.in_graph && waiting.in_graph {
