@@ -2,7 +2,7 @@
 
 use super::profile::Profile;
 use super::work::{Engines, Work};
-use super::{NONE, whole};
+use super::{NONE, later, whole};
 use std::collections::VecDeque;
 
 /// What one task takes of its engine.
@@ -200,10 +200,9 @@ impl Bus {
         let (setup, data) = self.speeds(index);
         let place = &mut self.places[index];
         if place.task != NONE {
-            place.end_ns = self.updated_ns
-                + whole(
-                    place.left.setup_ns / setup + place.left.data_ns / data + place.left.fixed_ns,
-                );
+            let left = place.left;
+            let left_ns = left.setup_ns / setup + left.data_ns / data + left.fixed_ns;
+            place.end_ns = later(self.updated_ns, whole(left_ns));
         }
     }
 

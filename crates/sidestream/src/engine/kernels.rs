@@ -1,8 +1,8 @@
 //! The multiprocessors of one device: running kernels share the thread slots, the more urgent first, then the older.
 
-use super::NONE;
 use super::cost::Shape;
 use super::profile::Profile;
+use super::{NONE, later};
 
 #[derive(Clone, Copy, Debug)]
 struct Running {
@@ -106,7 +106,7 @@ impl Kernels {
             free -= r.slots;
             r.rate = r.shape.rate(r.slots, issue, bandwidth);
             // Rounded up: at its end nothing is left.
-            let end_ns = self.updated_ns + (r.left / r.rate).ceil() as u64;
+            let end_ns = later(self.updated_ns, (r.left / r.rate).ceil() as u64);
             self.next = self.next.min((end_ns, r.task));
             issue += r.slots * r.shape.issue;
             bandwidth += r.slots * r.shape.bandwidth;

@@ -371,7 +371,7 @@ impl Engine {
             first_edge: NONE,
             pending: 0,
             cause: Cause::Pushed,
-            ready_ns: self.now_ns,
+            ready_ns: 0,
             start_ns: 0,
             end_ns: 0,
             side,
@@ -520,8 +520,13 @@ impl Engine {
     }
 }
 
-/// Times are whole nanoseconds, rounded to the nearest.
+/// Times are whole nanoseconds, rounded to the nearest. No single duration is taken for longer than eleven days, so that
+/// absurd input cannot overflow the time.
 fn whole(ns: f64) -> u64 {
-    // A float of any size becomes the nearest u64; profiles and costs are never negative.
-    ns.round() as u64
+    ns.clamp(0.0, 1e15).round() as u64
+}
+
+/// A time after another; the very last one stands for "never".
+fn later(time_ns: u64, by_ns: u64) -> u64 {
+    time_ns.saturating_add(by_ns).min(u64::MAX - 1)
 }

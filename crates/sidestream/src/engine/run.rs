@@ -81,7 +81,11 @@ impl Engine {
         self.events.clear();
         match self.slots.iter().position(|s| s.state != State::Done) {
             Some(first) => Err(self.stuck(TaskId(first as u32))),
-            None => Ok(self.now_ns),
+            // Nothing but an empty engine has no last end.
+            None => Ok(self
+                .slots
+                .get(self.last_finished as usize)
+                .map_or(0, |s| s.end_ns)),
         }
     }
 
@@ -148,7 +152,7 @@ impl Engine {
                 });
                 match whole(tail_ns) {
                     0 => self.end(task),
-                    tail_ns => self.future.push(Reverse((time_ns + tail_ns, task))),
+                    tail_ns => self.future.push(Reverse((later(time_ns, tail_ns), task))),
                 }
             }
         }
@@ -190,7 +194,7 @@ impl Engine {
             self.devices[device as usize].pending_waits -= 1;
         }
         if let Delay::ExtraNs(ns) = slot.delay {
-            slot.ready_ns += ns;
+            slot.ready_ns = later(slot.ready_ns, ns);
         }
         if slot.ready_ns > self.now_ns {
             self.future.push(Reverse((slot.ready_ns, task)))
@@ -219,7 +223,7 @@ impl Engine {
             }
             Job::Host { ns } => {
                 self.start(task);
-                self.future.push(Reverse((self.now_ns + ns, task)));
+                self.future.push(Reverse((later(self.now_ns, ns), task)));
             }
             Job::Copy { flow } => {
                 let released_by = slot.cause.task().map(|t| self.slots[t.0 as usize].side);
@@ -297,7 +301,7 @@ impl Engine {
     /// `before` is done: `task` is ready a hop later at the earliest.
     pub(super) fn note(&mut self, task: u32, before: u32, edge: bool) {
         let (done, waiting) = (&self.slots[before as usize], &self.slots[task as usize]);
-        let ready_ns = done.end_ns + self.hop_ns(done, waiting, edge);
+        let ready_ns = later(done.end_ns, self.hop_ns(done, waiting, edge));
         let (side, marker) = (done.side, matches!(waiting.job, Job::Marker));
         let slot = &mut self.slots[task as usize];
         if ready_ns >= slot.ready_ns {

@@ -43,19 +43,38 @@ impl Program {
         let host = engine.add_thread();
         let streams: Vec<LaneId> = (0..streams).map(|_| engine.add_stream(0, 0)).collect();
         let last = vec![None; streams.len()];
-        Self { engine, host, streams, last }
+        Self {
+            engine,
+            host,
+            streams,
+            last,
+        }
     }
 
-    pub fn call(&mut self, stream: usize, call: Call, work: Work, also_after: Option<TaskId>) -> TaskId {
+    pub fn call(
+        &mut self,
+        stream: usize,
+        call: Call,
+        work: Work,
+        also_after: Option<TaskId>,
+    ) -> TaskId {
         let call = self.engine.push(Task::new(self.host, Work::Call(call)));
         let after = [call, also_after.unwrap_or(call)];
-        let task = self.engine.push(Task::new(self.streams[stream], work).after(&after[..1 + usize::from(also_after.is_some())]));
+        let task = self.engine.push(
+            Task::new(self.streams[stream], work)
+                .after(&after[..1 + usize::from(also_after.is_some())]),
+        );
         self.last[stream] = Some(task);
         task
     }
 
     pub fn upload(&mut self, stream: usize, bytes: u64) {
-        self.call(stream, Call::UploadAsync { bytes }, Work::Upload { bytes }, None);
+        self.call(
+            stream,
+            Call::UploadAsync { bytes },
+            Work::Upload { bytes },
+            None,
+        );
     }
 
     pub fn download(&mut self, stream: usize, bytes: u64) {
@@ -77,7 +96,9 @@ impl Program {
     /// A device synchronise; returns its end.
     pub fn synchronize(&mut self) -> u64 {
         let after: Vec<TaskId> = self.last.iter().copied().flatten().collect();
-        let sync = self.engine.push(Task::new(self.host, Work::Call(Call::Sync)).after(&after));
+        let sync = self
+            .engine
+            .push(Task::new(self.host, Work::Call(Call::Sync)).after(&after));
         self.engine.run_until(sync).expect("nothing is held")
     }
 }
