@@ -359,6 +359,24 @@ fn gaps_between_empty_kernels() {
     }
 }
 
+/// A host function starts 9 to 14 µs after its call; between two kernels it makes a gap of 16 to 22 µs.
+#[test]
+fn hops_to_host_functions() {
+    let mut e = engine();
+    let (host, a) = (e.add_thread(), e.add_stream(0, 0));
+    let call = e.push(Task::new(host, Work::Call(Call::HostFunc)));
+    let lone = e.push(Task::new(a, Work::HostFunc { ns: 0 }).after(&[call]));
+    let before = e.push(Task::new(a, kernel(1000, 1.0)));
+    e.push(Task::new(a, Work::HostFunc { ns: 0 }));
+    let behind = e.push(Task::new(a, kernel(1000, 1.0)));
+    e.finish().expect("nothing is held");
+    let span = |t| e.scheduled(t).expect("finished");
+    let start = span(lone).start_ns;
+    assert!((9_000..=14_000).contains(&start), "{start}");
+    let gap = span(behind).start_ns - span(before).end_ns;
+    assert!((16_000..=22_000).contains(&gap), "{gap}");
+}
+
 /// The round trip of a launch and a synchronise was measured at 8.0 to 10.2 µs.
 #[test]
 fn launch_and_synchronise() {

@@ -23,15 +23,25 @@
 //!
 //! # The model, and what each part was seen to explain
 //! - **Copies.** One engine for each direction, served first come first served; a copy holds its engine for a set-up and
-//!   for its bytes. While the other direction is busy both go slower, the set-up more than the data.
+//!   for its bytes. While the other direction is busy both go slower, the set-up more than the data. An engine that
+//!   passes from one stream to another whose copy had to wait in its queue takes a little longer: a stream per slot is up
+//!   to 2 % behind a stream per stage where copies bind. Small uploads travel in the command stream; their bytes cost
+//!   host time instead.
 //! - **Kernels** share the thread slots of the device: the more urgent stream first, then the older kernel, and the next
-//!   one is given what is left. Equal sharing would be wrong by a quarter. A resident warp takes a dependent step in a
-//!   fixed time (a small grid is bound by its chain) until the schedulers have no issue slot left (a full one is bound by
-//!   issue); between the two the slow-down is soft, `(1 + d⁴)^¼` with `d` the demand on issue, and the same for memory.
+//!   one is given what is left. Equal sharing would be wrong by a quarter. A resident warp takes a dependent step, or a
+//!   trip to memory, in a fixed time (a small grid is bound by its chain) until the schedulers have no issue slot left, or
+//!   the memory no bandwidth; between the two the slow-down is soft, `(1 + d⁴)^¼` with `d` the demand. Issue and bandwidth
+//!   too go to the older kernel first: what two kernels are served together, less what the older one is served alone, is
+//!   left for the younger.
 //! - **A kernel's tail.** Blocks come in whole waves, and warps that compete for issue end raggedly. At its end a kernel
 //!   runs for a while without using its slots, which a neighbour fills. So two streams beat one on the same kernels.
-//! - **Hops.** Inside a stream every change of engine costs some microseconds, a kernel after a kernel less.
+//! - **Hops.** Inside a stream every change of engine costs some microseconds, a kernel after a kernel less; a wait that
+//!   is pending on another stream slows that.
 //! - **The host.** Every call costs time on its thread, and device work starts a little after its call.
+//!
+//! Not modelled: the front end that starts kernels is free, so that thousands of empty kernels, queued ahead on several
+//! streams, start faster than they would; clocks do not change with power; host calls cost the same in every state of
+//! the host, while measured ones vary by half between runs.
 //!
 //! Times are whole nanoseconds; all else is deterministic `f64` arithmetic with `+ - × ÷ √` only, which IEEE 754 defines
 //! to the last bit. Equal times are ordered by task number.

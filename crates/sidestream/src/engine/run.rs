@@ -348,8 +348,6 @@ impl Engine {
             return whole(hop);
         }
         hop += match (done.side, waiting.side) {
-            (Side::Host, Side::Device(Engines::Compute)) => profile.submit_kernel_ns,
-            (Side::Host, _) => profile.submit_ns,
             (Side::Device(Engines::Compute), Side::Device(Engines::Compute)) => {
                 let gap = if done.in_graph && waiting.in_graph {
                     profile.graph_gap_ns
@@ -367,6 +365,8 @@ impl Engine {
             (Side::Device(Engines::Callback), _) | (_, Side::Device(Engines::Callback)) => {
                 profile.callback_hop_ns
             }
+            (Side::Host, Side::Device(Engines::Compute)) => profile.submit_kernel_ns,
+            (Side::Host, _) => profile.submit_ns,
             _ => profile.engine_hop_ns,
         };
         whole(hop)
