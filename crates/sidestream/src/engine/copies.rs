@@ -2,7 +2,7 @@
 
 use super::profile::Profile;
 use super::work::{Engines, Work};
-use super::{NONE, whole};
+use super::{NONE, later, whole};
 use std::collections::VecDeque;
 
 /// What one task takes of its engine.
@@ -15,12 +15,13 @@ pub(super) struct Flow {
     pub fixed_ns: f64,
 }
 
-/// Places: two on the bus to the host, which slow each other down, and two apart.
+/// Places: two on the bus to the host, which slow each other down, and others apart.
 const UP: usize = 0;
 const DOWN: usize = 1;
 const INNER: usize = 2;
 const CALLBACK: usize = 3;
-pub(super) const PLACES: usize = 4;
+const INLINE: usize = 4;
+const PLACES: usize = 5;
 
 impl Flow {
     pub fn new(profile: &Profile, work: &Work, engine: Engines) -> Self {
@@ -29,6 +30,7 @@ impl Flow {
             Engines::Upload | Engines::Download => UP,
             Engines::Inner | Engines::Compute => INNER,
             Engines::Callback => CALLBACK,
+            Engines::Inline => INLINE,
         };
         let copy = |setup_ns: f64, bytes: u64, gb_s: f64| Self {
             place,
@@ -37,6 +39,9 @@ impl Flow {
             fixed_ns: 0.0,
         };
         match *work {
+            Work::Upload { bytes } if engine == Engines::Inline => {
+                copy(profile.inline_setup_ns, bytes, profile.link_gb_s)
+            }
             Work::Upload { bytes } => copy(profile.upload_setup_ns, bytes, profile.link_gb_s),
             Work::Download { bytes } => copy(profile.download_setup_ns, bytes, profile.link_gb_s),
             Work::UploadPageable { bytes } => {
@@ -75,12 +80,25 @@ impl Flow {
     }
 }
 
+/// A task that asks for a place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub task: u32,
+    pub stream: u32,
+    /// Its index in the table of flows.
+    pub flow: u32,
+    /// It became ready by work of the device, not by its call.
+    pub waited: bool,
+}
+
 #[derive(Clone, Debug)]
 struct Place {
     task: u32,
     left: Flow,
     end_ns: u64,
-    queue: VecDeque<u32>,
+    /// The stream of the last task.
+    stream: u32,
+    queue: VecDeque<Request>,
 }
 
 /// All places of one device.
@@ -89,6 +107,7 @@ pub(super) struct Bus {
     places: [Place; PLACES],
     both_ways: f64,
     both_ways_setup: f64,
+    switch_ns: f64,
     updated_ns: u64,
 }
 
@@ -103,12 +122,14 @@ impl Bus {
                 fixed_ns: 0.0,
             },
             end_ns: u64::MAX,
+            stream: NONE,
             queue: VecDeque::new(),
         };
         Self {
-            places: [place(), place(), place(), place()],
+            places: [place(), place(), place(), place(), place()],
             both_ways: profile.both_ways,
             both_ways_setup: profile.both_ways_setup,
+            switch_ns: profile.switch_ns,
             updated_ns: 0,
         }
     }
@@ -123,17 +144,21 @@ impl Bus {
     }
 
     /// Puts a task on its place when that is free, otherwise into the queue; says whether it started.
-    pub fn arrive(&mut self, now_ns: u64, task: u32, flow: &Flow) -> bool {
+    pub fn arrive(&mut self, now_ns: u64, request: Request, flow: &Flow) -> bool {
         if self.places[flow.place].task != NONE {
-            self.places[flow.place].queue.push_back(task);
+            self.places[flow.place].queue.push_back(request);
             return false;
         }
-        self.start(now_ns, task, flow);
+        let request = Request {
+            waited: false,
+            ..request
+        };
+        self.start(now_ns, request, flow);
         true
     }
 
-    /// Takes the finished task off its place; returns the place and the task that is next in the queue.
-    pub fn finish(&mut self, now_ns: u64, task: u32) -> Option<u32> {
+    /// Takes the finished task off its place; returns the one that is next in the queue.
+    pub fn finish(&mut self, now_ns: u64, task: u32) -> Option<Request> {
         let index = self.places.iter().position(|p| p.task == task)?;
         self.advance(now_ns);
         self.places[index].task = NONE;
@@ -146,11 +171,16 @@ impl Bus {
         next
     }
 
-    pub fn start(&mut self, now_ns: u64, task: u32, flow: &Flow) {
+    /// Starts a task on its free place.
+    pub fn start(&mut self, now_ns: u64, request: Request, flow: &Flow) {
         self.advance(now_ns);
         let place = &mut self.places[flow.place];
-        place.task = task;
+        place.task = request.task;
         place.left = *flow;
+        if request.waited && place.stream != NONE && place.stream != request.stream {
+            place.left.setup_ns += self.switch_ns;
+        }
+        place.stream = request.stream;
         self.predict(flow.place);
         if flow.place < 2 {
             self.predict(1 - flow.place);
@@ -170,10 +200,9 @@ impl Bus {
         let (setup, data) = self.speeds(index);
         let place = &mut self.places[index];
         if place.task != NONE {
-            place.end_ns = self.updated_ns
-                + whole(
-                    place.left.setup_ns / setup + place.left.data_ns / data + place.left.fixed_ns,
-                );
+            let left = place.left;
+            let left_ns = left.setup_ns / setup + left.data_ns / data + left.fixed_ns;
+            place.end_ns = later(self.updated_ns, whole(left_ns));
         }
     }
 

@@ -1,8 +1,8 @@
 //! The multiprocessors of one device: running kernels share the thread slots, the more urgent first, then the older.
 
-use super::NONE;
 use super::cost::Shape;
 use super::profile::Profile;
+use super::{NONE, later};
 
 #[derive(Clone, Copy, Debug)]
 struct Running {
@@ -95,31 +95,24 @@ impl Kernels {
 
     fn share(&mut self, mut started: impl FnMut(u32)) {
         let (mut free, mut issue, mut bandwidth) = (1.0, 0.0, 0.0);
+        self.next = (u64::MAX, NONE);
         for (n, r) in self.running.iter_mut().enumerate() {
             r.slots = r.shape.slots.min(free);
             if r.slots < LEAST_SLOTS || n >= self.most {
                 r.slots = 0.0;
+                r.rate = 0.0;
                 continue;
             }
             free -= r.slots;
+            r.rate = r.shape.rate(r.slots, issue, bandwidth);
+            // Rounded up: at its end nothing is left.
+            let end_ns = later(self.updated_ns, (r.left / r.rate).ceil() as u64);
+            self.next = self.next.min((end_ns, r.task));
             issue += r.slots * r.shape.issue;
             bandwidth += r.slots * r.shape.bandwidth;
             if !r.started {
                 r.started = true;
                 started(r.task);
-            }
-        }
-        self.next = (u64::MAX, NONE);
-        for r in &mut self.running {
-            r.rate = if r.slots > 0.0 {
-                r.shape.rate(r.slots, issue, bandwidth)
-            } else {
-                0.0
-            };
-            if r.rate > 0.0 {
-                // Rounded up: at its end nothing is left.
-                let end_ns = self.updated_ns + (r.left / r.rate).ceil() as u64;
-                self.next = self.next.min((end_ns, r.task));
             }
         }
     }

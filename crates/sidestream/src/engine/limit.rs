@@ -56,6 +56,10 @@ pub fn overlap_limit(
     Limit {
         copies_ns: up + (n - 1.0) * both + down,
         kernels_ns: up + n * profile.kernel_floor_ns(kernel) + down,
-        calls_ns: n * (2.0 * profile.call_ns(Call::CopyAsync) + profile.call_ns(Call::Launch)),
+        calls_ns: n
+            * (profile.call_ns(Call::UploadAsync {
+                bytes: upload_bytes,
+            }) + profile.call_ns(Call::Launch)
+                + profile.call_ns(Call::CopyAsync)),
     }
 }

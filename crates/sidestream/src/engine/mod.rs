@@ -14,7 +14,7 @@
 //! use sidestream::engine::{Call, Engine, Profile, Task, Work};
 //! let mut engine = Engine::new(vec![Profile::h200()]);
 //! let (host, stream) = (engine.add_thread(), engine.add_stream(0, 0));
-//! let call = engine.push(Task::new(host, Work::Call(Call::CopyAsync)));
+//! let call = engine.push(Task::new(host, Work::Call(Call::UploadAsync { bytes: 4 << 20 })));
 //! let copy = engine.push(Task::new(stream, Work::Upload { bytes: 4 << 20 }).after(&[call]));
 //! let sync = engine.push(Task::new(host, Work::Call(Call::Sync)).after(&[copy]));
 //! let end_ns = engine.run_until(sync).unwrap();
@@ -23,15 +23,25 @@
 //!
 //! # The model, and what each part was seen to explain
 //! - **Copies.** One engine for each direction, served first come first served; a copy holds its engine for a set-up and
-//!   for its bytes. While the other direction is busy both go slower, the set-up more than the data.
+//!   for its bytes. While the other direction is busy both go slower, the set-up more than the data. An engine that
+//!   passes from one stream to another whose copy had to wait in its queue takes a little longer: a stream per slot is up
+//!   to 2 % behind a stream per stage where copies bind. Small uploads travel in the command stream; their bytes cost
+//!   host time instead.
 //! - **Kernels** share the thread slots of the device: the more urgent stream first, then the older kernel, and the next
-//!   one is given what is left. Equal sharing would be wrong by a quarter. A resident warp takes a dependent step in a
-//!   fixed time (a small grid is bound by its chain) until the schedulers have no issue slot left (a full one is bound by
-//!   issue); between the two the slow-down is soft, `(1 + d⁴)^¼` with `d` the demand on issue, and the same for memory.
+//!   one is given what is left. Equal sharing would be wrong by a quarter. A resident warp takes a dependent step, or a
+//!   trip to memory, in a fixed time (a small grid is bound by its chain) until the schedulers have no issue slot left, or
+//!   the memory no bandwidth; between the two the slow-down is soft, `(1 + d⁴)^¼` with `d` the demand. Issue and bandwidth
+//!   too go to the older kernel first: what two kernels are served together, less what the older one is served alone, is
+//!   left for the younger.
 //! - **A kernel's tail.** Blocks come in whole waves, and warps that compete for issue end raggedly. At its end a kernel
 //!   runs for a while without using its slots, which a neighbour fills. So two streams beat one on the same kernels.
-//! - **Hops.** Inside a stream every change of engine costs some microseconds, a kernel after a kernel less.
+//! - **Hops.** Inside a stream every change of engine costs some microseconds, a kernel after a kernel less; a wait that
+//!   is pending on another stream slows that.
 //! - **The host.** Every call costs time on its thread, and device work starts a little after its call.
+//!
+//! Not modelled: the front end that starts kernels is free, so that thousands of empty kernels, queued ahead on several
+//! streams, start faster than they would; clocks do not change with power; host calls cost the same in every state of
+//! the host, while measured ones vary by half between runs.
 //!
 //! Times are whole nanoseconds; all else is deterministic `f64` arithmetic with `+ - × ÷ √` only, which IEEE 754 defines
 //! to the last bit. Equal times are ordered by task number.
@@ -50,7 +60,7 @@ pub use path::{Cause, Link};
 pub use profile::{Profile, ProfileError};
 pub use work::{Call, Engines, Grid, KernelCost, Work};
 
-use copies::{Bus, Flow};
+use copies::{Bus, Flow, Request};
 use cost::Shape;
 use kernels::Kernels;
 use std::cmp::Reverse;
@@ -371,7 +381,7 @@ impl Engine {
             first_edge: NONE,
             pending: 0,
             cause: Cause::Pushed,
-            ready_ns: self.now_ns,
+            ready_ns: 0,
             start_ns: 0,
             end_ns: 0,
             side,
@@ -438,6 +448,7 @@ impl Engine {
                 panic!("lane {lane} is a stream: {work:?} belongs on the lane of a host thread")
             }
             Work::Marker => return (Job::Marker, Side::Host),
+            Work::Upload { bytes } if device.profile.is_inline(*bytes) => (0, Engines::Inline),
             Work::Upload { .. } => (0, Engines::Upload),
             Work::Download { .. } => (1, Engines::Download),
             Work::Kernel(_) => (2, Engines::Compute),
@@ -519,8 +530,13 @@ impl Engine {
     }
 }
 
-/// Times are whole nanoseconds, rounded to the nearest.
+/// Times are whole nanoseconds, rounded to the nearest. No single duration is taken for longer than eleven days, so that
+/// absurd input cannot overflow the time.
 fn whole(ns: f64) -> u64 {
-    // A float of any size becomes the nearest u64; profiles and costs are never negative.
-    ns.round() as u64
+    ns.clamp(0.0, 1e15).round() as u64
+}
+
+/// A time after another; the very last one stands for "never".
+fn later(time_ns: u64, by_ns: u64) -> u64 {
+    time_ns.saturating_add(by_ns).min(u64::MAX - 1)
 }

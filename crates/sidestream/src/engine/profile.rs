@@ -55,8 +55,15 @@ pub struct Profile {
     pub upload_setup_ns: f64,
     /// The same for a download, ns.
     pub download_setup_ns: f64,
+    /// Added to the set-up of a copy that waited for other work of its stream, when the engine served another stream
+    /// before, ns.
+    pub switch_ns: f64,
     /// Time a copy inside the device or a memset holds its engine before data flows, ns.
     pub device_copy_setup_ns: f64,
+    /// Uploads up to this size travel inside the command stream, beside the copy engine; bytes.
+    pub inline_bytes: f64,
+    /// Time such an upload takes before data flows, ns.
+    pub inline_setup_ns: f64,
     /// Uploads from pageable memory, GB/s.
     pub pageable_upload_gb_s: f64,
     /// Downloads to pageable memory, GB/s.
@@ -65,7 +72,9 @@ pub struct Profile {
     pub stage_gb_s: f64,
     /// Link to another device of the same host, GB/s.
     pub peer_gb_s: f64,
-    /// From the end of a submitting call to the moment the device may start, ns.
+    /// From the end of the call to the start of a kernel on an idle device, ns.
+    pub submit_kernel_ns: f64,
+    /// From the end of the call to the start of anything else on an idle device, ns.
     pub submit_ns: f64,
     /// From the end of one engine's work to the start of another engine's, inside one stream, ns.
     pub engine_hop_ns: f64,
@@ -253,11 +262,15 @@ impl Reader {
             both_ways_setup: self.real("link.both_ways_setup", 0.5, 1.0)?,
             upload_setup_ns: self.real("link.upload_setup_ns", 0.0, 1e6)?,
             download_setup_ns: self.real("link.download_setup_ns", 0.0, 1e6)?,
+            switch_ns: self.real("link.switch_ns", 0.0, 1e6)?,
             device_copy_setup_ns: self.real("link.device_copy_setup_ns", 0.0, 1e6)?,
+            inline_bytes: self.whole("link.inline_bytes", 0.0, 1e9)?,
+            inline_setup_ns: self.real("link.inline_setup_ns", 0.0, 1e6)?,
             pageable_upload_gb_s: self.real("link.pageable_upload_gb_s", 0.01, 1e5)?,
             pageable_download_gb_s: self.real("link.pageable_download_gb_s", 0.01, 1e5)?,
             stage_gb_s: self.real("link.stage_gb_s", 0.01, 1e5)?,
             peer_gb_s: self.real("link.peer_gb_s", 0.01, 1e5)?,
+            submit_kernel_ns: self.real("latency.submit_kernel_ns", 0.0, 1e6)?,
             submit_ns: self.real("latency.submit_ns", 0.0, 1e6)?,
             engine_hop_ns: self.real("latency.engine_hop_ns", 0.0, 1e6)?,
             kernel_gap_ns: self.real("latency.kernel_gap_ns", 0.0, 1e6)?,

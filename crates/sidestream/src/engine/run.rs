@@ -81,7 +81,11 @@ impl Engine {
         self.events.clear();
         match self.slots.iter().position(|s| s.state != State::Done) {
             Some(first) => Err(self.stuck(TaskId(first as u32))),
-            None => Ok(self.now_ns),
+            // Nothing but an empty engine has no last end.
+            None => Ok(self
+                .slots
+                .get(self.last_finished as usize)
+                .map_or(0, |s| s.end_ns)),
         }
     }
 
@@ -133,14 +137,11 @@ impl Engine {
             Source::Bus(device) => {
                 let next = self.devices[device].bus.finish(time_ns, task);
                 self.end(task);
-                if let Some(next) = next
-                    && let Job::Copy { flow } = self.slots[next as usize].job
-                {
-                    self.slots[next as usize].cause = Cause::Resource(TaskId(task));
-                    self.devices[device]
-                        .bus
-                        .start(time_ns, next, &self.flows[flow as usize]);
-                    self.start(next);
+                if let Some(next) = next {
+                    self.slots[next.task as usize].cause = Cause::Resource(TaskId(task));
+                    let flow = &self.flows[next.flow as usize];
+                    self.devices[device].bus.start(time_ns, next, flow);
+                    self.start(next.task);
                 }
             }
             Source::Kernels(device) => {
@@ -151,7 +152,7 @@ impl Engine {
                 });
                 match whole(tail_ns) {
                     0 => self.end(task),
-                    tail_ns => self.future.push(Reverse((time_ns + tail_ns, task))),
+                    tail_ns => self.future.push(Reverse((later(time_ns, tail_ns), task))),
                 }
             }
         }
@@ -193,7 +194,7 @@ impl Engine {
             self.devices[device as usize].pending_waits -= 1;
         }
         if let Delay::ExtraNs(ns) = slot.delay {
-            slot.ready_ns += ns;
+            slot.ready_ns = later(slot.ready_ns, ns);
         }
         if slot.ready_ns > self.now_ns {
             self.future.push(Reverse((slot.ready_ns, task)))
@@ -222,13 +223,18 @@ impl Engine {
             }
             Job::Host { ns } => {
                 self.start(task);
-                self.future.push(Reverse((self.now_ns + ns, task)));
+                self.future.push(Reverse((later(self.now_ns, ns), task)));
             }
             Job::Copy { flow } => {
-                if self.devices[device]
-                    .bus
-                    .arrive(self.now_ns, task, &self.flows[flow as usize])
-                {
+                let released_by = slot.cause.task().map(|t| self.slots[t.0 as usize].side);
+                let request = Request {
+                    task,
+                    stream: slot.lane,
+                    flow,
+                    waited: matches!(released_by, Some(Side::Device(_))),
+                };
+                let flow = &self.flows[flow as usize];
+                if self.devices[device].bus.arrive(self.now_ns, request, flow) {
                     self.start(task);
                 }
             }
@@ -295,7 +301,7 @@ impl Engine {
     /// `before` is done: `task` is ready a hop later at the earliest.
     pub(super) fn note(&mut self, task: u32, before: u32, edge: bool) {
         let (done, waiting) = (&self.slots[before as usize], &self.slots[task as usize]);
-        let ready_ns = done.end_ns + self.hop_ns(done, waiting, edge);
+        let ready_ns = later(done.end_ns, self.hop_ns(done, waiting, edge));
         let (side, marker) = (done.side, matches!(waiting.job, Job::Marker));
         let slot = &mut self.slots[task as usize];
         if ready_ns >= slot.ready_ns {
@@ -342,7 +348,6 @@ impl Engine {
             return whole(hop);
         }
         hop += match (done.side, waiting.side) {
-            (Side::Host, _) => profile.submit_ns,
             (Side::Device(Engines::Compute), Side::Device(Engines::Compute)) => {
                 let gap = if done.in_graph && waiting.in_graph {
                     profile.graph_gap_ns
@@ -360,6 +365,8 @@ impl Engine {
             (Side::Device(Engines::Callback), _) | (_, Side::Device(Engines::Callback)) => {
                 profile.callback_hop_ns
             }
+            (Side::Host, Side::Device(Engines::Compute)) => profile.submit_kernel_ns,
+            (Side::Host, _) => profile.submit_ns,
             _ => profile.engine_hop_ns,
         };
         whole(hop)

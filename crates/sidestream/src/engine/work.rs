@@ -66,6 +66,8 @@ pub enum Work {
 pub enum Engines {
     /// The copy engine for host to device.
     Upload,
+    /// The path of small uploads inside the command stream.
+    Inline,
     /// The copy engine for device to host.
     Download,
     /// The copy engine for copies inside the device and to other devices.
@@ -82,7 +84,12 @@ pub enum Engines {
 pub enum Call {
     /// Launch of one kernel.
     Launch,
-    /// Asynchronous copy, in any direction.
+    /// Asynchronous copy from pinned host memory: the host carries a small one itself.
+    UploadAsync {
+        /// Bytes moved.
+        bytes: u64,
+    },
+    /// Asynchronous copy in any other direction.
     CopyAsync,
     /// Asynchronous memset.
     MemsetAsync,
