@@ -1,6 +1,6 @@
 //! `sidestream run`: runs a stream program on the simulated GPU.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -8,10 +8,9 @@ use serde_json::{Value, json};
 use sidestream::engine::Profile;
 use sidestream::sim::Schedule;
 use sidestream::trace::{Timeline, Trace, What};
-use sidestream_program::{
-    BadProgram, Document, Expected, Level, Limits, Program, Run, parse_bytes, run,
-};
+use sidestream_program::{BadProgram, Expected, Level, Program, Run, run};
 
+use crate::check::read;
 use crate::device;
 use crate::failure::{Failure, print};
 
@@ -79,13 +78,6 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
     } else {
         ExitCode::FAILURE
     })
-}
-
-/// Reads a document, whatever is in it.
-pub fn read(path: &Path) -> Result<Document, Failure> {
-    let bytes = std::fs::read(path).map_err(|e| Failure::file("read", path, &e))?;
-    parse_bytes(&bytes, &Limits::default())
-        .map_err(|error| Failure::input(format!("{}: {error}", path.display())))
 }
 
 fn name_of(program: &Result<Program, Box<BadProgram>>) -> Option<&str> {

@@ -53,4 +53,4 @@ pub use program::{
 };
 pub use read::{parse, parse_bytes};
 pub use run::{CannotRun, ProgramNames, Run, Unmet, run};
-pub use write::write;
+pub use write::{write, written};

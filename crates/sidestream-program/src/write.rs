@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::expect::{Expect, Expected, Severity};
 use crate::names::DEFAULT_BYTES;
 use crate::program::{
-    Access, Act, BufferRef, EventRef, FlagRef, Level, Origin, Program, StreamRef,
+    Access, Act, BufferRef, EventRef, FlagRef, Level, Op, Origin, Program, StreamRef,
 };
 
 /// Writes programs as text that [`parse`](crate::parse) reads back as the same
@@ -26,6 +26,18 @@ pub fn write(programs: &[&Program]) -> String {
         write_program(&mut text, program, ["- ", "  "]);
     }
     text
+}
+
+/// One op as the format has it, without its braces: `do: record, ev: e, s: s1`.
+pub fn written(program: &Program, op: &Op) -> String {
+    let mut fields = Fields::of(program, &op.act);
+    if op.thread.0 != 0 {
+        fields.put("t", &program.threads[op.thread.0 as usize]);
+    }
+    if let Some(site) = op.site {
+        fields.put("site", &program.sites[site.0 as usize]);
+    }
+    fields.text
 }
 
 /// Writes one program; its first line starts with one lead, all others with the other.
@@ -69,14 +81,7 @@ fn write_program(text: &mut String, program: &Program, [first, lead]: [&str; 2])
         let _ = writeln!(text, "{lead}ops:");
     }
     for op in &program.ops {
-        let mut fields = Fields::of(program, &op.act);
-        if op.thread.0 != 0 {
-            fields.put("t", &program.threads[op.thread.0 as usize]);
-        }
-        if let Some(site) = op.site {
-            fields.put("site", &program.sites[site.0 as usize]);
-        }
-        let _ = writeln!(text, "{lead}- {{{}}}", fields.text);
+        let _ = writeln!(text, "{lead}- {{{}}}", written(program, op));
     }
     if let Some(expect) = &program.expect {
         let _ = writeln!(text, "{lead}expect: {{{}}}", expected(expect));

@@ -11,6 +11,12 @@ pub(super) fn call(op: &Op, staged_bytes: u64) -> Work {
         Kind::Copy { .. } if staged_bytes > 0 => Call::Stage {
             bytes: staged_bytes,
         },
+        Kind::Copy { from, to, .. } | Kind::CopyBlocking { from, to }
+            if from == Memory::Pinned && !to.is_host() =>
+        {
+            let bytes = moved(op, Mode::Read);
+            Call::UploadAsync { bytes }
+        }
         Kind::Copy { .. } | Kind::CopyBlocking { .. } => Call::CopyAsync,
         Kind::Memset { .. } | Kind::MemsetBlocking { .. } => Call::MemsetAsync,
         Kind::HostFunc { .. } => Call::HostFunc,
