@@ -9,8 +9,10 @@ use std::collections::HashMap;
 
 use sidestream::check::{BufferDecl, Checker, Place};
 use sidestream::op::*;
+use sidestream::order::Order;
 
-const BYTES: u64 = 4096;
+/// What a buffer of a stream program has that says nothing else.
+pub const BYTES: u64 = 1024;
 const SITES: u32 = 256;
 
 /// Whether conflicting accesses are ordered.
@@ -47,14 +49,25 @@ impl Load {
         self.ops.len()
     }
 
-    /// A checker that knows the streams, events and buffers of the load.
-    pub fn checker(shape: Shape) -> Checker {
-        let mut checker = Checker::new();
+    /// The calls of the program, once; each further use of them goes on with the numbers.
+    #[allow(dead_code, reason = "each bench uses a part of this module")]
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// Makes the streams and events of the load known.
+    #[allow(dead_code, reason = "each bench uses a part of this module")]
+    pub fn declare(shape: Shape, order: &mut Order) {
         for _ in 0..shape.streams {
-            let order = checker.order_mut();
             order.add_stream(StreamKind::NonBlocking, DeviceId(0));
             order.add_event(true, None);
         }
+    }
+
+    /// A checker that knows the streams, events and buffers of the load.
+    pub fn checker(shape: Shape) -> Checker {
+        let mut checker = Checker::new();
+        Load::declare(shape, checker.order_mut());
         for _ in 0..shape.buffers {
             checker.add_buffer(BufferDecl {
                 memory: Memory::Device,
