@@ -14,6 +14,8 @@ use sidestream::order::Order;
 /// What a buffer of a stream program has that says nothing else.
 pub const BYTES: u64 = 1024;
 const SITES: u32 = 256;
+/// After so many draws without a buffer that a stream may use, the host waits for all streams.
+const PATIENCE: u32 = 1_000;
 
 /// Whether conflicting accesses are ordered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -148,15 +150,30 @@ impl Writer {
             }
             self.call(Kind::Wait { stream, event }, Accesses::new());
         }
-        self.call(Kind::SyncDevice { device: None }, Accesses::new());
+        self.synchronize();
         self.ops
+    }
+
+    /// The host waits for all streams, and whatever it submits from then on stands behind that.
+    fn synchronize(&mut self) {
+        let ticks = (0..self.clocks.len()).map(|stream| self.clocks[stream][stream]);
+        let all: Vec<u32> = ticks.collect();
+        self.clocks.fill(all);
+        self.call(Kind::SyncDevice { device: None }, Accesses::new());
     }
 
     /// A call that reads some buffers and writes another.
     fn work(&mut self, kind: Kind, stream: StreamId, reads: usize) {
         self.tick(stream);
         let mut accesses = Accesses::new();
+        let mut draws = 0;
         while accesses.len() <= reads {
+            draws += 1;
+            if draws == PATIENCE {
+                // This call comes after it, so it is a later one of its stream.
+                self.synchronize();
+                self.tick(stream);
+            }
             let mode = match accesses.len() < reads {
                 true => Mode::Read,
                 false => Mode::Write,
