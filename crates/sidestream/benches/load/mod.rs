@@ -5,6 +5,8 @@
 //! behind those it conflicts with, as in a program that works: buffers are drawn again until the
 //! stream knows their last uses. A [`Discipline::Racy`] load takes what it draws.
 
+#![allow(dead_code, reason = "each bench uses a part of this module")]
+
 use std::collections::HashMap;
 
 use sidestream::check::{BufferDecl, Checker, Place};
@@ -52,13 +54,11 @@ impl Load {
     }
 
     /// The calls of the program, once; each further use of them goes on with the numbers.
-    #[allow(dead_code, reason = "each bench uses a part of this module")]
     pub fn ops(&self) -> &[Op] {
         &self.ops
     }
 
     /// Makes the streams and events of the load known.
-    #[allow(dead_code, reason = "each bench uses a part of this module")]
     pub fn declare(shape: Shape, order: &mut Order) {
         for _ in 0..shape.streams {
             order.add_stream(StreamKind::NonBlocking, DeviceId(0));

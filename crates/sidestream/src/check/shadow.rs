@@ -12,9 +12,7 @@
 //! only up to the first race. Here "last" means last in the order of the calls, raced or not. So
 //! of two accesses every pair is compared between which no write to the bytes was called and, if
 //! the first reads, no further read of its chain. Whatever lies further apart is either ordered or
-//! there is a pair like that at fault between them. (An operation that touches the same bytes by
-//! the names of two tenants is remembered by one of them: its pairs are found, their kind may be
-//! that of the other.)
+//! there is a pair like that at fault between them.
 
 use super::hazard::Use;
 use super::ranges::{END, Ranges};
@@ -231,9 +229,20 @@ impl Root {
             let reads_too = |own: &Use| own.reads && own.op == now.op && own.buffer == now.buffer;
             cell.reads.for_each(|read| write.reads |= reads_too(read));
             write.reads |= reads_too(&cell.write);
+            // What it reads by the name of another tenant is remembered beside the write.
+            let mut by_other_name = None;
+            cell.reads.for_each(|read| {
+                if read.op == now.op && read.buffer != now.buffer {
+                    by_other_name = Some(*read);
+                }
+            });
             cell.reads.clear();
             cell.write = write;
-            alike &= *like.get_or_insert(write.reads) == write.reads;
+            if let Some(read) = by_other_name {
+                cell.reads.set(&read);
+            }
+            let kept = (write.reads, by_other_name.map(|read| read.buffer));
+            alike &= *like.get_or_insert(kept) == kept;
         });
         if alike {
             self.cells.merge(start, end);
