@@ -10,8 +10,8 @@ use std::collections::HashMap;
 use sidestream::check::{BufferDecl, Checker, Place};
 use sidestream::op::*;
 
-const BYTES: u64 = 4096;
-const SITES: u32 = 256;
+pub const BYTES: u64 = 4096;
+pub const SITES: u32 = 256;
 
 /// Whether conflicting accesses are ordered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +44,12 @@ impl Load {
     }
 
     pub fn calls(&self) -> usize {
-        self.ops.len()
+        self.ops().len()
+    }
+
+    /// The calls of one pass, not yet numbered.
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
     }
 
     /// A checker that knows the streams, events and buffers of the load.
