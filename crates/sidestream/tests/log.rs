@@ -669,3 +669,34 @@ fn declarations_between_operations_are_kept_in_their_place() {
     }
     assert_eq!(read(&log.finish().unwrap()).0, records);
 }
+
+/// The example in `docs/op-log.md`, byte by byte.
+#[test]
+fn the_documented_example_is_what_is_written() {
+    let page = include_str!("../../../docs/op-log.md");
+    let (_, example) = page.split_once("## An example").unwrap();
+    let rows = example.lines().filter_map(|line| line.strip_prefix("| `"));
+    let hex = rows.map(|row| row.split_once('`').unwrap().0);
+    let bytes: Vec<u8> = hex
+        .flat_map(|row| row.split(' '))
+        .map(|byte| u8::from_str_radix(byte, 16).unwrap())
+        .collect();
+
+    let mut log = Writer::new(Vec::new()).unwrap();
+    let stream = log
+        .stream(StreamKind::NonBlocking, DeviceId(0), "upload")
+        .unwrap();
+    log.thread("").unwrap();
+    log.site("a:12").unwrap();
+    let buffer = log.buffer(Memory::Device, 1024, None, "A").unwrap();
+    let launches = 1;
+    let mut op = op(0, Kind::Kernel { stream, launches });
+    op.accesses.push(Access {
+        buffer,
+        start: 0,
+        end: 1024,
+        mode: Mode::Write,
+    });
+    log.op(&op).unwrap();
+    assert_eq!(log.finish().unwrap(), bytes);
+}
