@@ -19,7 +19,8 @@ impl Trace {
     ///
     /// Calls are `cuda_runtime` rows of the host; kernels, copies and memsets are rows of their
     /// device and stream, joined to their call by `args.correlation` and an `ac2g` flow; waits are
-    /// `cuda_sync` rows. Times are microseconds with three decimals.
+    /// `cuda_sync` rows. Times are microseconds with three decimals. The op log, where there is one,
+    /// is `sidestream.op_log` in base64; viewers pass over it.
     ///
     /// # Errors
     /// What the writer answers.
@@ -59,7 +60,11 @@ impl Trace {
                 event(flow("f", work.device.0, tid, work.start_ns))?;
             }
         }
-        writeln!(out, "\n]\n}}")?;
+        write!(out, "\n]")?;
+        if let Some(log) = &self.log {
+            super::embedded::write(log, &mut out)?;
+        }
+        writeln!(out, "\n}}")?;
         out.flush()
     }
 
