@@ -14,15 +14,19 @@ use crate::failure::{Failure, print};
 
 /// Find every race between streams, threads and the allocator
 ///
-/// Exit codes: 0 nothing found (remarks aside), 1 a race, 2 a file that cannot be read or a program
-/// that breaks the format, 3 a call that CUDA refuses, 4 only races that CUDA leaves open. Of
-/// several, the first in the order 2, 1, 3, 4.
+/// A stream program lists CUDA calls in the order in which they are made; docs/stream-programs.md
+/// describes the format. It is judged by CUDA's documented rules and not run: no GPU is needed,
+/// and a race is found even where it happens not to bite.
+///
+/// Exit code: 0 no race (there may be remarks), 1 a race, 2 a file that cannot be read or a program
+/// that breaks the format, 3 a call that CUDA refuses, 4 only races of which CUDA leaves open
+/// whether they can happen. If several apply, it is the first of 2, 1, 3, 4.
 #[derive(Parser)]
 pub struct Args {
-    /// Stream programs (YAML), one or several in a file
-    #[arg(required = true)]
+    /// Stream programs: YAML files that hold one, or several under `cases:`
+    #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Print one JSON object a program
+    /// Print one line of JSON for each program instead of text
     #[arg(long)]
     json: bool,
 }
@@ -69,8 +73,15 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
 /// Reads a document, whatever is in it.
 pub fn read(path: &Path) -> Result<Document, Failure> {
     let bytes = std::fs::read(path).map_err(|e| Failure::file("read", path, &e))?;
-    parse_bytes(&bytes, &Limits::default())
-        .map_err(|error| Failure::input(format!("{}: {error}", path.display())))
+    let document = parse_bytes(&bytes, &Limits::default())
+        .map_err(|error| Failure::input(format!("{}: {error}", path.display())))?;
+    if document.programs.is_empty() {
+        return Err(Failure::input(format!(
+            "{}: `cases` lists no program; add one with `name:` and `ops:`",
+            path.display()
+        )));
+    }
+    Ok(document)
 }
 
 fn one_file(args: &Args, path: &Path, document: &Document) -> Result<Outcome, Failure> {
