@@ -98,8 +98,8 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
         let outcome = match program {
             Ok(program) => one(args, &profile, program)?,
             Err(bad) => {
-                let why = format!("{}: {bad}", args.program.display());
-                refuse(args, bad.name.as_deref(), bad.at, "BadProgram", &why)?
+                let (name, why) = (bad.name.as_deref(), bad.to_string());
+                refuse(args, name, bad.at, "BadProgram", &why)?
             }
         };
         worst = worst.max(outcome);
@@ -136,7 +136,7 @@ fn refuse(
                           "error": {"at": at, "code": code, "why": why}});
         print(format_args!("{line}\n"))?;
     } else {
-        eprintln!("sidestream: {why}");
+        eprintln!("sidestream: {}: {why}", args.program.display());
     }
     Ok(Outcome::CannotRun)
 }
@@ -163,9 +163,9 @@ fn one(args: &Args, profile: &Profile, program: &Program) -> Result<Outcome, Fai
     let ran = match ran {
         Ok(ran) => ran,
         Err(error) => {
-            let file = args.program.display();
-            let why = format!("{file}, program {}: {error}", program.name);
-            return refuse(args, Some(&program.name), None, "CannotRun", &why);
+            let name = &program.name;
+            let why = format!("program {name}: {error}");
+            return refuse(args, Some(name), None, "CannotRun", &why);
         }
     };
     let trace = ran.trace(program);
