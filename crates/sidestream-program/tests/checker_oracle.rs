@@ -50,7 +50,7 @@ fn judged(prog: &Prog, program: &Program) -> Vec<String> {
     if !answer.outside.is_empty() {
         return Vec::new();
     }
-    faults(&answer, &printed(&checked_json(program, &check(program))))
+    faults(&answer, &printed(&checked_json(&check(program))))
 }
 
 fn printed(answer: &Value) -> Printed {

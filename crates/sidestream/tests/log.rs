@@ -1,7 +1,6 @@
 //! The op log: what is written is read, and nothing that is read does harm.
 
 #[path = "../benches/load/mod.rs"]
-#[expect(dead_code, reason = "the benches use the rest of it")]
 mod load;
 #[path = "log/programs.rs"]
 mod programs;
