@@ -657,6 +657,15 @@ fn a_check_asks_for_no_more_memory_than_it_may() {
 }
 
 #[test]
+fn a_check_finds_no_more_than_it_may_keep() {
+    let (_, ops, bytes) = load(Discipline::Racy, 0);
+    let reader = Reader::new(&bytes[..]).unwrap();
+    let error = replay(reader, 8_000_000).unwrap_err();
+    assert!(error.to_string().contains("memory"), "{error}");
+    assert!(error.offset as usize > bytes.len() - 10 * ops.len());
+}
+
+#[test]
 fn declarations_between_operations_are_kept_in_their_place() {
     let records = Random(3).records(300);
     let first = records.iter().position(|r| matches!(r, Record::Op(_)));

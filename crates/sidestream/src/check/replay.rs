@@ -33,7 +33,8 @@ pub const MEMORY_BYTES: u64 = 8 << 30;
 /// # Errors
 /// What [`Reader`] finds wrong with the log, except that a log that was cut off gives a report and
 /// says so in [`Replay::cut`]. Besides: a legacy stream that is declared after its first use, and
-/// a log whose streams, threads, events and buffers would take more than `memory_bytes`.
+/// a log whose streams, threads, events and buffers would take more than `memory_bytes`. That is
+/// an estimate, and leaves out memory that is used in many small parts at once.
 pub fn replay<R: Read>(mut log: Reader<R>, memory_bytes: u64) -> Result<Replay, Error> {
     let mut run = Run {
         checker: Checker::new(),
@@ -140,6 +141,11 @@ impl Run {
         self.room.check()
     }
 
+    fn found_bytes(&self) -> u64 {
+        let races = self.checker.races.len() as u64 * RACE_BYTES;
+        races + self.checker.lints.list.len() as u64 * LINT_BYTES
+    }
+
     /// The log need not name its streams, nor declare a legacy stream that only blocking calls use.
     fn name_streams(&mut self) {
         let mut streams = Names::of_legacy_streams(self.checker.order()).streams;
@@ -169,6 +175,11 @@ impl Run {
         self.ops += 1;
         // A refused call is in the report.
         let _refused = self.checker.push(op);
+        let found = self.found_bytes();
+        if found > self.room.found_bytes {
+            self.room.found_bytes = found;
+            self.room.check()?;
+        }
         self.room.steps += self.checker.steps.len() as u64;
         if self.room.steps > MAX_STEPS {
             let (what, limit) = ("steps of streams and threads", MAX_STEPS);
@@ -199,6 +210,8 @@ const MAX_STEPS: u64 = u32::MAX as u64 - (1 << 24);
 const EVENT_BYTES: u64 = 160;
 const BUFFER_BYTES: u64 = 500;
 const SITE_BYTES: u64 = 64;
+const RACE_BYTES: u64 = 300;
+const LINT_BYTES: u64 = 16;
 
 /// How much memory a check may come to take for what was declared. Clocks are the large part: one
 /// for every chain and every record, with an entry for every chain.
@@ -208,6 +221,7 @@ struct Room {
     fixed_bytes: u64,
     chains: u64,
     records: u64,
+    found_bytes: u64,
     flags: u32,
     graphs: u32,
     steps: u64,
@@ -217,7 +231,8 @@ impl Room {
     fn check(&self) -> Result<(), Problem> {
         // A record keeps a clock and, in a capture, the nodes that it has seen.
         let clocks = self.chains * (self.chains + 2 * self.records) * 4;
-        if self.fixed_bytes.saturating_add(clocks) > self.limit_bytes {
+        let needed_bytes = self.fixed_bytes + self.found_bytes + clocks;
+        if needed_bytes > self.limit_bytes {
             let limit_bytes = self.limit_bytes;
             return Err(Problem::Memory { limit_bytes });
         }

@@ -183,7 +183,7 @@ impl fmt::Display for Problem {
             ),
             Problem::Memory { limit_bytes } => write!(
                 f,
-                "checking the log would take more than {limit_bytes} bytes of memory; allow more, or record fewer streams, threads, events or buffers"
+                "checking the log would take more than {limit_bytes} bytes of memory; allow more, or record a shorter part"
             ),
         }
     }
