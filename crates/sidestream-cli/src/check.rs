@@ -81,6 +81,7 @@ enum Source {
     Program,
     Log,
     Trace,
+    Gzip,
 }
 
 fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
@@ -92,6 +93,10 @@ fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
     match source(start) {
         Source::Program => programs(args, path, &read(path)?),
         Source::Log => log(args, path, file),
+        Source::Gzip => Err(Failure::input(format!(
+            "{}: the file is compressed; unpack it with gunzip first",
+            path.display()
+        ))),
         Source::Trace => {
             let found = embedded_log(file)
                 .map_err(|e| Failure::input(format!("{}: {e}", path.display())))?;
@@ -112,6 +117,8 @@ fn source(start: &[u8]) -> Source {
     let first = start.iter().find(|byte| !byte.is_ascii_whitespace());
     if start.starts_with(&MAGIC) {
         Source::Log
+    } else if start.starts_with(&[0x1f, 0x8b]) {
+        Source::Gzip
     } else if matches!(first, Some(b'{' | b'[')) && (has(b"\"traceEvents\"") || has(b"\"ph\"")) {
         Source::Trace
     } else {
