@@ -389,7 +389,7 @@ fn a_case_is_picked_by_its_name() {
         CASES,
         "--trace never_written.json",
         2,
-        "sidestream: FILE holds 4 programs and --trace writes one; name it with --case\n",
+        "sidestream: FILE holds 4 programs and --trace and --log write one; name it with --case\n",
     );
 }
 

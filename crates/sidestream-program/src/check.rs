@@ -43,12 +43,11 @@ pub fn check(program: &Program) -> Checked {
     }
     for (at, command) in lowered.commands.iter().enumerate() {
         match command {
-            Command::Op(op) => {
+            Command::Op(op)
                 // What fails is in the report, which ends there.
-                if checker.push(op).is_err() {
+                if checker.push(op).is_err() => {
                     break;
                 }
-            }
             Command::PoolGet { asked } => {
                 let asked = u32::try_from(*asked).unwrap_or(u32::MAX);
                 checker.note_pool(OpId(at as u32), asked, POOL_STREAMS);
