@@ -16,6 +16,7 @@ use sidestream_program::{
 };
 
 use crate::failure::{Failure, print};
+use crate::input;
 
 /// Find every race between streams, threads and the allocator
 ///
@@ -154,8 +155,7 @@ fn log(args: &Args, path: &Path, bytes: impl std::io::Read) -> Result<Outcome, F
 
 /// Reads a document, whatever is in it.
 pub fn read(path: &Path) -> Result<Document, Failure> {
-    let bytes = std::fs::read(path).map_err(|e| Failure::file("read", path, &e))?;
-    let document = parse_bytes(&bytes, &Limits::default())
+    let document = parse_bytes(&input::read(path)?, &Limits::default())
         .map_err(|error| Failure::input(format!("{}: {error}", path.display())))?;
     if document.programs.is_empty() {
         return Err(Failure::input(format!(

@@ -4,6 +4,7 @@ mod check;
 mod device;
 mod devices;
 mod failure;
+mod input;
 mod overlap;
 mod run;
 

@@ -155,17 +155,18 @@ fn refuse(
 
 /// A schedule that names an op that there is none of would quietly be in-order.
 fn has_late_op(schedule: Schedule, program: &Program) -> Result<(), String> {
-    let ops = program.ops.len();
-    match schedule {
-        Schedule::Delaying(op) | Schedule::DelayingCall(op) if op.0 as usize >= ops => {
-            Err(format!(
-                "there is no op {} for --schedule {schedule}, the ops are 0 to {}; give one of them",
-                op.0,
-                ops.saturating_sub(1)
-            ))
-        }
-        _ => Ok(()),
-    }
+    let (Schedule::Delaying(op) | Schedule::DelayingCall(op)) = schedule else {
+        return Ok(());
+    };
+    let choice = match program.ops.len() {
+        ops if ops > op.0 as usize => return Ok(()),
+        0 => "the program has no op".to_owned(),
+        ops => format!("give one of 0 to {}", ops - 1),
+    };
+    Err(format!(
+        "there is no op {} for --schedule {schedule}; {choice}",
+        op.0
+    ))
 }
 
 fn one(args: &Args, profile: &Profile, program: &Program) -> Result<Outcome, Failure> {

@@ -340,10 +340,7 @@ fn faults(expect: &Expect, json: &Value) -> Vec<String> {
             }
             let all = races.iter().all(|race| race["severity"] == severity);
             hold(all, "every severity");
-            hold(
-                distinct.is_none_or(|n| races.len() as u64 == u64::from(n)),
-                "distinct",
-            );
+            hold(distinct.is_none_or(|n| races.len() as u64 == n), "distinct");
             ("race", Value::Null)
         }
         Expected::Error { at, code } => ("error", json!({"at": at, "code": code.word()})),

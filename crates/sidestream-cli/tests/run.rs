@@ -491,7 +491,7 @@ fn an_op_that_is_not_there_cannot_be_late() {
         assert!(
             ran.err
                 .starts_with("sidestream: FILE: program free: there is no op 4")
-                && ran.err.ends_with("the ops are 0 to 3; give one of them\n"),
+                && ran.err.ends_with("; give one of 0 to 3\n"),
             "{}",
             ran.err
         );
