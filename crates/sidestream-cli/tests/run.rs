@@ -301,7 +301,7 @@ ops:
 - {do: kernel, s: s1, w: [A]}
 - {do: sync_stream, st: s1}
 ";
-    let why = "program held: 2 operations can never run, the first of them op 1: their streams are held, or wait for one that is; release the stream";
+    let why = "program held: op 1 can never run, nor can 1 more: its stream is held, or waits for one that is; release the stream";
     check(text, "", 2, &format!("sidestream: FILE: {why}\n"));
     assert_eq!(
         as_json(text, ""),
@@ -351,7 +351,7 @@ fn programs_that_cannot_be_run_do_not_keep_the_others_from_it() {
         text.err,
         "\
 sidestream: FILE: line 2, op 0 (`kernel`), field `s`: stream `fast` is not declared; declare it under `streams:` or use `s0` to `s99`
-sidestream: FILE: program held: 1 operations can never run, the first of them op 1: their streams are held, or wait for one that is; release the stream
+sidestream: FILE: program held: op 1 can never run: its stream is held, or waits for one that is; release the stream
 "
     );
     let lines = ran(CASES, "--json");

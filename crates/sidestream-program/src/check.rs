@@ -43,11 +43,8 @@ pub fn check(program: &Program) -> Checked {
     }
     for (at, command) in lowered.commands.iter().enumerate() {
         match command {
-            Command::Op(op)
-                // What fails is in the report, which ends there.
-                if checker.push(op).is_err() => {
-                    break;
-                }
+            // What fails is in the report, which ends there.
+            Command::Op(op) if checker.push(op).is_err() => break,
             Command::PoolGet { asked } => {
                 let asked = u32::try_from(*asked).unwrap_or(u32::MAX);
                 checker.note_pool(OpId(at as u32), asked, POOL_STREAMS);

@@ -35,7 +35,7 @@ struct Arena {
 }
 
 /// How much memory of this machine the simulated one may take.
-pub const LIMIT_BYTES: u64 = 4 << 30;
+pub const LIMIT_BYTES: u64 = 1 << 30;
 
 /// Why a buffer could not be added.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

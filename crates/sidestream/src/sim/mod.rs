@@ -17,7 +17,7 @@ mod work;
 use std::fmt;
 
 use crate::engine::{Delay, Engine, KernelCost, LaneId, Profile, Task, TaskId, What, Work};
-use crate::op::{Access, Kind, Mode, Op, OpId, StreamId};
+use crate::op::{Access, DeviceId, Kind, Mode, Op, OpId, StreamId};
 use crate::order::{After, Chain, Force, Frontier, Misuse, Order, Performs, Runs, Step, Steps};
 
 pub use memory::{Contents, Found, LIMIT_BYTES, Unplaceable};
@@ -51,6 +51,8 @@ struct Submitted {
     op: Op,
     /// For a wait: the operation that recorded the event.
     recorded_by: Option<OpId>,
+    /// The current device of the thread that called.
+    device: DeviceId,
     /// A hash of all that it has read.
     seen: u64,
     /// What a copy has read and not yet written.
@@ -91,9 +93,12 @@ impl fmt::Display for Stuck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} operations can never run, the first of them {}: their streams are held, or wait \
-             for one that is; release the stream",
-            self.count, self.first
+            "{} can never run{}: its stream is held, or waits for one that is; release the stream",
+            self.first,
+            match self.count {
+                1 => String::new(),
+                n => format!(", nor can {} more", n - 1),
+            }
         )
     }
 }
@@ -266,15 +271,17 @@ impl Sim {
         );
         self.frontier.set_last(thread, call);
         let recorded_by = self.recorded_by(&op, steps);
+        let device = self.order.current_device(op.thread);
         let work_step = steps
             .iter()
             .position(|step| matches!(step.chain, Chain::Stream(_)));
         for (index, step) in steps.iter().enumerate() {
             let does_work = work_step == Some(index) && step.performs != Performs::Nothing;
-            let work = if does_work {
-                work::on_device(&op, cost)
-            } else {
-                work::point(step, &op)
+            let launches = work::launches(&op).filter(|_| does_work);
+            let work = match launches {
+                Some(launches) => work::kernel(&op, cost, launches - 1),
+                None if does_work => work::on_device(&op, cost),
+                None => work::point(step, &op),
             };
             let is_late = match step.chain {
                 Chain::Stream(_) => self.schedule == Schedule::Delaying(op.id),
@@ -289,34 +296,58 @@ impl Sim {
                 Chain::Stream(stream) => Some(stream),
                 Chain::Thread(_) => None,
             };
-            let part = Part {
+            let mut part = Part {
                 op: at,
                 performs: step.performs,
                 is_call: false,
                 stream,
             };
-            let task = self.push(step.chain, work, Some(step), delay, part);
+            if launches.is_some() {
+                // The first launches read, the last one writes.
+                part.performs = Performs::Reads;
+            }
+            let mut task = self.push(step.chain, work, Some(step), delay, part);
+            if launches.is_some() {
+                task = self.last_launch(&op, cost, step, part);
+            }
             self.frontier.advance(step, task);
-        }
-        // The device starts on the first of several equal launches; the host goes on launching.
-        if let Kind::Kernel { launches: 2.., .. } = op.kind {
-            let more = work::further_launches(&op, &self.devices[0]);
-            let part = Part {
-                op: at,
-                performs: Performs::Nothing,
-                is_call: false,
-                stream: None,
-            };
-            let last = self.push(thread, more, None, Delay::None, part);
-            self.frontier.set_last(thread, last);
         }
         self.ops.push(Submitted {
             seen: u64::from(op.id.0),
             op,
             recorded_by,
+            device,
             stash: Vec::new(),
             witness: Vec::new(),
         });
+    }
+
+    /// Of several equal launches, the device starts on the first while the host goes on launching;
+    /// the last one runs when it has been launched and the others are done.
+    fn last_launch(
+        &mut self,
+        op: &Op,
+        cost: Option<KernelCost>,
+        step: &Step,
+        first: Part,
+    ) -> TaskId {
+        let thread = Chain::Thread(op.thread);
+        let launching = work::further_launches(op, &self.devices[0]);
+        let part = Part {
+            performs: Performs::Nothing,
+            stream: None,
+            ..first
+        };
+        let launched = self.push(thread, launching, None, Delay::None, part);
+        self.frontier.set_last(thread, launched);
+        let lane = self.lane(step.chain);
+        let last = Task::new(lane, work::kernel(op, cost, 1));
+        let task = self.engine.push(last.after(&[launched]));
+        self.tasks.push(Part {
+            performs: Performs::Writes,
+            ..first
+        });
+        task
     }
 
     /// Whose record an operation waits for.

@@ -1,6 +1,6 @@
 //! The run as a [`Trace`].
 
-use super::{Part, Sim, memory_bytes};
+use super::{Part, Sim, Submitted, memory_bytes};
 use crate::engine::TaskId;
 use crate::op::{Access, Kind, Mode, Op, OpId, StreamId, StreamKind};
 use crate::order::Performs;
@@ -55,7 +55,7 @@ impl Sim {
                     name: function(&op.kind),
                     start_ns: span.start_ns,
                     end_ns: span.end_ns,
-                    waits: waits(&op.kind, submitted.recorded_by),
+                    waits: waits(submitted),
                 }),
                 None => {
                     if let Some(call) = trace.calls.last_mut().filter(|call| call.op == op.id) {
@@ -67,6 +67,12 @@ impl Sim {
                     let Some(what) = what(op, part, submitted.recorded_by) else {
                         continue;
                     };
+                    // The launches that one operation stands for are one bar.
+                    let before = trace.work.last_mut();
+                    if let Some(bar) = before.filter(|w| w.op == op.id && w.what == what) {
+                        bar.end_ns = span.end_ns;
+                        continue;
+                    }
                     let called_ns = trace.calls.last().map_or(0, |call| call.end_ns);
                     trace.work.push(Work {
                         op: op.id,
@@ -112,13 +118,12 @@ fn what(op: &Op, part: &Part, recorded_by: Option<OpId>) -> Option<What> {
     }
 }
 
-fn waits(kind: &Kind, recorded_by: Option<OpId>) -> Option<Waits> {
-    match *kind {
+fn waits(submitted: &Submitted) -> Option<Waits> {
+    let recorded_by = submitted.recorded_by;
+    match submitted.op.kind {
         Kind::SyncStream { stream } => Some(Waits::Stream(stream)),
         Kind::SyncEvent { .. } => Some(Waits::Event { recorded_by }),
-        Kind::SyncDevice { device } => {
-            Some(Waits::Device(device.unwrap_or(crate::op::DeviceId(0))))
-        }
+        Kind::SyncDevice { device } => Some(Waits::Device(device.unwrap_or(submitted.device))),
         _ => None,
     }
 }

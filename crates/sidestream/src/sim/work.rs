@@ -48,14 +48,36 @@ pub(super) fn call(op: &Op, staged_bytes: u64) -> Work {
     Work::Call(call)
 }
 
+/// How many equal launches an operation stands for, if it is more than one.
+pub(super) fn launches(op: &Op) -> Option<u32> {
+    match op.kind {
+        Kind::Kernel { launches, .. } => Some(launches).filter(|&n| n > 1),
+        _ => None,
+    }
+}
+
 /// The host's time for all launches of an operation but the first.
 pub(super) fn further_launches(op: &Op, profile: &Profile) -> Work {
-    let more = match op.kind {
-        Kind::Kernel { launches, .. } => launches.saturating_sub(1),
-        _ => 0,
-    };
+    let more = launches(op).map_or(0, |n| n - 1);
     let ns = f64::from(more) * profile.call_ns(Call::Launch);
     Work::Call(Call::HostNs(ns as u64))
+}
+
+/// The kernels of some equal launches, one after the other.
+pub(super) fn kernel(op: &Op, cost: Option<KernelCost>, launches: u32) -> Work {
+    let times = |n: u64| n.saturating_mul(u64::from(launches));
+    Work::Kernel(match cost.unwrap_or_else(|| bound_by_bytes(op)) {
+        KernelCost::Duration { ns, share } => KernelCost::Duration {
+            ns: times(ns),
+            share,
+        },
+        KernelCost::Grid(grid) => KernelCost::Grid(Grid {
+            steps: times(grid.steps),
+            chain_steps: times(grid.chain_steps),
+            bytes: times(grid.bytes),
+            ..grid
+        }),
+    })
 }
 
 /// What a call costs that does not reach the driver: a flag, a list, a table.
@@ -68,10 +90,7 @@ const HOST_BYTES_PER_NS: u64 = 12;
 pub(super) fn on_device(op: &Op, cost: Option<KernelCost>) -> Work {
     let bytes = |mode| moved(op, mode);
     match op.kind {
-        Kind::Kernel { launches, .. } => {
-            Work::Kernel(cost.unwrap_or_else(|| bound_by_bytes(op, launches)))
-        }
-        Kind::GraphLaunch { .. } => Work::Kernel(cost.unwrap_or_else(|| bound_by_bytes(op, 1))),
+        Kind::Kernel { .. } | Kind::GraphLaunch { .. } => kernel(op, cost, 1),
         Kind::Copy { from, to, .. } | Kind::CopyBlocking { from, to } => {
             let bytes = bytes(Mode::Read).max(bytes(Mode::Write));
             match (from, to) {
@@ -110,11 +129,10 @@ pub(super) fn point(step: &Step, op: &Op) -> Work {
     }
 }
 
-/// A kernel of which nothing is known but what it touches: a thread for each four bytes, and as
-/// many launches one after the other as the operation stands for.
-fn bound_by_bytes(op: &Op, launches: u32) -> KernelCost {
+/// A kernel of which nothing is known but what it touches: a thread for each four bytes.
+fn bound_by_bytes(op: &Op) -> KernelCost {
     let widest = op.accesses.iter().map(Access::len_bytes).max().unwrap_or(0);
-    let elements = (widest / 4).max(1).saturating_mul(u64::from(launches));
+    let elements = (widest / 4).max(1);
     KernelCost::Grid(Grid::elementwise(elements, 4, 1, 256, u64::MAX))
 }
 
