@@ -10,6 +10,8 @@ use sidestream::sim::Schedule;
 use sidestream::trace::{Timeline, Trace, What};
 use sidestream_program::{BadProgram, Expected, Level, Program, Run, run};
 
+mod explore;
+
 use crate::check::read;
 use crate::device;
 use crate::failure::{Failure, print};
@@ -31,6 +33,10 @@ pub struct Args {
     /// in-order, seeded:N, adversarial, or adversarial:N (op N as late as it can be)
     #[arg(long, default_value = "in-order")]
     schedule: Schedule,
+    /// Run it under this many legal schedules, and show two that disagree
+    #[arg(long, value_name = "N", conflicts_with_all = ["schedule", "trace"],
+          value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
+    explore: Option<u32>,
     /// Columns of the timeline
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(20..=1000))]
     width: u16,
@@ -69,7 +75,10 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
     let mut as_expected = true;
     for program in programs {
         as_expected &= match program {
-            Ok(program) => one(args, &profile, program)?,
+            Ok(program) => match args.explore {
+                Some(count) => explore::main(args, &profile, program, count as usize)?,
+                None => one(args, &profile, program)?,
+            },
             Err(bad) => refuse(args, bad)?,
         };
     }

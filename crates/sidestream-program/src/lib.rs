@@ -31,6 +31,7 @@
 mod check;
 mod error;
 mod expect;
+mod explore;
 mod limits;
 mod lower;
 mod names;
@@ -45,6 +46,7 @@ mod yaml;
 pub use check::{Checked, bad_json, check, checked_json};
 pub use error::{BadProgram, Error};
 pub use expect::{ErrorCode, Expect, Expected, HazardKind, LintCode, MustPair, Severity};
+pub use explore::{Difference, Explored, explore};
 pub use limits::Limits;
 pub use lower::{Buffer, Command, Lowered, POOL_STREAMS, Stream, lower};
 pub use program::{

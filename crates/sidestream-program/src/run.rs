@@ -10,7 +10,7 @@ use sidestream::sim::{Names, Schedule, Sim, Stuck, Unplaceable, memory_bytes};
 use sidestream::trace::Trace;
 
 use crate::lower::{Command, Lowered, lower};
-use crate::program::{Act, BufferRef, Level, Program, StreamRef};
+use crate::program::{Act, BufferRef, Level, Program};
 
 /// A program that was run.
 pub struct Run {
@@ -355,10 +355,13 @@ impl Run {
         self.sim.trace(&ProgramNames { program, lowered })
     }
 
-    /// The stream that a name of the program stands for at its end; for tests and tools.
-    pub fn stream(&self, program: &Program, name: StreamRef) -> Option<StreamId> {
-        let name = &program.streams.get(name.0 as usize)?.name;
-        let at = self.lowered.streams.iter().position(|s| &s.name == name)?;
-        Some(StreamId(at as u32))
+    /// The accesses of an op.
+    pub fn accesses(&self, op: OpId) -> impl Iterator<Item = &op::Access> {
+        let command = self.lowered.commands.get(op.0 as usize);
+        let accesses = match command {
+            Some(Command::Op(op)) => op.accesses.as_slice(),
+            _ => &[],
+        };
+        accesses.iter()
     }
 }

@@ -10,19 +10,24 @@ fn check(criterion: &mut Criterion) {
     let shape = Shape {
         streams: 64,
         buffers: 5_000,
-        calls: 60_000,
+        calls: 6_000,
         partial_percent: 0,
         discipline: Discipline::Ordered,
     };
+    let partial = Shape {
+        partial_percent: 6,
+        ..shape
+    };
+    // The long programs do not fit in the cache, and no branch in them can be foreseen.
+    let long = |shape| Shape {
+        calls: 60_000,
+        ..shape
+    };
     let loads = [
         ("whole buffers", shape),
-        (
-            "6 % partial",
-            Shape {
-                partial_percent: 6,
-                ..shape
-            },
-        ),
+        ("6 % partial", partial),
+        ("whole buffers, long", long(shape)),
+        ("6 % partial, long", long(partial)),
         (
             "racy",
             Shape {

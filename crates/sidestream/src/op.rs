@@ -115,7 +115,7 @@ impl Access {
 }
 
 /// The accesses of one operation; a copy lists its source, then its destination.
-pub type Accesses = SmallVec<[Access; 2]>;
+pub type Accesses = SmallVec<[Access; 3]>;
 
 /// One call, as data.
 #[derive(Clone, PartialEq, Eq, Debug)]

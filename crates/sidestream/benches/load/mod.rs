@@ -5,13 +5,19 @@
 //! behind those it conflicts with, as in a program that works: buffers are drawn again until the
 //! stream knows their last uses. A [`Discipline::Racy`] load takes what it draws.
 
+#![allow(dead_code, reason = "each bench uses a part of this module")]
+
 use std::collections::HashMap;
 
 use sidestream::check::{BufferDecl, Checker, Place};
 use sidestream::op::*;
+use sidestream::order::Order;
 
-const BYTES: u64 = 4096;
+/// What a buffer of a stream program has that says nothing else.
+pub const BYTES: u64 = 1024;
 const SITES: u32 = 256;
+/// After so many draws without a buffer that a stream may use, the host waits for all streams.
+const PATIENCE: u32 = 1_000;
 
 /// Whether conflicting accesses are ordered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,14 +53,23 @@ impl Load {
         self.ops.len()
     }
 
-    /// A checker that knows the streams, events and buffers of the load.
-    pub fn checker(shape: Shape) -> Checker {
-        let mut checker = Checker::new();
+    /// The calls of the program, once; each further use of them goes on with the numbers.
+    pub fn ops(&self) -> &[Op] {
+        &self.ops
+    }
+
+    /// Makes the streams and events of the load known.
+    pub fn declare(shape: Shape, order: &mut Order) {
         for _ in 0..shape.streams {
-            let order = checker.order_mut();
             order.add_stream(StreamKind::NonBlocking, DeviceId(0));
             order.add_event(true, None);
         }
+    }
+
+    /// A checker that knows the streams, events and buffers of the load.
+    pub fn checker(shape: Shape) -> Checker {
+        let mut checker = Checker::new();
+        Load::declare(shape, checker.order_mut());
         for _ in 0..shape.buffers {
             checker.add_buffer(BufferDecl {
                 memory: Memory::Device,
@@ -135,15 +150,30 @@ impl Writer {
             }
             self.call(Kind::Wait { stream, event }, Accesses::new());
         }
-        self.call(Kind::SyncDevice { device: None }, Accesses::new());
+        self.synchronize();
         self.ops
+    }
+
+    /// The host waits for all streams, and whatever it submits from then on stands behind that.
+    fn synchronize(&mut self) {
+        let ticks = (0..self.clocks.len()).map(|stream| self.clocks[stream][stream]);
+        let all: Vec<u32> = ticks.collect();
+        self.clocks.fill(all);
+        self.call(Kind::SyncDevice { device: None }, Accesses::new());
     }
 
     /// A call that reads some buffers and writes another.
     fn work(&mut self, kind: Kind, stream: StreamId, reads: usize) {
         self.tick(stream);
         let mut accesses = Accesses::new();
+        let mut draws = 0;
         while accesses.len() <= reads {
+            draws += 1;
+            if draws == PATIENCE {
+                // This call comes after it, so it is a later one of its stream.
+                self.synchronize();
+                self.tick(stream);
+            }
             let mode = match accesses.len() < reads {
                 true => Mode::Read,
                 false => Mode::Write,

@@ -121,6 +121,30 @@ pub(super) struct Use {
 }
 
 impl Use {
+    /// No access: a step before all others.
+    pub const NONE: Use = Use {
+        epoch: Epoch { chain: 0, tick: 0 },
+        op: OpId(0),
+        site: SiteId(0),
+        buffer: BufferId(0),
+        role: Role::Work,
+        host: false,
+        reads: false,
+        writes: false,
+    };
+
+    #[inline]
+    pub fn is_none(&self) -> bool {
+        self.epoch.tick == 0
+    }
+
+    /// Whether it lies before a point of which `known` is the clock.
+    #[inline]
+    pub fn is_before(&self, known: &[u32]) -> bool {
+        let Epoch { chain, tick } = self.epoch;
+        known.get(chain as usize).copied().unwrap_or(0) >= tick
+    }
+
     fn is_host_access(&self) -> bool {
         self.host && !self.role.ends()
     }

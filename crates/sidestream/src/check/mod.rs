@@ -255,9 +255,10 @@ impl Checker {
             reads: false,
             writes: false,
         };
-        let (clocks, found) = (&self.clocks, &mut self.found);
+        let known = self.clocks.known_to(epoch.chain);
+        let found = &mut self.found;
         self.shadow
-            .perform(&op.accesses, performs, now, clocks, found);
+            .perform(&op.accesses, performs, now, known, found);
     }
 
     fn recorded(&mut self, op: &Op, event: EventId, stream: StreamId, epoch: Epoch) {

@@ -18,12 +18,13 @@ const FEW: usize = 64;
 pub(super) struct Ranges<C> {
     /// The only cell, unless it is split.
     whole: C,
-    is_split: bool,
-    parts: Box<Parts<C>>,
+    /// Given back once they are one again: room that was used just before is in the cache, and
+    /// room of one's own from long ago is not.
+    parts: Option<Box<Parts<C>>>,
 }
 
-/// The cells of what is split; their room is kept when they become one again.
-#[derive(Debug, Default)]
+/// The cells of what is split.
+#[derive(Debug)]
 struct Parts<C> {
     /// By first byte, sorted; the first starts at zero, each ends where the next one starts.
     few: Vec<(u64, C)>,
@@ -36,34 +37,39 @@ impl<C: Clone + Default> Ranges<C> {
     /// beyond it.
     #[inline]
     pub fn visit(&mut self, start: u64, end: u64, mut each: impl FnMut(&mut C)) {
-        let whole = start == 0 && end == END;
-        if !self.is_split && whole {
+        if let Some(parts) = &mut self.parts {
+            parts.visit(start, end, each);
+        } else if start == 0 && end == END {
             each(&mut self.whole);
-            return;
+        } else {
+            self.split().visit(start, end, each);
         }
-        if !self.is_split {
-            self.is_split = true;
-            self.parts.few.push((0, std::mem::take(&mut self.whole)));
-        }
-        self.parts.visit(start, end, each);
     }
 
     /// Makes the cells of `start..end` one, with the value of the first. Both ends were cut by
     /// [`Ranges::visit`].
     #[inline]
     pub fn merge(&mut self, start: u64, end: u64) {
-        if self.is_split
-            && let Some(last) = self.parts.merge(start, end)
+        if let Some(parts) = &mut self.parts
+            && let Some(last) = parts.merge(start, end)
         {
             self.whole = last;
-            self.is_split = false;
+            self.parts = None;
         }
     }
 
     /// How many cells there are.
     #[cfg(test)]
     pub fn len(&self) -> usize {
-        (self.parts.few.len() + self.parts.many.len()).max(1)
+        let parts = self.parts.as_ref();
+        parts.map_or(1, |parts| parts.few.len() + parts.many.len())
+    }
+
+    fn split(&mut self) -> &mut Parts<C> {
+        let mut few = Vec::with_capacity(8);
+        few.push((0, std::mem::take(&mut self.whole)));
+        let many = BTreeMap::new();
+        self.parts.insert(Box::new(Parts { few, many }))
     }
 }
 

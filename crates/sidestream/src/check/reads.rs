@@ -3,53 +3,83 @@
 use super::hazard::Use;
 
 /// How many reads are kept in place.
-const NEAR: usize = 2;
+const NEAR: usize = 3;
 
-/// One read a chain. The first few stand in place, so that memory which few streams read costs no
-/// second look-up, also after it was once read by many; the others keep their room for the next
-/// time.
-#[derive(Clone, Debug, Default)]
+/// One read a chain. The first few stand in place and are looked at all at once, without a branch
+/// for each: how many there are is as good as random, and guessing it wrong costs more than
+/// looking at all of them. A free place holds [`Use::NONE`], which is ordered before everything.
+#[derive(Clone, Debug)]
 pub(super) struct Reads {
-    near: [Option<Use>; NEAR],
+    near: [Use; NEAR],
     /// Sorted by chain. Empty unless all of `near` is taken.
-    far: Vec<Use>,
+    far: Option<Box<Far>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Far {
+    reads: Vec<Use>,
+}
+
+impl Default for Reads {
+    fn default() -> Self {
+        Reads {
+            near: [Use::NONE; NEAR],
+            far: None,
+        }
+    }
 }
 
 impl Reads {
+    /// Whether all of them lie before a point of which `known` is the clock.
     #[inline]
+    pub fn all_before(&self, known: &[u32]) -> bool {
+        let near = self.near.iter().map(|read| read.is_before(known));
+        near.fold(true, |all, one| all & one)
+            && self
+                .far
+                .as_ref()
+                .is_none_or(|far| far.reads.iter().all(|read| read.is_before(known)))
+    }
+
     pub fn for_each(&self, mut each: impl FnMut(&Use)) {
-        for read in self.near.iter().flatten() {
-            each(read);
-        }
-        for read in &self.far {
-            each(read);
+        let near = self.near.iter().filter(|read| !read.is_none());
+        near.for_each(&mut each);
+        if let Some(far) = &self.far {
+            far.reads.iter().for_each(each);
         }
     }
 
     /// Puts a read in the place of the last one of its chain.
     #[inline]
     pub fn set(&mut self, read: &Use) {
-        for place in &mut self.near {
-            if place.is_none_or(|known| known.epoch.chain == read.epoch.chain) {
-                *place = Some(*read);
-                return;
+        let mut place = NEAR;
+        for (at, known) in self.near.iter().enumerate().rev() {
+            if known.is_none() | (known.epoch.chain == read.epoch.chain) {
+                place = at;
             }
         }
-        self.set_far(read);
+        match self.near.get_mut(place) {
+            Some(near) => *near = *read,
+            None => self.set_far(read),
+        }
     }
 
     fn set_far(&mut self, read: &Use) {
+        let far = &mut self.far.get_or_insert_default().reads;
         let chain = read.epoch.chain;
-        let at = self.far.partition_point(|known| known.epoch.chain < chain);
-        match self.far.get_mut(at) {
+        let at = far.partition_point(|known| known.epoch.chain < chain);
+        match far.get_mut(at) {
             Some(known) if known.epoch.chain == chain => *known = *read,
-            _ => self.far.insert(at, *read),
+            _ => far.insert(at, *read),
         }
     }
 
     #[inline]
     pub fn clear(&mut self) {
-        self.near = [None; NEAR];
-        self.far.clear();
+        self.near = [Use::NONE; NEAR];
+        if let Some(far) = &mut self.far {
+            // The room is kept: memory that was read by many will be again.
+            far.reads.clear();
+        }
     }
 }

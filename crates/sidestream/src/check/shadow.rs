@@ -12,16 +12,14 @@
 //! only up to the first race. Here "last" means last in the order of the calls, raced or not. So
 //! of two accesses every pair is compared between which no write to the bytes was called and, if
 //! the first reads, no further read of its chain. Whatever lies further apart is either ordered or
-//! there is a pair like that at fault between them. (An operation that touches the same bytes by
-//! the names of two tenants is remembered by one of them: its pairs are found, their kind may be
-//! that of the other.)
+//! there is a pair like that at fault between them.
 
 use super::hazard::Use;
 use super::ranges::{END, Ranges};
 use super::reads::Reads;
 use super::{BufferDecl, Place};
 use crate::op::{Access, BufferId, Memory, Mode, OpId};
-use crate::order::{Clocks, Performs};
+use crate::order::Performs;
 
 /// The last accesses to all memory.
 #[derive(Debug, Default)]
@@ -47,9 +45,9 @@ struct Root {
 }
 
 /// The last accesses to some bytes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Cell {
-    write: Option<Use>,
+    write: Use,
     /// The last of every chain; called after the write.
     reads: Reads,
 }
@@ -91,18 +89,18 @@ impl Shadow {
     }
 
     /// Compares the accesses of a step with what came before, and remembers them. `now` is the
-    /// step, without the buffer and mode of a single access.
+    /// step, without the buffer and mode of a single access; `known` is the clock of its chain.
     #[inline]
     pub fn perform(
         &mut self,
         accesses: &[Access],
         performs: Performs,
         now: Use,
-        clocks: &Clocks,
+        known: &[u32],
         found: &mut Vec<Unordered>,
     ) {
         if self.may_overlap(accesses) {
-            self.perform_overlapping(accesses, performs, now, clocks, found);
+            self.perform_overlapping(accesses, performs, now, known, found);
             return;
         }
         for access in accesses {
@@ -114,14 +112,14 @@ impl Shadow {
             let cells = &mut self.roots[root].cells;
             match access.mode {
                 Mode::Read => cells.visit(start, end, |cell| {
-                    cell.check(&now, clocks, found);
+                    cell.check(&now, known, found);
                     cell.reads.set(&now);
                 }),
                 Mode::Write => {
                     cells.visit(start, end, |cell| {
-                        cell.check(&now, clocks, found);
+                        cell.check(&now, known, found);
                         cell.reads.clear();
-                        cell.write = Some(now);
+                        cell.write = now;
                     });
                     cells.merge(start, end);
                 }
@@ -138,7 +136,7 @@ impl Shadow {
         accesses: &[Access],
         performs: Performs,
         now: Use,
-        clocks: &Clocks,
+        known: &[u32],
         found: &mut Vec<Unordered>,
     ) {
         let touches = |access: &&Access| performs.includes(access) && access.start < access.end;
@@ -147,7 +145,7 @@ impl Shadow {
             let now = of(access, now);
             let (root, start, end) = self.locate(access);
             let cells = &mut self.roots[root].cells;
-            cells.visit(start, end, |cell| cell.check(&now, clocks, found));
+            cells.visit(start, end, |cell| cell.check(&now, known, found));
         }
         for access in some.clone().filter(|access| access.mode == Mode::Read) {
             let now = of(access, now);
@@ -190,18 +188,33 @@ impl Shadow {
 
 impl Cell {
     #[inline]
-    fn check(&self, now: &Use, clocks: &Clocks, found: &mut Vec<Unordered>) {
-        let chain = now.epoch.chain;
+    fn check(&self, now: &Use, known: &[u32], found: &mut Vec<Unordered>) {
+        let write_before = self.write.is_before(known);
+        if !write_before || (now.writes && !self.reads.all_before(known)) {
+            self.note(now, known, found);
+        }
+    }
+
+    #[cold]
+    fn note(&self, now: &Use, known: &[u32], found: &mut Vec<Unordered>) {
         let mut compare = |first: &Use| {
-            if !clocks.ordered_at(first.epoch, chain) && first.op != now.op {
-                note(first, now, found);
+            if !first.is_before(known) && first.op != now.op {
+                let (first, second) = (*first, *now);
+                found.push(Unordered { first, second });
             }
         };
-        if let Some(write) = &self.write {
-            compare(write);
-        }
+        compare(&self.write);
         if now.writes {
             self.reads.for_each(compare);
+        }
+    }
+}
+
+impl Default for Cell {
+    fn default() -> Self {
+        Cell {
+            write: Use::NONE,
+            reads: Reads::default(),
         }
     }
 }
@@ -215,10 +228,21 @@ impl Root {
             let mut write = *now;
             let reads_too = |own: &Use| own.reads && own.op == now.op && own.buffer == now.buffer;
             cell.reads.for_each(|read| write.reads |= reads_too(read));
-            write.reads |= cell.write.as_ref().is_some_and(reads_too);
+            write.reads |= reads_too(&cell.write);
+            // What it reads by the name of another tenant is remembered beside the write.
+            let mut by_other_name = None;
+            cell.reads.for_each(|read| {
+                if read.op == now.op && read.buffer != now.buffer {
+                    by_other_name = Some(*read);
+                }
+            });
             cell.reads.clear();
-            cell.write = Some(write);
-            alike &= *like.get_or_insert(write.reads) == write.reads;
+            cell.write = write;
+            if let Some(read) = by_other_name {
+                cell.reads.set(&read);
+            }
+            let kept = (write.reads, by_other_name.map(|read| read.buffer));
+            alike &= *like.get_or_insert(kept) == kept;
         });
         if alike {
             self.cells.merge(start, end);
@@ -234,14 +258,6 @@ fn of(access: &Access, now: Use) -> Use {
         writes: access.mode == Mode::Write,
         ..now
     }
-}
-
-#[cold]
-fn note(first: &Use, second: &Use, found: &mut Vec<Unordered>) {
-    found.push(Unordered {
-        first: *first,
-        second: *second,
-    });
 }
 
 impl Unordered {

@@ -108,6 +108,13 @@ impl Clocks {
         get(&self.chains[chain as usize].known, epoch.chain) >= epoch.tick
     }
 
+    /// The clock of the chain with this index: for each chain, how many of its steps lie before the
+    /// last step of this one. Missing entries are zero.
+    #[inline]
+    pub fn known_to(&self, chain: u32) -> &[u32] {
+        &self.chains[chain as usize].known
+    }
+
     /// How many steps of chain `of` are known to lie before the present end of chain `at`.
     pub fn known(&self, at: Chain, of: Chain) -> u32 {
         match (self.known_index(at), self.known_index(of)) {

@@ -177,11 +177,11 @@ impl Contents {
             return;
         }
         let (arena, start, end) = self.place(access);
-        self.arenas[arena]
+        self.arenas[arena as usize]
             .writers
             .each(start, end, |start, end, writer| {
                 report(Found {
-                    arena: arena as u32,
+                    arena,
                     start,
                     end,
                     writer,
@@ -193,20 +193,21 @@ impl Contents {
     pub fn wrote(&mut self, access: &Access, by: OpId) {
         if self.witness {
             let (arena, start, end) = self.place(access);
-            self.arenas[arena].writers.set(start, end, by);
+            self.arenas[arena as usize].writers.set(start, end, by);
         }
     }
 
-    fn place(&self, access: &Access) -> (usize, u64, u64) {
+    /// Where an access lies: which memory, first byte, one past the last.
+    pub(super) fn place(&self, access: &Access) -> (u32, u64, u64) {
         let at = self.buffers[access.buffer.0 as usize];
         let start = at.start + access.start.min(at.size_bytes);
         let end = at.start + access.end.min(at.size_bytes);
-        (at.arena, start, end)
+        (at.arena as u32, start, end)
     }
 
     fn bytes(&mut self, access: &Access) -> &mut [u8] {
         let (arena, start, end) = self.place(access);
-        let arena = &mut self.arenas[arena];
+        let arena = &mut self.arenas[arena as usize];
         if arena.bytes.is_empty() {
             arena.bytes = vec![0; arena.size_bytes as usize];
         }

@@ -224,6 +224,11 @@ impl Sim {
         self.submitted(op).map(|s| s.seen)
     }
 
+    /// Where an access lies: which memory, first byte, one past the last (as in [`Found`]).
+    pub fn place(&self, access: &Access) -> (u32, u64, u64) {
+        self.contents.place(access)
+    }
+
     /// What the accesses of an operation found.
     pub fn witness(&self, op: OpId) -> &[Witness] {
         self.submitted(op).map_or(&[], |s| &s.witness)

@@ -23,9 +23,12 @@ const LAYERS: &[&[&str]] = &[
 const BESIDE: &[(&str, &[&str])] = &[
     ("check", &["op", "order", "log", "error"]),
     ("trace", &["op", "order", "log", "error"]),
+    // The simulator knows when everything ran, and says so as a `trace`.
     (
         "sim",
-        &["engine", "backend", "op", "order", "log", "error", "alloc"],
+        &[
+            "engine", "backend", "op", "order", "log", "error", "alloc", "trace",
+        ],
     ),
     ("cuda", &["backend", "op", "log", "error"]),
 ];

@@ -1,0 +1,124 @@
+//! `sidestream run --explore N`: a race made visible.
+
+use serde_json::{Value, json};
+use sidestream::engine::Profile;
+use sidestream::op::OpId;
+use sidestream::sim::Schedule;
+use sidestream::trace::Timeline;
+use sidestream_program::{Difference, Explored, Program, Run, explore, written};
+
+use super::Args;
+use crate::failure::{Failure, print};
+
+/// Explores one program; true if all schedules agree.
+pub fn main(
+    args: &Args,
+    profile: &Profile,
+    program: &Program,
+    count: usize,
+) -> Result<bool, Failure> {
+    let explored = explore(program, profile, count).map_err(|error| {
+        let file = args.program.display();
+        Failure::input(format!("{file}, program {}: {error}", program.name))
+    })?;
+    if args.json {
+        print(format_args!("{}\n", as_json(args, program, &explored)))?;
+    } else {
+        print(as_text(args, program, &explored))?;
+    }
+    Ok(explored.difference.is_none())
+}
+
+fn as_json(args: &Args, program: &Program, explored: &Explored) -> Value {
+    let difference = explored.difference.as_ref().map(|d| {
+        json!({
+            "op": d.op.0,
+            "buffer": buffer_name(program, d),
+            "range": [d.range.0, d.range.1],
+            "wrote": d.wrote,
+            "schedules": [d.usual.0.to_string(), d.other.0.to_string()],
+            "written_by": [d.writers.0.map(|op| op.0), d.writers.1.map(|op| op.0)],
+        })
+    });
+    json!({
+        "schema": "sidestream.explore/1",
+        "name": program.name,
+        "device": args.device,
+        "schedules": explored.schedules,
+        "results": explored.results,
+        "difference": difference,
+    })
+}
+
+fn as_text(args: &Args, program: &Program, explored: &Explored) -> String {
+    let Explored {
+        schedules,
+        results,
+        difference,
+    } = explored;
+    let name = &program.name;
+    let Some(difference) = difference else {
+        return format!("{name}: {schedules} legal schedules, all with the same result\n");
+    };
+    let what = if difference.wrote {
+        "writes over"
+    } else {
+        "reads"
+    };
+    let (start, end) = difference.range;
+    let mut out = format!(
+        "{name}: {schedules} legal schedules, {results} different results\n\n  {} {what} bytes {start} to \
+         {end} of {}, and finds there\n",
+        op_text(program, difference.op),
+        buffer_name(program, difference),
+    );
+    let runs = [
+        (&difference.usual, difference.writers.0),
+        (&difference.other, difference.writers.1),
+    ];
+    for ((schedule, _), writer) in runs {
+        let found = match writer {
+            Some(writer) => format!("what {} wrote", op_text(program, writer)),
+            None => "what was there before".to_owned(),
+        };
+        out += &format!("    {}: {found}\n", schedule_text(*schedule));
+    }
+    for ((schedule, run), _) in runs {
+        out += &format!(
+            "\n  {}\n{}",
+            schedule_text(*schedule),
+            picture(args, program, run)
+        );
+    }
+    out
+}
+
+fn picture(args: &Args, program: &Program, run: &Run) -> String {
+    let trace = run.trace(program);
+    // An operation that is as late as it can be starts long after the rest: cut the wait short.
+    Timeline::new(&trace, args.width.into()).to_string()
+}
+
+fn schedule_text(schedule: Schedule) -> String {
+    match schedule {
+        Schedule::InOrder => "in order, as a device mostly runs it".to_owned(),
+        Schedule::Delaying(OpId(op)) => format!("with op {op} late (adversarial:{op})"),
+        Schedule::DelayingCall(OpId(op)) => {
+            format!("with the call of op {op} late (adversarial:call:{op})")
+        }
+        Schedule::Adversarial => "with everything late (adversarial)".to_owned(),
+        Schedule::Seeded(seed) => format!("in a random legal order (seeded:{seed})"),
+    }
+}
+
+fn buffer_name<'a>(program: &'a Program, difference: &Difference) -> &'a str {
+    let lowered = &difference.usual.1.lowered;
+    let name = lowered.buffers[difference.buffer.0 as usize].name;
+    &program.buffers[name.0 as usize].name
+}
+
+fn op_text(program: &Program, id: OpId) -> String {
+    let text = written(program, &program.ops[id.0 as usize]);
+    let call = text.strip_prefix("do: ").unwrap_or(&text);
+    format!("op {} ({call})", id.0)
+}
