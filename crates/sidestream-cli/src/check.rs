@@ -1,28 +1,39 @@
 //! `sidestream check`: finds every pair of operations that nothing orders.
 
+mod text;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use sidestream::check::{Lint, LintCode, Names, Race, RaceKind, Reach, Severity, Verdict};
-use sidestream::op::OpId;
+use sidestream::check::{MEMORY_BYTES, Severity, Verdict, replay};
+use sidestream::log::{MAGIC, Reader};
+use sidestream::trace::embedded_log;
 use sidestream_program::{
-    Checked, Document, Limits, Program, bad_json, check, checked_json, parse_bytes, written,
+    Checked, Document, Limits, Program, bad_json, check, checked_json, parse_bytes,
 };
 
 use crate::failure::{Failure, print};
+use crate::input;
 
 /// Find every race between streams, threads and the allocator
 ///
-/// Exit codes: 0 nothing found (remarks aside), 1 a race, 2 a file that cannot be read or a program
-/// that breaks the format, 3 a call that CUDA refuses, 4 only races that CUDA leaves open. Of
-/// several, the first in the order 2, 1, 3, 4.
+/// A stream program lists CUDA calls in the order in which they are made; docs/stream-programs.md
+/// describes the format. It is judged by CUDA's documented rules and not run: no GPU is needed,
+/// and a race is found even where it happens not to bite. The op log of a run (docs/op-log.md), and
+/// a trace that carries one, are checked in the same way.
+///
+/// Exit code: 0 no race (there may be remarks), 1 a race, 2 a file that cannot be read or a program
+/// that breaks the format, 3 a call that CUDA refuses, 4 only races of which CUDA leaves open
+/// whether they can happen. If several apply, it is the first of 2, 1, 3, 4.
 #[derive(Parser)]
 pub struct Args {
-    /// Stream programs (YAML), one or several in a file
-    #[arg(required = true)]
+    /// Stream programs (YAML, one or several under `cases:`), op logs, or traces of `sidestream run`
+    #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Print one JSON object a program
+    /// Print one line of JSON for each program instead of text
     #[arg(long)]
     json: bool,
 }
@@ -53,9 +64,9 @@ impl Outcome {
 pub fn main(args: &Args) -> Result<ExitCode, Failure> {
     let mut worst = Outcome::Clean;
     for path in &args.files {
-        let outcome = match read(path) {
-            Ok(document) => one_file(args, path, &document)?,
-            // One file that cannot be read does not keep the others from being checked.
+        // One file that cannot be read does not keep the others from being checked.
+        let outcome = match one_file(args, path) {
+            Ok(outcome) => outcome,
             Err(failure) => {
                 eprintln!("sidestream: {failure}");
                 Outcome::Unreadable
@@ -66,24 +77,102 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
     Ok(worst.code())
 }
 
-/// Reads a document, whatever is in it.
-pub fn read(path: &Path) -> Result<Document, Failure> {
-    let bytes = std::fs::read(path).map_err(|e| Failure::file("read", path, &e))?;
-    parse_bytes(&bytes, &Limits::default())
-        .map_err(|error| Failure::input(format!("{}: {error}", path.display())))
+/// What a file is, by its first bytes.
+enum Source {
+    Program,
+    Log,
+    Trace,
+    Gzip,
 }
 
-fn one_file(args: &Args, path: &Path, document: &Document) -> Result<Outcome, Failure> {
+fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
+    let file = File::open(path).map_err(|e| Failure::file("read", path, &e))?;
+    let mut file = BufReader::with_capacity(64 * 1024, file);
+    let start = file
+        .fill_buf()
+        .map_err(|e| Failure::file("read", path, &e))?;
+    match source(start) {
+        Source::Program => programs(args, path, &read(path)?),
+        Source::Log => log(args, path, file),
+        Source::Gzip => Err(Failure::input(format!(
+            "{}: the file is compressed; unpack it with gunzip first",
+            path.display()
+        ))),
+        Source::Trace => {
+            let found = embedded_log(file)
+                .map_err(|e| Failure::input(format!("{}: {e}", path.display())))?;
+            let bytes = found.ok_or_else(|| {
+                Failure::input(format!(
+                    "{}: the trace carries no op log, and times alone prove no order; write one with \
+                     `sidestream run --trace`",
+                    path.display()
+                ))
+            })?;
+            log(args, path, &bytes[..])
+        }
+    }
+}
+
+fn source(start: &[u8]) -> Source {
+    let has = |word: &[u8]| start.windows(word.len()).any(|bytes| bytes == word);
+    let first = start.iter().find(|byte| !byte.is_ascii_whitespace());
+    if start.starts_with(&MAGIC) {
+        Source::Log
+    } else if start.starts_with(&[0x1f, 0x8b]) {
+        Source::Gzip
+    } else if matches!(first, Some(b'{' | b'[')) && (has(b"\"traceEvents\"") || has(b"\"ph\"")) {
+        Source::Trace
+    } else {
+        Source::Program
+    }
+}
+
+fn log(args: &Args, path: &Path, bytes: impl std::io::Read) -> Result<Outcome, Failure> {
+    let failure = |error| Failure::input(format!("{}: {error}", path.display()));
+    let replay = Reader::new(bytes)
+        .and_then(|reader| replay(reader, MEMORY_BYTES))
+        .map_err(failure)?;
+    let name = path.file_stem().unwrap_or(path.as_os_str());
+    let checked = Checked {
+        name: name.to_string_lossy().into_owned(),
+        report: replay.report,
+        names: replay.names,
+        sites: replay.sites,
+    };
+    show(args, path, None, &checked)?;
+    match replay.cut {
+        None => Ok(outcome(&checked)),
+        Some(cut) => {
+            let ops = replay.ops;
+            let message = format!(
+                "{}: {cut}; checked the {ops} operations before",
+                path.display()
+            );
+            Err(Failure::input(message))
+        }
+    }
+}
+
+/// Reads a document, whatever is in it.
+pub fn read(path: &Path) -> Result<Document, Failure> {
+    let document = parse_bytes(&input::read(path)?, &Limits::default())
+        .map_err(|error| Failure::input(format!("{}: {error}", path.display())))?;
+    if document.programs.is_empty() {
+        return Err(Failure::input(format!(
+            "{}: `cases` lists no program; add one with `name:` and `ops:`",
+            path.display()
+        )));
+    }
+    Ok(document)
+}
+
+fn programs(args: &Args, path: &Path, document: &Document) -> Result<Outcome, Failure> {
     let mut worst = Outcome::Clean;
     for program in &document.programs {
         let outcome = match program {
             Ok(program) => {
                 let checked = check(program);
-                if args.json {
-                    print(format_args!("{}\n", checked_json(program, &checked)))?;
-                } else {
-                    print(as_text(path, program, &checked))?;
-                }
+                show(args, path, Some(program), &checked)?;
                 outcome(&checked)
             }
             Err(bad) => {
@@ -100,6 +189,19 @@ fn one_file(args: &Args, path: &Path, document: &Document) -> Result<Outcome, Fa
     Ok(worst)
 }
 
+fn show(
+    args: &Args,
+    path: &Path,
+    program: Option<&Program>,
+    checked: &Checked,
+) -> Result<(), Failure> {
+    if args.json {
+        print(format_args!("{}\n", checked_json(checked)))
+    } else {
+        print(text::report(path, program, checked))
+    }
+}
+
 fn outcome(checked: &Checked) -> Outcome {
     let races = &checked.report.races;
     match checked.report.verdict() {
@@ -108,145 +210,4 @@ fn outcome(checked: &Checked) -> Outcome {
         Verdict::Race => Outcome::Warnings,
         Verdict::Clean => Outcome::Clean,
     }
-}
-
-fn as_text(path: &Path, program: &Program, checked: &Checked) -> String {
-    let Checked { report, names } = checked;
-    let mut out = format!(
-        "{}: {}: {}\n",
-        path.display(),
-        program.name,
-        summary(checked)
-    );
-    for race in &report.races {
-        out += &race_text(program, names, race);
-    }
-    for lint in &report.lints {
-        out += &lint_text(program, lint);
-    }
-    if let Some(refused) = &report.error {
-        out += &format!(
-            "\n  this call fails, and the check ends there\n    {}\n  {}\n",
-            op_text(program, refused.op, ""),
-            refused.misuse
-        );
-    }
-    out
-}
-
-fn summary(checked: &Checked) -> String {
-    let report = &checked.report;
-    let errors = report
-        .races
-        .iter()
-        .filter(|r| r.severity == Severity::Error)
-        .count();
-    let warnings = report.races.len() - errors;
-    let mut parts = Vec::new();
-    let mut count = |n: usize, one: &str, many: &str| match n {
-        0 => {}
-        1 => parts.push(format!("1 {one}")),
-        n => parts.push(format!("{n} {many}")),
-    };
-    count(errors, "race", "races");
-    count(
-        warnings,
-        "race that CUDA leaves open",
-        "races that CUDA leaves open",
-    );
-    count(
-        usize::from(report.error.is_some()),
-        "call fails",
-        "calls fail",
-    );
-    count(report.lints.len(), "remark", "remarks");
-    if parts.is_empty() {
-        "no race".to_owned()
-    } else if errors + warnings == 0 && report.error.is_none() {
-        format!("no race, {}", parts.join(", "))
-    } else {
-        parts.join(", ")
-    }
-}
-
-fn race_text(program: &Program, names: &Names, race: &Race) -> String {
-    let what = match race.buffer {
-        Some(buffer) => format!("{} on {}", race.kind.code(), names.buffer(buffer)),
-        None => race.kind.code().to_owned(),
-    };
-    let open = match race.severity {
-        Severity::Error => "",
-        Severity::Warn => " CUDA leaves open whether that call waits.",
-    };
-    let [first, second] = [race.chains.0, race.chains.1].map(|chain| names.chain(chain));
-    let reach = match race.ordered_up_to {
-        Reach::Nothing => format!("nothing makes {second} wait for {first}"),
-        Reach::UpTo(op) => format!("{second} waits for {first} only up to op {}", op.0),
-        Reach::LongAgo => format!("{second} waited for {first} only long ago"),
-    };
-    let again = match race.count {
-        1 => String::new(),
-        2 => "\n    and one more pair of the same two call sites".to_owned(),
-        n => format!("\n    and {} more pairs of the same two call sites", n - 1),
-    };
-    format!(
-        "\n  {what}: {}.{open}\n    {}\n    {}\n    {reach}{again}\n  fix: {}\n",
-        meaning(race.kind),
-        op_text(program, race.first, &format!(" on {first}")),
-        op_text(program, race.second, &format!(" on {second}")),
-        race.fix.text(names)
-    )
-}
-
-/// What a kind of race means, for people who do not know the short name.
-fn meaning(kind: RaceKind) -> &'static str {
-    match kind {
-        RaceKind::Uaf => "the memory is freed or handed on while it may still be used",
-        RaceKind::Uba => "the memory is used before its allocation is known to the stream",
-        RaceKind::HostRaw => "the host reads what the device may still be writing",
-        RaceKind::HostWar => "the host writes what the device may still be reading",
-        RaceKind::HostWaw => "the host writes what the device may still be writing",
-        RaceKind::Raw => "the second may read before the first has written",
-        RaceKind::War => "the second may write while the first still reads",
-        RaceKind::Waw => "both write, in no certain order",
-        RaceKind::Timing => "the time is asked before both events are known to be complete",
-    }
-}
-
-fn lint_text(program: &Program, lint: &Lint) -> String {
-    let meaning = match lint.code {
-        LintCode::UnpinnedAsyncCopy => {
-            "a copy of pageable memory may block the host and does not overlap; use pinned memory"
-        }
-        LintCode::DefaultStreamSerialization => {
-            "work in the default stream makes one stream wait for another; use a stream of your own"
-        }
-        LintCode::WaitOnUnrecordedEvent => {
-            "the event has not been recorded yet, so this waits for nothing; record it first"
-        }
-        LintCode::SyncInLoop => {
-            "the host waits in a loop, so nothing is queued ahead; wait once after it"
-        }
-        LintCode::ForeignDeviceLaunch => {
-            "the stream belongs to another than the current device, which fails before CUDA 13"
-        }
-        LintCode::StreamPoolAlias => {
-            "the pool holds fewer streams than were asked for, so some of them are the same one"
-        }
-    };
-    format!(
-        "\n  {}: {meaning}\n    {}\n",
-        lint.code.code(),
-        op_text(program, lint.op, "")
-    )
-}
-
-/// An op: where it stands, where it runs, and what it says.
-fn op_text(program: &Program, id: OpId, place: &str) -> String {
-    let Some(op) = program.ops.get(id.0 as usize) else {
-        return format!("op {}{place}", id.0);
-    };
-    let text = written(program, op);
-    let call = text.strip_prefix("do: ").unwrap_or(&text);
-    format!("op {} (line {}){place}: {call}", id.0, op.line)
 }

@@ -3,6 +3,7 @@
 use sidestream::engine::Profile;
 
 use crate::failure::Failure;
+use crate::input;
 
 /// The profile that a `--device` names: `sim:h200`, or `sim:FILE.toml`.
 pub fn open(name: &str) -> Result<Profile, Failure> {
@@ -23,8 +24,19 @@ pub fn open(name: &str) -> Result<Profile, Failure> {
         )));
     }
     let path = std::path::Path::new(model);
-    let text = std::fs::read_to_string(path).map_err(|e| Failure::file("read", path, &e))?;
-    Profile::from_toml(&text).map_err(|e| Failure::input(format!("{}: {e}", path.display())))
+    let bytes = input::read(path)?;
+    let bad = |why: &str| Failure::input(format!("{}: {why}", path.display()));
+    let text = str::from_utf8(&bytes).map_err(|_| bad("not UTF-8; save the file as UTF-8"))?;
+    Profile::from_toml(text).map_err(|error| bad(&in_one_line(&error.to_string())))
+}
+
+/// The reader of TOML draws the place of a mistake below the line that names it, and says what it
+/// is at the end.
+fn in_one_line(text: &str) -> String {
+    match text.trim().split_once('\n') {
+        None => text.to_owned(),
+        Some((first, rest)) => format!("{first}: {}", rest.lines().last().unwrap_or_default()),
+    }
 }
 
 fn known() -> String {

@@ -58,7 +58,7 @@ fn as_json(name: &str, profile: &Profile) -> serde_json::Value {
         .map(|(field, source)| (field.to_owned(), source.into()))
         .collect();
     json!({"name": format!("sim:{name}"), "title": profile.name, "simulated": true,
-           "sms": profile.sms, "memory_gib": profile.memory_gib,
+           "sms": profile.sms as u64, "memory_gib": profile.memory_gib,
            "memory_gb_s": profile.memory_gb_s, "link_gb_s": profile.link_gb_s,
            "sources": sources})
 }

@@ -4,6 +4,7 @@ mod check;
 mod device;
 mod devices;
 mod failure;
+mod input;
 mod overlap;
 mod run;
 
@@ -11,9 +12,13 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Keeps a GPU busy: shows what overlap is worth, runs stream programs, and finds races.
+/// Keep a GPU busy: see what overlap is worth, run stream programs, and find races
 ///
-/// Where there is no GPU, a simulated one takes its place.
+/// All of this needs no GPU: a simulated one runs the programs.
+///
+/// Start with `sidestream overlap`, which shows what streams can gain. A stream program is a YAML
+/// file that lists CUDA calls: `sidestream check FILE` finds what is not ordered in it, and
+/// `sidestream run FILE` shows what runs when.
 #[derive(Parser)]
 #[command(name = "sidestream", version)]
 struct Cli {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sidestream::engine::Profile;
 use sidestream::sim::Schedule;
 use sidestream::trace::{Timeline, Trace, What};
-use sidestream_program::{BadProgram, Expected, Level, Program, Run, run};
+use sidestream_program::{BadProgram, Document, Expected, Level, Program, Run, record, run};
 
 mod explore;
 
@@ -18,34 +18,62 @@ use crate::failure::{Failure, print};
 
 /// Run a stream program on the simulated GPU and show what ran when
 ///
-/// The format is described in docs/stream-programs.md. The exit code is 0 if all went as the
-/// program expects, 1 if not, 2 if the input is at fault.
+/// A stream program lists CUDA calls in the order in which they are made; docs/stream-programs.md
+/// describes the format. For example:
+///
+///   name: result_read_too_early
+///   ops:
+///   - {do: kernel, s: s1, w: [A]}
+///   - {do: copy_async, s: s1, from: A, to: H}
+///   - {do: host_read, buf: H}
+///
+/// The timeline has a lane for each stream and, in brackets, for each engine. A bar too short for
+/// its name is a letter: U upload, K kernel, D download, C other copy, M memset, H host function.
+/// A run shows no races; `sidestream check` does.
+///
+/// Exit code: 0 if all went as the program expects, 1 if not, 2 if a program or an argument is at
+/// fault. If several apply, the largest.
 #[derive(Parser)]
+#[command(allow_negative_numbers = true, verbatim_doc_comment)]
 pub struct Args {
-    /// A stream program (YAML), or several under `cases:`
+    /// A YAML file that holds a stream program, or several under `cases:`
+    #[arg(value_name = "FILE")]
     program: PathBuf,
-    /// Only the program of this name
+    /// Run only the program of this name
     #[arg(long, value_name = "NAME")]
     case: Option<String>,
     /// The GPU: sim:h200, sim:a100, sim:a10g, sim:rtx4090 or sim:FILE.toml
     #[arg(long, default_value = "sim:h200")]
     device: String,
-    /// in-order, seeded:N, adversarial, or adversarial:N (op N as late as it can be)
+    /// Which of the orders that CUDA allows is taken: in-order (as a GPU was seen to do it),
+    /// seeded:N (a random one), adversarial (all is as late as it can be), adversarial:N (the work
+    /// of op N is) or adversarial:call:N (the call of op N is)
     #[arg(long, default_value = "in-order")]
     schedule: Schedule,
     /// Run it under this many legal schedules, and show two that disagree
-    #[arg(long, value_name = "N", conflicts_with_all = ["schedule", "trace"],
+    #[arg(long, value_name = "N", conflicts_with_all = ["schedule", "trace", "log"],
           value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     explore: Option<u32>,
-    /// Columns of the timeline
+    /// Columns of the timeline, 20 to 1000
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(20..=1000))]
     width: u16,
-    /// Print one JSON object a program instead
+    /// Print one line of JSON for each program instead of text
     #[arg(long)]
     json: bool,
-    /// Write the (one) program's run as a Chrome trace, for Perfetto
+    /// Write the run as a Chrome trace, which ui.perfetto.dev shows; of one program only
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Write the calls as an op log, which `sidestream check` reads; of one program only
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+}
+
+/// How one program went, the worst last.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Outcome {
+    AsExpected,
+    NotAsExpected,
+    CannotRun,
 }
 
 /// Runs the command.
@@ -60,33 +88,44 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
         .collect();
     if programs.is_empty() {
         return Err(Failure::input(format!(
-            "{} holds no program called {}",
+            "{} holds no program called {}; it holds {}",
             args.program.display(),
-            args.case.as_deref().unwrap_or_default()
+            args.case.as_deref().unwrap_or_default(),
+            names_in(&document)
         )));
     }
-    if args.trace.is_some() && programs.len() > 1 {
+    if (args.trace.is_some() || args.log.is_some()) && programs.len() > 1 {
         return Err(Failure::input(format!(
-            "{} holds {} programs and --trace writes one; name it with --case",
+            "{} holds {} programs and --trace and --log write one; name it with --case",
             args.program.display(),
             programs.len()
         )));
     }
-    let mut as_expected = true;
+    let mut worst = Outcome::AsExpected;
     for program in programs {
-        as_expected &= match program {
+        // One program that cannot be run does not keep the others from it.
+        let outcome = match program {
             Ok(program) => match args.explore {
                 Some(count) => explore::main(args, &profile, program, count as usize)?,
                 None => one(args, &profile, program)?,
             },
-            Err(bad) => refuse(args, bad)?,
+            Err(bad) => {
+                let (name, why) = (bad.name.as_deref(), bad.to_string());
+                refuse(args, name, bad.at, "BadProgram", &why)?
+            }
         };
+        worst = worst.max(outcome);
     }
-    Ok(if as_expected {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(worst as u8))
+}
+
+/// The names to choose from, the first few of many.
+fn names_in(document: &Document) -> String {
+    let names: Vec<&str> = document.programs.iter().filter_map(name_of).collect();
+    match names.len() {
+        0..=8 => names.join(", "),
+        n => format!("{} and {} more", names[..8].join(", "), n - 8),
+    }
 }
 
 fn name_of(program: &Result<Program, Box<BadProgram>>) -> Option<&str> {
@@ -96,25 +135,62 @@ fn name_of(program: &Result<Program, Box<BadProgram>>) -> Option<&str> {
     }
 }
 
-/// A program that breaks the format is not run.
-fn refuse(args: &Args, bad: &BadProgram) -> Result<bool, Failure> {
+/// Says why a program is not run.
+fn refuse(
+    args: &Args,
+    name: Option<&str>,
+    at: Option<usize>,
+    code: &str,
+    why: &str,
+) -> Result<Outcome, Failure> {
     if args.json {
-        let line = json!({"schema": "sidestream.run/1", "name": bad.name,
-                          "error": {"at": bad.at, "code": "BadProgram", "why": bad.to_string()}});
+        let line = json!({"schema": "sidestream.run/1", "name": name,
+                          "error": {"at": at, "code": code, "why": why}});
         print(format_args!("{line}\n"))?;
-        return Ok(false);
+    } else {
+        eprintln!("sidestream: {}: {why}", args.program.display());
     }
-    Err(Failure::input(format!("{}: {bad}", args.program.display())))
+    Ok(Outcome::CannotRun)
 }
 
-fn one(args: &Args, profile: &Profile, program: &Program) -> Result<bool, Failure> {
-    let ran = run(program, profile, args.schedule, false).map_err(|error| {
-        let file = args.program.display();
-        Failure::input(format!("{file}, program {}: {error}", program.name))
-    })?;
-    let trace = ran.trace(program);
+/// A schedule that names an op that there is none of would quietly be in-order.
+fn has_late_op(schedule: Schedule, program: &Program) -> Result<(), String> {
+    let (Schedule::Delaying(op) | Schedule::DelayingCall(op)) = schedule else {
+        return Ok(());
+    };
+    let choice = match program.ops.len() {
+        ops if ops > op.0 as usize => return Ok(()),
+        0 => "the program has no op".to_owned(),
+        ops => format!("give one of 0 to {}", ops - 1),
+    };
+    Err(format!(
+        "there is no op {} for --schedule {schedule}; {choice}",
+        op.0
+    ))
+}
+
+fn one(args: &Args, profile: &Profile, program: &Program) -> Result<Outcome, Failure> {
+    let ran = has_late_op(args.schedule, program).and_then(|()| {
+        run(program, profile, args.schedule, false).map_err(|error| error.to_string())
+    });
+    let ran = match ran {
+        Ok(ran) => ran,
+        Err(error) => {
+            let name = &program.name;
+            let why = format!("program {name}: {error}");
+            return refuse(args, Some(name), None, "CannotRun", &why);
+        }
+    };
+    let mut trace = ran.trace(program);
     let judged = Judged::of(program, &ran);
+    if let Some(path) = &args.log {
+        let log = record(program).map_err(|e| Failure::input(format!("cannot log: {e}")))?;
+        std::fs::write(path, log).map_err(|e| Failure::file("write", path, &e))?;
+    }
     if let Some(path) = &args.trace {
+        // With its log, `sidestream check` can check a trace. Where a program cannot be logged the
+        // trace goes without.
+        trace.log = record(program).ok();
         let file = std::fs::File::create(path).map_err(|e| Failure::file("create", path, &e))?;
         trace
             .write_json(file)
@@ -128,7 +204,11 @@ fn one(args: &Args, profile: &Profile, program: &Program) -> Result<bool, Failur
     } else {
         print(as_text(args, profile, program, &ran, &trace, &judged))?;
     }
-    Ok(judged.unmet.is_empty())
+    Ok(if judged.unmet.is_empty() {
+        Outcome::AsExpected
+    } else {
+        Outcome::NotAsExpected
+    })
 }
 
 /// What a run shows of a program's expectations. Whether it races is the checker's question.
@@ -159,14 +239,11 @@ impl Judged {
                 Some((None, code)) => format!("the program fails with {code}"),
                 None => "no call fails".to_owned(),
             };
-            match ran.failed {
-                Some((at, misuse)) => unmet.push(format!("op {at} fails: {misuse}")),
-                None => unmet.push(format!(
-                    "expected: {}; seen: {}",
-                    show(wanted),
-                    show(failed)
-                )),
-            }
+            unmet.push(format!(
+                "expected: {}; seen: {}",
+                show(wanted),
+                show(failed)
+            ));
         }
         let asked = program.level == Level::Runtime || wanted.is_some();
         Judged { unmet, asked }

@@ -2,19 +2,23 @@
 
 use serde_json::{Value, json};
 use sidestream::check::{BufferDecl, Checker, Lint, Names, Place, Race, Report};
-use sidestream::op::{OpId, StreamKind};
+use sidestream::op::{OpId, SiteId, StreamKind};
 
 use crate::error::BadProgram;
 use crate::lower::{Command, Lowered, POOL_STREAMS, lower};
-use crate::program::{Op, Program};
+use crate::program::Program;
 
-/// A program that was checked.
+/// A program, or the log of a run, that was checked.
 #[derive(Clone, Debug)]
 pub struct Checked {
+    /// What it is called.
+    pub name: String,
     /// What was found.
     pub report: Report,
-    /// What the report's ids are called in the program.
+    /// What the report's ids are called.
     pub names: Names,
+    /// The call sites by id; empty, or missing, where there is no name for one.
+    pub sites: Vec<String>,
 }
 
 /// Checks a program. Commands of the simulator mean nothing here.
@@ -39,12 +43,11 @@ pub fn check(program: &Program) -> Checked {
     }
     for (at, command) in lowered.commands.iter().enumerate() {
         match command {
-            Command::Op(op) => {
+            Command::Op(op)
                 // What fails is in the report, which ends there.
-                if checker.push(op).is_err() {
+                if checker.push(op).is_err() => {
                     break;
                 }
-            }
             Command::PoolGet { asked } => {
                 let asked = u32::try_from(*asked).unwrap_or(u32::MAX);
                 checker.note_pool(OpId(at as u32), asked, POOL_STREAMS);
@@ -54,8 +57,10 @@ pub fn check(program: &Program) -> Checked {
     }
     let names = names(program, &lowered, &checker);
     Checked {
+        name: program.name.clone(),
         report: checker.report(),
         names,
+        sites: program.sites.clone(),
     }
 }
 
@@ -84,11 +89,15 @@ fn names(program: &Program, lowered: &Lowered, checker: &Checker) -> Names {
 
 /// What is printed about a program: the object that `docs/stream-programs.md` describes, with two
 /// more keys for each race: `count`, and `sites` where the program names them.
-pub fn checked_json(program: &Program, checked: &Checked) -> Value {
-    let Checked { report, names } = checked;
+pub fn checked_json(checked: &Checked) -> Value {
+    let Checked {
+        name,
+        report,
+        names,
+        sites,
+    } = checked;
+    let site = |id: SiteId| sites.get(id.0 as usize).filter(|site| !site.is_empty());
     let race = |race: &Race| {
-        let (first, second) = (op(program, race.first), op(program, race.second));
-        let site = |op: Option<&Op>| Some(program.sites[op?.site?.0 as usize].as_str());
         json!({
             "kind": race.kind.code(),
             "buffer": race.buffer.map(|buffer| names.buffer(buffer)),
@@ -98,7 +107,7 @@ pub fn checked_json(program: &Program, checked: &Checked) -> Value {
             "streams": [names.chain(race.chains.0), names.chain(race.chains.1)],
             "fix": race.fix.text(names),
             "count": race.count,
-            "sites": [site(first), site(second)],
+            "sites": [site(race.first_site), site(race.second_site)],
         })
     };
     let lint = |lint: &Lint| json!({"code": lint.code.code(), "op": lint.op.0});
@@ -107,7 +116,7 @@ pub fn checked_json(program: &Program, checked: &Checked) -> Value {
                "why": refused.misuse.to_string()})
     });
     json!({
-        "name": program.name,
+        "name": name,
         "verdict": report.verdict().name(),
         "races": report.races.iter().map(race).collect::<Vec<_>>(),
         "lints": report.lints.iter().map(lint).collect::<Vec<_>>(),
@@ -119,8 +128,4 @@ pub fn checked_json(program: &Program, checked: &Checked) -> Value {
 pub fn bad_json(bad: &BadProgram) -> Value {
     json!({"name": bad.name, "verdict": "error", "races": [], "lints": [],
            "error": {"at": bad.at, "code": "BadProgram", "why": bad.to_string()}})
-}
-
-fn op(program: &Program, id: OpId) -> Option<&Op> {
-    program.ops.get(id.0 as usize)
 }

@@ -37,6 +37,7 @@ mod lower;
 mod names;
 mod program;
 mod read;
+mod record;
 mod run;
 mod verbs;
 mod words;
@@ -54,5 +55,6 @@ pub use program::{
     Memory, Op, Origin, Program, SiteRef, StreamDecl, StreamKind, StreamRef, ThreadRef,
 };
 pub use read::{parse, parse_bytes};
+pub use record::record;
 pub use run::{CannotRun, ProgramNames, Run, Unmet, run};
 pub use write::{write, written};

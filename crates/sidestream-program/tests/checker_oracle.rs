@@ -77,7 +77,7 @@ fn the_checker_agrees_with_the_oracle_on_the_samples() {
 
 /// What is wrong in what the checker prints about a program.
 fn judged(answer: &Answer, program: &Program) -> Vec<String> {
-    faults(answer, &printed(&checked_json(program, &check(program))))
+    faults(answer, &printed(&checked_json(&check(program))))
 }
 
 fn printed(answer: &Value) -> Printed {

@@ -3,6 +3,7 @@
 pub mod alloc;
 pub mod check;
 pub mod engine;
+pub mod log;
 pub mod op;
 pub mod order;
 pub mod sim;

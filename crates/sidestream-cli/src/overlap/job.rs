@@ -69,8 +69,18 @@ impl Job {
         ))
     }
 
-    /// Runs the job in one arrangement and says how long it took, in nanoseconds, and what ran when.
-    pub fn run(&self, layout: Layout, profile: &Profile) -> (u64, Trace) {
+    /// How long the job takes in one arrangement, in nanoseconds.
+    pub fn time_ns(&self, layout: Layout, profile: &Profile) -> u64 {
+        let mut sim = self.run(layout, profile);
+        sim.thread_time(HOST).expect("nothing is held")
+    }
+
+    /// What runs when in one arrangement.
+    pub fn trace(&self, layout: Layout, profile: &Profile) -> Trace {
+        self.run(layout, profile).trace(&Stages)
+    }
+
+    fn run(&self, layout: Layout, profile: &Profile) -> Sim {
         let mut program = Program::new(*self, layout, profile.clone());
         match layout {
             Layout::Streams(k) => program.streams(k),
@@ -79,6 +89,9 @@ impl Job {
         program.finish()
     }
 }
+
+/// The one host thread.
+const HOST: ThreadId = ThreadId(0);
 
 /// The job under construction.
 struct Program {
@@ -235,7 +248,7 @@ impl Program {
         };
         let op = Op {
             id: OpId(self.ops),
-            thread: ThreadId(0),
+            thread: HOST,
             site: SiteId(self.batch),
             kind,
             accesses: uses.into_iter().map(access).collect::<Accesses>(),
@@ -247,11 +260,10 @@ impl Program {
             .expect("the job uses streams and events as CUDA allows");
     }
 
-    fn finish(mut self) -> (u64, Trace) {
+    fn finish(mut self) -> Sim {
         self.push(Kind::SyncDevice { device: None }, []);
         self.sim.finish().expect("nothing is held");
-        let trace = self.sim.trace(&Stages);
-        (trace.end_ns(), trace)
+        self.sim
     }
 }
 

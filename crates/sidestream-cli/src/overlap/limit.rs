@@ -11,6 +11,7 @@ pub struct OverlapLimit {
     pub download_ns: u64,
     pub both_ways_ns: u64,
     pub total_ns: u64,
+    count: u32,
     parts: Limit,
 }
 
@@ -26,32 +27,35 @@ impl OverlapLimit {
             download_ns: whole(profile.download_ns(bytes)),
             both_ways_ns: whole(profile.both_ways_ns(bytes)),
             total_ns: whole(parts.ns()),
+            count: job.count,
             parts,
         }
     }
 
-    /// What sets the limit, as the start of a sentence.
-    pub fn binds(&self) -> &'static str {
+    /// What sets the limit.
+    pub fn set_by(&self) -> &'static str {
         let Limit {
             copies_ns,
             kernels_ns,
             calls_ns,
         } = self.parts;
-        if copies_ns >= kernels_ns.max(calls_ns) {
-            "The copies bind"
+        if self.count == 1 {
+            "the three stages of the one batch"
+        } else if copies_ns >= kernels_ns.max(calls_ns) {
+            "the copies"
         } else if kernels_ns >= calls_ns {
-            "The kernels bind"
+            "the kernels"
         } else {
-            "The host's calls bind"
+            "the host's calls"
         }
     }
 
-    /// What sets the limit, beside its figure.
-    pub fn why(&self) -> &'static str {
-        match self.binds() {
-            "The copies bind" => "set by the copies",
-            "The kernels bind" => "set by the kernels",
-            _ => "set by the host's calls",
-        }
+    /// Whether a kernel alone leaves so much of the device empty that several side by side are
+    /// much faster.
+    pub fn leaves_device_empty(&self) -> bool {
+        let rest_ns = (self.upload_ns + self.download_ns) as f64;
+        let alone_ns = self.kernel_ns as f64;
+        let full_ns = (self.parts.kernels_ns - rest_ns) / f64::from(self.count);
+        alone_ns > 2.0 * full_ns
     }
 }

@@ -11,7 +11,7 @@ use clap::Parser;
 use serde_json::json;
 use sidestream::engine::Profile;
 use sidestream::sim::memory_bytes;
-use sidestream::trace::{Timeline, Trace};
+use sidestream::trace::Timeline;
 
 use crate::device;
 use crate::failure::{Failure, print};
@@ -20,19 +20,26 @@ use limit::OverlapLimit;
 
 /// Show what overlapping copies with computing is worth
 ///
-/// A job of COUNT batches is uploaded, computed on and downloaded: on one stream, on several, and
-/// with a stream for each stage and a ring of slots between them. The table says how long each
-/// takes, and how near that is to the limit that the engines set.
+/// A job of COUNT batches is uploaded, computed on and downloaded: batch after batch on one stream;
+/// on several streams, each with batches and slots of its own; and with a stream for each of the
+/// three stages and a ring of slots between them. A slot is the device memory for the input and the
+/// output of one batch.
+///
+/// The table says how long each arrangement takes, and which share of the limit it reaches: the
+/// time in which the copies, the kernels or the host's calls alone could be done. Below it, the
+/// worst and the best arrangement are drawn, a lane for each stream and for each engine, and the
+/// last line says whether overlapping is worth it.
 #[derive(Parser)]
+#[command(allow_negative_numbers = true)]
 pub struct Args {
     /// Size of a batch: 64KiB, 4MiB, 1GiB or bytes
-    #[arg(long, default_value = "4MiB", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", default_value = "4MiB", value_parser = size::parse)]
     batch: u64,
     /// How many batches
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     count: u32,
-    /// Steps of arithmetic for each four bytes
-    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    /// How heavy the kernel is: multiplications and additions for each four bytes
+    #[arg(long, value_name = "STEPS", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     work: u32,
     /// The GPU: sim:h200, sim:a100, sim:a10g, sim:rtx4090 or sim:FILE.toml
     #[arg(long, default_value = "sim:h200")]
@@ -40,7 +47,7 @@ pub struct Args {
     /// Print one JSON object instead of the table
     #[arg(long)]
     json: bool,
-    /// Write the best arrangement as a Chrome trace, for Perfetto
+    /// Write the run of the best arrangement as a Chrome trace, which ui.perfetto.dev shows
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
 }
@@ -49,7 +56,6 @@ pub struct Args {
 struct Row {
     layout: Layout,
     time_ns: u64,
-    trace: Trace,
 }
 
 /// Runs the command.
@@ -62,19 +68,16 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
     };
     refuse_impossible(&job, &profile)?;
     let limit = OverlapLimit::of(&profile, &job);
-    let row = |&layout: &Layout| {
-        let (time_ns, trace) = job.run(layout, &profile);
-        Row {
-            layout,
-            time_ns,
-            trace,
-        }
+    let row = |&layout: &Layout| Row {
+        layout,
+        time_ns: job.time_ns(layout, &profile),
     };
     let rows: Vec<Row> = Layout::ALL.iter().map(row).collect();
-    let verdict = Verdict::of(&rows, &limit);
+    let verdict = Verdict::of(job.count, &rows, &limit);
     if let Some(path) = &args.trace {
+        let trace = job.trace(rows[verdict.best].layout, &profile);
         let file = std::fs::File::create(path).map_err(|e| Failure::file("create", path, &e))?;
-        let written = rows[verdict.best].trace.write_json(file);
+        let written = trace.write_json(file);
         written.map_err(|e| Failure::file("write", path, &e))?;
     }
     if args.json {
@@ -95,13 +98,16 @@ fn refuse_impossible(job: &Job, profile: &Profile) -> Result<(), Failure> {
         ));
     }
     // Four slots, each with an input and an output.
-    let needed = job.batch_bytes.saturating_mul(8);
     let memory = memory_bytes(profile);
-    if needed > memory {
+    let largest = memory / 8;
+    if job.batch_bytes > largest {
         return Err(Failure::input(format!(
-            "four slots of {} take {needed} bytes, {} has {memory}; give a smaller --batch",
+            "four slots of {} for input and {0} for output do not fit into the {} GiB of {}; \
+             give --batch {}MiB or less",
             size::show(job.batch_bytes),
+            profile.memory_gib,
             profile.name,
+            largest >> 20,
         )));
     }
     Ok(())
@@ -115,37 +121,51 @@ struct Verdict {
 }
 
 impl Verdict {
-    fn of(rows: &[Row], limit: &OverlapLimit) -> Verdict {
+    fn of(count: u32, rows: &[Row], limit: &OverlapLimit) -> Verdict {
         let by_time = |&i: &usize| rows[i].time_ns;
         let best = (0..rows.len()).min_by_key(by_time).unwrap_or(0);
         let worst = (0..rows.len()).max_by_key(by_time).unwrap_or(0);
         let (one, fastest) = (rows[0].time_ns as f64, rows[best].time_ns as f64);
         let saved = 100.0 * (1.0 - fastest / one);
-        let binds = limit.binds();
+        let set_by = limit.set_by();
         let arrangement = describe(rows[best].layout);
-        let text = if saved < 5.0 {
+        let text = if count == 1 {
+            "Do not bother: one batch has nothing to overlap with.".to_owned()
+        } else if saved < 5.0 {
             format!(
-                "Do not bother: one stream is as good. {binds}, and hiding the rest saves {saved:.1} %."
+                "Do not bother: overlap saves {saved:.1} % of the time, as {set_by} take nearly \
+                 all of it."
             )
         } else if saved < 15.0 {
             format!(
-                "A little: {arrangement} saves {saved:.0} %. {binds}; most of the time cannot be hidden."
+                "A little: {arrangement}, the job takes {saved:.0} % less time than on one stream. \
+                 Most of the time cannot be hidden, as {set_by} take it."
             )
         } else {
             format!(
-                "Worth it: {arrangement} is {:.2} times as fast as one stream. {binds}.",
+                "Worth it: {arrangement}, the job is {:.2} times as fast as on one stream.",
                 one / fastest
             )
+        };
+        let share = limit.total_ns as f64 / fastest;
+        let text = if count > 1 && share < 0.75 && limit.leaves_device_empty() {
+            format!(
+                "{text} That is still far from the limit, as one kernel fills only a part of the \
+                 GPU: larger batches, or more streams, would do better."
+            )
+        } else {
+            text
         };
         Verdict { best, worst, text }
     }
 }
 
+/// An arrangement, as the start of a sentence goes on.
 fn describe(layout: Layout) -> String {
     match layout {
-        Layout::Streams(1) => "one stream".to_owned(),
-        Layout::Streams(k) => format!("{k} streams, a batch on each in turn,"),
-        Layout::Ring(d) => format!("a stream for each stage with {d} slots"),
+        Layout::Streams(1) => "on one stream".to_owned(),
+        Layout::Streams(k) => format!("on {k} streams, a batch on each in turn"),
+        Layout::Ring(d) => format!("with a stream for each stage and {d} slots"),
     }
 }
 
@@ -203,7 +223,7 @@ fn as_text(
         time(limit.both_ways_ns)
     ));
     line(String::new());
-    line("  arrangement                       time      of the limit".to_owned());
+    line("  arrangement                       time    share of limit".to_owned());
     for (at, row) in rows.iter().enumerate() {
         let name = match row.layout {
             Layout::Streams(1) => "1 stream".to_owned(),
@@ -221,17 +241,17 @@ fn as_text(
         "  {:28} {:>12}   {}",
         "limit",
         time(limit.total_ns),
-        limit.why()
+        format_args!("set by {}", limit.set_by())
     ));
     // Both on one scale: as long as the worst takes for four batches.
     let worst_ns = rows[verdict.worst].time_ns;
     let until_ns = worst_ns.min(worst_ns * 4 / u64::from(job.count));
     let pictures = [("worst", verdict.worst), ("best", verdict.best)];
     for (what, at) in pictures {
-        let row = &rows[at];
-        let layout = describe(row.layout);
-        let timeline = Timeline::new(&row.trace, 100).between(0, until_ns);
-        line(format!("\nThe {what}, {}:", layout.trim_end_matches(',')));
+        let layout = rows[at].layout;
+        let trace = job.trace(layout, profile);
+        let timeline = Timeline::new(&trace, 100).between(0, until_ns);
+        line(format!("\nThe {what}, {}:", describe(layout)));
         line(timeline.to_string());
     }
     line(format!("\n{}", verdict.text));

@@ -1,27 +1,34 @@
-//! Sizes as people write them: `65536`, `64KiB`, `4MiB`, `1GiB`.
+//! Sizes as people write them: `65536`, `64KiB`, `4 MiB`, `1g`.
 
-/// Reads a size in bytes. Units are powers of 1024; a bare number is bytes.
+/// Reads a size in bytes. Units are powers of 1024 in either case; a bare number is bytes.
 pub fn parse(text: &str) -> Result<u64, String> {
+    let text = text.trim();
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
-    let unit: u64 = match text[digits.len()..].trim() {
-        "" | "B" => 1,
-        "K" | "KB" | "KiB" => 1 << 10,
-        "M" | "MB" | "MiB" => 1 << 20,
-        "G" | "GB" | "GiB" => 1 << 30,
-        other => return Err(format!("{other:?} is no unit; use B, KiB, MiB or GiB")),
+    let no_size = || format!("{text:?} is no size; write a whole number and a unit, as in 4MiB");
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(no_size());
+    }
+    let unit = text[digits.len()..].trim();
+    let shift = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return Err(format!("{unit:?} is no unit; use B, KiB, MiB, GiB or TiB")),
     };
-    let number: u64 = digits
-        .trim()
-        .parse()
-        .map_err(|_| format!("{text:?} is no size; write for example 4MiB"))?;
+    // All that can be wrong with digits alone is that they are too many.
+    let number: Option<u64> = digits.parse().ok();
     number
-        .checked_mul(unit)
-        .ok_or_else(|| format!("{text} is more bytes than can be counted"))
+        .and_then(|number| number.checked_mul(1 << shift))
+        .ok_or_else(|| {
+            format!("{text:?} is more bytes than any machine has; write for example 4MiB")
+        })
 }
 
 /// Writes a size as people read it.
 pub fn show(bytes: u64) -> String {
-    for (unit, shift) in [("GiB", 30), ("MiB", 20), ("KiB", 10)] {
+    for (unit, shift) in [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)] {
         if bytes >= 1 << shift && bytes.is_multiple_of(1 << shift) {
             return format!("{} {unit}", bytes >> shift);
         }

@@ -7,26 +7,32 @@ use sidestream::sim::Schedule;
 use sidestream::trace::Timeline;
 use sidestream_program::{Difference, Explored, Program, Run, explore, written};
 
-use super::Args;
+use super::{Args, Outcome, refuse};
 use crate::failure::{Failure, print};
 
-/// Explores one program; true if all schedules agree.
+/// Explores one program. That all schedules agree is as expected.
 pub fn main(
     args: &Args,
     profile: &Profile,
     program: &Program,
     count: usize,
-) -> Result<bool, Failure> {
-    let explored = explore(program, profile, count).map_err(|error| {
-        let file = args.program.display();
-        Failure::input(format!("{file}, program {}: {error}", program.name))
-    })?;
+) -> Result<Outcome, Failure> {
+    let explored = match explore(program, profile, count) {
+        Ok(explored) => explored,
+        Err(error) => {
+            let why = format!("program {}: {error}", program.name);
+            return refuse(args, Some(&program.name), None, "CannotRun", &why);
+        }
+    };
     if args.json {
         print(format_args!("{}\n", as_json(args, program, &explored)))?;
     } else {
         print(as_text(args, program, &explored))?;
     }
-    Ok(explored.difference.is_none())
+    Ok(match explored.difference {
+        None => Outcome::AsExpected,
+        Some(_) => Outcome::NotAsExpected,
+    })
 }
 
 fn as_json(args: &Args, program: &Program, explored: &Explored) -> Value {
@@ -95,7 +101,6 @@ fn as_text(args: &Args, program: &Program, explored: &Explored) -> String {
 
 fn picture(args: &Args, program: &Program, run: &Run) -> String {
     let trace = run.trace(program);
-    // An operation that is as late as it can be starts long after the rest: cut the wait short.
     Timeline::new(&trace, args.width.into()).to_string()
 }
 

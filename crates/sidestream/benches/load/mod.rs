@@ -15,7 +15,7 @@ use sidestream::order::Order;
 
 /// What a buffer of a stream program has that says nothing else.
 pub const BYTES: u64 = 1024;
-const SITES: u32 = 256;
+pub const SITES: u32 = 256;
 /// After so many draws without a buffer that a stream may use, the host waits for all streams.
 const PATIENCE: u32 = 1_000;
 
@@ -53,7 +53,7 @@ impl Load {
         self.ops.len()
     }
 
-    /// The calls of the program, once; each further use of them goes on with the numbers.
+    /// The calls of one pass, not yet numbered.
     pub fn ops(&self) -> &[Op] {
         &self.ops
     }

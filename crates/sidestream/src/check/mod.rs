@@ -39,6 +39,7 @@ mod hazard;
 mod lint;
 mod ranges;
 mod reads;
+mod replay;
 mod report;
 mod shadow;
 mod trail;
@@ -54,6 +55,7 @@ use trail::Trails;
 
 pub use hazard::{RaceKind, Severity};
 pub use lint::{Lint, LintCode};
+pub use replay::{MEMORY_BYTES, Replay, replay};
 pub use report::{Fix, Names, Race, Reach, Refused, Report, Verdict};
 
 /// A buffer, as it is made known to a [`Checker`].

@@ -331,7 +331,7 @@ fn look_up(names: &[String], what: &str, id: u32) -> String {
     known.unwrap_or_else(|| numbered(what, id))
 }
 
-fn numbered(what: &str, id: u32) -> String {
+pub(super) fn numbered(what: &str, id: u32) -> String {
     format!("{what}{id}")
 }
 

@@ -49,9 +49,11 @@ impl Capture {
         }
     }
 
-    /// The streams that take part.
-    pub fn streams(&self) -> impl Iterator<Item = StreamId> {
-        self.members.iter().map(|m| m.stream)
+    /// Ends the capture, and gives back the streams that took part.
+    pub fn end(&mut self) -> Vec<StreamId> {
+        self.open = false;
+        let members = std::mem::take(&mut self.members);
+        members.into_iter().map(|member| member.stream).collect()
     }
 
     /// `stream` adds a node.
@@ -158,9 +160,7 @@ impl Order {
                 "a forked stream has captured work that was not joined; make the first stream wait for it",
             ));
         }
-        capture.open = false;
-        let members: Vec<StreamId> = capture.streams().collect();
-        for stream in members {
+        for stream in capture.end() {
             self.leave(stream);
         }
         Ok(Runs::Now)

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde_json::{Value, json};
 
 use super::{Call, Stream, Trace, Waits, What, Work};
-use crate::op::{Memory, StreamId};
+use crate::op::{Memory, OpId, StreamId};
 
 /// The process of the host's rows. Devices are processes too, under their index.
 const HOST_PID: u32 = 1_000;
@@ -13,13 +13,20 @@ const HOST_PID: u32 = 1_000;
 const LEGACY_TID: u32 = 7;
 /// Other streams count from here.
 const FIRST_TID: u32 = 13;
+/// Where Kineto puts the rows of calls that wait for a stream, beside the stream's own lane: they
+/// lie across its work, and rows of one lane must not.
+const SYNC_TID: u32 = 1_000_000;
+/// The host functions of a stream are a lane of the host: they are no work of the device.
+const HOST_FUNC_TID: u32 = 2_000_000;
 
 impl Trace {
     /// Writes the trace as Chrome JSON, one event a line.
     ///
     /// Calls are `cuda_runtime` rows of the host; kernels, copies and memsets are rows of their
     /// device and stream, joined to their call by `args.correlation` and an `ac2g` flow; waits are
-    /// `cuda_sync` rows. Times are microseconds with three decimals.
+    /// `cuda_sync` rows. A host function is a `cpu_op` of the host, in a lane for each stream. Times
+    /// are microseconds with three decimals. `args.op` is the number of the operation. The op log,
+    /// where there is one, is `sidestream.op_log` in base64; viewers pass over it.
     ///
     /// # Errors
     /// What the writer answers.
@@ -29,7 +36,7 @@ impl Trace {
         writeln!(out, "{{")?;
         writeln!(out, "\"schemaVersion\": 1,")?;
         writeln!(out, "\"deviceProperties\": {},", Value::Array(devices))?;
-        writeln!(out, "\"displayTimeUnit\": \"ns\",")?;
+        writeln!(out, "\"displayTimeUnit\": \"ms\",")?;
         write!(out, "\"traceEvents\": [")?;
         let mut separator = "\n";
         let mut event = |value: Value| -> io::Result<()> {
@@ -47,63 +54,100 @@ impl Trace {
             }
         }
         for work in &self.work {
-            let tid = self.tid(work.stream);
-            event(work_row(work, tid))?;
+            let (pid, tid) = self.lane(work);
+            event(work_row(work, pid, tid))?;
             // A flow from the call to the work; a wait is no work.
             if let Some(call) = self.call_of(work).filter(|_| work.what.engine().is_some()) {
+                let category = match work.what {
+                    What::HostFunc => "async",
+                    _ => "ac2g",
+                };
                 let flow = |ph: &str, pid: u32, tid: u32, start_ns: u64| {
-                    json!({"ph": ph, "id": work.op.0, "pid": pid, "tid": tid, "ts": us(start_ns),
-                           "cat": "ac2g", "name": "ac2g", "bp": "e"})
+                    json!({"ph": ph, "id": correlation(work.op), "pid": pid, "tid": tid,
+                           "ts": us(start_ns), "cat": category, "name": category})
                 };
                 event(flow("s", HOST_PID, call.thread.0, call.start_ns))?;
-                event(flow("f", work.device.0, tid, work.start_ns))?;
+                let mut end = flow("f", pid, tid, work.start_ns);
+                // To the row that begins there, not to the next.
+                end["bp"] = "e".into();
+                event(end)?;
             }
         }
-        writeln!(out, "\n]\n}}")?;
+        write!(out, "\n]")?;
+        if let Some(log) = &self.log {
+            super::embedded::write(log, &mut out)?;
+        }
+        writeln!(out, "\n}}")?;
         out.flush()
     }
 
-    /// The names of processes and threads, for viewers.
+    /// The names of processes and threads, for viewers, and the order in which to show them.
     fn names(&self) -> Vec<Value> {
-        let name = |what: &str, pid: u32, tid: u32, name: String| {
-            json!({"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": us(0),
-                   "args": {"name": name}})
+        let mut rows = Vec::new();
+        let mut row = |what: &str, pid: u32, tid: u32, args: Value| {
+            rows.push(
+                json!({"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": us(0),
+                             "args": args}),
+            );
         };
-        let mut names = vec![name("process_name", HOST_PID, 0, "host".into())];
+        row("process_name", HOST_PID, 0, json!({"name": "host"}));
+        // Above the devices, although its number is higher.
+        row("process_sort_index", HOST_PID, 0, json!({"sort_index": -1}));
         for thread in &self.threads {
-            names.push(name(
-                "thread_name",
-                HOST_PID,
-                thread.id.0,
-                thread.name.clone(),
-            ));
+            let (tid, name) = (thread.id.0, &thread.name);
+            row("thread_name", HOST_PID, tid, json!({"name": name}));
         }
         for device in &self.devices {
             let label = format!("GPU {} {}", device.id.0, device.name);
-            names.push(name("process_name", device.id.0, 0, label));
+            row("process_name", device.id.0, 0, json!({"name": label}));
+            let place = json!({"sort_index": device.id.0});
+            row("process_sort_index", device.id.0, 0, place);
         }
         for stream in &self.streams {
-            let tid = tid_of(stream);
-            let label = format!("stream {tid} {}", stream.name);
-            names.push(name("thread_name", stream.device.0, tid, label));
+            let (pid, tid, name) = (stream.device.0, tid_of(stream), &stream.name);
+            let label = format!("stream {tid} {name}");
+            row("thread_name", pid, tid, json!({"name": label}));
+            let waits = Some(Waits::Stream(stream.id));
+            if self.calls.iter().any(|call| call.waits == waits) {
+                let label = format!("stream {tid} {name} (sync)");
+                row("thread_name", pid, SYNC_TID + tid, json!({"name": label}));
+            }
+            let is_theirs = |w: &Work| w.stream == stream.id && w.what == What::HostFunc;
+            if self.work.iter().any(is_theirs) {
+                let label = format!("host functions of stream {tid} {name}");
+                let tid = HOST_FUNC_TID + tid;
+                row("thread_name", HOST_PID, tid, json!({"name": label}));
+            }
         }
-        names
+        rows
+    }
+
+    /// The process and the thread of a row of work.
+    fn lane(&self, work: &Work) -> (u32, u32) {
+        let tid = self.tid(work.stream);
+        match work.what {
+            What::HostFunc => (HOST_PID, HOST_FUNC_TID + tid),
+            _ => (work.device.0, tid),
+        }
     }
 
     fn host_wait_row(&self, call: &Call, waits: Waits) -> Value {
-        let (name, pid, tid, recorded_by) = match waits {
+        // Where no stream is named, Kineto writes -1.
+        let (name, pid, tid, stream, recorded_by) = match waits {
             Waits::Stream(stream) => {
                 let device = self.stream(stream).map_or(0, |s| s.device.0);
-                ("Stream Sync", device, i64::from(self.tid(stream)), None)
+                let tid = self.tid(stream);
+                let lane = i64::from(SYNC_TID + tid);
+                ("Stream Sync", device, lane, i64::from(tid), None)
             }
-            Waits::Event { recorded_by } => ("Event Sync", 0, -1, recorded_by),
-            Waits::Device(device) => ("Context Sync", device.0, -1, None),
+            Waits::Event { recorded_by } => ("Event Sync", 0, -1, -1, recorded_by),
+            Waits::Device(device) => ("Context Sync", device.0, -1, -1, None),
         };
         json!({"ph": "X", "cat": "cuda_sync", "name": name, "pid": pid, "tid": tid,
                "ts": us(call.start_ns), "dur": us(call.end_ns - call.start_ns),
-               "args": {"cuda_sync_kind": name, "stream": tid, "correlation": call.op.0,
-                        "device": pid, "context": 1,
-                        "wait_on_cuda_event_record_corr_id": corr(recorded_by)}})
+               "args": {"cuda_sync_kind": name, "stream": stream, "op": call.op.0,
+                        "correlation": correlation(call.op), "device": pid, "context": 1,
+                        "wait_on_cuda_event_record_corr_id": recorded(recorded_by)}})
     }
 
     /// The call that submitted some work. Calls are in the order of their operations.
@@ -135,15 +179,23 @@ fn device_properties(device: &super::Device) -> Value {
 }
 
 fn call_row(call: &Call) -> Value {
-    json!({"ph": "X", "cat": "cuda_runtime", "name": call.name, "pid": HOST_PID,
+    let mut args = json!({"op": call.op.0});
+    let category = if call.name.starts_with("cuda") {
+        args["correlation"] = correlation(call.op).into();
+        "cuda_runtime"
+    } else {
+        // What the host does itself, such as reading a buffer, is no call of CUDA.
+        "cpu_op"
+    };
+    json!({"ph": "X", "cat": category, "name": call.name, "pid": HOST_PID,
            "tid": call.thread.0, "ts": us(call.start_ns), "dur": us(call.end_ns - call.start_ns),
-           "args": {"correlation": call.op.0}})
+           "args": args})
 }
 
-fn work_row(work: &Work, tid: u32) -> Value {
+fn work_row(work: &Work, pid: u32, tid: u32) -> Value {
     let duration_ns = work.end_ns - work.start_ns;
     let mut args = json!({"device": work.device.0, "context": 1, "stream": tid,
-                          "correlation": work.op.0});
+                          "op": work.op.0, "correlation": correlation(work.op)});
     let (cat, name) = match work.what {
         What::Kernel => ("kernel", work.name.clone()),
         What::Copy { from, to, bytes } => {
@@ -166,15 +218,19 @@ fn work_row(work: &Work, tid: u32) -> Value {
             args["bytes"] = bytes.into();
             ("gpu_memset", "Memset (Device)".to_owned())
         }
-        What::HostFunc => ("gpu_user_annotation", work.name.clone()),
+        What::HostFunc => {
+            // No stream and no correlation, so that nobody takes it for work of a device.
+            args = json!({"op": work.op.0});
+            ("cpu_op", work.name.clone())
+        }
         What::Wait { recorded_by } => {
             args["cuda_sync_kind"] = "Stream Wait Event".into();
-            args["wait_on_cuda_event_record_corr_id"] = corr(recorded_by);
+            args["wait_on_cuda_event_record_corr_id"] = recorded(recorded_by);
             ("cuda_sync", "Stream Wait Event".to_owned())
         }
     };
     args["label"] = work.name.clone().into();
-    json!({"ph": "X", "cat": cat, "name": name, "pid": work.device.0, "tid": tid,
+    json!({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid,
            "ts": us(work.start_ns), "dur": us(duration_ns), "args": args})
 }
 
@@ -187,9 +243,14 @@ fn kineto_memory(memory: Memory) -> &'static str {
     }
 }
 
+/// CUPTI counts from one: readers take 0 for "none".
+fn correlation(op: OpId) -> u64 {
+    u64::from(op.0) + 1
+}
+
 /// Kineto writes -1 where it knows no record.
-fn corr(op: Option<crate::op::OpId>) -> Value {
-    op.map_or(Value::from(-1), |op| Value::from(op.0))
+fn recorded(op: Option<OpId>) -> Value {
+    op.map_or(Value::from(-1), |op| correlation(op).into())
 }
 
 /// Nanoseconds as microseconds with three decimals, exactly.

@@ -4,11 +4,13 @@
 //! profiler (Kineto), so that whatever reads those traces reads ours: one lane a stream, a flow
 //! from each call to the work it submitted, and a row for every wait.
 
+mod embedded;
 mod json;
 mod timeline;
 
 use crate::op::{DeviceId, Memory, OpId, StreamId, ThreadId};
 
+pub use embedded::{EmbeddedError, embedded_log};
 pub use timeline::Timeline;
 
 /// A run: calls of host threads and work of devices, with times in nanoseconds from its start.
@@ -24,6 +26,9 @@ pub struct Trace {
     pub calls: Vec<Call>,
     /// What devices did.
     pub work: Vec<Work>,
+    /// The op log of the run ([`crate::log`]), which the written trace then carries, so that the
+    /// run can be checked from it; [`embedded_log`] finds it again.
+    pub log: Option<Vec<u8>>,
 }
 
 /// A device of a trace.

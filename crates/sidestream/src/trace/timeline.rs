@@ -154,7 +154,9 @@ fn us(ns: u64) -> String {
         format!("{:.1} us", ns as f64 / 1e3)
     } else if ns < 10_000_000 {
         format!("{:.0} us", ns as f64 / 1e3)
-    } else {
+    } else if ns < 10_000_000_000 {
         format!("{:.1} ms", ns as f64 / 1e6)
+    } else {
+        format!("{:.1} s", ns as f64 / 1e9)
     }
 }

@@ -1,0 +1,27 @@
+//! Files of the user, read whole.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use sidestream_program::Limits;
+
+use crate::failure::Failure;
+
+/// The bytes of a file, as long as there are no more than a program may have: some files, such as
+/// `/dev/zero`, have no end.
+pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    let most = Limits::default().input_bytes;
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(most as u64 + 1).read_to_end(&mut bytes))
+        .map_err(|error| Failure::file("read", path, &error))?;
+    if bytes.len() > most {
+        return Err(Failure::input(format!(
+            "{} is longer than {} MiB, which is the most that is read; split it",
+            path.display(),
+            most >> 20
+        )));
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,502 @@
+//! Whatever is wrong with the input, the command says it in one line that names the place and the
+//! remedy, and ends with code 2.
+
+mod command;
+mod input;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use command::{FOLDER, sidestream};
+use input::file;
+
+/// The message about wrong input: the first line of the errors, without the file's name.
+#[track_caller]
+fn refused(args: &[&str]) -> String {
+    let ran = sidestream(args);
+    assert_eq!(ran.code, 2, "{args:?}: {}{}", ran.out, ran.err);
+    assert_eq!(ran.out, "", "{args:?}");
+    let first = ran.err.lines().next().expect("a line");
+    // Where an argument itself is wrong, a pointer to the help follows.
+    let rest = ran.err.lines().skip(1).filter(|line| !line.is_empty());
+    let rest: Vec<&str> = rest.collect();
+    match first.split_once(": ") {
+        Some(("sidestream", message)) if rest.is_empty() => message.to_owned(),
+        Some(("error", message)) if rest.last() == Some(&"For more information, try '--help'.") => {
+            message.to_owned()
+        }
+        _ => panic!("{args:?}: not one line: {}", ran.err),
+    }
+}
+
+/// Holds a message against all that it has to say.
+#[track_caller]
+fn check(args: &str, says: &[&str]) {
+    let args: Vec<&str> = args.split(' ').collect();
+    says_all(&refused(&args), says);
+}
+
+#[track_caller]
+fn says_all(message: &str, says: &[&str]) {
+    for part in says {
+        assert!(message.contains(part), "no {part:?} in: {message}");
+    }
+}
+
+#[test]
+fn sizes_and_counts() {
+    let no_size = [
+        "--batch <SIZE>",
+        "is no size; write a whole number and a unit, as in 4MiB",
+    ];
+    for size in ["abc", "-1", "4.5MiB", "MiB", "1e6", "0x10", "4MiB4", "½"] {
+        check(
+            &format!("overlap --batch {size}"),
+            &[no_size[0], no_size[1], size],
+        );
+    }
+    says_all(&refused(&["overlap", "--batch", ""]), &no_size);
+    check(
+        "overlap --batch 4PiB",
+        &["\"PiB\" is no unit; use B, KiB, MiB, GiB or TiB"],
+    );
+    for size in [
+        "99999999999999999999",
+        "18446744073709551615KiB",
+        "16777216TiB",
+    ] {
+        check(
+            &format!("overlap --batch {size}"),
+            &["is more bytes than any machine has"],
+        );
+    }
+    for size in ["0", "3", "0MiB"] {
+        let message = "a batch holds at least one float; give --batch 4 or more";
+        check(&format!("overlap --batch {size}"), &[message]);
+    }
+    check(
+        "overlap --batch 100GiB",
+        &[
+            "four slots of 100 GiB for input and 100 GiB for output do not fit into the 139 GiB of NVIDIA H200; give --batch 17792MiB or less",
+        ],
+    );
+    for size in ["18446744073709551615", "20TiB", "4000g"] {
+        check(
+            &format!("overlap --batch {size} --device sim:a10g"),
+            &[
+                "do not fit into the 24 GiB of NVIDIA A10G",
+                "give --batch 3072MiB or less",
+            ],
+        );
+    }
+    for count in ["0", "-1", "100001", "18446744073709551615", "many", "1.5"] {
+        check(
+            &format!("overlap --count {count}"),
+            &["invalid value", count, "--count <COUNT>"],
+        );
+    }
+    for work in ["0", "-4096", "10000001"] {
+        check(
+            &format!("overlap --work {work}"),
+            &["invalid value", work, "--work <STEPS>", "1..=10000000"],
+        );
+    }
+    let program = file("name: x\nops: []\n");
+    for width in ["0", "19", "1001", "-1", "99999999999"] {
+        check(
+            &format!("run {program} --width {width}"),
+            &["invalid value", width, "--width <WIDTH>", "20..=1000"],
+        );
+    }
+}
+
+#[test]
+fn the_largest_and_smallest_that_are_allowed() {
+    let program = file("name: x\nops: [{do: kernel, s: s1, w: [A]}]\n");
+    for args in [
+        "overlap --batch 17792MiB --count 2".to_owned(),
+        "overlap --batch 3072MiB --device sim:a10g --work 10000000".to_owned(),
+        "overlap --batch 4 --count 1 --work 1".to_owned(),
+        "overlap --batch 7 --count 100000 --work 1 --json".to_owned(),
+        format!("run {program} --width 20"),
+        format!("run {program} --width 1000"),
+        format!("run {program} --schedule seeded:18446744073709551615"),
+    ] {
+        let ran = sidestream(&args.split(' ').collect::<Vec<_>>());
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{args}");
+    }
+}
+
+#[test]
+fn arguments() {
+    let program = file("name: x\nops: []\n");
+    check("frobnicate", &["unrecognized subcommand 'frobnicate'"]);
+    check(
+        "overlap --bach 4MiB",
+        &["unexpected argument '--bach' found"],
+    );
+    check("check", &["required arguments were not provided"]);
+    check("run", &["required arguments were not provided"]);
+    check(
+        &format!("run {program} {program}"),
+        &["unexpected argument"],
+    );
+    for schedule in [
+        "late",
+        "seeded",
+        "seeded:",
+        "seeded:-1",
+        "seeded:99999999999999999999",
+        "adversarial:x",
+        "adversarial:call:",
+        "In-Order",
+    ] {
+        check(
+            &format!("run {program} --schedule {schedule}"),
+            &[
+                "--schedule <SCHEDULE>",
+                schedule,
+                "there are in-order, seeded:N, adversarial, adversarial:N",
+            ],
+        );
+    }
+    check(
+        &format!("run {program} --schedule adversarial:0"),
+        &["program x: there is no op 0 for --schedule adversarial:0; the program has no op"],
+    );
+}
+
+#[test]
+fn devices() {
+    let program = file("name: x\nops: []\n");
+    let known = "there are sim:h200, sim:a100, sim:a10g, sim:rtx4090 and sim:FILE.toml";
+    for device in ["h200", "cuda:0", "sim", "gpu", "SIM:h200"] {
+        for command in ["overlap", &format!("run {program}")] {
+            check(
+                &format!("{command} --device {device}"),
+                &["no device is called", device, known],
+            );
+        }
+    }
+    says_all(&refused(&["overlap", "--device", ""]), &[known]);
+    for device in ["sim:", "sim:h300", "sim:h200.yaml"] {
+        check(
+            &format!("overlap --device {device}"),
+            &["no simulated GPU is called", known],
+        );
+    }
+    check(
+        "overlap --device sim:nowhere.toml",
+        &["cannot read nowhere.toml: No such file"],
+    );
+    check("overlap --device sim:/", &["cannot read /: Is a directory"]);
+}
+
+#[test]
+fn device_files() {
+    let h200 = include_str!("../../sidestream/profiles/h200.toml");
+    let sms = h200
+        .lines()
+        .find(|line| line.starts_with("sms"))
+        .expect("a field");
+    let cases = [
+        (
+            String::new(),
+            "device profile, `name`: is missing; add name = ",
+        ),
+        (
+            "name = 1\n".to_owned(),
+            "`name`: must be a text that is not empty",
+        ),
+        (
+            "name = = 1\n".to_owned(),
+            "not valid TOML: TOML parse error at line 1, column 8: ",
+        ),
+        (
+            format!("{h200}\n[calls]\n"),
+            "not valid TOML: TOML parse error at line ",
+        ),
+        (
+            h200.replace(sms, ""),
+            "`chip.sms`: is missing; write it as { value = 1, source = ",
+        ),
+        (
+            h200.replace(sms, "sms = 132"),
+            "`chip.sms`: has no source; write it as",
+        ),
+        (
+            h200.replace(sms, "sms = { value = -1, source = \"x\" }"),
+            "`chip.sms`: is -1, but must be from 1 to 4096",
+        ),
+        (
+            h200.replace(sms, "sms = { value = 1.5, source = \"x\" }"),
+            "`chip.sms`: is 1.5, but must be a whole number",
+        ),
+        (
+            h200.replace(sms, "sms = { value = nan, source = \"x\" }"),
+            "`chip.sms`: is NaN, but must be from 1 to 4096",
+        ),
+        (
+            h200.replace(sms, "sms = { value = \"many\", source = \"x\" }"),
+            "`chip.sms`: has no number as its value",
+        ),
+        (
+            h200.replace(sms, &sms.replace("sms", "sm")),
+            "`chip.sms`: is missing",
+        ),
+        (
+            format!("{h200}\n[chips]\nsms = 1\n"),
+            "`chips.sms`: is not known; correct the spelling or remove it",
+        ),
+    ];
+    for (text, says) in cases {
+        // A path with a separator is a file, whatever its ending.
+        let name = file(text);
+        let message = refused(&["overlap", "--device", &format!("sim:./{name}")]);
+        says_all(&message, &[&name, says]);
+    }
+    let latin = file(b"name = \"\xff\"\n");
+    says_all(
+        &refused(&["overlap", "--device", &format!("sim:./{latin}")]),
+        &["not UTF-8; save the file as UTF-8"],
+    );
+    let own = file(h200.replace("NVIDIA H200\"\n", "My own\"\n"));
+    let ran = sidestream(&["overlap", "--device", &format!("sim:./{own}")]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran.out.contains("on a simulated My own\n"), "{}", ran.out);
+}
+
+/// Ten aliases of ten aliases of …: 10^9 nodes, were they written out.
+fn alias_bomb() -> String {
+    let mut text = "a: &a [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for (name, of) in "bcdefghi".chars().zip("abcdefgh".chars()) {
+        text += &format!(
+            "{name}: &{name} [{}]\n",
+            vec![format!("*{of}"); 10].join(", ")
+        );
+    }
+    text + "name: bomb\nops: *i\n"
+}
+
+#[test]
+fn files_that_hold_no_program() {
+    let bom_only = "\u{feff}";
+    let deep = format!(
+        "name: x\nops: {}{}\n",
+        "[".repeat(100_000),
+        "]".repeat(100_000)
+    );
+    let cases: Vec<(Vec<u8>, &str)> = vec![
+        ("".into(), "line 1, column 1: the file is empty"),
+        (bom_only.into(), "the file is empty"),
+        (
+            "# nothing\n".into(),
+            "the file is empty; a program is a mapping with `name:` and `ops:`",
+        ),
+        (
+            "hello\n".into(),
+            "line 1, column 1: `hello` stands where a program belongs",
+        ),
+        ("- a\n- b\n".into(), "stands where a program belongs"),
+        (
+            "cases: []\n".into(),
+            "`cases` lists no program; add one with `name:` and `ops:`",
+        ),
+        (
+            "cases: 7\n".into(),
+            "stands where the list of programs under `cases` belongs",
+        ),
+        ("name: x\nops: [\n".into(), "line 3, column 1: not YAML"),
+        ("name: x\n\tops: []\n".into(), "found a tab"),
+        ("name: 'x\n".into(), "not YAML"),
+        ("\0\0\0".into(), "line 1, column 1: not YAML"),
+        (
+            b"name: caf\xe9\n".to_vec(),
+            "line 1, column 10: the text is not UTF-8; save the file as UTF-8",
+        ),
+        (
+            "name: a\nops: []\n---\nname: b\nops: []\n".into(),
+            "a second YAML document starts here",
+        ),
+        (
+            alias_bomb().into(),
+            "the document has more than 4194304 nodes, aliases written out",
+        ),
+        ("a: &a [*a]\n".into(), "line 1, column "),
+        (deep.into(), "line 2, column "),
+        (
+            vec![b'x'; (32 << 20) + 1],
+            "is longer than 32 MiB, which is the most that is read; split it",
+        ),
+    ];
+    for (bytes, says) in cases {
+        let name = file(&bytes);
+        for command in ["check", "run"] {
+            let message = refused(&[command, &name]);
+            says_all(&message, &[&name, says]);
+            assert!(message.len() < 400, "{message}");
+        }
+    }
+}
+
+#[test]
+fn paths_that_are_no_files() {
+    for command in ["check", "run"] {
+        check(&format!("{command} ."), &["cannot read .: Is a directory"]);
+        check(
+            &format!("{command} nowhere.yaml"),
+            &["cannot read nowhere.yaml: No such file"],
+        );
+        says_all(&refused(&[command, ""]), &["a value is required"]);
+    }
+}
+
+/// Files that never end are not read to their end.
+#[cfg(target_os = "linux")]
+#[test]
+fn endless_files() {
+    for args in [
+        "check /dev/zero",
+        "run /dev/zero",
+        "overlap --device sim:/dev/zero",
+    ] {
+        check(args, &["/dev/zero is longer than 32 MiB"]);
+    }
+}
+
+#[test]
+fn programs_that_break_the_format() {
+    let cases = [
+        (
+            "{do: kernel, s: s1, w: [A], repeat: 0}",
+            "field `repeat`: `0` is not within 1 to 1000000000",
+        ),
+        ("{do: kernel, s: s1, w: [A], repeat: -1}", "field `repeat`"),
+        (
+            "{do: kernel, s: s1, w: [A], repeat: 99999999999999999999}",
+            "field `repeat`",
+        ),
+        (
+            "{do: kernel, s: s1, w: [\"A[0:99999999999999999999]\"]}",
+            "field `w`",
+        ),
+        ("{do: kernel, s: s1, w: [\"A[8:4]\"]}", "field `w`"),
+        ("{do: kernel, s: s1, w: [\"A[0:1025]\"]}", "field `w`"),
+        ("{do: sync_device, dev: 64}", "field `dev`"),
+        ("{do: dance}", "dance"),
+        ("{s: s1}", "`do`"),
+        ("7", "op 0"),
+    ];
+    for (op, says) in cases {
+        let name = file(format!("name: x\nops:\n- {op}\n"));
+        let message = refused(&["run", &name]);
+        says_all(&message, &[&name, "line 3, op 0", says]);
+        // For `check` it is a finding, among those of other programs.
+        let ran = sidestream(&["check", &name]);
+        assert_eq!(
+            (ran.code, ran.out, ran.err),
+            (2, format!("{message}\n"), String::new())
+        );
+    }
+}
+
+#[test]
+fn programs_that_are_too_large_for_the_device_or_this_machine() {
+    let big = |kind: &str, bytes: u64| {
+        file(format!(
+            "name: big\nbuffers: {{x: {{kind: {kind}, bytes: {bytes}}}}}\nops: [{{do: memset_async, s: s1, to: x}}]\n"
+        ))
+    };
+    let device = big("dev", 200_000_000_000);
+    says_all(
+        &refused(&["run", &device]),
+        &[
+            &device,
+            "program big: its device buffers take 200000000000 bytes, the device has 149250113536; use smaller buffers",
+        ],
+    );
+    for name in [big("pinned", 1 << 48), big("dev", 100 << 30)] {
+        says_all(
+            &refused(&["run", &name]),
+            &["program big: its buffers take", "use smaller buffers"],
+        );
+        assert_eq!(
+            sidestream(&["check", &name]).code,
+            0,
+            "the checker needs no room for them"
+        );
+    }
+    let beyond = big("dev", (1 << 48) + 1);
+    says_all(&refused(&["run", &beyond]), &[&beyond, "line 2"]);
+}
+
+#[test]
+fn sixty_four_devices_are_no_trouble() {
+    let streams: Vec<String> = (0..64).map(|n| format!("a{n}: nb@{n}")).collect();
+    let ops: Vec<String> = (0..64)
+        .map(|n| format!("- {{do: kernel, s: a{n}, w: [A{n}]}}"))
+        .collect();
+    let name = file(format!(
+        "name: many\nstreams: {{{}}}\nops:\n{}\n",
+        streams.join(", "),
+        ops.join("\n")
+    ));
+    for command in ["run", "check"] {
+        let ran = sidestream(&[command, &name]);
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    }
+    assert!(sidestream(&["run", &name]).out.contains("  GPU 63\n"));
+}
+
+#[test]
+fn traces_that_cannot_be_written() {
+    let program = file("name: x\nops: []\n");
+    for command in ["overlap --count 2", &format!("run {program}")] {
+        check(
+            &format!("{command} --trace nowhere/x.json"),
+            &["cannot create nowhere/x.json: No such file"],
+        );
+        check(
+            &format!("{command} --trace ."),
+            &["cannot create .: Is a directory"],
+        );
+        if Path::new("/dev/full").exists() {
+            check(
+                &format!("{command} --trace /dev/full"),
+                &["cannot write /dev/full: No space left"],
+            );
+        }
+    }
+}
+
+/// A reader that went away, as `head` does, ends the command without a word.
+#[test]
+fn closed_output() {
+    let names: Vec<String> = (0..20)
+        .map(|n| format!("- {{name: n{n}, ops: [{{do: kernel, s: s1, w: [A]}}]}}\n"))
+        .collect();
+    let programs = file(format!("cases:\n{}", names.concat()));
+    let run = format!("run {programs} --width 1000");
+    let check = format!("check {programs}");
+    for args in [
+        "overlap",
+        "overlap --json",
+        &run,
+        &check,
+        "devices --sources",
+        "--help",
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sidestream"));
+        command.args(args.split(' ')).current_dir(FOLDER);
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let child = command
+            .stdout(writer)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let output = child.wait_with_output().expect("it ends");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{args}");
+        assert_eq!(output.status.code(), Some(0), "{args}");
+    }
+}

@@ -1,0 +1,29 @@
+//! Runs the command `sidestream` and takes what it says.
+
+use std::ffi::OsStr;
+use std::process::{Command, Stdio};
+
+/// What a run of the command came to.
+#[derive(Debug)]
+pub struct Ran {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+/// Where the command runs, and where tests put files for it.
+pub const FOLDER: &str = env!("CARGO_TARGET_TMPDIR");
+
+/// Runs the command that was built together with the tests. It never panics, and no signal ends it.
+#[track_caller]
+pub fn sidestream<S: AsRef<OsStr>>(args: &[S]) -> Ran {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sidestream"));
+    command.args(args).current_dir(FOLDER).stdin(Stdio::null());
+    let output = command.output().expect("the command was built");
+    let text = |bytes| String::from_utf8(bytes).expect("the command writes UTF-8");
+    let (out, err) = (text(output.stdout), text(output.stderr));
+    let Some(code) = output.status.code().filter(|&code| code != 101) else {
+        panic!("ended with {}:\n{out}{err}", output.status);
+    };
+    Ran { code, out, err }
+}

@@ -1,0 +1,97 @@
+//! No log makes the reader or the checker panic, and what was read survives being written.
+//!
+//! `cargo +nightly fuzz run op_log` in the folder `fuzz`. What does not start as a log does is
+//! taken for the rest of one, behind a few declarations: operations are then found at once.
+
+#![no_main]
+
+use std::sync::OnceLock;
+
+use libfuzzer_sys::fuzz_target;
+use sidestream::check::replay;
+use sidestream::log::{Error, MAGIC, Reader, Record, Within, Writer};
+use sidestream::op::{DeviceId, Memory, StreamKind};
+
+/// The size of the end record of a log with few declarations: its first byte and seven counts.
+const END_BYTES: usize = 8;
+
+fuzz_target!(|bytes: &[u8]| {
+    static START: OnceLock<Vec<u8>> = OnceLock::new();
+    let start = START.get_or_init(|| start().expect("memory takes everything"));
+    let log = match bytes.starts_with(&MAGIC) {
+        true => bytes.to_vec(),
+        false => [start, bytes].concat(),
+    };
+    let Ok(reader) = Reader::new(&log[..]) else {
+        return;
+    };
+    let records: Vec<Record> = reader.map_while(Result::ok).collect();
+    let again = write(&records).expect("what was read can be written");
+    let reader = Reader::new(&again[..]).expect("a log was written");
+    let read: Result<Vec<Record>, Error> = reader.collect();
+    assert_eq!(read.expect("a log was written"), records);
+
+    if let Ok(reader) = Reader::new(&log[..]) {
+        // An error is as good an answer as a report.
+        let _ = replay(reader, 1 << 26);
+    }
+});
+
+/// The start of a log: streams of every kind, events, buffers that overlap, threads, sites.
+fn start() -> Result<Vec<u8>, Error> {
+    use StreamKind::{Blocking, Legacy, NonBlocking, PerThread};
+    let mut log = Writer::new(Vec::new())?;
+    for kind in [NonBlocking, NonBlocking, Blocking, PerThread, Legacy] {
+        log.stream(kind, DeviceId(0), "")?;
+        log.event(true, None, "")?;
+    }
+    log.stream(Blocking, DeviceId(1), "")?;
+    log.event(false, Some(DeviceId(1)), "")?;
+    for memory in [
+        Memory::Device,
+        Memory::Pinned,
+        Memory::Pageable,
+        Memory::Managed,
+    ] {
+        let buffer = log.buffer(memory, 100, None, "")?;
+        let within = |buffer, start| Some(Within { buffer, start });
+        let inner = log.buffer(memory, 60, within(buffer, 40), "")?;
+        log.buffer(memory, 20, within(inner, 10), "")?;
+    }
+    for _ in 0..3 {
+        log.thread("")?;
+        log.site("")?;
+    }
+    let mut bytes = log.finish()?;
+    bytes.truncate(bytes.len() - END_BYTES);
+    Ok(bytes)
+}
+
+fn write(records: &[Record]) -> Result<Vec<u8>, Error> {
+    let mut log = Writer::new(Vec::new())?;
+    for record in records {
+        match record {
+            Record::Stream {
+                kind, device, name, ..
+            } => _ = log.stream(*kind, *device, name)?,
+            Record::Event {
+                timing,
+                device,
+                name,
+                ..
+            } => _ = log.event(*timing, *device, name)?,
+            Record::Buffer {
+                memory,
+                bytes,
+                within,
+                name,
+                ..
+            } => _ = log.buffer(*memory, *bytes, *within, name)?,
+            Record::Thread { name, .. } => _ = log.thread(name)?,
+            Record::Site { text, .. } => _ = log.site(text)?,
+            Record::Pool { op, asked, size } => log.pool(*op, *asked, *size)?,
+            Record::Op(op) => log.op(op)?,
+        }
+    }
+    log.finish()
+}

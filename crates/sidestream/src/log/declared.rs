@@ -1,0 +1,275 @@
+//! What a log has declared so far, and whether a record fits it. Writer and reader ask the same
+//! questions here, so that what the one takes the other takes too.
+
+use super::error::Problem;
+use super::{Within, limits};
+use crate::op::{
+    Access, BufferId, DeviceId, EventId, FlagId, Kind, Op, StreamId, StreamKind, ThreadId,
+};
+
+/// The ids that records may name, and the counts of the end record.
+#[derive(Debug)]
+pub(super) struct Declared {
+    pub streams: u32,
+    pub events: u32,
+    pub threads: u32,
+    pub sites: u32,
+    /// By buffer: its size.
+    pub buffers: Vec<u64>,
+    pub pools: u64,
+    pub ops: u64,
+    /// By device: whether its legacy stream is declared.
+    legacy: [bool; limits::DEVICES as usize],
+    /// The least number that the next operation may have.
+    pub next: u64,
+    /// Who called last.
+    pub thread: ThreadId,
+}
+
+type Checked = Result<(), Problem>;
+
+impl Declared {
+    pub fn new() -> Declared {
+        Declared {
+            streams: 0,
+            events: 0,
+            threads: 0,
+            sites: 0,
+            buffers: Vec::new(),
+            pools: 0,
+            ops: 0,
+            legacy: [false; limits::DEVICES as usize],
+            next: 0,
+            thread: ThreadId(0),
+        }
+    }
+
+    /// What the end record says, in its order.
+    pub fn counts(&self) -> [(&'static str, u64); 7] {
+        [
+            ("streams", u64::from(self.streams)),
+            ("events", u64::from(self.events)),
+            ("buffers", self.buffers.len() as u64),
+            ("threads", u64::from(self.threads)),
+            ("call sites", u64::from(self.sites)),
+            ("pool notes", self.pools),
+            ("operations", self.ops),
+        ]
+    }
+
+    pub fn add_stream(&mut self, kind: StreamKind, device: DeviceId) -> Checked {
+        below(self.streams, limits::STREAMS, "streams")?;
+        self.device(device)?;
+        if kind == StreamKind::Legacy {
+            let legacy = &mut self.legacy[device.0 as usize];
+            if *legacy {
+                return Err(Problem::SecondLegacy(device));
+            }
+            *legacy = true;
+        }
+        self.streams += 1;
+        Ok(())
+    }
+
+    pub fn add_event(&mut self, device: Option<DeviceId>) -> Checked {
+        below(self.events, limits::EVENTS, "events")?;
+        device.map_or(Ok(()), |device| self.device(device))?;
+        self.events += 1;
+        Ok(())
+    }
+
+    pub fn add_buffer(&mut self, bytes: u64, within: Option<Within>) -> Checked {
+        below(self.newest(), limits::BUFFERS, "buffers")?;
+        if bytes > limits::BUFFER_BYTES {
+            let (what, limit) = ("bytes in a buffer", limits::BUFFER_BYTES);
+            return Err(Problem::TooMuch { what, limit });
+        }
+        if let Some(Within { buffer, start }) = within {
+            let end = start.saturating_add(bytes);
+            self.range(buffer, start, end)?;
+        }
+        self.buffers.push(bytes);
+        Ok(())
+    }
+
+    pub fn add_thread(&mut self) -> Checked {
+        below(self.threads, limits::THREADS, "threads")?;
+        self.threads += 1;
+        Ok(())
+    }
+
+    pub fn add_site(&mut self) -> Checked {
+        below(self.sites, limits::SITES, "call sites")?;
+        self.sites += 1;
+        Ok(())
+    }
+
+    /// How many buffers there are; their ids are written as the distance from here.
+    #[inline]
+    pub fn newest(&self) -> u32 {
+        self.buffers.len() as u32
+    }
+
+    /// Whether the operation may come next.
+    #[inline]
+    pub fn check(&self, op: &Op) -> Checked {
+        let (id, least) = (op.id.0, self.next);
+        if u64::from(id) < least {
+            return Err(Problem::Number { id, least });
+        }
+        known("thread", op.thread.0, self.threads)?;
+        known("call site", op.site.0, self.sites)?;
+        self.kind(&op.kind)?;
+        if op.accesses.len() > limits::ACCESSES as usize {
+            return Err(too_many_accesses());
+        }
+        for &Access {
+            buffer, start, end, ..
+        } in &op.accesses
+        {
+            self.range(buffer, start, end)?;
+        }
+        Ok(())
+    }
+
+    /// The operation came next.
+    #[inline]
+    pub fn add_op(&mut self, op: &Op) {
+        self.next = u64::from(op.id.0) + 1;
+        self.thread = op.thread;
+        self.ops += 1;
+    }
+
+    #[inline]
+    fn kind(&self, kind: &Kind) -> Checked {
+        match *kind {
+            Kind::Kernel { stream, launches } => {
+                if launches == 0 {
+                    return Err(Problem::NoLaunch);
+                }
+                self.stream(stream)
+            }
+            Kind::Copy { stream, .. }
+            | Kind::Memset { stream }
+            | Kind::MallocAsync { stream }
+            | Kind::FreeAsync { stream }
+            | Kind::SyncStream { stream }
+            | Kind::QueryStream { stream, .. }
+            | Kind::CreateStream { stream }
+            | Kind::DestroyStream { stream }
+            | Kind::BeginCapture { stream }
+            | Kind::EndCapture { stream } => self.stream(stream),
+            Kind::HostFunc { stream, raises } => {
+                raises.map_or(Ok(()), flag)?;
+                self.stream(stream)
+            }
+            Kind::GraphLaunch { stream, graph } => {
+                self.stream(stream)?;
+                below(graph.0, limits::GRAPHS, "graphs")
+            }
+            Kind::Record { event, stream } | Kind::Wait { stream, event } => {
+                self.stream(stream)?;
+                self.event(event)
+            }
+            Kind::WaitStream { stream, source } => {
+                self.stream(stream)?;
+                self.stream(source)
+            }
+            Kind::SyncEvent { event }
+            | Kind::QueryEvent { event, .. }
+            | Kind::CreateEvent { event }
+            | Kind::DestroyEvent { event } => self.event(event),
+            Kind::SyncDevice { device } => device.map_or(Ok(()), |device| self.device(device)),
+            Kind::SetDevice { device } => self.device(device),
+            Kind::SetFlag { flag: id } | Kind::WaitFlag { flag: id } => flag(id),
+            Kind::Alloc {
+                buffer,
+                stream,
+                saw_events_of,
+            } => {
+                self.buffer(buffer)?;
+                saw_events_of.map_or(Ok(()), |earlier| self.buffer(earlier))?;
+                stream.map_or(Ok(()), |stream| self.stream(stream))
+            }
+            Kind::RecordStream { buffer, stream } => {
+                self.buffer(buffer)?;
+                self.stream(stream)
+            }
+            Kind::Free { buffer } => self.buffer(buffer),
+            Kind::Elapsed { from, to } => {
+                self.event(from)?;
+                self.event(to)
+            }
+            Kind::CopyBlocking { .. }
+            | Kind::MemsetBlocking { .. }
+            | Kind::HostAccess
+            | Kind::CudaMalloc
+            | Kind::CudaFree { .. }
+            | Kind::FreePinned => Ok(()),
+        }
+    }
+
+    #[inline]
+    fn stream(&self, id: StreamId) -> Checked {
+        known("stream", id.0, self.streams)
+    }
+
+    #[inline]
+    fn event(&self, id: EventId) -> Checked {
+        known("event", id.0, self.events)
+    }
+
+    #[inline]
+    fn buffer(&self, id: BufferId) -> Checked {
+        known("buffer", id.0, self.newest())
+    }
+
+    fn device(&self, id: DeviceId) -> Checked {
+        below(id.0, limits::DEVICES, "devices")
+    }
+
+    #[inline]
+    fn range(&self, buffer: BufferId, start: u64, end: u64) -> Checked {
+        self.buffer(buffer)?;
+        let bytes = self.buffers[buffer.0 as usize];
+        if start > end || end > bytes {
+            return Err(Problem::Outside {
+                buffer,
+                start,
+                end,
+                bytes,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Refused before room for them is made.
+pub(super) fn too_many_accesses() -> Problem {
+    Problem::TooMuch {
+        what: "accesses in an operation",
+        limit: u64::from(limits::ACCESSES),
+    }
+}
+
+#[inline]
+fn known(what: &'static str, id: u32, declared: u32) -> Checked {
+    if id < declared {
+        return Ok(());
+    }
+    let (id, declared) = (u64::from(id), u64::from(declared));
+    Err(Problem::Undeclared { what, id, declared })
+}
+
+fn flag(id: FlagId) -> Checked {
+    below(id.0, limits::FLAGS, "flags")
+}
+
+/// Whether an id is below the limit; of what is counted: whether there is room for one more.
+fn below(count: u32, limit: u32, what: &'static str) -> Checked {
+    if count < limit {
+        return Ok(());
+    }
+    let limit = u64::from(limit);
+    Err(Problem::TooMuch { what, limit })
+}
