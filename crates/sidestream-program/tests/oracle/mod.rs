@@ -6,3 +6,4 @@ pub mod compare;
 pub mod generate;
 pub mod model;
 pub mod prog;
+pub mod vary;

@@ -1,0 +1,181 @@
+//! Every fix that the checker prints orders its pair: it is put into the program, and the oracle says
+//! that the pair is ordered now.
+
+mod oracle;
+
+use oracle::generate::{Options, random_prog};
+use oracle::model::judge;
+use oracle::prog::{Act, Op, Prog, StreamKind};
+use oracle::vary::varied;
+use sidestream::check::{Fix, Names, Race};
+use sidestream::op::{DeviceId, StreamId, ThreadId};
+use sidestream::order::{Order, Steps};
+use sidestream_program::{Command, Program, check, lower};
+
+const PROGRAMS: u64 = 10_000;
+
+#[test]
+fn a_fix_orders_its_pair() {
+    println!("seeds 0..{PROGRAMS}, options drawn from each seed");
+    let (mut ordered, mut captured, mut wrong) = (0, 0, Vec::new());
+    for seed in 0..PROGRAMS {
+        // A name has to mean one stream for as long as the program runs.
+        let options = Options {
+            stream_lifetimes: false,
+            runtime: false,
+            error: false,
+            ..Options::from_seed(seed)
+        };
+        let mut prog = random_prog(seed, &options);
+        if seed % 2 == 1 {
+            prog = varied(&prog, seed);
+        }
+        let program = prog.to_program();
+        let checked = check(&program);
+        let order = devices_of_streams(&program);
+        for race in &checked.report.races {
+            // During a capture the host may not wait, and whoever waits for captured work is captured.
+            if captures_at(&prog, race.second.0 as usize) {
+                captured += 1;
+                continue;
+            }
+            if orders(&prog, race, &checked.names, &order) {
+                ordered += 1;
+            } else {
+                let fix = race.fix.text(&checked.names);
+                println!("seed {seed}: `{fix}`\n{}", prog.to_yaml());
+                wrong.push(seed);
+            }
+        }
+    }
+    println!("{ordered} fixes order their pair; {captured} stand in a capture and are not tried");
+    assert!(wrong.is_empty(), "wrong fixes at seeds {wrong:?}");
+    assert!(ordered > 10_000 && captured * 20 < ordered);
+}
+
+/// Whether a capture runs when this op is called.
+fn captures_at(prog: &Prog, op: usize) -> bool {
+    let count = |begins: bool| {
+        let earlier = prog.ops[..op].iter();
+        let these = earlier.filter(|op| match op.act {
+            Act::BeginCapture { .. } => begins,
+            Act::EndCapture { .. } => !begins,
+            _ => false,
+        });
+        these.count()
+    };
+    count(true) > count(false)
+}
+
+/// Whether the oracle calls the pair ordered once the fix stands in the program.
+fn orders(prog: &Prog, race: &Race, names: &Names, order: &Order) -> bool {
+    let (fixed, moved) = with_fix(prog, race, names, order);
+    let answer = judge(&fixed);
+    let pair = (moved(race.first.0 as usize), moved(race.second.0 as usize));
+    let buffer = race.buffer.map(|buffer| names.buffer(buffer));
+    let same = |r: &oracle::model::Race| (r.first, r.second) == pair && r.buffer == buffer;
+    let refused = answer.error.is_some_and(|(at, _)| at <= pair.1);
+    answer.outside.is_empty() && !refused && !answer.races.iter().any(same)
+}
+
+/// A rule book that knows the streams of a program, those without a name too.
+fn devices_of_streams(program: &Program) -> Order {
+    let lowered = lower(program);
+    let (mut order, mut steps) = (Order::new(), Steps::new());
+    lowered.declare(&mut order);
+    for command in &lowered.commands {
+        if let Command::Op(op) = command
+            && order.push(op, &mut steps).is_err()
+        {
+            break;
+        }
+    }
+    order
+}
+
+/// The program with the fix of a race in it, and where its ops went.
+fn with_fix(
+    prog: &Prog,
+    race: &Race,
+    names: &Names,
+    order: &Order,
+) -> (Prog, impl Fn(usize) -> usize) {
+    let mut fixed = prog.clone();
+    let mut stream = |id: StreamId| -> String {
+        let name = names.stream(id);
+        if name != "legacy" {
+            return name;
+        }
+        // Without a name, all legacy streams are called the same.
+        let DeviceId(device) = order.device_of(id);
+        let name = format!("unnamed{device}");
+        let decl = (name.clone(), StreamKind::Legacy, device);
+        if !fixed.streams.contains(&decl) {
+            fixed.streams.push(decl);
+        }
+        name
+    };
+    let at = |op: sidestream::op::OpId| op.0 as usize;
+    let inserted: Vec<(usize, ThreadId, Act)> = match race.fix {
+        Fix::WaitStream {
+            stream: s,
+            source,
+            before,
+            thread,
+        } => {
+            let (s, src) = (stream(s), stream(source));
+            vec![(at(before), thread, Act::WaitStream { s, src })]
+        }
+        Fix::SyncStream {
+            stream: st,
+            before,
+            thread,
+        } => {
+            let st = stream(st);
+            vec![(at(before), thread, Act::SyncStream { st })]
+        }
+        Fix::SyncEvent {
+            event,
+            before,
+            thread,
+        } => {
+            let ev = names.event(event);
+            vec![(at(before), thread, Act::SyncEvent { ev })]
+        }
+        Fix::RecordStream {
+            buffer,
+            stream: st,
+            before,
+            thread,
+        } => {
+            let (buf, st) = (names.buffer(buffer), stream(st));
+            vec![(at(before), thread, Act::RecordStream { buf, st })]
+        }
+        Fix::Flag {
+            after,
+            by,
+            before,
+            on,
+        } => {
+            let flag = "fix".to_owned();
+            let set = Act::SetFlag { flag: flag.clone() };
+            vec![
+                (at(after) + 1, by, set),
+                (at(before), on, Act::WaitFlag { flag }),
+            ]
+        }
+    };
+    let places: Vec<usize> = inserted.iter().map(|(place, ..)| *place).collect();
+    // From the back, so that the places of what comes before stay right.
+    for (place, thread, act) in inserted.into_iter().rev() {
+        let thread = names.thread(thread);
+        let op = Op {
+            thread,
+            site: None,
+            act,
+        };
+        fixed.ops.insert(place, op);
+    }
+    let moved = move |op: usize| op + places.iter().filter(|&&place| place <= op).count();
+    (fixed, moved)
+}

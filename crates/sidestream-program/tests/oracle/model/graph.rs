@@ -1,0 +1,77 @@
+//! The graph: points of the ops, edges between them, and whether a path leads from one to another.
+
+use super::{Point, Rule};
+
+/// The nodes (one per op and point), the edges with their rules, and the transitive closure.
+pub struct Graph {
+    pub nodes: Vec<(usize, Point)>,
+    pub edges: Vec<(usize, usize, Rule)>,
+    /// `before[n]` has bit `m` set if there is a path from `m` to `n`.
+    pub(super) before: Vec<Vec<u64>>,
+    /// Edges with this rule are left out: shows what depends on the rule.
+    pub(super) drop: Option<Rule>,
+}
+
+impl Graph {
+    pub(super) fn add_node(&mut self, op: usize, point: Point) -> usize {
+        self.nodes.push((op, point));
+        self.nodes.len() - 1
+    }
+
+    pub(super) fn add_edge(&mut self, from: usize, to: usize, rule: Rule) {
+        // Whatever has to come first was called first, so edges only point forward.
+        assert!(from < to, "an edge has to point forward");
+        if self.drop != Some(rule) {
+            self.edges.push((from, to, rule));
+        }
+    }
+
+    pub(super) fn close(&mut self) {
+        let words = self.nodes.len().div_ceil(64);
+        let mut before = vec![vec![0u64; words]; self.nodes.len()];
+        for node in 0..self.nodes.len() {
+            for &(from, to, _) in &self.edges {
+                if to == node {
+                    let earlier = before[from].clone();
+                    for (mine, theirs) in before[node].iter_mut().zip(earlier) {
+                        *mine |= theirs;
+                    }
+                    before[node][from / 64] |= 1 << (from % 64);
+                }
+            }
+        }
+        self.before = before;
+    }
+
+    /// Is there a path from node `a` to node `b`?
+    pub fn reaches(&self, a: usize, b: usize) -> bool {
+        self.before[b][a / 64] >> (a % 64) & 1 == 1
+    }
+
+    /// The node of an op at a point.
+    pub fn node(&self, op: usize, point: Point) -> Option<usize> {
+        self.nodes.iter().position(|&n| n == (op, point))
+    }
+
+    /// Must the first moment be over before the second begins, in every execution that the rules allow?
+    /// False if one of the two points does not exist.
+    pub fn ordered(&self, first: (usize, Point), second: (usize, Point)) -> bool {
+        match (self.node(first.0, first.1), self.node(second.0, second.1)) {
+            (Some(a), Some(b)) => self.reaches(a, b),
+            _ => false,
+        }
+    }
+
+    /// Every pair of points that is ordered, the earlier one first.
+    pub fn relation(&self) -> Vec<((usize, Point), (usize, Point))> {
+        let mut pairs = Vec::new();
+        for a in 0..self.nodes.len() {
+            for b in 0..self.nodes.len() {
+                if self.reaches(a, b) {
+                    pairs.push((self.nodes[a], self.nodes[b]));
+                }
+            }
+        }
+        pairs
+    }
+}

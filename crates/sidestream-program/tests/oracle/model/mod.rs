@@ -1,0 +1,181 @@
+//! The oracle: what a perfect checker says about a stream program, by brute force.
+//!
+//! It is written from the rules (R1 to R60) and the format page alone, shares no code with the checker, and prefers the
+//! obvious to the fast. Every op becomes a few nodes of a graph (the call, what the caller touches itself, what the
+//! device executes, the return), every rule becomes edges between nodes, and "ordered" means "there is a path". All pairs
+//! of accesses are then looked at, one by one.
+//!
+//! Where the text leaves something open, the reading chosen here stands in a comment that begins with "Reading".
+
+mod graph;
+mod hazards;
+mod ops;
+mod state;
+mod walk;
+
+use std::collections::BTreeSet;
+
+use super::prog::Prog;
+pub use graph::Graph;
+use state::Run;
+
+/// Why an edge is there: the number of a rule, or one of the two below.
+pub type Rule = u8;
+/// The ops of one host thread come one after the other.
+pub const THREAD: Rule = 0;
+/// `set_flag` to `wait_flag` (release and acquire).
+pub const FLAG: Rule = 100;
+
+/// A moment in the life of an op. Not every op has all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Point {
+    /// The calling thread enters the call.
+    Call,
+    /// The calling thread itself touches memory or ends its life.
+    Host,
+    /// The device executes the op, or a stream passes it (record, wait). `wait_stream` has two: 0 the record, 1 the wait.
+    /// `free` has one per event it records. Start and end are one point.
+    Device(u8),
+    /// The call has returned.
+    Return,
+}
+
+/// The kinds of hazards. The order is the one in which they win if several fit one pair of ops and one buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    Uaf,
+    Uba,
+    Raw,
+    War,
+    Waw,
+    HostRaw,
+    HostWar,
+    HostWaw,
+    Timing,
+}
+
+impl Kind {
+    pub fn word(self) -> &'static str {
+        match self {
+            Kind::Uaf => "UAF",
+            Kind::Uba => "UBA",
+            Kind::Raw => "RAW",
+            Kind::War => "WAR",
+            Kind::Waw => "WAW",
+            Kind::HostRaw => "HOST_RAW",
+            Kind::HostWar => "HOST_WAR",
+            Kind::HostWaw => "HOST_WAW",
+            Kind::Timing => "TIMING",
+        }
+    }
+}
+
+/// One unordered pair of ops on one buffer (the buffer as the second op names it).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Race {
+    /// The kind that wins among all byte conflicts of the pair.
+    pub kind: Kind,
+    /// Every kind that some byte conflict of the pair has. A checker that does not look at all of them may print any of
+    /// these that is at least as strong as `adjacent`.
+    pub fits: BTreeSet<Kind>,
+    /// The kind that wins among the adjacent byte conflicts; none if no byte conflict is adjacent. A pair with an adjacent
+    /// conflict has to be printed, another may be.
+    pub adjacent: Option<Kind>,
+    pub buffer: Option<String>,
+    pub first: usize,
+    pub second: usize,
+    /// True for `warn`, false for `error`.
+    pub warn: bool,
+    /// Where the two ran: the name of a stream or of a thread.
+    pub places: (String, String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    Clean,
+    Race,
+    Error,
+}
+
+impl Outcome {
+    pub fn word(self) -> &'static str {
+        match self {
+            Outcome::Clean => "clean",
+            Outcome::Race => "race",
+            Outcome::Error => "error",
+        }
+    }
+}
+
+/// All that can be said about a program.
+pub struct Answer {
+    pub outcome: Outcome,
+    /// Every unordered conflict, in op order (by `second`, then `first`), equal sites not yet counted as one.
+    pub races: Vec<Race>,
+    /// Lint code and op, in op order.
+    pub lints: Vec<(&'static str, usize)>,
+    /// The first call that fails, with its code.
+    pub error: Option<(usize, &'static str)>,
+    pub graph: Graph,
+    /// Ops for which the page does not say what happens; the generator makes none.
+    pub outside: Vec<(usize, &'static str)>,
+    /// The call site of each op.
+    pub sites: Vec<String>,
+}
+
+impl Answer {
+    /// What a checker that reports every unordered pair prints: of the entries alike in kind, buffer and both sites, the
+    /// earliest.
+    pub fn printed(&self) -> Vec<&Race> {
+        let mut seen = BTreeSet::new();
+        self.races
+            .iter()
+            .filter(|r| {
+                seen.insert((
+                    r.kind,
+                    r.buffer.clone(),
+                    self.sites[r.first].clone(),
+                    self.sites[r.second].clone(),
+                ))
+            })
+            .collect()
+    }
+}
+
+/// Readings that can be turned, to find out where a difference comes from. `Default` is the oracle's choice.
+#[derive(Clone, Copy, Debug)]
+pub struct Readings {
+    /// R8, R14: does a wait on a never-recorded event count as an action of its stream? ("the wait does nothing": no)
+    pub empty_wait_acts: bool,
+    /// R13, R14: does work of a destroyed blocking stream still hold back the legacy stream? (it still runs: yes)
+    pub destroyed_streams_hold_legacy: bool,
+    /// Do captured ops get the lints about a copy, a launch or a wait? (the table speaks of the op: yes)
+    pub captured_ops_lint: bool,
+}
+
+impl Default for Readings {
+    fn default() -> Readings {
+        Readings {
+            empty_wait_acts: false,
+            destroyed_streams_hold_legacy: true,
+            captured_ops_lint: true,
+        }
+    }
+}
+
+/// The answer for a program.
+pub fn judge(prog: &Prog) -> Answer {
+    judge_with(prog, Readings::default(), None)
+}
+
+/// The answer for a parsed program.
+pub fn judge_program(program: &sidestream_program::Program) -> Answer {
+    judge(&Prog::from_program(program))
+}
+
+/// The answer with other readings, or with all edges of one rule left out.
+pub fn judge_with(prog: &Prog, readings: Readings, drop: Option<Rule>) -> Answer {
+    let mut run = Run::new(prog, readings, drop);
+    run.walk();
+    run.finish()
+}

@@ -1,0 +1,538 @@
+//! What each op does.
+
+use super::state::{Buffer, Bytes, Capture, Event, Here, Mode, POOL, Run, Side};
+use super::{FLAG, Point, THREAD};
+use crate::oracle::prog::{Act, EventKind, MemKind, Part, StreamKind};
+
+impl Run<'_> {
+    pub(super) fn walk(&mut self) {
+        let prog = self.prog;
+        for (op, line) in prog.ops.iter().enumerate() {
+            let call = self.graph.add_node(op, Point::Call);
+            if let Some(&last) = self.last_of_thread.get(&line.thread) {
+                self.graph.add_edge(last, call, THREAD);
+            }
+            let mut here = Here {
+                op,
+                thread: line.thread.clone(),
+                call,
+                host: None,
+                device_points: 0,
+                returns_after: Vec::new(),
+            };
+            let lints_before = self.lints.len();
+            if let Err(code) = self.act(&mut here, &line.act) {
+                // The call fails and checking stops there. Reading: lints "found before it" are those of earlier ops.
+                self.lints.truncate(lints_before);
+                self.error = Some((op, code));
+                // A failed wait_stream may have made its record; that touches no memory.
+                return;
+            }
+            let ret = self.graph.add_node(op, Point::Return);
+            self.graph.add_edge(call, ret, THREAD);
+            if let Some(host) = here.host {
+                self.graph.add_edge(host, ret, THREAD);
+            }
+            for (node, rule) in here.returns_after {
+                self.graph.add_edge(node, ret, rule);
+            }
+            self.last_of_thread.insert(line.thread.clone(), ret);
+        }
+    }
+
+    #[allow(clippy::too_many_lines)]
+    pub(super) fn act(&mut self, here: &mut Here, act: &Act) -> Result<(), &'static str> {
+        match act {
+            Act::Kernel { s, r, w, .. } => {
+                let stream = self.stream(s);
+                let captured = self.capturing(stream).is_some();
+                if self.streams[stream].device != self.device(&here.thread)
+                    && (!captured || self.readings.captured_ops_lint)
+                {
+                    self.lints.push(("FOREIGN_DEVICE_LAUNCH", here.op));
+                }
+                self.submit_work(here, stream, s, r, w, false)?;
+            }
+            Act::MemsetAsync { s, to } => {
+                let stream = self.stream(s);
+                self.submit_work(here, stream, s, &[], std::slice::from_ref(to), false)?;
+            }
+            Act::CopyAsync { s, from, to } => {
+                let stream = self.stream(s);
+                let captured = self.capturing(stream).is_some();
+                let pageable = [from, to]
+                    .iter()
+                    .any(|part| self.prog.buffer(&part.buf).0 == MemKind::Pageable);
+                if pageable && (!captured || self.readings.captured_ops_lint) {
+                    self.lints.push(("UNPINNED_ASYNC_COPY", here.op));
+                }
+                let node = self.submit_work(
+                    here,
+                    stream,
+                    s,
+                    std::slice::from_ref(from),
+                    std::slice::from_ref(to),
+                    false,
+                )?;
+                // R23: host to host also blocks the caller. R22, R25: no other asynchronous copy may be counted on to.
+                if let Some(node) = node
+                    && self.on_host(from)
+                    && self.on_host(to)
+                {
+                    here.returns_after.push((node, 23));
+                }
+            }
+            Act::HostFunc { s, r, w, sets } => {
+                let stream = self.stream(s);
+                let node = self.submit_work(here, stream, s, r, w, true)?;
+                if let Some(flag) = sets {
+                    match node {
+                        // R28: it runs after the earlier work of the stream; then the flag is up.
+                        Some(node) => {
+                            self.flags.insert(flag.clone(), (node, 28));
+                        }
+                        None => self
+                            .outside
+                            .push((here.op, "a captured host function that sets a flag")),
+                    }
+                }
+            }
+            Act::GraphLaunch { s, g, r, w } => {
+                let stream = self.stream(s);
+                if let Some(node) = self.submit_work(here, stream, s, r, w, false)? {
+                    // R49: behind its own earlier launch.
+                    if let Some(&earlier) = self.graph_runs.get(g) {
+                        self.graph.add_edge(earlier, node, 49);
+                    }
+                    self.graph_runs.insert(g.clone(), node);
+                }
+            }
+            Act::Copy { from, to } => self.blocking_copy(here, from, to)?,
+            Act::Memset { to } => {
+                let device = self.device(&here.thread);
+                let legacy = self.legacy(device);
+                let shown = self.legacy_name(device);
+                let node =
+                    self.submit_work(here, legacy, &shown, &[], std::slice::from_ref(to), false)?;
+                // R24
+                if matches!(
+                    self.prog.buffer(&to.buf).0,
+                    MemKind::Pinned | MemKind::Managed
+                ) {
+                    here.returns_after
+                        .push((node.expect("the legacy stream never captures"), 24));
+                }
+            }
+            Act::Record { ev, s } => {
+                let stream = self.stream(s);
+                // R38. Reading: the handle is looked at before the state of the stream.
+                if let EventKind::Device(device) = self.prog.event(ev)
+                    && device != self.streams[stream].device
+                {
+                    return Err("InvalidResourceHandle");
+                }
+                let event = self.record(here, stream)?;
+                self.events.insert(ev.clone(), event);
+            }
+            Act::Wait { s, ev } => {
+                let stream = self.stream(s);
+                let event = self.event(ev);
+                if matches!(event, Event::Empty)
+                    && (self.capturing(stream).is_none() || self.readings.captured_ops_lint)
+                {
+                    self.lints.push(("WAIT_ON_UNRECORDED_EVENT", here.op));
+                }
+                self.wait(here, stream, event, 6)?;
+            }
+            Act::WaitStream { s, src } => {
+                // R50: a record of its own in `src`, then a wait for it in `s`.
+                let stream = self.stream(s);
+                let source = self.stream(src);
+                let event = self.record(here, source)?;
+                self.wait(here, stream, event, 50)?;
+            }
+            Act::SyncStream { st } => {
+                let stream = self.stream(st);
+                self.sync_stream_fails(stream)?;
+                here.returns_after = self.sync_targets(stream, 9);
+                self.sync_in_loop(here.op);
+            }
+            Act::SyncEvent { ev } => {
+                if let Some(node) = self.event_target(here.op, ev)? {
+                    here.returns_after.push((node, 9));
+                }
+                self.sync_in_loop(here.op);
+            }
+            Act::SyncDevice { dev } => {
+                let device = dev.unwrap_or(self.device(&here.thread));
+                if self
+                    .streams
+                    .iter()
+                    .any(|s| s.device == device && s.capture.is_some())
+                {
+                    return Err("StreamCaptureUnsupported");
+                }
+                // R9, R41: everything submitted to this one device so far, destroyed streams included (R13).
+                for s in &self.streams {
+                    if s.device == device
+                        && let Some(last) = s.last
+                    {
+                        here.returns_after.push((last, 9));
+                    }
+                }
+                self.sync_in_loop(here.op);
+            }
+            Act::QueryStream { st, ready } => {
+                let stream = self.stream(st);
+                self.sync_stream_fails(stream)?;
+                if *ready {
+                    here.returns_after = self.sync_targets(stream, 10);
+                }
+            }
+            Act::QueryEvent { ev, ready } => {
+                let target = self.event_target(here.op, ev)?;
+                if *ready && let Some(node) = target {
+                    here.returns_after.push((node, 10));
+                }
+            }
+            Act::SetFlag { flag } => {
+                self.flags.insert(flag.clone(), (here.call, FLAG));
+            }
+            Act::WaitFlag { flag } => match self.flags.get(flag) {
+                // Reading: of several ops further up that raised the flag, the most recent one is waited for.
+                Some(&raised) => here.returns_after.push(raised),
+                None => self
+                    .outside
+                    .push((here.op, "wait for a flag that nothing raised")),
+            },
+            Act::HostRead { buf } => self.host_access(here, buf, Mode::Read),
+            Act::HostWrite { buf } => self.host_access(here, buf, Mode::Write),
+            Act::Alloc {
+                buf,
+                s,
+                over,
+                after_events,
+            } => self.alloc(here, buf, s.as_deref(), over.as_ref(), *after_events),
+            Act::Free { buf } => {
+                // R53, R54: one event per noted stream, holding what is queued there now. An event record is an action
+                // of its stream like any other. No access: use of the block by others is found by the next tenant.
+                let noted = std::mem::take(&mut self.buffer(buf).noted);
+                let mut records = Vec::new();
+                for stream in noted {
+                    match self.record(here, stream)? {
+                        Event::Recorded { node, .. } => records.push(node),
+                        _ => self
+                            .outside
+                            .push((here.op, "free while a noted stream captures")),
+                    }
+                }
+                self.buffer(buf).free_records = records;
+            }
+            Act::RecordStream { buf, st } => {
+                let stream = self.stream(st);
+                let buffer = self.buffer(buf);
+                // R53
+                if buffer.home != Some(stream) && !buffer.noted.contains(&stream) {
+                    buffer.noted.push(stream);
+                }
+            }
+            Act::MallocAsync { buf, s } => {
+                let stream = self.stream(s);
+                self.lifetime_on_stream(here, stream, s, buf, Mode::Birth)?;
+            }
+            Act::FreeAsync { buf, s } => {
+                let stream = self.stream(s);
+                self.lifetime_on_stream(here, stream, s, buf, Mode::End)?;
+            }
+            Act::CudaMalloc { buf } => {
+                self.allocate(buf);
+                self.buffer(buf).from_malloc_async = false;
+            }
+            // R27, R31, R35: the life ends at the call, on the host.
+            Act::CudaFree { buf } | Act::FreePinned { buf } => {
+                self.host_access(here, &Part::whole(buf), Mode::End);
+            }
+            Act::Elapsed { a, b } => self.elapsed(here, a, b)?,
+            // R12: the handle now is a never-recorded event; waits keep the record they were given.
+            Act::CreateEvent { ev } | Act::DestroyEvent { ev } => {
+                self.events.insert(ev.clone(), Event::Empty);
+            }
+            Act::CreateStream { st } => {
+                let (kind, device) = self.prog.stream(st);
+                if kind == StreamKind::Legacy {
+                    self.outside.push((here.op, "a default stream created"));
+                } else {
+                    let id = self.new_stream(kind, device);
+                    self.stream_of_name.insert(st.clone(), id);
+                }
+            }
+            Act::DestroyStream { st } => {
+                let stream = self.stream(st);
+                self.streams[stream].destroyed = true;
+                if self.capturing(stream).is_some() {
+                    self.outside.push((here.op, "a capturing stream destroyed"));
+                }
+            }
+            Act::SetDevice { dev } => {
+                self.device_of_thread.insert(here.thread.clone(), *dev);
+            }
+            Act::BeginCapture { s } => {
+                let stream = self.stream(s);
+                if self.streams[stream].kind == StreamKind::Legacy {
+                    return Err("StreamCaptureUnsupported");
+                }
+                if self.capturing(stream).is_some() {
+                    self.outside
+                        .push((here.op, "begin_capture on a capturing stream"));
+                    return Ok(());
+                }
+                self.captures.push(Capture {
+                    origin: stream,
+                    thread: here.thread.clone(),
+                    running: true,
+                    work: Vec::new(),
+                });
+                self.streams[stream].capture = Some(self.captures.len() - 1);
+                self.streams[stream].captured.clear();
+            }
+            Act::EndCapture { s } => {
+                let stream = self.stream(s);
+                // R48. Reading: of several failures, the first of: no capture began here, another thread, unjoined work.
+                let capture = match self.capturing(stream) {
+                    Some(capture) if self.captures[capture].origin == stream => capture,
+                    _ => return Err("StreamCaptureUnmatched"),
+                };
+                if self.captures[capture].thread != here.thread {
+                    return Err("StreamCaptureWrongThread");
+                }
+                if self.unjoined(capture) {
+                    return Err("StreamCaptureUnjoined");
+                }
+                self.captures[capture].running = false;
+                for s in &mut self.streams {
+                    if s.capture == Some(capture) {
+                        s.capture = None;
+                        s.captured.clear();
+                    }
+                }
+            }
+            Act::PoolGet { count, first, last } => self.pool_get(here, *count, first, last),
+            // These steer the simulated device and the allocator; they order nothing.
+            Act::SimHold { .. } | Act::SimRelease { .. } | Act::SetCapacity { .. } => {}
+        }
+        Ok(())
+    }
+
+    pub(super) fn host_access(&mut self, here: &mut Here, part: &Part, mode: Mode) {
+        let node = self.host_point(here);
+        let thread = here.thread.clone();
+        let side = Side {
+            stream: None,
+            shown: &thread,
+            host: true,
+        };
+        self.access(here, node, part, mode, &side);
+    }
+
+    /// R19, R20, R21, R23: cudaMemcpy in the legacy stream of the caller's device.
+    pub(super) fn blocking_copy(
+        &mut self,
+        here: &mut Here,
+        from: &Part,
+        to: &Part,
+    ) -> Result<(), &'static str> {
+        let device = self.device(&here.thread);
+        let legacy = self.legacy(device);
+        let shown = self.legacy_name(device);
+        self.implicit(legacy)?;
+        let from_kind = self.prog.buffer(&from.buf).0;
+        let upload = self.on_host(from) && !self.on_host(to);
+        if upload && from_kind == MemKind::Pageable {
+            // R19: first a sync of the legacy stream (which covers the blocking streams, R16); then the caller reads the
+            // source into staging memory, which is a host access of the calling thread; the transfer runs later in the
+            // legacy stream and the call does not wait for it.
+            let before = self.sync_targets(legacy, 19);
+            let node = self.host_point(here);
+            for (earlier, _) in before {
+                self.graph.add_edge(earlier, node, 19);
+            }
+            let thread = here.thread.clone();
+            let side = Side {
+                stream: None,
+                shown: &thread,
+                host: true,
+            };
+            self.access(here, node, from, Mode::Read, &side);
+            self.submit_work(here, legacy, &shown, &[], std::slice::from_ref(to), false)?;
+            return Ok(());
+        }
+        let node = self
+            .submit_work(
+                here,
+                legacy,
+                &shown,
+                std::slice::from_ref(from),
+                std::slice::from_ref(to),
+                false,
+            )?
+            .expect("the legacy stream never captures");
+        // Reading: the accesses of every other blocking copy, host to host too, are the device's, in the legacy stream.
+        match (self.on_host(from), self.on_host(to)) {
+            (true, true) => here.returns_after.push((node, 23)),
+            (true, false) => here.returns_after.push((node, 19)),
+            (false, true) => here.returns_after.push((node, 21)),
+            (false, false) => {} // R20
+        }
+        Ok(())
+    }
+
+    pub(super) fn alloc(
+        &mut self,
+        here: &mut Here,
+        buf: &str,
+        s: Option<&str>,
+        over: Option<&Part>,
+        after_events: bool,
+    ) {
+        let home = s.map(|s| self.stream(s));
+        let (mem, size) = self.prog.buffer(buf);
+        let bytes = match over {
+            None => Bytes {
+                region: self.fresh_region(),
+                lo: 0,
+                hi: size,
+            },
+            Some(part) => {
+                let under = self.bytes(part);
+                if size > under.hi - under.lo {
+                    self.outside
+                        .push((here.op, "a block larger than what it lies on"));
+                }
+                // Reading: a smaller block lies at the start of the range.
+                Bytes {
+                    region: under.region,
+                    lo: under.lo,
+                    hi: (under.lo + size).min(under.hi),
+                }
+            }
+        };
+        if after_events && let Some(part) = over {
+            // R53: the events of the free of `over` were polled and are complete. Only that free's, not those further down.
+            let records = self.buffer(&part.buf).free_records.clone();
+            here.returns_after
+                .extend(records.into_iter().map(|r| (r, 53)));
+        }
+        self.buffers.insert(
+            buf.to_string(),
+            Buffer {
+                bytes,
+                mem,
+                allocated: true,
+                from_malloc_async: false,
+                home,
+                noted: Vec::new(),
+                free_records: Vec::new(),
+            },
+        );
+        // R52: no order comes from the hand-out itself, and neither `alloc` nor `free` is an access.
+    }
+
+    /// `malloc_async` and `free_async`: stream ops (R33, R34) that touch the whole buffer.
+    pub(super) fn lifetime_on_stream(
+        &mut self,
+        here: &mut Here,
+        stream: usize,
+        shown: &str,
+        buf: &str,
+        mode: Mode,
+    ) -> Result<(), &'static str> {
+        self.implicit(stream)?;
+        if self.capturing(stream).is_some() {
+            self.outside
+                .push((here.op, "malloc_async or free_async in a capture"));
+            self.capture_work(stream);
+            return Ok(());
+        }
+        if mode == Mode::Birth {
+            self.allocate(buf);
+            self.buffer(buf).from_malloc_async = true;
+        }
+        let node = self.submit(here, stream, false);
+        let side = Side {
+            stream: Some(stream),
+            shown,
+            host: false,
+        };
+        self.access(here, node, &Part::whole(buf), mode, &side);
+        Ok(())
+    }
+
+    pub(super) fn elapsed(
+        &mut self,
+        here: &mut Here,
+        a: &str,
+        b: &str,
+    ) -> Result<(), &'static str> {
+        if self.prog.event(a) == EventKind::NoTiming || self.prog.event(b) == EventKind::NoTiming {
+            return Err("InvalidResourceHandle");
+        }
+        match (self.event(a), self.event(b)) {
+            (Event::Empty, _) | (_, Event::Empty) => Err("InvalidResourceHandle"),
+            (
+                Event::Recorded {
+                    op: op_a,
+                    node: node_a,
+                    device: device_a,
+                },
+                Event::Recorded {
+                    op: op_b,
+                    node: node_b,
+                    device: device_b,
+                },
+            ) => {
+                // R43: an undeclared event belongs to the device that it was recorded on.
+                if device_a != device_b {
+                    return Err("InvalidResourceHandle");
+                }
+                self.timings
+                    .push((here.op, here.call, [(op_a, node_a), (op_b, node_b)]));
+                Ok(())
+            }
+            _ => {
+                self.outside.push((here.op, "elapsed on a captured event"));
+                Ok(())
+            }
+        }
+    }
+
+    /// R51: 32 streams a pool, handed out in turn. Reading: one pool for each device, the one of the caller's current
+    /// device is asked, and the lint counts all streams that the program has asked it for so far.
+    pub(super) fn pool_get(&mut self, here: &Here, count: u64, first: &str, last: &str) {
+        let device = self.device(&here.thread);
+        if !self.pools.contains_key(&device) {
+            let streams = (0..POOL)
+                .map(|_| self.new_stream(StreamKind::NonBlocking, device))
+                .collect();
+            self.pools.insert(device, (streams, 0));
+        }
+        let (streams, asked) = self.pools.get_mut(&device).expect("just put there");
+        let slot = |n: u64| streams[usize::try_from(n % POOL).expect("small")];
+        let (first_stream, last_stream) = (slot(*asked), slot(*asked + count - 1));
+        *asked += count;
+        if *asked > POOL {
+            self.lints.push(("STREAM_POOL_ALIAS", here.op));
+        }
+        self.stream_of_name.insert(first.to_string(), first_stream);
+        self.stream_of_name.insert(last.to_string(), last_stream);
+    }
+
+    pub(super) fn sync_in_loop(&mut self, op: usize) {
+        if let Some(site) = &self.prog.ops[op].site {
+            let count = self.syncs_at_site.entry(site.clone()).or_insert(0);
+            *count += 1;
+            if *count == 3 {
+                self.lints.push(("SYNC_IN_LOOP", op));
+            }
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! What is known of a program on the way through it.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::{Graph, Readings, Rule};
+use crate::oracle::prog::{MemKind, Prog, StreamKind};
+
+/// One stream. A name that is destroyed and created again stands for another stream afterwards.
+pub(super) struct Stream {
+    pub(super) kind: StreamKind,
+    pub(super) device: u32,
+    pub(super) destroyed: bool,
+    /// The last thing submitted to it that runs.
+    pub(super) last: Option<usize>,
+    /// The capture it takes part in, and the captured work that its next captured op depends on.
+    pub(super) capture: Option<usize>,
+    pub(super) captured: BTreeSet<usize>,
+    /// Legacy stream: was the last action a record or a wait? Only chooses between R14 and R17 as the name of an edge.
+    pub(super) last_is_event: bool,
+}
+
+/// What an event holds.
+#[derive(Clone)]
+pub(super) enum Event {
+    /// Never recorded (R8).
+    Empty,
+    /// The op of the record, its node, the device it was recorded on.
+    Recorded { op: usize, node: usize, device: u32 },
+    /// Recorded in a capture: the captured work it stands for.
+    Captured {
+        capture: usize,
+        work: BTreeSet<usize>,
+    },
+}
+
+pub(super) struct Capture {
+    pub(super) origin: usize,
+    pub(super) thread: String,
+    pub(super) running: bool,
+    /// For each captured piece of work, what it directly depends on.
+    pub(super) work: Vec<BTreeSet<usize>>,
+}
+
+/// What an access does to its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mode {
+    Read,
+    Write,
+    /// `malloc_async`
+    Birth,
+    /// `free_async`, `cuda_free`, `free_pinned`
+    End,
+}
+
+/// The bytes behind a buffer name: part of a region of memory that overlaps no other region.
+#[derive(Clone, Copy)]
+pub(super) struct Bytes {
+    pub(super) region: usize,
+    pub(super) lo: u64,
+    pub(super) hi: u64,
+}
+
+/// For "the same stream or thread".
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Place {
+    Stream(usize),
+    Thread(String),
+}
+
+/// Who makes an access.
+pub(super) struct Side<'a> {
+    /// The stream it is made in, or none for the calling thread.
+    pub(super) stream: Option<usize>,
+    /// The name of the stream or thread, for people.
+    pub(super) shown: &'a str,
+    /// Is it a host access?
+    pub(super) host: bool,
+}
+
+pub(super) struct Access {
+    pub(super) op: usize,
+    pub(super) node: usize,
+    pub(super) bytes: Bytes,
+    pub(super) mode: Mode,
+    /// By the host: a host thread or a host function.
+    pub(super) host: bool,
+    pub(super) buffer: String,
+    pub(super) mem: MemKind,
+    pub(super) place: Place,
+    pub(super) shown_place: String,
+}
+
+/// An `elapsed`: its op, the node of the call, the records of `a` and of `b` (op and node).
+pub(super) type Timing = (usize, usize, [(usize, usize); 2]);
+
+/// A piece of work, for the lint about the default stream.
+pub(super) struct Work {
+    pub(super) op: usize,
+    pub(super) stream: usize,
+    pub(super) node: usize,
+    pub(super) call: usize,
+}
+
+pub(super) struct Buffer {
+    pub(super) bytes: Bytes,
+    pub(super) mem: MemKind,
+    /// Has an op allocated it?
+    pub(super) allocated: bool,
+    pub(super) from_malloc_async: bool,
+    /// Caching allocator: home stream (R52), the streams noted for the free (R53).
+    pub(super) home: Option<usize>,
+    pub(super) noted: Vec<usize>,
+    /// The records made by its last `free`.
+    pub(super) free_records: Vec<usize>,
+}
+
+/// The nodes of the op at hand.
+pub(super) struct Here {
+    pub(super) op: usize,
+    pub(super) thread: String,
+    pub(super) call: usize,
+    /// Set if the caller touches memory.
+    pub(super) host: Option<usize>,
+    /// How many device points it has so far.
+    pub(super) device_points: u8,
+    /// What has to be over before the call returns.
+    pub(super) returns_after: Vec<(usize, Rule)>,
+}
+
+pub(super) struct Run<'a> {
+    pub(super) prog: &'a Prog,
+    pub(super) readings: Readings,
+    pub(super) graph: Graph,
+    pub(super) streams: Vec<Stream>,
+    pub(super) stream_of_name: HashMap<String, usize>,
+    pub(super) legacy_of_device: HashMap<u32, usize>,
+    /// For each device the streams of its pool, by slot, and how many were asked for.
+    pub(super) pools: HashMap<u32, (Vec<usize>, u64)>,
+    pub(super) events: HashMap<String, Event>,
+    pub(super) captures: Vec<Capture>,
+    pub(super) buffers: HashMap<String, Buffer>,
+    pub(super) regions: usize,
+    /// Flag to the node that raised it last.
+    pub(super) flags: HashMap<String, (usize, Rule)>,
+    pub(super) last_of_thread: HashMap<String, usize>,
+    pub(super) device_of_thread: HashMap<String, u32>,
+    pub(super) graph_runs: HashMap<String, usize>,
+    pub(super) syncs_at_site: HashMap<String, u32>,
+    pub(super) accesses: Vec<Access>,
+    pub(super) work: Vec<Work>,
+    /// The `elapsed` calls.
+    pub(super) timings: Vec<Timing>,
+    pub(super) lints: Vec<(&'static str, usize)>,
+    pub(super) error: Option<(usize, &'static str)>,
+    pub(super) outside: Vec<(usize, &'static str)>,
+}
+
+pub(super) const POOL: u64 = 32;
+
+impl<'a> Run<'a> {
+    pub(super) fn new(prog: &'a Prog, readings: Readings, drop: Option<Rule>) -> Run<'a> {
+        Run {
+            prog,
+            readings,
+            graph: Graph {
+                nodes: Vec::new(),
+                edges: Vec::new(),
+                before: Vec::new(),
+                drop,
+            },
+            streams: Vec::new(),
+            stream_of_name: HashMap::new(),
+            legacy_of_device: HashMap::new(),
+            pools: HashMap::new(),
+            events: HashMap::new(),
+            captures: Vec::new(),
+            buffers: HashMap::new(),
+            regions: 0,
+            flags: HashMap::new(),
+            last_of_thread: HashMap::new(),
+            device_of_thread: HashMap::new(),
+            graph_runs: HashMap::new(),
+            syncs_at_site: HashMap::new(),
+            accesses: Vec::new(),
+            work: Vec::new(),
+            timings: Vec::new(),
+            lints: Vec::new(),
+            error: None,
+            outside: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Random programs, changed where the generator is too tidy.
+//!
+//! It never lets two ranges overlap by a single byte, waits for a flag right after raising it, and
+//! seldom uses an event again that was destroyed. Each change here leaves a valid program; whether it
+//! is still ordered is for the oracle to say.
+
+use super::generate::Rng;
+use super::prog::{Act, Part, Prog};
+
+/// The program with some of its ops changed, drawn from the seed.
+pub fn varied(prog: &Prog, seed: u64) -> Prog {
+    let mut rng = Rng::new(seed ^ 0x7a21_ed00_1f2e_3d4c);
+    let mut prog = prog.clone();
+    let sizes = prog.clone();
+    let mut raised: Vec<String> = Vec::new();
+    for op in &mut prog.ops {
+        for part in parts_mut(&mut op.act) {
+            let size = sizes.buffer(&part.buf).1;
+            if rng.percent(50) {
+                widen(part, size, rng.percent(50));
+            }
+        }
+        match &mut op.act {
+            Act::SetFlag { flag } => {
+                reuse(flag, &raised, &mut rng);
+                raised.push(flag.clone());
+            }
+            Act::HostFunc {
+                sets: Some(flag), ..
+            } => raised.push(flag.clone()),
+            // What it waited for may have been renamed.
+            Act::WaitFlag { flag }
+                if !raised.is_empty() && (!raised.contains(flag) || rng.percent(30)) =>
+            {
+                *flag = rng.pick(&raised);
+            }
+            Act::Alloc {
+                over: Some(_),
+                after_events,
+                ..
+            } => *after_events ^= rng.percent(50),
+            Act::Record { ev, .. } if rng.percent(8) => {
+                let ev = ev.clone();
+                op.act = match rng.percent(50) {
+                    true => Act::CreateEvent { ev },
+                    false => Act::DestroyEvent { ev },
+                };
+            }
+            _ => {}
+        }
+    }
+    prog
+}
+
+/// A range gets one byte more at one of its ends, where the buffer has one.
+fn widen(part: &mut Part, size: u64, at_the_end: bool) {
+    if let Some((lo, hi)) = &mut part.range
+        && lo < hi
+    {
+        match at_the_end {
+            true => *hi = (*hi + 1).min(size),
+            false => *lo = lo.saturating_sub(1),
+        }
+    }
+}
+
+fn reuse(flag: &mut String, raised: &[String], rng: &mut Rng) {
+    if !raised.is_empty() && rng.percent(25) {
+        *flag = rng.pick(raised);
+    }
+}
+
+/// The accesses of an op, but for those that begin or end a life: these are of whole buffers.
+fn parts_mut(act: &mut Act) -> Vec<&mut Part> {
+    match act {
+        Act::Kernel { r, w, .. } | Act::HostFunc { r, w, .. } | Act::GraphLaunch { r, w, .. } => {
+            r.iter_mut().chain(w).collect()
+        }
+        Act::CopyAsync { from, to, .. } | Act::Copy { from, to } => vec![from, to],
+        Act::MemsetAsync { to, .. } | Act::Memset { to } => vec![to],
+        Act::HostRead { buf } | Act::HostWrite { buf } => vec![buf],
+        _ => Vec::new(),
+    }
+}
