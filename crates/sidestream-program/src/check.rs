@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 use sidestream::check::{BufferDecl, Checker, Lint, Names, Place, Race, Report};
-use sidestream::op::{OpId, SiteId, StreamKind};
+use sidestream::op::{OpId, SiteId};
+use sidestream::order::Chain;
 
 use crate::error::BadProgram;
 use crate::lower::{Command, Lowered, POOL_STREAMS, lower};
@@ -66,12 +67,6 @@ fn names(program: &Program, lowered: &Lowered, checker: &Checker) -> Names {
     for (name, stream) in names.streams.iter_mut().zip(&lowered.streams) {
         name.clone_from(&stream.name);
     }
-    // A legacy stream that only blocking calls use has no name in the program.
-    for (id, kind, _) in checker.order().streams().skip(lowered.streams.len()) {
-        if kind == StreamKind::Legacy {
-            names.streams[id.0 as usize] = "legacy".to_owned();
-        }
-    }
     names.threads.clone_from(&program.threads);
     let buffer =
         |buffer: &crate::lower::Buffer| program.buffers[buffer.name.0 as usize].name.clone();
@@ -94,6 +89,11 @@ pub fn checked_json(checked: &Checked) -> Value {
         sites,
     } = checked;
     let site = |id: SiteId| sites.get(id.0 as usize).filter(|site| !site.is_empty());
+    // A legacy stream without a name is `legacy`, whatever its device; names have no `@`.
+    let place = |chain: Chain| match names.chain(chain) {
+        name if name.starts_with("legacy@") => "legacy".to_owned(),
+        name => name,
+    };
     let race = |race: &Race| {
         json!({
             "kind": race.kind.code(),
@@ -101,7 +101,7 @@ pub fn checked_json(checked: &Checked) -> Value {
             "first": race.first.0,
             "second": race.second.0,
             "severity": race.severity.name(),
-            "streams": [names.chain(race.chains.0), names.chain(race.chains.1)],
+            "streams": [place(race.chains.0), place(race.chains.1)],
             "fix": race.fix.text(names),
             "count": race.count,
             "sites": [site(race.first_site), site(race.second_site)],

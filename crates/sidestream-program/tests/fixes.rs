@@ -17,7 +17,7 @@ const PROGRAMS: u64 = 10_000;
 #[test]
 fn a_fix_orders_its_pair() {
     println!("seeds 0..{PROGRAMS}, options drawn from each seed");
-    let (mut ordered, mut captured, mut wrong) = (0, 0, Vec::new());
+    let (mut ordered, mut captured, mut untried, mut wrong) = (0, 0u64, 0, Vec::new());
     for seed in 0..PROGRAMS {
         // A name has to mean one stream for as long as the program runs.
         let options = Options {
@@ -34,11 +34,14 @@ fn a_fix_orders_its_pair() {
         let checked = check(&program);
         let order = devices_of_streams(&program);
         for race in &checked.report.races {
-            // During a capture the host may not wait, and whoever waits for captured work is captured.
-            if captures_at(&prog, race.second.0 as usize) {
-                captured += 1;
+            // The call belongs before the capture that is in its way. Where another capture runs
+            // there too, no single place is right.
+            let beside = captures_at(&prog, race.second.0 as usize);
+            if beside && place_of(&race.fix).is_some_and(|at| captures_at(&prog, at)) {
+                untried += 1;
                 continue;
             }
+            captured += u64::from(beside);
             if orders(&prog, race, &checked.names, &order) {
                 ordered += 1;
             } else {
@@ -48,9 +51,21 @@ fn a_fix_orders_its_pair() {
             }
         }
     }
-    println!("{ordered} fixes order their pair; {captured} stand in a capture and are not tried");
+    println!(
+        "{ordered} fixes order their pair, {captured} of them beside a capture; {untried} are not tried"
+    );
     assert!(wrong.is_empty(), "wrong fixes at seeds {wrong:?}");
-    assert!(ordered > 10_000 && captured * 20 < ordered);
+    assert!(ordered > 10_000 && captured > 100 && untried < 200);
+}
+
+/// Before which op a call of the fix stands.
+fn place_of(fix: &Fix) -> Option<usize> {
+    match fix {
+        Fix::WaitStream { before, .. }
+        | Fix::SyncStream { before, .. }
+        | Fix::SyncEvent { before, .. } => Some(before.0 as usize),
+        Fix::RecordStream { .. } | Fix::Flag { .. } => None,
+    }
 }
 
 /// Whether a capture runs when this op is called.
@@ -103,10 +118,10 @@ fn with_fix(
     let mut fixed = prog.clone();
     let mut stream = |id: StreamId| -> String {
         let name = names.stream(id);
-        if name != "legacy" {
+        if name != "legacy" && !name.starts_with("legacy@") {
             return name;
         }
-        // Without a name, all legacy streams are called the same.
+        // The format has no word for a legacy stream without a name.
         let DeviceId(device) = order.device_of(id);
         let name = format!("unnamed{device}");
         let decl = (name.clone(), StreamKind::Legacy, device);

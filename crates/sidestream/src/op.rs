@@ -42,7 +42,7 @@ pub struct BufferId(pub u32);
 pub struct SiteId(pub u32);
 
 /// An operation, numbered in the order of the calls.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct OpId(pub u32);
 
 /// What kind of memory a buffer is.

@@ -391,7 +391,18 @@ impl Checker {
     /// The call that orders a pair: the waiting side's, right before the second operation, except
     /// where the caching allocator would have waited had it been told.
     fn fix(&self, op: &Op, first: &Use, second: &Use, chains: (Chain, Chain)) -> Fix {
-        let (before, thread) = (op.id, op.thread);
+        let thread = op.thread;
+        // Waiting for a stream that is being captured would be refused, or pull the waiter into the
+        // capture: the call belongs before the capture.
+        let closed = |chain: Chain| match chain {
+            Chain::Stream(stream) => self.order.closed_since(stream),
+            Chain::Thread(_) => None,
+        };
+        let open = [closed(chains.0), closed(chains.1)]
+            .into_iter()
+            .flatten()
+            .min();
+        let before = open.unwrap_or(op.id);
         match chains {
             (Chain::Stream(source), Chain::Stream(stream)) => self
                 .record_stream(op, first, second, source)

@@ -222,7 +222,9 @@ impl Order {
     }
 
     fn enter(&mut self, stream: StreamId, capture: CaptureId) {
-        self.streams[stream.0 as usize].capture = Some(capture);
+        let entered = self.present;
+        let state = &mut self.streams[stream.0 as usize];
+        (state.capture, state.entered) = (Some(capture), entered);
         self.count_capturing(stream, 1);
     }
 

@@ -30,7 +30,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
-use crate::op::{Access, DeviceId, EventId, Kind, Op, StreamId, StreamKind, ThreadId};
+use crate::op::{Access, DeviceId, EventId, Kind, Op, OpId, StreamId, StreamKind, ThreadId};
 use capture::{Capture, CaptureId, Seen};
 
 pub use clocks::{Clocks, Epoch};
@@ -159,6 +159,8 @@ pub struct Order {
     /// By buffer: what the caching allocator knows of it.
     blocks: Vec<Block>,
     records: u32,
+    /// The call that is being taken.
+    present: OpId,
 }
 
 #[derive(Debug)]
@@ -166,6 +168,8 @@ struct Stream {
     kind: StreamKind,
     device: DeviceId,
     capture: Option<CaptureId>,
+    /// The call that made it take part in its present or last capture.
+    entered: OpId,
 }
 
 #[derive(Debug)]
@@ -227,6 +231,7 @@ impl Order {
             kind,
             device,
             capture: None,
+            entered: OpId(0),
         });
         fresh
     }
@@ -279,6 +284,19 @@ impl Order {
             }
             _ => op.kind.stream(),
         }
+    }
+
+    /// Since which call a stream can be neither recorded nor waited for, if it cannot: because it
+    /// takes part in a capture, or is the legacy stream beside one (R45, R46).
+    pub fn closed_since(&self, stream: StreamId) -> Option<OpId> {
+        let Stream { kind, device, .. } = self.streams[stream.0 as usize];
+        let closing = |other: &Stream, is_it: bool| {
+            let beside = kind == StreamKind::Legacy && other.kind.is_blocking();
+            other.capture.is_some() && (is_it || (beside && other.device == device))
+        };
+        let streams = self.streams.iter().enumerate();
+        let closed = streams.filter(|(at, other)| closing(other, *at == stream.0 as usize));
+        closed.map(|(_, other)| other.entered).min()
     }
 
     /// Whether the event has a record that a wait placed now would wait for.

@@ -16,6 +16,7 @@ impl Order {
     /// A call that CUDA refuses is a [`Misuse`] with CUDA's code; it changes nothing.
     pub fn push(&mut self, op: &Op, steps: &mut Steps) -> Result<Runs, Misuse> {
         steps.clear();
+        self.present = op.id;
         let thread = op.thread;
         match op.kind {
             Kind::Kernel { stream, .. }
