@@ -33,14 +33,21 @@ struct Parts<C> {
 }
 
 impl<C: Clone + Default> Ranges<C> {
+    /// The cell of `start..end`, if that is everything and was never cut: nearly always.
+    #[inline]
+    pub fn whole(&mut self, start: u64, end: u64) -> Option<&mut C> {
+        let whole = start == 0 && end == END && self.parts.is_none();
+        whole.then_some(&mut self.whole)
+    }
+
     /// Calls `each` for the cells that make up `start..end`, after cutting those that reach
     /// beyond it.
     #[inline]
     pub fn visit(&mut self, start: u64, end: u64, mut each: impl FnMut(&mut C)) {
-        if let Some(parts) = &mut self.parts {
+        if let Some(cell) = self.whole(start, end) {
+            each(cell);
+        } else if let Some(parts) = &mut self.parts {
             parts.visit(start, end, each);
-        } else if start == 0 && end == END {
-            each(&mut self.whole);
         } else {
             self.split().visit(start, end, each);
         }
