@@ -36,7 +36,7 @@ struct Placed {
     offset: u64,
 }
 
-/// Bytes that no other root shares. Two lines of the cache, as long as it is one cell.
+/// Bytes that no other root shares. Three lines of the cache, as long as it is one cell.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Root {
