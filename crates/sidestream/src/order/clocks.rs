@@ -65,6 +65,10 @@ impl Clocks {
     }
 
     /// Takes the next step and says which epoch it is.
+    ///
+    /// Nearly every step has one edge, to the thread that submits it (R3), and learns nothing from
+    /// it. That is decided here; what has to be done otherwise stands in functions that are kept
+    /// out of this one, whose registers they would take.
     pub fn apply(&mut self, step: &Step, order: &Order) -> Epoch {
         let chain = self.index_of(step.chain);
         let clock = &mut self.chains[chain as usize];
