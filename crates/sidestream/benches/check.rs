@@ -1,8 +1,13 @@
 //! What a call costs the checker, rule book and clocks included: `cargo bench --bench check`.
+//!
+//! `cargo bench --bench check -- long` checks 10^8 operations in one run, and says how much memory
+//! that took: it may not grow with the length of the program.
 
 mod load;
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use std::time::Instant;
+
+use criterion::{Criterion, Throughput, criterion_group};
 use load::{Discipline, Load, Shape};
 
 fn check(criterion: &mut Criterion) {
@@ -50,4 +55,52 @@ fn check(criterion: &mut Criterion) {
 }
 
 criterion_group!(benches, check);
-criterion_main!(benches);
+
+fn main() {
+    if std::env::args().any(|arg| arg == "long") {
+        for partial_percent in [0, 6] {
+            long(partial_percent, 100_000_000);
+        }
+        return;
+    }
+    benches();
+    Criterion::default().configure_from_args().final_summary();
+}
+
+/// One checker reads the same program over and over, as a training run would be.
+fn long(partial_percent: u32, operations: usize) {
+    let shape = Shape {
+        streams: 64,
+        buffers: 5_000,
+        calls: 60_000,
+        partial_percent,
+        discipline: Discipline::Ordered,
+    };
+    let mut load = Load::new(shape);
+    let mut checker = Load::checker(shape);
+    let passes = operations.div_ceil(load.calls());
+    let start = Instant::now();
+    let mut early = String::new();
+    for pass in 0..passes {
+        load.pass(&mut checker);
+        if pass == passes / 100 {
+            early = peak_memory();
+        }
+    }
+    let seconds = start.elapsed().as_secs_f64();
+    let operations = passes * load.calls();
+    println!(
+        "{operations} operations, {partial_percent} % partial: {seconds:.1} s ({:.0} ns each), \
+         peak memory {early} after a hundredth and {} at the end",
+        seconds * 1e9 / operations as f64,
+        peak_memory()
+    );
+    assert_eq!(checker.report().races.len(), 0);
+}
+
+/// What Linux says of this process.
+fn peak_memory() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    peak.map_or("unknown".into(), |peak| peak.trim().into())
+}

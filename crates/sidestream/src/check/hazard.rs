@@ -1,7 +1,7 @@
 //! What kind of hazard two unordered accesses are, and how sure CUDA makes it.
 
-use crate::op::{BufferId, Kind, Memory, OpId, SiteId};
-use crate::order::Epoch;
+use crate::op::{Access, BufferId, Kind, Memory, Mode, Op, OpId, SiteId};
+use crate::order::{Chain, Epoch};
 
 /// What two unordered accesses do to each other. In the order of precedence: of several that fit
 /// one pair of operations and one buffer, the first is reported.
@@ -106,6 +106,50 @@ impl Role {
     }
 }
 
+/// A step that performs accesses: what they have in common.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Now {
+    epoch: Epoch,
+    op: OpId,
+    site: SiteId,
+    role: Role,
+    host: bool,
+}
+
+impl Now {
+    #[inline]
+    pub fn new(op: &Op, chain: Chain, epoch: Epoch) -> Now {
+        let on_thread = matches!(chain, Chain::Thread(_));
+        Now {
+            epoch,
+            op: op.id,
+            site: op.site,
+            role: Role::of(&op.kind),
+            host: on_thread || matches!(op.kind, Kind::HostFunc { .. }),
+        }
+    }
+
+    #[inline]
+    pub fn chain(&self) -> u32 {
+        self.epoch.chain
+    }
+
+    /// One of its accesses.
+    #[inline]
+    pub fn with(&self, access: &Access) -> Use {
+        Use {
+            epoch: self.epoch,
+            op: self.op,
+            site: self.site,
+            buffer: access.buffer,
+            role: self.role,
+            host: self.host,
+            reads: access.mode == Mode::Read,
+            writes: access.mode == Mode::Write,
+        }
+    }
+}
+
 /// One access, as it is remembered beside the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Use {
@@ -132,6 +176,12 @@ impl Use {
         reads: false,
         writes: false,
     };
+
+    /// Makes it [`Use::is_none`], and leaves the rest as it is.
+    #[inline]
+    pub fn forget(&mut self) {
+        self.epoch = Use::NONE.epoch;
+    }
 
     #[inline]
     pub fn is_none(&self) -> bool {

@@ -48,7 +48,7 @@ use std::collections::HashMap;
 
 use crate::op::{BufferId, EventId, Kind, Memory, Op, OpId, SiteId, StreamId, ThreadId};
 use crate::order::{Chain, Clocks, Epoch, Force, Order, Performs, Steps};
-use hazard::{Role, Use};
+use hazard::{Now, Use};
 use lint::Lints;
 use shadow::{Shadow, Unordered};
 use trail::Trails;
@@ -189,8 +189,17 @@ impl Checker {
         if let Some(refused) = self.error {
             return Err(refused);
         }
-        let mut steps = std::mem::take(&mut self.steps);
-        let runs = match self.order.push(op, &mut steps) {
+        let Checker {
+            order,
+            clocks,
+            steps,
+            shadow,
+            trails,
+            lints,
+            found,
+            ..
+        } = self;
+        let runs = match order.push(op, steps) {
             Ok(runs) => runs,
             Err(misuse) => {
                 let refused = Refused { op: op.id, misuse };
@@ -198,20 +207,25 @@ impl Checker {
                 return Err(refused);
             }
         };
-        self.lints.before(op, &mut self.order, &self.clocks);
-        for step in &steps {
-            let epoch = self.clocks.apply(step, &self.order);
-            self.trails.extend(epoch, step.chain, op.id);
+        lints.before(op, order, clocks);
+        let mut last = None;
+        for step in steps.iter() {
+            let epoch = clocks.apply(step, order);
+            trails.extend(epoch, step.chain, op.id);
             if step.performs != Performs::Nothing {
-                self.perform(op, step.chain, step.performs, epoch);
-                self.lints.after(op, runs, epoch, step.chain, &self.order);
+                let now = Now::new(op, step.chain, epoch);
+                let known = clocks.known_to(epoch.chain);
+                shadow.perform(&op.accesses, step.performs, &now, known, found);
+                lints.after(op, runs, epoch, step.chain, order);
             }
-            if let Kind::Record { event, stream } = op.kind {
-                self.recorded(op, event, stream, epoch);
-            }
+            last = Some(epoch);
         }
-        self.steps = steps;
         match op.kind {
+            Kind::Record { event, stream } => {
+                if let Some(epoch) = last {
+                    self.recorded(op, event, stream, epoch);
+                }
+            }
             Kind::Elapsed { from, to } => self.elapsed(op, from, to),
             Kind::Alloc {
                 buffer,
@@ -244,25 +258,6 @@ impl Checker {
 }
 
 impl Checker {
-    #[inline]
-    fn perform(&mut self, op: &Op, chain: Chain, performs: Performs, epoch: Epoch) {
-        let on_thread = matches!(chain, Chain::Thread(_));
-        let now = Use {
-            epoch,
-            op: op.id,
-            site: op.site,
-            buffer: BufferId(0),
-            role: Role::of(&op.kind),
-            host: on_thread || matches!(op.kind, Kind::HostFunc { .. }),
-            reads: false,
-            writes: false,
-        };
-        let known = self.clocks.known_to(epoch.chain);
-        let found = &mut self.found;
-        self.shadow
-            .perform(&op.accesses, performs, now, known, found);
-    }
-
     fn recorded(&mut self, op: &Op, event: EventId, stream: StreamId, epoch: Epoch) {
         let index = event.0 as usize;
         if self.records.len() <= index {

@@ -2,10 +2,12 @@
 //!
 //! Most memory is only ever touched as a whole: that is one cell, held in place. The first access
 //! to a part cuts the cells at both of its ends; [`Ranges::merge`] makes one cell of them again.
-//! The cells stand in a sorted vector while they are few, and in a tree once inserting there would
+//! The cells stand in sorted vectors while they are few, and in a tree once inserting there would
 //! cost more than walking the tree.
 
 use std::collections::BTreeMap;
+
+use smallvec::{SmallVec, smallvec};
 
 /// The end of all memory: `0..END` is every byte.
 pub(super) const END: u64 = u64::MAX;
@@ -26,21 +28,30 @@ pub(super) struct Ranges<C> {
 /// The cells of what is split.
 #[derive(Debug)]
 struct Parts<C> {
-    /// By first byte, sorted; the first starts at zero, each ends where the next one starts.
-    few: Vec<(u64, C)>,
+    /// The first bytes of `few`, sorted; the first is zero, each cell ends where the next starts.
+    /// By themselves they are few lines of the cache, and cells are not.
+    starts: SmallVec<[u64; 8]>,
+    few: Vec<C>,
     /// The same in a tree.
     many: BTreeMap<u64, C>,
 }
 
 impl<C: Clone + Default> Ranges<C> {
+    /// The cell of `start..end`, if that is everything and was never cut: nearly always.
+    #[inline]
+    pub fn whole(&mut self, start: u64, end: u64) -> Option<&mut C> {
+        let whole = start == 0 && end == END && self.parts.is_none();
+        whole.then_some(&mut self.whole)
+    }
+
     /// Calls `each` for the cells that make up `start..end`, after cutting those that reach
     /// beyond it.
     #[inline]
     pub fn visit(&mut self, start: u64, end: u64, mut each: impl FnMut(&mut C)) {
-        if let Some(parts) = &mut self.parts {
+        if let Some(cell) = self.whole(start, end) {
+            each(cell);
+        } else if let Some(parts) = &mut self.parts {
             parts.visit(start, end, each);
-        } else if start == 0 && end == END {
-            each(&mut self.whole);
         } else {
             self.split().visit(start, end, each);
         }
@@ -66,59 +77,66 @@ impl<C: Clone + Default> Ranges<C> {
     }
 
     fn split(&mut self) -> &mut Parts<C> {
-        let mut few = Vec::with_capacity(8);
-        few.push((0, std::mem::take(&mut self.whole)));
-        let many = BTreeMap::new();
-        self.parts.insert(Box::new(Parts { few, many }))
+        // Room for the two cuts of a part in the middle, and for one more.
+        let mut few = Vec::with_capacity(4);
+        few.push(std::mem::take(&mut self.whole));
+        self.parts.insert(Box::new(Parts {
+            starts: smallvec![0],
+            few,
+            many: BTreeMap::new(),
+        }))
     }
 }
 
 impl<C: Clone> Parts<C> {
-    fn visit(&mut self, start: u64, end: u64, mut each: impl FnMut(&mut C)) {
-        self.cut(start);
-        self.cut(end);
+    fn visit(&mut self, start: u64, end: u64, each: impl FnMut(&mut C)) {
+        let from = self.cut(start);
+        let to = self.cut(end);
         if self.many.is_empty() {
-            let from = self.few.partition_point(|(at, _)| *at < start);
-            let parts = self.few[from..].iter_mut();
-            parts
-                .take_while(|(at, _)| *at < end)
-                .for_each(|(_, cell)| each(cell));
+            self.few[from..to].iter_mut().for_each(each);
         } else {
             let parts = self.many.range_mut(start..end);
-            parts.for_each(|(_, cell)| each(cell));
+            parts.map(|(_, cell)| cell).for_each(each);
         }
     }
 
-    /// Makes a cell start at `at`.
-    fn cut(&mut self, at: u64) {
+    /// Makes a cell start at `at`, and says which of the few it is.
+    fn cut(&mut self, at: u64) -> usize {
         if at == 0 || at == END {
-            return;
+            return if at == 0 { 0 } else { self.few.len() };
         }
         if self.few.len() == FEW {
-            self.many.extend(self.few.drain(..));
+            let starts = self.starts.drain(..);
+            self.many.extend(starts.zip(self.few.drain(..)));
         }
         if self.many.is_empty() {
-            let next = self.few.partition_point(|(start, _)| *start < at);
-            if self.few.get(next).is_none_or(|(start, _)| *start != at) {
-                let upper = self.few[next - 1].1.clone();
-                self.few.insert(next, (at, upper));
+            let next = self.starts.partition_point(|start| *start < at);
+            if self.starts.get(next) != Some(&at) {
+                let upper = self.few[next - 1].clone();
+                self.starts.insert(next, at);
+                self.few.insert(next, upper);
             }
-        } else if let Some((&start, cell)) = self.many.range(..=at).next_back()
+            return next;
+        }
+        if let Some((&start, cell)) = self.many.range(..=at).next_back()
             && start != at
         {
             let upper = cell.clone();
             self.many.insert(at, upper);
         }
+        0
     }
 
     /// Makes one cell of some, and gives it away if it is the only one left.
     fn merge(&mut self, start: u64, end: u64) -> Option<C> {
         if self.many.is_empty() {
-            let from = self.few.partition_point(|(at, _)| *at <= start);
-            let to = self.few.partition_point(|(at, _)| *at < end);
-            self.few.drain(from..to.max(from));
-            let only = self.few.pop_if(|(start, _)| *start == 0);
-            return only.map(|(_, cell)| cell);
+            let from = self.starts.partition_point(|at| *at <= start);
+            let to = self.starts.partition_point(|at| *at < end);
+            if from < to {
+                self.starts.drain(from..to);
+                self.few.drain(from..to);
+            }
+            return self.few.pop_if(|_| self.starts.len() == 1);
         }
         // Every cell that goes was once inserted, so this costs no more than the cuts did.
         while let Some((&at, _)) = self.many.range(start + 1..end).next() {

@@ -2,8 +2,9 @@
 
 use super::hazard::Use;
 
-/// How many reads are kept in place.
-const NEAR: usize = 3;
+/// How many reads are kept in place. With three, a third of the reads of a busy program had to go
+/// beyond them; from six on, the compiler no longer looks at all of them without branches.
+const NEAR: usize = 5;
 
 /// One read a chain. The first few stand in place and are looked at all at once, without a branch
 /// for each: how many there are is as good as random, and guessing it wrong costs more than
@@ -20,6 +21,19 @@ struct Far {
     reads: Vec<Use>,
 }
 
+impl Far {
+    fn place(&mut self, chain: u32) -> &mut Use {
+        let at = self
+            .reads
+            .partition_point(|known| known.epoch.chain < chain);
+        let known = self.reads.get(at);
+        if known.is_none_or(|known| known.epoch.chain != chain) {
+            self.reads.insert(at, Use::NONE);
+        }
+        &mut self.reads[at]
+    }
+}
+
 impl Default for Reads {
     fn default() -> Self {
         Reads {
@@ -34,11 +48,18 @@ impl Reads {
     #[inline]
     pub fn all_before(&self, known: &[u32]) -> bool {
         let near = self.near.iter().map(|read| read.is_before(known));
-        near.fold(true, |all, one| all & one)
-            && self
-                .far
-                .as_ref()
-                .is_none_or(|far| far.reads.iter().all(|read| read.is_before(known)))
+        near.fold(true, |all, one| all & one) && (!self.may_be_far() || self.far_before(known))
+    }
+
+    /// The places are taken in their order, so while the last is free there is nothing beyond it.
+    #[inline]
+    fn may_be_far(&self) -> bool {
+        !self.near[NEAR - 1].is_none()
+    }
+
+    fn far_before(&self, known: &[u32]) -> bool {
+        let far = self.far.as_deref();
+        far.is_none_or(|far| far.reads.iter().all(|read| read.is_before(known)))
     }
 
     pub fn for_each(&self, mut each: impl FnMut(&Use)) {
@@ -49,37 +70,29 @@ impl Reads {
         }
     }
 
-    /// Puts a read in the place of the last one of its chain.
+    /// The place of the last read of a chain.
     #[inline]
-    pub fn set(&mut self, read: &Use) {
+    pub fn place(&mut self, chain: u32) -> &mut Use {
         let mut place = NEAR;
         for (at, known) in self.near.iter().enumerate().rev() {
-            if known.is_none() | (known.epoch.chain == read.epoch.chain) {
+            if known.is_none() | (known.epoch.chain == chain) {
                 place = at;
             }
         }
         match self.near.get_mut(place) {
-            Some(near) => *near = *read,
-            None => self.set_far(read),
-        }
-    }
-
-    fn set_far(&mut self, read: &Use) {
-        let far = &mut self.far.get_or_insert_default().reads;
-        let chain = read.epoch.chain;
-        let at = far.partition_point(|known| known.epoch.chain < chain);
-        match far.get_mut(at) {
-            Some(known) if known.epoch.chain == chain => *known = *read,
-            _ => far.insert(at, *read),
+            Some(near) => near,
+            None => self.far.get_or_insert_default().place(chain),
         }
     }
 
     #[inline]
     pub fn clear(&mut self) {
-        self.near = [Use::NONE; NEAR];
-        if let Some(far) = &mut self.far {
+        if self.may_be_far()
+            && let Some(far) = &mut self.far
+        {
             // The room is kept: memory that was read by many will be again.
             far.reads.clear();
         }
+        self.near.iter_mut().for_each(Use::forget);
     }
 }

@@ -14,7 +14,7 @@
 //! the first reads, no further read of its chain. Whatever lies further apart is either ordered or
 //! there is a pair like that at fault between them.
 
-use super::hazard::Use;
+use super::hazard::{Now, Use};
 use super::ranges::{END, Ranges};
 use super::reads::Reads;
 use super::{BufferDecl, Place};
@@ -36,7 +36,7 @@ struct Placed {
     offset: u64,
 }
 
-/// Bytes that no other root shares. Two lines of the cache, as long as it is one cell.
+/// Bytes that no other root shares. Three lines of the cache, as long as it is one cell.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Root {
@@ -89,13 +89,12 @@ impl Shadow {
     }
 
     /// Compares the accesses of a step with what came before, and remembers them. `now` is the
-    /// step, without the buffer and mode of a single access; `known` is the clock of its chain.
-    #[inline]
+    /// step; `known` is the clock of its chain.
     pub fn perform(
         &mut self,
         accesses: &[Access],
         performs: Performs,
-        now: Use,
+        now: &Now,
         known: &[u32],
         found: &mut Vec<Unordered>,
     ) {
@@ -104,25 +103,15 @@ impl Shadow {
             return;
         }
         for access in accesses {
-            if !performs.includes(access) || access.start >= access.end {
+            let included = performs == Performs::All || performs.includes(access);
+            if !included || access.start >= access.end {
                 continue;
             }
-            let now = of(access, now);
             let (root, start, end) = self.locate(access);
             let cells = &mut self.roots[root].cells;
-            match access.mode {
-                Mode::Read => cells.visit(start, end, |cell| {
-                    cell.check(&now, known, found);
-                    cell.reads.set(&now);
-                }),
-                Mode::Write => {
-                    cells.visit(start, end, |cell| {
-                        cell.check(&now, known, found);
-                        cell.reads.clear();
-                        cell.write = now;
-                    });
-                    cells.merge(start, end);
-                }
+            match cells.whole(start, end) {
+                Some(cell) => cell.take(now, access, known, found),
+                None => take_part(cells, start, end, now, access, known, found),
             }
         }
     }
@@ -135,28 +124,27 @@ impl Shadow {
         &mut self,
         accesses: &[Access],
         performs: Performs,
-        now: Use,
+        now: &Now,
         known: &[u32],
         found: &mut Vec<Unordered>,
     ) {
         let touches = |access: &&Access| performs.includes(access) && access.start < access.end;
         let some = accesses.iter().filter(touches);
         for access in some.clone() {
-            let now = of(access, now);
             let (root, start, end) = self.locate(access);
             let cells = &mut self.roots[root].cells;
-            cells.visit(start, end, |cell| cell.check(&now, known, found));
+            cells.visit(start, end, |cell| cell.check(now, access, known, found));
         }
         for access in some.clone().filter(|access| access.mode == Mode::Read) {
-            let now = of(access, now);
             let (root, start, end) = self.locate(access);
             let cells = &mut self.roots[root].cells;
-            cells.visit(start, end, |cell| cell.reads.set(&now));
+            cells.visit(start, end, |cell| {
+                *cell.reads.place(now.chain()) = now.with(access)
+            });
         }
         for access in some.filter(|access| access.mode == Mode::Write) {
-            let now = of(access, now);
             let (root, start, end) = self.locate(access);
-            self.roots[root].write_beside_own_reads(start, end, &now);
+            self.roots[root].write_beside_own_reads(start, end, now.with(access));
         }
     }
 
@@ -186,12 +174,43 @@ impl Shadow {
     }
 }
 
+/// Compares and remembers an access to a part of some memory, or to memory that is in parts.
+#[inline(never)]
+fn take_part(
+    cells: &mut Ranges<Cell>,
+    start: u64,
+    end: u64,
+    now: &Now,
+    access: &Access,
+    known: &[u32],
+    found: &mut Vec<Unordered>,
+) {
+    cells.visit(start, end, |cell| cell.take(now, access, known, found));
+    if access.mode == Mode::Write {
+        cells.merge(start, end);
+    }
+}
+
 impl Cell {
-    #[inline]
-    fn check(&self, now: &Use, known: &[u32], found: &mut Vec<Unordered>) {
-        let write_before = self.write.is_before(known);
-        if !write_before || (now.writes && !self.reads.all_before(known)) {
-            self.note(now, known, found);
+    /// Compares an access with the earlier ones and remembers it. It is put together right in its
+    /// place: to copy it there, the processor would wait for the parts of it.
+    #[inline(always)]
+    fn take(&mut self, now: &Now, access: &Access, known: &[u32], found: &mut Vec<Unordered>) {
+        self.check(now, access, known, found);
+        match access.mode {
+            Mode::Read => *self.reads.place(now.chain()) = now.with(access),
+            Mode::Write => {
+                self.reads.clear();
+                self.write = now.with(access);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn check(&self, now: &Now, access: &Access, known: &[u32], found: &mut Vec<Unordered>) {
+        let writes = access.mode == Mode::Write;
+        if !self.write.is_before(known) || (writes && !self.reads.all_before(known)) {
+            self.note(&now.with(access), known, found);
         }
     }
 
@@ -221,11 +240,11 @@ impl Default for Cell {
 
 impl Root {
     /// Remembers a write of an operation that may read the same bytes: it then stands for both.
-    fn write_beside_own_reads(&mut self, start: u64, end: u64, now: &Use) {
+    fn write_beside_own_reads(&mut self, start: u64, end: u64, now: Use) {
         let mut like = None;
         let mut alike = true;
         self.cells.visit(start, end, |cell| {
-            let mut write = *now;
+            let mut write = now;
             let reads_too = |own: &Use| own.reads && own.op == now.op && own.buffer == now.buffer;
             cell.reads.for_each(|read| write.reads |= reads_too(read));
             write.reads |= reads_too(&cell.write);
@@ -239,7 +258,7 @@ impl Root {
             cell.reads.clear();
             cell.write = write;
             if let Some(read) = by_other_name {
-                cell.reads.set(&read);
+                *cell.reads.place(read.epoch.chain) = read;
             }
             let kept = (write.reads, by_other_name.map(|read| read.buffer));
             alike &= *like.get_or_insert(kept) == kept;
@@ -247,16 +266,6 @@ impl Root {
         if alike {
             self.cells.merge(start, end);
         }
-    }
-}
-
-#[inline]
-fn of(access: &Access, now: Use) -> Use {
-    Use {
-        buffer: access.buffer,
-        reads: access.mode == Mode::Read,
-        writes: access.mode == Mode::Write,
-        ..now
     }
 }
 

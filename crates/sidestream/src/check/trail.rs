@@ -11,18 +11,13 @@ use crate::order::{Chain, Clocks, Epoch};
 /// How many steps of a chain are kept; a power of two.
 const KEPT: usize = 1024;
 
-/// The last steps of all chains, by their index in the clocks.
+/// The last steps of all chains.
 #[derive(Debug, Default)]
 pub(super) struct Trails {
-    trails: Vec<Trail>,
-}
-
-#[derive(Debug)]
-struct Trail {
-    chain: Chain,
-    /// By step, modulo what is kept.
+    /// By index in the clocks; none that only others have waited for.
+    chains: Vec<Option<Chain>>,
+    /// By index in the clocks and, within each, by step modulo what is kept.
     ops: Vec<OpId>,
-    last: u32,
 }
 
 impl Trails {
@@ -30,36 +25,33 @@ impl Trails {
     #[inline]
     pub fn extend(&mut self, epoch: Epoch, chain: Chain, op: OpId) {
         let index = epoch.chain as usize;
-        if self.trails.len() <= index {
-            let empty = || Trail {
-                chain,
-                ops: Vec::new(),
-                last: 0,
-            };
-            self.trails.resize_with(index + 1, empty);
+        if self.chains.len() <= index {
+            self.grow(index + 1);
         }
-        let trail = &mut self.trails[index];
-        if trail.ops.is_empty() {
-            trail.ops = vec![op; KEPT];
-        }
-        (trail.chain, trail.last) = (chain, epoch.tick);
-        trail.ops[epoch.tick as usize % KEPT] = op;
+        self.chains[index] = Some(chain);
+        self.ops[place(index, epoch.tick)] = op;
+    }
+
+    #[cold]
+    fn grow(&mut self, chains: usize) {
+        self.chains.resize(chains, None);
+        self.ops.resize(chains * KEPT, OpId(0));
     }
 
     /// The chain of a step that was taken.
     pub fn chain(&self, epoch: Epoch) -> Chain {
-        self.trails[epoch.chain as usize].chain
+        self.chains[epoch.chain as usize].expect("a chain that took a step")
     }
 
     /// How much of `of` lies before the present end of `at`.
     pub fn reach(&self, clocks: &Clocks, of: Chain, at: Chain) -> Reach {
         let known = clocks.known(at, of);
-        let mut taken = self.trails.iter().filter(|trail| !trail.ops.is_empty());
-        let trail = taken.find(|trail| trail.chain == of);
-        match trail {
-            Some(trail) if known > 0 => {
-                if ((trail.last - known) as usize) < KEPT {
-                    Reach::UpTo(trail.ops[known as usize % KEPT])
+        let index = self.chains.iter().position(|&chain| chain == Some(of));
+        match index {
+            Some(index) if known > 0 => {
+                let last = clocks.known(of, of);
+                if ((last - known) as usize) < KEPT {
+                    Reach::UpTo(self.ops[place(index, known)])
                 } else {
                     Reach::LongAgo
                 }
@@ -67,4 +59,8 @@ impl Trails {
             _ => Reach::Nothing,
         }
     }
+}
+
+fn place(chain: usize, tick: u32) -> usize {
+    chain * KEPT + tick as usize % KEPT
 }

@@ -65,32 +65,33 @@ impl Clocks {
     }
 
     /// Takes the next step and says which epoch it is.
+    ///
+    /// Nearly every step has one edge, to the thread that submits it (R3), and learns nothing from
+    /// it. That is decided here; what has to be done otherwise stands in functions that are kept
+    /// out of this one, whose registers they would take.
     pub fn apply(&mut self, step: &Step, order: &Order) -> Epoch {
         let chain = self.index_of(step.chain);
-        let mut clock = std::mem::take(&mut self.chains[chain as usize]);
+        let clock = &mut self.chains[chain as usize];
         clock.tick += 1;
-        let weakest = self.weakest;
-        for edge in step.edges.iter().filter(|edge| edge.force <= weakest) {
+        let tick = clock.tick;
+        for edge in &step.edges {
+            if edge.force > self.weakest {
+                continue;
+            }
             match edge.after {
                 After::Chain(other) => {
                     let other = self.index_of(other);
-                    self.join_chain(&mut clock, chain, other);
+                    self.join_chain(chain, other);
                 }
-                After::Record(record) => self.join_record(&mut clock, chain, record),
-                After::Blocking(device) => {
-                    self.join_streams(&mut clock, chain, device, true, order)
-                }
-                After::Device(device) => self.join_streams(&mut clock, chain, device, false, order),
+                After::Record(record) => self.join_record(chain, record),
+                After::Blocking(device) => self.join_streams(chain, device, true, order),
+                After::Device(device) => self.join_streams(chain, device, false, order),
             }
         }
-        let tick = clock.tick;
-        set(&mut clock.known, chain, tick);
+        set(&mut self.chains[chain as usize].known, chain, tick);
         if let Some(record) = step.freezes {
-            let frozen = super::grow(&mut self.records, record.0);
-            frozen.known.clone_from(&clock.known);
-            (frozen.chain, frozen.tick) = (chain, tick);
+            self.freeze(record, chain, tick);
         }
-        self.chains[chain as usize] = clock;
         Epoch { chain, tick }
     }
 
@@ -137,55 +138,51 @@ impl Clocks {
         self.chains.len()
     }
 
-    #[inline]
-    fn join_chain(&self, clock: &mut Clock, chain: u32, other: u32) {
+    #[inline(always)]
+    fn join_chain(&mut self, chain: u32, other: u32) {
         if other == chain {
             return;
         }
-        let theirs = &self.chains[other as usize];
+        let pair = [chain as usize, other as usize];
+        let [clock, theirs] = (self.chains.get_disjoint_mut(pair)).expect("two known chains");
         let mine = get(&clock.known, other);
-        if mine >= theirs.tick {
-            return;
-        }
-        clock.learned = clock.tick;
-        if mine >= theirs.learned {
-            // Only the other's own steps are news.
-            set(&mut clock.known, other, theirs.tick);
-        } else {
-            join(&mut clock.known, &theirs.known);
+        if mine < theirs.tick {
+            clock.learn(other, mine, theirs);
         }
     }
 
-    #[inline]
-    fn join_record(&self, clock: &mut Clock, chain: u32, record: RecordId) {
+    #[inline(never)]
+    fn join_record(&mut self, chain: u32, record: RecordId) {
         let Some(frozen) = self.records.get(record.0 as usize) else {
             return;
         };
+        let clock = &mut self.chains[chain as usize];
         if frozen.chain != chain && get(&clock.known, frozen.chain) < frozen.tick {
             clock.learned = clock.tick;
             join(&mut clock.known, &frozen.known);
         }
     }
 
-    fn join_streams(
-        &mut self,
-        clock: &mut Clock,
-        chain: u32,
-        device: DeviceId,
-        blocking_only: bool,
-        order: &Order,
-    ) {
+    #[inline(never)]
+    fn join_streams(&mut self, chain: u32, device: DeviceId, blocking_only: bool, order: &Order) {
         for (stream, kind, at) in order.streams() {
             if at == device && (!blocking_only || kind.is_blocking()) {
                 let known = self.streams.get(stream.0 as usize);
                 if let Some(other) = known.and_then(|&index| index.checked_sub(1)) {
-                    self.join_chain(clock, chain, other);
+                    self.join_chain(chain, other);
                 }
             }
         }
     }
 
-    #[inline]
+    #[inline(never)]
+    fn freeze(&mut self, record: RecordId, chain: u32, tick: u32) {
+        let frozen = super::grow(&mut self.records, record.0);
+        frozen.known.clone_from(&self.chains[chain as usize].known);
+        (frozen.chain, frozen.tick) = (chain, tick);
+    }
+
+    #[inline(always)]
     fn index_of(&mut self, chain: Chain) -> u32 {
         let entry = match chain {
             Chain::Thread(t) => super::grow(&mut self.threads, t.0),
@@ -207,6 +204,20 @@ impl Clocks {
     }
 }
 
+impl Clock {
+    /// Joins the clock of another chain, of which it knows `mine` steps and not the last.
+    #[inline(never)]
+    fn learn(&mut self, other: u32, mine: u32, theirs: &Clock) {
+        self.learned = self.tick;
+        if mine >= theirs.learned {
+            // Only the other's own steps are news.
+            set(&mut self.known, other, theirs.tick);
+        } else {
+            join(&mut self.known, &theirs.known);
+        }
+    }
+}
+
 #[inline]
 fn get(clock: &[u32], chain: u32) -> u32 {
     clock.get(chain as usize).copied().unwrap_or(0)
@@ -214,10 +225,7 @@ fn get(clock: &[u32], chain: u32) -> u32 {
 
 #[inline]
 fn set(clock: &mut Vec<u32>, chain: u32, tick: u32) {
-    if clock.len() <= chain as usize {
-        clock.resize(chain as usize + 1, 0);
-    }
-    clock[chain as usize] = tick;
+    *super::grow(clock, chain) = tick;
 }
 
 #[inline]

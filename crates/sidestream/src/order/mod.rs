@@ -328,6 +328,13 @@ impl Step {
     }
 }
 
+/// A further step, which is filled in where it stands: moving one costs more than writing it.
+#[inline]
+fn push_step(chain: Chain, steps: &mut Steps) -> &mut Step {
+    steps.push(Step::on(chain));
+    steps.last_mut().expect("it was pushed")
+}
+
 /// A step on the thread that waits.
 fn host_waits(thread: ThreadId, edge: Edge) -> Step {
     let mut step = Step::on(Chain::Thread(thread));
@@ -361,10 +368,17 @@ fn misuse(code: Code, rule: u8, why: &'static str) -> Misuse {
 }
 
 /// The entry of a table that grows with the ids it is asked for.
+#[inline]
 fn grow<T: Default>(table: &mut Vec<T>, index: u32) -> &mut T {
     let index = index as usize;
     if table.len() <= index {
-        table.resize_with(index + 1, T::default);
+        grow_to(table, index + 1);
     }
     &mut table[index]
+}
+
+/// Happens once an id, and its code would stand in the way of every look-up.
+#[cold]
+fn grow_to<T: Default>(table: &mut Vec<T>, len: usize) {
+    table.resize_with(len, T::default);
 }

@@ -2,7 +2,7 @@
 
 use super::{
     After, Block, Chain, Code, Edge, Event, Last, Misuse, Order, Performs, RecordId, Runs, Step,
-    Steps, Stream, grow, host_waits, misuse, observed, promised, stream_edge,
+    Steps, Stream, grow, host_waits, misuse, observed, promised, push_step, stream_edge,
 };
 use crate::op::{
     Access, BufferId, DeviceId, EventId, FlagId, GraphId, Kind, Memory, Op, StreamId, StreamKind,
@@ -146,18 +146,18 @@ impl Order {
             self.capture(capture).add_node(stream);
             return Ok(Runs::Captured);
         }
-        let mut step = self.action(stream, thread);
+        let step = self.action(stream, thread, steps);
         step.performs = Performs::All;
         if let Some(edge) = also {
             step.edges.push(edge);
         }
-        steps.push(step);
         Ok(Runs::Now)
     }
 
     /// An action in a stream: work, a record or a wait (R3, R14).
-    fn action(&self, stream: StreamId, thread: ThreadId) -> Step {
-        let mut step = Step::on(Chain::Stream(stream));
+    #[inline]
+    fn action<'a>(&self, stream: StreamId, thread: ThreadId, steps: &'a mut Steps) -> &'a mut Step {
+        let step = push_step(Chain::Stream(stream), steps);
         step.edges
             .push(promised(After::Chain(Chain::Thread(thread)), 3));
         let Stream { kind, device, .. } = self.streams[stream.0 as usize];
@@ -214,9 +214,8 @@ impl Order {
                 staging.edges.push(promised(After::Blocking(device), 16));
                 staging.performs = Performs::Reads;
                 steps.push(staging);
-                let mut transfer = self.action(legacy, thread);
+                let transfer = self.action(legacy, thread, steps);
                 transfer.performs = Performs::Writes;
-                steps.push(transfer);
             }
             // R20, R26: neither side is the host's; the call returns at once.
             (false, false) => {
@@ -265,9 +264,7 @@ impl Order {
         let event = &mut self.events[event.0 as usize];
         event.slot = Some(slot);
         event.last = Last::Stream(at);
-        let mut step = self.action(stream, thread);
-        step.freezes = Some(slot);
-        steps.push(step);
+        self.action(stream, thread, steps).freezes = Some(slot);
         Ok(Runs::Now)
     }
 
@@ -291,11 +288,10 @@ impl Order {
             (None, Last::Never) => Ok(Runs::Now),
             (None, Last::Stream(_)) => {
                 let record = *slot;
-                let mut step = self.action(stream, thread);
+                let step = self.action(stream, thread, steps);
                 if let Some(slot) = record {
                     step.edges.push(promised(After::Record(slot), 6));
                 }
-                steps.push(step);
                 Ok(Runs::Now)
             }
             (Some(_), Last::Never) => Ok(Runs::Captured),
@@ -332,10 +328,9 @@ impl Order {
         self.refuse_legacy_beside_capture(stream)?;
         match (self.capture_of(source), self.capture_of(stream)) {
             (None, None) => {
-                steps.push(self.action(source, thread));
-                let mut wait = self.action(stream, thread);
+                self.action(source, thread, steps);
+                let wait = self.action(stream, thread, steps);
                 wait.edges.push(stream_edge(source, 50));
-                steps.push(wait);
                 Ok(Runs::Now)
             }
             (None, Some(_)) => Err(misuse(
@@ -472,9 +467,7 @@ impl Order {
                 continue;
             }
             let record = self.new_record();
-            let mut step = self.action(stream, thread);
-            step.freezes = Some(record);
-            steps.push(step);
+            self.action(stream, thread, steps).freezes = Some(record);
             self.blocks[buffer.0 as usize].freed.push(record);
         }
         self.blocks[buffer.0 as usize].noted.clear();
