@@ -330,15 +330,12 @@ impl Checker {
 // ------------------------------------------------------------------ making the report
 
 impl Checker {
-    /// One entry for each earlier operation and buffer: of the kinds that fit, the first.
     #[cold]
     fn report_found(&mut self, op: &Op) {
         let mut found = std::mem::take(&mut self.found);
-        let kind = |pair: &Unordered| hazard::kind_of(&pair.first, &pair.second);
-        found.sort_by_key(|pair| (pair.pair(), kind(pair)));
-        found.dedup_by_key(|pair| pair.pair());
+        Unordered::keep_one_a_pair(&mut found);
         for pair in found.drain(..) {
-            self.count_pair(op, &pair, kind(&pair));
+            self.count_pair(op, &pair, pair.kind());
         }
         self.found = found;
     }

@@ -14,7 +14,7 @@
 //! the first reads, no further read of its chain. Whatever lies further apart is either ordered or
 //! there is a pair like that at fault between them.
 
-use super::hazard::{Now, Use};
+use super::hazard::{Now, RaceKind, Use, kind_of};
 use super::ranges::{END, Ranges};
 use super::reads::Reads;
 use super::{BufferDecl, Place};
@@ -219,7 +219,7 @@ impl Cell {
         let mut compare = |first: &Use| {
             if !first.is_before(known) && first.op != now.op {
                 let (first, second) = (*first, *now);
-                found.push(Unordered { first, second });
+                Unordered { first, second }.add_to(found);
             }
         };
         compare(&self.write);
@@ -270,6 +270,26 @@ impl Root {
 }
 
 impl Unordered {
+    /// Adds it to what was found. Many cells may show one pair: what is known already is dropped
+    /// before the list grows beyond a size that an ordinary operation never reaches.
+    fn add_to(self, found: &mut Vec<Unordered>) {
+        if found.len() >= 4_096 && found.len() == found.capacity() {
+            Unordered::keep_one_a_pair(found);
+        }
+        found.push(self);
+    }
+
+    /// Keeps one entry for each earlier operation and buffer: of the kinds that fit, the first.
+    pub fn keep_one_a_pair(found: &mut Vec<Unordered>) {
+        found.sort_by_key(|pair| (pair.pair(), pair.kind()));
+        found.dedup_by_key(|pair| pair.pair());
+    }
+
+    /// What the two do to each other.
+    pub fn kind(&self) -> RaceKind {
+        kind_of(&self.first, &self.second)
+    }
+
     /// The pair that it belongs to in a report.
     pub fn pair(&self) -> (OpId, BufferId) {
         (self.first.op, self.second.buffer)
