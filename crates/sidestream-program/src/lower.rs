@@ -294,24 +294,21 @@ impl<'a> Lowering<'a> {
                 after_events,
                 ..
             } => {
-                let earlier = over.map(|over| {
-                    let (start, _) = self.program.range(over);
-                    (self.buffer(over.buffer), start)
-                });
+                let earlier = over.map(|over| self.resolve(over));
                 let size = self.program.buffers[buffer.0 as usize].size_bytes;
                 let whole_self = over.is_some_and(|over| {
                     over.buffer == buffer && self.program.range(over) == (0, size)
                 });
                 // A name that gets its own bytes again is the same buffer to a checker.
                 let fresh = match earlier {
-                    Some((same, _)) if whole_self => same,
+                    Some((same, ..)) if whole_self => same,
                     _ => self.new_tenancy(buffer, earlier),
                 };
                 self.stream_ordered[buffer.0 as usize] = false;
                 Kind::Alloc {
                     buffer: fresh,
                     stream: stream.map(|s| self.stream(s)),
-                    saw_events_of: earlier.filter(|_| after_events).map(|(id, _)| id),
+                    saw_events_of: earlier.filter(|_| after_events).map(|(id, ..)| id),
                 }
             }
             Act::Free { buffer } => Kind::Free {
@@ -436,7 +433,7 @@ impl<'a> Lowering<'a> {
 
     /// A name is handed out. The first time, what was listed before meant the same memory; after
     /// that it is another tenancy.
-    fn new_tenancy(&mut self, name: BufferRef, over: Option<(BufferId, u64)>) -> BufferId {
+    fn new_tenancy(&mut self, name: BufferRef, over: Option<(BufferId, u64, u64)>) -> BufferId {
         let again = std::mem::replace(&mut self.allocated[name.0 as usize], true);
         match self.buffers[name.0 as usize] {
             Some(id) if !again && over.is_none() => id,
@@ -444,7 +441,7 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    fn add_buffer(&mut self, name: BufferRef, over: Option<(BufferId, u64)>) -> BufferId {
+    fn add_buffer(&mut self, name: BufferRef, over: Option<(BufferId, u64, u64)>) -> BufferId {
         let decl = &self.program.buffers[name.0 as usize];
         let memory = match decl.memory {
             Memory::Dev => op::Memory::Device,
@@ -456,8 +453,11 @@ impl<'a> Lowering<'a> {
         self.out.buffers.push(Buffer {
             name,
             memory,
-            size_bytes: decl.size_bytes,
-            over,
+            // What is handed out over some bytes has no others.
+            size_bytes: over.map_or(decl.size_bytes, |(_, start, end)| {
+                decl.size_bytes.min(end - start)
+            }),
+            over: over.map(|(below, start, _)| (below, start)),
         });
         self.buffers[name.0 as usize] = Some(id);
         id
@@ -484,8 +484,7 @@ impl<'a> Lowering<'a> {
     }
 
     fn touch(&mut self, access: Access, mode: Mode, accesses: &mut Accesses) -> op::Memory {
-        let (start, end) = self.program.range(access);
-        let buffer = self.buffer(access.buffer);
+        let (buffer, start, end) = self.resolve(access);
         accesses.push(op::Access {
             buffer,
             start,
@@ -493,6 +492,14 @@ impl<'a> Lowering<'a> {
             mode,
         });
         self.out.buffers[buffer.0 as usize].memory
+    }
+
+    /// The bytes that an access means now.
+    fn resolve(&mut self, access: Access) -> (BufferId, u64, u64) {
+        let (start, end) = self.program.range(access);
+        let buffer = self.buffer(access.buffer);
+        let size = self.out.buffers[buffer.0 as usize].size_bytes;
+        (buffer, start.min(size), end.min(size))
     }
 
     fn stream(&self, name: StreamRef) -> StreamId {

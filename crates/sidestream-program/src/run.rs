@@ -163,8 +163,15 @@ impl Running<'_> {
         let command = self.run.lowered.commands[at].clone();
         let runtime = self.program.level == Level::Runtime;
         match command {
-            Command::Hold(stream) => self.run.sim.hold(stream),
-            Command::Release(stream) => self.run.sim.release(stream),
+            Command::Hold(stream) if runtime => {
+                self.reach(at)?;
+                self.run.sim.hold(stream);
+            }
+            Command::Release(stream) if runtime => {
+                self.reach(at)?;
+                self.run.sim.release(stream);
+            }
+            Command::Hold(_) | Command::Release(_) => {}
             Command::SetCapacity { blocks } => {
                 self.device_blocks.set_limit(blocks as usize);
                 self.pinned_blocks.set_limit(blocks as usize);
@@ -189,6 +196,19 @@ impl Running<'_> {
         Ok(true)
     }
 
+    /// Lets virtual time go on to the point where an op is called: all that its thread called before
+    /// is over.
+    fn reach(&mut self, at: usize) -> Result<(), CannotRun> {
+        let thread = ThreadId(self.program.ops[at].thread.0);
+        match self.run.sim.thread_time(thread) {
+            Some(_) => Ok(()),
+            None => Err(CannotRun::Stuck(Stuck {
+                first: OpId(at as u32),
+                count: 1,
+            })),
+        }
+    }
+
     fn allocate(
         &mut self,
         at: usize,
@@ -197,12 +217,7 @@ impl Running<'_> {
         home: Option<StreamId>,
     ) -> Result<(), CannotRun> {
         // What the host knows of the device when it allocates.
-        if self.run.sim.thread_time(op.thread).is_none() {
-            return Err(CannotRun::Stuck(Stuck {
-                first: op.id,
-                count: 1,
-            }));
-        }
+        self.reach(at)?;
         let sim = &self.run.sim;
         let blocks = match home {
             Some(_) => &mut self.device_blocks,

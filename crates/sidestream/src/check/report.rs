@@ -58,6 +58,8 @@ pub struct Race {
     pub severity: Severity,
     /// The memory, as the second operation names it; none for [`RaceKind::Timing`].
     pub buffer: Option<BufferId>,
+    /// The same memory as the first operation names it: an earlier tenant's name, perhaps.
+    pub first_buffer: Option<BufferId>,
     /// The operation called earlier.
     pub first: OpId,
     /// The operation called later.
