@@ -6,7 +6,6 @@ use crate::names::Names;
 use crate::words::listed;
 use crate::yaml::View;
 
-use super::program::unknown;
 use super::record::Record;
 use super::scalars;
 
@@ -26,7 +25,13 @@ pub(super) fn read(view: View<'_>, names: &Names<'_>, ops: usize) -> Result<Expe
             &["v", "must", "severity", "distinct", "lint"],
         ),
         "error" => (error(&record, ops)?, &["v", "at", "code", "lint"]),
-        _ => return Err(unknown(verdict, "a verdict", "`clean`, `race` or `error`")),
+        _ => {
+            return Err(scalars::unknown(
+                verdict,
+                "a verdict",
+                "`clean`, `race` or `error`",
+            ));
+        }
     };
     record.only(
         |key| keys.contains(&key),
@@ -57,7 +62,8 @@ fn race(record: &Record<'_>, names: &Names<'_>, ops: usize) -> Result<Expected, 
             Some(view) => {
                 let word = scalars::text(view, "a severity")?;
                 let words = listed(&Severity::ALL, Severity::word);
-                Severity::from_word(word).ok_or_else(|| unknown(view, "a severity", &words))?
+                Severity::from_word(word)
+                    .ok_or_else(|| scalars::unknown(view, "a severity", &words))?
             }
             None => Severity::Error,
         },
@@ -79,8 +85,8 @@ fn must_pair(view: View<'_>, names: &Names<'_>, ops: usize) -> Result<MustPair, 
     }
     let word = scalars::text(kind, "the kind of a hazard")?;
     let words = listed(&HazardKind::ALL, HazardKind::word);
-    let kind =
-        HazardKind::from_word(word).ok_or_else(|| unknown(kind, "the kind of a hazard", &words))?;
+    let kind = HazardKind::from_word(word)
+        .ok_or_else(|| scalars::unknown(kind, "the kind of a hazard", &words))?;
     let pair = MustPair {
         kind,
         buffer: hazard_buffer(kind, buffer, names)?,
@@ -148,7 +154,8 @@ fn error(record: &Record<'_>, ops: usize) -> Result<Expected, Fault> {
     })?;
     let word = scalars::text(code, "an error code")?;
     let words = listed(&ErrorCode::ALL, ErrorCode::word);
-    let code = ErrorCode::from_word(word).ok_or_else(|| unknown(code, "an error code", &words))?;
+    let code = ErrorCode::from_word(word)
+        .ok_or_else(|| scalars::unknown(code, "an error code", &words))?;
     let at = match record.get("at") {
         // What breaks the format need not be an op.
         Some(view) if code == ErrorCode::BadProgram && scalars::is_null(view) => None,
@@ -165,5 +172,5 @@ fn error(record: &Record<'_>, ops: usize) -> Result<Expected, Fault> {
 fn lint(view: View<'_>) -> Result<LintCode, Fault> {
     let word = scalars::text(view, "a lint code")?;
     let words = listed(&LintCode::ALL, LintCode::word);
-    LintCode::from_word(word).ok_or_else(|| unknown(view, "a lint code", &words))
+    LintCode::from_word(word).ok_or_else(|| scalars::unknown(view, "a lint code", &words))
 }

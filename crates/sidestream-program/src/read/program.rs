@@ -179,13 +179,7 @@ pub(super) fn check_version(record: &Record<'_>) -> Result<(), Fault> {
 fn level(view: View<'_>) -> Result<Level, Fault> {
     let word = scalars::text(view, "a level")?;
     Level::from_word(word)
-        .ok_or_else(|| unknown(view, "a level", &listed(&Level::ALL, Level::word)))
-}
-
-/// "`x` is not …; use …".
-pub(super) fn unknown(view: View<'_>, what: &str, words: &str) -> Fault {
-    let found = scalars::described(view);
-    Fault::new(view.line(), format!("{found} is not {what}; use {words}"))
+        .ok_or_else(|| scalars::unknown(view, "a level", &listed(&Level::ALL, Level::word)))
 }
 
 fn rules(view: View<'_>) -> Result<Vec<u32>, Fault> {
@@ -193,7 +187,7 @@ fn rules(view: View<'_>) -> Result<Vec<u32>, Fault> {
         let text = scalars::text(view, "the number of a rule")?;
         let digits = text.strip_prefix('R').unwrap_or(text);
         let number = digits.parse().ok().filter(|_| !digits.starts_with('+'));
-        number.ok_or_else(|| unknown(view, "the number of a rule", "30 or R30"))
+        number.ok_or_else(|| scalars::unknown(view, "the number of a rule", "30 or R30"))
     };
     scalars::list(view, "rule numbers")?
         .iter()
@@ -231,7 +225,7 @@ fn streams<'t>(
         let (Some(kind), Some(device)) = (StreamKind::from_word(word), device) else {
             let words = listed(&StreamKind::ALL, StreamKind::word);
             let words = format!("{words}, with `@N` for device N, up to {}", limits.device);
-            return Err(unknown(
+            return Err(scalars::unknown(
                 value,
                 &format!("a kind for stream `{name}`"),
                 &words,
@@ -285,7 +279,7 @@ fn buffers<'t>(
         let word = scalars::text(kind, "the kind of a buffer")?;
         let memory = Memory::from_word(word).ok_or_else(|| {
             let words = listed(&Memory::ALL, Memory::word);
-            unknown(kind, &format!("a kind for buffer `{name}`"), &words)
+            scalars::unknown(kind, &format!("a kind for buffer `{name}`"), &words)
         })?;
         names.declare_buffer(program, name, memory, size_bytes, false);
     }
@@ -308,7 +302,7 @@ fn events<'t>(
                 "`no_timing` or `devN` for device N, up to {}",
                 limits.device
             );
-            return Err(unknown(
+            return Err(scalars::unknown(
                 value,
                 &format!("a kind for event `{name}`"),
                 &words,

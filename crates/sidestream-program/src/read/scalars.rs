@@ -28,6 +28,12 @@ pub(crate) fn text<'t>(view: View<'t>, wanted: &str) -> Result<&'t str, Fault> {
     }
 }
 
+/// "`x` is not …; use …".
+pub(crate) fn unknown(view: View<'_>, what: &str, words: &str) -> Fault {
+    let found = described(view);
+    Fault::new(view.line(), format!("{found} is not {what}; use {words}"))
+}
+
 pub(crate) fn name(view: View<'_>) -> Result<&str, Fault> {
     let text = text(view, "a name")?;
     checked_name(text, view)
