@@ -3,9 +3,10 @@
 
 use std::collections::HashMap;
 
+use sidestream::op::{DeviceId, Memory, StreamKind};
+
 use crate::program::{
-    BufferDecl, BufferRef, EventDecl, EventRef, Memory, Origin, Program, StreamDecl, StreamKind,
-    StreamRef,
+    BufferDecl, BufferRef, EventDecl, EventRef, Origin, Program, StreamDecl, StreamRef,
 };
 
 /// Bytes of a buffer that does not say how large it is.
@@ -45,7 +46,7 @@ pub(crate) fn implicit_memory(name: &str) -> Option<Memory> {
         b'H' => Memory::Pinned,
         b'P' => Memory::Pageable,
         b'M' => Memory::Managed,
-        _ => Memory::Dev,
+        _ => Memory::Device,
     })
 }
 
@@ -69,7 +70,7 @@ impl<'t> Names<'t> {
         program: &mut Program,
         name: &'t str,
         kind: StreamKind,
-        device: u8,
+        device: DeviceId,
         origin: Origin,
     ) -> StreamRef {
         let decl = StreamDecl {
@@ -103,7 +104,7 @@ impl<'t> Names<'t> {
         program: &mut Program,
         name: &'t str,
         timing: bool,
-        device: Option<u8>,
+        device: Option<DeviceId>,
         implicit: bool,
     ) -> EventRef {
         let decl = EventDecl {
@@ -122,7 +123,7 @@ impl<'t> Names<'t> {
         }
         let kind = StreamKind::NonBlocking;
         is_implicit_stream(name)
-            .then(|| self.declare_stream(program, name, kind, 0, Origin::Implicit))
+            .then(|| self.declare_stream(program, name, kind, DeviceId(0), Origin::Implicit))
     }
 
     /// The stream that a `pool_get` of a thread on that device names.
@@ -130,7 +131,7 @@ impl<'t> Names<'t> {
         &mut self,
         program: &mut Program,
         name: &'t str,
-        device: u8,
+        device: DeviceId,
     ) -> StreamRef {
         if let Some(&known) = self.streams.get(name) {
             return StreamRef(known);
