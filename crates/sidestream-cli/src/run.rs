@@ -227,7 +227,7 @@ impl Judged {
             .collect();
         let expected = program.expect.as_ref().map(|expect| &expect.verdict);
         let wanted = match expected {
-            Some(Expected::Error { at, code }) => Some((*at, code.word())),
+            Some(Expected::Error { at, code }) => Some((*at, code.name())),
             _ => None,
         };
         let failed = ran

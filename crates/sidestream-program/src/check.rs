@@ -6,6 +6,7 @@ use sidestream::op::{OpId, SiteId};
 use sidestream::order::Chain;
 
 use crate::error::BadProgram;
+use crate::expect::Failure;
 use crate::lower::{Command, Lowered, POOL_STREAMS, lower};
 use crate::program::Program;
 
@@ -124,5 +125,5 @@ pub fn checked_json(checked: &Checked) -> Value {
 /// The same for a program that breaks the format.
 pub fn bad_json(bad: &BadProgram) -> Value {
     json!({"name": bad.name, "verdict": "error", "races": [], "lints": [],
-           "error": {"at": bad.at, "code": "BadProgram", "why": bad.to_string()}})
+           "error": {"at": bad.at, "code": Failure::BadProgram.name(), "why": bad.to_string()}})
 }
