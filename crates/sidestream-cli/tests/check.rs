@@ -323,10 +323,10 @@ fn faults(expect: &Expect, json: &Value) -> Vec<String> {
             severity,
             distinct,
         } => {
-            let severity = severity.word();
+            let severity = severity.name();
             for pair in must {
                 let matches = |race: &&Value| {
-                    race["kind"] == pair.kind.word()
+                    race["kind"] == pair.kind.code()
                         && race["buffer"].as_str() == pair.buffer.as_deref()
                         && race["first"].as_u64() == Some(pair.first as u64)
                         && race["second"].as_u64() == Some(pair.second as u64)
@@ -343,7 +343,7 @@ fn faults(expect: &Expect, json: &Value) -> Vec<String> {
             hold(distinct.is_none_or(|n| races.len() as u64 == n), "distinct");
             ("race", Value::Null)
         }
-        Expected::Error { at, code } => ("error", json!({"at": at, "code": code.word()})),
+        Expected::Error { at, code } => ("error", json!({"at": at, "code": code.name()})),
     };
     hold(verdict == "race" || races.is_empty(), "no race");
     hold(json["verdict"] == verdict, "verdict");
@@ -355,7 +355,7 @@ fn faults(expect: &Expect, json: &Value) -> Vec<String> {
         .iter()
         .filter_map(|lint| lint["code"].as_str())
         .collect();
-    let wanted: BTreeSet<&str> = expect.lints.iter().map(|lint| lint.word()).collect();
+    let wanted: BTreeSet<&str> = expect.lints.iter().map(|lint| lint.code()).collect();
     hold(found == wanted, "lints");
     faults
 }
