@@ -32,6 +32,7 @@ mod check;
 mod error;
 mod expect;
 mod explore;
+mod judge;
 mod limits;
 mod lower;
 mod names;
@@ -44,10 +45,11 @@ mod words;
 mod write;
 mod yaml;
 
-pub use check::{Checked, bad_json, check, checked_json};
+pub use check::{Checked, bad_json, check, checked_json, unreadable_json};
 pub use error::{BadProgram, Error};
 pub use expect::{Expect, Expected, Failure, MustPair};
 pub use explore::{Difference, Explored, explore};
+pub use judge::unmet;
 pub use limits::Limits;
 pub use lower::{Buffer, Command, Lowered, POOL_STREAMS, Stream, lower};
 pub use program::{
