@@ -32,21 +32,32 @@ impl OverlapLimit {
         }
     }
 
-    /// What sets the limit.
-    pub fn set_by(&self) -> &'static str {
+    /// The copies' part of the time that one batch takes from stage to stage.
+    pub fn copies_share(&self) -> f64 {
+        let copies = (self.upload_ns + self.download_ns) as f64;
+        copies / (copies + self.kernel_ns as f64)
+    }
+
+    /// Whether the host's calls set the limit.
+    pub fn is_set_by_calls(&self) -> bool {
         let Limit {
             copies_ns,
             kernels_ns,
             calls_ns,
         } = self.parts;
+        self.count > 1 && calls_ns > copies_ns.max(kernels_ns)
+    }
+
+    /// What sets the limit.
+    pub fn set_by(&self) -> &'static str {
         if self.count == 1 {
             "the three stages of the one batch"
-        } else if copies_ns >= kernels_ns.max(calls_ns) {
-            "the copies"
-        } else if kernels_ns >= calls_ns {
-            "the kernels"
-        } else {
+        } else if self.is_set_by_calls() {
             "the host's calls"
+        } else if self.parts.copies_ns >= self.parts.kernels_ns {
+            "the copies"
+        } else {
+            "the kernels"
         }
     }
 

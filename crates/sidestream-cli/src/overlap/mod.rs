@@ -113,6 +113,9 @@ fn refuse_impossible(job: &Job, profile: &Profile) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The share of the copies in the time of a batch below which hiding them is worth nothing.
+const NOTHING_TO_HIDE: f64 = 0.02;
+
 /// Which arrangement won, and what that means.
 struct Verdict {
     best: usize,
@@ -129,8 +132,15 @@ impl Verdict {
         let saved = 100.0 * (1.0 - fastest / one);
         let set_by = limit.set_by();
         let arrangement = describe(rows[best].layout);
-        let text = if count == 1 {
+        let mut text = if count == 1 {
             "Do not bother: one batch has nothing to overlap with.".to_owned()
+        } else if saved < 15.0 && limit.copies_share() < NOTHING_TO_HIDE {
+            format!(
+                "Do not bother: the copies are {} of the time; what streams gain here is kernels \
+                 side by side, {}.",
+                percent(100.0 * limit.copies_share()),
+                percent(saved)
+            )
         } else if saved < 5.0 {
             format!(
                 "Do not bother: overlap saves {saved:.1} % of the time, as {set_by} take nearly \
@@ -147,16 +157,34 @@ impl Verdict {
                 one / fastest
             )
         };
+        // Hiding copies ends at the kernels one after the other; what is faster is kernels that ran
+        // side by side.
+        let kernels = f64::from(count) * limit.kernel_ns as f64;
+        if count > 1 && saved >= 15.0 && kernels - fastest > one - kernels {
+            text += &format!(
+                " Most of that is small kernels side by side, not hidden copies: the copies are {} \
+                 of the time.",
+                percent(100.0 * limit.copies_share())
+            );
+        }
         let share = limit.total_ns as f64 / fastest;
-        let text = if count > 1 && share < 0.75 && limit.leaves_device_empty() {
-            format!(
-                "{text} That is still far from the limit, as one kernel fills only a part of the \
-                 GPU: larger batches, or more streams, would do better."
-            )
-        } else {
-            text
-        };
+        if count > 1 && share < 0.75 && limit.leaves_device_empty() {
+            text += " That is still far from the limit, as one kernel fills only a part of the \
+                     GPU: larger batches, or more streams, would do better.";
+        } else if count > 1 && limit.is_set_by_calls() {
+            text += " The host's calls set the limit: fewer, larger batches or a graph would gain \
+                     more.";
+        }
         Verdict { best, worst, text }
+    }
+}
+
+/// A share of the time as people read it.
+fn percent(percent: f64) -> String {
+    if percent < 0.05 {
+        "under 0.1 %".to_owned()
+    } else {
+        format!("{percent:.1} %")
     }
 }
 
@@ -209,8 +237,9 @@ fn as_text(
         out.push('\n');
     };
     line(format!(
-        "{} batches of {}, work {}, on a simulated {}",
+        "{} {} of {}, work {}, on a simulated {}",
         job.count,
+        if job.count == 1 { "batch" } else { "batches" },
         size::show(job.batch_bytes),
         job.work,
         profile.name
