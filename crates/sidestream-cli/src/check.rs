@@ -2,8 +2,7 @@
 
 mod text;
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -12,7 +11,7 @@ use sidestream::check::{MEMORY_BYTES, Severity, Verdict, replay};
 use sidestream::log::{MAGIC, Reader};
 use sidestream::trace::embedded_log;
 use sidestream_program::{
-    Checked, Document, Limits, Program, bad_json, check, checked_json, parse_bytes,
+    Checked, Document, Limits, Program, bad_json, check, checked_json, parse_bytes, unreadable_json,
 };
 
 use crate::failure::{Failure, print};
@@ -30,7 +29,8 @@ use crate::input;
 /// whether they can happen. If several apply, it is the first of 2, 1, 3, 4.
 #[derive(Parser)]
 pub struct Args {
-    /// Stream programs (YAML, one or several under `cases:`), op logs, or traces of `sidestream run`
+    /// Stream programs (YAML, one or several under `cases:`), op logs, or traces of `sidestream run`;
+    /// - is standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Print one line of JSON for each program instead of text
@@ -86,13 +86,21 @@ enum Source {
 }
 
 fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
-    let file = File::open(path).map_err(|e| Failure::file("read", path, &e))?;
-    let mut file = BufReader::with_capacity(64 * 1024, file);
+    let mut file = BufReader::with_capacity(64 * 1024, input::open(path)?);
     let start = file
         .fill_buf()
         .map_err(|e| Failure::file("read", path, &e))?;
     match source(start) {
-        Source::Program => programs(args, path, &read(path)?),
+        Source::Program => match document(path, file) {
+            Ok(document) => programs(args, path, &document),
+            Err(failure) => {
+                // Whoever reads the lines gets one for a text that holds no program, too.
+                if args.json {
+                    print(format_args!("{}\n", unreadable_json(&failure.to_string())))?;
+                }
+                Err(failure)
+            }
+        },
         Source::Log => log(args, path, file),
         Source::Gzip => Err(Failure::input(format!(
             "{}: the file is compressed; unpack it with gunzip first",
@@ -127,7 +135,7 @@ fn source(start: &[u8]) -> Source {
     }
 }
 
-fn log(args: &Args, path: &Path, bytes: impl std::io::Read) -> Result<Outcome, Failure> {
+fn log(args: &Args, path: &Path, bytes: impl Read) -> Result<Outcome, Failure> {
     let failure = |error| Failure::input(format!("{}: {error}", path.display()));
     let replay = Reader::new(bytes)
         .and_then(|reader| replay(reader, MEMORY_BYTES))
@@ -137,25 +145,47 @@ fn log(args: &Args, path: &Path, bytes: impl std::io::Read) -> Result<Outcome, F
         name: name.to_string_lossy().into_owned(),
         report: replay.report,
         names: replay.names,
+        undeclared: Vec::new(),
         sites: replay.sites,
     };
-    show(args, path, None, &checked)?;
     match replay.cut {
-        None => Ok(outcome(&checked)),
+        None => {
+            show(args, path, None, &checked)?;
+            Ok(outcome(&checked))
+        }
+        // What is there is worth a look, and says nothing of the rest.
         Some(cut) => {
             let ops = replay.ops;
-            let message = format!(
-                "{}: {cut}; checked the {ops} operations before",
+            if ops > 0 && !checked.report.races.is_empty() {
+                show(args, path, None, &checked)?;
+            }
+            let races = checked.report.races.len();
+            Err(Failure::input(format!(
+                "{}: {cut}; the {ops} operations before it have {races} races",
                 path.display()
-            );
-            Err(Failure::input(message))
+            )))
         }
     }
 }
 
-/// Reads a document, whatever is in it.
+/// Reads a document of programs to run.
 pub fn read(path: &Path) -> Result<Document, Failure> {
-    let document = parse_bytes(&input::read(path)?, &Limits::default())
+    let mut file = BufReader::with_capacity(64 * 1024, input::open(path)?);
+    let start = file
+        .fill_buf()
+        .map_err(|e| Failure::file("read", path, &e))?;
+    match source(start) {
+        Source::Program => document(path, file),
+        _ => Err(Failure::input(format!(
+            "{} is no program but the record of a run, which can be checked and not run again; use \
+             `sidestream check`",
+            path.display()
+        ))),
+    }
+}
+
+fn document(path: &Path, file: impl Read) -> Result<Document, Failure> {
+    let document = parse_bytes(&input::read(path, file)?, &Limits::default())
         .map_err(|error| Failure::input(format!("{}: {error}", path.display())))?;
     if document.programs.is_empty() {
         return Err(Failure::input(format!(
@@ -179,7 +209,9 @@ fn programs(args: &Args, path: &Path, document: &Document) -> Result<Outcome, Fa
                 if args.json {
                     print(format_args!("{}\n", bad_json(bad)))?;
                 } else {
-                    print(format_args!("{}: {bad}\n", path.display()))?;
+                    let name = bad.name.as_deref().map(|name| format!(" {name}:"));
+                    let name = name.unwrap_or_default();
+                    print(format_args!("{}:{name} {bad}\n", path.display()))?;
                 }
                 Outcome::Unreadable
             }

@@ -24,7 +24,7 @@ pub fn open(name: &str) -> Result<Profile, Failure> {
         )));
     }
     let path = std::path::Path::new(model);
-    let bytes = input::read(path)?;
+    let bytes = input::read(path, input::open(path)?)?;
     let bad = |why: &str| Failure::input(format!("{}: {why}", path.display()));
     let text = str::from_utf8(&bytes).map_err(|_| bad("not UTF-8; save the file as UTF-8"))?;
     Profile::from_toml(text).map_err(|error| bad(&in_one_line(&error.to_string())))

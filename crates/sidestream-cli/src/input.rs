@@ -8,13 +8,22 @@ use sidestream_program::Limits;
 
 use crate::failure::Failure;
 
+/// Opens a file; `-` is standard input.
+pub fn open(path: &Path) -> Result<Box<dyn Read>, Failure> {
+    if path == Path::new("-") {
+        return Ok(Box::new(std::io::stdin()));
+    }
+    let file = File::open(path).map_err(|e| Failure::file("read", path, &e))?;
+    Ok(Box::new(file))
+}
+
 /// The bytes of a file, as long as there are no more than a program may have: some files, such as
 /// `/dev/zero`, have no end.
-pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+pub fn read(path: &Path, file: impl Read) -> Result<Vec<u8>, Failure> {
     let most = Limits::default().input_bytes;
     let mut bytes = Vec::new();
-    File::open(path)
-        .and_then(|file| file.take(most as u64 + 1).read_to_end(&mut bytes))
+    file.take(most as u64 + 1)
+        .read_to_end(&mut bytes)
         .map_err(|error| Failure::file("read", path, &error))?;
     if bytes.len() > most {
         return Err(Failure::input(format!(

@@ -1,6 +1,6 @@
 //! `sidestream run`: runs a stream program on the simulated GPU.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 use sidestream::engine::Profile;
 use sidestream::sim::Schedule;
 use sidestream::trace::{Timeline, Trace, What};
-use sidestream_program::{BadProgram, Document, Expected, Level, Program, Run, record, run};
+use sidestream_program::{
+    Act, BadProgram, Document, Expected, Level, Program, Run, check, record, run,
+    unmet as expected_of_check,
+};
 
 mod explore;
 
@@ -101,6 +104,7 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
             programs.len()
         )));
     }
+    refuse_overwriting(args)?;
     let mut worst = Outcome::AsExpected;
     for program in programs {
         // One program that cannot be run does not keep the others from it.
@@ -117,6 +121,27 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
         worst = worst.max(outcome);
     }
     Ok(ExitCode::from(worst as u8))
+}
+
+/// Outputs go to files of their own.
+fn refuse_overwriting(args: &Args) -> Result<(), Failure> {
+    let same = |a: &Path, b: &Path| {
+        a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+    };
+    let outputs = [("--trace", &args.trace), ("--log", &args.log)];
+    for (flag, path) in outputs {
+        if path.as_ref().is_some_and(|path| same(path, &args.program)) {
+            return Err(Failure::input(format!(
+                "{flag} would overwrite the program; give another file"
+            )));
+        }
+    }
+    match (&args.trace, &args.log) {
+        (Some(trace), Some(log)) if same(trace, log) => {
+            Err(Failure::input("--trace and --log name one file; give two"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The names to choose from, the first few of many.
@@ -211,10 +236,11 @@ fn one(args: &Args, profile: &Profile, program: &Program) -> Result<Outcome, Fai
     })
 }
 
-/// What a run shows of a program's expectations. Whether it races is the checker's question.
+/// Whether a program's expectations hold: what the allocator has to do, which call has to fail, and
+/// at the runtime level all that a checker finds, too.
 struct Judged {
     unmet: Vec<String>,
-    /// Whether the program expects anything that a run can show.
+    /// Whether the program expects anything that is looked at here.
     asked: bool,
 }
 
@@ -225,9 +251,25 @@ impl Judged {
             .iter()
             .map(|unmet| format!("op {}: {}", unmet.op, unmet.why))
             .collect();
+        let of_blocks = |act: &Act| {
+            let Act::Alloc {
+                must_alias,
+                must_not_alias,
+                ..
+            } = act
+            else {
+                return false;
+            };
+            must_alias.is_some() || must_not_alias.is_some()
+        };
+        let of_blocks = program.ops.iter().any(|op| of_blocks(&op.act));
+        if let (Level::Runtime, Some(expect)) = (program.level, &program.expect) {
+            unmet.extend(expected_of_check(expect, &check(program)));
+            return Judged { unmet, asked: true };
+        }
         let expected = program.expect.as_ref().map(|expect| &expect.verdict);
         let wanted = match expected {
-            Some(Expected::Error { at, code }) => Some((*at, code.word())),
+            Some(Expected::Error { at, code }) => Some((*at, code.name())),
             _ => None,
         };
         let failed = ran
@@ -245,7 +287,7 @@ impl Judged {
                 show(failed)
             ));
         }
-        let asked = program.level == Level::Runtime || wanted.is_some();
+        let asked = wanted.is_some() || of_blocks;
         Judged { unmet, asked }
     }
 }
@@ -316,6 +358,12 @@ fn as_text(
     }
     if judged.unmet.is_empty() && judged.asked {
         out += "  all expectations hold\n";
+    }
+    // A timeline looks as good with a race as without.
+    let races = check(program).report.races.len();
+    if !judged.asked && races > 0 {
+        let file = args.program.display();
+        out += &format!("  it races: `sidestream check {file}` says where\n");
     }
     out
 }

@@ -395,7 +395,11 @@ fn programs_that_break_the_format() {
         let ran = sidestream(&["check", &name]);
         assert_eq!(
             (ran.code, ran.out, ran.err),
-            (2, format!("{message}\n"), String::new())
+            (
+                2,
+                format!("{}\n", message.replace(": line", ": x: line")),
+                String::new()
+            )
         );
     }
 }

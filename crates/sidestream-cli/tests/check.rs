@@ -80,7 +80,9 @@ FILE: race: 1 race
     op 0 (line 3) on s1: kernel, s: s1, w: [A], site: produce
     op 1 (line 4) on s2: kernel, s: s2, r: [A]
     nothing makes s2 wait for s1
-  fix: wait_stream s=s2 src=s1 before 1
+  fix: - {do: wait_stream, s: s2, src: s1}   before op 1 (line 4)
+
+  Mend it and check again: what lies behind it may not be shown.
 ",
     );
 }
@@ -106,7 +108,9 @@ FILE: too_old: 1 race
     op 2 (line 5) on s1: kernel, s: s1, w: [B]
     op 4 (line 7) on s2: kernel, s: s2, r: [A, B]
     s2 waits for s1 only up to op 1
-  fix: wait_stream s=s2 src=s1 before 4
+  fix: - {do: wait_stream, s: s2, src: s1}   before op 4 (line 7)
+
+  Mend it and check again: what lies behind it may not be shown.
 ",
     );
 }
@@ -119,14 +123,16 @@ fn what_cuda_leaves_open_is_no_error() {
         "\
 FILE: left_open: 1 race that CUDA leaves open, 1 remark
 
-  HOST_RAW on P: the host reads what the device may still be writing. CUDA leaves open whether that call waits.
+  HOST_RAW on P: the host reads and the device writes, in no certain order. CUDA leaves open whether that call waits.
     op 1 (line 4) on s1: copy_async, s: s1, from: A, to: P
     op 2 (line 5) on t0: host_read, buf: P
     nothing makes t0 wait for s1
-  fix: sync_stream st=s1 before 2
+  fix: - {do: sync_stream, st: s1}   before op 2 (line 5)
 
   UNPINNED_ASYNC_COPY: a copy of pageable memory may block the host and does not overlap; use pinned memory
     op 1 (line 4): copy_async, s: s1, from: A, to: P
+
+  Mend it and check again: what lies behind it may not be shown.
 ",
     );
 }
@@ -151,7 +157,7 @@ fn a_program_that_breaks_the_format_says_where_and_what_to_write() {
     check(
         BAD,
         2,
-        "FILE: line 3, op 0 (`kernel`), field `s`: stream `fast` is not declared; declare it under `streams:` or use `s0` to `s99`\n",
+        "FILE: bad: line 3, op 0 (`kernel`), field `s`: stream `fast` is not declared; declare it under `streams:` or use `s0` to `s99`\n",
     );
 }
 
@@ -323,10 +329,10 @@ fn faults(expect: &Expect, json: &Value) -> Vec<String> {
             severity,
             distinct,
         } => {
-            let severity = severity.word();
+            let severity = severity.name();
             for pair in must {
                 let matches = |race: &&Value| {
-                    race["kind"] == pair.kind.word()
+                    race["kind"] == pair.kind.code()
                         && race["buffer"].as_str() == pair.buffer.as_deref()
                         && race["first"].as_u64() == Some(pair.first as u64)
                         && race["second"].as_u64() == Some(pair.second as u64)
@@ -343,7 +349,7 @@ fn faults(expect: &Expect, json: &Value) -> Vec<String> {
             hold(distinct.is_none_or(|n| races.len() as u64 == n), "distinct");
             ("race", Value::Null)
         }
-        Expected::Error { at, code } => ("error", json!({"at": at, "code": code.word()})),
+        Expected::Error { at, code } => ("error", json!({"at": at, "code": code.name()})),
     };
     hold(verdict == "race" || races.is_empty(), "no race");
     hold(json["verdict"] == verdict, "verdict");
@@ -355,7 +361,7 @@ fn faults(expect: &Expect, json: &Value) -> Vec<String> {
         .iter()
         .filter_map(|lint| lint["code"].as_str())
         .collect();
-    let wanted: BTreeSet<&str> = expect.lints.iter().map(|lint| lint.word()).collect();
+    let wanted: BTreeSet<&str> = expect.lints.iter().map(|lint| lint.code()).collect();
     hold(found == wanted, "lints");
     faults
 }

@@ -1,11 +1,12 @@
 //! Checking a program, and what a checker prints about it.
 
 use serde_json::{Value, json};
-use sidestream::check::{BufferDecl, Checker, Lint, Names, Place, Race, Report};
-use sidestream::op::{OpId, SiteId};
+use sidestream::check::{BufferDecl, Checker, Fix, Lint, Names, Place, Race, Report};
+use sidestream::op::{OpId, SiteId, StreamId};
 use sidestream::order::Chain;
 
 use crate::error::BadProgram;
+use crate::expect::Failure;
 use crate::lower::{Command, Lowered, POOL_STREAMS, lower};
 use crate::program::Program;
 
@@ -18,6 +19,9 @@ pub struct Checked {
     pub report: Report,
     /// What the report's ids are called.
     pub names: Names,
+    /// The legacy streams without a name in the program: what they are called here, and what would
+    /// declare that name.
+    pub undeclared: Vec<(StreamId, String)>,
     /// The call sites by id; empty, or missing, where there is no name for one.
     pub sites: Vec<String>,
 }
@@ -53,19 +57,39 @@ pub fn check(program: &Program) -> Checked {
             _ => {}
         }
     }
-    let names = names(program, &lowered, &checker);
+    let (names, undeclared) = names(program, &lowered, &checker);
     Checked {
         name: program.name.clone(),
         report: checker.report(),
         names,
+        undeclared,
         sites: program.sites.clone(),
     }
 }
 
-fn names(program: &Program, lowered: &Lowered, checker: &Checker) -> Names {
-    let mut names = Names::of_legacy_streams(checker.order());
-    for (name, stream) in names.streams.iter_mut().zip(&lowered.streams) {
-        name.clone_from(&stream.name);
+fn names(
+    program: &Program,
+    lowered: &Lowered,
+    checker: &Checker,
+) -> (Names, Vec<(StreamId, String)>) {
+    let mut names = Names::default();
+    names.streams = lowered.streams.iter().map(|s| s.name.clone()).collect();
+    let mut undeclared = Vec::new();
+    // Blocking calls use a legacy stream that the program may have no name for.
+    for (id, _, device) in checker.order().streams().skip(lowered.streams.len()) {
+        let mut name = match device.0 {
+            0 => "legacy".to_owned(),
+            n => format!("legacy{n}"),
+        };
+        while names.streams.contains(&name) {
+            name.push('_');
+        }
+        let kind = match device.0 {
+            0 => "legacy".to_owned(),
+            n => format!("legacy@{n}"),
+        };
+        undeclared.push((id, format!("{name}: {kind}")));
+        names.streams.push(name);
     }
     names.threads.clone_from(&program.threads);
     let buffer =
@@ -76,7 +100,31 @@ fn names(program: &Program, lowered: &Lowered, checker: &Checker) -> Names {
         .iter()
         .map(|event| event.name.clone())
         .collect();
-    names
+    (names, undeclared)
+}
+
+impl Checked {
+    /// The streams that a fix names and that the program has to declare for it, as they would stand
+    /// under `streams`.
+    pub fn to_declare(&self, fix: &Fix) -> Vec<&str> {
+        let named = match *fix {
+            Fix::WaitStream { stream, source, .. } => vec![stream, source],
+            Fix::SyncStream { stream, .. } | Fix::RecordStream { stream, .. } => vec![stream],
+            Fix::SyncEvent { .. } | Fix::Flag { .. } => Vec::new(),
+        };
+        let undeclared = self.undeclared.iter();
+        let these = undeclared.filter(|(id, _)| named.contains(id));
+        these.map(|(_, declaration)| declaration.as_str()).collect()
+    }
+
+    /// A fix in one line.
+    fn fix_text(&self, fix: &Fix) -> String {
+        let text = fix.text(&self.names);
+        match self.to_declare(fix)[..] {
+            [] => text,
+            ref declare => format!("{text} (with streams: {{{}}})", declare.join(", ")),
+        }
+    }
 }
 
 /// What is printed about a program: the object that `docs/stream-programs.md` describes, with two
@@ -87,12 +135,14 @@ pub fn checked_json(checked: &Checked) -> Value {
         report,
         names,
         sites,
+        ..
     } = checked;
     let site = |id: SiteId| sites.get(id.0 as usize).filter(|site| !site.is_empty());
-    // A legacy stream without a name is `legacy`, whatever its device; names have no `@`.
-    let place = |chain: Chain| match names.chain(chain) {
-        name if name.starts_with("legacy@") => "legacy".to_owned(),
-        name => name,
+    let place = |chain: Chain| match chain {
+        Chain::Stream(id) if checked.undeclared.iter().any(|(other, _)| *other == id) => {
+            "legacy".to_owned()
+        }
+        chain => names.chain(chain),
     };
     let race = |race: &Race| {
         json!({
@@ -102,7 +152,7 @@ pub fn checked_json(checked: &Checked) -> Value {
             "second": race.second.0,
             "severity": race.severity.name(),
             "streams": [place(race.chains.0), place(race.chains.1)],
-            "fix": race.fix.text(names),
+            "fix": checked.fix_text(&race.fix),
             "count": race.count,
             "sites": [site(race.first_site), site(race.second_site)],
         })
@@ -121,8 +171,14 @@ pub fn checked_json(checked: &Checked) -> Value {
     })
 }
 
+/// The same for a text that holds no program at all, and why.
+pub fn unreadable_json(why: &str) -> Value {
+    json!({"name": null, "verdict": "error", "races": [], "lints": [],
+           "error": {"at": null, "code": "BadProgram", "why": why}})
+}
+
 /// The same for a program that breaks the format.
 pub fn bad_json(bad: &BadProgram) -> Value {
     json!({"name": bad.name, "verdict": "error", "races": [], "lints": [],
-           "error": {"at": bad.at, "code": "BadProgram", "why": bad.to_string()}})
+           "error": {"at": bad.at, "code": Failure::BadProgram.name(), "why": bad.to_string()}})
 }

@@ -1,5 +1,8 @@
 //! What a right answer to a program is, for programs that test a checker.
 
+use sidestream::check::{LintCode, RaceKind, Severity};
+use sidestream::order::Code;
+
 /// The key `expect` of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Expect {
@@ -28,7 +31,7 @@ pub enum Expected {
         /// The op; nothing for a `BadProgram` that is not an op's fault.
         at: Option<usize>,
         /// How it has to fail.
-        code: ErrorCode,
+        code: Failure,
     },
 }
 
@@ -36,7 +39,7 @@ pub enum Expected {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MustPair {
     /// What kind of hazard.
-    pub kind: HazardKind,
+    pub kind: RaceKind,
     /// The buffer's name; nothing for a `TIMING` hazard.
     pub buffer: Option<String>,
     /// The op listed earlier.
@@ -45,76 +48,22 @@ pub struct MustPair {
     pub second: usize,
 }
 
-/// Whether CUDA makes a hazard wrong or leaves its outcome open.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Severity {
-    /// CUDA leaves the behaviour open.
-    Warn,
-    /// The program is wrong.
-    Error,
-}
-
-/// The kinds of hazard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum HazardKind {
-    /// The device reads what the device may not have written yet.
-    Raw,
-    /// The device overwrites what the device may still be reading.
-    War,
-    /// The device overwrites what the device may still be writing.
-    Waw,
-    /// The host reads what the device may be writing.
-    HostRaw,
-    /// The host writes what the device may be reading.
-    HostWar,
-    /// The host writes what the device may be writing.
-    HostWaw,
-    /// Memory is used after, or while, it is given back.
-    Uaf,
-    /// Memory is used before its stream-ordered allocation.
-    Uba,
-    /// A time is asked of an event that is not known complete.
-    Timing,
-}
-
-/// The lints: what may be right and is worth saying all the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum LintCode {
-    /// An asynchronous copy has a pageable side.
-    UnpinnedAsyncCopy,
-    /// Work in a legacy stream serialises two blocking streams.
-    DefaultStreamSerialization,
-    /// A wait on an event that has no record yet does nothing.
-    WaitOnUnrecordedEvent,
-    /// The host waits in a loop.
-    SyncInLoop,
-    /// A kernel is launched on a stream of another than the current device.
-    ForeignDeviceLaunch,
-    /// More streams are asked of the pool than it holds.
-    StreamPoolAlias,
-}
-
-/// How a call fails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ErrorCode {
-    /// An event of another device, never recorded, or without timing.
-    InvalidResourceHandle,
-    /// A call that capture does not allow.
-    StreamCaptureUnsupported,
-    /// A use of the legacy stream while a blocking stream captures.
-    StreamCaptureImplicit,
-    /// A wait in a capture on an event from outside it.
-    StreamCaptureIsolation,
-    /// A wait in a capture on an event of another capture.
-    StreamCaptureMerge,
-    /// A capture ends with an unjoined fork.
-    StreamCaptureUnjoined,
-    /// A capture ends on a stream where none began.
-    StreamCaptureUnmatched,
-    /// A capture ends on another thread than it began on.
-    StreamCaptureWrongThread,
-    /// A sync or query of an event last recorded in a running capture.
-    CapturedEvent,
+/// How a program fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Failure {
+    /// CUDA refuses a call. The format has no word for `InvalidValue` and `IllegalState`: text that
+    /// expects one of them is refused by the reader.
+    Call(Code),
     /// The program breaks the format.
     BadProgram,
+}
+
+impl Failure {
+    /// The name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Failure::Call(code) => code.name(),
+            Failure::BadProgram => "BadProgram",
+        }
+    }
 }

@@ -32,6 +32,7 @@ mod check;
 mod error;
 mod expect;
 mod explore;
+mod judge;
 mod limits;
 mod lower;
 mod names;
@@ -44,15 +45,16 @@ mod words;
 mod write;
 mod yaml;
 
-pub use check::{Checked, bad_json, check, checked_json};
+pub use check::{Checked, bad_json, check, checked_json, unreadable_json};
 pub use error::{BadProgram, Error};
-pub use expect::{ErrorCode, Expect, Expected, HazardKind, LintCode, MustPair, Severity};
+pub use expect::{Expect, Expected, Failure, MustPair};
 pub use explore::{Difference, Explored, explore};
+pub use judge::unmet;
 pub use limits::Limits;
 pub use lower::{Buffer, Command, Lowered, POOL_STREAMS, Stream, lower};
 pub use program::{
     Access, Act, BufferDecl, BufferRef, Document, EventDecl, EventRef, FlagRef, GraphRef, Level,
-    Memory, Op, Origin, Program, SiteRef, StreamDecl, StreamKind, StreamRef, ThreadRef,
+    Op, Origin, Program, SiteRef, StreamDecl, StreamRef, ThreadRef,
 };
 pub use read::{parse, parse_bytes};
 pub use record::record;

@@ -3,14 +3,12 @@
 use std::collections::HashMap;
 
 use sidestream::op::{
-    self, Accesses, BufferId, DeviceId, EventId, FlagId, GraphId, Kind, Mode, OpId, SiteId,
-    StreamId, ThreadId,
+    self, Accesses, BufferId, DeviceId, EventId, FlagId, GraphId, Kind, Memory, Mode, OpId, SiteId,
+    StreamId, StreamKind, ThreadId,
 };
 use sidestream::order::Order;
 
-use crate::program::{
-    Access, Act, BufferRef, EventRef, FlagRef, GraphRef, Memory, Program, StreamKind, StreamRef,
-};
+use crate::program::{Access, Act, BufferRef, EventRef, FlagRef, GraphRef, Program, StreamRef};
 
 /// How many streams PyTorch's pool holds; the next request gets the first one again (R51).
 pub const POOL_STREAMS: u32 = 32;
@@ -32,7 +30,7 @@ pub struct Lowered {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stream {
     /// How it is ordered.
-    pub kind: op::StreamKind,
+    pub kind: StreamKind,
     /// Where it runs.
     pub device: DeviceId,
     /// The (first) name that the program gives it.
@@ -45,7 +43,7 @@ pub struct Buffer {
     /// What the program calls it.
     pub name: BufferRef,
     /// The kind of memory.
-    pub memory: op::Memory,
+    pub memory: Memory,
     /// Its size.
     pub size_bytes: u64,
     /// The earlier buffer on whose bytes it lies, and from which byte on; its own bytes if absent.
@@ -129,7 +127,7 @@ struct Lowering<'a> {
     stream_ordered: Vec<bool>,
     allocated: Vec<bool>,
     /// The pool of each device.
-    pools: HashMap<u8, Pool>,
+    pools: HashMap<DeviceId, Pool>,
 }
 
 impl<'a> Lowering<'a> {
@@ -144,7 +142,7 @@ impl<'a> Lowering<'a> {
             pools: HashMap::new(),
         };
         // A device has one legacy stream, however many names it is given.
-        let mut legacy: HashMap<u8, StreamId> = HashMap::new();
+        let mut legacy: HashMap<DeviceId, StreamId> = HashMap::new();
         for decl in &program.streams {
             let id = match decl.kind {
                 StreamKind::Legacy => match legacy.get(&decl.device) {
@@ -160,9 +158,7 @@ impl<'a> Lowering<'a> {
             lowering.streams.push(id);
         }
         let events = program.events.iter();
-        lowering.out.events = events
-            .map(|event| (event.timing, event.device.map(|d| DeviceId(d.into()))))
-            .collect();
+        lowering.out.events = events.map(|event| (event.timing, event.device)).collect();
         lowering
     }
 
@@ -266,9 +262,7 @@ impl<'a> Lowering<'a> {
             Act::SyncEvent { event } => Kind::SyncEvent {
                 event: event_id(event),
             },
-            Act::SyncDevice { device } => Kind::SyncDevice {
-                device: device.map(|d| DeviceId(d.into())),
-            },
+            Act::SyncDevice { device } => Kind::SyncDevice { device },
             Act::QueryStream { stream, ready } => Kind::QueryStream {
                 stream: self.stream(stream),
                 done: ready,
@@ -371,9 +365,7 @@ impl<'a> Lowering<'a> {
             Act::DestroyStream { stream } => Kind::DestroyStream {
                 stream: self.stream(stream),
             },
-            Act::SetDevice { device } => Kind::SetDevice {
-                device: DeviceId(device.into()),
-            },
+            Act::SetDevice { device } => Kind::SetDevice { device },
             Act::BeginCapture { stream } => Kind::BeginCapture {
                 stream: self.stream(stream),
             },
@@ -408,16 +400,10 @@ impl<'a> Lowering<'a> {
         Command::PoolGet { asked }
     }
 
-    fn new_stream(&mut self, kind: StreamKind, device: u8, name: &str) -> StreamId {
-        let kind = match kind {
-            StreamKind::NonBlocking => op::StreamKind::NonBlocking,
-            StreamKind::Blocking => op::StreamKind::Blocking,
-            StreamKind::Legacy => op::StreamKind::Legacy,
-            StreamKind::PerThread => op::StreamKind::PerThread,
-        };
+    fn new_stream(&mut self, kind: StreamKind, device: DeviceId, name: &str) -> StreamId {
         self.out.streams.push(Stream {
             kind,
-            device: DeviceId(device.into()),
+            device,
             name: name.to_owned(),
         });
         StreamId(self.out.streams.len() as u32 - 1)
@@ -443,16 +429,10 @@ impl<'a> Lowering<'a> {
 
     fn add_buffer(&mut self, name: BufferRef, over: Option<(BufferId, u64, u64)>) -> BufferId {
         let decl = &self.program.buffers[name.0 as usize];
-        let memory = match decl.memory {
-            Memory::Dev => op::Memory::Device,
-            Memory::Pinned => op::Memory::Pinned,
-            Memory::Pageable => op::Memory::Pageable,
-            Memory::Managed => op::Memory::Managed,
-        };
         let id = BufferId(self.out.buffers.len() as u32);
         self.out.buffers.push(Buffer {
             name,
-            memory,
+            memory: decl.memory,
             // What is handed out over some bytes has no others.
             size_bytes: over.map_or(decl.size_bytes, |(_, start, end)| {
                 decl.size_bytes.min(end - start)
@@ -472,18 +452,13 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    fn copy(
-        &mut self,
-        from: Access,
-        to: Access,
-        accesses: &mut Accesses,
-    ) -> (op::Memory, op::Memory) {
+    fn copy(&mut self, from: Access, to: Access, accesses: &mut Accesses) -> (Memory, Memory) {
         let from = self.touch(from, Mode::Read, accesses);
         let to = self.touch(to, Mode::Write, accesses);
         (from, to)
     }
 
-    fn touch(&mut self, access: Access, mode: Mode, accesses: &mut Accesses) -> op::Memory {
+    fn touch(&mut self, access: Access, mode: Mode, accesses: &mut Accesses) -> Memory {
         let (buffer, start, end) = self.resolve(access);
         accesses.push(op::Access {
             buffer,

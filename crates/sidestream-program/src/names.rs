@@ -3,9 +3,10 @@
 
 use std::collections::HashMap;
 
+use sidestream::op::{DeviceId, Memory, StreamKind};
+
 use crate::program::{
-    BufferDecl, BufferRef, EventDecl, EventRef, Memory, Origin, Program, StreamDecl, StreamKind,
-    StreamRef,
+    BufferDecl, BufferRef, EventDecl, EventRef, Origin, Program, StreamDecl, StreamRef,
 };
 
 /// Bytes of a buffer that does not say how large it is.
@@ -45,7 +46,7 @@ pub(crate) fn implicit_memory(name: &str) -> Option<Memory> {
         b'H' => Memory::Pinned,
         b'P' => Memory::Pageable,
         b'M' => Memory::Managed,
-        _ => Memory::Dev,
+        _ => Memory::Device,
     })
 }
 
@@ -54,9 +55,9 @@ pub(crate) fn implicit_memory(name: &str) -> Option<Memory> {
 /// The maps borrow names from the text; the tables own them.
 #[derive(Debug, Default)]
 pub(crate) struct Names<'t> {
-    streams: HashMap<&'t str, StreamRef>,
-    buffers: HashMap<&'t str, BufferRef>,
-    events: HashMap<&'t str, EventRef>,
+    streams: HashMap<&'t str, u32>,
+    buffers: HashMap<&'t str, u32>,
+    events: HashMap<&'t str, u32>,
     flags: HashMap<&'t str, u32>,
     graphs: HashMap<&'t str, u32>,
     threads: HashMap<&'t str, u32>,
@@ -69,18 +70,16 @@ impl<'t> Names<'t> {
         program: &mut Program,
         name: &'t str,
         kind: StreamKind,
-        device: u8,
+        device: DeviceId,
         origin: Origin,
     ) -> StreamRef {
-        let stream = StreamRef(program.streams.len() as u32);
-        program.streams.push(StreamDecl {
+        let decl = StreamDecl {
             name: name.to_owned(),
             kind,
             device,
             origin,
-        });
-        self.streams.insert(name, stream);
-        stream
+        };
+        StreamRef(add(&mut self.streams, &mut program.streams, name, decl))
     }
 
     pub(crate) fn declare_buffer(
@@ -91,15 +90,13 @@ impl<'t> Names<'t> {
         size_bytes: u64,
         implicit: bool,
     ) -> BufferRef {
-        let buffer = BufferRef(program.buffers.len() as u32);
-        program.buffers.push(BufferDecl {
+        let decl = BufferDecl {
             name: name.to_owned(),
             memory,
             size_bytes,
             implicit,
-        });
-        self.buffers.insert(name, buffer);
-        buffer
+        };
+        BufferRef(add(&mut self.buffers, &mut program.buffers, name, decl))
     }
 
     pub(crate) fn declare_event(
@@ -107,28 +104,26 @@ impl<'t> Names<'t> {
         program: &mut Program,
         name: &'t str,
         timing: bool,
-        device: Option<u8>,
+        device: Option<DeviceId>,
         implicit: bool,
     ) -> EventRef {
-        let event = EventRef(program.events.len() as u32);
-        program.events.push(EventDecl {
+        let decl = EventDecl {
             name: name.to_owned(),
             timing,
             device,
             implicit,
-        });
-        self.events.insert(name, event);
-        event
+        };
+        EventRef(add(&mut self.events, &mut program.events, name, decl))
     }
 
     /// The stream of that name; nothing if it would have to be declared.
     pub(crate) fn stream(&mut self, program: &mut Program, name: &'t str) -> Option<StreamRef> {
-        if let Some(&stream) = self.streams.get(name) {
-            return Some(stream);
+        if let Some(&known) = self.streams.get(name) {
+            return Some(StreamRef(known));
         }
         let kind = StreamKind::NonBlocking;
         is_implicit_stream(name)
-            .then(|| self.declare_stream(program, name, kind, 0, Origin::Implicit))
+            .then(|| self.declare_stream(program, name, kind, DeviceId(0), Origin::Implicit))
     }
 
     /// The stream that a `pool_get` of a thread on that device names.
@@ -136,10 +131,10 @@ impl<'t> Names<'t> {
         &mut self,
         program: &mut Program,
         name: &'t str,
-        device: u8,
+        device: DeviceId,
     ) -> StreamRef {
-        if let Some(&stream) = self.streams.get(name) {
-            return stream;
+        if let Some(&known) = self.streams.get(name) {
+            return StreamRef(known);
         }
         let kind = StreamKind::NonBlocking;
         self.declare_stream(program, name, kind, device, Origin::Pool)
@@ -147,8 +142,8 @@ impl<'t> Names<'t> {
 
     /// The buffer of that name; nothing if it would have to be declared.
     pub(crate) fn buffer(&mut self, program: &mut Program, name: &'t str) -> Option<BufferRef> {
-        if let Some(&buffer) = self.buffers.get(name) {
-            return Some(buffer);
+        if let Some(&known) = self.buffers.get(name) {
+            return Some(BufferRef(known));
         }
         let memory = implicit_memory(name)?;
         Some(self.declare_buffer(program, name, memory, DEFAULT_BYTES, true))
@@ -161,7 +156,7 @@ impl<'t> Names<'t> {
 
     pub(crate) fn event(&mut self, program: &mut Program, name: &'t str) -> EventRef {
         match self.events.get(name) {
-            Some(&event) => event,
+            Some(&known) => EventRef(known),
             None => self.declare_event(program, name, true, None, true),
         }
     }
@@ -191,8 +186,21 @@ impl<'t> Names<'t> {
 
 /// The number of a name that needs no declaration, new or not.
 fn number<'t>(known: &mut HashMap<&'t str, u32>, table: &mut Vec<String>, name: &'t str) -> u32 {
-    *known.entry(name).or_insert_with(|| {
-        table.push(name.to_owned());
-        table.len() as u32 - 1
-    })
+    match known.get(name) {
+        Some(&number) => number,
+        None => add(known, table, name, name.to_owned()),
+    }
+}
+
+/// Adds a name and what it stands for; gives its number.
+fn add<'t, T>(
+    known: &mut HashMap<&'t str, u32>,
+    table: &mut Vec<T>,
+    name: &'t str,
+    entry: T,
+) -> u32 {
+    let number = table.len() as u32;
+    table.push(entry);
+    known.insert(name, number);
+    number
 }

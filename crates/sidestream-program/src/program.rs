@@ -4,6 +4,8 @@
 //! Ops hold indices into the tables, and the tables are complete: names that
 //! the format lets a program use without declaring them are in there too.
 
+use sidestream::op::{DeviceId, Memory, StreamKind};
+
 use crate::error::BadProgram;
 use crate::expect::Expect;
 
@@ -69,22 +71,9 @@ pub struct StreamDecl {
     /// How it orders itself against the legacy default stream.
     pub kind: StreamKind,
     /// Its device.
-    pub device: u8,
+    pub device: DeviceId,
     /// How the program came by it.
     pub origin: Origin,
-}
-
-/// How a stream orders itself against the legacy default stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum StreamKind {
-    /// Created non-blocking: not at all.
-    NonBlocking,
-    /// Created blocking: each waits for the other.
-    Blocking,
-    /// The legacy default stream of its device.
-    Legacy,
-    /// A thread's per-thread default stream, which blocks like a blocking one.
-    PerThread,
 }
 
 /// How a program came by a stream.
@@ -112,19 +101,6 @@ pub struct BufferDecl {
     pub implicit: bool,
 }
 
-/// The memory that a buffer lies in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Memory {
-    /// Device memory, out of reach of the host.
-    Dev,
-    /// Page-locked host memory.
-    Pinned,
-    /// Ordinary host memory.
-    Pageable,
-    /// Managed memory, in reach of both.
-    Managed,
-}
-
 /// An event of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventDecl {
@@ -133,7 +109,7 @@ pub struct EventDecl {
     /// Whether it takes the time.
     pub timing: bool,
     /// The device it was created on, if it may be recorded on that one only.
-    pub device: Option<u8>,
+    pub device: Option<DeviceId>,
     /// Whether it goes without a declaration.
     pub implicit: bool,
 }
@@ -287,7 +263,7 @@ pub enum Act {
     /// The caller waits for every stream of a device.
     SyncDevice {
         /// The device; nothing for the caller's current one.
-        device: Option<u8>,
+        device: Option<DeviceId>,
     },
     /// The caller asks whether a stream is done.
     QueryStream {
@@ -409,7 +385,7 @@ pub enum Act {
     /// Sets the current device of the calling thread.
     SetDevice {
         /// The device.
-        device: u8,
+        device: DeviceId,
     },
     /// Begins a capture.
     BeginCapture {

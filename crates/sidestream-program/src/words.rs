@@ -1,204 +1,135 @@
 //! The words of the format for kinds and codes, both ways.
+//!
+//! The kinds are the runtime's own. What it calls them in reports is what the format calls them;
+//! where a report never names them, the words stand here.
 
-use crate::{ErrorCode, HazardKind, Level, LintCode, Memory, Severity, StreamKind};
+use sidestream::check::{LintCode, RaceKind, Severity};
+use sidestream::op::{Memory, StreamKind};
+use sidestream::order::Code;
 
-/// Finds the word among all that a kind has.
-fn find<T: Copy>(all: &[T], word_of: fn(T) -> &'static str, word: &str) -> Option<T> {
-    all.iter().copied().find(|&kind| word_of(kind) == word)
+use crate::expect::Failure;
+use crate::program::Level;
+
+/// The words for things of one kind.
+pub(crate) struct Words<T: 'static> {
+    /// All that have a word, in the order in which the format lists them.
+    all: &'static [T],
+    word_of: fn(T) -> &'static str,
 }
 
-/// "`nb`, `blk`, `legacy` or `ptds`": what could have been written.
-pub(crate) fn listed<T: Copy>(all: &[T], word_of: fn(T) -> &'static str) -> String {
-    let mut text = String::new();
-    for (at, &kind) in all.iter().enumerate() {
-        if at > 0 {
-            text.push_str(if at + 1 == all.len() { " or " } else { ", " });
-        }
-        text.push('`');
-        text.push_str(word_of(kind));
-        text.push('`');
-    }
-    text
-}
-
-impl Level {
-    /// All of them, in the order in which the format lists them.
-    pub const ALL: [Self; 2] = [Self::Checker, Self::Runtime];
-
-    /// The word of the format.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Checker => "checker",
-            Self::Runtime => "runtime",
-        }
-    }
-
+impl<T: Copy> Words<T> {
     /// What the word stands for, if it is one of the format.
-    pub fn from_word(word: &str) -> Option<Self> {
-        find(&Self::ALL, Self::word, word)
+    pub(crate) fn find(&self, word: &str) -> Option<T> {
+        let mut all = self.all.iter().copied();
+        all.find(|&kind| (self.word_of)(kind) == word)
     }
-}
 
-impl StreamKind {
-    /// All of them, in the order in which the format lists them.
-    pub const ALL: [Self; 4] = [
-        Self::NonBlocking,
-        Self::Blocking,
-        Self::Legacy,
-        Self::PerThread,
-    ];
+    /// The word for it.
+    pub(crate) fn of(&self, kind: T) -> &'static str {
+        (self.word_of)(kind)
+    }
 
-    /// The word of the format.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::NonBlocking => "nb",
-            Self::Blocking => "blk",
-            Self::Legacy => "legacy",
-            Self::PerThread => "ptds",
+    /// "`nb`, `blk`, `legacy` or `ptds`": what could have been written.
+    pub(crate) fn listed(&self) -> String {
+        let mut text = String::new();
+        for (at, &kind) in self.all.iter().enumerate() {
+            if at > 0 {
+                text.push_str(if at + 1 == self.all.len() {
+                    " or "
+                } else {
+                    ", "
+                });
+            }
+            text.push('`');
+            text.push_str(self.of(kind));
+            text.push('`');
         }
-    }
-
-    /// What the word stands for, if it is one of the format.
-    pub fn from_word(word: &str) -> Option<Self> {
-        find(&Self::ALL, Self::word, word)
+        text
     }
 }
 
-impl Memory {
-    /// All of them, in the order in which the format lists them.
-    pub const ALL: [Self; 4] = [Self::Dev, Self::Pinned, Self::Pageable, Self::Managed];
+pub(crate) static LEVELS: Words<Level> = Words {
+    all: &[Level::Checker, Level::Runtime],
+    word_of: |level| match level {
+        Level::Checker => "checker",
+        Level::Runtime => "runtime",
+    },
+};
 
-    /// The word of the format.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Dev => "dev",
-            Self::Pinned => "pinned",
-            Self::Pageable => "pageable",
-            Self::Managed => "managed",
-        }
-    }
+pub(crate) static STREAM_KINDS: Words<StreamKind> = Words {
+    all: &[
+        StreamKind::NonBlocking,
+        StreamKind::Blocking,
+        StreamKind::Legacy,
+        StreamKind::PerThread,
+    ],
+    word_of: |kind| match kind {
+        StreamKind::NonBlocking => "nb",
+        StreamKind::Blocking => "blk",
+        StreamKind::Legacy => "legacy",
+        StreamKind::PerThread => "ptds",
+    },
+};
 
-    /// What the word stands for, if it is one of the format.
-    pub fn from_word(word: &str) -> Option<Self> {
-        find(&Self::ALL, Self::word, word)
-    }
-}
+pub(crate) static MEMORIES: Words<Memory> = Words {
+    all: &[
+        Memory::Device,
+        Memory::Pinned,
+        Memory::Pageable,
+        Memory::Managed,
+    ],
+    word_of: |memory| match memory {
+        Memory::Device => "dev",
+        Memory::Pinned => "pinned",
+        Memory::Pageable => "pageable",
+        Memory::Managed => "managed",
+    },
+};
 
-impl Severity {
-    /// All of them, in the order in which the format lists them.
-    pub const ALL: [Self; 2] = [Self::Warn, Self::Error];
+pub(crate) static SEVERITIES: Words<Severity> = Words {
+    all: &[Severity::Warn, Severity::Error],
+    word_of: Severity::name,
+};
 
-    /// The word of the format.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Warn => "warn",
-            Self::Error => "error",
-        }
-    }
+pub(crate) static RACE_KINDS: Words<RaceKind> = Words {
+    all: &[
+        RaceKind::Raw,
+        RaceKind::War,
+        RaceKind::Waw,
+        RaceKind::HostRaw,
+        RaceKind::HostWar,
+        RaceKind::HostWaw,
+        RaceKind::Uaf,
+        RaceKind::Uba,
+        RaceKind::Timing,
+    ],
+    word_of: RaceKind::code,
+};
 
-    /// What the word stands for, if it is one of the format.
-    pub fn from_word(word: &str) -> Option<Self> {
-        find(&Self::ALL, Self::word, word)
-    }
-}
+pub(crate) static LINT_CODES: Words<LintCode> = Words {
+    all: &[
+        LintCode::UnpinnedAsyncCopy,
+        LintCode::DefaultStreamSerialization,
+        LintCode::WaitOnUnrecordedEvent,
+        LintCode::SyncInLoop,
+        LintCode::ForeignDeviceLaunch,
+        LintCode::StreamPoolAlias,
+    ],
+    word_of: LintCode::code,
+};
 
-impl HazardKind {
-    /// All of them, in the order in which the format lists them.
-    pub const ALL: [Self; 9] = [
-        Self::Raw,
-        Self::War,
-        Self::Waw,
-        Self::HostRaw,
-        Self::HostWar,
-        Self::HostWaw,
-        Self::Uaf,
-        Self::Uba,
-        Self::Timing,
-    ];
-
-    /// The word of the format.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Raw => "RAW",
-            Self::War => "WAR",
-            Self::Waw => "WAW",
-            Self::HostRaw => "HOST_RAW",
-            Self::HostWar => "HOST_WAR",
-            Self::HostWaw => "HOST_WAW",
-            Self::Uaf => "UAF",
-            Self::Uba => "UBA",
-            Self::Timing => "TIMING",
-        }
-    }
-
-    /// What the word stands for, if it is one of the format.
-    pub fn from_word(word: &str) -> Option<Self> {
-        find(&Self::ALL, Self::word, word)
-    }
-}
-
-impl LintCode {
-    /// All of them, in the order in which the format lists them.
-    pub const ALL: [Self; 6] = [
-        Self::UnpinnedAsyncCopy,
-        Self::DefaultStreamSerialization,
-        Self::WaitOnUnrecordedEvent,
-        Self::SyncInLoop,
-        Self::ForeignDeviceLaunch,
-        Self::StreamPoolAlias,
-    ];
-
-    /// The word of the format.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::UnpinnedAsyncCopy => "UNPINNED_ASYNC_COPY",
-            Self::DefaultStreamSerialization => "DEFAULT_STREAM_SERIALIZATION",
-            Self::WaitOnUnrecordedEvent => "WAIT_ON_UNRECORDED_EVENT",
-            Self::SyncInLoop => "SYNC_IN_LOOP",
-            Self::ForeignDeviceLaunch => "FOREIGN_DEVICE_LAUNCH",
-            Self::StreamPoolAlias => "STREAM_POOL_ALIAS",
-        }
-    }
-
-    /// What the word stands for, if it is one of the format.
-    pub fn from_word(word: &str) -> Option<Self> {
-        find(&Self::ALL, Self::word, word)
-    }
-}
-
-impl ErrorCode {
-    /// All of them, in the order in which the format lists them.
-    pub const ALL: [Self; 10] = [
-        Self::InvalidResourceHandle,
-        Self::StreamCaptureUnsupported,
-        Self::StreamCaptureImplicit,
-        Self::StreamCaptureIsolation,
-        Self::StreamCaptureMerge,
-        Self::StreamCaptureUnjoined,
-        Self::StreamCaptureUnmatched,
-        Self::StreamCaptureWrongThread,
-        Self::CapturedEvent,
-        Self::BadProgram,
-    ];
-
-    /// The word of the format.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::InvalidResourceHandle => "InvalidResourceHandle",
-            Self::StreamCaptureUnsupported => "StreamCaptureUnsupported",
-            Self::StreamCaptureImplicit => "StreamCaptureImplicit",
-            Self::StreamCaptureIsolation => "StreamCaptureIsolation",
-            Self::StreamCaptureMerge => "StreamCaptureMerge",
-            Self::StreamCaptureUnjoined => "StreamCaptureUnjoined",
-            Self::StreamCaptureUnmatched => "StreamCaptureUnmatched",
-            Self::StreamCaptureWrongThread => "StreamCaptureWrongThread",
-            Self::CapturedEvent => "CapturedEvent",
-            Self::BadProgram => "BadProgram",
-        }
-    }
-
-    /// What the word stands for, if it is one of the format.
-    pub fn from_word(word: &str) -> Option<Self> {
-        find(&Self::ALL, Self::word, word)
-    }
-}
+pub(crate) static FAILURES: Words<Failure> = Words {
+    all: &[
+        Failure::Call(Code::InvalidResourceHandle),
+        Failure::Call(Code::StreamCaptureUnsupported),
+        Failure::Call(Code::StreamCaptureImplicit),
+        Failure::Call(Code::StreamCaptureIsolation),
+        Failure::Call(Code::StreamCaptureMerge),
+        Failure::Call(Code::StreamCaptureUnjoined),
+        Failure::Call(Code::StreamCaptureUnmatched),
+        Failure::Call(Code::StreamCaptureWrongThread),
+        Failure::Call(Code::CapturedEvent),
+        Failure::BadProgram,
+    ],
+    word_of: Failure::name,
+};

@@ -2,11 +2,15 @@
 
 use std::fmt::Write as _;
 
-use crate::expect::{Expect, Expected, Severity};
+use sidestream::check::Severity;
+use sidestream::op::DeviceId;
+
+use crate::expect::{Expect, Expected};
 use crate::names::DEFAULT_BYTES;
 use crate::program::{
     Access, Act, BufferRef, EventRef, FlagRef, Level, Op, Origin, Program, StreamRef,
 };
+use crate::words::{FAILURES, LEVELS, LINT_CODES, MEMORIES, RACE_KINDS, STREAM_KINDS};
 
 /// Writes programs as text that [`parse`](crate::parse) reads back as the same
 /// programs, but for the lines of their ops: one as a document of its own, any
@@ -49,7 +53,7 @@ fn write_program(text: &mut String, program: &Program, [first, lead]: [&str; 2])
     };
     line("name", program.name.clone());
     if program.level != Level::default() {
-        line("level", program.level.word().to_owned());
+        line("level", LEVELS.of(program.level).to_owned());
     }
     if let Some(from) = &program.from {
         line("from", quoted(from));
@@ -98,10 +102,10 @@ fn declared_streams(program: &Program) -> Vec<String> {
         .iter()
         .filter(|stream| stream.origin == Origin::Declared);
     let written = declared.map(|stream| {
-        let kind = stream.kind.word();
+        let kind = STREAM_KINDS.of(stream.kind);
         match stream.device {
-            0 => format!("{}: {kind}", stream.name),
-            device => format!("{}: {kind}@{device}", stream.name),
+            DeviceId(0) => format!("{}: {kind}", stream.name),
+            DeviceId(device) => format!("{}: {kind}@{device}", stream.name),
         }
     });
     written.collect()
@@ -110,7 +114,7 @@ fn declared_streams(program: &Program) -> Vec<String> {
 fn declared_buffers(program: &Program) -> Vec<String> {
     let declared = program.buffers.iter().filter(|buffer| !buffer.implicit);
     let written = declared.map(|buffer| {
-        let (name, kind) = (&buffer.name, buffer.memory.word());
+        let (name, kind) = (&buffer.name, MEMORIES.of(buffer.memory));
         match buffer.size_bytes {
             DEFAULT_BYTES => format!("{name}: {kind}"),
             bytes => format!("{name}: {{kind: {kind}, bytes: {bytes}}}"),
@@ -122,7 +126,7 @@ fn declared_buffers(program: &Program) -> Vec<String> {
 fn declared_events(program: &Program) -> Vec<String> {
     let declared = program.events.iter().filter(|event| !event.implicit);
     let written = declared.map(|event| match event.device {
-        Some(device) => format!("{}: dev{device}", event.name),
+        Some(DeviceId(device)) => format!("{}: dev{device}", event.name),
         None => format!("{}: no_timing", event.name),
     });
     written.collect()
@@ -140,7 +144,7 @@ fn expected(expect: &Expect) -> String {
                 let buffer = pair.buffer.as_deref().unwrap_or("null");
                 format!(
                     "[{}, {buffer}, {}, {}]",
-                    pair.kind.word(),
+                    RACE_KINDS.of(pair.kind),
                     pair.first,
                     pair.second
                 )
@@ -154,11 +158,11 @@ fn expected(expect: &Expect) -> String {
         }
         Expected::Error { at, code } => {
             let at = at.map_or("null".to_owned(), |at| at.to_string());
-            format!("v: error, at: {at}, code: {}", code.word())
+            format!("v: error, at: {at}, code: {}", FAILURES.of(*code))
         }
     };
     if !expect.lints.is_empty() {
-        let codes = joined(&expect.lints, |lint| lint.word().to_owned());
+        let codes = joined(&expect.lints, |&lint| LINT_CODES.of(lint).to_owned());
         let _ = write!(text, ", lint: [{codes}]");
     }
     text
@@ -327,9 +331,11 @@ impl<'p> Fields<'p> {
             }
             Act::SyncDevice { device: None } => {}
             Act::SyncDevice {
-                device: Some(device),
+                device: Some(DeviceId(device)),
             }
-            | Act::SetDevice { device } => {
+            | Act::SetDevice {
+                device: DeviceId(device),
+            } => {
                 self.put("dev", &device.to_string());
             }
             Act::QueryStream { stream, ready } => {

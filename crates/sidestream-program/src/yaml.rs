@@ -333,7 +333,7 @@ fn not_yaml(text: &str, error: &ScanError) -> Error {
     };
     error_at(
         *at,
-        format!("not YAML: {}; {remedy}", error.info().escape_debug()),
+        format!("not YAML: {}; {remedy}", one_line(error.info())),
     )
 }
 
@@ -354,4 +354,10 @@ fn has_bare_range(line: &str) -> bool {
         }
     }
     false
+}
+
+/// A message of the parser without what would break the line.
+fn one_line(message: &str) -> String {
+    let plain = |c: char| if c.is_control() { ' ' } else { c };
+    message.chars().map(plain).collect()
 }

@@ -118,7 +118,8 @@ fn with_fix(
     let mut fixed = prog.clone();
     let mut stream = |id: StreamId| -> String {
         let name = names.stream(id);
-        if name != "legacy" && !name.starts_with("legacy@") {
+        let declared = fixed.streams.iter().any(|(known, ..)| *known == name);
+        if declared || !name.starts_with("legacy") {
             return name;
         }
         // The format has no word for a legacy stream without a name.

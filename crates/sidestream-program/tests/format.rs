@@ -1,8 +1,7 @@
 //! What is a stream program and what is not: text in, one line out.
 
-use sidestream_program::{
-    Act, ErrorCode, Expected, HazardKind, Limits, LintCode, Origin, Program, parse, parse_bytes,
-};
+use sidestream::op::DeviceId;
+use sidestream_program::{Act, Expected, Limits, Origin, Program, parse, parse_bytes};
 
 /// What a reader says about a text: `ok`, or the one line for people, for each
 /// program; or what is wrong with the whole text.
@@ -393,7 +392,7 @@ ops:
     );
     let program = program(&text.replace("~t", "t"));
     assert_eq!(program.name, "on");
-    assert_eq!(program.streams[2].device, 3);
+    assert_eq!(program.streams[2].device, DeviceId(3));
     assert_eq!(program.buffers[1].size_bytes, 0);
     assert_eq!(program.threads, ["t0", "on"]);
 }
@@ -427,7 +426,7 @@ fn streams_of_the_pool_are_on_the_current_device_of_their_thread() {
     );
     let streams = program.streams.iter();
     let streams: Vec<_> = streams
-        .map(|s| (s.name.as_str(), s.device, s.origin))
+        .map(|s| (s.name.as_str(), s.device.0, s.origin))
         .collect();
     assert_eq!(
         streams,
@@ -583,11 +582,19 @@ fn the_page_about_the_format_is_right() {
         (limits.input_bytes, limits.depth, limits.device),
         (32 << 20, 32, 63)
     );
-    let kinds = HazardKind::ALL.iter().map(|kind| kind.word());
-    let lints = LintCode::ALL.iter().map(|lint| lint.word());
-    let codes = ErrorCode::ALL.iter().map(|code| code.word());
-    for word in kinds.chain(lints).chain(codes) {
-        assert!(page.contains(&format!("`{word}`")), "the page lacks {word}");
+    let answers = [
+        ("{v: race, must: [[slip, A, 0, 1]]}", 9),
+        ("{v: clean, lint: [slip]}", 6),
+        ("{v: error, at: 0, code: slip}", 10),
+    ];
+    for (expect, words) in answers {
+        let said = said(&format!("{{name: x, ops: [], expect: {expect}}}"));
+        let (_, listed) = said.split_once("; use ").expect("the words are listed");
+        let listed: Vec<_> = listed.split('`').skip(1).step_by(2).collect();
+        assert_eq!(listed.len(), words, "{said}");
+        for word in listed {
+            assert!(page.contains(&format!("`{word}`")), "the page lacks {word}");
+        }
     }
 }
 

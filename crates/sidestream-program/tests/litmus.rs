@@ -3,10 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use sidestream_program::{
-    Access, Act, Expected, HazardKind, Level, Limits, LintCode, Memory, Origin, Program, Severity,
-    StreamKind, parse, write,
-};
+use sidestream::check::{LintCode, RaceKind, Severity};
+use sidestream::op::{DeviceId, Memory, StreamKind};
+use sidestream_program::{Access, Act, Expected, Level, Limits, Origin, Program, parse, write};
 
 fn litmus() -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/litmus");
@@ -98,12 +97,12 @@ fn names_are_resolved_with_and_without_a_declaration() {
     assert_eq!(
         buffers,
         [
-            ("A", Memory::Dev),
-            ("B", Memory::Dev),
-            ("Z", Memory::Dev),
+            ("A", Memory::Device),
+            ("B", Memory::Device),
+            ("Z", Memory::Device),
             ("H", Memory::Pinned),
-            ("C", Memory::Dev),
-            ("E", Memory::Dev),
+            ("C", Memory::Device),
+            ("E", Memory::Device),
         ]
     );
     assert!(
@@ -119,8 +118,8 @@ fn names_are_resolved_with_and_without_a_declaration() {
     assert_eq!(pool.streams.len(), 2);
 
     let timer = named("timer_on_second_gpu");
-    assert_eq!(timer.streams[0].device, 1);
-    assert_eq!(timer.events[0].device, Some(1));
+    assert_eq!(timer.streams[0].device, DeviceId(1));
+    assert_eq!(timer.events[0].device, Some(DeviceId(1)));
     assert!(
         timer
             .events
@@ -174,7 +173,7 @@ fn what_a_right_answer_is() {
         panic!("a race is expected");
     };
     assert_eq!((severity, distinct), (Severity::Warn, None));
-    assert_eq!(must[0].kind, HazardKind::HostRaw);
+    assert_eq!(must[0].kind, RaceKind::HostRaw);
     assert_eq!(must[0].buffer.as_deref(), Some("P"));
     assert_eq!((must[0].first, must[0].second), (2, 4));
 }

@@ -5,7 +5,8 @@ mod oracle;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use sidestream_program::{Expected, Limits, Program, Severity, parse};
+use sidestream::check::Severity;
+use sidestream_program::{Expected, Limits, Program, parse};
 
 use oracle::compare::{Printed, faults};
 use oracle::model::{Outcome, judge};
@@ -38,14 +39,14 @@ fn check(program: &Program) {
         return;
     };
     let lints: BTreeSet<&str> = answer.lints.iter().map(|l| l.0).collect();
-    let expected: BTreeSet<&str> = expect.lints.iter().map(|l| l.word()).collect();
+    let expected: BTreeSet<&str> = expect.lints.iter().map(|l| l.code()).collect();
     assert_eq!(lints, expected, "{name}");
     match &expect.verdict {
         Expected::Clean => assert_eq!(answer.outcome, Outcome::Clean, "{name}: {:?}", answer.races),
         Expected::Error { at, code } => {
             assert_eq!(
                 answer.error.map(|e| (Some(e.0), e.1)),
-                Some((*at, code.word())),
+                Some((*at, code.name())),
                 "{name}"
             );
             assert_eq!(answer.races, [], "{name}");
@@ -59,7 +60,7 @@ fn check(program: &Program) {
             let printed = answer.printed();
             for pair in must {
                 let race = printed.iter().find(|r| {
-                    r.kind.word() == pair.kind.word()
+                    r.kind.word() == pair.kind.code()
                         && r.buffer == pair.buffer
                         && (r.first, r.second) == (pair.first, pair.second)
                 });

@@ -321,13 +321,13 @@ fn the_host_side_listed_first() {
         "host_read buf=M t=reader
          kernel s=s1 w=M",
         "HOST_RAW M 0 1 reader,s1: \
-         set_flag flag=done t=reader after 0, wait_flag flag=done before 1",
+         set_flag flag=done0 t=reader after 0, wait_flag flag=done0 before 1",
     );
     check(
         "host_write buf=H t=writer
          copy_async s=s1 from=H to=A",
         "HOST_WAR H 0 1 writer,s1: \
-         set_flag flag=done t=writer after 0, wait_flag flag=done before 1",
+         set_flag flag=done0 t=writer after 0, wait_flag flag=done0 before 1",
     );
 }
 
@@ -337,9 +337,9 @@ fn two_host_threads() {
         "host_write buf=H t=a
          host_read buf=H t=b
          host_write buf=H t=c",
-        "HOST_RAW H 0 1 a,b: set_flag flag=done t=a after 0, wait_flag flag=done t=b before 1
-         HOST_WAW H 0 2 a,c: set_flag flag=done t=a after 0, wait_flag flag=done t=c before 2
-         HOST_WAR H 1 2 b,c: set_flag flag=done t=b after 1, wait_flag flag=done t=c before 2",
+        "HOST_RAW H 0 1 a,b: set_flag flag=done0 t=a after 0, wait_flag flag=done0 t=b before 1
+         HOST_WAW H 0 2 a,c: set_flag flag=done0 t=a after 0, wait_flag flag=done0 t=c before 2
+         HOST_WAR H 1 2 b,c: set_flag flag=done1 t=b after 1, wait_flag flag=done1 t=c before 2",
     );
 }
 
@@ -400,7 +400,7 @@ fn blocking_copies() {
     check(
         "copy from=P to=A t=other
          host_write buf=P",
-        "HOST_WAR P 0 1 other,t0: set_flag flag=done t=other after 0, wait_flag flag=done before 1",
+        "HOST_WAR P 0 1 other,t0: set_flag flag=done0 t=other after 0, wait_flag flag=done0 before 1",
     );
 }
 
@@ -450,7 +450,7 @@ fn a_free_that_may_or_may_not_wait_is_a_warning() {
     check(
         "host_write buf=M t=other
          cuda_free buf=M",
-        "UAF M 0 1 other,t0: set_flag flag=done t=other after 0, wait_flag flag=done before 1",
+        "UAF M 0 1 other,t0: set_flag flag=done0 t=other after 0, wait_flag flag=done0 before 1",
     );
 }
 

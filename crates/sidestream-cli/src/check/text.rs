@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use sidestream::check::{Lint, LintCode, Race, RaceKind, Reach, Severity};
-use sidestream::op::{OpId, SiteId};
+use sidestream::check::{Fix, Lint, LintCode, Race, RaceKind, Reach, Severity};
+use sidestream::op::{OpId, SiteId, ThreadId};
+use sidestream::order::Chain;
 use sidestream_program::{Checked, Program, written};
 
 /// The report of one program, or of the log of a run.
@@ -11,8 +12,13 @@ pub fn report(path: &Path, program: Option<&Program>, checked: &Checked) -> Stri
     let page = Page { program, checked };
     let name = &checked.name;
     let mut out = format!("{}: {name}: {}\n", path.display(), summary(checked));
-    for race in &checked.report.races {
+    let races = &checked.report.races;
+    for race in races.iter().take(SHOWN) {
         out += &page.race(race);
+    }
+    if races.len() > SHOWN {
+        let more = races.len() - SHOWN;
+        out += &format!("\n  {more} more races are not shown here; --json lists all\n");
     }
     for lint in &checked.report.lints {
         out += &page.lint(lint);
@@ -24,8 +30,21 @@ pub fn report(path: &Path, program: Option<&Program>, checked: &Checked) -> Stri
             refused.misuse
         );
     }
+    if !races.is_empty() {
+        // Op numbers move when a call is put in: the later ones first keep the earlier ones true.
+        out += match races.len() {
+            1 => "\n  Mend it and check again: what lies behind it may not be shown.\n",
+            _ => {
+                "\n  Mend them from the last to the first, and check again: what lies behind them may not be \
+                  shown.\n"
+            }
+        };
+    }
     out
 }
+
+/// How many races are shown in full.
+const SHOWN: usize = 20;
 
 /// What a report is about.
 struct Page<'a> {
@@ -92,16 +111,148 @@ impl Page<'_> {
             n => format!("\n    and {} more pairs of the same two call sites", n - 1),
         };
         format!(
-            "\n  {what}: {}.{open}\n    {}\n    {}\n    {reach}{again}\n  fix: {}\n",
-            meaning(race.kind),
+            "\n  {what}: {}.{open}\n    {}\n    {}\n{}    {reach}{again}\n{}",
+            meaning(race),
             self.op(race.first, Some(race.first_site), &format!(" on {first}")),
             self.op(
                 race.second,
                 Some(race.second_site),
                 &format!(" on {second}")
             ),
-            race.fix.text(names)
+            self.handed_on(race),
+            self.fix(race)
         )
+    }
+
+    /// How the memory of the first operation came to the second.
+    fn handed_on(&self, race: &Race) -> String {
+        let names = &self.checked.names;
+        let Some((to, on)) = race.buffer.zip(race.handed_on) else {
+            return String::new();
+        };
+        let (to, from) = (names.buffer(to), names.buffer(on.from));
+        match on.freed {
+            Some(free) => {
+                let line = self.line(free);
+                format!(
+                    "    {to} lies on the memory of {from}, which op {}{line} freed\n",
+                    free.0
+                )
+            }
+            None => format!("    {to} lies on the memory of {from}\n"),
+        }
+    }
+
+    /// What to put where.
+    fn fix(&self, race: &Race) -> String {
+        let names = &self.checked.names;
+        let call = |verb: &str, fields: &[(&str, String)], thread: ThreadId| {
+            let thread = match names.thread(thread) {
+                name if name == "t0" => String::new(),
+                name => format!(", t: {name}"),
+            };
+            let fields = fields
+                .iter()
+                .map(|(key, value)| format!(", {key}: {value}"));
+            format!("- {{do: {verb}{}{thread}}}", fields.collect::<String>())
+        };
+        let at = |word: &str, op: OpId| format!("{word} op {}{}", op.0, self.line(op));
+        let fix = match race.fix {
+            Fix::WaitStream {
+                stream,
+                source,
+                before,
+                thread,
+            } => {
+                let fields = [("s", names.stream(stream)), ("src", names.stream(source))];
+                format!(
+                    "{}   {}",
+                    call("wait_stream", &fields, thread),
+                    at("before", before)
+                )
+            }
+            Fix::SyncStream {
+                stream,
+                before,
+                thread,
+            } => {
+                let fields = [("st", names.stream(stream))];
+                format!(
+                    "{}   {}",
+                    call("sync_stream", &fields, thread),
+                    at("before", before)
+                )
+            }
+            Fix::SyncEvent {
+                event,
+                before,
+                thread,
+            } => {
+                let fields = [("ev", names.event(event))];
+                format!(
+                    "{}   {}",
+                    call("sync_event", &fields, thread),
+                    at("before", before)
+                )
+            }
+            Fix::RecordStream {
+                buffer,
+                stream,
+                before,
+                thread,
+            } => {
+                let fields = [("buf", names.buffer(buffer)), ("st", names.stream(stream))];
+                format!(
+                    "{}   {}",
+                    call("record_stream", &fields, thread),
+                    at("before", before)
+                )
+            }
+            Fix::Flag {
+                after,
+                by,
+                before,
+                on,
+            } => {
+                let flag = [("flag", format!("done{}", after.0))];
+                format!(
+                    "{}   {}\n       {}   {}",
+                    call("wait_flag", &flag, on),
+                    at("before", before),
+                    call("set_flag", &flag, by),
+                    at("after", after)
+                )
+            }
+        };
+        let mut out = format!("  fix: {fix}\n");
+        let declare = self.checked.to_declare(&race.fix);
+        if !declare.is_empty() && self.program.is_some() {
+            out += &format!("       with `streams: {{{}}}`\n", declare.join(", "));
+        }
+        // The caching allocator itself would have waited, had it known.
+        if let Some((on, stream)) = race.handed_on.and_then(|on| Some((on, on.not_noted?)))
+            && !matches!(race.fix, Fix::RecordStream { .. })
+            && let Some(free) = on.freed
+        {
+            out += &format!(
+                "   or: record_stream of {} on {} before op {}{}; the allocator then hands the memory out only\n       \
+                 when {} is done with it (`after_events: true` at the alloc)\n",
+                names.buffer(on.from),
+                names.stream(stream),
+                free.0,
+                self.line(free),
+                names.stream(stream)
+            );
+        }
+        out
+    }
+
+    /// The line of an op, where there are lines.
+    fn line(&self, id: OpId) -> String {
+        let op = self
+            .program
+            .and_then(|program| program.ops.get(id.0 as usize));
+        op.map_or_else(String::new, |op| format!(" (line {})", op.line))
     }
 
     fn lint(&self, lint: &Lint) -> String {
@@ -150,14 +301,18 @@ impl Page<'_> {
     }
 }
 
-/// What a kind of race means, for people who do not know the short name.
-fn meaning(kind: RaceKind) -> &'static str {
-    match kind {
+/// What a race means, for people who do not know the short name of its kind.
+fn meaning(race: &Race) -> &'static str {
+    let on_threads = matches!(race.chains, (Chain::Thread(_), Chain::Thread(_)));
+    match race.kind {
         RaceKind::Uaf => "the memory is freed or handed on while it may still be used",
         RaceKind::Uba => "the memory is used before its allocation is known to the stream",
-        RaceKind::HostRaw => "the host reads what the device may still be writing",
-        RaceKind::HostWar => "the host writes what the device may still be reading",
-        RaceKind::HostWaw => "the host writes what the device may still be writing",
+        RaceKind::HostRaw | RaceKind::HostWar | RaceKind::HostWaw if on_threads => {
+            "two host threads touch the same bytes, and nothing orders them"
+        }
+        RaceKind::HostRaw => "the host reads and the device writes, in no certain order",
+        RaceKind::HostWar => "the host writes and the device reads, in no certain order",
+        RaceKind::HostWaw => "host and device both write, in no certain order",
         RaceKind::Raw => "the second may read before the first has written",
         RaceKind::War => "the second may write while the first still reads",
         RaceKind::Waw => "both write, in no certain order",

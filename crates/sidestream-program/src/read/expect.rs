@@ -1,12 +1,13 @@
 //! The key `expect`: what a right answer is.
 
+use sidestream::check::{RaceKind, Severity};
+
 use crate::error::{Fault, shown};
-use crate::expect::{ErrorCode, Expect, Expected, HazardKind, LintCode, MustPair, Severity};
+use crate::expect::{Expect, Expected, Failure, MustPair};
 use crate::names::Names;
-use crate::words::listed;
+use crate::words::{FAILURES, LINT_CODES, RACE_KINDS, SEVERITIES};
 use crate::yaml::View;
 
-use super::program::unknown;
 use super::record::Record;
 use super::scalars;
 
@@ -26,7 +27,10 @@ pub(super) fn read(view: View<'_>, names: &Names<'_>, ops: usize) -> Result<Expe
             &["v", "must", "severity", "distinct", "lint"],
         ),
         "error" => (error(&record, ops)?, &["v", "at", "code", "lint"]),
-        _ => return Err(unknown(verdict, "a verdict", "`clean`, `race` or `error`")),
+        _ => {
+            let words = "`clean`, `race` or `error`";
+            return Err(scalars::unknown(verdict, "a verdict", words));
+        }
     };
     record.only(
         |key| keys.contains(&key),
@@ -35,7 +39,8 @@ pub(super) fn read(view: View<'_>, names: &Names<'_>, ops: usize) -> Result<Expe
     let lints = match record.get("lint") {
         Some(view) => {
             let codes = scalars::list(view, "lint codes")?;
-            codes.iter().map(lint).collect::<Result<_, _>>()?
+            let code = |view| scalars::word(view, &LINT_CODES, "a lint code");
+            codes.iter().map(code).collect::<Result<_, _>>()?
         }
         None => Vec::new(),
     };
@@ -54,11 +59,7 @@ fn race(record: &Record<'_>, names: &Names<'_>, ops: usize) -> Result<Expected, 
             .map(|view| must_pair(view, names, ops))
             .collect::<Result<_, _>>()?,
         severity: match record.get("severity") {
-            Some(view) => {
-                let word = scalars::text(view, "a severity")?;
-                let words = listed(&Severity::ALL, Severity::word);
-                Severity::from_word(word).ok_or_else(|| unknown(view, "a severity", &words))?
-            }
+            Some(view) => scalars::word(view, &SEVERITIES, "a severity")?,
             None => Severity::Error,
         },
         distinct: match record.get("distinct") {
@@ -77,10 +78,7 @@ fn must_pair(view: View<'_>, names: &Names<'_>, ops: usize) -> Result<MustPair, 
     if items.len() > 4 {
         return Err(wrong_length(view, items.len()));
     }
-    let word = scalars::text(kind, "the kind of a hazard")?;
-    let words = listed(&HazardKind::ALL, HazardKind::word);
-    let kind =
-        HazardKind::from_word(word).ok_or_else(|| unknown(kind, "the kind of a hazard", &words))?;
+    let kind = scalars::word(kind, &RACE_KINDS, "the kind of a hazard")?;
     let pair = MustPair {
         kind,
         buffer: hazard_buffer(kind, buffer, names)?,
@@ -107,11 +105,11 @@ fn wrong_length(view: View<'_>, length: usize) -> Fault {
 }
 
 fn hazard_buffer(
-    kind: HazardKind,
+    kind: RaceKind,
     view: View<'_>,
     names: &Names<'_>,
 ) -> Result<Option<String>, Fault> {
-    if kind == HazardKind::Timing {
+    if kind == RaceKind::Timing {
         if scalars::is_null(view) {
             return Ok(None);
         }
@@ -146,13 +144,11 @@ fn error(record: &Record<'_>, ops: usize) -> Result<Expected, Fault> {
             "`code` is missing; say how the op fails, as in `code: CapturedEvent`",
         )
     })?;
-    let word = scalars::text(code, "an error code")?;
-    let words = listed(&ErrorCode::ALL, ErrorCode::word);
-    let code = ErrorCode::from_word(word).ok_or_else(|| unknown(code, "an error code", &words))?;
+    let code = scalars::word(code, &FAILURES, "an error code")?;
     let at = match record.get("at") {
         // What breaks the format need not be an op.
-        Some(view) if code == ErrorCode::BadProgram && scalars::is_null(view) => None,
-        None if code == ErrorCode::BadProgram => None,
+        Some(view) if code == Failure::BadProgram && scalars::is_null(view) => None,
+        None if code == Failure::BadProgram => None,
         Some(view) => Some(op_number(view, ops)?),
         None => {
             let message = "`at` is missing; give the number of the op that fails";
@@ -160,10 +156,4 @@ fn error(record: &Record<'_>, ops: usize) -> Result<Expected, Fault> {
         }
     };
     Ok(Expected::Error { at, code })
-}
-
-fn lint(view: View<'_>) -> Result<LintCode, Fault> {
-    let word = scalars::text(view, "a lint code")?;
-    let words = listed(&LintCode::ALL, LintCode::word);
-    LintCode::from_word(word).ok_or_else(|| unknown(view, "a lint code", &words))
 }

@@ -1,13 +1,15 @@
 //! One op: its verb, its fields, and what each field may hold.
 
+use sidestream::op::{DeviceId, Memory, StreamKind};
+
 use crate::error::{Fault, shown};
 use crate::limits::Limits;
 use crate::names::Names;
 use crate::program::{
-    Access, Act, BufferRef, EventRef, FlagRef, GraphRef, Memory, Op, Program, SiteRef, StreamRef,
-    ThreadRef,
+    Access, Act, BufferRef, EventRef, FlagRef, GraphRef, Op, Program, SiteRef, StreamRef, ThreadRef,
 };
 use crate::verbs::{VERBS, Verb, closest};
+use crate::words::STREAM_KINDS;
 use crate::yaml::{Kind, View};
 
 use super::record::Record;
@@ -20,7 +22,7 @@ pub(super) struct Reader<'t, 'p> {
     program: &'p mut Program,
     limits: &'p Limits,
     /// The current device of each thread: pool streams are made there.
-    devices: Vec<u8>,
+    devices: Vec<DeviceId>,
 }
 
 /// Whether an access is made by the device or by the host.
@@ -318,23 +320,23 @@ impl<'t, 'p> Reader<'t, 'p> {
             let name = scalars::name(view)?;
             let stream = self.names.pool_stream(self.program, name, device);
             let kind = self.program.streams[stream.0 as usize].kind;
-            if kind == crate::StreamKind::NonBlocking {
+            if kind == StreamKind::NonBlocking {
                 return Ok(stream);
             }
             Err(Fault::new(
                 view.line(),
                 format!(
                     "`{name}` is declared `{}`, but streams of the pool are `nb`; use another name",
-                    kind.word()
+                    STREAM_KINDS.of(kind)
                 ),
             ))
         })
     }
 
-    fn current_device(&mut self, thread: ThreadRef) -> &mut u8 {
+    fn current_device(&mut self, thread: ThreadRef) -> &mut DeviceId {
         let at = thread.0 as usize;
         if self.devices.len() <= at {
-            self.devices.resize(at + 1, 0);
+            self.devices.resize(at + 1, DeviceId(0));
         }
         &mut self.devices[at]
     }
@@ -428,7 +430,7 @@ impl<'t, 'p> Reader<'t, 'p> {
                 ),
             ));
         }
-        if side == Side::Host && declared.memory == Memory::Dev {
+        if side == Side::Host && declared.memory == Memory::Device {
             return Err(Fault::new(
                 view.line(),
                 format!(
@@ -441,10 +443,10 @@ impl<'t, 'p> Reader<'t, 'p> {
         Ok(Access { buffer, range })
     }
 
-    fn device(&self, record: &Record<'t>) -> Result<u8, Fault> {
+    fn device(&self, record: &Record<'t>) -> Result<DeviceId, Fault> {
         let most = u64::from(self.limits.device);
         let device = field(record, "dev", |view| scalars::integer(view, 0, most))?;
-        Ok(device as u8)
+        Ok(DeviceId(device as u32))
     }
 
     fn number(&self, record: &Record<'t>, key: &str, least: u64) -> Result<u32, Fault> {

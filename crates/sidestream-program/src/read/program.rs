@@ -1,11 +1,13 @@
 //! One program: its keys, its declarations, its list of ops.
 
+use sidestream::op::{DeviceId, StreamKind};
+
 use crate::error::{BadProgram, Fault, shown};
 use crate::expect::Expect;
 use crate::limits::Limits;
 use crate::names::{DEFAULT_BYTES, Names};
-use crate::program::{Level, Memory, Op, Origin, Program, StreamKind};
-use crate::words::listed;
+use crate::program::{Op, Origin, Program};
+use crate::words::{LEVELS, MEMORIES, STREAM_KINDS};
 use crate::yaml::{Items, Kind, View};
 
 use super::record::Record;
@@ -95,7 +97,7 @@ fn read_keys<'t>(
     };
     names.thread(&mut program, "t0");
     in_key(&record, "level", |view| {
-        program.level = level(view)?;
+        program.level = scalars::word(view, &LEVELS, "a level")?;
         Ok(())
     })?;
     in_key(&record, "streams", |view| {
@@ -176,24 +178,12 @@ pub(super) fn check_version(record: &Record<'_>) -> Result<(), Fault> {
     })
 }
 
-fn level(view: View<'_>) -> Result<Level, Fault> {
-    let word = scalars::text(view, "a level")?;
-    Level::from_word(word)
-        .ok_or_else(|| unknown(view, "a level", &listed(&Level::ALL, Level::word)))
-}
-
-/// "`x` is not …; use …".
-pub(super) fn unknown(view: View<'_>, what: &str, words: &str) -> Fault {
-    let found = scalars::described(view);
-    Fault::new(view.line(), format!("{found} is not {what}; use {words}"))
-}
-
 fn rules(view: View<'_>) -> Result<Vec<u32>, Fault> {
     let number = |view: View<'_>| {
         let text = scalars::text(view, "the number of a rule")?;
         let digits = text.strip_prefix('R').unwrap_or(text);
         let number = digits.parse().ok().filter(|_| !digits.starts_with('+'));
-        number.ok_or_else(|| unknown(view, "the number of a rule", "30 or R30"))
+        number.ok_or_else(|| scalars::unknown(view, "the number of a rule", "30 or R30"))
     };
     scalars::list(view, "rule numbers")?
         .iter()
@@ -226,12 +216,12 @@ fn streams<'t>(
         let text = scalars::text(value, "the kind of a stream")?;
         let (word, device) = match text.split_once('@') {
             Some((word, number)) => (word, device_number(number, limits)),
-            None => (text, Some(0)),
+            None => (text, Some(DeviceId(0))),
         };
-        let (Some(kind), Some(device)) = (StreamKind::from_word(word), device) else {
-            let words = listed(&StreamKind::ALL, StreamKind::word);
+        let (Some(kind), Some(device)) = (STREAM_KINDS.find(word), device) else {
+            let words = STREAM_KINDS.listed();
             let words = format!("{words}, with `@N` for device N, up to {}", limits.device);
-            return Err(unknown(
+            return Err(scalars::unknown(
                 value,
                 &format!("a kind for stream `{name}`"),
                 &words,
@@ -244,7 +234,7 @@ fn streams<'t>(
             .flatten()
             .find(|stream| stream.kind == StreamKind::Legacy && stream.device == device);
         if let Some(twin) = twin {
-            let twin = &twin.name;
+            let (twin, DeviceId(device)) = (&twin.name, device);
             return Err(Fault::new(
                 value.line(),
                 format!(
@@ -283,9 +273,9 @@ fn buffers<'t>(
             _ => (value, DEFAULT_BYTES),
         };
         let word = scalars::text(kind, "the kind of a buffer")?;
-        let memory = Memory::from_word(word).ok_or_else(|| {
-            let words = listed(&Memory::ALL, Memory::word);
-            unknown(kind, &format!("a kind for buffer `{name}`"), &words)
+        let memory = MEMORIES.find(word).ok_or_else(|| {
+            let what = format!("a kind for buffer `{name}`");
+            scalars::unknown(kind, &what, &MEMORIES.listed())
         })?;
         names.declare_buffer(program, name, memory, size_bytes, false);
     }
@@ -308,7 +298,7 @@ fn events<'t>(
                 "`no_timing` or `devN` for device N, up to {}",
                 limits.device
             );
-            return Err(unknown(
+            return Err(scalars::unknown(
                 value,
                 &format!("a kind for event `{name}`"),
                 &words,
@@ -319,8 +309,8 @@ fn events<'t>(
     Ok(())
 }
 
-fn device_number(digits: &str, limits: &Limits) -> Option<u8> {
+fn device_number(digits: &str, limits: &Limits) -> Option<DeviceId> {
     let number = digits.bytes().all(|byte| byte.is_ascii_digit());
     let device = digits.parse().ok().filter(|_| number)?;
-    (device <= limits.device).then_some(device)
+    (device <= u32::from(limits.device)).then_some(DeviceId(device))
 }

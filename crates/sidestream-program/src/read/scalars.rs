@@ -5,6 +5,7 @@
 
 use crate::error::{Fault, shown};
 use crate::names::is_name;
+use crate::words::Words;
 use crate::yaml::{Items, Kind, View};
 
 /// What stands there, for messages about something of another type.
@@ -26,6 +27,19 @@ pub(crate) fn text<'t>(view: View<'t>, wanted: &str) -> Result<&'t str, Fault> {
             format!("{} stands where {wanted} belongs", described(view)),
         )),
     }
+}
+
+/// "`x` is not …; use …".
+pub(crate) fn unknown(view: View<'_>, what: &str, words: &str) -> Fault {
+    let found = described(view);
+    Fault::new(view.line(), format!("{found} is not {what}; use {words}"))
+}
+
+/// One of the words that the format has for something.
+pub(crate) fn word<T: Copy>(view: View<'_>, words: &Words<T>, what: &str) -> Result<T, Fault> {
+    let word = text(view, what)?;
+    let known = words.find(word);
+    known.ok_or_else(|| unknown(view, what, &words.listed()))
 }
 
 pub(crate) fn name(view: View<'_>) -> Result<&str, Fault> {

@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 
+use sidestream::op;
 use sidestream_program as ast;
 
 /// What sort of stream a name stands for.
@@ -547,19 +548,19 @@ impl Prog {
             .filter(|s| s.origin == ast::Origin::Declared)
             .map(|s| {
                 let kind = match s.kind {
-                    ast::StreamKind::NonBlocking => StreamKind::NonBlocking,
-                    ast::StreamKind::Blocking => StreamKind::Blocking,
-                    ast::StreamKind::Legacy => StreamKind::Legacy,
-                    ast::StreamKind::PerThread => StreamKind::PerThread,
+                    op::StreamKind::NonBlocking => StreamKind::NonBlocking,
+                    op::StreamKind::Blocking => StreamKind::Blocking,
+                    op::StreamKind::Legacy => StreamKind::Legacy,
+                    op::StreamKind::PerThread => StreamKind::PerThread,
                 };
-                (s.name.clone(), kind, u32::from(s.device))
+                (s.name.clone(), kind, s.device.0)
             });
         let buffers = program.buffers.iter().filter(|b| !b.implicit).map(|b| {
             let kind = match b.memory {
-                ast::Memory::Dev => MemKind::Dev,
-                ast::Memory::Pinned => MemKind::Pinned,
-                ast::Memory::Pageable => MemKind::Pageable,
-                ast::Memory::Managed => MemKind::Managed,
+                op::Memory::Device => MemKind::Dev,
+                op::Memory::Pinned => MemKind::Pinned,
+                op::Memory::Pageable => MemKind::Pageable,
+                op::Memory::Managed => MemKind::Managed,
             };
             (b.name.clone(), kind, b.size_bytes)
         });
@@ -569,7 +570,7 @@ impl Prog {
             .filter_map(|e| match (e.timing, e.device) {
                 (true, None) => None,
                 (false, _) => Some((e.name.clone(), EventKind::NoTiming)),
-                (true, Some(n)) => Some((e.name.clone(), EventKind::Device(u32::from(n)))),
+                (true, Some(n)) => Some((e.name.clone(), EventKind::Device(n.0))),
             });
         let ops = program.ops.iter().map(|op| Op {
             thread: program.threads[op.thread.0 as usize].clone(),
@@ -684,7 +685,7 @@ fn act_of(program: &ast::Program, act: &ast::Act) -> Act {
         ast::Act::SyncStream { stream: s } => Act::SyncStream { st: stream(s) },
         ast::Act::SyncEvent { event: e } => Act::SyncEvent { ev: event(e) },
         ast::Act::SyncDevice { device } => Act::SyncDevice {
-            dev: device.map(u32::from),
+            dev: device.map(|device| device.0),
         },
         ast::Act::QueryStream { stream: s, ready } => Act::QueryStream {
             st: stream(s),
@@ -744,9 +745,7 @@ fn act_of(program: &ast::Program, act: &ast::Act) -> Act {
         ast::Act::DestroyEvent { event: e } => Act::DestroyEvent { ev: event(e) },
         ast::Act::CreateStream { stream: s } => Act::CreateStream { st: stream(s) },
         ast::Act::DestroyStream { stream: s } => Act::DestroyStream { st: stream(s) },
-        ast::Act::SetDevice { device } => Act::SetDevice {
-            dev: u32::from(*device),
-        },
+        ast::Act::SetDevice { device } => Act::SetDevice { dev: device.0 },
         ast::Act::BeginCapture { stream: s } => Act::BeginCapture { s: stream(s) },
         ast::Act::EndCapture { stream: s } => Act::EndCapture { s: stream(s) },
         ast::Act::SimHold { stream: s } => Act::SimHold { st: stream(s) },

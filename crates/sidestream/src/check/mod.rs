@@ -56,7 +56,7 @@ use trail::Trails;
 pub use hazard::{RaceKind, Severity};
 pub use lint::{Lint, LintCode};
 pub use replay::{MEMORY_BYTES, Replay, replay};
-pub use report::{Fix, Names, Race, Reach, Refused, Report, Verdict};
+pub use report::{Fix, HandedOn, Names, Race, Reach, Refused, Report, Verdict};
 
 /// A buffer, as it is made known to a [`Checker`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -284,7 +284,7 @@ impl Checker {
                 kind: RaceKind::Timing,
                 severity: Severity::Error,
                 buffer: None,
-                first_buffer: None,
+                handed_on: None,
                 first: record.op,
                 second: op.id,
                 first_site: record.site,
@@ -358,7 +358,7 @@ impl Checker {
             kind,
             severity: hazard::severity_of(first, in_stream, second, memory),
             buffer: Some(second.buffer),
-            first_buffer: Some(first.buffer),
+            handed_on: self.handed_on(first, second, chains.0),
             first: first.op,
             second: second.op,
             first_site: first.site,
@@ -369,6 +369,29 @@ impl Checker {
             count: 1,
         };
         self.count(race);
+    }
+
+    fn handed_on(&self, first: &Use, second: &Use, chain: Chain) -> Option<HandedOn> {
+        if first.buffer == second.buffer {
+            return None;
+        }
+        let tenancy = self.tenancies.get(first.buffer.0 as usize);
+        let tenancy = tenancy.copied().unwrap_or_default();
+        let freed = tenancy
+            .freed
+            .map(|(free, _)| free)
+            .filter(|&free| first.op < free);
+        let not_noted = match chain {
+            Chain::Stream(stream) if freed.is_some() && tenancy.home != Some(stream) => {
+                Some(stream)
+            }
+            _ => None,
+        };
+        Some(HandedOn {
+            from: first.buffer,
+            freed,
+            not_noted,
+        })
     }
 
     fn count(&mut self, race: Race) {

@@ -58,8 +58,8 @@ pub struct Race {
     pub severity: Severity,
     /// The memory, as the second operation names it; none for [`RaceKind::Timing`].
     pub buffer: Option<BufferId>,
-    /// The same memory as the first operation names it: an earlier tenant's name, perhaps.
-    pub first_buffer: Option<BufferId>,
+    /// If the memory was handed on between the two: from which buffer, and how.
+    pub handed_on: Option<HandedOn>,
     /// The operation called earlier.
     pub first: OpId,
     /// The operation called later.
@@ -76,6 +76,19 @@ pub struct Race {
     pub fix: Fix,
     /// How many pairs alike in kind, buffer and both call sites there were; this is the first.
     pub count: u64,
+}
+
+/// Memory that got another tenant between two operations.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct HandedOn {
+    /// The buffer of the first operation, on whose bytes the second one's lies, or the other way
+    /// round.
+    pub from: BufferId,
+    /// The free after the first operation, if the caching allocator was told of it.
+    pub freed: Option<OpId>,
+    /// The stream of the first operation, if the caching allocator did not know that it uses the
+    /// memory: noted by `record_stream`, it would have kept the memory back.
+    pub not_noted: Option<StreamId>,
 }
 
 /// How much of one chain is known to come before a point on another.
@@ -258,8 +271,9 @@ impl Fix {
             } => {
                 let (by, on) = (names.by(by), names.by(on));
                 let (after, before) = (after.0, before.0);
+                // A name that no other fix and hardly a program has: a flag once raised stays up.
                 format!(
-                    "set_flag flag=done{by} after {after}, wait_flag flag=done{on} before {before}"
+                    "set_flag flag=done{after}{by} after {after}, wait_flag flag=done{after}{on} before {before}"
                 )
             }
         }
