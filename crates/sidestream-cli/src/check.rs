@@ -17,7 +17,7 @@ use sidestream_program::{
 use crate::failure::{Failure, print};
 use crate::input;
 
-/// Find every race between streams, threads and the allocator
+/// Find races between streams, host threads and the allocator
 ///
 /// A stream program lists CUDA calls in the order in which they are made; docs/stream-programs.md
 /// describes the format. It is judged by CUDA's documented rules and not run: no GPU is needed,

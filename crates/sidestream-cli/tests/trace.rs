@@ -516,7 +516,7 @@ ops:
         [
             json!(["wait for flag", 1000, 1, 2]),
             json!(["host access", 1000, 1, 3]),
-            json!(["1 tell", 1000, 2_000_013, 1]),
+            json!(["tell", 1000, 2_000_013, 1]),
         ]
     );
     let names = trace
@@ -553,9 +553,9 @@ ops:
     assert_eq!(
         rows(&trace, "kernel", &["device", "stream"]),
         [
-            json!(["0 kernel", 0, 13, 0, 13]),
-            json!(["1 kernel", 0, 7, 0, 7]),
-            json!(["2 kernel", 1, 7, 1, 7]),
+            json!(["kernel", 0, 13, 0, 13]),
+            json!(["kernel", 0, 7, 0, 7]),
+            json!(["kernel", 1, 7, 1, 7]),
         ]
     );
     let devices = trace.whole["deviceProperties"].as_array().expect("a list");

@@ -344,13 +344,16 @@ pub struct ProgramNames<'a> {
 }
 
 impl Names for ProgramNames<'_> {
-    fn op(&self, op: &op::Op) -> String {
-        let OpId(at) = op.id;
-        let op = &self.program.ops[at as usize];
+    fn work(&self, op: &op::Op) -> String {
+        let op = &self.program.ops[op.id.0 as usize];
         match op.site {
-            Some(site) => format!("{at} {}", self.program.sites[site.0 as usize]),
-            None => format!("{at} {}", op.act.verb()),
+            Some(site) => self.program.sites[site.0 as usize].clone(),
+            None => op.act.verb().to_owned(),
         }
+    }
+
+    fn label(&self, op: &op::Op) -> String {
+        format!("{} {}", op.id.0, self.work(op))
     }
 
     fn stream(&self, stream: StreamId) -> String {

@@ -280,15 +280,19 @@ fn slot_buffer(slot: u32, side: u32) -> BufferId {
 struct Stages;
 
 impl Names for Stages {
-    fn op(&self, op: &Op) -> String {
-        let batch = op.site.0;
-        match op.kind {
+    fn work(&self, op: &Op) -> String {
+        let stage = match op.kind {
             Kind::Copy {
                 to: Memory::Device, ..
-            } => format!("up {batch}"),
-            Kind::Copy { .. } => format!("down {batch}"),
-            _ => format!("kernel {batch}"),
-        }
+            } => "up",
+            Kind::Copy { .. } => "down",
+            _ => "kernel",
+        };
+        stage.to_owned()
+    }
+
+    fn label(&self, op: &Op) -> String {
+        format!("{} {}", self.work(op), op.site.0)
     }
 
     fn stream(&self, stream: StreamId) -> String {

@@ -8,8 +8,10 @@ use crate::trace::{Call, Device, Stream, Thread, Trace, Waits, What, Work};
 
 /// What people call things; a program knows, the simulator does not.
 pub trait Names {
-    /// The name of an operation's work.
-    fn op(&self, op: &Op) -> String;
+    /// What an operation's work is called, the same for all that are alike.
+    fn work(&self, op: &Op) -> String;
+    /// What this operation's work is called in a picture.
+    fn label(&self, op: &Op) -> String;
     /// The name of a stream.
     fn stream(&self, stream: StreamId) -> String;
     /// The name of a host thread.
@@ -79,7 +81,8 @@ impl Sim {
                         device: self.order.device_of(stream),
                         stream,
                         what,
-                        name: names.op(op),
+                        name: names.work(op),
+                        label: names.label(op),
                         start_ns: match what {
                             What::Wait { .. } => last_ns.max(called_ns).min(span.end_ns),
                             _ => span.start_ns,

@@ -229,7 +229,7 @@ fn work_row(work: &Work, pid: u32, tid: u32) -> Value {
             ("cuda_sync", "Stream Wait Event".to_owned())
         }
     };
-    args["label"] = work.name.clone().into();
+    args["label"] = work.label.clone().into();
     json!({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid,
            "ts": us(work.start_ns), "dur": us(duration_ns), "args": args})
 }

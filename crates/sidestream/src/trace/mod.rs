@@ -108,8 +108,10 @@ pub struct Work {
     pub stream: StreamId,
     /// What it was.
     pub what: What,
-    /// A name for people.
+    /// What it is called, the same for all that are alike: a kernel, a call site.
     pub name: String,
+    /// What this one is called in a picture.
+    pub label: String,
     /// When it began.
     pub start_ns: u64,
     /// When it ended.

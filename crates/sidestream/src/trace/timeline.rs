@@ -44,7 +44,7 @@ impl<'a> Timeline<'a> {
             any = true;
             let from = self.column(work.start_ns);
             let to = self.column(work.end_ns).max(from + 1).min(self.columns);
-            bar(&mut cells[from..to], &work.name, letter(work.what));
+            bar(&mut cells[from..to], &work.label, letter(work.what));
         }
         any.then(|| cells.into_iter().collect())
     }
