@@ -103,12 +103,6 @@ impl Clocks {
         }
     }
 
-    /// Whether the step `epoch` lies before the last step of the chain with this index.
-    #[inline]
-    pub fn ordered_at(&self, epoch: Epoch, chain: u32) -> bool {
-        get(&self.chains[chain as usize].known, epoch.chain) >= epoch.tick
-    }
-
     /// The clock of the chain with this index: for each chain, how many of its steps lie before the
     /// last step of this one. Missing entries are zero.
     #[inline]
@@ -122,20 +116,6 @@ impl Clocks {
             (Some(at), Some(of)) => get(&self.chains[at].known, of as u32),
             _ => 0,
         }
-    }
-
-    /// The epoch at which a record was frozen last, if it was.
-    pub fn recorded(&self, record: RecordId) -> Option<Epoch> {
-        let frozen = self.records.get(record.0 as usize)?;
-        (frozen.tick > 0).then_some(Epoch {
-            chain: frozen.chain,
-            tick: frozen.tick,
-        })
-    }
-
-    /// How many chains there are.
-    pub fn chains(&self) -> usize {
-        self.chains.len()
     }
 
     #[inline(always)]

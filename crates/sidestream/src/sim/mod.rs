@@ -218,12 +218,6 @@ impl Sim {
         self.engine.scheduled(last).map(|span| span.end_ns)
     }
 
-    /// Whether all work so far of a chain is done at this point of virtual time.
-    pub fn is_idle(&self, chain: Chain) -> bool {
-        let last = self.frontier.last(chain);
-        last.is_none_or(|task| self.engine.is_finished(task))
-    }
-
     /// A hash of everything that an operation has read so far, and of its own number.
     pub fn seen(&self, op: OpId) -> Option<u64> {
         self.submitted(op).map(|s| s.seen)
