@@ -72,34 +72,28 @@ fn names(
     lowered: &Lowered,
     checker: &Checker,
 ) -> (Names, Vec<(StreamId, String)>) {
-    let mut names = Names::default();
-    names.streams = lowered.streams.iter().map(|s| s.name.clone()).collect();
+    let mut streams: Vec<String> = lowered.streams.iter().map(|s| s.name.clone()).collect();
     let mut undeclared = Vec::new();
     // Blocking calls use a legacy stream that the program may have no name for.
     for (id, _, device) in checker.order().streams().skip(lowered.streams.len()) {
-        let mut name = match device.0 {
-            0 => "legacy".to_owned(),
-            n => format!("legacy{n}"),
+        let (mut name, kind) = match device.0 {
+            0 => ("legacy".to_owned(), "legacy".to_owned()),
+            n => (format!("legacy{n}"), format!("legacy@{n}")),
         };
-        while names.streams.contains(&name) {
+        while streams.contains(&name) {
             name.push('_');
         }
-        let kind = match device.0 {
-            0 => "legacy".to_owned(),
-            n => format!("legacy@{n}"),
-        };
         undeclared.push((id, format!("{name}: {kind}")));
-        names.streams.push(name);
+        streams.push(name);
     }
-    names.threads.clone_from(&program.threads);
-    let buffer =
+    let name_of =
         |buffer: &crate::lower::Buffer| program.buffers[buffer.name.0 as usize].name.clone();
-    names.buffers = lowered.buffers.iter().map(buffer).collect();
-    names.events = program
-        .events
-        .iter()
-        .map(|event| event.name.clone())
-        .collect();
+    let names = Names {
+        streams,
+        threads: program.threads.clone(),
+        buffers: lowered.buffers.iter().map(name_of).collect(),
+        events: program.events.iter().map(|e| e.name.clone()).collect(),
+    };
     (names, undeclared)
 }
 
