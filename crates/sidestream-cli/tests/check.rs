@@ -256,8 +256,8 @@ fn the_json_of_a_program_is_as_the_format_says() {
         .collect();
     let expected = [
         json!({"name": "bad", "verdict": "error", "races": [], "lints": [],
-               "error": {"at": 0, "code": "BadProgram",
-                         "why": "line 4, op 0 (`kernel`), field `s`: stream `fast` is not declared; declare it under `streams:` or use `s0` to `s99`"}}),
+               "error": {"at": 0, "code": "BadProgram"},
+               "why": "line 4, op 0 (`kernel`), field `s`: stream `fast` is not declared; declare it under `streams:` or use `s0` to `s99`"}),
         json!({"name": "race", "verdict": "race",
                "races": [{"kind": "RAW", "buffer": "A", "first": 0, "second": 1,
                           "severity": "error", "streams": ["s1", "s2"],
@@ -271,8 +271,8 @@ fn the_json_of_a_program_is_as_the_format_says() {
                           "count": 1, "sites": [null, null]}],
                "lints": [{"code": "UNPINNED_ASYNC_COPY", "op": 1}], "error": null}),
         json!({"name": "refused", "verdict": "error", "races": [], "lints": [],
-               "error": {"at": 1, "code": "InvalidResourceHandle",
-                         "why": "InvalidResourceHandle (400, R11): an event has never been recorded; record both first"}}),
+               "error": {"at": 1, "code": "InvalidResourceHandle"},
+               "why": "InvalidResourceHandle (400, R11): an event has never been recorded; record both first"}),
         json!({"name": "clean", "verdict": "clean", "races": [], "lints": [], "error": null}),
     ];
     assert_eq!(objects, expected);

@@ -122,7 +122,8 @@ impl Checked {
 }
 
 /// What is printed about a program: the object that `docs/stream-programs.md` describes, with two
-/// more keys for each race: `count`, and `sites` where the program names them.
+/// more keys for each race, `count` and `sites` (where the program names them), and `why` beside an
+/// error.
 pub fn checked_json(checked: &Checked) -> Value {
     let Checked {
         name,
@@ -152,27 +153,31 @@ pub fn checked_json(checked: &Checked) -> Value {
         })
     };
     let lint = |lint: &Lint| json!({"code": lint.code.code(), "op": lint.op.0});
-    let error = report.error.map(|refused| {
-        json!({"at": refused.op.0, "code": refused.misuse.code.name(),
-               "why": refused.misuse.to_string()})
-    });
-    json!({
+    let error = report
+        .error
+        .map(|refused| json!({"at": refused.op.0, "code": refused.misuse.code.name()}));
+    let why = report.error.map(|refused| refused.misuse.to_string());
+    let mut line = json!({
         "name": name,
         "verdict": report.verdict().name(),
         "races": report.races.iter().map(race).collect::<Vec<_>>(),
         "lints": report.lints.iter().map(lint).collect::<Vec<_>>(),
         "error": error,
-    })
+    });
+    if let Some(why) = why {
+        line["why"] = why.into();
+    }
+    line
 }
 
 /// The same for a text that holds no program at all, and why.
 pub fn unreadable_json(why: &str) -> Value {
     json!({"name": null, "verdict": "error", "races": [], "lints": [],
-           "error": {"at": null, "code": "BadProgram", "why": why}})
+           "error": {"at": null, "code": Failure::BadProgram.name()}, "why": why})
 }
 
 /// The same for a program that breaks the format.
 pub fn bad_json(bad: &BadProgram) -> Value {
     json!({"name": bad.name, "verdict": "error", "races": [], "lints": [],
-           "error": {"at": bad.at, "code": Failure::BadProgram.name(), "why": bad.to_string()}})
+           "error": {"at": bad.at, "code": Failure::BadProgram.name()}, "why": bad.to_string()})
 }
