@@ -30,7 +30,8 @@ use crate::failure::{Failure, print};
 ///   - {do: copy_async, s: s1, from: A, to: H}
 ///   - {do: host_read, buf: H}
 ///
-/// The timeline has a lane for each stream and, in brackets, for each engine. A bar too short for
+/// The timeline has a lane for each stream and, in brackets, for each engine; a host thread has one
+/// where it reads or writes memory for long. A bar too short for
 /// its name is a letter: U upload, K kernel, D download, C other copy, M memset, H host function.
 /// A run shows no races; `sidestream check` does.
 ///

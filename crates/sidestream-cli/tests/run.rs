@@ -58,6 +58,29 @@ ops:
 ";
 
 #[test]
+fn a_host_thread_that_works_for_long_has_a_lane() {
+    let text = "\
+name: filled
+buffers: {h: {kind: pinned, bytes: 1048576}, x: {kind: dev, bytes: 1048576}}
+ops:
+- {do: host_write, buf: h}
+- {do: copy_async, s: s1, from: h, to: x}
+";
+    check(
+        text,
+        "--width 40",
+        0,
+        "\
+filled on a simulated NVIDIA H200, in-order: 111.6 us
+             0.0 us                            112 us
+  t0 (host) |[0============================].........|
+  s1        |................................[U=====]|
+  (upload)  |................................[U=====]|
+",
+    );
+}
+
+#[test]
 fn the_timeline_has_a_lane_for_each_stream_and_engine() {
     check(
         ENGINES,

@@ -57,6 +57,7 @@ impl Sim {
                     name: function(&op.kind),
                     start_ns: span.start_ns,
                     end_ns: span.end_ns,
+                    is_host_work: matches!(op.kind, Kind::HostAccess),
                     waits: waits(submitted),
                 }),
                 None => {

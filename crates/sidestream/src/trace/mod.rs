@@ -79,6 +79,8 @@ pub struct Call {
     pub start_ns: u64,
     /// When it returned.
     pub end_ns: u64,
+    /// Whether the thread itself reads or writes memory in it, and calls nobody.
+    pub is_host_work: bool,
     /// What it waited for, if it is a call that waits.
     pub waits: Option<Waits>,
 }

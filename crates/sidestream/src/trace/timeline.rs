@@ -1,8 +1,9 @@
-//! The trace as lines of text: a lane for each stream, then a lane for each engine.
+//! The trace as lines of text: a lane for each host thread that works for long enough to be seen, a
+//! lane for each stream, then a lane for each engine.
 
 use std::fmt;
 
-use super::{Engine, Trace, What, Work};
+use super::{Call, Engine, Trace, What, Work};
 use crate::op::{DeviceId, StreamId};
 
 /// A picture of a stretch of a [`Trace`] for the terminal; print it.
@@ -17,12 +18,18 @@ pub struct Timeline<'a> {
 impl<'a> Timeline<'a> {
     /// A picture of the whole trace, this many columns wide.
     pub fn new(trace: &'a Trace, columns: usize) -> Timeline<'a> {
-        let start_ns = trace.work.iter().map(|w| w.start_ns).min().unwrap_or(0);
+        let (columns, end_ns) = (columns.max(20), trace.end_ns());
+        // What the host does itself counts from one column on; calls that only submit do not.
+        let column_ns = end_ns / columns as u64;
+        let host = trace.calls.iter().filter(|call| is_seen(call, column_ns));
+        let starts = host
+            .map(|call| call.start_ns)
+            .chain(trace.work.iter().map(|work| work.start_ns));
         Timeline {
             trace,
-            columns: columns.max(20),
-            start_ns,
-            end_ns: trace.end_ns(),
+            columns,
+            start_ns: starts.min().unwrap_or(0),
+            end_ns,
         }
     }
 
@@ -30,6 +37,31 @@ impl<'a> Timeline<'a> {
     pub fn between(mut self, start_ns: u64, end_ns: u64) -> Timeline<'a> {
         (self.start_ns, self.end_ns) = (start_ns, end_ns.max(start_ns + 1));
         self
+    }
+
+    /// Lanes for the host threads that read or write memory for long.
+    fn host_lanes(&self) -> Vec<(String, String)> {
+        let column_ns = (self.end_ns - self.start_ns) / self.columns as u64;
+        let mut lanes = Vec::new();
+        for thread in &self.trace.threads {
+            let calls = self.trace.calls.iter();
+            let seen = calls.filter(|c| c.thread == thread.id && is_seen(c, column_ns));
+            let mut cells = vec!['.'; self.columns];
+            let mut any = false;
+            for call in seen.filter(|c| c.end_ns > self.start_ns && c.start_ns < self.end_ns) {
+                any = true;
+                let from = self.column(call.start_ns);
+                let to = self.column(call.end_ns).max(from + 1).min(self.columns);
+                bar(&mut cells[from..to], &call.op.0.to_string(), 'h');
+            }
+            if any {
+                lanes.push((
+                    format!("{} (host)", thread.name),
+                    cells.into_iter().collect(),
+                ));
+            }
+        }
+        lanes
     }
 
     /// One lane: bars for the work that `belongs` to it, dots where it is idle.
@@ -93,8 +125,10 @@ impl fmt::Display for Timeline<'_> {
                 (device, streams, engines)
             })
             .collect();
+        let host = self.host_lanes();
         let names = lanes.iter().flat_map(|(_, s, e)| s.iter().chain(e));
         let label = names
+            .chain(&host)
             .map(|(name, _)| name.chars().count())
             .max()
             .unwrap_or(0)
@@ -102,6 +136,9 @@ impl fmt::Display for Timeline<'_> {
         let (from, to) = (us(self.start_ns), us(self.end_ns));
         let gap = self.columns.saturating_sub(from.len() + to.len());
         writeln!(f, "  {:label$}  {from}{:gap$}{to}", "", "")?;
+        for (name, lane) in &host {
+            writeln!(f, "  {name:label$} |{lane}|")?;
+        }
         let several = lanes.iter().filter(|(_, s, _)| !s.is_empty()).count() > 1;
         for (device, streams, engines) in &lanes {
             if several && !streams.is_empty() {
@@ -113,6 +150,11 @@ impl fmt::Display for Timeline<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a call is work of the host itself, and long enough for a picture.
+fn is_seen(call: &Call, column_ns: u64) -> bool {
+    call.is_host_work && call.end_ns - call.start_ns >= column_ns.max(1)
 }
 
 /// Draws one bar: its name in brackets where there is room, else a letter.
