@@ -1,6 +1,6 @@
 //! Running a program under many legal schedules, to see whether they agree.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use sidestream::engine::Profile;
 use sidestream::op::{BufferId, OpId};
@@ -50,8 +50,7 @@ pub fn explore(program: &Program, profile: &Profile, count: usize) -> Result<Exp
         ops.map(|at| run.sim.witness(OpId(at)).to_vec()).collect()
     };
     let usual_findings = findings(&usual);
-    let mut results: BTreeMap<Vec<Vec<Witness>>, ()> = BTreeMap::new();
-    results.insert(usual_findings.clone(), ());
+    let mut results = BTreeSet::from([usual_findings.clone()]);
     let mut schedules = 1;
     let mut found: Option<(Schedule, Run, Place)> = None;
     for schedule in candidates(program).take(count.saturating_sub(1)) {
@@ -64,7 +63,7 @@ pub fn explore(program: &Program, profile: &Profile, count: usize) -> Result<Exp
             let place = first_difference(&usual_findings, &other_findings);
             found = place.map(|place| (schedule, other, place));
         }
-        results.insert(other_findings, ());
+        results.insert(other_findings);
     }
     let difference = found.and_then(|(schedule, other, place)| {
         let (buffer, start) = buffer_of(&usual, place.op, place.wrote, place.arena, place.start)?;

@@ -6,7 +6,7 @@ use sidestream::alloc::{Blocks, Grant};
 use sidestream::engine::{Profile, TaskId};
 use sidestream::op::{self, BufferId, Kind, OpId, StreamId, ThreadId};
 use sidestream::order::{Chain, Misuse};
-use sidestream::sim::{Names, Schedule, Sim, Stuck, Unplaceable, memory_bytes};
+use sidestream::sim::{Names, Schedule, Sim, Stuck, Unplaceable};
 use sidestream::trace::Trace;
 
 use crate::lower::{Command, Lowered, lower};
@@ -131,7 +131,7 @@ fn fits(lowered: &Lowered, profile: &Profile) -> Result<(), CannotRun> {
         .filter(on_device)
         .map(|b| b.size_bytes);
     let wanted_bytes = sizes.fold(0u64, u64::saturating_add);
-    let memory_bytes = memory_bytes(profile);
+    let memory_bytes = profile.memory_bytes();
     if wanted_bytes > memory_bytes {
         return Err(CannotRun::DeviceMemory {
             wanted_bytes,
@@ -146,7 +146,7 @@ struct Running<'a> {
     run: Run,
     device_blocks: Blocks<TaskId>,
     pinned_blocks: Blocks<TaskId>,
-    /// By buffer of the allocator: its block, and the streams noted for it.
+    /// By buffer of the allocator: its block.
     held: Vec<Option<Held>>,
 }
 
@@ -154,7 +154,6 @@ struct Running<'a> {
 struct Held {
     block: usize,
     home: Option<StreamId>,
-    noted: Vec<StreamId>,
 }
 
 impl Running<'_> {
@@ -181,15 +180,17 @@ impl Running<'_> {
                 if runtime && let Kind::Alloc { buffer, stream, .. } = op.kind {
                     self.allocate(at, &op, buffer, stream)?;
                 }
-                let kind = op.kind;
+                // What the allocator knows before the free forgets it.
+                let freed = match op.kind {
+                    Kind::Free { buffer } if runtime => Some((buffer, self.known_uses(buffer))),
+                    _ => None,
+                };
                 if let Err(misuse) = self.run.sim.submit(op, None) {
                     self.run.failed = Some((at, misuse));
                     return Ok(false);
                 }
-                match kind {
-                    Kind::RecordStream { buffer, stream } if runtime => self.note(buffer, stream),
-                    Kind::Free { buffer } if runtime => self.free(buffer),
-                    _ => {}
+                if let Some((buffer, streams)) = freed {
+                    self.free(buffer, &streams);
                 }
             }
         }
@@ -239,12 +240,7 @@ impl Running<'_> {
             }
         };
         self.expect_block(at, block, home);
-        let held = Held {
-            block,
-            home,
-            noted: Vec::new(),
-        };
-        *self.held_mut(buffer) = Some(held);
+        *self.held_mut(buffer) = Some(Held { block, home });
         Ok(())
     }
 
@@ -304,22 +300,17 @@ impl Running<'_> {
         self.held.get(buffer.0 as usize).cloned().flatten()
     }
 
-    fn note(&mut self, buffer: BufferId, stream: StreamId) {
-        if let Some(held) = self.held_mut(buffer)
-            && held.home != Some(stream)
-            && !held.noted.contains(&stream)
-        {
-            held.noted.push(stream);
-        }
+    fn known_uses(&mut self, buffer: BufferId) -> Vec<StreamId> {
+        let (home, noted) = self.run.sim.order().known_uses(buffer);
+        home.into_iter().chain(noted.iter().copied()).collect()
     }
 
-    fn free(&mut self, buffer: BufferId) {
+    fn free(&mut self, buffer: BufferId, streams: &[StreamId]) {
         let Some(held) = self.held_mut(buffer).clone() else {
             return;
         };
-        let streams = held.home.into_iter().chain(held.noted);
-        let last = |s: StreamId| Some((s, self.run.sim.last_task(Chain::Stream(s))?));
-        let uses: Vec<_> = streams.filter_map(last).collect();
+        let last = |&s: &StreamId| Some((s, self.run.sim.last_task(Chain::Stream(s))?));
+        let uses = streams.iter().filter_map(last).collect();
         match held.home {
             Some(_) => self.device_blocks.free(held.block, uses),
             None => self.pinned_blocks.free(held.block, uses),

@@ -637,10 +637,10 @@ fn a_report_for_people() {
         report.text(&names),
         "\
 HOST_RAW P: op 2 on s1, op 4 on t0 (CUDA leaves it open)
-  t0 is behind s1 up to op 1
+  t0 waits for s1 only up to op 1
   fix: sync_stream st=s1 before 4
 WAR B: op 6 on s2, op 7 on s1
-  s1 is behind nothing on s2
+  nothing makes s1 wait for s2
   fix: wait_stream s=s1 src=s2 before 7
 UNPINNED_ASYNC_COPY at op 2
 STREAM_POOL_ALIAS at op 5

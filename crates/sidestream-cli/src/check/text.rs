@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sidestream::check::{Fix, Lint, LintCode, Race, RaceKind, Reach, Severity};
+use sidestream::check::{Fix, Lint, LintCode, Race, RaceKind, Severity};
 use sidestream::op::{OpId, SiteId, ThreadId};
 use sidestream::order::Chain;
 use sidestream_program::{Checked, Program, written};
@@ -100,11 +100,7 @@ impl Page<'_> {
             Severity::Warn => " CUDA leaves open whether that call waits.",
         };
         let [first, second] = [race.chains.0, race.chains.1].map(|chain| names.chain(chain));
-        let reach = match race.ordered_up_to {
-            Reach::Nothing => format!("nothing makes {second} wait for {first}"),
-            Reach::UpTo(op) => format!("{second} waits for {first} only up to op {}", op.0),
-            Reach::LongAgo => format!("{second} waited for {first} only long ago"),
-        };
+        let reach = race.reach_text(names);
         let again = match race.count {
             1 => String::new(),
             2 => "\n    and one more pair of the same two call sites".to_owned(),

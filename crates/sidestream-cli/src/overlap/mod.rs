@@ -10,7 +10,6 @@ use std::process::ExitCode;
 use clap::Parser;
 use serde_json::json;
 use sidestream::engine::Profile;
-use sidestream::sim::memory_bytes;
 use sidestream::trace::Timeline;
 
 use crate::device;
@@ -98,7 +97,7 @@ fn refuse_impossible(job: &Job, profile: &Profile) -> Result<(), Failure> {
         ));
     }
     // Four slots, each with an input and an output.
-    let memory = memory_bytes(profile);
+    let memory = profile.memory_bytes();
     let largest = memory / 8;
     if job.batch_bytes > largest {
         return Err(Failure::input(format!(

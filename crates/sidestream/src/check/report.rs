@@ -187,7 +187,17 @@ impl Report {
 }
 
 impl Race {
-    /// A paragraph for people.
+    /// How far the two are ordered, in one line.
+    pub fn reach_text(&self, names: &Names) -> String {
+        let (first, second) = (names.chain(self.chains.0), names.chain(self.chains.1));
+        match self.ordered_up_to {
+            Reach::Nothing => format!("nothing makes {second} wait for {first}"),
+            Reach::UpTo(op) => format!("{second} waits for {first} only up to {op}"),
+            Reach::LongAgo => format!("{second} waited for {first} only long ago"),
+        }
+    }
+
+    /// A paragraph for people who have no program at hand.
     pub fn text(&self, names: &Names) -> String {
         let kind = self.kind.code();
         let buffer = match self.buffer {
@@ -199,11 +209,7 @@ impl Race {
             Severity::Error => "",
         };
         let (first, second) = (names.chain(self.chains.0), names.chain(self.chains.1));
-        let reach = match self.ordered_up_to {
-            Reach::Nothing => format!("{second} is behind nothing on {first}"),
-            Reach::UpTo(op) => format!("{second} is behind {first} up to {op}"),
-            Reach::LongAgo => format!("{second} was behind {first} long ago"),
-        };
+        let reach = self.reach_text(names);
         let count = match self.count {
             1 => String::new(),
             n => format!("; {n} times"),

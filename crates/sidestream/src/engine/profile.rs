@@ -199,6 +199,11 @@ impl Profile {
     /// The short names that [`Profile::named`] knows.
     pub const NAMES: [&'static str; 4] = ["h200", "a100", "a10g", "rtx4090"];
 
+    /// Device memory, bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        (self.memory_gib * f64::from(1 << 30)) as u64
+    }
+
     /// Every field with the place its value came from, in the order of the file format.
     pub fn sources(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.sources

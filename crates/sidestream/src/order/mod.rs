@@ -30,7 +30,9 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
-use crate::op::{Access, DeviceId, EventId, Kind, Op, OpId, StreamId, StreamKind, ThreadId};
+use crate::op::{
+    Access, BufferId, DeviceId, EventId, Kind, Op, OpId, StreamId, StreamKind, ThreadId,
+};
 use capture::{Capture, CaptureId, Seen};
 
 pub use clocks::{Clocks, Epoch};
@@ -297,6 +299,13 @@ impl Order {
         let streams = self.streams.iter().enumerate();
         let closed = streams.filter(|(at, other)| closing(other, *at == stream.0 as usize));
         closed.map(|(_, other)| other.entered).min()
+    }
+
+    /// What the caching allocator knows of a buffer that is handed out: its home stream, and the
+    /// other streams that were noted for its free (R53).
+    pub fn known_uses(&self, buffer: BufferId) -> (Option<StreamId>, &[StreamId]) {
+        let block = self.blocks.get(buffer.0 as usize);
+        block.map_or((None, &[]), |block| (block.home, &block.noted))
     }
 
     /// Whether the event has a record that a wait placed now would wait for.

@@ -514,8 +514,3 @@ fn note(contents: &Contents, access: &Access, witness: &mut Vec<Witness>) {
     let wrote = access.mode == Mode::Write;
     contents.found(access, |found| witness.push(Witness { wrote, found }));
 }
-
-/// The memory of a device, in bytes.
-pub fn memory_bytes(profile: &Profile) -> u64 {
-    (profile.memory_gib * f64::from(1 << 30)) as u64
-}

@@ -1,6 +1,6 @@
 //! The run as a [`Trace`].
 
-use super::{Part, Sim, Submitted, memory_bytes};
+use super::{Part, Sim, Submitted};
 use crate::engine::TaskId;
 use crate::op::{Access, Kind, Mode, Op, OpId, StreamId, StreamKind};
 use crate::order::Performs;
@@ -27,7 +27,7 @@ impl Sim {
                 id: crate::op::DeviceId(at as u32),
                 name: profile.name.clone(),
                 sms: profile.sms as u32,
-                memory_bytes: memory_bytes(profile),
+                memory_bytes: profile.memory_bytes(),
             });
         }
         for (id, kind, device) in self.order.streams() {
