@@ -43,6 +43,7 @@ mod codec;
 mod declared;
 mod error;
 mod input;
+mod live;
 mod reader;
 mod writer;
 
@@ -52,6 +53,7 @@ use crate::op::{
 };
 
 pub use error::{Error, Problem};
+pub use live::{Live, Pen, Sink};
 pub use reader::Reader;
 pub use writer::Writer;
 

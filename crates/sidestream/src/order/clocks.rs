@@ -209,7 +209,7 @@ fn set(clock: &mut Vec<u32>, chain: u32, tick: u32) {
 }
 
 #[inline]
-fn join(mine: &mut Vec<u32>, theirs: &[u32]) {
+pub(super) fn join(mine: &mut Vec<u32>, theirs: &[u32]) {
     if mine.len() < theirs.len() {
         mine.resize(theirs.len(), 0);
     }

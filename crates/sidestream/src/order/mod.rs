@@ -23,6 +23,7 @@
 mod capture;
 mod clocks;
 mod frontier;
+pub mod live;
 mod misuse;
 mod rules;
 

@@ -1,0 +1,361 @@
+//! The waist between the runtime and a GPU, real or simulated.
+//!
+//! The command is data: an [`Op`] says what is asked and in what order it stands, a [`Payload`]
+//! what the machine needs to carry it out. The front end has checked both; a back end obeys. It
+//! checks no argument again and knows no rule of order: it hands each call to its device in the
+//! sequence in which it gets them.
+//!
+//! One back end serves all devices of its kind, so that a wait between two of them has a place.
+//! Ids are chosen by the front end and are dense: a back end keeps tables by id. An id is created
+//! before it is named and not named after it is destroyed; a stream's id may come back for another
+//! stream only if the back end was told to destroy it in between.
+//!
+//! # Threads
+//! Every function may be called from any thread at any time. Calls that name one stream come in
+//! the order in which they are to stand there: the front end holds the lock of the stream.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::engine::KernelCost;
+use crate::error::Result;
+use crate::op::{DeviceId, EventId, GraphId, Memory, Mode, Op, OpId, StreamId, StreamKind};
+
+/// What runs the work: a driver with its devices, or a simulation of one.
+pub trait Backend: Send + Sync {
+    /// What there is: the devices, by [`DeviceId`].
+    fn devices(&self) -> &[Caps];
+
+    /// Makes a stream, an event or a graph; the id is the caller's choice.
+    ///
+    /// # Errors
+    /// What the driver answers; then the id stands for nothing.
+    fn create(&self, what: Create<'_>) -> Result<()>;
+
+    /// Gives it back. Work that was submitted to it still runs (R12, R13). Never waits.
+    fn destroy(&self, what: Destroy);
+
+    /// Takes memory from the machine. The address is a device's, or for pinned memory the host's.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](crate::error::Error::OutOfMemory) if there is none; only
+    /// `asked_bytes` means something then.
+    fn reserve(&self, memory: Memory, device: DeviceId, bytes: u64) -> Result<Address>;
+
+    /// Gives memory back to the machine. The caller has seen all its uses complete. May wait for
+    /// the whole device.
+    fn unreserve(&self, memory: Memory, device: DeviceId, at: Address);
+
+    /// Hands a call to the device. Returns once it is queued, not when it has run.
+    ///
+    /// # Errors
+    /// What the driver answers; nothing was queued then.
+    fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()>;
+
+    /// Whether what the op asks for is over: [`Kind::QueryEvent`](crate::op::Kind::QueryEvent) or
+    /// [`Kind::QueryStream`](crate::op::Kind::QueryStream), whose own `done` means nothing here.
+    ///
+    /// # Errors
+    /// What failed on the device; never "no".
+    fn query(&self, op: &Op) -> Result<bool>;
+
+    /// The same, asked while locks are held: it may not wait for anybody, also not for a function
+    /// on the host that runs, and may answer "no" where [`query`](Backend::query) would say "yes".
+    ///
+    /// # Errors
+    /// As [`query`](Backend::query).
+    fn peek(&self, op: &Op) -> Result<bool>;
+
+    /// Waits for what the op asks for: [`Kind::SyncEvent`](crate::op::Kind::SyncEvent),
+    /// [`Kind::SyncStream`](crate::op::Kind::SyncStream) or
+    /// [`Kind::SyncDevice`](crate::op::Kind::SyncDevice). False if `for_at_most` has passed first;
+    /// a simulation counts virtual time.
+    ///
+    /// # Errors
+    /// What failed on the device.
+    fn wait(&self, op: &Op, for_at_most: Duration) -> Result<bool>;
+
+    /// Nanoseconds on the device from one timed event to another, both complete.
+    ///
+    /// # Errors
+    /// If one is not complete, or keeps no time.
+    fn elapsed_ns(&self, from: EventId, to: EventId) -> Result<f64>;
+
+    /// From here on it keeps when operations ran, or no longer.
+    fn keep_times(&self, keep: bool);
+
+    /// The times of operations that are over, since they were last taken.
+    fn take_times(&self, into: &mut Vec<Done>);
+
+    /// The driver's handle of a stream, for other libraries. None where there is no driver.
+    fn raw_stream(&self, stream: StreamId) -> Option<u64>;
+}
+
+/// What a device can do.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Caps {
+    /// Its name, such as `sim:h200`.
+    pub name: String,
+    /// All its memory.
+    pub memory_bytes: u64,
+    /// What it reads and writes in its memory at most, bytes a second.
+    pub memory_bytes_per_s: f64,
+    /// Multiplications and additions in single precision, at most, a second.
+    pub flops_per_s: f64,
+    /// What one direction of its link to the host carries, bytes a second.
+    pub link_bytes_per_s: f64,
+    /// The most urgent and the least urgent priority of a stream; lower is more urgent.
+    pub priorities: (i32, i32),
+}
+
+/// Where memory lies, as the back end counts.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Address(pub u64);
+
+impl Address {
+    /// So many bytes further.
+    pub fn offset(self, bytes: u64) -> Address {
+        Address(self.0 + bytes)
+    }
+}
+
+/// Something to be made.
+#[derive(Clone, Copy, Debug)]
+pub enum Create<'a> {
+    /// A stream.
+    Stream {
+        /// Its id.
+        id: StreamId,
+        /// Its device.
+        device: DeviceId,
+        /// How it takes part in the order of its device. The default streams exist already; this
+        /// gives them their id.
+        kind: StreamKind,
+        /// Lower is more urgent; within [`Caps::priorities`].
+        priority: i32,
+        /// For people.
+        name: &'a str,
+        /// The driver's handle of a stream that exists already, which stays its owner's.
+        adopt: Option<u64>,
+    },
+    /// An event.
+    Event {
+        /// Its id.
+        id: EventId,
+        /// Its device.
+        device: DeviceId,
+        /// Whether it keeps times.
+        timing: bool,
+    },
+    /// An executable graph.
+    Graph {
+        /// Its id.
+        id: GraphId,
+        /// Its device.
+        device: DeviceId,
+        /// Its nodes; each names earlier ones.
+        nodes: &'a [Node],
+    },
+}
+
+/// Something to be given back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "each is what it says")]
+pub enum Destroy {
+    Stream(StreamId),
+    Event(EventId),
+    Graph(GraphId),
+}
+
+/// What the machine needs for an operation, beside its place in the order.
+pub enum Payload<'a> {
+    /// Nothing: records, waits and the like.
+    None,
+    /// Bytes from one place to another.
+    Copy(Copy),
+    /// The same few bytes again and again.
+    Fill(Fill),
+    /// A kernel.
+    Launch(Launch<'a>),
+    /// A function on the host. It catches its own panics.
+    HostFunc(Box<dyn FnOnce() + Send>),
+    /// An executable graph that was made before.
+    Graph,
+}
+
+/// A copy of `rows` rows; a plain copy has one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Copy {
+    /// The first byte read.
+    pub from: Address,
+    /// The first byte written.
+    pub to: Address,
+    /// Bytes in each row.
+    pub row_bytes: u64,
+    /// How many rows.
+    pub rows: u64,
+    /// From the start of a row to the start of the next, where it is read.
+    pub from_pitch: u64,
+    /// The same where it is written.
+    pub to_pitch: u64,
+}
+
+/// Memory to be filled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fill {
+    /// The first byte.
+    pub at: Address,
+    /// The pattern: the lowest `width` bytes, least significant first.
+    pub value: u32,
+    /// 1, 2 or 4.
+    pub width: u8,
+    /// How often the pattern is written.
+    pub count: u64,
+}
+
+/// The launch of a kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch<'a> {
+    /// Which.
+    pub code: &'a Arc<Code>,
+    /// Blocks and threads.
+    pub grid: Grid,
+    /// In the order of the kernel's parameters.
+    pub args: &'a [Arg],
+}
+
+/// How many blocks of how many threads.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Grid {
+    /// Blocks in x, y and z.
+    pub blocks: [u32; 3],
+    /// Threads a block in x, y and z.
+    pub threads: [u32; 3],
+    /// Dynamic shared memory a block.
+    pub shared_bytes: u32,
+}
+
+/// An argument of a kernel.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Arg {
+    /// Device memory, passed as its address.
+    Memory {
+        /// The first byte.
+        at: Address,
+        /// How many of them the kernel may touch.
+        bytes: u64,
+        /// Whether it writes them.
+        mode: Mode,
+    },
+    /// A number of up to eight bytes, least significant first.
+    Scalar {
+        /// The number.
+        bytes: [u8; 8],
+        /// How many of the bytes count.
+        len: u8,
+    },
+}
+
+/// A kernel, in all the forms that it has.
+pub struct Code {
+    /// Its name; in PTX its entry.
+    pub name: String,
+    /// PTX that holds it.
+    pub ptx: Option<String>,
+    /// The same in Rust, for the simulated GPU.
+    pub host: Option<HostForm>,
+    /// What it takes on the simulated GPU; without one it is bound by the bytes it touches.
+    pub cost: Option<CostOf>,
+}
+
+/// A kernel in Rust: it gets copies of all that it may touch.
+pub type HostForm = Box<dyn Fn(Grid, &mut [HostArg]) + Send + Sync>;
+/// What one launch of a kernel takes.
+pub type CostOf = Box<dyn Fn(Grid, &[Arg]) -> KernelCost + Send + Sync>;
+
+impl std::fmt::Debug for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Code")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An argument of a kernel in Rust.
+#[derive(Clone, Debug)]
+pub enum HostArg {
+    /// Memory: what was there when the kernel started. What is there when the function returns is
+    /// written back if the argument is written to.
+    Memory(HostBytes),
+    /// A number.
+    Scalar {
+        /// The number.
+        bytes: [u8; 8],
+        /// How many of the bytes count.
+        len: u8,
+    },
+}
+
+/// Bytes that are aligned for any plain type.
+#[derive(Clone, Debug, Default)]
+pub struct HostBytes {
+    words: Vec<u128>,
+    len: usize,
+}
+
+impl HostBytes {
+    /// So many zeros.
+    pub fn zeroed(len: usize) -> HostBytes {
+        HostBytes {
+            words: vec![0; len.div_ceil(16)],
+            len,
+        }
+    }
+
+    /// The bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.len]
+    }
+
+    /// The bytes, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.words)[..self.len]
+    }
+}
+
+/// One node of a graph.
+#[derive(Debug)]
+pub struct Node {
+    /// What it does and what it touches. Its stream and its number mean nothing.
+    pub op: Op,
+    /// What the machine needs for it.
+    pub work: NodeWork,
+    /// The nodes that it stands behind, all earlier ones.
+    pub after: SmallVec<[u32; 4]>,
+}
+
+/// The payload of a node, which the graph owns.
+#[derive(Debug)]
+#[expect(missing_docs, reason = "as in `Payload`")]
+pub enum NodeWork {
+    Copy(Copy),
+    Fill(Fill),
+    Launch {
+        code: Arc<Code>,
+        grid: Grid,
+        args: Vec<Arg>,
+    },
+}
+
+/// When an operation ran on its device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Done {
+    /// Which.
+    pub op: OpId,
+    /// Its call on the host, start and end, where that is known.
+    pub call_ns: Option<(u64, u64)>,
+    /// Its work, start and end; absent if it was the host's alone.
+    pub work_ns: Option<(u64, u64)>,
+}

@@ -1,0 +1,133 @@
+//! What can go wrong while a program runs, as values.
+
+use std::fmt;
+
+use crate::op::DeviceId;
+
+/// Why a call of the runtime failed.
+///
+/// Each says what was asked, why it was refused and what to do. A wrong index or a wrong type is
+/// no `Error`: it is a mistake in the code, and panics at the caller's line.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// No device has this name.
+    NoSuchDevice {
+        /// What was asked for.
+        asked: String,
+        /// What there is, or why there is nothing.
+        why: String,
+    },
+    /// The memory does not fit, also after waiting for all that was freed.
+    OutOfMemory(OutOfMemory),
+    /// A call that the driver refused; it changed nothing.
+    Refused {
+        /// The call, such as `kernel` or `record`.
+        call: &'static str,
+        /// The driver's code.
+        code: i32,
+        /// What it says about it, and what to do.
+        why: String,
+    },
+    /// The arguments do not fit together: nothing was submitted.
+    Invalid {
+        /// The call.
+        call: &'static str,
+        /// Why not, and what to do instead.
+        why: String,
+    },
+    /// A kernel has no form that this device can run.
+    NoForm {
+        /// The kernel's name.
+        kernel: String,
+        /// Which form would be needed.
+        needed: &'static str,
+    },
+    /// The work itself failed on the device, which runs nothing any more. Every later call gives
+    /// this error: open the device again, in a new process on real hardware.
+    DeviceLost(Lost),
+    /// A function on the host panicked; the text is the panic's.
+    Panicked {
+        /// What it said.
+        message: String,
+    },
+}
+
+/// The sizes behind an allocation that failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OutOfMemory {
+    /// Which device; none for pinned host memory.
+    pub device: Option<DeviceId>,
+    /// What was asked for.
+    pub asked_bytes: u64,
+    /// What buffers hold now.
+    pub allocated_bytes: u64,
+    /// What was taken from the device, held by buffers or not.
+    pub reserved_bytes: u64,
+    /// The most that may be taken.
+    pub limit_bytes: u64,
+}
+
+/// How a device was lost.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lost {
+    /// The device.
+    pub device: DeviceId,
+    /// The driver's code.
+    pub code: i32,
+    /// What it says, with the operation that failed where that is known.
+    pub why: String,
+}
+
+/// What most calls give.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NoSuchDevice { asked, why } => write!(f, "no device is called {asked:?}: {why}"),
+            Error::OutOfMemory(memory) => write!(f, "{memory}"),
+            Error::Refused { call, code, why } => write!(f, "{call} was refused ({code}): {why}"),
+            Error::Invalid { call, why } => write!(f, "{call}: {why}"),
+            Error::NoForm { kernel, needed } => write!(
+                f,
+                "kernel `{kernel}` cannot run here: it has no {needed}; add one where it is made"
+            ),
+            Error::DeviceLost(lost) => write!(f, "{lost}"),
+            Error::Panicked { message } => write!(f, "a function on the host panicked: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = match self.device {
+            Some(device) => format!("device {}", device.0),
+            None => "pinned host memory".to_owned(),
+        };
+        write!(
+            f,
+            "out of memory on {place}: {} bytes were asked for, {} of {} are held by buffers, {} are \
+             reserved; drop buffers, ask for less, or raise the limit",
+            self.asked_bytes, self.allocated_bytes, self.limit_bytes, self.reserved_bytes
+        )
+    }
+}
+
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "device {} is lost ({}): {}; it runs nothing any more",
+            self.device.0, self.code, self.why
+        )
+    }
+}
+
+impl From<OutOfMemory> for Error {
+    fn from(memory: OutOfMemory) -> Error {
+        Error::OutOfMemory(memory)
+    }
+}
