@@ -1,0 +1,490 @@
+//! The stream-ordered cache of memory: which bytes an allocation gets, and what makes that safe.
+//!
+//! A freed piece may still be in use on a device, and freeing may not wait for that. So the piece
+//! carries its last uses ([`Uses`]) into the cache, and handing it out again needs a reason why
+//! that is safe. The reasons are tried in the order of what they cost (the idea of RMM's
+//! stream-ordered resources):
+//! 1. memory of the taker's own stream: that stream's order is enough;
+//! 2. memory on which everything is over, or ordered before the taker already;
+//! 3. new memory, up to the limit;
+//! 4. memory whose last uses the taker waits for, on the device.
+//!
+//! If all four fail, wholly idle segments go back to the driver to make room for one that fits, and
+//! after that the answer is an error with the sizes.
+//!
+//! [`Cache`] is data and nothing else: it calls no driver, holds no lock and waits for nothing.
+//! What only its caller can do it asks for ([`Need`]), and is then tried again. A new tenant always
+//! gets the uses of the ones before it ([`Granted::carried`]). Whoever waits for those at the first
+//! use is right whatever piece was chosen; the choice decides only how long that takes.
+//!
+//! # How memory is found
+//! Freed pieces first lie in stacks by stream and size ([`recent`]), where the next allocation of
+//! that kind takes them back: a pop and a push. Only an allocation that finds its stack empty
+//! sorts them all into the table of the address space ([`table`]). There, neighbouring free pieces
+//! form a *hole*. A piece keeps its own uses inside the hole; they are merged when an allocation
+//! takes several of them, and not before. Merged early, one late use would make all memory around
+//! it look busy to the other streams. The search is for the smallest hole that has a fitting run of
+//! pieces that this taker may have.
+
+mod blocks;
+mod recent;
+mod table;
+
+use std::collections::BTreeSet;
+
+pub use blocks::{Blocks, Grant};
+
+use crate::backend::Address;
+use crate::error::OutOfMemory;
+use crate::op::{BufferId, DeviceId, StreamId};
+use recent::Recent;
+use table::{Run, Table};
+
+/// What a freed piece carries: its last uses, on whatever streams. Only the caller can read them.
+pub trait Uses: Clone + Default {
+    /// These uses and those of another piece. May forget what the caller knows to be over.
+    fn merge(&mut self, other: Self);
+    /// Who of the streams is among them.
+    fn on(&self) -> On;
+}
+
+/// The streams that a piece was last used on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum On {
+    /// None, or everything is known to be over.
+    Nobody,
+    /// This one and no other: its own order is enough for whoever takes the piece there.
+    Only(StreamId),
+    /// More than one.
+    Several,
+}
+
+/// How the uses of a piece look to somebody who would like to have it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// All over, for everybody.
+    Over,
+    /// Over, or ordered before what the taker's stream does next: no wait is needed.
+    Ordered,
+    /// The taker would have to wait.
+    Pending,
+}
+
+/// What kind of memory a cache deals in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rules {
+    /// Which device; none for pinned memory. Only for the text of errors.
+    pub device: Option<DeviceId>,
+    /// Pieces start at multiples of this and are so many bytes or a multiple. A power of two.
+    pub align_bytes: u64,
+    /// New memory comes in multiples of this. A multiple of `align_bytes`.
+    pub granule_bytes: u64,
+    /// Whether a piece may span two segments of which one ends where the other starts. So it is
+    /// where segments are mapped into one reserved range of addresses; it is not where each is an
+    /// allocation of the driver's, across whose end no copy may reach.
+    pub joins: bool,
+    /// The most that may be reserved.
+    pub limit_bytes: u64,
+}
+
+/// A part of the memory, held by one buffer. It has to come back through [`Cache::free`]; dropped,
+/// it stays allocated.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Piece {
+    /// Where it starts.
+    pub address: Address,
+    /// How long it is: what was asked for, rounded up to the alignment.
+    pub bytes: u64,
+    /// Names for the log. They are empty in a range that is new, and what the last tenant left
+    /// there as long as the very same range is handed out again.
+    pub names: [Option<BufferId>; 2],
+    record: u32,
+}
+
+/// What an allocation gets.
+#[derive(PartialEq, Eq, Debug)]
+pub struct Granted<U> {
+    /// The memory.
+    pub piece: Piece,
+    /// The uses of the tenants before. They come first, whatever the new one does.
+    pub carried: U,
+    /// Whether the taker's stream has to wait for some of them.
+    pub waits: bool,
+}
+
+/// What has to happen outside the cache before an allocation can be tried again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Need<U> {
+    /// New memory: reserve it, then [`Cache::add_segment`]. If there is none,
+    /// [`Cache::segment_refused`].
+    Segment(Growth),
+    /// Low memory. These segments left the cache: wait on the host for their uses and give them
+    /// back to the driver.
+    Release(Vec<Segment<U>>),
+    /// Low memory, and no stream that could wait: wait on the host for these uses.
+    Wait(U),
+    /// There is no way.
+    OutOfMemory(OutOfMemory),
+}
+
+/// New memory that is wanted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Growth {
+    /// Where, to continue what is there. If that cannot be, [`Cache::cannot_extend`]. None if it may
+    /// be anywhere.
+    pub at: Option<Address>,
+    /// How much.
+    pub bytes: u64,
+}
+
+/// Memory that goes back to the driver.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Segment<U> {
+    /// Where it starts.
+    pub address: Address,
+    /// How long it is, as it was added.
+    pub bytes: u64,
+    /// What has to be over first.
+    pub uses: U,
+}
+
+/// What a cache did so far, and holds now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Statistics {
+    /// Held by buffers, rounding included.
+    pub allocated_bytes: u64,
+    /// The most that this was.
+    pub allocated_peak_bytes: u64,
+    /// Taken from the driver.
+    pub reserved_bytes: u64,
+    /// The most that this was.
+    pub reserved_peak_bytes: u64,
+    /// Reserved, without what is free and was seen to be over: buffers, and freed pieces that a
+    /// stream may still be using. [`Cache::look`] sees to it that nothing in here is over already.
+    pub active_bytes: u64,
+    /// The most that this was.
+    pub active_peak_bytes: u64,
+    /// Allocations that were granted.
+    pub allocations: u64,
+    /// Pieces that came back.
+    pub frees: u64,
+    /// Allocations that got memory of their own stream.
+    pub reuses_own: u64,
+    /// Allocations that got memory that was over or ordered already, or was never used.
+    pub reuses_over: u64,
+    /// Allocations that got memory for which their stream has to wait.
+    pub waits_inserted: u64,
+    /// Segments that are held now.
+    pub segments: u64,
+}
+
+/// Memory that was reserved, in pieces that are handed out and come back.
+#[derive(Debug)]
+pub struct Cache<U> {
+    rules: Rules,
+    table: Table<U>,
+    recent: Recent,
+    /// The driver had no memory when this much would have been reserved.
+    refused_at: Option<u64>,
+    /// Ends of ranges that the driver cannot continue.
+    closed: BTreeSet<u64>,
+    /// Free and seen to be over.
+    over_bytes: u64,
+    counts: Statistics,
+}
+
+impl Rules {
+    /// Device memory that is mapped piece by piece into one range of addresses.
+    pub fn device(device: DeviceId, limit_bytes: u64) -> Rules {
+        Rules {
+            device: Some(device),
+            align_bytes: 512,
+            granule_bytes: 2 << 20,
+            joins: true,
+            limit_bytes,
+        }
+    }
+
+    /// Pinned memory, each segment an allocation of its own.
+    pub fn pinned(limit_bytes: u64) -> Rules {
+        Rules {
+            device: None,
+            align_bytes: 64,
+            granule_bytes: 2 << 20,
+            joins: false,
+            limit_bytes,
+        }
+    }
+}
+
+impl<U: Uses> Cache<U> {
+    /// A cache that holds nothing.
+    pub fn new(rules: Rules) -> Cache<U> {
+        Cache {
+            rules,
+            table: Table::new(rules.joins),
+            recent: Recent::default(),
+            refused_at: None,
+            closed: BTreeSet::new(),
+            over_bytes: 0,
+            counts: Statistics::default(),
+        }
+    }
+
+    /// Hands out memory for at least one and at least `bytes` bytes to somebody who will use it on
+    /// the stream `home` first; none is the host. `state` says how uses look from there. It is
+    /// asked only for memory that might fit, once a piece, and not where the answer follows from
+    /// [`Uses::on`].
+    ///
+    /// # Errors
+    /// What is needed first. Nothing is granted then.
+    #[inline]
+    pub fn alloc(
+        &mut self,
+        bytes: u64,
+        home: Option<StreamId>,
+        state: impl FnMut(&U) -> State,
+    ) -> Result<Granted<U>, Need<U>> {
+        let align = self.rules.align_bytes;
+        let Some(rounded) = bytes.max(1).checked_next_multiple_of(align) else {
+            return Err(Need::OutOfMemory(self.out_of_memory(bytes)));
+        };
+        if let Some(record) = self.recent.pop(home, rounded, &mut self.table) {
+            self.counts.reuses_own += 1;
+            return Ok(self.grant(record, false));
+        }
+        self.search(rounded, home, state)
+    }
+
+    /// Takes a piece back with its last uses; what it carried when it was granted has to be among
+    /// them, as far as it is not over. Never waits, and asks nobody.
+    #[inline]
+    pub fn free(&mut self, piece: Piece, uses: U) {
+        let on = uses.on();
+        self.counts.frees += 1;
+        self.counts.allocated_bytes -= piece.bytes;
+        if on == On::Nobody {
+            self.over_bytes += piece.bytes;
+        }
+        self.table.leave(&piece, uses, on);
+        self.recent.push(piece.record, &mut self.table);
+    }
+
+    /// Takes in memory that the driver gave. Where it continues another segment and the rules say
+    /// that they join, pieces may span both.
+    pub fn add_segment(&mut self, address: Address, bytes: u64) {
+        self.table.add(address.0, bytes);
+        self.over_bytes += bytes;
+        self.counts.segments += 1;
+        self.counts.reserved_bytes += bytes;
+        let peak = &mut self.counts.reserved_peak_bytes;
+        *peak = (*peak).max(self.counts.reserved_bytes);
+    }
+
+    /// The driver had no such memory. It is not asked for that much again until some was given
+    /// back, the limit was set, or an allocation failed.
+    pub fn segment_refused(&mut self, bytes: u64) {
+        let refused_at = self.counts.reserved_bytes.saturating_add(bytes);
+        self.refused_at = Some(self.refused_at.map_or(refused_at, |at| at.min(refused_at)));
+    }
+
+    /// Memory cannot be added at this address: new memory will be asked for elsewhere.
+    pub fn cannot_extend(&mut self, at: Address) {
+        self.closed.insert(at.0);
+    }
+
+    /// Takes out all segments in which nothing is allocated. Wait for their uses, then give them
+    /// back to the driver.
+    pub fn empty_cache(&mut self) -> Vec<Segment<U>> {
+        self.sort();
+        self.release(u64::MAX)
+    }
+
+    /// The most that may be reserved, from here on. What is reserved already stays.
+    pub fn set_limit(&mut self, bytes: u64) {
+        self.rules.limit_bytes = bytes;
+        self.refused_at = None;
+    }
+
+    /// Looks at everything that is free and notes what is over.
+    pub fn look(&mut self, mut is_over: impl FnMut(&U) -> bool) {
+        self.sort();
+        self.over_bytes += self.table.look(&mut is_over);
+    }
+
+    /// What was counted so far.
+    pub fn statistics(&self) -> Statistics {
+        let active_bytes = self.counts.reserved_bytes - self.over_bytes;
+        Statistics {
+            active_bytes,
+            ..self.counts
+        }
+    }
+
+    /// The way of an allocation whose stack is empty.
+    #[inline(never)]
+    fn search(
+        &mut self,
+        bytes: u64,
+        home: Option<StreamId>,
+        mut state: impl FnMut(&U) -> State,
+    ) -> Result<Granted<U>, Need<U>> {
+        self.sort();
+        self.table.forget_answers();
+        if let Some(run) = self.table.find_own(bytes, home) {
+            self.counts.reuses_own += 1;
+            return Ok(self.take(run, bytes, false));
+        }
+        let over_bytes = &mut self.over_bytes;
+        if let Some(run) = (self.table).find_over(bytes, home, &mut state, over_bytes) {
+            self.counts.reuses_over += 1;
+            return Ok(self.take(run, bytes, false));
+        }
+        if let Some(growth) = self.growth(bytes, home, &mut state) {
+            return Err(Need::Segment(growth));
+        }
+        if let Some(run) = self.table.find_any(bytes) {
+            if home.is_none() {
+                return Err(Need::Wait(self.table.uses(run)));
+            }
+            self.counts.waits_inserted += 1;
+            return Ok(self.take(run, bytes, true));
+        }
+        let idle = self.make_room(bytes);
+        if !idle.is_empty() {
+            return Err(Need::Release(idle));
+        }
+        self.refused_at = None;
+        Err(Need::OutOfMemory(self.out_of_memory(bytes)))
+    }
+
+    /// Moves what was freed lately into the table, where neighbours are found.
+    fn sort(&mut self) {
+        while let Some(record) = self.recent.drain(&mut self.table) {
+            self.table.settle(record);
+        }
+    }
+
+    fn take(&mut self, run: Run, bytes: u64, waits: bool) -> Granted<U> {
+        let record = self.table.take(run, bytes, &mut self.over_bytes);
+        self.grant(record, waits)
+    }
+
+    /// Hands out a record that is free, in neither a stack nor a hole.
+    #[inline]
+    fn grant(&mut self, record: u32, waits: bool) -> Granted<U> {
+        let (piece, carried, on) = self.table.enter(record);
+        if on == On::Nobody {
+            self.over_bytes -= piece.bytes;
+        }
+        let counts = &mut self.counts;
+        counts.allocations += 1;
+        counts.allocated_bytes += piece.bytes;
+        counts.allocated_peak_bytes = counts.allocated_peak_bytes.max(counts.allocated_bytes);
+        let active_bytes = counts.reserved_bytes - self.over_bytes;
+        counts.active_peak_bytes = counts.active_peak_bytes.max(active_bytes);
+        Granted {
+            piece,
+            carried,
+            waits,
+        }
+    }
+
+    /// What new memory would do, if it may be had: the least that makes the bytes fit.
+    fn growth(
+        &mut self,
+        bytes: u64,
+        home: Option<StreamId>,
+        state: &mut impl FnMut(&U) -> State,
+    ) -> Option<Growth> {
+        let granule = self.rules.granule_bytes;
+        let whole = bytes.checked_next_multiple_of(granule)?;
+        let mut growth = Growth {
+            at: None,
+            bytes: whole,
+        };
+        if self.rules.joins {
+            let ends = self.table.ends(home, state, &mut self.over_bytes);
+            let open = ends
+                .iter()
+                .filter(|end| !self.closed.contains(&end.address));
+            let missing = open.filter_map(|end| {
+                let missing_bytes = bytes.saturating_sub(end.tail_bytes);
+                let missing = missing_bytes.next_multiple_of(granule);
+                (missing <= end.room_bytes).then_some((missing, end.address))
+            });
+            if let Some((missing, at)) = missing.min() {
+                growth = Growth {
+                    at: Some(Address(at)),
+                    bytes: missing,
+                };
+            }
+        }
+        let then = self.counts.reserved_bytes.checked_add(growth.bytes)?;
+        let is_refused = self.refused_at.is_some_and(|at| then >= at);
+        (then <= self.rules.limit_bytes && !is_refused).then_some(growth)
+    }
+
+    /// Idle segments that have to go so that a new one fits; none if that would not help.
+    fn make_room(&mut self, bytes: u64) -> Vec<Segment<U>> {
+        let granule = self.rules.granule_bytes;
+        let Some(whole) = bytes.checked_next_multiple_of(granule) else {
+            return Vec::new();
+        };
+        let reserved = self.counts.reserved_bytes;
+        // Where the driver refused, nobody knows how much is missing: everything goes.
+        let missing = match self.refused_at {
+            Some(_) => u64::MAX,
+            None => reserved
+                .saturating_add(whole)
+                .saturating_sub(self.rules.limit_bytes),
+        };
+        let held = reserved - self.table.idle_bytes();
+        let tail = if self.rules.joins {
+            self.table.busy_tail_bytes()
+        } else {
+            0
+        };
+        let needed = bytes.saturating_sub(tail).next_multiple_of(granule);
+        if held.saturating_add(needed) > self.rules.limit_bytes {
+            return Vec::new();
+        }
+        self.release(missing)
+    }
+
+    /// Takes out idle segments until at least so many bytes are gone, the largest first.
+    fn release(&mut self, bytes: u64) -> Vec<Segment<U>> {
+        let mut idle = self.table.idle();
+        idle.sort_by_key(|&(address, bytes)| (std::cmp::Reverse(bytes), address));
+        let mut released = Vec::new();
+        let mut released_bytes = 0;
+        for (address, segment_bytes) in idle {
+            if released_bytes >= bytes {
+                break;
+            }
+            released_bytes += segment_bytes;
+            released.push(Segment {
+                address: Address(address),
+                bytes: segment_bytes,
+                uses: (self.table).remove(address, segment_bytes, &mut self.over_bytes),
+            });
+        }
+        if released_bytes > 0 {
+            self.refused_at = None;
+            self.closed.clear();
+        }
+        self.counts.reserved_bytes -= released_bytes;
+        self.counts.segments -= released.len() as u64;
+        released
+    }
+
+    fn out_of_memory(&self, asked_bytes: u64) -> OutOfMemory {
+        OutOfMemory {
+            device: self.rules.device,
+            asked_bytes,
+            allocated_bytes: self.counts.allocated_bytes,
+            reserved_bytes: self.counts.reserved_bytes,
+            limit_bytes: self.rules.limit_bytes,
+        }
+    }
+}

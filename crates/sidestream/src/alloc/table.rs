@@ -1,0 +1,606 @@
+//! The table of the address space: all pieces, free or not, in the order of their addresses.
+//!
+//! Every byte that was added belongs to exactly one record. Records know their neighbours. A *hole*
+//! is a longest row of neighbouring free records; its first and its last record know each other,
+//! so that a piece that comes back joins both its neighbours in constant time. Holes are kept by
+//! size, then address.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{On, Piece, State, Uses};
+use crate::backend::Address;
+use crate::op::{BufferId, StreamId};
+
+/// No record.
+pub(super) const NONE: u32 = u32::MAX;
+
+#[derive(Debug)]
+pub(super) struct Table<U> {
+    /// Whether segments join where they touch.
+    joins: bool,
+    records: Vec<Record<U>>,
+    /// Records that stand for nothing now.
+    spare: Vec<u32>,
+    /// By size, then address; with the first record.
+    holes: BTreeSet<(u64, u64, u32)>,
+    /// By address, with the size: what the driver gave.
+    segments: BTreeMap<u64, u64>,
+    /// Where a record has no neighbour before it; by its start.
+    firsts: BTreeMap<u64, u32>,
+    /// Where a record has no neighbour behind it; by its end.
+    lasts: BTreeMap<u64, u32>,
+    /// Counts the searches: answers are good for one.
+    turn: u64,
+}
+
+#[derive(Debug)]
+struct Record<U> {
+    address: u64,
+    bytes: u64,
+    before: u32,
+    behind: u32,
+    /// Of a record that ends a hole: the one at the hole's other end. Of one on a stack of
+    /// [`super::recent`]: the one below it.
+    other: u32,
+    tenancy: Tenancy,
+    on: On,
+    /// In which search it was asked about, and whether it may be had without a wait.
+    answer: (u64, bool),
+    names: [Option<BufferId>; 2],
+    uses: U,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Tenancy {
+    /// Handed out.
+    Held,
+    /// Free, on a stack.
+    Stacked,
+    /// Free, in a hole.
+    Free,
+}
+
+/// A row of records inside a hole.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run {
+    hole: u32,
+    first: u32,
+    last: u32,
+}
+
+/// Where a range of addresses ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct End {
+    pub address: u64,
+    /// How much in front of it could be taken without a wait.
+    pub tail_bytes: u64,
+    /// How far it is to the next range.
+    pub room_bytes: u64,
+}
+
+/// What a search thinks of a record.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fit {
+    /// It may not be had.
+    No,
+    /// It may be part of a run.
+    Part,
+    /// It may be, and a run needs at least one such.
+    Wanted,
+}
+
+impl<U: Uses> Table<U> {
+    pub fn new(joins: bool) -> Table<U> {
+        Table {
+            joins,
+            records: Vec::new(),
+            spare: Vec::new(),
+            holes: BTreeSet::new(),
+            segments: BTreeMap::new(),
+            firsts: BTreeMap::new(),
+            lasts: BTreeMap::new(),
+            turn: 0,
+        }
+    }
+
+    /// Takes a piece back; from here on it is on a stack.
+    #[inline]
+    #[track_caller]
+    pub fn leave(&mut self, piece: &Piece, uses: U, on: On) {
+        let record = self.records.get_mut(piece.record as usize);
+        let record = record.filter(|r| r.address == piece.address.0 && r.tenancy == Tenancy::Held);
+        let record = record.expect("a piece comes back to the cache that it is from");
+        record.tenancy = Tenancy::Stacked;
+        record.on = on;
+        record.uses = uses;
+        record.names = piece.names;
+    }
+
+    /// Hands a record out, with the uses that it had.
+    #[inline]
+    pub fn enter(&mut self, at: u32) -> (Piece, U, On) {
+        let record = &mut self.records[at as usize];
+        record.tenancy = Tenancy::Held;
+        let piece = Piece {
+            address: Address(record.address),
+            bytes: record.bytes,
+            names: record.names,
+            record: at,
+        };
+        (piece, std::mem::take(&mut record.uses), record.on)
+    }
+
+    /// Moves a record from its stack into a hole.
+    pub fn settle(&mut self, at: u32) {
+        let (before, behind) = (self.at(at).before, self.at(at).behind);
+        let mut ends = (at, at);
+        if self.is_free(before) {
+            ends.0 = self.at(before).other;
+            self.unlist(ends.0);
+        }
+        if self.is_free(behind) {
+            ends.1 = self.at(behind).other;
+            self.unlist(behind);
+        }
+        self.at_mut(at).tenancy = Tenancy::Free;
+        self.list(ends.0, ends.1);
+    }
+
+    /// Answers are for one search.
+    pub fn forget_answers(&mut self) {
+        self.turn += 1;
+    }
+
+    /// The smallest hole with memory of this stream, which what is over may fill up.
+    pub fn find_own(&mut self, bytes: u64, home: Option<StreamId>) -> Option<Run> {
+        home?;
+        self.find(bytes, |record| match record.on {
+            On::Nobody => Fit::Part,
+            on if is_own(on, home) => Fit::Wanted,
+            _ => Fit::No,
+        })
+    }
+
+    /// The smallest hole with memory that can be had without a wait: without asking if that is
+    /// possible. What turns out to be over is counted.
+    pub fn find_over(
+        &mut self,
+        bytes: u64,
+        home: Option<StreamId>,
+        state: &mut impl FnMut(&U) -> State,
+        over_bytes: &mut u64,
+    ) -> Option<Run> {
+        let known = self.find(bytes, |record| {
+            let is_known = record.on == On::Nobody || is_own(record.on, home);
+            if is_known { Fit::Wanted } else { Fit::No }
+        });
+        if known.is_some() {
+            return known;
+        }
+        let turn = self.turn;
+        self.find(bytes, |record| {
+            if record.is_ready(home, turn, state, over_bytes) {
+                Fit::Wanted
+            } else {
+                Fit::No
+            }
+        })
+    }
+
+    /// The smallest hole, whoever uses it.
+    pub fn find_any(&mut self, bytes: u64) -> Option<Run> {
+        self.find(bytes, |_| Fit::Wanted)
+    }
+
+    fn find(&mut self, bytes: u64, mut fit: impl FnMut(&mut Record<U>) -> Fit) -> Option<Run> {
+        let Table { holes, records, .. } = self;
+        let fitting = holes.range((bytes, 0, 0)..);
+        fitting
+            .filter_map(|&(_, _, hole)| find_in(records, hole, bytes, &mut fit))
+            .next()
+    }
+
+    /// All uses of a run.
+    pub fn uses(&self, run: Run) -> U {
+        let mut uses = U::default();
+        let mut at = run.first;
+        loop {
+            uses.merge(self.at(at).uses.clone());
+            if at == run.last {
+                return uses;
+            }
+            at = self.at(at).behind;
+        }
+    }
+
+    /// Makes the start of a run one record of exactly this size and takes it out of its hole.
+    pub fn take(&mut self, run: Run, bytes: u64, over_bytes: &mut u64) -> u32 {
+        let Run { hole, first, last } = run;
+        let hole_last = self.at(hole).other;
+        self.unlist(hole);
+        let end = self.at(first).address + bytes;
+        let rest = self.cut(last, end);
+        let rest_last = if last == hole_last {
+            rest
+        } else {
+            Some(hole_last)
+        };
+        while self.at(first).end() < end {
+            self.absorb(first, over_bytes);
+        }
+        if first != hole {
+            self.list(hole, self.at(first).before);
+        }
+        if let Some(rest_last) = rest_last {
+            self.list(self.at(first).behind, rest_last);
+        }
+        first
+    }
+
+    /// Cuts a record in two, if the address is inside it. The front keeps the number; the back gets
+    /// the one that is returned.
+    fn cut(&mut self, at: u32, address: u64) -> Option<u32> {
+        let record = self.at_mut(at);
+        if address <= record.address || address >= record.end() {
+            return None;
+        }
+        let back = Record {
+            address,
+            bytes: record.end() - address,
+            before: at,
+            behind: record.behind,
+            other: NONE,
+            tenancy: record.tenancy,
+            on: record.on,
+            answer: record.answer,
+            names: [None; 2],
+            uses: record.uses.clone(),
+        };
+        let behind = record.behind;
+        record.bytes = address - record.address;
+        record.names = [None; 2];
+        let new = self.new_record(back);
+        self.link(new, behind);
+        self.at_mut(at).behind = new;
+        Some(new)
+    }
+
+    /// Makes a record and the one behind it one. Both are free.
+    fn absorb(&mut self, at: u32, over_bytes: &mut u64) {
+        let gone = self.at(at).behind;
+        let other = self.at_mut(gone);
+        let (bytes, on, behind) = (other.bytes, other.on, other.behind);
+        let uses = std::mem::take(&mut other.uses);
+        self.spare.push(gone);
+        let record = self.at_mut(at);
+        match (record.on, on) {
+            (On::Nobody, On::Nobody) => {}
+            (On::Nobody, _) => *over_bytes -= record.bytes,
+            (_, On::Nobody) => *over_bytes -= bytes,
+            _ => {}
+        }
+        record.on = if record.on == on { on } else { On::Several };
+        record.bytes += bytes;
+        record.names = [None; 2];
+        record.uses.merge(uses);
+        self.link(at, behind);
+    }
+
+    /// Says which record is behind which; with none behind it, a range ends there.
+    fn link(&mut self, at: u32, behind: u32) {
+        self.at_mut(at).behind = behind;
+        if behind == NONE {
+            let end = self.at(at).end();
+            self.lasts.insert(end, at);
+        } else {
+            self.at_mut(behind).before = at;
+        }
+    }
+
+    /// Notes a hole by its ends.
+    fn list(&mut self, first: u32, last: u32) {
+        self.at_mut(first).other = last;
+        self.at_mut(last).other = first;
+        self.holes.insert(self.hole(first));
+    }
+
+    fn unlist(&mut self, first: u32) {
+        self.holes.remove(&self.hole(first));
+    }
+
+    fn hole(&self, first: u32) -> (u64, u64, u32) {
+        let address = self.at(first).address;
+        let end = self.at(self.at(first).other).end();
+        (end - address, address, first)
+    }
+
+    fn is_free(&self, at: u32) -> bool {
+        at != NONE && self.at(at).tenancy == Tenancy::Free
+    }
+
+    fn new_record(&mut self, record: Record<U>) -> u32 {
+        if let Some(at) = self.spare.pop() {
+            self.records[at as usize] = record;
+            return at;
+        }
+        self.records.push(record);
+        u32::try_from(self.records.len() - 1).expect("fewer than four billion pieces")
+    }
+
+    fn at(&self, at: u32) -> &Record<U> {
+        &self.records[at as usize]
+    }
+
+    fn at_mut(&mut self, at: u32) -> &mut Record<U> {
+        &mut self.records[at as usize]
+    }
+}
+
+/// Segments: what comes from the driver and goes back to it.
+impl<U: Uses> Table<U> {
+    /// Takes in memory that nobody has used.
+    pub fn add(&mut self, address: u64, bytes: u64) {
+        self.segments.insert(address, bytes);
+        let new = self.new_record(Record {
+            address,
+            bytes,
+            before: NONE,
+            behind: NONE,
+            other: NONE,
+            tenancy: Tenancy::Stacked,
+            on: On::Nobody,
+            answer: (0, false),
+            names: [None; 2],
+            uses: U::default(),
+        });
+        let neighbours = |ends: &mut BTreeMap<u64, u32>, at: u64, joins: bool| {
+            let joined = joins.then(|| ends.remove(&at)).flatten();
+            joined.unwrap_or(NONE)
+        };
+        let before = neighbours(&mut self.lasts, address, self.joins);
+        let behind = neighbours(&mut self.firsts, address + bytes, self.joins);
+        self.link(new, behind);
+        if before == NONE {
+            self.firsts.insert(address, new);
+        } else {
+            self.link(before, new);
+        }
+        self.settle(new);
+    }
+
+    /// Segments in which nothing is held: start and size.
+    pub fn idle(&self) -> Vec<(u64, u64)> {
+        let idle = self.holes.iter().flat_map(|&(bytes, address, _)| {
+            let inside = self.segments.range(address..address + bytes);
+            inside
+                .filter(move |&(start, size)| start + size <= address + bytes)
+                .map(|(&start, &size)| (start, size))
+        });
+        idle.collect()
+    }
+
+    pub fn idle_bytes(&self) -> u64 {
+        self.idle().iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Takes an idle segment out, and gives its uses.
+    pub fn remove(&mut self, address: u64, bytes: u64, over_bytes: &mut u64) -> U {
+        self.segments.remove(&address);
+        let end = address + bytes;
+        let mut first = self.record_at(address);
+        let mut hole = first;
+        while self.is_free(self.at(hole).before) {
+            hole = self.at(hole).before;
+        }
+        let mut hole_last = self.at(hole).other;
+        self.unlist(hole);
+        if let Some(back) = self.cut(first, address) {
+            hole_last = if hole_last == first { back } else { hole_last };
+            first = back;
+        }
+        let last = self.record_at(end - 1);
+        if let Some(back) = self.cut(last, end) {
+            hole_last = if hole_last == last { back } else { hole_last };
+        }
+        let (before, behind) = (self.at(first).before, self.at(last).behind);
+        while self.at(first).end() < end {
+            self.absorb(first, over_bytes);
+        }
+        let gone = self.at_mut(first);
+        let uses = std::mem::take(&mut gone.uses);
+        if gone.on == On::Nobody {
+            *over_bytes -= bytes;
+        }
+        self.spare.push(first);
+        if before == NONE {
+            self.firsts.remove(&address);
+        } else {
+            self.link(before, NONE);
+        }
+        if behind == NONE {
+            self.lasts.remove(&end);
+        } else {
+            self.at_mut(behind).before = NONE;
+            self.firsts.insert(end, behind);
+        }
+        if hole != first {
+            self.list(hole, before);
+        }
+        if hole_last != last {
+            self.list(behind, hole_last);
+        }
+        uses
+    }
+
+    /// The record that has this address.
+    fn record_at(&self, address: u64) -> u32 {
+        let range = self.firsts.range(..=address).next_back();
+        let mut at = *range.expect("the address was added").1;
+        while self.at(at).end() <= address {
+            at = self.at(at).behind;
+        }
+        at
+    }
+
+    /// Where ranges end, and how much in front of the ends may be had without a wait.
+    pub fn ends(
+        &mut self,
+        home: Option<StreamId>,
+        state: &mut impl FnMut(&U) -> State,
+        over_bytes: &mut u64,
+    ) -> Vec<End> {
+        let Table { records, turn, .. } = self;
+        let ends = self.lasts.iter().map(|(&address, &last)| {
+            let mut tail_bytes = 0;
+            let mut at = last;
+            while at != NONE {
+                let record = &mut records[at as usize];
+                let is_free = record.tenancy == Tenancy::Free;
+                if !is_free || !record.is_ready(home, *turn, state, over_bytes) {
+                    break;
+                }
+                tail_bytes += record.bytes;
+                at = record.before;
+            }
+            let next = self.firsts.range(address..).next();
+            let room_bytes = next.map_or(u64::MAX, |(&start, _)| start) - address;
+            End {
+                address,
+                tail_bytes,
+                room_bytes,
+            }
+        });
+        ends.collect()
+    }
+
+    /// The most that is free at the end of a range and in no idle segment.
+    pub fn busy_tail_bytes(&self) -> u64 {
+        let tails = self.lasts.iter().map(|(&end, &last)| {
+            if !self.is_free(last) {
+                return 0;
+            }
+            let start = self.at(self.at(last).other).address;
+            let mut inside = self.segments.range(start..end);
+            inside.next().map_or(end, |(&idle, _)| idle) - start
+        });
+        tails.max().unwrap_or(0)
+    }
+
+    /// Notes which free records are over; how many bytes those are that were not noted before.
+    pub fn look(&mut self, is_over: &mut impl FnMut(&U) -> bool) -> u64 {
+        let mut bytes = 0;
+        for &(_, _, hole) in &self.holes {
+            let last = self.records[hole as usize].other;
+            let mut at = hole;
+            loop {
+                let record = &mut self.records[at as usize];
+                if record.on != On::Nobody && is_over(&record.uses) {
+                    record.on = On::Nobody;
+                    bytes += record.bytes;
+                }
+                if at == last {
+                    break;
+                }
+                at = record.behind;
+            }
+        }
+        bytes
+    }
+}
+
+/// What the stacks of freed pieces need.
+impl<U> Table<U> {
+    #[inline]
+    pub fn on(&self, at: u32) -> On {
+        self.records[at as usize].on
+    }
+
+    #[inline]
+    pub fn bytes(&self, at: u32) -> u64 {
+        self.records[at as usize].bytes
+    }
+
+    /// The record below one on its stack.
+    #[inline]
+    pub fn below(&self, at: u32) -> u32 {
+        self.records[at as usize].other
+    }
+
+    /// Puts a record on another.
+    #[inline]
+    pub fn put_on(&mut self, at: u32, below: u32) {
+        self.records[at as usize].other = below;
+    }
+}
+
+/// The first run of at least so many bytes in a hole, as short as it can be.
+fn find_in<U>(
+    records: &mut [Record<U>],
+    hole: u32,
+    bytes: u64,
+    fit: &mut impl FnMut(&mut Record<U>) -> Fit,
+) -> Option<Run> {
+    let hole_last = records[hole as usize].other;
+    let (mut first, mut total_bytes, mut wanted) = (hole, 0, 0);
+    let mut at = hole;
+    loop {
+        let record = &mut records[at as usize];
+        let behind = record.behind;
+        match fit(record) {
+            Fit::No => (first, total_bytes, wanted) = (behind, 0, 0),
+            fits => {
+                total_bytes += record.bytes;
+                wanted += u32::from(fits == Fit::Wanted);
+            }
+        }
+        while first != at && total_bytes > 0 {
+            let front = &mut records[first as usize];
+            if total_bytes - front.bytes < bytes {
+                break;
+            }
+            total_bytes -= front.bytes;
+            wanted -= u32::from(fit(front) == Fit::Wanted);
+            first = front.behind;
+        }
+        if total_bytes >= bytes && wanted > 0 {
+            let last = at;
+            return Some(Run { hole, first, last });
+        }
+        if at == hole_last {
+            return None;
+        }
+        at = behind;
+    }
+}
+
+fn is_own(on: On, home: Option<StreamId>) -> bool {
+    matches!((on, home), (On::Only(stream), Some(home)) if stream == home)
+}
+
+impl<U> Record<U> {
+    fn end(&self) -> u64 {
+        self.address + self.bytes
+    }
+
+    /// Whether it can be had without a wait. Asks if it has to, once a search.
+    fn is_ready(
+        &mut self,
+        home: Option<StreamId>,
+        turn: u64,
+        state: &mut impl FnMut(&U) -> State,
+        over_bytes: &mut u64,
+    ) -> bool {
+        if self.on == On::Nobody || is_own(self.on, home) {
+            return true;
+        }
+        if self.answer.0 != turn {
+            let state = state(&self.uses);
+            self.answer = (turn, state != State::Pending);
+            if state == State::Over {
+                self.on = On::Nobody;
+                *over_bytes += self.bytes;
+            }
+        }
+        self.answer.1
+    }
+}
