@@ -37,12 +37,20 @@ pub trait Backend: Send + Sync {
     /// Gives it back. Work that was submitted to it still runs (R12, R13). Never waits.
     fn destroy(&self, what: Destroy);
 
-    /// Takes memory from the machine. The address is a device's, or for pinned memory the host's.
+    /// Takes memory from the machine: exactly at `at`, behind what was reserved before, or anywhere.
+    /// The address is a device's, or for pinned memory the host's.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](crate::error::Error::OutOfMemory) if there is none; only
-    /// `asked_bytes` means something then.
-    fn reserve(&self, memory: Memory, device: DeviceId, bytes: u64) -> Result<Address>;
+    /// `asked_bytes` means something then. [`Error::Refused`](crate::error::Error::Refused) if there
+    /// is, and not at `at`.
+    fn reserve(
+        &self,
+        memory: Memory,
+        device: DeviceId,
+        bytes: u64,
+        at: Option<Address>,
+    ) -> Result<Address>;
 
     /// Gives memory back to the machine. The caller has seen all its uses complete. May wait for
     /// the whole device.

@@ -152,6 +152,13 @@ impl Point {
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
+
+    /// Whether a step is this one or lies before it: whoever waits for this point has waited for it.
+    #[inline]
+    pub fn covers(&self, epoch: Epoch) -> bool {
+        let own = self.epoch.chain == epoch.chain && self.epoch.tick >= epoch.tick;
+        own || self.known.has(epoch)
+    }
 }
 
 impl Known {

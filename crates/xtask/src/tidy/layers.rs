@@ -14,7 +14,7 @@ const LAYERS: &[&[&str]] = &[
     &["engine"],
     &["backend", "log"],
     &[
-        "alloc", "device", "stream", "event", "buffer", "kernel", "graph",
+        "alloc", "device", "stream", "event", "buffer", "kernel", "graph", "benchmark", "explicit",
     ],
     &["pipeline"],
 ];

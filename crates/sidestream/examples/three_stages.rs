@@ -1,0 +1,53 @@
+//! Three stages, each on a stream of its own: a batch is copied in while the one before it is
+//! computed and the one before that is copied out. Each buffer has two halves, so that a stage can
+//! fill one while the next reads the other. The streams wait for each other by themselves.
+//!
+//!     cargo run --release -p sidestream --example three_stages [DEVICE]
+
+use sidestream::device::Device;
+use sidestream::error::Result;
+use sidestream::kernel::{Grid, Kernel, Read, Write};
+
+const BATCHES: usize = 12;
+const LEN: usize = 1 << 20;
+
+fn main() -> Result<()> {
+    let device = Device::open(&std::env::args().nth(1).unwrap_or("auto".into()))?;
+    let [load, compute, store] = [
+        device.stream("load")?,
+        device.stream("compute")?,
+        device.stream("store")?,
+    ];
+    let square = Kernel::<(Read<u32>, Write<u32>)>::on_host("square", |_, (x, y)| {
+        for (y, x) in y.iter_mut().zip(x) {
+            *y = x.wrapping_mul(*x);
+        }
+    });
+
+    let mut inputs = load.alloc::<u32>(2 * LEN)?;
+    let mut outputs = compute.alloc::<u32>(2 * LEN)?;
+    let start = load.record_timed()?;
+    let mut results = Vec::new();
+    for batch in 0..BATCHES {
+        let half = (batch % 2) * LEN..(batch % 2 + 1) * LEN;
+        let mut host = device.pinned::<u32>(LEN)?;
+        host.fill(batch as u32);
+        drop(load.upload(host, inputs.slice_mut(half.clone()))?);
+        let args = (inputs.slice(half.clone()), outputs.slice_mut(half.clone()));
+        compute.launch(&square, Grid::cover(LEN, 256), args)?;
+        results.push(store.download(outputs.slice(half), device.pinned(LEN)?)?);
+    }
+    let took = store.record_timed()?.elapsed_since(&start)?;
+    for (batch, result) in results.into_iter().enumerate() {
+        let result = result.synchronize()?;
+        assert!(result.iter().all(|&value| value == (batch * batch) as u32));
+    }
+    println!(
+        "{}: {BATCHES} batches of {} MiB in {:.3} ms, {} waits inserted",
+        device.name(),
+        (LEN * 4) >> 20,
+        took.as_secs_f64() * 1e3,
+        device.statistics().waits_inserted,
+    );
+    Ok(())
+}

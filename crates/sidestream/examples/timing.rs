@@ -1,0 +1,49 @@
+//! Times work on the device with events, and holds it against the roofline: what the device could
+//! do at best with the same arithmetic and the same bytes.
+//!
+//!     cargo run --release -p sidestream --example timing [DEVICE]
+
+use sidestream::benchmark::{Options, benchmark};
+use sidestream::device::Device;
+use sidestream::error::Result;
+use sidestream::kernel::{Grid, Kernel, Read, Value, Write};
+
+const LEN: usize = 1 << 24;
+
+fn main() -> Result<()> {
+    let device = Device::open(&std::env::args().nth(1).unwrap_or("auto".into()))?;
+    let stream = device.stream("timing")?;
+    let scale = Kernel::<(Read<f32>, Write<f32>, Value<f32>)>::on_host("scale", |_, (x, y, by)| {
+        for (y, x) in y.iter_mut().zip(x) {
+            *y = x * by;
+        }
+    });
+    let x = stream.alloc_zeroed(LEN)?;
+    let mut y = stream.alloc(LEN)?;
+    println!("{}: {} MiB in, as much out", device.name(), (LEN * 4) >> 20);
+
+    let options = Options {
+        runs: 5,
+        calls: 2,
+        warm_up: 1,
+        flops: LEN as f64,
+        bytes: 2.0 * (LEN * 4) as f64,
+    };
+    let kernel = benchmark(&stream, &options, |stream| {
+        let args = (x.view(), y.view_mut(), 2.0);
+        stream.launch(&scale, Grid::cover(LEN, 256), args)
+    })?;
+    println!("kernel  {kernel}");
+    let copy = benchmark(&stream, &options, |stream| {
+        stream.memcpy_d2d(x.view(), y.view_mut())
+    })?;
+    println!("copy    {copy}");
+    let fill = Options {
+        bytes: (LEN * 4) as f64,
+        flops: 0.0,
+        ..options
+    };
+    let fill = benchmark(&stream, &fill, |stream| stream.memset(y.view_mut(), 0))?;
+    println!("memset  {fill}");
+    Ok(())
+}

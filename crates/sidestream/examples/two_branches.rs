@@ -1,0 +1,55 @@
+//! Two branches read the same input at the same time, and a third kernel joins their results. The
+//! branches do not wait for each other: two readers are no conflict. The join waits for both.
+//!
+//!     cargo run --release -p sidestream --example two_branches [DEVICE]
+
+use sidestream::device::Device;
+use sidestream::error::Result;
+use sidestream::kernel::{Grid, Kernel, KernelCost, Read, Write};
+
+const LEN: usize = 1 << 16;
+
+fn main() -> Result<()> {
+    let device = Device::open(&std::env::args().nth(1).unwrap_or("auto".into()))?;
+    let (left, right) = (device.stream("left")?, device.stream("right")?);
+    // On the simulated GPU each branch takes 200 us and a third of the multiprocessors.
+    let takes = |_| KernelCost::Duration {
+        ns: 200_000,
+        share: 0.33,
+    };
+    let sum = Kernel::<(Read<i64>, Write<i64>)>::on_host("sum", |_, (x, out)| {
+        out[0] = x.iter().sum();
+    })
+    .with_cost(takes);
+    let max = Kernel::<(Read<i64>, Write<i64>)>::on_host("max", |_, (x, out)| {
+        out[0] = x.iter().copied().max().unwrap_or(0);
+    })
+    .with_cost(takes);
+    let join = Kernel::<(Read<i64>, Read<i64>, Write<i64>)>::on_host("join", |_, (a, b, out)| {
+        out[0] = a[0] + b[0];
+    });
+
+    let numbers: Vec<i64> = (0..LEN as i64).collect();
+    let mut input = left.alloc(LEN)?;
+    left.memcpy_h2d(&numbers, input.view_mut())?;
+    let (mut a, mut b) = (left.alloc(1)?, right.alloc(1)?);
+    let mut joined = left.alloc(1)?;
+
+    let start = left.record_timed()?;
+    let grid = Grid::cover(LEN, 256);
+    left.launch(&sum, grid, (input.view(), a.view_mut()))?;
+    right.launch(&max, grid, (input.view(), b.view_mut()))?;
+    left.launch(&join, Grid::new(1, 1), (a.view(), b.view(), joined.view_mut()))?;
+    let took = left.record_timed()?.elapsed_since(&start)?;
+
+    let mut result = [0];
+    left.memcpy_d2h(joined.view(), &mut result)?;
+    let expected = numbers.iter().sum::<i64>() + (LEN as i64 - 1);
+    assert_eq!(result[0], expected);
+    println!(
+        "{}: both branches and the join took {:.0} us; one after the other the branches alone take 400",
+        device.name(),
+        took.as_secs_f64() * 1e6
+    );
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! Values that the device, or a function on the host, may still be using.
+
+use std::any::Any;
+use std::fmt;
+use std::future::Future;
+use std::panic::Location;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::device::{Runtime, as_host_func, drop_elsewhere, wake_when_over};
+use crate::error::{Error, Result};
+use crate::event::{Event, Mark};
+
+/// A value that comes back when the work that uses it is over.
+///
+/// [`Pending::synchronize`] waits for it, `.await` waits for it without holding up a thread. To drop
+/// it is sound and does not wait: the memory goes to the allocator with its pending use; what a
+/// function on the host owns is dropped on a thread of its own when the function has run. To forget
+/// it leaks the value and nothing else.
+#[must_use = "the value comes back from here; drop it only if it is not needed"]
+pub struct Pending<T> {
+    event: Event,
+    held: Option<Held<T>>,
+}
+
+/// Where the value is.
+pub(crate) enum Held<T> {
+    /// Here. Only the device uses it.
+    Here(T),
+    /// With a function on the host, which puts it here when it has run.
+    Away(Arc<Mutex<Away<T>>>),
+}
+
+/// What a function on the host left.
+pub(crate) enum Away<T> {
+    /// It has not run.
+    NotYet,
+    /// It ran, and panicked if there is a message.
+    Back(T, Option<String>),
+    /// Nobody waits for it.
+    Unwanted,
+}
+
+/// A call that was refused, with the value that it would have taken.
+///
+/// The value is missing if the device was lost: then nobody can tell whether it still uses it.
+pub struct Refused<T> {
+    /// Why.
+    pub error: Error,
+    /// The value, idle again.
+    pub value: Option<T>,
+}
+
+impl<T> Pending<T> {
+    pub(crate) fn new(runtime: Arc<Runtime>, mark: Mark, held: Held<T>) -> Pending<T> {
+        Pending {
+            event: Event { runtime, mark },
+            held: Some(held),
+        }
+    }
+
+    /// When the value comes back, as an event.
+    pub fn event(&self) -> &Event {
+        &self.event
+    }
+
+    /// Whether it is there.
+    ///
+    /// # Ordering
+    /// Does not hold up the host.
+    ///
+    /// # Errors
+    /// What failed on the device.
+    #[track_caller]
+    pub fn query(&self) -> Result<bool> {
+        self.event.query()
+    }
+
+    /// Waits for it.
+    ///
+    /// # Ordering
+    /// Holds up the host until the work that uses it is over.
+    ///
+    /// # Errors
+    /// What failed on the device; the value is then lost with it. [`Error::Panicked`] if it belonged
+    /// to a function on the host that panicked.
+    #[track_caller]
+    pub fn synchronize(mut self) -> Result<T> {
+        let at = Location::caller();
+        let waited = self.event.runtime.synchronize(&self.event.mark, at);
+        if let Err(error) = waited {
+            self.quarantine();
+            return Err(error);
+        }
+        self.take()
+    }
+
+    /// The same for so long at most. `None` if the time has passed first; the value stays here.
+    ///
+    /// # Errors
+    /// As [`Pending::synchronize`]; and [`Error::Invalid`] if it was taken before.
+    #[track_caller]
+    pub fn synchronize_for(&mut self, at_most: Duration) -> Result<Option<T>> {
+        match self.event.synchronize_for(at_most)? {
+            true => self.take().map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// The value, once the event is known to be over.
+    fn take(&mut self) -> Result<T> {
+        let held = self.held.take().ok_or_else(|| Error::Invalid {
+            call: "synchronize",
+            why: "the value was taken before".into(),
+        })?;
+        let away = match held {
+            Held::Here(value) => return Ok(value),
+            Held::Away(away) => std::mem::replace(&mut *away.lock(), Away::Unwanted),
+        };
+        match away {
+            Away::Back(value, None) => Ok(value),
+            Away::Back(_, Some(message)) => Err(Error::Panicked { message }),
+            Away::NotYet | Away::Unwanted => Err(Error::Invalid {
+                call: "host_func",
+                why: "the back end said that the function has run, and it has not".into(),
+            }),
+        }
+    }
+
+    /// Nobody can tell whether the device still uses it: it is never used again.
+    fn quarantine(&mut self) {
+        if self.event.runtime.check().is_err() {
+            std::mem::forget(self.held.take());
+        }
+    }
+}
+
+impl<T> Drop for Pending<T> {
+    fn drop(&mut self) {
+        self.quarantine();
+        if let Some(Held::Away(away)) = &self.held {
+            // If it has run already the value is dropped here, else by who brings it back.
+            let left = std::mem::replace(&mut *away.lock(), Away::Unwanted);
+            drop(left);
+        }
+    }
+}
+
+impl<T: Send + 'static> Held<T> {
+    /// Lends a value to a function that will run on the host: the function, wrapped so that it
+    /// leaves the value behind and no panic, and where the value will be.
+    pub fn lend(
+        mut value: T,
+        act: impl FnOnce(&mut T) + Send + 'static,
+    ) -> (Held<T>, Box<dyn FnOnce() + Send>) {
+        let away = Arc::new(Mutex::new(Away::NotYet));
+        let back = Arc::clone(&away);
+        let run = move || {
+            let act = std::panic::AssertUnwindSafe(|| act(&mut value));
+            let ran = as_host_func(|| std::panic::catch_unwind(act));
+            let message = ran.err().map(message_of);
+            let mut left = back.lock();
+            match *left {
+                Away::NotYet => *left = Away::Back(value, message),
+                Away::Back(..) | Away::Unwanted => {
+                    drop(left);
+                    drop_elsewhere(Box::new(value));
+                }
+            }
+        };
+        (Held::Away(away), Box::new(run))
+    }
+}
+
+fn message_of(panic: Box<dyn Any + Send>) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    drop_elsewhere(panic);
+    text.unwrap_or_else(|| "a value that is no text".to_owned())
+}
+
+impl<T: Unpin> Future for Pending<T> {
+    type Output = Result<T>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<T>> {
+        let this = self.get_mut();
+        match this.query() {
+            Ok(true) => Poll::Ready(this.take()),
+            Ok(false) => {
+                wake_when_over(&this.event, context.waker());
+                Poll::Pending
+            }
+            Err(error) => {
+                this.quarantine();
+                Poll::Ready(Err(error))
+            }
+        }
+    }
+}
+
+impl<T> Refused<T> {
+    pub(crate) fn new(error: Error, value: T) -> Refused<T> {
+        let is_lost = matches!(error, Error::DeviceLost(_));
+        let value = match is_lost {
+            true => {
+                std::mem::forget(value);
+                None
+            }
+            false => Some(value),
+        };
+        Refused { error, value }
+    }
+}
+
+impl<T> From<Refused<T>> for Error {
+    fn from(refused: Refused<T>) -> Error {
+        refused.error
+    }
+}
+
+impl<T> fmt::Display for Refused<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<T> fmt::Debug for Refused<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<T> std::error::Error for Refused<T> {}
+
+impl<T> fmt::Debug for Pending<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pending({:?})", self.event)
+    }
+}

@@ -1,0 +1,71 @@
+//! Page-locked host memory, which devices reach without the host's help.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use super::Pod;
+use super::block::Block;
+
+/// `len` values in page-locked host memory, which no device touches.
+///
+/// Whoever holds it may read and write it like a slice. To be copied it is given away
+/// ([`Stream::upload`](crate::stream::Stream::upload),
+/// [`Stream::download`](crate::stream::Stream::download)) and comes back from the
+/// [`Pending`](super::Pending) when the copy is over.
+///
+/// Its content is unspecified at first: it may be what an earlier owner left.
+pub struct Pinned<T> {
+    block: Block,
+    len: usize,
+    holds: PhantomData<T>,
+}
+
+impl<T: Pod> Pinned<T> {
+    /// `block` is host memory for at least `len` values, aligned for them.
+    pub(crate) fn new(block: Block, len: usize) -> Pinned<T> {
+        debug_assert!(block.memory.is_host());
+        debug_assert!(block.size_bytes >= (len * size_of::<T>()) as u64);
+        debug_assert!(block.address.0.is_multiple_of(align_of::<T>() as u64));
+        Pinned {
+            block,
+            len,
+            holds: PhantomData,
+        }
+    }
+
+    pub(crate) fn block(&self) -> &Block {
+        &self.block
+    }
+
+    fn start(&self) -> NonNull<T> {
+        let address = std::ptr::with_exposed_provenance_mut(self.block.address.0 as usize);
+        NonNull::new(address).unwrap_or(NonNull::dangling())
+    }
+}
+
+impl<T: Pod> Deref for Pinned<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        // SAFETY: the back end promises that the address is host memory of the block's size, always
+        // initialised and exposed; the allocator aligns pieces to 64 bytes and gives each to one
+        // owner; `T` is `Pod`, so all bits are values. No device writes it: whoever submits a copy
+        // owns the `Pinned`, and gives it back only when the copy is over.
+        unsafe { std::slice::from_raw_parts(self.start().as_ptr(), self.len) }
+    }
+}
+
+impl<T: Pod> DerefMut for Pinned<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in `deref`, and `&mut self` is the only way to it.
+        unsafe { std::slice::from_raw_parts_mut(self.start().as_ptr(), self.len) }
+    }
+}
+
+impl<T: Pod + fmt::Debug> fmt::Debug for Pinned<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Pinned").field(&&**self).finish()
+    }
+}

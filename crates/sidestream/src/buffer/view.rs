@@ -1,0 +1,210 @@
+//! Ranges of a buffer, borrowed for one call.
+
+use std::marker::PhantomData;
+use std::ops::{Bound, Range, RangeBounds};
+
+use super::Pod;
+use super::block::Block;
+use crate::backend::{Address, Arg};
+use crate::op::Mode;
+use crate::stream::Touch;
+
+/// Values of a device buffer, to be read.
+pub struct View<'a, T> {
+    block: &'a Block,
+    first: usize,
+    len: usize,
+    holds: PhantomData<&'a T>,
+}
+
+/// Values of a device buffer, to be written (and read).
+///
+/// No two of them share a value: that is Rust's rule for `&mut`, and [`ViewMut::split_at`] gives
+/// parts that may be used on different streams and threads.
+pub struct ViewMut<'a, T> {
+    block: &'a Block,
+    first: usize,
+    len: usize,
+    holds: PhantomData<&'a mut T>,
+}
+
+impl<T> Clone for View<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for View<'_, T> {}
+
+impl<'a, T: Pod> View<'a, T> {
+    pub(crate) fn new(block: &'a Block, first: usize, len: usize) -> View<'a, T> {
+        View {
+            block,
+            first,
+            len,
+            holds: PhantomData,
+        }
+    }
+
+    /// How many values.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A range of it.
+    ///
+    /// # Panics
+    /// If the range is not within the view.
+    #[track_caller]
+    pub fn slice(self, range: impl RangeBounds<usize>) -> View<'a, T> {
+        let range = within(range, self.len);
+        View::new(self.block, self.first + range.start, range.len())
+    }
+
+    /// The values before `mid`, and those from it on.
+    ///
+    /// # Panics
+    /// If `mid` is not within the view.
+    #[track_caller]
+    pub fn split_at(self, mid: usize) -> (View<'a, T>, View<'a, T>) {
+        (self.slice(..mid), self.slice(mid..))
+    }
+
+    pub(crate) fn block(&self) -> &'a Block {
+        self.block
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        self.block.address.offset(self.bytes().start)
+    }
+
+    pub(crate) fn touch(&self) -> Touch<'a> {
+        touch(self.block, self.bytes(), Mode::Read)
+    }
+
+    pub(crate) fn arg(&self) -> Arg {
+        arg(self.address(), self.bytes(), Mode::Read)
+    }
+
+    fn bytes(&self) -> Range<u64> {
+        bytes_of::<T>(self.first, self.len)
+    }
+}
+
+impl<'a, T: Pod> ViewMut<'a, T> {
+    pub(crate) fn new(block: &'a Block, first: usize, len: usize) -> ViewMut<'a, T> {
+        ViewMut {
+            block,
+            first,
+            len,
+            holds: PhantomData,
+        }
+    }
+
+    /// How many values.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A range of it.
+    ///
+    /// # Panics
+    /// If the range is not within the view.
+    #[track_caller]
+    pub fn slice(self, range: impl RangeBounds<usize>) -> ViewMut<'a, T> {
+        let range = within(range, self.len);
+        ViewMut::new(self.block, self.first + range.start, range.len())
+    }
+
+    /// The values before `mid`, and those from it on.
+    ///
+    /// # Panics
+    /// If `mid` is not within the view.
+    #[track_caller]
+    pub fn split_at(self, mid: usize) -> (ViewMut<'a, T>, ViewMut<'a, T>) {
+        let (first, len) = (self.first, self.len);
+        assert!(mid <= len, "the view has {len} values and cannot be split at {mid}");
+        (
+            ViewMut::new(self.block, first, mid),
+            ViewMut::new(self.block, first + mid, len - mid),
+        )
+    }
+
+    /// The same values, for a shorter time.
+    pub fn reborrow(&mut self) -> ViewMut<'_, T> {
+        ViewMut::new(self.block, self.first, self.len)
+    }
+
+    /// The same values, to be read.
+    pub fn as_view(&self) -> View<'_, T> {
+        View::new(self.block, self.first, self.len)
+    }
+
+    pub(crate) fn block(&self) -> &'a Block {
+        self.block
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        self.block.address.offset(self.bytes().start)
+    }
+
+    pub(crate) fn touch(&self) -> Touch<'a> {
+        touch(self.block, self.bytes(), Mode::Write)
+    }
+
+    pub(crate) fn arg(&self) -> Arg {
+        arg(self.address(), self.bytes(), Mode::Write)
+    }
+
+    fn bytes(&self) -> Range<u64> {
+        bytes_of::<T>(self.first, self.len)
+    }
+}
+
+fn bytes_of<T>(first: usize, len: usize) -> Range<u64> {
+    let start = (first * size_of::<T>()) as u64;
+    start..start + (len * size_of::<T>()) as u64
+}
+
+fn touch(block: &Block, bytes: Range<u64>, mode: Mode) -> Touch<'_> {
+    Touch {
+        block,
+        start: bytes.start,
+        end: bytes.end,
+        mode,
+    }
+}
+
+fn arg(at: Address, bytes: Range<u64>, mode: Mode) -> Arg {
+    let bytes = bytes.end - bytes.start;
+    Arg::Memory { at, bytes, mode }
+}
+
+#[track_caller]
+fn within(range: impl RangeBounds<usize>, len: usize) -> Range<usize> {
+    let start = match range.start_bound() {
+        Bound::Included(&at) => at,
+        Bound::Excluded(&at) => at + 1,
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&at) => at + 1,
+        Bound::Excluded(&at) => at,
+        Bound::Unbounded => len,
+    };
+    assert!(
+        start <= end && end <= len,
+        "the range {start}..{end} is not within the {len} values there are"
+    );
+    start..end
+}

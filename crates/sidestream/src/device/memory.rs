@@ -1,0 +1,289 @@
+//! Memory for buffers: the cache, what it asks of the back end, and what the log is told.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::runtime::{Place, Runtime, plain, write};
+use super::threads::{Thread, as_thread};
+use crate::alloc::{Cache, Granted, Growth, Need, On, Piece, Rules, Segment, State};
+use crate::backend::Backend;
+use crate::buffer::block::{Block, BlockState};
+use crate::buffer::uses::{Conflicts, Uses, keep_last};
+use crate::error::{Error, Result};
+use crate::log::{Pen, Within};
+use crate::op::{BufferId, DeviceId, Kind, Memory, StreamId};
+
+pub use crate::alloc::Statistics;
+
+/// The memory of one device, or the pinned memory of the machine.
+pub(crate) struct Memories {
+    memory: Memory,
+    device: DeviceId,
+    cache: Mutex<Cache<Carried>>,
+    /// What the log calls all of this memory: buffers lie within it, at their addresses.
+    root: Mutex<Option<BufferId>>,
+}
+
+/// A piece of the cache, held by a block.
+pub(crate) type Grant = Option<Piece>;
+
+/// The last uses of a piece that nobody holds.
+#[derive(Clone, Default)]
+pub(crate) struct Carried(Conflicts);
+
+impl crate::alloc::Uses for Carried {
+    fn merge(&mut self, other: Carried) {
+        self.0.extend(other.0);
+        keep_last(&mut self.0);
+    }
+
+    #[inline]
+    fn on(&self) -> On {
+        let mut streams = self.0.iter().map(|mark| mark.stream());
+        match streams.next() {
+            None => On::Nobody,
+            Some(first) if streams.all(|other| other == first) => On::Only(first),
+            Some(_) => On::Several,
+        }
+    }
+}
+
+impl Memories {
+    pub fn of_device(device: DeviceId, limit_bytes: u64) -> Memories {
+        Memories {
+            memory: Memory::Device,
+            device,
+            cache: Mutex::new(Cache::new(Rules::device(device, limit_bytes))),
+            root: Mutex::new(None),
+        }
+    }
+
+    pub fn pinned(limit_bytes: u64) -> Memories {
+        Memories {
+            memory: Memory::Pinned,
+            device: DeviceId(0),
+            cache: Mutex::new(Cache::new(Rules::pinned(limit_bytes))),
+            root: Mutex::new(None),
+        }
+    }
+
+    /// Memory for somebody who uses it on `home` first; none is the host.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] with the sizes, or what failed while waiting for what was freed.
+    pub fn take(
+        &self,
+        runtime: &Arc<Runtime>,
+        size_bytes: u64,
+        home: Option<StreamId>,
+        at: Place,
+    ) -> Result<Block> {
+        runtime.check()?;
+        let granted = loop {
+            match self.ask(runtime, size_bytes, home, at) {
+                Ok(granted) => break granted,
+                Err(Need::Segment(growth)) => self.reserve(runtime, growth)?,
+                Err(Need::Wait(uses)) => self.wait_for(runtime, &uses, at)?,
+                Err(Need::Release(segments)) => self.release(runtime, segments, at)?,
+                Err(Need::OutOfMemory(memory)) => return Err(memory.into()),
+            }
+        };
+        let Granted { piece, carried, .. } = granted;
+        let uses = match runtime.is_tracking {
+            true => Uses::carried(piece.bytes, carried.0),
+            false => Uses::default(),
+        };
+        let block = Block {
+            runtime: Arc::clone(runtime),
+            memory: self.memory,
+            device: self.device,
+            address: piece.address,
+            size_bytes: piece.bytes,
+            home,
+            at,
+            state: Mutex::new(BlockState::new(uses)),
+            grant: Some(piece),
+        };
+        if runtime.live.is_on() {
+            tell_alloc(&block);
+        }
+        Ok(block)
+    }
+
+    /// Takes memory back from a block that goes. Neither waits nor calls the driver.
+    #[inline]
+    pub fn give(&self, block: &mut Block) {
+        let Some(mut piece) = block.grant.take() else {
+            return;
+        };
+        if block.runtime.live.is_on() {
+            tell_free(block, &mut piece);
+        }
+        let uses = std::mem::take(&mut block.state.get_mut().uses);
+        self.cache.lock().free(piece, Carried(uses.all()));
+    }
+
+    /// What the log calls a block, from here on.
+    pub fn name(&self, block: &Block, pen: &mut Pen<'_>) -> BufferId {
+        let root = *self.root.lock().get_or_insert_with(|| {
+            let name = match self.memory {
+                Memory::Device => format!("memory of device {}", self.device.0),
+                _ => "pinned memory".to_owned(),
+            };
+            pen.new_buffer(self.memory, ALL_ADDRESSES, None, &name)
+        });
+        let within = Within {
+            buffer: root,
+            start: block.address.0,
+        };
+        // Two names take turns, so that a use that outlives its owner is told from the next one's.
+        let earlier = block.grant.as_ref().and_then(|piece| piece.names[0]);
+        earlier.unwrap_or_else(|| {
+            let name = format!("{}:{}", block.at.file(), block.at.line());
+            pen.new_buffer(self.memory, block.size_bytes, Some(within), &name)
+        })
+    }
+
+    pub fn statistics(&self) -> Statistics {
+        self.cache.lock().statistics()
+    }
+
+    /// Gives all memory that nobody holds back to the machine, once its uses are over.
+    pub fn empty(&self, runtime: &Arc<Runtime>, at: Place) -> Result<()> {
+        let segments = self.cache.lock().empty_cache();
+        self.release(runtime, segments, at)
+    }
+
+    /// Gives everything back: nobody holds any of it, and all work is over.
+    pub fn close(&mut self, backend: &dyn Backend) {
+        for segment in self.cache.get_mut().empty_cache() {
+            backend.unreserve(self.memory, self.device, segment.address);
+        }
+    }
+
+    fn ask(
+        &self,
+        runtime: &Arc<Runtime>,
+        size_bytes: u64,
+        home: Option<StreamId>,
+        at: Place,
+    ) -> Result<Granted<Carried>, Need<Carried>> {
+        // The usual way asks nobody, and needs neither thread nor pen.
+        let mut failed = None;
+        let granted = {
+            let mut pen = runtime.live.write();
+            let mut cache = self.cache.lock();
+            cache.alloc(size_bytes, home, |uses| {
+                let state = as_thread(runtime, |thread| {
+                    look(runtime, thread, uses, home, &mut pen, at)
+                });
+                state.unwrap_or_else(|error| {
+                    failed = Some(error);
+                    State::Pending
+                })
+            })
+        };
+        if let Some(error) = failed {
+            // To be pending is always safe; what is wrong with the device shows at its next use.
+            let _ = runtime.seen::<()>(Err(error));
+        }
+        granted
+    }
+
+    fn reserve(&self, runtime: &Runtime, growth: Growth) -> Result<()> {
+        let Growth { at, bytes } = growth;
+        let reserved = runtime
+            .backend
+            .reserve(self.memory, self.device, bytes, at);
+        match (runtime.seen(reserved), at) {
+            (Ok(address), _) => self.cache.lock().add_segment(address, bytes),
+            (Err(Error::OutOfMemory(_)), _) => self.cache.lock().segment_refused(bytes),
+            (Err(Error::Refused { .. }), Some(at)) => self.cache.lock().cannot_extend(at),
+            (Err(error), _) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn wait_for(&self, runtime: &Arc<Runtime>, uses: &Carried, at: Place) -> Result<()> {
+        let mut marks = uses.0.iter();
+        marks.try_for_each(|mark| runtime.synchronize(mark, at))
+    }
+
+    fn release(
+        &self,
+        runtime: &Arc<Runtime>,
+        segments: Vec<Segment<Carried>>,
+        at: Place,
+    ) -> Result<()> {
+        let mut failed = Ok(());
+        for segment in segments {
+            // If nobody can tell whether it is still used it is never given back.
+            match self.wait_for(runtime, &segment.uses, at) {
+                Ok(()) => {
+                    let Segment { address, .. } = segment;
+                    runtime.backend.unreserve(self.memory, self.device, address);
+                }
+                Err(error) => failed = Err(error),
+            }
+        }
+        failed
+    }
+}
+
+/// How the uses of a piece look to a taker.
+fn look(
+    runtime: &Arc<Runtime>,
+    thread: &mut Thread,
+    uses: &Carried,
+    home: Option<StreamId>,
+    pen: &mut Option<Pen<'_>>,
+    at: Place,
+) -> Result<State> {
+    let mut state = State::Over;
+    for mark in &uses.0 {
+        if runtime.peek(thread, mark, pen, at)? {
+            continue;
+        }
+        if home != Some(mark.stream()) {
+            return Ok(State::Pending);
+        }
+        state = State::Ordered;
+    }
+    Ok(state)
+}
+
+#[cold]
+fn tell_alloc(block: &Block) {
+    as_thread(&block.runtime, |thread| {
+        let mut pen = block.runtime.live.write();
+        let Some(open) = &mut pen else { return };
+        let buffer = block.state.lock().name(block, open);
+        let kind = Kind::Alloc {
+            buffer,
+            stream: block.home,
+            saw_events_of: None,
+        };
+        let op = plain(thread.id, kind, &mut pen, block.at);
+        write(&mut pen, op);
+    });
+}
+
+#[cold]
+fn tell_free(block: &mut Block, piece: &mut Piece) {
+    let Some(buffer) = block.state.get_mut().known_name() else {
+        return;
+    };
+    let [earlier, last] = piece.names;
+    if earlier.is_none() || earlier == Some(buffer) {
+        piece.names = [last, Some(buffer)];
+    }
+    as_thread(&block.runtime, |thread| {
+        let mut pen = block.runtime.live.write();
+        let op = plain(thread.id, Kind::Free { buffer }, &mut pen, block.at);
+        write(&mut pen, op);
+    });
+}
+
+/// Every address there is: the largest buffer that a log takes.
+const ALL_ADDRESSES: u64 = crate::log::limits::BUFFER_BYTES;

@@ -1,0 +1,296 @@
+//! Devices: where streams and memory come from.
+
+mod elsewhere;
+mod memory;
+mod runtime;
+mod threads;
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::backend::{Backend, Caps};
+use crate::buffer::{Pinned, Pod};
+use crate::engine::Profile;
+use crate::error::{Error, Result};
+use crate::op::DeviceId;
+use crate::sim::{Machine, Schedule};
+use crate::stream::{Stream, size_of_all};
+
+pub(crate) use elsewhere::{as_host_func, drop_elsewhere, wake_when_over};
+pub(crate) use memory::Grant;
+pub use memory::Statistics;
+pub(crate) use runtime::{Place, Runtime, plain, write};
+pub(crate) use threads::{Thread, as_thread};
+
+/// A device. Clones are the same device.
+///
+/// ```
+/// use sidestream::device::Device;
+///
+/// let device = Device::open("sim:h200")?;
+/// let stream = device.stream("work")?;
+/// let zeros = stream.alloc_zeroed::<u32>(1024)?;
+/// let mut host = vec![1; 1024];
+/// stream.memcpy_d2h(zeros.view(), &mut host)?;
+/// assert!(host.iter().all(|&value| value == 0));
+/// # Ok::<(), sidestream::error::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Device {
+    pub(crate) runtime: Arc<Runtime>,
+    id: DeviceId,
+}
+
+/// How a device is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(crate) schedule: Schedule,
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) pinned_bytes: u64,
+    pub(crate) is_tracking: bool,
+    pub(crate) is_synchronous: bool,
+    pub(crate) notice: fn(&str),
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            schedule: Schedule::InOrder,
+            memory_bytes: None,
+            pinned_bytes: 64 << 30,
+            is_tracking: true,
+            is_synchronous: false,
+            notice: |text| eprintln!("{text}"),
+        }
+    }
+}
+
+impl Options {
+    /// What [`Device::open`] takes.
+    pub fn new() -> Options {
+        Options::default()
+    }
+
+    /// In which of the allowed orders a simulated GPU runs the work.
+    pub fn schedule(self, schedule: Schedule) -> Options {
+        Options { schedule, ..self }
+    }
+
+    /// The most device memory that is taken, on each device.
+    pub fn memory_bytes(self, bytes: u64) -> Options {
+        let memory_bytes = Some(bytes);
+        Options { memory_bytes, ..self }
+    }
+
+    /// The most pinned host memory that is taken; 64 GiB if not set.
+    pub fn pinned_bytes(self, pinned_bytes: u64) -> Options {
+        Options { pinned_bytes, ..self }
+    }
+
+    /// Every call waits for its work, so that an error is the error of the call that gives it. For
+    /// debugging: nothing overlaps. Says so when the device is opened.
+    pub fn synchronous(self) -> Options {
+        Options {
+            is_synchronous: true,
+            ..self
+        }
+    }
+
+    /// Who is told what a person should know: that a wait takes long, that calls are synchronous.
+    /// The standard error stream if not set.
+    pub fn notice(self, notice: fn(&str)) -> Options {
+        Options { notice, ..self }
+    }
+
+    /// Nothing is tracked: no call waits for another stream by itself.
+    ///
+    /// # Safety
+    /// Every wait is the caller's, as in CUDA: work on two streams that touches the same memory
+    /// races unless an event orders it, and memory that is dropped while it is in use is given to
+    /// the next owner at once.
+    pub unsafe fn untracked(self) -> Options {
+        Options {
+            is_tracking: false,
+            ..self
+        }
+    }
+}
+
+impl Device {
+    /// Opens a device by its name: `sim:h200`, `sim:a100`, `sim:a10g` or `sim:rtx4090` for a
+    /// simulated one. `auto` takes the best there is and says which ([`Device::name`]).
+    ///
+    /// Every call opens a machine of its own; [`Device::open_all`] opens several devices of one.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchDevice`] with the names that there are.
+    pub fn open(name: &str) -> Result<Device> {
+        Device::open_with(name, &Options::new())
+    }
+
+    /// The same with options.
+    ///
+    /// # Errors
+    /// As [`Device::open`].
+    pub fn open_with(name: &str, options: &Options) -> Result<Device> {
+        let mut devices = Device::open_all(&[name], options)?;
+        Ok(devices.remove(0))
+    }
+
+    /// Opens several devices of one machine, whose streams can wait for each other.
+    ///
+    /// # Errors
+    /// As [`Device::open`]; also if no name is given.
+    pub fn open_all(names: &[&str], options: &Options) -> Result<Vec<Device>> {
+        let profiles = names.iter().map(|name| profile(name, options));
+        let profiles: Vec<(String, Profile)> = profiles.collect::<Result<_>>()?;
+        if profiles.is_empty() {
+            return Err(Error::NoSuchDevice {
+                asked: String::new(),
+                why: "no name was given".into(),
+            });
+        }
+        let machine = Machine::new(profiles, options.schedule, options.memory_bytes);
+        Ok(Device::on(Arc::new(machine), options))
+    }
+
+    /// The devices of a back end.
+    pub fn on(backend: Arc<dyn Backend>, options: &Options) -> Vec<Device> {
+        let runtime = Runtime::new(backend, options);
+        if options.is_synchronous {
+            (options.notice)(
+                "sidestream: every call waits for its work (synchronous mode); nothing overlaps",
+            );
+        }
+        let ids = 0..runtime.devices.len() as u32;
+        ids.map(|id| Device::of(&runtime, DeviceId(id))).collect()
+    }
+
+    /// Its name, such as `sim:h200`.
+    pub fn name(&self) -> &str {
+        &self.caps().name
+    }
+
+    /// What it can do.
+    pub fn caps(&self) -> &Caps {
+        &self.runtime.backend.devices()[self.id.0 as usize]
+    }
+
+    /// Its number among the devices of its machine.
+    pub fn id(&self) -> DeviceId {
+        self.id
+    }
+
+    /// A stream of ordinary priority. The name is for people: it appears in traces and reports.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    #[track_caller]
+    pub fn stream(&self, name: &str) -> Result<Stream> {
+        self.stream_with_priority(name, 0)
+    }
+
+    /// A stream of this priority: lower is more urgent, within [`Caps::priorities`]. It decides whose
+    /// kernels start first when several could; it orders nothing.
+    ///
+    /// # Errors
+    /// If there is no such priority, or what the driver answers.
+    #[track_caller]
+    pub fn stream_with_priority(&self, name: &str, priority: i32) -> Result<Stream> {
+        let streams = &self.runtime.device(self.id).streams;
+        streams.get(&self.runtime, self.id, name, priority, Location::caller())
+    }
+
+    /// Pinned host memory for `len` values; their content is unspecified.
+    ///
+    /// # Ordering
+    /// Waits for nothing, unless the pinned memory runs out: then for copies out of memory that was
+    /// dropped.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] with the sizes.
+    #[track_caller]
+    pub fn pinned<T: Pod>(&self, len: usize) -> Result<Pinned<T>> {
+        self.pinned_at(len, Location::caller())
+    }
+
+    pub(crate) fn pinned_at<T: Pod>(&self, len: usize, at: Place) -> Result<Pinned<T>> {
+        let bytes = size_of_all::<T>("pinned", len)?;
+        let block = self.runtime.pinned.take(&self.runtime, bytes, None, at)?;
+        Ok(Pinned::new(block, len))
+    }
+
+    /// Waits until all work of all its streams is over.
+    ///
+    /// # Ordering
+    /// Holds up the host.
+    ///
+    /// # Errors
+    /// What failed on the device.
+    #[track_caller]
+    pub fn synchronize(&self) -> Result<()> {
+        let at = Location::caller();
+        for stream in self.runtime.device(self.id).streams.all(&self.runtime) {
+            stream.finish_at(at)?;
+        }
+        Ok(())
+    }
+
+    /// What its memory and its streams were used for so far.
+    pub fn statistics(&self) -> Statistics {
+        let mut statistics = self.runtime.device(self.id).memories.statistics();
+        statistics.waits_inserted = self.runtime.waits_inserted.load(Ordering::Relaxed);
+        statistics
+    }
+
+    /// What the pinned memory of the machine was used for so far.
+    pub fn pinned_statistics(&self) -> Statistics {
+        self.runtime.pinned.statistics()
+    }
+
+    /// Gives memory that nobody holds back to the machine, device and pinned.
+    ///
+    /// # Ordering
+    /// Holds up the host until the work that uses it is over; the driver may wait for the whole
+    /// device.
+    ///
+    /// # Errors
+    /// What failed on the device.
+    #[track_caller]
+    pub fn empty_cache(&self) -> Result<()> {
+        let at = Location::caller();
+        self.runtime.device(self.id).memories.empty(&self.runtime, at)?;
+        self.runtime.pinned.empty(&self.runtime, at)
+    }
+
+    pub(crate) fn of(runtime: &Arc<Runtime>, id: DeviceId) -> Device {
+        let runtime = Arc::clone(runtime);
+        Device { runtime, id }
+    }
+}
+
+fn profile(name: &str, options: &Options) -> Result<(String, Profile)> {
+    let named = match name {
+        "auto" => {
+            (options.notice)("sidestream: no GPU driver is built in; `auto` is the simulated H200");
+            "sim:h200"
+        }
+        name => name,
+    };
+    let profile = named.strip_prefix("sim:").and_then(Profile::named);
+    match profile {
+        Some(profile) => Ok((named.to_owned(), profile)),
+        None => Err(Error::NoSuchDevice {
+            asked: name.to_owned(),
+            why: "there are sim:h200, sim:a100, sim:a10g and sim:rtx4090, and auto".into(),
+        }),
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Device({:?})", self.name())
+    }
+}

@@ -1,0 +1,312 @@
+//! What all handles of one machine share.
+
+use std::panic::Location;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::memory::Memories;
+use super::threads::{Thread, as_thread};
+use crate::backend::{Backend, Create};
+use crate::error::{Error, Lost, Result};
+use crate::event::{Mark, OwnEvent, SpareEvents};
+use crate::log::{Live, Pen};
+use crate::op::{
+    Accesses, DeviceId, EventId, Kind, Memory, Op, OpId, SiteId, ThreadId,
+};
+use crate::order::live::{Point, ThreadClock};
+use crate::stream::Streams;
+
+/// A machine with its devices: the back end, and all that the front end knows about it.
+pub(crate) struct Runtime {
+    pub backend: Arc<dyn Backend>,
+    pub live: Live,
+    pub devices: Vec<PerDevice>,
+    pub pinned: Memories,
+    /// Whether waits are inserted. Off only by an `unsafe` option.
+    pub is_tracking: bool,
+    /// Whether every call waits for its work.
+    pub is_synchronous: bool,
+    /// Told what a wait that takes long waits for.
+    pub notice: fn(&str),
+    pub waits_inserted: AtomicU64,
+    chains: AtomicU32,
+    pub graphs: AtomicU32,
+    lost: OnceLock<Lost>,
+    /// Threads that have ended: another may go on as one of them, since it comes after.
+    ended: Mutex<Vec<Thread>>,
+    threads: AtomicU32,
+}
+
+/// One device of the machine.
+pub(crate) struct PerDevice {
+    pub memories: Memories,
+    pub streams: Streams,
+    pub spare: Arc<SpareEvents>,
+    pub spare_timed: Arc<SpareEvents>,
+}
+
+/// After so long a wait says what it waits for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Runtime {
+    pub fn new(backend: Arc<dyn Backend>, options: &super::Options) -> Arc<Runtime> {
+        let devices = backend.devices().iter().enumerate();
+        let devices = devices.map(|(at, caps)| PerDevice {
+            memories: Memories::of_device(
+                DeviceId(at as u32),
+                options.memory_bytes.unwrap_or(caps.memory_bytes),
+            ),
+            streams: Streams::default(),
+            spare: Arc::default(),
+            spare_timed: Arc::default(),
+        });
+        Arc::new(Runtime {
+            devices: devices.collect(),
+            pinned: Memories::pinned(options.pinned_bytes),
+            backend,
+            live: Live::default(),
+            is_tracking: options.is_tracking,
+            is_synchronous: options.is_synchronous,
+            notice: options.notice,
+            waits_inserted: AtomicU64::new(0),
+            chains: AtomicU32::new(0),
+            graphs: AtomicU32::new(0),
+            lost: OnceLock::new(),
+            ended: Mutex::new(Vec::new()),
+            threads: AtomicU32::new(0),
+        })
+    }
+
+    pub fn memories(&self, memory: Memory, device: DeviceId) -> &Memories {
+        match memory {
+            Memory::Device | Memory::Managed => &self.device(device).memories,
+            Memory::Pinned | Memory::Pageable => &self.pinned,
+        }
+    }
+
+    pub fn device(&self, device: DeviceId) -> &PerDevice {
+        &self.devices[device.0 as usize]
+    }
+
+    /// A number for the clock of another stream.
+    pub fn new_chain(&self) -> u32 {
+        self.chains.fetch_add(1, Ordering::Relaxed)
+    }
+
+    // -------------------------------------------------------------- errors
+
+    /// A lost device is a state: every call gives the same error.
+    #[inline]
+    pub fn check(&self) -> Result<()> {
+        match self.lost.get() {
+            None => Ok(()),
+            Some(lost) => Err(Error::DeviceLost(lost.clone())),
+        }
+    }
+
+    /// Notes it if the back end says that a device is lost.
+    pub fn seen<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(Error::DeviceLost(lost)) = &result {
+            let _ = self.lost.set(lost.clone());
+        }
+        result
+    }
+
+    // -------------------------------------------------------------- threads
+
+    pub fn new_thread(&self) -> Thread {
+        if let Some(ended) = self.ended.lock().pop() {
+            return ended;
+        }
+        let thread = std::thread::current();
+        let id = self.live.new_thread(thread.name().unwrap_or(""));
+        let number = self.threads.fetch_add(1, Ordering::Relaxed);
+        Thread {
+            id,
+            clock: ThreadClock::new(number),
+        }
+    }
+
+    pub fn end_thread(&self, thread: Thread) {
+        self.ended.lock().push(thread);
+    }
+
+    // -------------------------------------------------------------- events
+
+    /// An event that nobody uses.
+    pub fn event(&self, device: DeviceId, timing: bool) -> Result<OwnEvent> {
+        let per_device = self.device(device);
+        let spare = match timing {
+            false => &per_device.spare,
+            true => &per_device.spare_timed,
+        };
+        let known = spare.0.lock().pop();
+        let id = match known {
+            Some(id) => id,
+            None => {
+                let id = self.live.new_event(timing, device);
+                let create = Create::Event { id, device, timing };
+                self.seen(self.backend.create(create))?;
+                id
+            }
+        };
+        let spare = Arc::clone(spare);
+        Ok(OwnEvent { id, device, spare })
+    }
+
+    // -------------------------------------------------------------- calls of the host
+
+    /// Whether a mark is over; the calling thread learns it.
+    pub fn query(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<bool> {
+        as_thread(self, |thread| self.ask(thread, mark, at))
+    }
+
+    /// Asks without waiting for anybody, for callers that hold locks.
+    pub fn peek(self: &Arc<Self>, thread: &mut Thread, mark: &Mark, pen: &mut Option<Pen<'_>>, at: Place) -> Result<bool> {
+        if thread.clock.knows(mark.epoch()) {
+            return Ok(true);
+        }
+        let op = plain(thread.id, mark.asked(false), pen, at);
+        let done = self.seen(self.backend.peek(&op))?;
+        if done {
+            thread.clock.saw(mark.point());
+            write(pen, Op { kind: mark.asked(true), ..op });
+        }
+        Ok(done)
+    }
+
+    fn ask(&self, thread: &mut Thread, mark: &Mark, at: Place) -> Result<bool> {
+        if thread.clock.knows(mark.epoch()) {
+            return Ok(true);
+        }
+        self.check()?;
+        let op = plain(thread.id, mark.asked(false), &mut None, at);
+        let done = self.seen(self.backend.query(&op))?;
+        if done {
+            self.learned(thread, mark.point(), mark.asked(true), at);
+        }
+        Ok(done)
+    }
+
+    /// Waits as long as it takes.
+    pub fn synchronize(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<()> {
+        while !self.synchronize_for(mark, PATIENCE, at)? {
+            (self.notice)(&format!(
+                "sidestream: {at} has waited {} s for work on {:?}",
+                PATIENCE.as_secs(),
+                mark.stream(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Waits for so long at most; false if the time has passed first.
+    pub fn synchronize_for(self: &Arc<Self>, mark: &Mark, at_most: Duration, at: Place) -> Result<bool> {
+        as_thread(self, |thread| {
+            if thread.clock.knows(mark.epoch()) {
+                return Ok(true);
+            }
+            self.check()?;
+            let op = plain(thread.id, mark.awaited(), &mut None, at);
+            let done = self.seen(self.backend.wait(&op, at_most))?;
+            if done {
+                self.learned(thread, mark.point(), op.kind, at);
+            }
+            Ok(done)
+        })
+    }
+
+    pub fn elapsed_ns(self: &Arc<Self>, from: EventId, to: EventId, at: Place) -> Result<f64> {
+        let ns = self.seen(self.backend.elapsed_ns(from, to))?;
+        as_thread(self, |thread| {
+            let mut pen = self.live.write();
+            let op = plain(thread.id, Kind::Elapsed { from, to }, &mut pen, at);
+            write(&mut pen, op);
+        });
+        Ok(ns)
+    }
+
+    /// The thread knows that a point is over, and the log is told by which call.
+    fn learned(&self, thread: &mut Thread, point: &Point, by: Kind, at: Place) {
+        thread.clock.saw(point);
+        let mut pen = self.live.write();
+        let op = plain(thread.id, by, &mut pen, at);
+        write(&mut pen, op);
+    }
+}
+
+/// Where the user's code made the call.
+pub(crate) type Place = &'static Location<'static>;
+
+/// An operation without accesses.
+#[inline]
+pub(crate) fn plain(thread: ThreadId, kind: Kind, pen: &mut Option<Pen<'_>>, at: Place) -> Op {
+    let (id, site) = match pen {
+        Some(pen) => (pen.next_op(), pen.site(at)),
+        None => (OpId(0), SiteId(0)),
+    };
+    Op {
+        id,
+        thread,
+        site,
+        kind,
+        accesses: Accesses::new(),
+    }
+}
+
+/// Tells the log, if anybody listens.
+#[inline]
+pub(crate) fn write(pen: &mut Option<Pen<'_>>, op: Op) {
+    if let Some(pen) = pen {
+        pen.op(&op);
+    }
+}
+
+impl Drop for Runtime {
+    /// Nobody holds a handle any more. What was submitted still runs; then all goes back.
+    fn drop(&mut self) {
+        if self.lost.get().is_some() {
+            return;
+        }
+        let rest = Rest {
+            backend: Arc::clone(&self.backend),
+            memories: std::mem::take(&mut self.devices)
+                .into_iter()
+                .map(|device| device.memories)
+                .chain([std::mem::replace(&mut self.pinned, Memories::pinned(0))])
+                .collect(),
+        };
+        // A function on the host cannot wait for the stream that waits for it.
+        match super::elsewhere::is_host_func() {
+            true => super::elsewhere::drop_elsewhere(Box::new(rest)),
+            false => drop(rest),
+        }
+    }
+}
+
+/// What is left of a machine without handles.
+struct Rest {
+    backend: Arc<dyn Backend>,
+    memories: Vec<Memories>,
+}
+
+impl Drop for Rest {
+    fn drop(&mut self) {
+        let devices = 0..self.backend.devices().len() as u32;
+        let is_over = devices.map(DeviceId).all(|device| {
+            let kind = Kind::SyncDevice {
+                device: Some(device),
+            };
+            let op = plain(ThreadId(0), kind, &mut None, Location::caller());
+            self.backend.wait(&op, Duration::MAX) == Ok(true)
+        });
+        // Memory that a device may still use is never given back.
+        if is_over {
+            let backend = &*self.backend;
+            self.memories.iter_mut().for_each(|m| m.close(backend));
+        }
+    }
+}

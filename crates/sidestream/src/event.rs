@@ -1,0 +1,208 @@
+//! Points in streams: events that mark them, and events that also keep the time.
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::device::Runtime;
+use crate::error::{Error, Result};
+use crate::op::{DeviceId, EventId, Kind, StreamId};
+use crate::order::Epoch;
+use crate::order::live::Point;
+
+/// A point in a stream: all that the stream was given before it was recorded.
+///
+/// It is made by [`Stream::record_event`](crate::stream::Stream::record_event) and never changes:
+/// to record again gives another event. Clones are the same event.
+///
+/// ```
+/// use sidestream::device::Device;
+///
+/// let device = Device::open("sim:h200")?;
+/// let (upload, compute) = (device.stream("upload")?, device.stream("compute")?);
+/// let event = upload.record_event()?;
+/// compute.wait_event(&event)?;
+/// event.synchronize()?;
+/// assert!(event.query()?);
+/// # Ok::<(), sidestream::error::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Event {
+    pub(crate) runtime: Arc<Runtime>,
+    pub(crate) mark: Mark,
+}
+
+impl Event {
+    /// Whether all before it is over.
+    ///
+    /// # Ordering
+    /// Does not hold up the host. "Yes" counts as [`Event::synchronize`].
+    ///
+    /// # Errors
+    /// What failed on the device.
+    #[track_caller]
+    pub fn query(&self) -> Result<bool> {
+        self.runtime.query(&self.mark, Location::caller())
+    }
+
+    /// Waits until all before it is over.
+    ///
+    /// # Ordering
+    /// Holds up the host. What this thread submits afterwards, to any stream, stands behind it.
+    ///
+    /// # Errors
+    /// What failed on the device.
+    #[track_caller]
+    pub fn synchronize(&self) -> Result<()> {
+        self.runtime.synchronize(&self.mark, Location::caller())
+    }
+
+    /// The same for so long at most; false if the time has passed first.
+    ///
+    /// # Errors
+    /// What failed on the device.
+    #[track_caller]
+    pub fn synchronize_for(&self, at_most: Duration) -> Result<bool> {
+        let at = Location::caller();
+        self.runtime.synchronize_for(&self.mark, at_most, at)
+    }
+}
+
+impl fmt::Debug for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Event({:?})", self.mark.epoch())
+    }
+}
+
+/// An event that keeps the device's time.
+///
+/// A timed record takes the device some microseconds; an [`Event`] takes nothing.
+pub struct TimedEvent {
+    pub(crate) event: Event,
+    pub(crate) recorded: Arc<Recorded>,
+}
+
+impl TimedEvent {
+    /// The same point as an event without time.
+    pub fn event(&self) -> &Event {
+        &self.event
+    }
+
+    /// The time on the device from an earlier event to this one. Waits for both.
+    ///
+    /// # Ordering
+    /// Holds up the host as [`Event::synchronize`] does.
+    ///
+    /// # Errors
+    /// If they were recorded on two devices, whose clocks cannot be compared, or what failed on the
+    /// device.
+    #[track_caller]
+    pub fn elapsed_since(&self, earlier: &TimedEvent) -> Result<Duration> {
+        let at = Location::caller();
+        if !Arc::ptr_eq(&self.event.runtime, &earlier.event.runtime) || self.recorded.event.device != earlier.recorded.event.device {
+            return Err(Error::Invalid {
+                call: "elapsed_since",
+                why: "the events were recorded on two devices, whose clocks cannot be compared".into(),
+            });
+        }
+        let runtime = &self.event.runtime;
+        runtime.synchronize(&earlier.event.mark, at)?;
+        runtime.synchronize(&self.event.mark, at)?;
+        let (from, to) = (earlier.recorded.event.id, self.recorded.event.id);
+        let ns = runtime.elapsed_ns(from, to, at)?;
+        Ok(Duration::from_nanos(ns.max(0.0).round() as u64))
+    }
+}
+
+impl fmt::Debug for TimedEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Timed{:?}", self.event)
+    }
+}
+
+// ------------------------------------------------------------------ what stands behind them
+
+/// Where a use is over: a point, and how to wait for it.
+#[derive(Clone)]
+pub(crate) enum Mark {
+    /// An event was recorded right there.
+    Recorded(Arc<Recorded>),
+    /// The record failed. Whoever waits records another event in the stream, behind all that came
+    /// after: later than needed, and never too early.
+    Stream(Arc<(Point, StreamId)>),
+}
+
+/// A point with the event that was recorded there.
+pub(crate) struct Recorded {
+    pub point: Point,
+    pub stream: StreamId,
+    pub event: OwnEvent,
+}
+
+/// An event of the driver. Its id goes back to the spare ones when nobody waits for it any more.
+pub(crate) struct OwnEvent {
+    pub id: EventId,
+    pub device: DeviceId,
+    pub spare: Arc<SpareEvents>,
+}
+
+/// Events that can be recorded again.
+#[derive(Default)]
+pub(crate) struct SpareEvents(pub Mutex<Vec<EventId>>);
+
+impl Drop for OwnEvent {
+    fn drop(&mut self) {
+        self.spare.0.lock().push(self.id);
+    }
+}
+
+impl Mark {
+    #[inline]
+    pub fn point(&self) -> &Point {
+        match self {
+            Mark::Recorded(recorded) => &recorded.point,
+            Mark::Stream(at) => &at.0,
+        }
+    }
+
+    #[inline]
+    pub fn epoch(&self) -> Epoch {
+        self.point().epoch()
+    }
+
+    pub fn stream(&self) -> StreamId {
+        match self {
+            Mark::Recorded(recorded) => recorded.stream,
+            Mark::Stream(at) => at.1,
+        }
+    }
+
+    /// The question whether it is over, and the call that waits for it.
+    pub fn asked(&self, done: bool) -> Kind {
+        match self {
+            Mark::Recorded(recorded) => Kind::QueryEvent {
+                event: recorded.event.id,
+                done,
+            },
+            Mark::Stream(at) => Kind::QueryStream { stream: at.1, done },
+        }
+    }
+
+    pub fn awaited(&self) -> Kind {
+        match self {
+            Mark::Recorded(recorded) => Kind::SyncEvent {
+                event: recorded.event.id,
+            },
+            Mark::Stream(at) => Kind::SyncStream { stream: at.1 },
+        }
+    }
+}
+
+impl fmt::Debug for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.epoch())
+    }
+}

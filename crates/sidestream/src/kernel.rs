@@ -1,0 +1,292 @@
+//! Kernels, whose signatures say what they read and what they write.
+//!
+//! The signature is a tuple of [`Read`], [`Write`] and [`Value`], in the order of the kernel's
+//! parameters. A launch takes views and numbers of just these types, so that the stream knows what
+//! the kernel touches without being told.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::backend::{Arg, Code, HostArg};
+use crate::buffer::{Pod, View, ViewMut};
+use crate::stream::Touch;
+
+pub use crate::backend::Grid;
+pub use crate::engine::{Grid as Work, KernelCost};
+
+/// A kernel with the signature `A`.
+///
+/// Clones are the same kernel.
+pub struct Kernel<A> {
+    code: Arc<Code>,
+    takes: PhantomData<fn(A)>,
+}
+
+impl<A> Clone for Kernel<A> {
+    fn clone(&self) -> Self {
+        Kernel {
+            code: Arc::clone(&self.code),
+            takes: PhantomData,
+        }
+    }
+}
+
+impl<A: KernelArgs> Kernel<A> {
+    /// A kernel in Rust, for the simulated GPU. It gets a slice for each buffer, which holds what was
+    /// there when the kernel started; what it leaves in those that it may write is there when the
+    /// kernel ends.
+    ///
+    /// Safe: a Rust function stays within its slices. A panic in it is to the simulated device what
+    /// a trap is to a real one: the device is lost.
+    pub fn on_host(
+        name: &str,
+        run: impl Fn(Grid, A::Host<'_>) + Send + Sync + 'static,
+    ) -> Kernel<A> {
+        Kernel::with(Code {
+            name: name.to_owned(),
+            ptx: None,
+            host: Some(host_form::<A>(run)),
+            cost: None,
+        })
+    }
+
+    /// A kernel in PTX: the entry `name` of `ptx`.
+    ///
+    /// # Safety
+    /// The entry has parameters of these types in this order: a pointer for each [`Read`] and
+    /// [`Write`], a number for each [`Value`]. On every grid it touches no memory but the views that
+    /// it is given, as far as they go, and does not write what it only reads.
+    pub unsafe fn from_ptx(ptx: &str, name: &str) -> Kernel<A> {
+        Kernel::with(Code {
+            name: name.to_owned(),
+            ptx: Some(ptx.to_owned()),
+            host: None,
+            cost: None,
+        })
+    }
+
+    /// The same kernel, also in Rust, so that the simulated GPU can run it.
+    ///
+    /// # Panics
+    /// If the kernel has clones.
+    #[track_caller]
+    pub fn and_on_host(
+        mut self,
+        run: impl Fn(Grid, A::Host<'_>) + Send + Sync + 'static,
+    ) -> Kernel<A> {
+        self.code_mut().host = Some(host_form::<A>(run));
+        self
+    }
+
+    /// What a launch takes on the simulated GPU. Without this it is bound by the bytes that it
+    /// touches.
+    ///
+    /// # Panics
+    /// If the kernel has clones.
+    #[track_caller]
+    pub fn with_cost(mut self, cost: impl Fn(Grid) -> KernelCost + Send + Sync + 'static) -> Kernel<A> {
+        self.code_mut().cost = Some(Box::new(move |grid, _| cost(grid)));
+        self
+    }
+}
+
+impl<A> Kernel<A> {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.code.name
+    }
+
+    pub(crate) fn code(&self) -> &Arc<Code> {
+        &self.code
+    }
+
+    fn with(code: Code) -> Kernel<A> {
+        Kernel {
+            code: Arc::new(code),
+            takes: PhantomData,
+        }
+    }
+
+    #[track_caller]
+    fn code_mut(&mut self) -> &mut Code {
+        let code = Arc::get_mut(&mut self.code);
+        code.expect("a kernel is completed before it is cloned or launched")
+    }
+}
+
+impl<A> fmt::Debug for Kernel<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Kernel({:?})", self.code.name)
+    }
+}
+
+impl Grid {
+    /// Blocks of `threads` threads, in one dimension.
+    pub fn new(blocks: u32, threads: u32) -> Grid {
+        Grid {
+            blocks: [blocks, 1, 1],
+            threads: [threads, 1, 1],
+            shared_bytes: 0,
+        }
+    }
+
+    /// As many blocks of `threads` threads as give each of `items` a thread.
+    ///
+    /// # Panics
+    /// If `threads` is zero or the blocks would be more than a grid has.
+    #[track_caller]
+    pub fn cover(items: usize, threads: u32) -> Grid {
+        let blocks = items.div_ceil(threads as usize).max(1);
+        let blocks = u32::try_from(blocks).ok().filter(|&n| n <= i32::MAX as u32);
+        Grid::new(blocks.expect("a grid has fewer than 2^31 blocks"), threads)
+    }
+
+    /// The same with this much dynamic shared memory a block.
+    pub fn shared(self, shared_bytes: u32) -> Grid {
+        Grid { shared_bytes, ..self }
+    }
+}
+
+// ------------------------------------------------------------------ signatures
+
+/// A parameter that the kernel reads.
+pub struct Read<T>(PhantomData<T>);
+/// A parameter that the kernel writes, and may read.
+pub struct Write<T>(PhantomData<T>);
+/// A number, of at most eight bytes.
+pub struct Value<T>(PhantomData<T>);
+
+/// A signature: a tuple of [`Param`]s.
+pub trait KernelArgs {
+    /// What a launch is given.
+    type Access<'a>;
+    /// What a kernel in Rust is given.
+    type Host<'a>;
+
+    #[doc(hidden)]
+    fn pass<'a>(access: Self::Access<'a>, passed: &mut Passed<'a>);
+    #[doc(hidden)]
+    fn host(args: &mut [HostArg]) -> Option<Self::Host<'_>>;
+}
+
+/// One parameter of a signature.
+pub trait Param {
+    /// What a launch is given for it.
+    type Access<'a>;
+    /// What a kernel in Rust is given for it.
+    type Host<'a>;
+
+    #[doc(hidden)]
+    fn pass<'a>(access: Self::Access<'a>, passed: &mut Passed<'a>);
+    #[doc(hidden)]
+    fn host(arg: &mut HostArg) -> Option<Self::Host<'_>>;
+}
+
+/// Arguments on their way to a back end.
+#[doc(hidden)]
+#[derive(Default)]
+pub struct Passed<'a> {
+    pub(crate) args: SmallVec<[Arg; 6]>,
+    pub(crate) touches: SmallVec<[Touch<'a>; 4]>,
+}
+
+impl<T: Pod> Param for Read<T> {
+    type Access<'a> = View<'a, T>;
+    type Host<'a> = &'a [T];
+
+    fn pass<'a>(view: View<'a, T>, passed: &mut Passed<'a>) {
+        passed.args.push(view.arg());
+        passed.touches.push(view.touch());
+    }
+
+    fn host(arg: &mut HostArg) -> Option<&[T]> {
+        match arg {
+            HostArg::Memory(memory) => bytemuck::try_cast_slice(memory.bytes()).ok(),
+            HostArg::Scalar { .. } => None,
+        }
+    }
+}
+
+impl<T: Pod> Param for Write<T> {
+    type Access<'a> = ViewMut<'a, T>;
+    type Host<'a> = &'a mut [T];
+
+    fn pass<'a>(view: ViewMut<'a, T>, passed: &mut Passed<'a>) {
+        passed.args.push(view.arg());
+        passed.touches.push(view.touch());
+    }
+
+    fn host(arg: &mut HostArg) -> Option<&mut [T]> {
+        match arg {
+            HostArg::Memory(memory) => bytemuck::try_cast_slice_mut(memory.bytes_mut()).ok(),
+            HostArg::Scalar { .. } => None,
+        }
+    }
+}
+
+impl<T: Pod> Param for Value<T> {
+    type Access<'a> = T;
+    type Host<'a> = T;
+
+    fn pass<'a>(value: T, passed: &mut Passed<'a>) {
+        const { assert!(size_of::<T>() <= 8, "a value has at most eight bytes") };
+        let mut bytes = [0; 8];
+        bytes[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&value));
+        let len = size_of::<T>() as u8;
+        passed.args.push(Arg::Scalar { bytes, len });
+    }
+
+    fn host(arg: &mut HostArg) -> Option<T> {
+        match arg {
+            HostArg::Scalar { bytes, len } if usize::from(*len) == size_of::<T>() => {
+                bytes.get(..size_of::<T>()).map(bytemuck::pod_read_unaligned)
+            }
+            _ => None,
+        }
+    }
+}
+
+fn host_form<A: KernelArgs>(
+    run: impl Fn(Grid, A::Host<'_>) + Send + Sync + 'static,
+) -> crate::backend::HostForm {
+    Box::new(move |grid, args| {
+        let args = A::host(args).expect("the back end passes on what the launch was given");
+        run(grid, args);
+    })
+}
+
+/// A tuple of parameters is a signature. A macro, because Rust has no other word for "tuples of every
+/// length".
+macro_rules! signature {
+    ($($param:ident $arg:ident),+) => {
+        impl<$($param: Param),+> KernelArgs for ($($param,)+) {
+            type Access<'a> = ($($param::Access<'a>,)+);
+            type Host<'a> = ($($param::Host<'a>,)+);
+
+            fn pass<'a>(($($arg,)+): Self::Access<'a>, passed: &mut Passed<'a>) {
+                $($param::pass($arg, passed);)+
+            }
+
+            fn host(args: &mut [HostArg]) -> Option<Self::Host<'_>> {
+                let mut args = args.iter_mut();
+                Some(($($param::host(args.next()?)?,)+))
+            }
+        }
+    };
+}
+
+signature!(A a);
+signature!(A a, B b);
+signature!(A a, B b, C c);
+signature!(A a, B b, C c, D d);
+signature!(A a, B b, C c, D d, E e);
+signature!(A a, B b, C c, D d, E e, F f);
+signature!(A a, B b, C c, D d, E e, F f, G g);
+signature!(A a, B b, C c, D d, E e, F f, G g, H h);
+signature!(A a, B b, C c, D d, E e, F f, G g, H h, I i);
+signature!(A a, B b, C c, D d, E e, F f, G g, H h, I i, J j);
+signature!(A a, B b, C c, D d, E e, F f, G g, H h, I i, J j, K k);
+signature!(A a, B b, C c, D d, E e, F f, G g, H h, I i, J j, K k, L l);

@@ -1,0 +1,500 @@
+//! Memory of a stream: allocating, copying, filling.
+
+use std::panic::Location;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Call, Stream, Touch, belong};
+use crate::backend::{self, Payload};
+use crate::buffer::block::Block;
+use crate::buffer::{DeviceBuf, Held, Pending, Pinned, Pod, Refused, View, ViewMut};
+use crate::device::Place;
+use crate::error::{Error, Result};
+use crate::op::{Kind, Memory, Mode};
+
+/// Rows of a table that lies row by row: how long they are, and how many values lie from the start
+/// of one to the start of the next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rows {
+    /// Values in each row.
+    pub len: usize,
+    /// How many rows.
+    pub count: usize,
+    /// Values from the start of a row to the start of the next; at least `len`.
+    pub pitch: usize,
+}
+
+/// Up to so many rows of a copy are tracked one by one; of more, all that lies between the first
+/// byte and the last.
+const ROWS_TRACKED: usize = 64;
+
+type Touches<'a> = SmallVec<[Touch<'a>; 4]>;
+
+impl Stream {
+    /// Device memory for `len` values; their content is unspecified.
+    ///
+    /// # Ordering
+    /// Never waits for the stream. The memory may have had another owner, whose uses may not be
+    /// over: the first use here stands behind them.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] with the sizes, after all that was freed has been waited for.
+    #[track_caller]
+    pub fn alloc<T: Pod>(&self, len: usize) -> Result<DeviceBuf<T>> {
+        let block = self.block(size_of_all::<T>("alloc", len)?, Location::caller())?;
+        Ok(DeviceBuf::new(block, len))
+    }
+
+    /// Device memory for `len` values, all zero.
+    ///
+    /// # Ordering
+    /// As [`Stream::alloc`]; the zeros are written in stream order.
+    ///
+    /// # Errors
+    /// As [`Stream::alloc`] and [`Stream::memset`].
+    #[track_caller]
+    pub fn alloc_zeroed<T: Pod>(&self, len: usize) -> Result<DeviceBuf<T>> {
+        let at = Location::caller();
+        let block = self.block(size_of_all::<T>("alloc_zeroed", len)?, at)?;
+        let mut buffer = DeviceBuf::new(block, len);
+        let view = buffer.view_mut();
+        let count = view.len() as u64 * size_of::<T>() as u64;
+        self.fill(view.address(), view.touch(), 0, 1, count, at)?;
+        Ok(buffer)
+    }
+
+    /// Copies pinned host memory to the device. The memory comes back from the [`Pending`].
+    ///
+    /// # Ordering
+    /// Stands behind the earlier work of the stream and all uses of the destination. Does not hold
+    /// up the host.
+    ///
+    /// # Errors
+    /// The value comes back with the error: if the lengths differ, or what the driver answers.
+    #[track_caller]
+    pub fn upload<T: Pod>(
+        &self,
+        from: Pinned<T>,
+        to: ViewMut<'_, T>,
+    ) -> Result<Pending<Pinned<T>>, Refused<Pinned<T>>> {
+        let at = Location::caller();
+        let rows = one_row(from.len());
+        let copied = same_len("upload", from.len(), to.len())
+            .and_then(|()| self.upload_to(&from, rows, &to, one_row(to.len()), at));
+        self.pending(copied, from)
+    }
+
+    /// Copies rows of pinned host memory into rows on the device.
+    ///
+    /// # Ordering
+    /// As [`Stream::upload`].
+    ///
+    /// # Errors
+    /// As [`Stream::upload`]; if a side has no room for its rows, or they do not match.
+    #[track_caller]
+    pub fn upload_rows<T: Pod>(
+        &self,
+        from: Pinned<T>,
+        from_rows: Rows,
+        to: ViewMut<'_, T>,
+        to_rows: Rows,
+    ) -> Result<Pending<Pinned<T>>, Refused<Pinned<T>>> {
+        let at = Location::caller();
+        let copied = same_rows("upload_rows", from_rows, from.len(), to_rows, to.len())
+            .and_then(|()| self.upload_to(&from, from_rows, &to, to_rows, at));
+        self.pending(copied, from)
+    }
+
+    /// Copies device memory into pinned host memory, which comes back from the [`Pending`].
+    ///
+    /// # Ordering
+    /// Stands behind the earlier work of the stream and the last writes of the source. Does not
+    /// hold up the host.
+    ///
+    /// # Errors
+    /// As [`Stream::upload`].
+    #[track_caller]
+    pub fn download<T: Pod>(
+        &self,
+        from: View<'_, T>,
+        to: Pinned<T>,
+    ) -> Result<Pending<Pinned<T>>, Refused<Pinned<T>>> {
+        let at = Location::caller();
+        let rows = one_row(from.len());
+        let copied = same_len("download", from.len(), to.len())
+            .and_then(|()| self.download_from(from, rows, &to, one_row(to.len()), at));
+        self.pending(copied, to)
+    }
+
+    /// Copies rows on the device into rows of pinned host memory.
+    ///
+    /// # Ordering
+    /// As [`Stream::download`].
+    ///
+    /// # Errors
+    /// As [`Stream::upload_rows`].
+    #[track_caller]
+    pub fn download_rows<T: Pod>(
+        &self,
+        from: View<'_, T>,
+        from_rows: Rows,
+        to: Pinned<T>,
+        to_rows: Rows,
+    ) -> Result<Pending<Pinned<T>>, Refused<Pinned<T>>> {
+        let at = Location::caller();
+        let copied = same_rows("download_rows", from_rows, from.len(), to_rows, to.len())
+            .and_then(|()| self.download_from(from, from_rows, &to, to_rows, at));
+        self.pending(copied, to)
+    }
+
+    /// Copies a slice of ordinary memory to the device: first into pinned memory of our own, on the
+    /// calling thread, and from there in stream order. The slice is free when the call returns.
+    ///
+    /// # Ordering
+    /// Holds up the host for the copy into pinned memory, not for the device.
+    ///
+    /// # Errors
+    /// If the lengths differ, the pinned memory runs out, or what the driver answers.
+    #[track_caller]
+    pub fn memcpy_h2d<T: Pod>(&self, from: &[T], to: ViewMut<'_, T>) -> Result<()> {
+        let at = Location::caller();
+        same_len("memcpy_h2d", from.len(), to.len())?;
+        let mut staged = self.device().pinned_at::<T>(from.len(), at)?;
+        staged.copy_from_slice(from);
+        let rows = one_row(from.len());
+        let copied = self.upload_to(&staged, rows, &to, rows, at);
+        // The memory goes back to its pool with the copy as its last use.
+        let pending = self.pending(copied, staged)?;
+        drop(pending);
+        Ok(())
+    }
+
+    /// Copies device memory into a slice of ordinary memory, and waits for it.
+    ///
+    /// # Ordering
+    /// Holds up the host until the values are there.
+    ///
+    /// # Errors
+    /// As [`Stream::memcpy_h2d`].
+    #[track_caller]
+    pub fn memcpy_d2h<T: Pod>(&self, from: View<'_, T>, to: &mut [T]) -> Result<()> {
+        let at = Location::caller();
+        same_len("memcpy_d2h", from.len(), to.len())?;
+        let staged = self.device().pinned_at::<T>(from.len(), at)?;
+        let rows = one_row(from.len());
+        let copied = self.download_from(from, rows, &staged, rows, at);
+        let staged = self.pending(copied, staged)?.synchronize()?;
+        to.copy_from_slice(&staged);
+        Ok(())
+    }
+
+    /// Copies device memory, also from one device to another.
+    ///
+    /// # Ordering
+    /// Stands behind the earlier work of the stream, the last writes of the source and all uses of
+    /// the destination, on whichever streams. Does not hold up the host.
+    ///
+    /// # Errors
+    /// If the lengths differ, or what the driver answers.
+    #[track_caller]
+    pub fn memcpy_d2d<T: Pod>(&self, from: View<'_, T>, to: ViewMut<'_, T>) -> Result<()> {
+        let at = Location::caller();
+        same_len("memcpy_d2d", from.len(), to.len())?;
+        self.copy_rows(from, one_row(from.len()), to, one_row(from.len()), at)
+    }
+
+    /// Copies rows on the device into other rows there.
+    ///
+    /// # Ordering
+    /// As [`Stream::memcpy_d2d`].
+    ///
+    /// # Errors
+    /// As [`Stream::upload_rows`].
+    #[track_caller]
+    pub fn memcpy_d2d_rows<T: Pod>(
+        &self,
+        from: View<'_, T>,
+        from_rows: Rows,
+        to: ViewMut<'_, T>,
+        to_rows: Rows,
+    ) -> Result<()> {
+        let at = Location::caller();
+        same_rows("memcpy_d2d_rows", from_rows, from.len(), to_rows, to.len())?;
+        self.copy_rows(from, from_rows, to, to_rows, at)
+    }
+
+    /// Sets every byte.
+    ///
+    /// # Ordering
+    /// Stands behind the earlier work of the stream and all uses of the memory. Does not hold up the
+    /// host.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    #[track_caller]
+    pub fn memset<T: Pod>(&self, to: ViewMut<'_, T>, byte: u8) -> Result<()> {
+        let count = to.len() as u64 * size_of::<T>() as u64;
+        let at = Location::caller();
+        self.fill(to.address(), to.touch(), u32::from(byte), 1, count, at)
+    }
+
+    /// Sets every value; values of one, two or four bytes.
+    ///
+    /// # Ordering
+    /// As [`Stream::memset`].
+    ///
+    /// # Errors
+    /// As [`Stream::memset`]; [`Error::Invalid`] for values of another size.
+    #[track_caller]
+    pub fn fill_with<T: Pod>(&self, to: ViewMut<'_, T>, value: T) -> Result<()> {
+        let at = Location::caller();
+        let bytes = bytemuck::bytes_of(&value);
+        let mut word = [0; 4];
+        let width = match bytes.len() {
+            width @ (1 | 2 | 4) => width as u8,
+            other => {
+                return Err(Error::Invalid {
+                    call: "fill_with",
+                    why: format!(
+                        "a value has {other} bytes, and devices fill with 1, 2 or 4; launch a kernel"
+                    ),
+                });
+            }
+        };
+        word[..bytes.len()].copy_from_slice(bytes);
+        let word = u32::from_le_bytes(word);
+        self.fill(to.address(), to.touch(), word, width, to.len() as u64, at)
+    }
+}
+
+// ------------------------------------------------------------------ what they have in common
+
+impl Stream {
+    fn block(&self, size_bytes: u64, at: Place) -> Result<Block> {
+        let memories = &self.runtime.device(self.core.device).memories;
+        memories.take(&self.runtime, size_bytes, Some(self.core.id), at)
+    }
+
+    fn upload_to<T: Pod>(
+        &self,
+        from: &Pinned<T>,
+        from_rows: Rows,
+        to: &ViewMut<'_, T>,
+        to_rows: Rows,
+        at: Place,
+    ) -> Result<Option<crate::event::Mark>> {
+        let mut touches = Touches::new();
+        let size = size_of::<T>();
+        push_rows(&mut touches, from.block(), 0, from_rows, size, Mode::Read);
+        let start = to.touch().start;
+        push_rows(&mut touches, to.block(), start, to_rows, size, Mode::Write);
+        let kind = Kind::Copy {
+            stream: self.core.id,
+            from: Memory::Pinned,
+            to: Memory::Device,
+        };
+        let copy = copy::<T>(from.block().address, from_rows, to.address(), to_rows);
+        self.copy("upload", kind, copy, &touches, at)
+    }
+
+    fn download_from<T: Pod>(
+        &self,
+        from: View<'_, T>,
+        from_rows: Rows,
+        to: &Pinned<T>,
+        to_rows: Rows,
+        at: Place,
+    ) -> Result<Option<crate::event::Mark>> {
+        let mut touches = Touches::new();
+        let size = size_of::<T>();
+        let start = from.touch().start;
+        push_rows(&mut touches, from.block(), start, from_rows, size, Mode::Read);
+        push_rows(&mut touches, to.block(), 0, to_rows, size, Mode::Write);
+        let kind = Kind::Copy {
+            stream: self.core.id,
+            from: Memory::Device,
+            to: Memory::Pinned,
+        };
+        let copy = copy::<T>(from.address(), from_rows, to.block().address, to_rows);
+        self.copy("download", kind, copy, &touches, at)
+    }
+
+    fn copy_rows<T: Pod>(
+        &self,
+        from: View<'_, T>,
+        from_rows: Rows,
+        to: ViewMut<'_, T>,
+        to_rows: Rows,
+        at: Place,
+    ) -> Result<()> {
+        let mut touches = Touches::new();
+        let size = size_of::<T>();
+        let (read, written) = (from.touch(), to.touch());
+        push_rows(&mut touches, read.block, read.start, from_rows, size, Mode::Read);
+        push_rows(&mut touches, written.block, written.start, to_rows, size, Mode::Write);
+        let kind = Kind::Copy {
+            stream: self.core.id,
+            from: Memory::Device,
+            to: Memory::Device,
+        };
+        let copy = copy::<T>(from.address(), from_rows, to.address(), to_rows);
+        self.copy("memcpy_d2d", kind, copy, &touches, at)?;
+        Ok(())
+    }
+
+    fn copy(
+        &self,
+        call: &'static str,
+        kind: Kind,
+        copy: backend::Copy,
+        touches: &[Touch<'_>],
+        at: Place,
+    ) -> Result<Option<crate::event::Mark>> {
+        belong(self, call, touches)?;
+        self.issue(Call {
+            kind,
+            payload: Payload::Copy(copy),
+            touches,
+            is_awaited: true,
+            at,
+        })
+    }
+
+    fn fill(
+        &self,
+        at: backend::Address,
+        touch: Touch<'_>,
+        value: u32,
+        width: u8,
+        count: u64,
+        place: Place,
+    ) -> Result<()> {
+        belong(self, "memset", &[touch])?;
+        let fill = backend::Fill {
+            at,
+            value,
+            width,
+            count,
+        };
+        self.issue(Call {
+            kind: Kind::Memset {
+                stream: self.core.id,
+            },
+            payload: Payload::Fill(fill),
+            touches: &[touch],
+            is_awaited: false,
+            at: place,
+        })?;
+        Ok(())
+    }
+
+    /// The value waits where the call ends, or comes back with the error.
+    fn pending<T>(
+        &self,
+        issued: Result<Option<crate::event::Mark>>,
+        value: T,
+    ) -> Result<Pending<T>, Refused<T>> {
+        let mark = match issued {
+            Ok(Some(mark)) => mark,
+            Ok(None) => unreachable!("a call that is awaited has a mark"),
+            Err(error) => return Err(Refused::new(error, value)),
+        };
+        let runtime = Arc::clone(&self.runtime);
+        Ok(Pending::new(runtime, mark, Held::Here(value)))
+    }
+}
+
+fn copy<T>(
+    from: backend::Address,
+    from_rows: Rows,
+    to: backend::Address,
+    to_rows: Rows,
+) -> backend::Copy {
+    let size = size_of::<T>() as u64;
+    backend::Copy {
+        from,
+        to,
+        row_bytes: from_rows.len as u64 * size,
+        rows: from_rows.count as u64,
+        from_pitch: from_rows.pitch as u64 * size,
+        to_pitch: to_rows.pitch as u64 * size,
+    }
+}
+
+fn push_rows<'a>(
+    touches: &mut Touches<'a>,
+    block: &'a Block,
+    start: u64,
+    rows: Rows,
+    size: usize,
+    mode: Mode,
+) {
+    let bytes = |values: usize| (values * size) as u64;
+    let mut push = |first: u64, len: u64| {
+        touches.push(Touch {
+            block,
+            start: first,
+            end: first + len,
+            mode,
+        });
+    };
+    if rows.count > ROWS_TRACKED {
+        push(start, bytes((rows.count - 1) * rows.pitch + rows.len));
+    } else {
+        for row in 0..rows.count {
+            push(start + bytes(row * rows.pitch), bytes(rows.len));
+        }
+    }
+}
+
+fn one_row(len: usize) -> Rows {
+    Rows {
+        len,
+        count: 1,
+        pitch: len,
+    }
+}
+
+fn same_len(call: &'static str, from: usize, to: usize) -> Result<()> {
+    if from == to {
+        return Ok(());
+    }
+    Err(Error::Invalid {
+        call,
+        why: format!("{from} values cannot be copied to where there are {to}; take a slice"),
+    })
+}
+
+fn same_rows(call: &'static str, from: Rows, from_len: usize, to: Rows, to_len: usize) -> Result<()> {
+    let fits = |rows: Rows, len: usize| {
+        let last = rows.count.checked_sub(1).map(|last| last.checked_mul(rows.pitch));
+        let needed = match last {
+            None => Some(0),
+            Some(start) => start.and_then(|start| start.checked_add(rows.len)),
+        };
+        rows.pitch >= rows.len && needed.is_some_and(|needed| needed <= len)
+    };
+    let why = if (from.len, from.count) != (to.len, to.count) {
+        format!(
+            "{} rows of {} cannot be copied to {} rows of {}",
+            from.count, from.len, to.count, to.len
+        )
+    } else if !fits(from, from_len) {
+        format!("the source has {from_len} values, too few for {from:?}")
+    } else if !fits(to, to_len) {
+        format!("the destination has {to_len} values, too few for {to:?}")
+    } else {
+        return Ok(());
+    };
+    Err(Error::Invalid { call, why })
+}
+
+pub(crate) fn size_of_all<T>(call: &'static str, len: usize) -> Result<u64> {
+    let bytes = len.checked_mul(size_of::<T>());
+    let bytes = bytes.filter(|&bytes| bytes <= isize::MAX as usize);
+    bytes.map(|bytes| bytes as u64).ok_or_else(|| Error::Invalid {
+        call,
+        why: format!("{len} values of {} bytes are more than any machine holds", size_of::<T>()),
+    })
+}

@@ -1,0 +1,325 @@
+//! The one step by which anything gets into a stream.
+//!
+//! Finding the missing waits, submitting, noting the uses and writing the log happen under the
+//! locks of the pen (if anybody listens), the stream and the touched blocks, taken in this order
+//! and the blocks by their address. So the log has the driver's sequence, no use is missed by
+//! another thread, and no two threads wait for each other.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use parking_lot::MutexGuard;
+use smallvec::SmallVec;
+
+use super::{State, Stream};
+use crate::backend::Payload;
+use crate::buffer::block::{Block, BlockState};
+use crate::buffer::uses::{Conflicts, keep_last};
+use crate::device::{Place, Thread, as_thread, plain, write};
+use crate::error::{Error, Result};
+use crate::event::{Mark, OwnEvent, Recorded};
+use crate::log::Pen;
+use crate::op::{Access, Kind, Mode};
+
+/// Something to be put into a stream.
+pub(crate) struct Call<'a> {
+    pub kind: Kind,
+    pub payload: Payload<'a>,
+    pub touches: &'a [Touch<'a>],
+    /// Whether the caller wants to know when it is over, though it touches nothing.
+    pub is_awaited: bool,
+    pub at: Place,
+}
+
+/// Bytes of a block that a call reads or writes.
+#[derive(Clone, Copy)]
+pub(crate) struct Touch<'a> {
+    pub block: &'a Block,
+    pub start: u64,
+    pub end: u64,
+    pub mode: Mode,
+}
+
+/// The state of every touched block, sorted by where the block lies.
+type Held<'a> = SmallVec<[(*const Block, MutexGuard<'a, BlockState>); 4]>;
+
+/// What a call needs all the way through.
+struct Step<'s, 'c> {
+    stream: &'s Stream,
+    thread: &'s mut Thread,
+    pen: Option<Pen<'s>>,
+    state: MutexGuard<'s, State>,
+    held: Held<'c>,
+    at: Place,
+}
+
+impl Stream {
+    /// Puts a call into the stream, behind all that it has to stand behind. The mark says where it
+    /// is over; none if the call touches nothing and nobody asked.
+    ///
+    /// # Errors
+    /// What the back end answers. The call is not in the stream then; waits for it may be.
+    pub(crate) fn issue(&self, call: Call<'_>) -> Result<Option<Mark>> {
+        let runtime = &self.runtime;
+        runtime.check()?;
+        let at = call.at;
+        let mark = as_thread(runtime, |thread| {
+            let pen = runtime.live.write();
+            let state = self.core.state.lock();
+            let held = lock_all(call.touches);
+            let step = Step {
+                stream: self,
+                thread,
+                pen,
+                state,
+                held,
+                at,
+            };
+            step.take(call)
+        })?;
+        if runtime.is_synchronous {
+            self.finish_at(at)?;
+        }
+        Ok(mark)
+    }
+
+    /// The end of the stream so far, as a mark.
+    pub(crate) fn mark(&self, at: Place) -> Result<Mark> {
+        self.begin(at, |mut step| {
+            if let Some(last) = &step.state.last {
+                return Ok(last.clone());
+            }
+            step.state.clock.submitted(&step.thread.clock);
+            step.record()
+        })
+    }
+
+    /// Records an event of one's own at the end of the stream.
+    pub(crate) fn record_as(&self, event: OwnEvent, kind: Kind, at: Place) -> Result<Recorded> {
+        self.begin(at, |mut step| {
+            step.state.clock.submitted(&step.thread.clock);
+            step.submit(kind)?;
+            Ok(Recorded {
+                point: step.state.clock.point(),
+                stream: self.core.id,
+                event,
+            })
+        })
+    }
+
+    /// Makes the stream wait for a mark, unless it is known to stand behind it already.
+    pub(crate) fn wait_for(&self, mark: &Mark, at: Place) -> Result<()> {
+        self.begin(at, |mut step| match step.knows(mark) {
+            true => Ok(()),
+            false => step.wait(mark),
+        })
+    }
+
+    /// Takes the locks for a call that touches no memory.
+    fn begin<R>(&self, at: Place, act: impl FnOnce(Step<'_, '_>) -> Result<R>) -> Result<R> {
+        self.runtime.check()?;
+        as_thread(&self.runtime, |thread| {
+            act(Step {
+                stream: self,
+                thread,
+                pen: self.runtime.live.write(),
+                state: self.core.state.lock(),
+                held: Held::new(),
+                at,
+            })
+        })
+    }
+}
+
+impl<'c> Step<'_, 'c> {
+    fn take(mut self, call: Call<'c>) -> Result<Option<Mark>> {
+        let runtime = &self.stream.runtime;
+        if runtime.is_tracking {
+            self.wait_for_conflicts(call.touches)?;
+        }
+        let mut op = plain(self.thread.id, call.kind, &mut self.pen, self.at);
+        if let Some(pen) = &mut self.pen {
+            for touch in call.touches {
+                let state = find(&mut self.held, touch.block);
+                let buffer = state.name(touch.block, pen);
+                let (start, end, mode) = (touch.start, touch.end, touch.mode);
+                op.accesses.push(Access { buffer, start, end, mode });
+            }
+            // Names are records of their own; the number is taken behind them.
+            op.id = pen.next_op();
+        }
+        let submitted = runtime.seen(runtime.backend.submit(&op, call.payload));
+        self.state.last = None;
+        if self.state.clock.is_worn() {
+            let chain = runtime.new_chain();
+            self.state.clock.renew(chain);
+        }
+        self.state.clock.submitted(&self.thread.clock);
+        if submitted.is_ok() {
+            write(&mut self.pen, op);
+        }
+        // Also a call that failed is noted: nobody can tell how much of it the device has seen, and
+        // waiting for nothing is safe.
+        let tracks = runtime.is_tracking && !call.touches.is_empty();
+        let mut mark = None;
+        if tracks || call.is_awaited {
+            let recorded = self.record();
+            let known = recorded.unwrap_or_else(|_| self.unrecorded());
+            for touch in call.touches {
+                let state = find(&mut self.held, touch.block);
+                state.uses.note(touch.start..touch.end, touch.mode, &known);
+            }
+            mark = Some(known);
+        }
+        submitted.map(|()| mark)
+    }
+
+    /// Inserts the waits that are missing, and no others.
+    #[inline]
+    fn wait_for_conflicts(&mut self, touches: &[Touch<'c>]) -> Result<()> {
+        let mut conflicts = Conflicts::new();
+        for touch in touches {
+            let at = self.held.iter().position(|(block, _)| std::ptr::eq(*block, touch.block));
+            let Some((_, state)) = at.map(|at| &self.held[at]) else {
+                continue;
+            };
+            let (clock, thread) = (&self.state.clock, &self.thread.clock);
+            let is_known = |mark: &Mark| clock.knows(mark.epoch()) || thread.knows(mark.epoch());
+            let bytes = touch.start..touch.end;
+            state.uses.conflicts(bytes, touch.mode, is_known, &mut conflicts);
+        }
+        if conflicts.is_empty() {
+            return Ok(());
+        }
+        keep_last(&mut conflicts);
+        for mark in &conflicts {
+            self.wait_unless_over(mark)?;
+        }
+        Ok(())
+    }
+
+    /// A pending wait slows down every stream of the device, so asking comes first.
+    #[inline(never)]
+    fn wait_unless_over(&mut self, mark: &Mark) -> Result<()> {
+        let runtime = &self.stream.runtime;
+        if self.knows(mark) || runtime.peek(self.thread, mark, &mut self.pen, self.at)? {
+            return Ok(());
+        }
+        runtime.waits_inserted.fetch_add(1, Ordering::Relaxed);
+        self.wait(mark)
+    }
+
+    fn knows(&self, mark: &Mark) -> bool {
+        let epoch = mark.epoch();
+        self.state.clock.knows(epoch) || self.thread.clock.knows(epoch)
+    }
+
+    fn wait(&mut self, mark: &Mark) -> Result<()> {
+        match mark {
+            Mark::Recorded(recorded) => self.wait_event(recorded),
+            // An event behind all that the stream has been given by now.
+            Mark::Stream(at) => {
+                let runtime = &self.stream.runtime;
+                let event = runtime.event(self.stream.core.device, false)?;
+                let kind = Kind::Record {
+                    event: event.id,
+                    stream: at.1,
+                };
+                self.submit(kind)?;
+                let recorded = Recorded {
+                    point: at.0.clone(),
+                    stream: at.1,
+                    event,
+                };
+                self.wait_event(&recorded)
+            }
+        }
+    }
+
+    fn wait_event(&mut self, recorded: &Recorded) -> Result<()> {
+        self.submit(Kind::Wait {
+            stream: self.stream.core.id,
+            event: recorded.event.id,
+        })?;
+        self.state.last = None;
+        self.state.clock.waits_for(&self.thread.clock, &recorded.point);
+        Ok(())
+    }
+
+    /// Records an event at the end of the stream.
+    #[inline]
+    fn record(&mut self) -> Result<Mark> {
+        let runtime = &self.stream.runtime;
+        let point = self.state.clock.point();
+        let recorded = match self.state.spare_mark() {
+            Some(mut spare) => {
+                if let Some(recorded) = Arc::get_mut(&mut spare) {
+                    recorded.point = point;
+                }
+                spare
+            }
+            None => Arc::new(Recorded {
+                point,
+                stream: self.stream.core.id,
+                event: runtime.event(self.stream.core.device, false)?,
+            }),
+        };
+        self.submit(Kind::Record {
+            event: recorded.event.id,
+            stream: self.stream.core.id,
+        })?;
+        self.state.marks.push_back(Arc::clone(&recorded));
+        let mark = Mark::Recorded(recorded);
+        self.state.last = Some(mark.clone());
+        Ok(mark)
+    }
+
+    #[cold]
+    fn unrecorded(&self) -> Mark {
+        Mark::Stream(Arc::new((self.state.clock.point(), self.stream.core.id)))
+    }
+
+    /// Submits a call that touches no memory, and tells the log.
+    #[inline]
+    fn submit(&mut self, kind: Kind) -> Result<()> {
+        let runtime = &self.stream.runtime;
+        let op = plain(self.thread.id, kind, &mut self.pen, self.at);
+        runtime.seen(runtime.backend.submit(&op, Payload::None))?;
+        write(&mut self.pen, op);
+        Ok(())
+    }
+}
+
+/// Locks every touched block once.
+#[inline]
+fn lock_all<'a>(touches: &[Touch<'a>]) -> Held<'a> {
+    let mut blocks: SmallVec<[&'a Block; 4]> = touches.iter().map(|touch| touch.block).collect();
+    blocks.sort_unstable_by_key(|block| std::ptr::from_ref(*block));
+    blocks.dedup_by_key(|block| std::ptr::from_ref(*block));
+    let locked = blocks.into_iter();
+    locked
+        .map(|block| (std::ptr::from_ref(block), block.state.lock()))
+        .collect()
+}
+
+#[inline]
+fn find<'h>(held: &'h mut Held<'_>, block: &Block) -> &'h mut BlockState {
+    let at = held.iter().position(|(held, _)| std::ptr::eq(*held, block));
+    let at = at.expect("every touched block was locked");
+    &mut held[at].1
+}
+
+/// Whether a call may name all these blocks: they have to belong to the stream's machine.
+pub(crate) fn belong(stream: &Stream, call: &'static str, touches: &[Touch<'_>]) -> Result<()> {
+    let foreign = |touch: &Touch<'_>| !Arc::ptr_eq(&touch.block.runtime, &stream.runtime);
+    if touches.iter().any(foreign) {
+        return Err(Error::Invalid {
+            call,
+            why: "the buffer belongs to another machine than the stream; open both devices together \
+                  with `Device::open_all`"
+                .into(),
+        });
+    }
+    Ok(())
+}
+

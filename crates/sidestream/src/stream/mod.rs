@@ -1,0 +1,312 @@
+//! Streams: what is put into one runs in that sequence; different ones run side by side.
+//!
+//! Every call of the safe API names its stream, and the stream waits by itself for whatever the
+//! call has to stand behind: the last write of the bytes it reads, and all uses of the bytes it
+//! writes. Calls return once they are queued, unless their page says that they hold up the host.
+
+mod copy;
+mod issue;
+mod launch;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::backend::Create;
+use crate::device::{Device, Place, Runtime};
+use crate::error::{Error, Result};
+use crate::event::{Event, Mark, Recorded, TimedEvent};
+use crate::op::{DeviceId, Kind, StreamId, StreamKind};
+use crate::order::live::StreamClock;
+
+pub use copy::Rows;
+pub(crate) use copy::size_of_all;
+pub(crate) use issue::{Call, Touch, belong};
+
+/// A stream of a device. Clones are the same stream.
+///
+/// It is a non-blocking stream: it takes no part in the order of the legacy default stream. When
+/// the last clone is dropped its work still runs, and the device may give it to the next who asks
+/// for a stream of the same name and priority.
+#[derive(Clone)]
+pub struct Stream {
+    pub(crate) runtime: Arc<Runtime>,
+    pub(crate) core: Arc<Core>,
+}
+
+/// What clones of a stream share, and what stays when they are gone.
+pub(crate) struct Core {
+    pub id: StreamId,
+    pub device: DeviceId,
+    name: String,
+    priority: i32,
+    pub state: Mutex<State>,
+}
+
+/// What the lock of a stream guards.
+pub(crate) struct State {
+    pub clock: StreamClock,
+    /// The end of the stream, as long as nothing comes behind it.
+    last: Option<Mark>,
+    /// Marks that were made, the oldest first; one that nobody else holds is made anew.
+    marks: VecDeque<Arc<Recorded>>,
+}
+
+/// The streams of a device that were made so far. The driver's streams are kept: making one takes
+/// longer than all that is done here.
+#[derive(Default)]
+pub(crate) struct Streams {
+    made: Mutex<Vec<Arc<Core>>>,
+}
+
+impl State {
+    /// A mark that nobody waits for any more. Only a few are looked at: marks die in about the
+    /// sequence in which they were made.
+    fn spare_mark(&mut self) -> Option<Arc<Recorded>> {
+        for _ in 0..self.marks.len().min(4) {
+            let mark = self.marks.pop_front()?;
+            if Arc::strong_count(&mark) == 1 {
+                return Some(mark);
+            }
+            self.marks.push_back(mark);
+        }
+        None
+    }
+}
+
+impl Streams {
+    /// A stream that nobody holds and that has nothing to do, or a new one.
+    pub fn get(
+        &self,
+        runtime: &Arc<Runtime>,
+        device: DeviceId,
+        name: &str,
+        priority: i32,
+        at: Place,
+    ) -> Result<Stream> {
+        runtime.check()?;
+        let caps = &runtime.backend.devices()[device.0 as usize];
+        let (most_urgent, least_urgent) = caps.priorities;
+        if !(most_urgent..=least_urgent).contains(&priority) {
+            return Err(Error::Invalid {
+                call: "stream",
+                why: format!(
+                    "priority {priority} is outside of {most_urgent} (most urgent) to {least_urgent}"
+                ),
+            });
+        }
+        if let Some(core) = self.idle(runtime, name, priority, at)? {
+            let runtime = Arc::clone(runtime);
+            return Ok(Stream { runtime, core });
+        }
+        let kind = StreamKind::NonBlocking;
+        let id = runtime.live.new_stream(kind, device, name);
+        runtime.seen(runtime.backend.create(Create::Stream {
+            id,
+            device,
+            kind,
+            priority,
+            name,
+            adopt: None,
+        }))?;
+        let core = Arc::new(Core {
+            id,
+            device,
+            name: name.to_owned(),
+            priority,
+            state: Mutex::new(State {
+                clock: StreamClock::new(runtime.new_chain()),
+                last: None,
+                marks: VecDeque::new(),
+            }),
+        });
+        self.made.lock().push(Arc::clone(&core));
+        let runtime = Arc::clone(runtime);
+        Ok(Stream { runtime, core })
+    }
+
+    /// A handle for every stream there is.
+    pub fn all(&self, runtime: &Arc<Runtime>) -> Vec<Stream> {
+        let made = self.made.lock();
+        let handles = made.iter().map(|core| Stream {
+            runtime: Arc::clone(runtime),
+            core: Arc::clone(core),
+        });
+        handles.collect()
+    }
+
+    fn idle(
+        &self,
+        runtime: &Arc<Runtime>,
+        name: &str,
+        priority: i32,
+        at: Place,
+    ) -> Result<Option<Arc<Core>>> {
+        let alike = |core: &&Arc<Core>| core.name == name && core.priority == priority;
+        let unused: Vec<Arc<Core>> = {
+            let made = self.made.lock();
+            let unused = made.iter().filter(alike);
+            let unused = unused.filter(|core| Arc::strong_count(core) == 1);
+            unused.cloned().collect()
+        };
+        for core in unused {
+            // Another thread may have taken it in between: it would be held by three.
+            let last = core.state.lock().last.clone();
+            let is_over = match last {
+                Some(mark) => runtime.query(&mark, at)?,
+                None => false,
+            };
+            if is_over && Arc::strong_count(&core) == 2 {
+                return Ok(Some(core));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Stream {
+    /// The name that it was asked for by.
+    pub fn name(&self) -> &str {
+        &self.core.name
+    }
+
+    /// Lower is more urgent.
+    pub fn priority(&self) -> i32 {
+        self.core.priority
+    }
+
+    /// Its device.
+    pub fn device(&self) -> Device {
+        Device::of(&self.runtime, self.core.device)
+    }
+
+    /// Marks the end of the stream so far.
+    ///
+    /// # Ordering
+    /// The event is over when all that the stream was given before is over.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    #[track_caller]
+    pub fn record_event(&self) -> Result<Event> {
+        let mark = self.mark(Location::caller())?;
+        let runtime = Arc::clone(&self.runtime);
+        Ok(Event { runtime, mark })
+    }
+
+    /// The same, and keeps the device's time there. The device takes some microseconds for it.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    #[track_caller]
+    pub fn record_timed(&self) -> Result<TimedEvent> {
+        self.timed(Location::caller())
+    }
+
+    /// All that the stream is given from here on waits for the event.
+    ///
+    /// # Ordering
+    /// Does not hold up the host.
+    ///
+    /// # Errors
+    /// What the driver answers, or that the event belongs to another machine.
+    #[track_caller]
+    pub fn wait_event(&self, event: &Event) -> Result<()> {
+        self.same_machine("wait_event", &event.runtime)?;
+        self.wait_for(&event.mark, Location::caller())
+    }
+
+    /// All that the stream is given from here on waits for all that the other one was given so far.
+    ///
+    /// # Ordering
+    /// Does not hold up the host. What the other stream is given later is not waited for.
+    ///
+    /// # Errors
+    /// As [`Stream::wait_event`].
+    #[track_caller]
+    pub fn wait_stream(&self, other: &Stream) -> Result<()> {
+        self.same_machine("wait_stream", &other.runtime)?;
+        let at = Location::caller();
+        let mark = other.mark(at)?;
+        self.wait_for(&mark, at)
+    }
+
+    /// Whether all that it was given so far is over.
+    ///
+    /// # Ordering
+    /// Does not hold up the host. "Yes" counts as [`Stream::synchronize`].
+    ///
+    /// # Errors
+    /// What failed on the device.
+    #[track_caller]
+    pub fn query(&self) -> Result<bool> {
+        let at = Location::caller();
+        let mark = self.mark(at)?;
+        self.runtime.query(&mark, at)
+    }
+
+    /// Waits until all that it was given so far is over.
+    ///
+    /// # Ordering
+    /// Holds up the host. What this thread submits afterwards, to any stream, stands behind it.
+    ///
+    /// # Errors
+    /// What failed on the device.
+    #[track_caller]
+    pub fn synchronize(&self) -> Result<()> {
+        self.finish_at(Location::caller())
+    }
+
+    /// The same for so long at most; false if the time has passed first. The simulated GPU counts
+    /// its own time.
+    ///
+    /// # Errors
+    /// What failed on the device.
+    #[track_caller]
+    pub fn synchronize_for(&self, at_most: Duration) -> Result<bool> {
+        let at = Location::caller();
+        let mark = self.mark(at)?;
+        self.runtime.synchronize_for(&mark, at_most, at)
+    }
+
+    pub(crate) fn finish_at(&self, at: Place) -> Result<()> {
+        let mark = self.mark(at)?;
+        self.runtime.synchronize(&mark, at)
+    }
+
+    pub(crate) fn same_machine(&self, call: &'static str, other: &Arc<Runtime>) -> Result<()> {
+        if Arc::ptr_eq(&self.runtime, other) {
+            return Ok(());
+        }
+        Err(Error::Invalid {
+            call,
+            why: "the two belong to different machines, which cannot wait for each other; open both \
+                  devices together with `Device::open_all`"
+                .into(),
+        })
+    }
+
+    fn timed(&self, at: Place) -> Result<TimedEvent> {
+        let event = self.runtime.event(self.core.device, true)?;
+        let kind = Kind::Record {
+            event: event.id,
+            stream: self.core.id,
+        };
+        let recorded = Arc::new(self.record_as(event, kind, at)?);
+        let event = Event {
+            runtime: Arc::clone(&self.runtime),
+            mark: Mark::Recorded(Arc::clone(&recorded)),
+        };
+        Ok(TimedEvent { event, recorded })
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stream({:?}, {:?})", self.core.id, self.core.name)
+    }
+}
