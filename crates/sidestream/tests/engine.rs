@@ -78,7 +78,7 @@ fn live_and_offline_agree() {
     let mut live = engine();
     everything(&mut live, |e| {
         // Up to the end of the call that was pushed last but one: later calls cannot change what was before.
-        let call = TaskId(e.tasks() as u32 - 2);
+        let call = TaskId(e.tasks() as u64 - 2);
         e.run_until(call).expect("nothing is held");
     });
     live.finish().expect("nothing is held");

@@ -2,7 +2,7 @@
 
 use super::profile::Profile;
 use super::work::{Engines, Work};
-use super::{NONE, later, whole};
+use super::{NONE, NOTHING, later, whole};
 use std::collections::VecDeque;
 
 /// What one task takes of its engine.
@@ -83,17 +83,15 @@ impl Flow {
 /// A task that asks for a place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
-    pub task: u32,
+    pub task: u64,
     pub stream: u32,
-    /// Its index in the table of flows.
-    pub flow: u32,
     /// It became ready by work of the device, not by its call.
     pub waited: bool,
 }
 
 #[derive(Clone, Debug)]
 struct Place {
-    task: u32,
+    task: u64,
     left: Flow,
     end_ns: u64,
     /// The stream of the last task.
@@ -122,7 +120,7 @@ impl Bus {
                 fixed_ns: 0.0,
             },
             end_ns: u64::MAX,
-            stream: NONE,
+            stream: NOTHING,
             queue: VecDeque::new(),
         };
         Self {
@@ -135,7 +133,7 @@ impl Bus {
     }
 
     /// The next end of a task, as time and task.
-    pub fn next_end(&self) -> (u64, u32) {
+    pub fn next_end(&self) -> (u64, u64) {
         let mut next = (u64::MAX, NONE);
         for place in &self.places {
             next = next.min((place.end_ns, place.task));
@@ -158,7 +156,7 @@ impl Bus {
     }
 
     /// Takes the finished task off its place; returns the one that is next in the queue.
-    pub fn finish(&mut self, now_ns: u64, task: u32) -> Option<Request> {
+    pub fn finish(&mut self, now_ns: u64, task: u64) -> Option<Request> {
         let index = self.places.iter().position(|p| p.task == task)?;
         self.advance(now_ns);
         self.places[index].task = NONE;
@@ -177,7 +175,7 @@ impl Bus {
         let place = &mut self.places[flow.place];
         place.task = request.task;
         place.left = *flow;
-        if request.waited && place.stream != NONE && place.stream != request.stream {
+        if request.waited && place.stream != NOTHING && place.stream != request.stream {
             place.left.setup_ns += self.switch_ns;
         }
         place.stream = request.stream;

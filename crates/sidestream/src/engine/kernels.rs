@@ -6,7 +6,7 @@ use super::{NONE, later};
 
 #[derive(Clone, Copy, Debug)]
 struct Running {
-    task: u32,
+    task: u64,
     priority: i32,
     shape: Shape,
     /// Part of the body that is still to do, from 1 to 0.
@@ -23,7 +23,7 @@ pub(super) struct Kernels {
     running: Vec<Running>,
     most: usize,
     updated_ns: u64,
-    next: (u64, u32),
+    next: (u64, u64),
 }
 
 /// Fewer slots than this are rounding, not room for a block.
@@ -40,7 +40,7 @@ impl Kernels {
     }
 
     /// The next end of a body, as time and task.
-    pub fn next_end(&self) -> (u64, u32) {
+    pub fn next_end(&self) -> (u64, u64) {
         self.next
     }
 
@@ -48,10 +48,10 @@ impl Kernels {
     pub fn arrive(
         &mut self,
         now_ns: u64,
-        task: u32,
+        task: u64,
         priority: i32,
         shape: &Shape,
-        started: impl FnMut(u32),
+        started: impl FnMut(u64),
     ) {
         self.advance(now_ns);
         let at = self
@@ -75,7 +75,7 @@ impl Kernels {
     }
 
     /// Ends a body; calls `started` for every kernel that got its first slots by it. Returns the tail in ns.
-    pub fn finish(&mut self, now_ns: u64, task: u32, started: impl FnMut(u32)) -> f64 {
+    pub fn finish(&mut self, now_ns: u64, task: u64, started: impl FnMut(u64)) -> f64 {
         self.advance(now_ns);
         let mut tail_ns = 0.0;
         if let Some(at) = self.running.iter().position(|r| r.task == task) {
@@ -93,7 +93,7 @@ impl Kernels {
         }
     }
 
-    fn share(&mut self, mut started: impl FnMut(u32)) {
+    fn share(&mut self, mut started: impl FnMut(u64)) {
         let (mut free, mut issue, mut bandwidth) = (1.0, 0.0, 0.0);
         self.next = (u64::MAX, NONE);
         for (n, r) in self.running.iter_mut().enumerate() {

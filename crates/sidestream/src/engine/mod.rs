@@ -52,6 +52,7 @@ mod kernels;
 mod limit;
 mod path;
 mod profile;
+mod retire;
 mod run;
 mod work;
 
@@ -63,13 +64,14 @@ pub use work::{Call, Engines, Grid, KernelCost, Work};
 use copies::{Bus, Flow, Request};
 use cost::Shape;
 use kernels::Kernels;
+use retire::Slots;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::fmt;
 
 /// Names a task of one [`Engine`]: tasks are numbered from 0 in the order of their pushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct TaskId(pub u32);
+pub struct TaskId(pub u64);
 
 /// Names a lane of one [`Engine`]: a host thread or a stream, numbered from 0 in the order they were added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -198,8 +200,10 @@ impl fmt::Display for Stuck {
 
 impl std::error::Error for Stuck {}
 
-/// No task, edge or the like: ends a linked list.
-const NONE: u32 = u32::MAX;
+/// No task.
+const NONE: u64 = u64::MAX;
+/// No edge, no stream: ends a linked list.
+const NOTHING: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -230,7 +234,7 @@ struct Slot {
     delay: Delay,
     lane: u32,
     /// The task behind it in its lane.
-    next: u32,
+    next: u64,
     /// Head of the list of tasks that name it in `after`.
     first_edge: u32,
     /// Unfinished tasks that it waits for.
@@ -250,10 +254,10 @@ struct Lane {
     /// `None`: a host thread.
     device: Option<u32>,
     priority: i32,
-    last: u32,
+    last: u64,
     held: bool,
     /// The task that would start if the lane were not held.
-    parked: u32,
+    parked: u64,
 }
 
 struct Device {
@@ -270,21 +274,24 @@ struct Device {
 pub struct Engine {
     devices: Vec<Device>,
     lanes: Vec<Lane>,
-    slots: Vec<Slot>,
+    slots: Slots,
     /// Task that waits, next entry of the same list.
-    edges: Vec<(u32, u32)>,
+    edges: Vec<(u64, u32)>,
+    /// Head of the list of entries that are used no more.
+    free_edges: u32,
     flows: Vec<Flow>,
     shapes: Vec<Shape>,
     now_ns: u64,
     /// Known future: a task that is waiting becomes ready, one that is running ends.
-    future: BinaryHeap<Reverse<(u64, u32)>>,
+    future: BinaryHeap<Reverse<(u64, u64)>>,
     /// Ready now, in order.
-    due: VecDeque<u32>,
+    due: VecDeque<u64>,
     /// Ready, but delayed until idle: rank, then the older first.
-    idle: BinaryHeap<(u64, Reverse<u32>)>,
+    idle: BinaryHeap<(u64, Reverse<u64>)>,
     /// Happened, not yet handed out.
     events: VecDeque<Event>,
-    last_finished: u32,
+    last_finished: u64,
+    longest_hop_ns: u64,
 }
 
 impl fmt::Debug for Engine {
@@ -292,7 +299,7 @@ impl fmt::Debug for Engine {
         f.debug_struct("Engine")
             .field("now_ns", &self.now_ns)
             .field("lanes", &self.lanes.len())
-            .field("tasks", &self.slots.len())
+            .field("tasks", &self.slots.end())
             .finish_non_exhaustive()
     }
 }
@@ -308,6 +315,7 @@ impl Engine {
             !devices.is_empty(),
             "an engine needs at least one device profile"
         );
+        let longest_hop_ns = retire::longest_hop_ns(&devices);
         Self {
             devices: devices
                 .into_iter()
@@ -320,8 +328,9 @@ impl Engine {
                 })
                 .collect(),
             lanes: Vec::new(),
-            slots: Vec::new(),
+            slots: Slots::default(),
             edges: Vec::new(),
+            free_edges: NOTHING,
             flows: Vec::new(),
             shapes: Vec::new(),
             now_ns: 0,
@@ -330,6 +339,7 @@ impl Engine {
             idle: BinaryHeap::new(),
             events: VecDeque::new(),
             last_finished: NONE,
+            longest_hop_ns,
         }
     }
 
@@ -369,8 +379,7 @@ impl Engine {
     /// device work on a thread).
     #[track_caller]
     pub fn push(&mut self, task: Task<'_>) -> TaskId {
-        let id = self.slots.len() as u32;
-        assert!(id < NONE, "an engine holds 2^32 - 1 tasks at most");
+        let id = self.slots.end();
         let lane = task.lane.0 as usize;
         let (job, side) = self.job(lane, &task.work);
         self.slots.push(Slot {
@@ -378,7 +387,7 @@ impl Engine {
             delay: task.delay,
             lane: task.lane.0,
             next: NONE,
-            first_edge: NONE,
+            first_edge: NOTHING,
             pending: 0,
             cause: Cause::Pushed,
             ready_ns: 0,
@@ -391,12 +400,13 @@ impl Engine {
         });
         let previous = std::mem::replace(&mut self.lanes[lane].last, id);
         let mut first_of_lane = true;
-        if previous != NONE {
-            if self.slots[previous as usize].state == State::Done {
+        // What was retired was over long ago: it gives no later start.
+        if previous != NONE && !self.slots.is_retired(previous) {
+            if self.slots[previous].state == State::Done {
                 self.note(id, previous, false);
             } else {
-                self.slots[previous as usize].next = id;
-                self.slots[id as usize].pending += 1;
+                self.slots[previous].next = id;
+                self.slots[id].pending += 1;
                 first_of_lane = false;
             }
         }
@@ -407,21 +417,34 @@ impl Engine {
                 id,
                 before.0
             );
-            if self.slots[before.0 as usize].state == State::Done {
+            if self.slots.is_retired(before.0) {
+                continue;
+            }
+            if self.slots[before.0].state == State::Done {
                 self.note(id, before.0, true);
             } else {
-                self.edges
-                    .push((id, self.slots[before.0 as usize].first_edge));
-                self.slots[before.0 as usize].first_edge = self.edges.len() as u32 - 1;
-                self.slots[id as usize].pending += 1;
+                let edge = (id, self.slots[before.0].first_edge);
+                self.slots[before.0].first_edge = self.new_edge(edge);
+                self.slots[id].pending += 1;
             }
         }
-        if self.slots[id as usize].pending == 0 {
+        if self.slots[id].pending == 0 {
             self.activate(id);
         } else if first_of_lane {
             self.count_pending_wait(id);
         }
         TaskId(id)
+    }
+
+    fn new_edge(&mut self, edge: (u64, u32)) -> u32 {
+        let free = self.free_edges;
+        if free == NOTHING {
+            self.edges.push(edge);
+            return self.edges.len() as u32 - 1;
+        }
+        self.free_edges = self.edges[free as usize].1;
+        self.edges[free as usize] = edge;
+        free
     }
 
     /// Turns work into a job of the hot path, and checks that it fits its lane.
@@ -503,8 +526,8 @@ impl Engine {
         lane.held = false;
         let parked = std::mem::replace(&mut lane.parked, NONE);
         if parked != NONE {
-            if self.now_ns > self.slots[parked as usize].ready_ns {
-                self.slots[parked as usize].cause = Cause::Released;
+            if self.now_ns > self.slots[parked].ready_ns {
+                self.slots[parked].cause = Cause::Released;
             }
             self.due.push_back(parked);
         }
@@ -517,7 +540,7 @@ impl Engine {
 
     /// Number of tasks pushed so far.
     pub fn tasks(&self) -> usize {
-        self.slots.len()
+        self.slots.end() as usize
     }
 
     /// Whether a task has finished.
@@ -526,7 +549,7 @@ impl Engine {
     /// When there is no such task.
     #[track_caller]
     pub fn is_finished(&self, task: TaskId) -> bool {
-        self.slots[task.0 as usize].state == State::Done
+        self.slots.is_retired(task.0) || self.slots[task.0].state == State::Done
     }
 }
 

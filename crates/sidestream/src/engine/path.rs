@@ -52,7 +52,7 @@ impl Engine {
     /// When there is no such task.
     #[track_caller]
     pub fn scheduled(&self, task: TaskId) -> Option<Span> {
-        let slot = &self.slots[task.0 as usize];
+        let slot = self.slots.get(task.0)?;
         (slot.state == State::Done).then(|| Span {
             start_ns: slot.start_ns,
             end_ns: slot.end_ns,
@@ -62,7 +62,7 @@ impl Engine {
 
     /// All finished tasks with their lanes, in the order of their pushes.
     pub fn schedule(&self) -> impl Iterator<Item = (TaskId, LaneId, Span)> {
-        (0u32..).zip(&self.slots).filter_map(|(n, slot)| {
+        self.slots.numbered().filter_map(|(n, slot)| {
             self.scheduled(TaskId(n))
                 .map(|span| (TaskId(n), LaneId(slot.lane), span))
         })
@@ -82,7 +82,7 @@ impl Engine {
     /// When there is no such task.
     #[track_caller]
     pub fn cause(&self, task: TaskId) -> Cause {
-        self.slots[task.0 as usize].cause
+        self.slots[task.0].cause
     }
 
     /// The chain of causes up to the end of a task, first piece first; without a task, up to the last end. Its pieces
@@ -90,29 +90,28 @@ impl Engine {
     /// Empty when the task has not finished.
     pub fn critical_path(&self, task: Option<TaskId>) -> Vec<Link> {
         let last = || {
-            (0u32..)
-                .zip(&self.slots)
+            self.slots
+                .numbered()
                 .filter(|(_, s)| s.state == State::Done)
                 .max_by_key(|(n, s)| (s.end_ns, *n))
                 .map(|(n, _)| TaskId(n))
         };
-        let Some(task) = task.or_else(last).filter(|t| {
-            self.slots
-                .get(t.0 as usize)
-                .is_some_and(|s| s.state == State::Done)
-        }) else {
+        let Some(task) = task
+            .or_else(last)
+            .filter(|t| self.slots.get(t.0).is_some_and(|s| s.state == State::Done))
+        else {
             return Vec::new();
         };
         let mut links = Vec::new();
         let mut at = task;
-        let mut to_ns = self.slots[at.0 as usize].end_ns;
+        let mut to_ns = self.slots[at.0].end_ns;
         loop {
-            let slot = &self.slots[at.0 as usize];
+            let slot = &self.slots[at.0];
             // The cause may end after this start, when it only gave away what it held, or the client's push came late.
             let from_ns = slot
                 .cause
                 .task()
-                .map_or(0, |t| self.slots[t.0 as usize].end_ns.min(slot.start_ns));
+                .map_or(0, |t| self.slots[t.0].end_ns.min(slot.start_ns));
             links.push(Link {
                 task: at,
                 cause: slot.cause,

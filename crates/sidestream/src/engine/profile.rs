@@ -204,6 +204,21 @@ impl Profile {
         (self.memory_gib * f64::from(1 << 30)) as u64
     }
 
+    /// What the device reads and writes in its memory at most, bytes a second.
+    pub fn memory_bytes_per_s(&self) -> f64 {
+        self.memory_gb_s * 1e9
+    }
+
+    /// Peak of single precision arithmetic, operations a second.
+    pub fn flops_per_s(&self) -> f64 {
+        self.fp32_tflops * 1e12
+    }
+
+    /// What one direction of the link to the host carries, bytes a second.
+    pub fn link_bytes_per_s(&self) -> f64 {
+        self.link_gb_s * 1e9
+    }
+
     /// Every field with the place its value came from, in the order of the file format.
     pub fn sources(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.sources

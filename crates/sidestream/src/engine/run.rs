@@ -53,18 +53,14 @@ impl Engine {
     /// When there is no such task.
     #[track_caller]
     pub fn run_until(&mut self, task: TaskId) -> Result<u64, Stuck> {
-        assert!(
-            (task.0 as usize) < self.slots.len(),
-            "there is no task {}",
-            task.0
-        );
+        assert!(task.0 < self.slots.end(), "there is no task {}", task.0);
         while !self.is_finished(task) {
             self.events.clear();
             if !self.progress() && !self.release_idle() {
                 return Err(self.stuck(task));
             }
         }
-        Ok(self.slots[task.0 as usize].end_ns)
+        Ok(self.slots.get(task.0).map_or(self.now_ns, |s| s.end_ns))
     }
 
     /// Runs until every task has finished, and returns the time of the last end.
@@ -79,13 +75,11 @@ impl Engine {
             }
         }
         self.events.clear();
-        match self.slots.iter().position(|s| s.state != State::Done) {
-            Some(first) => Err(self.stuck(TaskId(first as u32))),
+        let mut tasks = self.slots.numbered();
+        match tasks.find(|(_, s)| s.state != State::Done) {
+            Some((first, _)) => Err(self.stuck(TaskId(first))),
             // Nothing but an empty engine has no last end.
-            None => Ok(self
-                .slots
-                .get(self.last_finished as usize)
-                .map_or(0, |s| s.end_ns)),
+            None => Ok(self.slots.get(self.last_finished).map_or(0, |s| s.end_ns)),
         }
     }
 
@@ -94,7 +88,7 @@ impl Engine {
         let Some((_, Reverse(task))) = self.idle.pop() else {
             return false;
         };
-        let slot = &mut self.slots[task as usize];
+        let slot = &mut self.slots[task];
         // Its rank is spent.
         slot.delay = Delay::None;
         if self.now_ns > slot.ready_ns && self.last_finished != NONE {
@@ -128,7 +122,7 @@ impl Engine {
         match source {
             Source::Future => {
                 self.future.pop();
-                if self.slots[task as usize].state == State::Running {
+                if self.slots[task].state == State::Running {
                     self.end(task)
                 } else {
                     self.arrive(task)
@@ -138,8 +132,8 @@ impl Engine {
                 let next = self.devices[device].bus.finish(time_ns, task);
                 self.end(task);
                 if let Some(next) = next {
-                    self.slots[next.task as usize].cause = Cause::Resource(TaskId(task));
-                    let flow = &self.flows[next.flow as usize];
+                    self.slots[next.task].cause = Cause::Resource(TaskId(task));
+                    let flow = &self.flows[self.slots[next.task].flow()];
                     self.devices[device].bus.start(time_ns, next, flow);
                     self.start(next.task);
                 }
@@ -147,7 +141,7 @@ impl Engine {
             Source::Kernels(device) => {
                 let (slots, events) = (&mut self.slots, &mut self.events);
                 let tail_ns = self.devices[device].kernels.finish(time_ns, task, |begun| {
-                    slots[begun as usize].cause = Cause::Resource(TaskId(task));
+                    slots[begun].cause = Cause::Resource(TaskId(task));
                     begin(slots, events, time_ns, begun);
                 });
                 match whole(tail_ns) {
@@ -166,7 +160,7 @@ impl Engine {
         }
     }
 
-    fn next(&self) -> (u64, u32, Source) {
+    fn next(&self) -> (u64, u64, Source) {
         let mut next = match self.future.peek() {
             Some(Reverse((time_ns, task))) => (*time_ns, *task, Source::Future),
             None => (u64::MAX, NONE, Source::Future),
@@ -185,8 +179,8 @@ impl Engine {
     }
 
     /// All that the task waited for is done.
-    pub(super) fn activate(&mut self, task: u32) {
-        let slot = &mut self.slots[task as usize];
+    pub(super) fn activate(&mut self, task: u64) {
+        let slot = &mut self.slots[task];
         if slot.counted
             && let Some(device) = self.lanes[slot.lane as usize].device
         {
@@ -204,8 +198,8 @@ impl Engine {
     }
 
     /// The task is ready, and asks for what it runs on.
-    fn arrive(&mut self, task: u32) {
-        let slot = &self.slots[task as usize];
+    fn arrive(&mut self, task: u64) {
+        let slot = &self.slots[task];
         let lane = &mut self.lanes[slot.lane as usize];
         if lane.held {
             lane.parked = task;
@@ -226,11 +220,11 @@ impl Engine {
                 self.future.push(Reverse((later(self.now_ns, ns), task)));
             }
             Job::Copy { flow } => {
-                let released_by = slot.cause.task().map(|t| self.slots[t.0 as usize].side);
+                let released_by = slot.cause.task().and_then(|t| self.slots.get(t.0));
+                let released_by = released_by.map(|slot| slot.side);
                 let request = Request {
                     task,
                     stream: slot.lane,
-                    flow,
                     waited: matches!(released_by, Some(Side::Device(_))),
                 };
                 let flow = &self.flows[flow as usize];
@@ -250,12 +244,12 @@ impl Engine {
         }
     }
 
-    fn start(&mut self, task: u32) {
+    fn start(&mut self, task: u64) {
         begin(&mut self.slots, &mut self.events, self.now_ns, task);
     }
 
-    fn end(&mut self, task: u32) {
-        let slot = &mut self.slots[task as usize];
+    fn end(&mut self, task: u64) {
+        let slot = &mut self.slots[task];
         slot.end_ns = self.now_ns;
         slot.state = State::Done;
         let (next, mut edge) = (slot.next, slot.first_edge);
@@ -273,8 +267,9 @@ impl Engine {
                 self.count_pending_wait(next);
             }
         }
-        while edge != NONE {
+        while edge != NOTHING {
             let (waiting, next_edge) = self.edges[edge as usize];
+            self.edges[edge as usize].1 = std::mem::replace(&mut self.free_edges, edge);
             self.note(waiting, task, true);
             if self.satisfied(waiting) {
                 self.activate(waiting);
@@ -283,15 +278,15 @@ impl Engine {
         }
     }
 
-    fn satisfied(&mut self, task: u32) -> bool {
-        let slot = &mut self.slots[task as usize];
+    fn satisfied(&mut self, task: u64) -> bool {
+        let slot = &mut self.slots[task];
         slot.pending -= 1;
         slot.pending == 0
     }
 
     /// The head of a stream waits for something outside it.
-    pub(super) fn count_pending_wait(&mut self, task: u32) {
-        let slot = &mut self.slots[task as usize];
+    pub(super) fn count_pending_wait(&mut self, task: u64) {
+        let slot = &mut self.slots[task];
         if let (Job::Marker, Some(device)) = (slot.job, self.lanes[slot.lane as usize].device) {
             slot.counted = true;
             self.devices[device as usize].pending_waits += 1;
@@ -299,11 +294,11 @@ impl Engine {
     }
 
     /// `before` is done: `task` is ready a hop later at the earliest.
-    pub(super) fn note(&mut self, task: u32, before: u32, edge: bool) {
-        let (done, waiting) = (&self.slots[before as usize], &self.slots[task as usize]);
+    pub(super) fn note(&mut self, task: u64, before: u64, edge: bool) {
+        let (done, waiting) = (&self.slots[before], &self.slots[task]);
         let ready_ns = later(done.end_ns, self.hop_ns(done, waiting, edge));
         let (side, marker) = (done.side, matches!(waiting.job, Job::Marker));
-        let slot = &mut self.slots[task as usize];
+        let slot = &mut self.slots[task];
         if ready_ns >= slot.ready_ns {
             slot.ready_ns = ready_ns;
             slot.cause = if edge {
@@ -380,8 +375,8 @@ enum Source {
     Kernels(usize),
 }
 
-fn begin(slots: &mut [Slot], events: &mut VecDeque<Event>, now_ns: u64, task: u32) {
-    let slot = &mut slots[task as usize];
+fn begin(slots: &mut Slots, events: &mut VecDeque<Event>, now_ns: u64, task: u64) {
+    let slot = &mut slots[task];
     slot.state = State::Running;
     slot.start_ns = now_ns;
     events.push_back(Event {

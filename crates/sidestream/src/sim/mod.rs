@@ -8,7 +8,12 @@
 //! A [`Schedule`] picks among the orders that the rules allow. [`Schedule::InOrder`] also keeps
 //! what devices were merely seen to do; the others rely on what is promised alone, so that a
 //! program that depends on more shows it.
+//!
+//! [`Machine`] is the same for programs that run: a [`Backend`](crate::backend::Backend) with
+//! memory that has addresses, kernels that are functions, and no more history than its unfinished
+//! work.
 
+mod machine;
 mod memory;
 mod record;
 mod schedule;
@@ -18,8 +23,9 @@ use std::fmt;
 
 use crate::engine::{Delay, Engine, KernelCost, LaneId, Profile, Task, TaskId, What, Work};
 use crate::op::{Access, DeviceId, Kind, Mode, Op, OpId, StreamId};
-use crate::order::{After, Chain, Force, Frontier, Misuse, Order, Performs, Runs, Step, Steps};
+use crate::order::{After, Chain, Frontier, Misuse, Order, Performs, Runs, Step, Steps};
 
+pub use machine::Machine;
 pub use memory::{Contents, Found, LIMIT_BYTES, Unplaceable};
 pub use record::Names;
 use schedule::SplitMix;
@@ -108,17 +114,13 @@ impl std::error::Error for Stuck {}
 impl Sim {
     /// A machine with these devices. `witness` says whether [`Sim::witness`] is wanted.
     pub fn new(devices: Vec<Profile>, schedule: Schedule, witness: bool) -> Sim {
-        let seed = match schedule {
-            Schedule::Seeded(seed) => seed,
-            _ => 0,
-        };
         Sim {
             order: Order::new(),
             frontier: Frontier::default(),
             engine: Engine::new(devices.clone()),
             devices,
             schedule,
-            random: SplitMix(seed),
+            random: SplitMix(schedule.seed()),
             contents: Contents::new(witness),
             computes: true,
             ops: Vec::new(),
@@ -191,7 +193,7 @@ impl Sim {
         while self.advance() {}
         let tasks = self.tasks.iter().enumerate();
         let mut stuck: Vec<u32> = tasks
-            .filter(|&(at, _)| !self.engine.is_finished(TaskId(at as u32)))
+            .filter(|&(at, _)| !self.engine.is_finished(TaskId(at as u64)))
             .map(|(_, part)| part.op)
             .collect();
         stuck.dedup();
@@ -277,15 +279,16 @@ impl Sim {
                 None if does_work => work::on_device(&op, cost),
                 None => work::point(step, &op),
             };
-            let is_late = match step.chain {
-                Chain::Stream(_) => self.schedule == Schedule::Delaying(op.id),
-                Chain::Thread(_) if work_step.is_none() => {
-                    self.schedule == Schedule::Delaying(op.id)
-                        || self.schedule == Schedule::DelayingCall(op.id)
-                }
-                Chain::Thread(_) => self.schedule == Schedule::DelayingCall(op.id),
-            };
-            let delay = self.delay(op.id, step, is_late);
+            let is_late = self
+                .schedule
+                .singles_out(op.id, step.chain, work_step.is_some());
+            let delay = self.schedule.delay(
+                &mut self.random,
+                u64::from(op.id.0),
+                step.chain,
+                step.performs,
+                is_late,
+            );
             let stream = match step.chain {
                 Chain::Stream(stream) => Some(stream),
                 Chain::Thread(_) => None,
@@ -371,7 +374,7 @@ impl Sim {
         let mut before = std::mem::take(&mut self.before);
         before.clear();
         if let Some(step) = step {
-            let weakest = self.weakest();
+            let weakest = self.schedule.weakest();
             self.frontier
                 .before(step, weakest, &self.order, &mut before);
         }
@@ -405,38 +408,6 @@ impl Sim {
         };
         table[index] = Some(lane);
         lane
-    }
-
-    fn weakest(&self) -> Force {
-        match self.schedule {
-            Schedule::InOrder => Force::Observed,
-            _ => Force::Promised,
-        }
-    }
-
-    /// How late a step is made on purpose.
-    fn delay(&mut self, op: OpId, step: &Step, is_late: bool) -> Delay {
-        if step.performs == Performs::Nothing {
-            return Delay::None;
-        }
-        match self.schedule {
-            Schedule::Delaying(_) | Schedule::DelayingCall(_) if is_late => Delay::UntilIdle(0),
-            Schedule::InOrder | Schedule::Delaying(_) | Schedule::DelayingCall(_) => Delay::None,
-            Schedule::Adversarial => match step.chain {
-                Chain::Stream(_) => Delay::UntilIdle(u64::from(op.0)),
-                Chain::Thread(_) => Delay::None,
-            },
-            // Mostly nothing; else anything from nanoseconds to most of a second, so that every
-            // order comes up, however long the work in between; now and then as late as can be.
-            Schedule::Seeded(_) => match self.random.next() % 16 {
-                0..8 => Delay::None,
-                8 => Delay::UntilIdle(self.random.next() >> 1),
-                _ => {
-                    let magnitude = self.random.next() % 30;
-                    Delay::ExtraNs(self.random.next() % (1 << magnitude))
-                }
-            },
-        }
     }
 }
 

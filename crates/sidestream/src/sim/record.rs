@@ -44,7 +44,7 @@ impl Sim {
         }
         let mut ended = vec![0; trace.streams.len()];
         for (at, part) in self.tasks.iter().enumerate() {
-            let Some(span) = self.engine.scheduled(TaskId(at as u32)) else {
+            let Some(span) = self.engine.scheduled(TaskId(at as u64)) else {
                 continue;
             };
             let submitted = &self.ops[part.op as usize];

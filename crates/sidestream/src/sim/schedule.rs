@@ -3,7 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::engine::Delay;
 use crate::op::OpId;
+use crate::order::{Chain, Force, Performs};
 
 /// How the simulated GPU picks among the orders that are allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -21,6 +23,68 @@ pub enum Schedule {
     Delaying(OpId),
     /// The same for what one operation does on the host, in its calling thread.
     DelayingCall(OpId),
+}
+
+impl Schedule {
+    /// The weakest edges that are kept.
+    pub(super) fn weakest(self) -> Force {
+        match self {
+            Schedule::InOrder => Force::Observed,
+            _ => Force::Promised,
+        }
+    }
+
+    /// The seed of the choices that are drawn.
+    pub(super) fn seed(self) -> u64 {
+        match self {
+            Schedule::Seeded(seed) => seed,
+            _ => 0,
+        }
+    }
+
+    /// Whether a step of this operation, on this chain, is the one that is to be late; `works`
+    /// says whether the operation does something in a stream.
+    pub(super) fn singles_out(self, op: OpId, chain: Chain, works: bool) -> bool {
+        match chain {
+            Chain::Stream(_) => self == Schedule::Delaying(op),
+            Chain::Thread(_) if !works => {
+                self == Schedule::Delaying(op) || self == Schedule::DelayingCall(op)
+            }
+            Chain::Thread(_) => self == Schedule::DelayingCall(op),
+        }
+    }
+
+    /// How late a step is made on purpose. `rank` grows from call to call.
+    pub(super) fn delay(
+        self,
+        random: &mut SplitMix,
+        rank: u64,
+        chain: Chain,
+        performs: Performs,
+        is_late: bool,
+    ) -> Delay {
+        if performs == Performs::Nothing {
+            return Delay::None;
+        }
+        match self {
+            Schedule::Delaying(_) | Schedule::DelayingCall(_) if is_late => Delay::UntilIdle(0),
+            Schedule::InOrder | Schedule::Delaying(_) | Schedule::DelayingCall(_) => Delay::None,
+            Schedule::Adversarial => match chain {
+                Chain::Stream(_) => Delay::UntilIdle(rank),
+                Chain::Thread(_) => Delay::None,
+            },
+            // Mostly nothing; else anything from nanoseconds to most of a second, so that every
+            // order comes up, however long the work in between; now and then as late as can be.
+            Schedule::Seeded(_) => match random.next() % 16 {
+                0..8 => Delay::None,
+                8 => Delay::UntilIdle(random.next() >> 1),
+                _ => {
+                    let magnitude = random.next() % 30;
+                    Delay::ExtraNs(random.next() % (1 << magnitude))
+                }
+            },
+        }
+    }
 }
 
 impl FromStr for Schedule {

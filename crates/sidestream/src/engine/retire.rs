@@ -1,0 +1,168 @@
+//! The tasks of an engine, and how those that are over long ago leave it.
+//!
+//! An engine that analyses a program keeps all its tasks. One that runs for hours cannot: whoever
+//! drives it lets it forget with [`Engine::retire`]. Tasks leave in the order of their numbers, so
+//! that a number alone tells whether its task is gone.
+
+use std::ops::{Index, IndexMut};
+
+use super::*;
+
+/// The tasks from some number on.
+#[derive(Default)]
+pub(super) struct Slots {
+    /// The number of the first one here.
+    base: u64,
+    /// How many of the first ones may leave: they go together, when that is worth a move.
+    leaving: usize,
+    slots: Vec<Slot>,
+}
+
+impl Slots {
+    #[inline]
+    pub fn push(&mut self, slot: Slot) {
+        self.slots.push(slot);
+    }
+
+    /// One past the number of the last task.
+    #[inline]
+    pub fn end(&self) -> u64 {
+        self.base + self.slots.len() as u64
+    }
+
+    /// Whether the task was here once and is gone.
+    #[inline]
+    pub fn is_retired(&self, task: u64) -> bool {
+        task < self.base
+    }
+
+    pub fn get(&self, task: u64) -> Option<&Slot> {
+        self.slots.get(task.checked_sub(self.base)? as usize)
+    }
+
+    pub fn numbered(&self) -> impl Iterator<Item = (u64, &Slot)> {
+        (self.base..).zip(&self.slots)
+    }
+}
+
+impl Index<u64> for Slots {
+    type Output = Slot;
+
+    #[inline]
+    fn index(&self, task: u64) -> &Slot {
+        &self.slots[task.wrapping_sub(self.base) as usize]
+    }
+}
+
+impl IndexMut<u64> for Slots {
+    #[inline]
+    fn index_mut(&mut self, task: u64) -> &mut Slot {
+        &mut self.slots[task.wrapping_sub(self.base) as usize]
+    }
+}
+
+impl Slot {
+    /// Where a copy's figures are. What asks for a place on the bus is a copy.
+    pub(super) fn flow(&self) -> usize {
+        match self.job {
+            Job::Copy { flow } => flow as usize,
+            _ => unreachable!("only copies have a place on the bus"),
+        }
+    }
+}
+
+/// Fewer tasks than this are not worth the move.
+const LEAST: usize = 1024;
+
+impl Engine {
+    /// Forgets the tasks that are over for so long that no later task can notice: their times are
+    /// gone, and nothing is known of them but that they have finished. Its cost is constant for each
+    /// task.
+    pub fn retire(&mut self) {
+        // What is younger may still hold up the next task of its lane by a hop.
+        let (now_ns, hops_ns) = (self.now_ns, self.longest_hop_ns);
+        let slots = &mut self.slots;
+        while let Some(slot) = slots.slots.get(slots.leaving)
+            && slot.state == State::Done
+            && later(slot.end_ns, hops_ns) < now_ns
+        {
+            slots.leaving += 1;
+        }
+        if slots.leaving < LEAST || slots.leaving * 2 < slots.slots.len() {
+            return;
+        }
+        slots.slots.drain(..slots.leaving);
+        slots.base += slots.leaving as u64;
+        slots.leaving = 0;
+        if self.flows.len() + self.shapes.len() > 2 * (self.slots.slots.len() + LEAST) {
+            self.forget_costs();
+        }
+    }
+
+    /// How many tasks it remembers.
+    pub fn remembered(&self) -> usize {
+        self.slots.slots.len()
+    }
+
+    /// Lets go the delayed tasks that were pushed before this one, as if the engine were idle. A
+    /// task that is delayed for ever would keep all later ones from being forgotten.
+    pub fn release_before(&mut self, task: TaskId) {
+        let is_old = |&(_, Reverse(delayed)): &(u64, Reverse<u64>)| delayed < task.0;
+        let mut old: Vec<u64> = self
+            .idle
+            .iter()
+            .filter(|d| is_old(d))
+            .map(|d| d.1.0)
+            .collect();
+        if old.is_empty() {
+            return;
+        }
+        self.idle.retain(|delayed| !is_old(delayed));
+        old.sort_unstable();
+        for task in old {
+            self.slots[task].delay = Delay::None;
+            self.due.push_back(task);
+        }
+    }
+
+    /// Keeps only the costs of tasks that are still here.
+    fn forget_costs(&mut self) {
+        let (flows, shapes) = (
+            std::mem::take(&mut self.flows),
+            std::mem::take(&mut self.shapes),
+        );
+        for slot in &mut self.slots.slots {
+            match &mut slot.job {
+                Job::Copy { flow } => {
+                    self.flows.push(flows[*flow as usize]);
+                    *flow = self.flows.len() as u32 - 1;
+                }
+                Job::Kernel { shape } => {
+                    self.shapes.push(shapes[*shape as usize]);
+                    *shape = self.shapes.len() as u32 - 1;
+                }
+                Job::Host { .. } | Job::Marker => {}
+            }
+        }
+        for device in &mut self.devices {
+            device.recent = [None; 10];
+        }
+    }
+}
+
+/// No hop between two tasks is longer than this, on any of these devices.
+pub(super) fn longest_hop_ns(devices: &[Profile]) -> u64 {
+    let hops = devices.iter().map(|p| {
+        p.submit_kernel_ns
+            + p.submit_ns
+            + p.engine_hop_ns
+            + p.kernel_gap_ns
+            + p.graph_gap_ns
+            + p.event_hop_ns
+            + p.device_hop_ns
+            + p.pending_wait_ns
+            + p.host_return_ns
+            + p.callback_hop_ns
+    });
+    hops.map(whole).max().unwrap_or(0)
+}

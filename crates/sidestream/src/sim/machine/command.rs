@@ -1,0 +1,213 @@
+//! A call of the runtime as the machine sees it: its place in the order, its cost, its effect.
+
+use std::sync::Arc;
+
+use super::callback::HostFunc;
+use super::space::Host;
+use crate::backend::{Arg, Code, Copy, Fill, Grid, HostArg, Node, NodeWork, Payload};
+use crate::engine::{KernelCost, TaskId};
+use crate::error::{Error, Result};
+use crate::op::{Access, Accesses, BufferId, Kind, Memory, Mode, Op};
+
+/// A call with all that the machine has to know of it.
+pub(super) struct Command {
+    /// The op as it came, but its accesses are made from the payload: they only stand for bytes.
+    pub op: Op,
+    /// What a kernel takes, if its maker said so.
+    pub cost: Option<KernelCost>,
+    /// What it does to memory.
+    pub effect: Effect,
+}
+
+/// What happens in a task.
+#[derive(Default)]
+pub(super) enum Effect {
+    #[default]
+    Nothing,
+    Copy(Moved),
+    /// The host's part of a copy from pageable memory: it reads for the task that writes.
+    Stage {
+        copy: Copy,
+        host: Host,
+        into: TaskId,
+    },
+    Fill(Fill),
+    Kernel(Box<Launched>),
+    HostFunc(HostFunc),
+    /// The function was handed over, as the so manieth.
+    Running(u64),
+    /// The caller's event is complete when the task is over.
+    Record(u32),
+}
+
+/// A copy and what it has read.
+pub(super) struct Moved {
+    pub copy: Copy,
+    pub from: Host,
+    pub to: Host,
+    /// Somebody else reads for it.
+    pub is_staged: bool,
+    pub bytes: Vec<u8>,
+}
+
+/// A kernel and what it has read.
+pub(super) struct Launched {
+    pub code: Arc<Code>,
+    pub grid: Grid,
+    pub args: Vec<Arg>,
+    pub launches: u32,
+    pub copies: Vec<HostArg>,
+}
+
+impl Command {
+    /// # Errors
+    /// A kernel that has no form in Rust.
+    pub fn new(op: &Op, payload: Payload<'_>) -> Result<Command> {
+        let mut command = Command {
+            op: op.clone(),
+            cost: None,
+            effect: Effect::Nothing,
+        };
+        match payload {
+            Payload::None | Payload::Graph => {
+                if let Kind::Record { event, .. } = op.kind {
+                    command.effect = Effect::Record(event.0);
+                }
+            }
+            Payload::Copy(copy) => command.copies(copy),
+            Payload::Fill(fill) => command.fills(fill),
+            Payload::Launch(launch) => {
+                command.launches(launch.code, launch.grid, launch.args.to_vec())?;
+            }
+            Payload::HostFunc(function) => command.effect = Effect::HostFunc(function),
+        }
+        Ok(command)
+    }
+
+    /// # Errors
+    /// As [`Command::new`].
+    pub fn of_node(node: &Node) -> Result<Command> {
+        let mut command = Command {
+            op: node.op.clone(),
+            cost: None,
+            effect: Effect::Nothing,
+        };
+        match &node.work {
+            NodeWork::Copy(copy) => command.copies(*copy),
+            NodeWork::Fill(fill) => command.fills(*fill),
+            NodeWork::Launch { code, grid, args } => command.launches(code, *grid, args.clone())?,
+        }
+        Ok(command)
+    }
+
+    fn copies(&mut self, copy: Copy) {
+        let bytes = copy.row_bytes * copy.rows;
+        self.op.accesses = [Mode::Read, Mode::Write]
+            .map(|mode| of(bytes, mode))
+            .into_iter()
+            .collect();
+        let (from, to) = match self.op.kind {
+            Kind::Copy { from, to, .. } | Kind::CopyBlocking { from, to } => (from, to),
+            _ => (Memory::Device, Memory::Device),
+        };
+        self.effect = Effect::Copy(Moved {
+            copy,
+            from: Host::of(from),
+            to: Host::of(to),
+            is_staged: false,
+            bytes: Vec::new(),
+        });
+    }
+
+    fn fills(&mut self, fill: Fill) {
+        let bytes = fill.count * u64::from(fill.width);
+        self.op.accesses = Accesses::from_slice(&[of(bytes, Mode::Write)]);
+        self.effect = Effect::Fill(fill);
+    }
+
+    fn launches(&mut self, code: &Arc<Code>, grid: Grid, args: Vec<Arg>) -> Result<()> {
+        if code.host.is_none() {
+            return Err(Error::NoForm {
+                kernel: code.name.clone(),
+                needed: "form in Rust, which the simulated GPU runs",
+            });
+        }
+        self.cost = code.cost.as_ref().map(|cost| cost(grid, &args));
+        let memory = args.iter().filter_map(|arg| match *arg {
+            Arg::Memory { bytes, mode, .. } => Some(of(bytes, mode)),
+            Arg::Scalar { .. } => None,
+        });
+        self.op.accesses = memory.collect();
+        let launches = match self.op.kind {
+            Kind::Kernel { launches, .. } => launches,
+            _ => 1,
+        };
+        self.effect = Effect::Kernel(Box::new(Launched {
+            code: Arc::clone(code),
+            grid,
+            args,
+            launches,
+            copies: Vec::new(),
+        }));
+        Ok(())
+    }
+}
+
+impl Effect {
+    /// The same once more, for another launch of a graph. Only the works of a graph can be repeated.
+    pub fn again(&self) -> Effect {
+        match self {
+            Effect::Copy(moved) => Effect::Copy(Moved {
+                bytes: Vec::new(),
+                ..*moved
+            }),
+            Effect::Fill(fill) => Effect::Fill(*fill),
+            Effect::Kernel(launched) => Effect::Kernel(Box::new(Launched {
+                code: Arc::clone(&launched.code),
+                args: launched.args.clone(),
+                copies: Vec::new(),
+                ..**launched
+            })),
+            _ => Effect::Nothing,
+        }
+    }
+
+    /// The first bytes that it reads and writes, to tell devices apart.
+    pub fn copy(&self) -> Option<&Copy> {
+        match self {
+            Effect::Copy(moved) => Some(&moved.copy),
+            _ => None,
+        }
+    }
+}
+
+fn of(bytes: u64, mode: Mode) -> Access {
+    Access {
+        buffer: BufferId(0),
+        start: 0,
+        end: bytes,
+        mode,
+    }
+}
+
+/// What people call a call.
+pub(super) fn name(kind: &Kind) -> &'static str {
+    match kind {
+        Kind::Kernel { .. } => "kernel",
+        Kind::Copy { .. } | Kind::CopyBlocking { .. } => "copy",
+        Kind::Memset { .. } | Kind::MemsetBlocking { .. } => "memset",
+        Kind::HostFunc { .. } => "host function",
+        Kind::GraphLaunch { .. } => "graph launch",
+        Kind::MallocAsync { .. } => "malloc_async",
+        Kind::FreeAsync { .. } => "free_async",
+        Kind::Record { .. } => "record",
+        Kind::Wait { .. } => "wait",
+        Kind::WaitStream { .. } => "wait_stream",
+        Kind::SyncStream { .. } | Kind::SyncEvent { .. } | Kind::SyncDevice { .. } => "synchronize",
+        Kind::QueryStream { .. } | Kind::QueryEvent { .. } => "query",
+        Kind::Elapsed { .. } => "elapsed",
+        Kind::BeginCapture { .. } => "begin_capture",
+        Kind::EndCapture { .. } => "end_capture",
+        _ => "call",
+    }
+}

@@ -1,0 +1,124 @@
+//! Executable graphs: every node is a task of its own, so that uploads, kernels and downloads of a
+//! graph run on their engines and beside the work of other streams.
+
+use super::command::{Command, Effect};
+use super::state::{Part, State};
+use crate::backend::Node;
+use crate::engine::{Delay, LaneId, Task, TaskId, Work};
+use crate::error::Result;
+use crate::op::{DeviceId, GraphId, Kind, OpId};
+use crate::order::{Performs, Step};
+use crate::sim::work;
+
+/// An executable graph.
+pub(super) struct Graph {
+    /// Its id in the rule book.
+    pub ordered: GraphId,
+    pub device: DeviceId,
+    pub nodes: Vec<GraphNode>,
+    /// Its own alone: launches of one graph never overlap (R49).
+    pub lanes: Vec<LaneId>,
+    /// The end of its last launch.
+    pub last: Option<TaskId>,
+}
+
+/// A node, ready to be pushed again and again.
+pub(super) struct GraphNode {
+    pub effect: Effect,
+    work: Work,
+    call: &'static str,
+    after: Vec<u32>,
+    /// Which lane of the graph.
+    lane: usize,
+    /// Whether no node stands behind it.
+    is_last: bool,
+}
+
+impl State {
+    /// The nodes of a graph, with the lanes on which they run: a node goes on where a node before
+    /// it was the last one, so that the lanes add no order.
+    pub fn graph_nodes(&self, device: DeviceId, nodes: &[Node]) -> Result<Vec<GraphNode>> {
+        let mut ready = Vec::with_capacity(nodes.len());
+        let mut ends: Vec<u32> = Vec::new();
+        for (number, node) in (0u32..).zip(nodes) {
+            let Command { op, cost, effect } = Command::of_node(node)?;
+            let work = self
+                .between_devices(&effect, device)
+                .unwrap_or_else(|| work::on_device(&op, cost));
+            let lane = ends.iter().position(|end| node.after.contains(end));
+            let lane = lane.unwrap_or_else(|| {
+                ends.push(number);
+                ends.len() - 1
+            });
+            ends[lane] = number;
+            ready.push(GraphNode {
+                effect,
+                work,
+                call: super::command::name(&op.kind),
+                after: node.after.to_vec(),
+                lane,
+                is_last: true,
+            });
+        }
+        for node in nodes {
+            for &before in &node.after {
+                ready[before as usize].is_last = false;
+            }
+        }
+        Ok(ready)
+    }
+
+    /// A launch: a point in the stream, the nodes behind it, and a point behind all of them.
+    pub fn push_graph(&mut self, kind: &Kind, step: &Step, part: Part, delay: Delay) -> TaskId {
+        let (serial, op, device, call) = (part.serial, part.op, part.device, part.call);
+        let point = |call: &'static str, effect: Effect| Part {
+            serial,
+            op,
+            call,
+            device,
+            is_on_device: true,
+            is_done: false,
+            start_ns: 0,
+            effect,
+        };
+        let entry = self.push_step(step, Work::Marker, delay, part);
+        let Kind::GraphLaunch { graph: id, .. } = *kind else {
+            return entry;
+        };
+        // It comes back below: nobody looks for it in between.
+        let Some(mut graph) = self.tables.take_graph(id) else {
+            return entry;
+        };
+        let most = graph.nodes.iter().map(|node| node.lane + 1).max();
+        while graph.lanes.len() < most.unwrap_or(0) {
+            graph.lanes.push(self.engine.add_stream(graph.device.0, 0));
+        }
+        let mut tasks: Vec<TaskId> = Vec::with_capacity(graph.nodes.len());
+        let (mut after, mut ends) = (Vec::new(), vec![entry]);
+        for node in &graph.nodes {
+            after.clear();
+            after.push(entry);
+            after.extend(node.after.iter().map(|&before| tasks[before as usize]));
+            let late = self
+                .schedule
+                .singles_out(OpId(serial as u32), step.chain, true);
+            let random = &mut self.random;
+            let delay = self
+                .schedule
+                .delay(random, serial, step.chain, Performs::All, late);
+            let task = Task::new(graph.lanes[node.lane], node.work);
+            let task = task.after(&after).delay(delay).in_graph();
+            let task = self.push(task, point(node.call, node.effect.again()));
+            tasks.push(task);
+            if node.is_last {
+                ends.push(task);
+            }
+        }
+        let lane = self.lane(step.chain);
+        let exit = Task::new(lane, Work::Marker).after(&ends);
+        let exit = self.push(exit, point(call, Effect::Nothing));
+        graph.last = Some(exit);
+        self.tables.set_graph(id, graph);
+        exit
+    }
+}

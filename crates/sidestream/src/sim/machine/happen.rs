@@ -1,0 +1,211 @@
+//! What happens at the start and at the end of a task: bytes are read when it starts and written
+//! when it ends.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::callback::Callback;
+use super::command::{Effect, Launched};
+use super::space::{Host, Illegal, Space};
+use super::state::State;
+use crate::backend::{Arg, Done, Fill, HostArg, HostBytes};
+use crate::engine::{Event, What};
+use crate::error::Lost;
+use crate::op::{EventId, Mode};
+
+/// The driver's code for an access outside all memory.
+const ILLEGAL_ADDRESS: i32 = 700;
+/// The driver's code for a kernel that traps.
+const LAUNCH_FAILURE: i32 = 719;
+
+/// Why a device was lost.
+struct Failure {
+    code: i32,
+    why: String,
+}
+
+impl From<Illegal> for Failure {
+    fn from(illegal: Illegal) -> Failure {
+        Failure {
+            code: ILLEGAL_ADDRESS,
+            why: illegal.to_string(),
+        }
+    }
+}
+
+impl State {
+    /// Lets an event of the engine have its effect.
+    pub fn happen(&mut self, event: Event, callback: &Callback) {
+        let at = self.index(event.task);
+        let effect = std::mem::take(&mut self.parts[at].effect);
+        let is_lost = self.lost[self.parts[at].device.0 as usize].is_some();
+        let outcome = match event.what {
+            // A lost device does nothing any more.
+            _ if is_lost => {
+                self.dropped.push(effect);
+                Ok(Effect::Nothing)
+            }
+            What::Started => self.start(effect, callback),
+            What::Finished => self.end(effect, event),
+        };
+        match outcome {
+            Ok(effect) => self.parts[at].effect = effect,
+            Err(failure) => self.lose(at, failure),
+        }
+        let part = &mut self.parts[at];
+        match event.what {
+            What::Started => part.start_ns = event.time_ns,
+            What::Finished => {
+                part.is_done = true;
+                let effect = std::mem::take(&mut part.effect);
+                if let Effect::Kernel(_) | Effect::HostFunc(_) = effect {
+                    self.dropped.push(effect);
+                }
+                self.note_time(at, event.time_ns);
+            }
+        }
+        if self.parts[at].is_on_device {
+            self.noes = 0;
+        }
+    }
+
+    fn start(&mut self, effect: Effect, callback: &Callback) -> Result<Effect, Failure> {
+        match effect {
+            Effect::Copy(mut moved) => {
+                if !moved.is_staged {
+                    moved.bytes = self.space.gather(&moved.copy, moved.from)?;
+                }
+                Ok(Effect::Copy(moved))
+            }
+            Effect::Stage { copy, host, into } => {
+                let bytes = self.space.gather(&copy, host)?;
+                let into = self.index(into);
+                if let Effect::Copy(moved) = &mut self.parts[into].effect {
+                    moved.bytes = bytes;
+                }
+                Ok(Effect::Nothing)
+            }
+            Effect::Kernel(mut launched) => {
+                launched.copies = sample(&launched.args, &self.space)?;
+                Ok(Effect::Kernel(launched))
+            }
+            Effect::HostFunc(function) => {
+                callback.run(function);
+                self.handed_over += 1;
+                Ok(Effect::Running(self.handed_over))
+            }
+            other => Ok(other),
+        }
+    }
+
+    fn end(&mut self, effect: Effect, event: Event) -> Result<Effect, Failure> {
+        match effect {
+            Effect::Copy(moved) => {
+                self.space.scatter(&moved.copy, &moved.bytes, moved.to)?;
+                Ok(Effect::Nothing)
+            }
+            Effect::Fill(fill) => {
+                self.space.write(fill.at, &pattern(&fill), Host::Pinned)?;
+                Ok(Effect::Nothing)
+            }
+            Effect::Kernel(mut launched) => {
+                compute(&mut launched)?;
+                publish(&launched, &mut self.space)?;
+                Ok(Effect::Kernel(launched))
+            }
+            Effect::Record(which) => {
+                let id = EventId(which);
+                self.tables.complete(id, event.task, event.time_ns);
+                Ok(Effect::Nothing)
+            }
+            other => Ok(other),
+        }
+    }
+
+    fn lose(&mut self, at: usize, failure: Failure) {
+        let part = &self.parts[at];
+        let why = format!("op {} ({}): {}", part.op.0, part.call, failure.why);
+        self.lost[part.device.0 as usize] = Some(Lost {
+            device: part.device,
+            code: failure.code,
+            why,
+        });
+    }
+
+    /// Notes when a task of an operation ran, and reports the operation if that was its last one.
+    fn note_time(&mut self, at: usize, end_ns: u64) {
+        let part = &self.parts[at];
+        let Some(times) = self.times.get_mut(&part.serial) else {
+            return;
+        };
+        let span = if part.is_on_device {
+            &mut times.done.work_ns
+        } else {
+            &mut times.done.call_ns
+        };
+        let (first, last) = span.get_or_insert((part.start_ns, end_ns));
+        *first = part.start_ns.min(*first);
+        *last = end_ns.max(*last);
+        times.left -= 1;
+        if times.left == 0 {
+            let done: Done = times.done;
+            self.times.remove(&part.serial);
+            self.done.push(done);
+        }
+    }
+}
+
+/// The arguments of a kernel as they are now.
+fn sample(args: &[Arg], space: &Space) -> Result<Vec<HostArg>, Illegal> {
+    let sample = |arg: &Arg| match *arg {
+        Arg::Memory { at, bytes, .. } => {
+            let mut copy = HostBytes::zeroed(bytes as usize);
+            space.read(at, copy.bytes_mut(), Host::Pinned)?;
+            Ok(HostArg::Memory(copy))
+        }
+        Arg::Scalar { bytes, len } => Ok(HostArg::Scalar { bytes, len }),
+    };
+    args.iter().map(sample).collect()
+}
+
+/// Runs a kernel on its copies.
+fn compute(launched: &mut Launched) -> Result<(), Failure> {
+    let Launched {
+        code,
+        grid,
+        launches,
+        copies,
+        ..
+    } = launched;
+    let Some(host) = &code.host else {
+        return Ok(());
+    };
+    let run = || (0..*launches).for_each(|_| host(*grid, copies));
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| Failure {
+        code: LAUNCH_FAILURE,
+        why: format!("`{}` trapped: {}", code.name, message(&*panic)),
+    })
+}
+
+/// Writes back what a kernel may have written.
+fn publish(launched: &Launched, space: &mut Space) -> Result<(), Illegal> {
+    for (arg, copy) in launched.args.iter().zip(&launched.copies) {
+        if let (Arg::Memory { at, mode, .. }, HostArg::Memory(copy)) = (arg, copy)
+            && *mode == Mode::Write
+        {
+            space.write(*at, copy.bytes(), Host::Pinned)?;
+        }
+    }
+    Ok(())
+}
+
+fn pattern(fill: &Fill) -> Vec<u8> {
+    let word = fill.value.to_le_bytes();
+    word[..usize::from(fill.width)].repeat(fill.count as usize)
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("it panicked without a text")
+}

@@ -1,0 +1,484 @@
+//! The state of a machine: what there is, what is under way, and how a call becomes tasks.
+
+use std::collections::{HashMap, VecDeque};
+
+use smallvec::SmallVec;
+
+use super::callback::Callback;
+use super::command::{Command, Effect, name};
+use super::space::Space;
+use super::tables::Tables;
+use crate::backend::Done;
+use crate::engine::{Call, Delay, Engine, Event, LaneId, Profile, Task, TaskId, What, Work};
+use crate::error::{Error, Lost, Result};
+use crate::op::{DeviceId, Kind, Op, OpId, ThreadId};
+use crate::order::{Chain, Frontier, Misuse, Order, Performs, Runs, Step, Steps};
+use crate::sim::schedule::{Schedule, SplitMix};
+use crate::sim::work;
+
+/// Everything behind the lock of a machine.
+pub(super) struct State {
+    pub profile: Profile,
+    pub schedule: Schedule,
+    pub random: SplitMix,
+    pub order: Order,
+    pub frontier: Frontier<TaskId>,
+    pub engine: Engine,
+    pub space: Space,
+    pub tables: Tables,
+    /// The tasks from `first_part` on; all earlier ones are over.
+    pub parts: VecDeque<Part>,
+    pub first_part: u64,
+    /// By device.
+    pub lost: Vec<Option<Lost>>,
+    /// How many calls there were: their numbers, for the schedules.
+    calls: u64,
+    /// How often in a row the answer was "no" while nothing else happened.
+    pub noes: u32,
+    /// The end of a host function that may not be over yet, and all that comes behind it.
+    pub held: Option<Event>,
+    /// How many functions were handed to the callback thread, and how many are known to be over.
+    pub handed_over: u64,
+    pub acknowledged: u64,
+    pub keeps_times: bool,
+    /// By the number of the call.
+    pub times: HashMap<u64, Times>,
+    pub done: Vec<Done>,
+    /// What belongs to the program: it is dropped without the lock.
+    pub dropped: Vec<Effect>,
+    next_purge: u64,
+    // Kept from call to call for their memory.
+    steps: Steps,
+    before: Vec<TaskId>,
+}
+
+/// What a task of the engine stands for.
+pub(super) struct Part {
+    /// The number of its call.
+    pub serial: u64,
+    pub op: OpId,
+    pub call: &'static str,
+    pub device: DeviceId,
+    pub is_on_device: bool,
+    pub is_done: bool,
+    pub start_ns: u64,
+    pub effect: Effect,
+}
+
+/// When the tasks of a call ran, as far as they have.
+pub(super) struct Times {
+    pub left: u64,
+    pub done: Done,
+}
+
+/// Tasks that are waited for.
+pub(super) type Targets = SmallVec<[TaskId; 4]>;
+
+/// What the next turn of the engine did.
+pub(super) enum Turn {
+    Happened,
+    /// Nothing can happen before this many host functions are over.
+    Runs(u64),
+    Nothing,
+}
+
+/// A task may stay delayed while this many others come.
+const LONGEST_DELAY: u64 = 1 << 16;
+
+// ------------------------------------------------------------------ calls
+
+impl State {
+    pub fn new(profiles: Vec<Profile>, schedule: Schedule, space: Space) -> State {
+        State {
+            profile: profiles[0].clone(),
+            schedule,
+            random: SplitMix(schedule.seed()),
+            order: Order::new(),
+            frontier: Frontier::default(),
+            lost: profiles.iter().map(|_| None).collect(),
+            engine: Engine::new(profiles),
+            space,
+            tables: Tables::default(),
+            parts: VecDeque::new(),
+            first_part: 0,
+            calls: 0,
+            noes: 0,
+            held: None,
+            handed_over: 0,
+            acknowledged: 0,
+            keeps_times: false,
+            times: HashMap::new(),
+            done: Vec::new(),
+            dropped: Vec::new(),
+            next_purge: 0,
+            steps: Steps::new(),
+            before: Vec::new(),
+        }
+    }
+
+    /// Puts a call into the engine. Gives the task that the caller has to wait for, if the call
+    /// holds up its caller.
+    pub fn submit(&mut self, command: Command) -> Result<Option<TaskId>> {
+        let mut command = command;
+        let device = self.device_of(&command.op.kind, command.op.thread)?;
+        self.refuse_lost(device)?;
+        let Some(kind) = self.tables.ordered(&command.op.kind)? else {
+            self.push_call(&command.op, device, work::call(&command.op, 0));
+            return Ok(None);
+        };
+        let caller_kind = std::mem::replace(&mut command.op.kind, kind);
+        let mut steps = std::mem::take(&mut self.steps);
+        let outcome = match self.order.push(&command.op, &mut steps) {
+            Ok(Runs::Now) => Ok(self.enqueue(command, &caller_kind, device, &steps)),
+            Ok(Runs::Captured) => Err(Error::Refused {
+                call: name(&caller_kind),
+                code: 801,
+                why: "the simulated GPU does not capture yet; build the graph from its nodes"
+                    .into(),
+            }),
+            Err(misuse) => Err(refused(&caller_kind, misuse)),
+        };
+        self.steps = steps;
+        self.noes = 0;
+        outcome
+    }
+
+    /// What a query or a synchronisation asks for.
+    pub fn targets(&mut self, op: &Op) -> Result<Targets> {
+        let device = self.device_of(&op.kind, op.thread)?;
+        self.refuse_lost(device)?;
+        let kind = match self.tables.ordered(&op.kind)? {
+            // Behind what does the answer stand, if it is yes?
+            Some(Kind::QueryStream { stream, .. }) => Kind::QueryStream { stream, done: true },
+            Some(Kind::QueryEvent { event, .. }) => Kind::QueryEvent { event, done: true },
+            Some(kind) => kind,
+            None => return Ok(Targets::new()),
+        };
+        let ordered = Op { kind, ..op.clone() };
+        let mut steps = std::mem::take(&mut self.steps);
+        let pushed = self.order.push(&ordered, &mut steps);
+        let mut tasks = Vec::new();
+        for step in &steps {
+            // A step stands behind its own thread too, which is no part of the question.
+            let skip = usize::from(self.frontier.last(step.chain).is_some());
+            let mut before = Vec::new();
+            let weakest = self.schedule.weakest();
+            self.frontier
+                .before(step, weakest, &self.order, &mut before);
+            tasks.extend(before.into_iter().skip(skip));
+        }
+        self.steps = steps;
+        pushed.map_err(|misuse| refused(&op.kind, misuse))?;
+        Ok(tasks.into_iter().collect())
+    }
+
+    /// The call of a query or of a synchronisation: time of its thread.
+    pub fn push_ask(&mut self, op: &Op) -> Result<TaskId> {
+        let device = self.device_of(&op.kind, op.thread)?;
+        Ok(self.push_call(op, device, work::call(op, 0)))
+    }
+
+    /// The thread knows that these tasks are over.
+    pub fn push_answer(&mut self, op: &Op, targets: &Targets) -> Result<TaskId> {
+        let device = self.device_of(&op.kind, op.thread)?;
+        let chain = Chain::Thread(op.thread);
+        let part = self.part(op, device, false);
+        let lane = self.lane(chain);
+        let work = Work::Call(Call::HostNs(0));
+        let task = self.push(Task::new(lane, work).after(targets), part);
+        self.frontier.set_last(chain, task);
+        Ok(task)
+    }
+
+    /// A thread lets time pass.
+    pub fn push_pause(&mut self, op: &Op, ns: u64) -> Result<TaskId> {
+        let device = self.device_of(&op.kind, op.thread)?;
+        Ok(self.push_call(op, device, Work::Call(Call::HostNs(ns))))
+    }
+
+    pub fn refuse_lost(&self, device: DeviceId) -> Result<()> {
+        match self.lost.get(device.0 as usize) {
+            Some(None) => Ok(()),
+            Some(Some(lost)) => Err(Error::DeviceLost(lost.clone())),
+            None => Err(Error::Refused {
+                call: "device",
+                code: 101,
+                why: format!("there is no device {}", device.0),
+            }),
+        }
+    }
+
+    /// The device that a call is for.
+    pub fn device_of(&self, kind: &Kind, thread: ThreadId) -> Result<DeviceId> {
+        if let Kind::SyncEvent { event } | Kind::QueryEvent { event, .. } = kind {
+            return Ok(self.tables.event(*event)?.device);
+        }
+        if let Kind::SyncDevice {
+            device: Some(device),
+        }
+        | Kind::SetDevice { device } = kind
+        {
+            return Ok(*device);
+        }
+        match kind.stream() {
+            Some(stream) => Ok(self.tables.stream(stream)?.device),
+            None => Ok(self.order.current_device(thread)),
+        }
+    }
+}
+
+/// A call that the rules refuse, as the driver would say it.
+pub(super) fn refused(kind: &Kind, misuse: Misuse) -> Error {
+    Error::Refused {
+        call: name(kind),
+        code: misuse.code.number() as i32,
+        why: misuse.to_string(),
+    }
+}
+
+// ------------------------------------------------------------------ into the engine
+
+impl State {
+    /// One task for the call, and one for every step; a graph has one for every node.
+    fn enqueue(
+        &mut self,
+        command: Command,
+        caller_kind: &Kind,
+        device: DeviceId,
+        steps: &[Step],
+    ) -> Option<TaskId> {
+        let Command {
+            op,
+            cost,
+            mut effect,
+        } = command;
+        let (serial, first_task) = (self.calls, self.engine.tasks());
+        self.calls += 1;
+        let staged = steps.first().is_some_and(|step| step.staged);
+        let staged_bytes = op.accesses.first().map_or(0, |source| source.len_bytes());
+        let staged_bytes = if staged { staged_bytes } else { 0 };
+        self.push_timed(&op, serial, device, work::call(&op, staged_bytes));
+        if work::launches(&op).is_some() {
+            let more = work::further_launches(&op, &self.profile);
+            self.push_timed(&op, serial, device, more);
+        }
+        let works = |step: &Step| matches!(step.chain, Chain::Stream(_));
+        let has_work = steps.iter().any(works);
+        let mut is_held_up = None;
+        for step in steps {
+            let is_late = self
+                .schedule
+                .singles_out(OpId(serial as u32), step.chain, has_work);
+            let random = &mut self.random;
+            let delay = self
+                .schedule
+                .delay(random, serial, step.chain, step.performs, is_late);
+            let mut part = self.part(&op, device, works(step));
+            part.serial = serial;
+            let task = match (works(step), op.kind) {
+                (true, Kind::GraphLaunch { .. }) => self.push_graph(caller_kind, step, part, delay),
+                (true, _) => {
+                    part.effect = self.effect_on_device(&mut effect, step);
+                    let work = self.work_on_device(&op, cost, step, &part.effect, device);
+                    self.push_step(step, work, delay, part)
+                }
+                (false, _) => {
+                    part.effect = self.effect_on_host(&mut effect, step);
+                    let task = self.push_step(step, work::point(step, &op), delay, part);
+                    let weakest = self.schedule.weakest();
+                    let waits = step.edges.iter().any(|edge| edge.force <= weakest);
+                    if waits || step.performs != Performs::Nothing {
+                        is_held_up = Some(task);
+                    }
+                    task
+                }
+            };
+            self.frontier.advance(step, task);
+        }
+        if let Kind::Record { event, .. } = *caller_kind {
+            let recorded = TaskId(self.engine.tasks() as u64 - 1);
+            self.tables.recorded(event, recorded);
+        }
+        if self.keeps_times {
+            let done = Done {
+                op: op.id,
+                call_ns: None,
+                work_ns: None,
+            };
+            let left = (self.engine.tasks() - first_task) as u64;
+            self.times.insert(serial, Times { left, done });
+        }
+        // Flags are passed between threads that wait for each other themselves.
+        is_held_up.filter(|_| {
+            matches!(
+                op.kind,
+                Kind::Copy { .. } | Kind::CopyBlocking { .. } | Kind::MemsetBlocking { .. }
+            )
+        })
+    }
+
+    /// What the step in a stream does: the effect of the call, once.
+    fn effect_on_device(&mut self, effect: &mut Effect, step: &Step) -> Effect {
+        match (&mut *effect, step.performs) {
+            (Effect::Record(_), _) | (_, Performs::All | Performs::Reads) => std::mem::take(effect),
+            (Effect::Copy(moved), Performs::Writes) => {
+                moved.is_staged = true;
+                std::mem::take(effect)
+            }
+            _ => Effect::Nothing,
+        }
+    }
+
+    /// R19: the host reads, and the next task writes.
+    fn effect_on_host(&mut self, effect: &mut Effect, step: &Step) -> Effect {
+        match (effect, step.performs) {
+            (Effect::Copy(moved), Performs::Reads) => Effect::Stage {
+                copy: moved.copy,
+                host: moved.from,
+                into: TaskId(self.engine.tasks() as u64 + 1),
+            },
+            _ => Effect::Nothing,
+        }
+    }
+
+    fn work_on_device(
+        &self,
+        op: &Op,
+        cost: Option<crate::engine::KernelCost>,
+        step: &Step,
+        effect: &Effect,
+        device: DeviceId,
+    ) -> Work {
+        if step.performs == Performs::Nothing {
+            return Work::Marker;
+        }
+        if let Some(launches) = work::launches(op) {
+            return work::kernel(op, cost, launches);
+        }
+        self.between_devices(effect, device)
+            .unwrap_or_else(|| work::on_device(op, cost))
+    }
+
+    /// The work of a copy between two devices.
+    pub fn between_devices(&self, effect: &Effect, device: DeviceId) -> Option<Work> {
+        let copy = effect.copy()?;
+        let (from, to) = (
+            self.space.device_of(copy.from)?,
+            self.space.device_of(copy.to)?,
+        );
+        let peer = if from == device { to } else { from };
+        (from != to).then_some(Work::PeerCopy {
+            peer: peer.0,
+            bytes: copy.row_bytes * copy.rows,
+        })
+    }
+
+    pub fn push_step(&mut self, step: &Step, work: Work, delay: Delay, part: Part) -> TaskId {
+        let lane = self.lane(step.chain);
+        let mut before = std::mem::take(&mut self.before);
+        before.clear();
+        let weakest = self.schedule.weakest();
+        self.frontier
+            .before(step, weakest, &self.order, &mut before);
+        let task = self.push(Task::new(lane, work).after(&before).delay(delay), part);
+        self.before = before;
+        task
+    }
+
+    pub fn push(&mut self, task: Task<'_>, part: Part) -> TaskId {
+        self.parts.push_back(part);
+        self.engine.push(task)
+    }
+
+    /// A call that does nothing but take its thread's time.
+    fn push_call(&mut self, op: &Op, device: DeviceId, work: Work) -> TaskId {
+        let serial = self.calls;
+        self.calls += 1;
+        self.push_timed(op, serial, device, work)
+    }
+
+    fn push_timed(&mut self, op: &Op, serial: u64, device: DeviceId, work: Work) -> TaskId {
+        let chain = Chain::Thread(op.thread);
+        let lane = self.lane(chain);
+        let part = Part {
+            serial,
+            ..self.part(op, device, false)
+        };
+        let task = self.push(Task::new(lane, work), part);
+        self.frontier.set_last(chain, task);
+        task
+    }
+
+    fn part(&self, op: &Op, device: DeviceId, is_on_device: bool) -> Part {
+        Part {
+            // Of no call that keeps times.
+            serial: u64::MAX,
+            op: op.id,
+            call: name(&op.kind),
+            device,
+            is_on_device,
+            is_done: false,
+            start_ns: 0,
+            effect: Effect::Nothing,
+        }
+    }
+
+    pub fn lane(&mut self, chain: Chain) -> LaneId {
+        match chain {
+            Chain::Thread(thread) => self.tables.thread_lane(thread, &mut self.engine),
+            Chain::Stream(stream) => {
+                let device = self.order.device_of(stream);
+                self.tables.stream_lane(stream, device, &mut self.engine)
+            }
+        }
+    }
+}
+
+// ------------------------------------------------------------------ what is under way
+
+impl State {
+    /// Lets the engine do one thing: no later than this time, or whatever comes next.
+    pub fn turn(&mut self, until_ns: Option<u64>, callback: &Callback) -> Turn {
+        let next = self.held.take().or_else(|| match until_ns {
+            Some(until_ns) => self.engine.step_to(until_ns),
+            None => self.engine.step(),
+        });
+        let Some(event) = next else {
+            return Turn::Nothing;
+        };
+        let at = self.index(event.task);
+        if let (What::Finished, Effect::Running(number)) = (event.what, &self.parts[at].effect)
+            && *number > self.acknowledged
+        {
+            let number = *number;
+            self.held = Some(event);
+            return Turn::Runs(number);
+        }
+        self.happen(event, callback);
+        Turn::Happened
+    }
+
+    pub fn is_done(&self, task: TaskId) -> bool {
+        task.0 < self.first_part || self.parts[(task.0 - self.first_part) as usize].is_done
+    }
+
+    pub fn index(&self, task: TaskId) -> usize {
+        (task.0 - self.first_part) as usize
+    }
+
+    /// Forgets what is over.
+    pub fn settle(&mut self) {
+        while self.parts.front().is_some_and(|part| part.is_done) {
+            self.parts.pop_front();
+            self.first_part += 1;
+        }
+        self.engine.retire();
+        self.space.settle(self.first_part);
+        let tasks = self.engine.tasks() as u64;
+        if tasks >= self.next_purge {
+            self.next_purge = tasks + LONGEST_DELAY / 4;
+            let oldest = tasks.saturating_sub(LONGEST_DELAY);
+            self.engine.release_before(TaskId(oldest));
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! What the runtime's ids stand for: streams, events and graphs in the rule book, lanes in the
+//! engine.
+//!
+//! The rule book never forgets a stream or an event. So those of destroyed ones are used again for
+//! new ones of the same kind, once nothing of the old ones is left.
+
+use super::graph::Graph;
+use crate::engine::{Engine, LaneId, TaskId};
+use crate::error::{Error, Result};
+use crate::op::{DeviceId, EventId, GraphId, Kind, StreamId, StreamKind, ThreadId};
+
+/// The tables, by id.
+#[derive(Default)]
+pub(super) struct Tables {
+    streams: Vec<Option<Stream>>,
+    events: Vec<Option<Event>>,
+    graphs: Vec<Option<Graph>>,
+    spare_streams: Vec<Stream>,
+    spare_events: Vec<Event>,
+    spare_graphs: Vec<Graph>,
+    threads: Vec<Option<LaneId>>,
+    /// By the id in the rule book.
+    lanes: Vec<Option<LaneId>>,
+}
+
+/// A stream.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Stream {
+    /// Its id in the rule book.
+    pub ordered: StreamId,
+    pub device: DeviceId,
+    pub kind: StreamKind,
+    pub priority: i32,
+}
+
+/// An event.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Event {
+    /// Its id in the rule book.
+    pub ordered: EventId,
+    pub device: DeviceId,
+    pub timing: bool,
+    /// Its last record, and when that was over.
+    pub record: Option<TaskId>,
+    pub at_ns: Option<u64>,
+}
+
+// ------------------------------------------------------------------ ids
+
+impl Tables {
+    pub fn stream(&self, id: StreamId) -> Result<&Stream> {
+        find(&self.streams, id.0).ok_or_else(|| unknown("stream", id.0))
+    }
+
+    pub fn event(&self, id: EventId) -> Result<&Event> {
+        find(&self.events, id.0).ok_or_else(|| unknown("event", id.0))
+    }
+
+    pub fn graph(&self, id: GraphId) -> Result<&Graph> {
+        find(&self.graphs, id.0).ok_or_else(|| unknown("graph", id.0))
+    }
+
+    pub fn take_graph(&mut self, id: GraphId) -> Option<Graph> {
+        take(&mut self.graphs, id.0)
+    }
+
+    pub fn set_stream(&mut self, id: StreamId, stream: Stream) {
+        *grow(&mut self.streams, id.0) = Some(stream);
+    }
+
+    pub fn set_event(&mut self, id: EventId, event: Event) {
+        *grow(&mut self.events, id.0) = Some(event);
+    }
+
+    pub fn set_graph(&mut self, id: GraphId, graph: Graph) {
+        *grow(&mut self.graphs, id.0) = Some(graph);
+    }
+
+    /// The stream is destroyed.
+    pub fn retire_stream(&mut self, id: StreamId) {
+        let stream = take(&mut self.streams, id.0);
+        // A device has one legacy stream for ever.
+        self.spare_streams
+            .extend(stream.filter(|stream| stream.kind != StreamKind::Legacy));
+    }
+
+    /// The event is destroyed. What waits for it has been told for what it waits (R12).
+    pub fn retire_event(&mut self, id: EventId) {
+        self.spare_events.extend(take(&mut self.events, id.0));
+    }
+
+    /// The graph is destroyed; gives back what the program gave.
+    pub fn retire_graph(&mut self, id: GraphId) -> Vec<super::command::Effect> {
+        let Some(mut graph) = take(&mut self.graphs, id.0) else {
+            return Vec::new();
+        };
+        let effects = graph.nodes.drain(..).map(|node| node.effect).collect();
+        self.spare_graphs.push(graph);
+        effects
+    }
+
+    /// A destroyed stream of this kind on which nothing is left.
+    pub fn spare_stream(&mut self, fits: impl Fn(&Stream) -> bool) -> Option<Stream> {
+        let at = self.spare_streams.iter().position(fits)?;
+        Some(self.spare_streams.swap_remove(at))
+    }
+
+    /// A destroyed event of this kind.
+    pub fn spare_event(&mut self, device: DeviceId, timing: bool) -> Option<Event> {
+        let mut spare = self.spare_events.iter();
+        let at = spare.position(|event| (event.device, event.timing) == (device, timing))?;
+        Some(self.spare_events.swap_remove(at))
+    }
+
+    /// A destroyed graph of this device of which no launch is left.
+    pub fn spare_graph(&mut self, fits: impl Fn(&Graph) -> bool) -> Option<Graph> {
+        let at = self.spare_graphs.iter().position(fits)?;
+        Some(self.spare_graphs.swap_remove(at))
+    }
+
+    /// How many graphs the rule book has met.
+    pub fn graphs_so_far(&self) -> usize {
+        self.graphs.iter().flatten().count() + self.spare_graphs.len()
+    }
+
+    /// The event takes a record.
+    pub fn recorded(&mut self, id: EventId, task: TaskId) {
+        if let Some(Some(event)) = self.events.get_mut(id.0 as usize) {
+            (event.record, event.at_ns) = (Some(task), None);
+        }
+    }
+
+    /// A record is over. The event may be gone or recorded anew: then nobody asks for this time.
+    pub fn complete(&mut self, id: EventId, task: TaskId, now_ns: u64) {
+        if let Some(Some(event)) = self.events.get_mut(id.0 as usize)
+            && event.record == Some(task)
+        {
+            event.at_ns = Some(now_ns);
+        }
+    }
+
+    /// A call with the ids of the rule book; none if the rule book need not hear of it.
+    pub fn ordered(&self, kind: &Kind) -> Result<Option<Kind>> {
+        let stream = |id| self.stream(id).map(|stream| stream.ordered);
+        let event = |id| self.event(id).map(|event| event.ordered);
+        let mut kind = *kind;
+        match &mut kind {
+            Kind::Kernel { stream: at, .. }
+            | Kind::Copy { stream: at, .. }
+            | Kind::Memset { stream: at }
+            | Kind::HostFunc { stream: at, .. }
+            | Kind::MallocAsync { stream: at }
+            | Kind::FreeAsync { stream: at }
+            | Kind::SyncStream { stream: at }
+            | Kind::QueryStream { stream: at, .. }
+            | Kind::BeginCapture { stream: at }
+            | Kind::EndCapture { stream: at } => *at = stream(*at)?,
+            Kind::GraphLaunch {
+                stream: at,
+                graph: which,
+            } => {
+                *at = stream(*at)?;
+                *which = self.graph(*which)?.ordered;
+            }
+            Kind::Record {
+                event: which,
+                stream: at,
+            }
+            | Kind::Wait {
+                stream: at,
+                event: which,
+            } => {
+                *at = stream(*at)?;
+                *which = event(*which)?;
+            }
+            Kind::WaitStream { stream: at, source } => {
+                *at = stream(*at)?;
+                *source = stream(*source)?;
+            }
+            Kind::SyncEvent { event: which } | Kind::QueryEvent { event: which, .. } => {
+                *which = event(*which)?;
+            }
+            Kind::Elapsed { from, to } => {
+                *from = event(*from)?;
+                *to = event(*to)?;
+            }
+            Kind::CopyBlocking { .. }
+            | Kind::MemsetBlocking { .. }
+            | Kind::SyncDevice { .. }
+            | Kind::SetFlag { .. }
+            | Kind::WaitFlag { .. }
+            | Kind::SetDevice { .. } => {}
+            Kind::HostAccess
+            | Kind::Alloc { .. }
+            | Kind::RecordStream { .. }
+            | Kind::Free { .. }
+            | Kind::CudaMalloc
+            | Kind::CudaFree { .. }
+            | Kind::FreePinned
+            | Kind::CreateEvent { .. }
+            | Kind::DestroyEvent { .. }
+            | Kind::CreateStream { .. }
+            | Kind::DestroyStream { .. } => return Ok(None),
+        }
+        Ok(Some(kind))
+    }
+}
+
+// ------------------------------------------------------------------ lanes
+
+impl Tables {
+    pub fn thread_lane(&mut self, thread: ThreadId, engine: &mut Engine) -> LaneId {
+        *grow(&mut self.threads, thread.0).get_or_insert_with(|| engine.add_thread())
+    }
+
+    /// The lane of a stream of the rule book.
+    pub fn stream_lane(
+        &mut self,
+        stream: StreamId,
+        device: DeviceId,
+        engine: &mut Engine,
+    ) -> LaneId {
+        let lane = grow(&mut self.lanes, stream.0);
+        *lane.get_or_insert_with(|| engine.add_stream(device.0, 0))
+    }
+
+    /// The lane of a new stream of the rule book, with its priority.
+    pub fn set_stream_lane(&mut self, stream: StreamId, lane: LaneId) {
+        grow(&mut self.lanes, stream.0).get_or_insert(lane);
+    }
+}
+
+fn grow<T>(table: &mut Vec<Option<T>>, id: u32) -> &mut Option<T> {
+    let at = id as usize;
+    if table.len() <= at {
+        table.resize_with(at + 1, || None);
+    }
+    &mut table[at]
+}
+
+fn find<T>(table: &[Option<T>], id: u32) -> Option<&T> {
+    table.get(id as usize)?.as_ref()
+}
+
+fn take<T>(table: &mut [Option<T>], id: u32) -> Option<T> {
+    table.get_mut(id as usize)?.take()
+}
+
+/// CUDA's `cudaErrorInvalidResourceHandle`.
+fn unknown(what: &'static str, id: u32) -> Error {
+    Error::Refused {
+        call: what,
+        code: 400,
+        why: format!("there is no {what} {id}; it was never made, or is destroyed"),
+    }
+}
