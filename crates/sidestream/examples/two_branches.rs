@@ -39,7 +39,11 @@ fn main() -> Result<()> {
     let grid = Grid::cover(LEN, 256);
     left.launch(&sum, grid, (input.view(), a.view_mut()))?;
     right.launch(&max, grid, (input.view(), b.view_mut()))?;
-    left.launch(&join, Grid::new(1, 1), (a.view(), b.view(), joined.view_mut()))?;
+    left.launch(
+        &join,
+        Grid::new(1, 1),
+        (a.view(), b.view(), joined.view_mut()),
+    )?;
     let took = left.record_timed()?.elapsed_since(&start)?;
 
     let mut result = [0];

@@ -51,7 +51,11 @@ fn main() -> Result<()> {
             assert!(sum.iter().all(|&value| value == piece as f32 + 0.5));
         }
     }
-    println!("{}: {PIECES} pieces of {} MiB", device.name(), (LEN * 4) >> 20);
+    println!(
+        "{}: {PIECES} pieces of {} MiB",
+        device.name(),
+        (LEN * 4) >> 20
+    );
     println!("on one stream    {:8.3} ms", times[0].as_secs_f64() * 1e3);
     println!("on three streams {:8.3} ms", times[1].as_secs_f64() * 1e3);
     println!("{} waits inserted", device.statistics().waits_inserted);

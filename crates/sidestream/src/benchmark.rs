@@ -142,7 +142,9 @@ fn run(
     let at = Location::caller();
     let all = || {
         let devices = &stream.runtime.devices;
-        devices.iter().flat_map(|device| device.streams.all(&stream.runtime))
+        devices
+            .iter()
+            .flat_map(|device| device.streams.all(&stream.runtime))
     };
     for other in all() {
         other.finish_at(at)?;

@@ -102,10 +102,13 @@ impl TimedEvent {
     #[track_caller]
     pub fn elapsed_since(&self, earlier: &TimedEvent) -> Result<Duration> {
         let at = Location::caller();
-        if !Arc::ptr_eq(&self.event.runtime, &earlier.event.runtime) || self.recorded.event.device != earlier.recorded.event.device {
+        if !Arc::ptr_eq(&self.event.runtime, &earlier.event.runtime)
+            || self.recorded.event.device != earlier.recorded.event.device
+        {
             return Err(Error::Invalid {
                 call: "elapsed_since",
-                why: "the events were recorded on two devices, whose clocks cannot be compared".into(),
+                why: "the events were recorded on two devices, whose clocks cannot be compared"
+                    .into(),
             });
         }
         let runtime = &self.event.runtime;

@@ -87,7 +87,10 @@ impl<A: KernelArgs> Kernel<A> {
     /// # Panics
     /// If the kernel has clones.
     #[track_caller]
-    pub fn with_cost(mut self, cost: impl Fn(Grid) -> KernelCost + Send + Sync + 'static) -> Kernel<A> {
+    pub fn with_cost(
+        mut self,
+        cost: impl Fn(Grid) -> KernelCost + Send + Sync + 'static,
+    ) -> Kernel<A> {
         self.code_mut().cost = Some(Box::new(move |grid, _| cost(grid)));
         self
     }
@@ -146,7 +149,10 @@ impl Grid {
 
     /// The same with this much dynamic shared memory a block.
     pub fn shared(self, shared_bytes: u32) -> Grid {
-        Grid { shared_bytes, ..self }
+        Grid {
+            shared_bytes,
+            ..self
+        }
     }
 }
 
@@ -241,9 +247,9 @@ impl<T: Pod> Param for Value<T> {
 
     fn host(arg: &mut HostArg) -> Option<T> {
         match arg {
-            HostArg::Scalar { bytes, len } if usize::from(*len) == size_of::<T>() => {
-                bytes.get(..size_of::<T>()).map(bytemuck::pod_read_unaligned)
-            }
+            HostArg::Scalar { bytes, len } if usize::from(*len) == size_of::<T>() => bytes
+                .get(..size_of::<T>())
+                .map(bytemuck::pod_read_unaligned),
             _ => None,
         }
     }

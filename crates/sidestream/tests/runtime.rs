@@ -38,19 +38,28 @@ fn add() -> Kernel<(Read<u32>, Write<u32>, Value<u32>)> {
 #[test]
 fn work_on_three_streams_gives_the_result_of_one() {
     on_each(|device| {
-        let [up, compute, down] = ["up", "compute", "down"].map(|name| device.stream(name).unwrap());
+        let [up, compute, down] =
+            ["up", "compute", "down"].map(|name| device.stream(name).unwrap());
         let add = add();
         for round in 0..8u32 {
             let mut host = device.pinned::<u32>(256).unwrap();
-            host.iter_mut().enumerate().for_each(|(i, value)| *value = i as u32 + round);
+            host.iter_mut()
+                .enumerate()
+                .for_each(|(i, value)| *value = i as u32 + round);
             let mut x = up.alloc(256).unwrap();
             let mut y = compute.alloc_zeroed(256).unwrap();
             let sent = up.upload(host, x.view_mut()).unwrap();
             let args = (x.view(), y.view_mut(), 3);
             compute.launch(&add, Grid::cover(256, 128), args).unwrap();
-            let back = down.download(y.view(), device.pinned(256).unwrap()).unwrap();
+            let back = down
+                .download(y.view(), device.pinned(256).unwrap())
+                .unwrap();
             let back = back.synchronize().unwrap();
-            assert!(back.iter().enumerate().all(|(i, &value)| value == 3 * (i as u32 + round)));
+            assert!(
+                back.iter()
+                    .enumerate()
+                    .all(|(i, &value)| value == 3 * (i as u32 + round))
+            );
             assert_eq!(sent.synchronize().unwrap()[7], 7 + round);
         }
     });
@@ -59,13 +68,20 @@ fn work_on_three_streams_gives_the_result_of_one() {
 #[test]
 fn every_reader_holds_up_the_next_writer() {
     on_each(|device| {
-        let streams: Vec<_> = (0..4).map(|i| device.stream(&format!("s{i}")).unwrap()).collect();
+        let streams: Vec<_> = (0..4)
+            .map(|i| device.stream(&format!("s{i}")).unwrap())
+            .collect();
         let add = add();
         let mut x = streams[0].alloc::<u32>(1024).unwrap();
         streams[0].fill_with(x.view_mut(), 5).unwrap();
-        let mut sums: Vec<_> = streams.iter().map(|s| s.alloc_zeroed::<u32>(1024).unwrap()).collect();
+        let mut sums: Vec<_> = streams
+            .iter()
+            .map(|s| s.alloc_zeroed::<u32>(1024).unwrap())
+            .collect();
         for (stream, sum) in streams.iter().zip(&mut sums) {
-            stream.launch(&add, Grid::cover(1024, 256), (x.view(), sum.view_mut(), 1)).unwrap();
+            stream
+                .launch(&add, Grid::cover(1024, 256), (x.view(), sum.view_mut(), 1))
+                .unwrap();
         }
         streams[0].fill_with(x.view_mut(), 9).unwrap();
         for (stream, sum) in streams.iter().zip(&sums) {
@@ -109,7 +125,11 @@ fn one_stream_never_waits_and_a_known_order_is_not_waited_for_again() {
     assert_eq!(device.statistics().waits_inserted, 1);
     b.synchronize().unwrap();
     a.memset(x.view_mut(), 3).unwrap();
-    assert_eq!(device.statistics().waits_inserted, 1, "the host has waited already");
+    assert_eq!(
+        device.statistics().waits_inserted,
+        1,
+        "the host has waited already"
+    );
 }
 
 #[test]
@@ -121,7 +141,8 @@ fn memory_of_a_dropped_buffer_is_not_given_away_too_early() {
         for _ in 0..6 {
             let mut x = a.alloc::<u32>(4096).unwrap();
             a.fill_with(x.view_mut(), 7).unwrap();
-            b.launch(&add, Grid::cover(4096, 256), (x.view(), sum.view_mut(), 1)).unwrap();
+            b.launch(&add, Grid::cover(4096, 256), (x.view(), sum.view_mut(), 1))
+                .unwrap();
             drop(x);
         }
         let mut host = [0; 4096];
@@ -137,15 +158,31 @@ fn rows_are_copied_with_their_pitches() {
         let mut host = device.pinned::<u16>(6).unwrap();
         host.copy_from_slice(&[1, 2, 3, 4, 5, 6]);
         let mut wide = stream.alloc_zeroed::<u16>(12).unwrap();
-        let narrow = Rows { len: 3, count: 2, pitch: 3 };
-        let padded = Rows { len: 3, count: 2, pitch: 8 };
-        let sent = stream.upload_rows(host, narrow, wide.view_mut(), padded).unwrap();
+        let narrow = Rows {
+            len: 3,
+            count: 2,
+            pitch: 3,
+        };
+        let padded = Rows {
+            len: 3,
+            count: 2,
+            pitch: 8,
+        };
+        let sent = stream
+            .upload_rows(host, narrow, wide.view_mut(), padded)
+            .unwrap();
         let mut all = [9; 12];
         stream.memcpy_d2h(wide.view(), &mut all).unwrap();
         assert_eq!(all, [1, 2, 3, 0, 0, 0, 0, 0, 4, 5, 6, 0]);
-        let too_wide = Rows { len: 3, count: 2, pitch: 10 };
+        let too_wide = Rows {
+            len: 3,
+            count: 2,
+            pitch: 10,
+        };
         let host = sent.synchronize().unwrap();
-        let refused = stream.upload_rows(host, narrow, wide.view_mut(), too_wide).unwrap_err();
+        let refused = stream
+            .upload_rows(host, narrow, wide.view_mut(), too_wide)
+            .unwrap_err();
         assert!(refused.to_string().contains("too few"), "{refused}");
         assert_eq!(refused.value.map(|value| value.len()), Some(6));
     });
@@ -159,7 +196,8 @@ fn functions_on_the_host_run_in_stream_order_and_give_back_what_they_own() {
         let pending: Vec<Pending<Vec<usize>>> = (0..5)
             .map(|i| {
                 let seen = Arc::clone(&seen);
-                let note = move |list: &mut Vec<usize>| list.push(seen.fetch_add(1, Ordering::SeqCst));
+                let note =
+                    move |list: &mut Vec<usize>| list.push(seen.fetch_add(1, Ordering::SeqCst));
                 stream.host_func(vec![i], note).unwrap()
             })
             .collect();
@@ -176,7 +214,12 @@ fn a_panic_in_a_host_function_reaches_who_waits_and_nobody_else() {
         let pending = stream.host_func(1, |_| panic!("not today")).unwrap();
         let after = stream.host_func(2, |n| *n += 1).unwrap();
         let error = pending.synchronize().unwrap_err();
-        assert_eq!(error, Error::Panicked { message: "not today".into() });
+        assert_eq!(
+            error,
+            Error::Panicked {
+                message: "not today".into()
+            }
+        );
         assert_eq!(after.synchronize().unwrap(), 3);
     });
 }
@@ -185,14 +228,29 @@ fn a_panic_in_a_host_function_reaches_who_waits_and_nobody_else() {
 fn a_wait_that_is_too_short_leaves_the_value_where_it_is() {
     let device = Device::open("sim:h200").unwrap();
     let stream = device.stream("s").unwrap();
-    let slow = Kernel::<(Write<u8>,)>::on_host("slow", |_, (x,)| x.fill(1))
-        .with_cost(|_| KernelCost::Duration { ns: 1_000_000, share: 1.0 });
+    let slow = Kernel::<(Write<u8>,)>::on_host("slow", |_, (x,)| x.fill(1)).with_cost(|_| {
+        KernelCost::Duration {
+            ns: 1_000_000,
+            share: 1.0,
+        }
+    });
     let mut x = stream.alloc::<u8>(16).unwrap();
-    stream.launch(&slow, Grid::new(1, 1), (x.view_mut(),)).unwrap();
-    let mut back = stream.download(x.view(), device.pinned(16).unwrap()).unwrap();
-    assert!(back.synchronize_for(Duration::from_micros(100)).unwrap().is_none());
+    stream
+        .launch(&slow, Grid::new(1, 1), (x.view_mut(),))
+        .unwrap();
+    let mut back = stream
+        .download(x.view(), device.pinned(16).unwrap())
+        .unwrap();
+    assert!(
+        back.synchronize_for(Duration::from_micros(100))
+            .unwrap()
+            .is_none()
+    );
     assert!(!back.query().unwrap());
-    let value = back.synchronize_for(Duration::from_secs(1)).unwrap().unwrap();
+    let value = back
+        .synchronize_for(Duration::from_secs(1))
+        .unwrap()
+        .unwrap();
     assert_eq!(value[..], [1; 16]);
     assert!(back.synchronize_for(Duration::ZERO).is_err());
 }
@@ -201,11 +259,16 @@ fn a_wait_that_is_too_short_leaves_the_value_where_it_is() {
 fn timed_events_measure_the_device() {
     let device = Device::open("sim:h200").unwrap();
     let stream = device.stream("s").unwrap();
-    let slow = Kernel::<(Write<u8>,)>::on_host("slow", |_, _| ())
-        .with_cost(|_| KernelCost::Duration { ns: 500_000, share: 1.0 });
+    let slow =
+        Kernel::<(Write<u8>,)>::on_host("slow", |_, _| ()).with_cost(|_| KernelCost::Duration {
+            ns: 500_000,
+            share: 1.0,
+        });
     let mut x = stream.alloc::<u8>(16).unwrap();
     let start = stream.record_timed().unwrap();
-    stream.launch(&slow, Grid::new(1, 1), (x.view_mut(),)).unwrap();
+    stream
+        .launch(&slow, Grid::new(1, 1), (x.view_mut(),))
+        .unwrap();
     let end = stream.record_timed().unwrap();
     let took = end.elapsed_since(&start).unwrap().as_nanos();
     assert!((500_000..520_000).contains(&took), "{took}");
@@ -234,8 +297,13 @@ fn memory_that_runs_out_says_how_much_there_was() {
     let stream = device.stream("s").unwrap();
     let held = stream.alloc::<u8>(10 << 20).unwrap();
     let error = stream.alloc::<u8>(7 << 20).unwrap_err();
-    let Error::OutOfMemory(memory) = error else { panic!("{error}") };
-    assert_eq!((memory.asked_bytes, memory.limit_bytes), (7 << 20, 16 << 20));
+    let Error::OutOfMemory(memory) = error else {
+        panic!("{error}")
+    };
+    assert_eq!(
+        (memory.asked_bytes, memory.limit_bytes),
+        (7 << 20, 16 << 20)
+    );
     assert_eq!(memory.allocated_bytes, held.size_bytes());
     drop(held);
     assert!(stream.alloc::<u8>(16 << 20).is_ok());

@@ -216,7 +216,7 @@ fn bytes_pass_from_one_device_to_another() {
         let here = rig.device_memory(100);
         let there = rig
             .machine
-            .reserve(Memory::Device, DeviceId(1), 100)
+            .reserve(Memory::Device, DeviceId(1), 100, None)
             .unwrap();
         rig.fill(near, here, 0x2a2a_2a2a, 25).unwrap();
         rig.submit(
@@ -277,7 +277,10 @@ fn numbers_reach_a_kernel() {
 fn device_memory_ends_at_its_limit() {
     let rig = Rig::new(Schedule::InOrder);
     let whole = rig.machine.devices()[0].memory_bytes;
-    let reserve = |bytes| rig.machine.reserve(Memory::Device, DeviceId(0), bytes);
+    let reserve = |bytes| {
+        rig.machine
+            .reserve(Memory::Device, DeviceId(0), bytes, None)
+    };
     let first = reserve(whole - 10).unwrap();
     match reserve(11) {
         Err(Error::OutOfMemory(memory)) => assert_eq!(memory.asked_bytes, 11),

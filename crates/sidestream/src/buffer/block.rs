@@ -43,7 +43,10 @@ impl BlockState {
         if let Some(name) = self.name {
             return name;
         }
-        let name = block.runtime.memories(block.memory, block.device).name(block, pen);
+        let name = block
+            .runtime
+            .memories(block.memory, block.device)
+            .name(block, pen);
         self.name = Some(name);
         name
     }

@@ -88,15 +88,15 @@ impl<T: Pod> DeviceBuf<T> {
     pub fn slice_mut(&mut self, range: impl RangeBounds<usize>) -> ViewMut<'_, T> {
         self.view_mut().slice(range)
     }
-
-    pub(crate) fn block(&self) -> &Block {
-        &self.block
-    }
 }
 
 impl<T> fmt::Debug for DeviceBuf<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (device, at) = (self.block.device.0, self.block.address.0);
-        write!(f, "DeviceBuf({} values on device {device} at {at:#x})", self.len)
+        write!(
+            f,
+            "DeviceBuf({} values on device {device} at {at:#x})",
+            self.len
+        )
     }
 }

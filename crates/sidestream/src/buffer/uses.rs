@@ -34,11 +34,6 @@ struct Cell {
 pub(crate) type Conflicts = SmallVec<[Mark; 4]>;
 
 impl Uses {
-    /// Whether nothing is known of any use.
-    pub fn is_empty(&self) -> bool {
-        self.cells.is_empty()
-    }
-
     /// Adds to `conflicts` what a use of these bytes has to stand behind, but for what `is_known`
     /// to be there already.
     #[inline]
@@ -190,7 +185,11 @@ pub(crate) fn keep_last(marks: &mut Conflicts) {
         let others = marks.iter().enumerate().filter(|&(other, _)| other != at);
         let covered = others.into_iter().any(|(other, mark)| {
             let same = mark.epoch() == epoch;
-            if same { other < at } else { mark.point().covers(epoch) }
+            if same {
+                other < at
+            } else {
+                mark.point().covers(epoch)
+            }
         });
         if covered {
             marks.swap_remove(at);

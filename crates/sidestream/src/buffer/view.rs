@@ -133,7 +133,10 @@ impl<'a, T: Pod> ViewMut<'a, T> {
     #[track_caller]
     pub fn split_at(self, mid: usize) -> (ViewMut<'a, T>, ViewMut<'a, T>) {
         let (first, len) = (self.first, self.len);
-        assert!(mid <= len, "the view has {len} values and cannot be split at {mid}");
+        assert!(
+            mid <= len,
+            "the view has {len} values and cannot be split at {mid}"
+        );
         (
             ViewMut::new(self.block, first, mid),
             ViewMut::new(self.block, first + mid, len - mid),

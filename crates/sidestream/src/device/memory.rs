@@ -193,9 +193,7 @@ impl Memories {
 
     fn reserve(&self, runtime: &Runtime, growth: Growth) -> Result<()> {
         let Growth { at, bytes } = growth;
-        let reserved = runtime
-            .backend
-            .reserve(self.memory, self.device, bytes, at);
+        let reserved = runtime.backend.reserve(self.memory, self.device, bytes, at);
         match (runtime.seen(reserved), at) {
             (Ok(address), _) => self.cache.lock().add_segment(address, bytes),
             (Err(Error::OutOfMemory(_)), _) => self.cache.lock().segment_refused(bytes),

@@ -6,6 +6,7 @@ mod runtime;
 mod threads;
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,6 +15,7 @@ use crate::backend::{Backend, Caps};
 use crate::buffer::{Pinned, Pod};
 use crate::engine::Profile;
 use crate::error::{Error, Result};
+use crate::log::Sink;
 use crate::op::DeviceId;
 use crate::sim::{Machine, Schedule};
 use crate::stream::{Stream, size_of_all};
@@ -81,12 +83,18 @@ impl Options {
     /// The most device memory that is taken, on each device.
     pub fn memory_bytes(self, bytes: u64) -> Options {
         let memory_bytes = Some(bytes);
-        Options { memory_bytes, ..self }
+        Options {
+            memory_bytes,
+            ..self
+        }
     }
 
     /// The most pinned host memory that is taken; 64 GiB if not set.
     pub fn pinned_bytes(self, pinned_bytes: u64) -> Options {
-        Options { pinned_bytes, ..self }
+        Options {
+            pinned_bytes,
+            ..self
+        }
     }
 
     /// Every call waits for its work, so that an error is the error of the call that gives it. For
@@ -238,6 +246,31 @@ impl Device {
         Ok(())
     }
 
+    /// From here on this sink is told every call of the machine, in the sequence in which the driver
+    /// gets them. A recorder and the checker are sinks.
+    ///
+    /// # Ordering
+    /// While somebody listens the calls of all threads go one after the other.
+    pub fn listen(&self, sink: Box<dyn Sink>) {
+        self.runtime.live.attach(sink);
+    }
+
+    /// Names what the calling thread submits until the span is dropped: it appears in traces and in
+    /// reports. Spans lie within each other.
+    #[must_use = "a span ends when it is dropped"]
+    pub fn span(&self, name: &str) -> Span {
+        let runtime = Arc::clone(&self.runtime);
+        as_thread(&runtime, |thread| {
+            if let Some(mut pen) = runtime.live.write() {
+                pen.span(thread.id, Some(name));
+            }
+        });
+        Span {
+            runtime,
+            stays_here: PhantomData,
+        }
+    }
+
     /// What its memory and its streams were used for so far.
     pub fn statistics(&self) -> Statistics {
         let mut statistics = self.runtime.device(self.id).memories.statistics();
@@ -261,13 +294,34 @@ impl Device {
     #[track_caller]
     pub fn empty_cache(&self) -> Result<()> {
         let at = Location::caller();
-        self.runtime.device(self.id).memories.empty(&self.runtime, at)?;
+        self.runtime
+            .device(self.id)
+            .memories
+            .empty(&self.runtime, at)?;
         self.runtime.pinned.empty(&self.runtime, at)
     }
 
     pub(crate) fn of(runtime: &Arc<Runtime>, id: DeviceId) -> Device {
         let runtime = Arc::clone(runtime);
         Device { runtime, id }
+    }
+}
+
+/// A named part of what a thread does. See [`Device::span`].
+#[derive(Debug)]
+pub struct Span {
+    runtime: Arc<Runtime>,
+    /// It ends on the thread where it began.
+    stays_here: PhantomData<*const ()>,
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        as_thread(&self.runtime, |thread| {
+            if let Some(mut pen) = self.runtime.live.write() {
+                pen.span(thread.id, None);
+            }
+        });
     }
 }
 

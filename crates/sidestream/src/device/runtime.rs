@@ -1,5 +1,6 @@
 //! What all handles of one machine share.
 
+use std::fmt;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -13,9 +14,7 @@ use crate::backend::{Backend, Create};
 use crate::error::{Error, Lost, Result};
 use crate::event::{Mark, OwnEvent, SpareEvents};
 use crate::log::{Live, Pen};
-use crate::op::{
-    Accesses, DeviceId, EventId, Kind, Memory, Op, OpId, SiteId, ThreadId,
-};
+use crate::op::{Accesses, DeviceId, EventId, Kind, Memory, Op, OpId, SiteId, ThreadId};
 use crate::order::live::{Point, ThreadClock};
 use crate::stream::Streams;
 
@@ -165,7 +164,13 @@ impl Runtime {
     }
 
     /// Asks without waiting for anybody, for callers that hold locks.
-    pub fn peek(self: &Arc<Self>, thread: &mut Thread, mark: &Mark, pen: &mut Option<Pen<'_>>, at: Place) -> Result<bool> {
+    pub fn peek(
+        self: &Arc<Self>,
+        thread: &mut Thread,
+        mark: &Mark,
+        pen: &mut Option<Pen<'_>>,
+        at: Place,
+    ) -> Result<bool> {
         if thread.clock.knows(mark.epoch()) {
             return Ok(true);
         }
@@ -173,7 +178,13 @@ impl Runtime {
         let done = self.seen(self.backend.peek(&op))?;
         if done {
             thread.clock.saw(mark.point());
-            write(pen, Op { kind: mark.asked(true), ..op });
+            write(
+                pen,
+                Op {
+                    kind: mark.asked(true),
+                    ..op
+                },
+            );
         }
         Ok(done)
     }
@@ -204,7 +215,12 @@ impl Runtime {
     }
 
     /// Waits for so long at most; false if the time has passed first.
-    pub fn synchronize_for(self: &Arc<Self>, mark: &Mark, at_most: Duration, at: Place) -> Result<bool> {
+    pub fn synchronize_for(
+        self: &Arc<Self>,
+        mark: &Mark,
+        at_most: Duration,
+        at: Place,
+    ) -> Result<bool> {
         as_thread(self, |thread| {
             if thread.clock.knows(mark.epoch()) {
                 return Ok(true);
@@ -262,6 +278,12 @@ pub(crate) fn plain(thread: ThreadId, kind: Kind, pen: &mut Option<Pen<'_>>, at:
 pub(crate) fn write(pen: &mut Option<Pen<'_>>, op: Op) {
     if let Some(pen) = pen {
         pen.op(&op);
+    }
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime").finish_non_exhaustive()
     }
 }
 

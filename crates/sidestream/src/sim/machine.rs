@@ -124,9 +124,22 @@ impl Backend for Machine {
         });
     }
 
-    fn reserve(&self, memory: Memory, device: DeviceId, bytes: u64) -> Result<Address> {
+    fn reserve(
+        &self,
+        memory: Memory,
+        device: DeviceId,
+        bytes: u64,
+        at: Option<Address>,
+    ) -> Result<Address> {
         self.with_state(|state| {
             state.refuse_lost(device)?;
+            if at.is_some_and(|at| !state.space.would_be_at(memory, device, at)) {
+                return Err(Error::Refused {
+                    call: "reserve",
+                    code: 1,
+                    why: "there is no memory at this address; take it where it is".into(),
+                });
+            }
             Ok(state.space.reserve(memory, device, bytes)?)
         })
     }

@@ -309,7 +309,14 @@ impl Stream {
         let mut touches = Touches::new();
         let size = size_of::<T>();
         let start = from.touch().start;
-        push_rows(&mut touches, from.block(), start, from_rows, size, Mode::Read);
+        push_rows(
+            &mut touches,
+            from.block(),
+            start,
+            from_rows,
+            size,
+            Mode::Read,
+        );
         push_rows(&mut touches, to.block(), 0, to_rows, size, Mode::Write);
         let kind = Kind::Copy {
             stream: self.core.id,
@@ -331,8 +338,22 @@ impl Stream {
         let mut touches = Touches::new();
         let size = size_of::<T>();
         let (read, written) = (from.touch(), to.touch());
-        push_rows(&mut touches, read.block, read.start, from_rows, size, Mode::Read);
-        push_rows(&mut touches, written.block, written.start, to_rows, size, Mode::Write);
+        push_rows(
+            &mut touches,
+            read.block,
+            read.start,
+            from_rows,
+            size,
+            Mode::Read,
+        );
+        push_rows(
+            &mut touches,
+            written.block,
+            written.start,
+            to_rows,
+            size,
+            Mode::Write,
+        );
         let kind = Kind::Copy {
             stream: self.core.id,
             from: Memory::Device,
@@ -466,9 +487,18 @@ fn same_len(call: &'static str, from: usize, to: usize) -> Result<()> {
     })
 }
 
-fn same_rows(call: &'static str, from: Rows, from_len: usize, to: Rows, to_len: usize) -> Result<()> {
+fn same_rows(
+    call: &'static str,
+    from: Rows,
+    from_len: usize,
+    to: Rows,
+    to_len: usize,
+) -> Result<()> {
     let fits = |rows: Rows, len: usize| {
-        let last = rows.count.checked_sub(1).map(|last| last.checked_mul(rows.pitch));
+        let last = rows
+            .count
+            .checked_sub(1)
+            .map(|last| last.checked_mul(rows.pitch));
         let needed = match last {
             None => Some(0),
             Some(start) => start.and_then(|start| start.checked_add(rows.len)),
@@ -493,8 +523,13 @@ fn same_rows(call: &'static str, from: Rows, from_len: usize, to: Rows, to_len: 
 pub(crate) fn size_of_all<T>(call: &'static str, len: usize) -> Result<u64> {
     let bytes = len.checked_mul(size_of::<T>());
     let bytes = bytes.filter(|&bytes| bytes <= isize::MAX as usize);
-    bytes.map(|bytes| bytes as u64).ok_or_else(|| Error::Invalid {
-        call,
-        why: format!("{len} values of {} bytes are more than any machine holds", size_of::<T>()),
-    })
+    bytes
+        .map(|bytes| bytes as u64)
+        .ok_or_else(|| Error::Invalid {
+            call,
+            why: format!(
+                "{len} values of {} bytes are more than any machine holds",
+                size_of::<T>()
+            ),
+        })
 }

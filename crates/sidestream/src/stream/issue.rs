@@ -143,7 +143,12 @@ impl<'c> Step<'_, 'c> {
                 let state = find(&mut self.held, touch.block);
                 let buffer = state.name(touch.block, pen);
                 let (start, end, mode) = (touch.start, touch.end, touch.mode);
-                op.accesses.push(Access { buffer, start, end, mode });
+                op.accesses.push(Access {
+                    buffer,
+                    start,
+                    end,
+                    mode,
+                });
             }
             // Names are records of their own; the number is taken behind them.
             op.id = pen.next_op();
@@ -179,14 +184,19 @@ impl<'c> Step<'_, 'c> {
     fn wait_for_conflicts(&mut self, touches: &[Touch<'c>]) -> Result<()> {
         let mut conflicts = Conflicts::new();
         for touch in touches {
-            let at = self.held.iter().position(|(block, _)| std::ptr::eq(*block, touch.block));
+            let at = self
+                .held
+                .iter()
+                .position(|(block, _)| std::ptr::eq(*block, touch.block));
             let Some((_, state)) = at.map(|at| &self.held[at]) else {
                 continue;
             };
             let (clock, thread) = (&self.state.clock, &self.thread.clock);
             let is_known = |mark: &Mark| clock.knows(mark.epoch()) || thread.knows(mark.epoch());
             let bytes = touch.start..touch.end;
-            state.uses.conflicts(bytes, touch.mode, is_known, &mut conflicts);
+            state
+                .uses
+                .conflicts(bytes, touch.mode, is_known, &mut conflicts);
         }
         if conflicts.is_empty() {
             return Ok(());
@@ -242,7 +252,9 @@ impl<'c> Step<'_, 'c> {
             event: recorded.event.id,
         })?;
         self.state.last = None;
-        self.state.clock.waits_for(&self.thread.clock, &recorded.point);
+        self.state
+            .clock
+            .waits_for(&self.thread.clock, &recorded.point);
         Ok(())
     }
 
@@ -315,11 +327,11 @@ pub(crate) fn belong(stream: &Stream, call: &'static str, touches: &[Touch<'_>])
     if touches.iter().any(foreign) {
         return Err(Error::Invalid {
             call,
-            why: "the buffer belongs to another machine than the stream; open both devices together \
+            why:
+                "the buffer belongs to another machine than the stream; open both devices together \
                   with `Device::open_all`"
-                .into(),
+                    .into(),
         });
     }
     Ok(())
 }
-

@@ -284,9 +284,10 @@ impl Stream {
         }
         Err(Error::Invalid {
             call,
-            why: "the two belong to different machines, which cannot wait for each other; open both \
+            why:
+                "the two belong to different machines, which cannot wait for each other; open both \
                   devices together with `Device::open_all`"
-                .into(),
+                    .into(),
         })
     }
 

@@ -95,12 +95,12 @@ impl Rig {
 
     pub fn device_memory(&self, bytes: u64) -> Address {
         let device = DeviceId(0);
-        self.machine.reserve(Memory::Device, device, bytes).unwrap()
+        self.machine.reserve(Memory::Device, device, bytes, None).unwrap()
     }
 
     pub fn pinned(&self, bytes: &[u8]) -> Address {
         let len = bytes.len() as u64;
-        let at = self.machine.reserve(Memory::Pinned, DeviceId(0), len);
+        let at = self.machine.reserve(Memory::Pinned, DeviceId(0), len, None);
         let at = at.unwrap();
         // SAFETY: it was just reserved, with this size, and nobody uses it yet.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), pointer(at), bytes.len()) };

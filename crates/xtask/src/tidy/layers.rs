@@ -14,7 +14,15 @@ const LAYERS: &[&[&str]] = &[
     &["engine"],
     &["backend", "log"],
     &[
-        "alloc", "device", "stream", "event", "buffer", "kernel", "graph", "benchmark", "explicit",
+        "alloc",
+        "device",
+        "stream",
+        "event",
+        "buffer",
+        "kernel",
+        "graph",
+        "benchmark",
+        "explicit",
     ],
     &["pipeline"],
 ];

@@ -14,7 +14,7 @@ use crate::error::OutOfMemory;
 use crate::op::{DeviceId, Memory};
 
 /// No pointer of a process lies here.
-const DEVICES: u64 = 1 << 62;
+const DEVICES: u64 = 1 << 58;
 /// The addresses that a device has: they are not given out twice, so that an access after the end
 /// of its memory is found.
 const DEVICE_BYTES: u64 = 1 << 52;
@@ -119,6 +119,11 @@ impl Space {
             Memory::Device => self.reserve_device(device, bytes),
             Memory::Pinned | Memory::Managed | Memory::Pageable => self.reserve_host(bytes),
         }
+    }
+
+    /// Whether the next memory to be reserved would start here.
+    pub fn would_be_at(&self, memory: Memory, device: DeviceId, at: Address) -> bool {
+        memory == Memory::Device && self.devices[device.0 as usize].next == at.0
     }
 
     fn reserve_device(&mut self, device: DeviceId, bytes: u64) -> Result<Address, OutOfMemory> {
