@@ -15,6 +15,7 @@ use crate::backend::{Backend, Caps};
 use crate::buffer::{Pinned, Pod};
 use crate::engine::Profile;
 use crate::error::{Error, Result};
+#[cfg(feature = "observe")]
 use crate::log::Sink;
 use crate::op::DeviceId;
 use crate::sim::{Machine, Schedule};
@@ -251,6 +252,7 @@ impl Device {
     ///
     /// # Ordering
     /// While somebody listens the calls of all threads go one after the other.
+    #[cfg(feature = "observe")]
     pub fn listen(&self, sink: Box<dyn Sink>) {
         self.runtime.live.attach(sink);
     }

@@ -64,7 +64,7 @@ impl Live {
     /// Whether anybody listens.
     #[inline]
     pub fn is_on(&self) -> bool {
-        self.on.load(Ordering::Relaxed)
+        cfg!(feature = "observe") && self.on.load(Ordering::Relaxed)
     }
 
     /// From here on this sink is told, too.
