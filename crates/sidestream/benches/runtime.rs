@@ -11,9 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use sidestream::backend::{
-    Address, Backend, Caps, Create, Destroy, Done, Payload,
-};
+use sidestream::backend::{Address, Backend, Caps, Create, Destroy, Done, Payload};
 use sidestream::device::{Device, Options};
 use sidestream::error::Result;
 use sidestream::kernel::{Grid, Kernel, Read, Write};
@@ -86,7 +84,14 @@ type Scale = Kernel<(Read<f32>, Write<f32>)>;
 
 fn main() {
     let rounds = 400;
-    println!("log {}", if cfg!(feature = "observe") { "there, and off" } else { "compiled out" });
+    println!(
+        "log {}",
+        if cfg!(feature = "observe") {
+            "there, and off"
+        } else {
+            "compiled out"
+        }
+    );
 
     let backend = nothing(false);
     let device = Device::on(backend.clone(), &Options::new()).remove(0);
@@ -101,21 +106,27 @@ fn main() {
     let (from, mut to) = (free.alloc(1024).unwrap(), free.alloc(1024).unwrap());
 
     show("launch, untracked", rounds, || {
-        free.launch(&kernel, grid, (from.view(), to.view_mut())).unwrap();
+        free.launch(&kernel, grid, (from.view(), to.view_mut()))
+            .unwrap();
     });
     show("launch, tracked, one stream", rounds, || {
         a.launch(&kernel, grid, (x.view(), y.view_mut())).unwrap();
     });
-    show("two launches, tracked, x to y on a, y to x on b", rounds, || {
-        a.launch(&kernel, grid, (x.view(), y.view_mut())).unwrap();
-        b.launch(&kernel, grid, (y.view(), x.view_mut())).unwrap();
-    });
+    show(
+        "two launches, tracked, x to y on a, y to x on b",
+        rounds,
+        || {
+            a.launch(&kernel, grid, (x.view(), y.view_mut())).unwrap();
+            b.launch(&kernel, grid, (y.view(), x.view_mut())).unwrap();
+        },
+    );
     show("memset, tracked, a quarter of 16", rounds, {
         let mut parts = a.alloc::<f32>(4096).unwrap();
         let (a, mut n) = (a.clone(), 0);
         move || {
             n = (n + 1) % 16;
-            a.memset(parts.slice_mut(256 * n..256 * (n + 1)), 0).unwrap();
+            a.memset(parts.slice_mut(256 * n..256 * (n + 1)), 0)
+                .unwrap();
         }
     });
     show("record_event after work", rounds, || {
@@ -182,5 +193,9 @@ fn show(what: &str, rounds: usize, mut call: impl FnMut()) {
     }
     times.sort();
     let tenth = times[rounds / 10];
-    println!("{:>6} ns (fast tenth {:>5})  {what}", times[rounds / 2].as_nanos(), tenth.as_nanos());
+    println!(
+        "{:>6} ns (fast tenth {:>5})  {what}",
+        times[rounds / 2].as_nanos(),
+        tenth.as_nanos()
+    );
 }

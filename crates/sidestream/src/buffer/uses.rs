@@ -163,8 +163,13 @@ impl Cell {
         match mode {
             Mode::Write => {
                 self.reads.clear();
-                self.writes.clear();
-                self.writes.push(mark.clone());
+                match &mut self.writes[..] {
+                    [earlier] => *earlier = mark.clone(),
+                    _ => {
+                        self.writes.clear();
+                        self.writes.push(mark.clone());
+                    }
+                }
             }
             Mode::Read => {
                 let chain = mark.epoch().chain;
