@@ -360,7 +360,7 @@ impl<U: Uses> Cache<U> {
 
     /// Moves what was freed lately into the table, where neighbours are found.
     fn sort(&mut self) {
-        while let Some(record) = self.recent.drain(&mut self.table) {
+        while let Some(record) = self.recent.drain(&self.table) {
             self.table.settle(record);
         }
     }

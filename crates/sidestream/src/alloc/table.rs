@@ -553,18 +553,15 @@ fn find_in<U>(
                 wanted += u32::from(fits == Fit::Wanted);
             }
         }
-        while first != at && total_bytes > 0 {
-            let front = &mut records[first as usize];
-            if total_bytes - front.bytes < bytes {
-                break;
+        // Without anything wanted inside, the run goes on further behind.
+        while total_bytes >= bytes {
+            if wanted > 0 {
+                let last = at;
+                return Some(Run { hole, first, last });
             }
+            let front = &records[first as usize];
             total_bytes -= front.bytes;
-            wanted -= u32::from(fit(front) == Fit::Wanted);
             first = front.behind;
-        }
-        if total_bytes >= bytes && wanted > 0 {
-            let last = at;
-            return Some(Run { hole, first, last });
         }
         if at == hole_last {
             return None;
