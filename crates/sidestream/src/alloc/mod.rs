@@ -38,7 +38,7 @@ use crate::backend::Address;
 use crate::error::OutOfMemory;
 use crate::op::{BufferId, DeviceId, StreamId};
 use recent::Recent;
-use table::{Run, Table};
+use table::{Idle, Run, Table};
 
 /// What a freed piece carries: its last uses, on whatever streams. Only the caller can read them.
 pub trait Uses: Clone + Default {
@@ -85,6 +85,11 @@ pub struct Rules {
     pub joins: bool,
     /// The most that may be reserved.
     pub limit_bytes: u64,
+    /// Set, new memory is the last resort: no more than the peak of what is allocated and so many
+    /// percent of it is reserved, as long as a wait on the device or giving idle segments back can
+    /// avoid it. That costs waits and calls of the driver. Without it, new memory is had up to the
+    /// limit.
+    pub spare_percent: Option<u32>,
 }
 
 /// A part of the memory, held by one buffer. It has to come back through [`Cache::free`]; dropped,
@@ -176,6 +181,8 @@ pub struct Statistics {
     pub waits_inserted: u64,
     /// Segments that are held now.
     pub segments: u64,
+    /// What was given back to the driver so far.
+    pub released_bytes: u64,
 }
 
 /// Memory that was reserved, in pieces that are handed out and come back.
@@ -202,6 +209,7 @@ impl Rules {
             granule_bytes: 2 << 20,
             joins: true,
             limit_bytes,
+            spare_percent: None,
         }
     }
 
@@ -213,6 +221,7 @@ impl Rules {
             granule_bytes: 2 << 20,
             joins: false,
             limit_bytes,
+            spare_percent: None,
         }
     }
 }
@@ -297,7 +306,7 @@ impl<U: Uses> Cache<U> {
     /// back to the driver.
     pub fn empty_cache(&mut self) -> Vec<Segment<U>> {
         self.sort();
-        self.release(u64::MAX)
+        self.release(self.table.idle(), u64::MAX)
     }
 
     /// The most that may be reserved, from here on. What is reserved already stays.
@@ -340,7 +349,8 @@ impl<U: Uses> Cache<U> {
             self.counts.reuses_over += 1;
             return Ok(self.take(run, bytes, false));
         }
-        if let Some(growth) = self.growth(bytes, home, &mut state) {
+        let spared = self.spared_bytes(bytes);
+        if let Some(growth) = self.growth(bytes, home, spared, &mut state) {
             return Err(Need::Segment(growth));
         }
         if let Some(run) = self.table.find_any(bytes) {
@@ -350,7 +360,15 @@ impl<U: Uses> Cache<U> {
             self.counts.waits_inserted += 1;
             return Ok(self.take(run, bytes, true));
         }
-        let idle = self.make_room(bytes);
+        let idle = self.make_room(bytes, spared, &mut state);
+        if !idle.is_empty() {
+            return Err(Need::Release(idle));
+        }
+        let limit = self.rules.limit_bytes;
+        if let Some(growth) = self.growth(bytes, home, limit, &mut state) {
+            return Err(Need::Segment(growth));
+        }
+        let idle = self.make_room(bytes, limit, &mut state);
         if !idle.is_empty() {
             return Err(Need::Release(idle));
         }
@@ -395,6 +413,7 @@ impl<U: Uses> Cache<U> {
         &mut self,
         bytes: u64,
         home: Option<StreamId>,
+        limit_bytes: u64,
         state: &mut impl FnMut(&U) -> State,
     ) -> Option<Growth> {
         let granule = self.rules.granule_bytes;
@@ -411,7 +430,12 @@ impl<U: Uses> Cache<U> {
             let missing = open.filter_map(|end| {
                 let missing_bytes = bytes.saturating_sub(end.tail_bytes);
                 let missing = missing_bytes.next_multiple_of(granule);
-                (missing <= end.room_bytes).then_some((missing, end.address))
+                let room = end.room_bytes;
+                if missing <= room {
+                    return Some((missing, end.address));
+                }
+                let fills = room % granule == 0 && missing_bytes - room <= end.head_bytes;
+                fills.then_some((room, end.address))
             });
             if let Some((missing, at)) = missing.min() {
                 growth = Growth {
@@ -422,11 +446,28 @@ impl<U: Uses> Cache<U> {
         }
         let then = self.counts.reserved_bytes.checked_add(growth.bytes)?;
         let is_refused = self.refused_at.is_some_and(|at| then >= at);
-        (then <= self.rules.limit_bytes && !is_refused).then_some(growth)
+        (then <= limit_bytes && !is_refused).then_some(growth)
+    }
+
+    /// The most that is reserved as long as the low-memory steps can avoid more.
+    fn spared_bytes(&self, bytes: u64) -> u64 {
+        let limit = self.rules.limit_bytes;
+        let Some(percent) = self.rules.spare_percent else {
+            return limit;
+        };
+        let now = self.counts.allocated_bytes.saturating_add(bytes);
+        let peak = now.max(self.counts.allocated_peak_bytes);
+        let spare = u128::from(peak) * u128::from(percent) / 100;
+        u64::try_from(u128::from(peak) + spare).map_or(limit, |most| most.min(limit))
     }
 
     /// Idle segments that have to go so that a new one fits; none if that would not help.
-    fn make_room(&mut self, bytes: u64) -> Vec<Segment<U>> {
+    fn make_room(
+        &mut self,
+        bytes: u64,
+        limit_bytes: u64,
+        state: &mut impl FnMut(&U) -> State,
+    ) -> Vec<Segment<U>> {
         let granule = self.rules.granule_bytes;
         let Some(whole) = bytes.checked_next_multiple_of(granule) else {
             return Vec::new();
@@ -435,30 +476,35 @@ impl<U: Uses> Cache<U> {
         // Where the driver refused, nobody knows how much is missing: everything goes.
         let missing = match self.refused_at {
             Some(_) => u64::MAX,
-            None => reserved
-                .saturating_add(whole)
-                .saturating_sub(self.rules.limit_bytes),
+            None => (reserved.saturating_add(whole)).saturating_sub(limit_bytes),
         };
-        let held = reserved - self.table.idle_bytes();
+        let mut idle = self.table.idle();
+        let kept = reserved - idle.iter().map(|idle| idle.bytes).sum::<u64>();
         let tail = if self.rules.joins {
             self.table.busy_tail_bytes()
         } else {
             0
         };
         let needed = bytes.saturating_sub(tail).next_multiple_of(granule);
-        if held.saturating_add(needed) > self.rules.limit_bytes {
+        if kept.saturating_add(needed) > limit_bytes {
             return Vec::new();
         }
-        self.release(missing)
+        // What is over costs no time on the host; and large holes are kept.
+        let over = self.table.idle_over(state, &mut self.over_bytes);
+        idle.sort_by_key(|idle| (!over.contains(idle), idle.hole_bytes, idle.address));
+        self.release(idle, missing)
     }
 
-    /// Takes out idle segments until at least so many bytes are gone, the largest first.
-    fn release(&mut self, bytes: u64) -> Vec<Segment<U>> {
-        let mut idle = self.table.idle();
-        idle.sort_by_key(|&(address, bytes)| (std::cmp::Reverse(bytes), address));
+    /// Takes these segments out, until at least so many bytes are gone.
+    fn release(&mut self, idle: Vec<Idle>, bytes: u64) -> Vec<Segment<U>> {
         let mut released = Vec::new();
         let mut released_bytes = 0;
-        for (address, segment_bytes) in idle {
+        for Idle {
+            address,
+            bytes: segment_bytes,
+            ..
+        } in idle
+        {
             if released_bytes >= bytes {
                 break;
             }
@@ -475,6 +521,7 @@ impl<U: Uses> Cache<U> {
         }
         self.counts.reserved_bytes -= released_bytes;
         self.counts.segments -= released.len() as u64;
+        self.counts.released_bytes += released_bytes;
         released
     }
 

@@ -76,6 +76,17 @@ pub(super) struct End {
     pub tail_bytes: u64,
     /// How far it is to the next range.
     pub room_bytes: u64,
+    /// How much at the start of that range could be taken without a wait.
+    pub head_bytes: u64,
+}
+
+/// A segment in which nothing is held.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Idle {
+    pub address: u64,
+    pub bytes: u64,
+    /// The size of the hole around it.
+    pub hole_bytes: u64,
 }
 
 /// What a search thinks of a record.
@@ -368,19 +379,39 @@ impl<U: Uses> Table<U> {
         self.settle(new);
     }
 
-    /// Segments in which nothing is held: start and size.
-    pub fn idle(&self) -> Vec<(u64, u64)> {
+    /// Segments in which nothing is held.
+    pub fn idle(&self) -> Vec<Idle> {
         let idle = self.holes.iter().flat_map(|&(bytes, address, _)| {
-            let inside = self.segments.range(address..address + bytes);
-            inside
-                .filter(move |&(start, size)| start + size <= address + bytes)
-                .map(|(&start, &size)| (start, size))
+            segments_inside(&self.segments, address, address + bytes, bytes)
         });
         idle.collect()
     }
 
-    pub fn idle_bytes(&self) -> u64 {
-        self.idle().iter().map(|(_, bytes)| bytes).sum()
+    /// Segments in which nothing is held and everything is over.
+    pub fn idle_over(
+        &mut self,
+        state: &mut impl FnMut(&U) -> State,
+        over_bytes: &mut u64,
+    ) -> Vec<Idle> {
+        let mut idle = Vec::new();
+        for &(hole_bytes, address, hole) in &self.holes {
+            let end = address + hole_bytes;
+            let mut start = address;
+            let mut at = hole;
+            while start < end {
+                let record = &mut self.records[at as usize];
+                if !record.is_over(state, over_bytes) {
+                    let upto = record.address;
+                    idle.extend(segments_inside(&self.segments, start, upto, hole_bytes));
+                    start = record.end();
+                } else if record.end() == end {
+                    idle.extend(segments_inside(&self.segments, start, end, hole_bytes));
+                    break;
+                }
+                at = record.behind;
+            }
+        }
+        idle
     }
 
     /// Takes an idle segment out, and gives its uses.
@@ -449,25 +480,29 @@ impl<U: Uses> Table<U> {
         state: &mut impl FnMut(&U) -> State,
         over_bytes: &mut u64,
     ) -> Vec<End> {
-        let Table { records, turn, .. } = self;
-        let ends = self.lasts.iter().map(|(&address, &last)| {
-            let mut tail_bytes = 0;
-            let mut at = last;
+        let turn = self.turn;
+        let records = &mut self.records;
+        let mut ready_bytes = |mut at: u32, next: fn(&Record<U>) -> u32| {
+            let mut bytes = 0;
             while at != NONE {
                 let record = &mut records[at as usize];
                 let is_free = record.tenancy == Tenancy::Free;
-                if !is_free || !record.is_ready(home, *turn, state, over_bytes) {
+                if !is_free || !record.is_ready(home, turn, state, over_bytes) {
                     break;
                 }
-                tail_bytes += record.bytes;
-                at = record.before;
+                bytes += record.bytes;
+                at = next(record);
             }
+            bytes
+        };
+        let ends = self.lasts.iter().map(|(&address, &last)| {
             let next = self.firsts.range(address..).next();
             let room_bytes = next.map_or(u64::MAX, |(&start, _)| start) - address;
             End {
                 address,
-                tail_bytes,
+                tail_bytes: ready_bytes(last, |record| record.before),
                 room_bytes,
+                head_bytes: next.map_or(0, |(_, &first)| ready_bytes(first, |r| r.behind)),
             }
         });
         ends.collect()
@@ -533,7 +568,22 @@ impl<U> Table<U> {
     }
 }
 
-/// The first run of at least so many bytes in a hole, as short as it can be.
+fn segments_inside(
+    segments: &BTreeMap<u64, u64>,
+    start: u64,
+    end: u64,
+    hole_bytes: u64,
+) -> impl Iterator<Item = Idle> {
+    let inside = segments.range(start..end);
+    let idle = inside.map(move |(&address, &bytes)| Idle {
+        address,
+        bytes,
+        hole_bytes,
+    });
+    idle.filter(move |idle| idle.address + idle.bytes <= end)
+}
+
+/// The first run of at least so many bytes in a hole.
 fn find_in<U>(
     records: &mut [Record<U>],
     hole: u32,
@@ -594,10 +644,22 @@ impl<U> Record<U> {
             let state = state(&self.uses);
             self.answer = (turn, state != State::Pending);
             if state == State::Over {
-                self.on = On::Nobody;
-                *over_bytes += self.bytes;
+                self.note_over(over_bytes);
             }
         }
         self.answer.1
+    }
+
+    /// Whether nothing uses it any more. Asks if it is not known.
+    fn is_over(&mut self, state: &mut impl FnMut(&U) -> State, over_bytes: &mut u64) -> bool {
+        if self.on != On::Nobody && state(&self.uses) == State::Over {
+            self.note_over(over_bytes);
+        }
+        self.on == On::Nobody
+    }
+
+    fn note_over(&mut self, over_bytes: &mut u64) {
+        self.on = On::Nobody;
+        *over_bytes += self.bytes;
     }
 }
