@@ -254,15 +254,16 @@ impl<U: Uses> Cache<U> {
         home: Option<StreamId>,
         state: impl FnMut(&U) -> State,
     ) -> Result<Granted<U>, Need<U>> {
-        let align = self.rules.align_bytes;
-        let Some(rounded) = bytes.max(1).checked_next_multiple_of(align) else {
+        let over_bytes = self.rules.align_bytes - 1;
+        let Some(padded) = bytes.max(1).checked_add(over_bytes) else {
             return Err(Need::OutOfMemory(self.out_of_memory(bytes)));
         };
+        let rounded = padded & !over_bytes;
         if let Some(record) = self.recent.pop(home, rounded, &mut self.table) {
             self.counts.reuses_own += 1;
             return Ok(self.grant(record, false));
         }
-        self.search(rounded, home, state)
+        self.search(bytes, rounded, home, state)
     }
 
     /// Takes a piece back with its last uses; what it carried when it was granted has to be among
@@ -334,6 +335,7 @@ impl<U: Uses> Cache<U> {
     #[inline(never)]
     fn search(
         &mut self,
+        asked_bytes: u64,
         bytes: u64,
         home: Option<StreamId>,
         mut state: impl FnMut(&U) -> State,
@@ -373,7 +375,7 @@ impl<U: Uses> Cache<U> {
             return Err(Need::Release(idle));
         }
         self.refused_at = None;
-        Err(Need::OutOfMemory(self.out_of_memory(bytes)))
+        Err(Need::OutOfMemory(self.out_of_memory(asked_bytes)))
     }
 
     /// Moves what was freed lately into the table, where neighbours are found.
