@@ -82,10 +82,7 @@ impl Program {
             7..9 => self.random.below(300_000),
             _ => self.random.below(3 << 20),
         };
-        let home = match self.rules.device {
-            Some(_) => Some(self.stream()),
-            None => None,
-        };
+        let home = self.rules.device.map(|_| self.stream());
         match self.machine.alloc(&mut self.cache, bytes, home) {
             Ok(piece) => {
                 self.allocations += 1;
