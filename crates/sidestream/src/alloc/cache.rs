@@ -78,9 +78,11 @@ impl<U: Uses> Cache<U> {
     }
 
     /// Hands out memory for at least one and at least `bytes` bytes to somebody who will use it on
-    /// the stream `home` first; none is the host. `state` says how uses look from there. It is
-    /// asked only for memory that might fit, once a piece, and not where the answer follows from
-    /// [`Uses::on`].
+    /// the stream `home` first; none is the host.
+    ///
+    /// `state` says how uses look from there. It is asked only for memory that might fit, once a
+    /// piece, and not where the answer follows from [`Uses::on`]; when idle segments have to go, for
+    /// all that is free. Many pieces may wait for the same stream: keep its last answers.
     ///
     /// # Errors
     /// What is needed first. Nothing is granted then.
@@ -97,7 +99,11 @@ impl<U: Uses> Cache<U> {
         };
         let rounded = padded & !over_bytes;
         if let Some(record) = self.recent.pop(home, rounded, &mut self.table) {
-            self.counts.reuses_own += 1;
+            // What is the host's on its stack is what nobody uses.
+            match home {
+                Some(_) => self.counts.reuses_own += 1,
+                None => self.counts.reuses_over += 1,
+            }
             return Ok(self.grant(record, false));
         }
         self.search(bytes, rounded, home, state)
