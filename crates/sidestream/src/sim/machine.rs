@@ -8,7 +8,7 @@
 //! Every host thread has a virtual time: its calls so far. A question first lets happen what lies
 //! before that time, and then answers. It takes time itself, so that a loop of questions ends; and
 //! where an operation is as late as can be, which is after all that can happen, it is let go after
-//! [`PATIENCE`] answers of "no" in a row.
+//! some answers of "no" in a row.
 //!
 //! # Repeating a run
 //! What a program on one thread sees follows from its calls and the schedule alone. Functions on
@@ -49,7 +49,7 @@ pub struct Machine {
 }
 
 /// After so many answers of "no", with nothing happening in between, something has to happen.
-pub const PATIENCE: u32 = 16;
+const PATIENCE: u32 = 16;
 
 /// The most and the least urgent priority, as on NVIDIA's devices since Ampere.
 const PRIORITIES: (i32, i32) = (-5, 0);
@@ -147,10 +147,15 @@ impl Backend for Machine {
                 return Ok(());
             };
             let may_wait = !self.callback.is_current();
-            self.reach(state, Targets::from_slice(&[held_up_by]), None, may_wait);
+            let call = Targets::from_slice(&[held_up_by]);
+            let reached = self.reach(state, call, None, may_wait);
             state.settle();
             let device = state.device_of(&op.kind, op.thread)?;
-            state.refuse_lost(device)
+            state.refuse_lost(device)?;
+            match reached {
+                Reached::Function => Err(waits_for_itself("copy")),
+                Reached::All | Reached::Time => Ok(()),
+            }
         })
     }
 
@@ -235,6 +240,9 @@ impl Machine {
             state.noes = 0;
             state.push_answer(op, &all)?;
         }
+        if may_wait {
+            state.note_question(op, call, call);
+        }
         state.settle();
         Ok(done)
     }
@@ -272,24 +280,21 @@ impl Machine {
                 state.noes = 0;
                 let answer = state.push_answer(op, &targets)?;
                 self.reach_time_of(state, answer, may_wait);
+                state.note_question(op, call, answer);
                 Ok(true)
             }
             (Reached::Time, Some(until_ns)) => {
                 let pause_ns = until_ns.saturating_sub(state.engine.now_ns());
-                state.push_pause(op, pause_ns)?;
+                let pause = state.push_pause(op, pause_ns)?;
+                self.reach_time_of(state, pause, may_wait);
+                state.note_question(op, call, pause);
                 Ok(false)
             }
             (Reached::Time, None) => Err(Error::Invalid {
                 call: "synchronize",
                 why: "what it waits for can never be over".into(),
             }),
-            (Reached::Function, _) => Err(Error::Refused {
-                call: "synchronize",
-                code: 800,
-                why: "a function on the host may not wait for the device, which waits for it; \
-                      wait on another thread"
-                    .into(),
-            }),
+            (Reached::Function, _) => Err(waits_for_itself("synchronize")),
         }
     }
 
@@ -409,8 +414,8 @@ impl State {
             return spare;
         }
         stream.ordered = self.order.add_stream(kind, device);
-        let lane = self.engine.add_stream(device.0, priority);
-        self.tables.set_stream_lane(stream.ordered, lane);
+        self.tables
+            .stream_lane(stream.ordered, device, priority, &mut self.engine);
         stream
     }
 
@@ -479,6 +484,17 @@ impl State {
         };
         let told = self.order.push(&op, &mut Steps::new());
         told.map(|_| ()).map_err(|misuse| refused(&kind, misuse))
+    }
+}
+
+/// CUDA's `cudaErrorNotPermitted`.
+fn waits_for_itself(call: &'static str) -> Error {
+    Error::Refused {
+        call,
+        code: 800,
+        why: "a function on the host may not wait for the device, which waits for it; wait on \
+              another thread"
+            .into(),
     }
 }
 

@@ -118,8 +118,13 @@ impl State {
 
     /// Puts a call into the engine. Gives the task that the caller has to wait for, if the call
     /// holds up its caller.
-    pub fn submit(&mut self, command: Command) -> Result<Option<TaskId>> {
-        let mut command = command;
+    pub fn submit(&mut self, mut command: Command) -> Result<Option<TaskId>> {
+        let outcome = self.take(&mut command);
+        self.dropped.push(command.effect);
+        outcome
+    }
+
+    fn take(&mut self, command: &mut Command) -> Result<Option<TaskId>> {
         let device = self.device_of(&command.op.kind, command.op.thread)?;
         self.refuse_lost(device)?;
         let Some(kind) = self.tables.ordered(&command.op.kind)? else {
@@ -196,6 +201,18 @@ impl State {
         Ok(self.push_call(op, device, Work::Call(Call::HostNs(ns))))
     }
 
+    /// The call of a question lasted from the start of one task to the end of another.
+    pub fn note_question(&mut self, op: &Op, first: TaskId, last: TaskId) {
+        let (first, last) = (self.engine.scheduled(first), self.engine.scheduled(last));
+        if let (true, Some(first), Some(last)) = (self.keeps_times, first, last) {
+            self.done.push(Done {
+                op: op.id,
+                call_ns: Some((first.start_ns, last.end_ns)),
+                work_ns: None,
+            });
+        }
+    }
+
     pub fn refuse_lost(&self, device: DeviceId) -> Result<()> {
         match self.lost.get(device.0 as usize) {
             Some(None) => Ok(()),
@@ -242,25 +259,22 @@ impl State {
     /// One task for the call, and one for every step; a graph has one for every node.
     fn enqueue(
         &mut self,
-        command: Command,
+        command: &mut Command,
         caller_kind: &Kind,
         device: DeviceId,
         steps: &[Step],
     ) -> Option<TaskId> {
-        let Command {
-            op,
-            cost,
-            mut effect,
-        } = command;
+        let Command { op, cost, effect } = command;
+        let cost = *cost;
         let (serial, first_task) = (self.calls, self.engine.tasks());
         self.calls += 1;
         let staged = steps.first().is_some_and(|step| step.staged);
         let staged_bytes = op.accesses.first().map_or(0, |source| source.len_bytes());
         let staged_bytes = if staged { staged_bytes } else { 0 };
-        self.push_timed(&op, serial, device, work::call(&op, staged_bytes));
-        if work::launches(&op).is_some() {
-            let more = work::further_launches(&op, &self.profile);
-            self.push_timed(&op, serial, device, more);
+        self.push_timed(op, serial, device, work::call(op, staged_bytes));
+        if work::launches(op).is_some() {
+            let more = work::further_launches(op, &self.profile);
+            self.push_timed(op, serial, device, more);
         }
         let works = |step: &Step| matches!(step.chain, Chain::Stream(_));
         let has_work = steps.iter().any(works);
@@ -273,18 +287,18 @@ impl State {
             let delay = self
                 .schedule
                 .delay(random, serial, step.chain, step.performs, is_late);
-            let mut part = self.part(&op, device, works(step));
+            let mut part = self.part(op, device, works(step));
             part.serial = serial;
             let task = match (works(step), op.kind) {
                 (true, Kind::GraphLaunch { .. }) => self.push_graph(caller_kind, step, part, delay),
                 (true, _) => {
-                    part.effect = self.effect_on_device(&mut effect, step);
-                    let work = self.work_on_device(&op, cost, step, &part.effect, device);
+                    part.effect = self.effect_on_device(effect, step);
+                    let work = self.work_on_device(op, cost, step, &part.effect, device);
                     self.push_step(step, work, delay, part)
                 }
                 (false, _) => {
-                    part.effect = self.effect_on_host(&mut effect, step);
-                    let task = self.push_step(step, work::point(step, &op), delay, part);
+                    part.effect = self.effect_on_host(effect, step);
+                    let task = self.push_step(step, work::point(step, op), delay, part);
                     let weakest = self.schedule.weakest();
                     let waits = step.edges.iter().any(|edge| edge.force <= weakest);
                     if waits || step.performs != Performs::Nothing {
@@ -428,7 +442,7 @@ impl State {
             Chain::Thread(thread) => self.tables.thread_lane(thread, &mut self.engine),
             Chain::Stream(stream) => {
                 let device = self.order.device_of(stream);
-                self.tables.stream_lane(stream, device, &mut self.engine)
+                self.tables.stream_lane(stream, device, 0, &mut self.engine)
             }
         }
     }
