@@ -367,3 +367,60 @@ fn ids_of_what_was_destroyed_may_come_again() {
         assert!(rig.query(EventId(0)).unwrap());
     }
 }
+
+// ------------------------------------------------------------------ capture
+
+#[test]
+fn captured_work_runs_when_its_graph_is_launched() {
+    for schedule in schedules() {
+        let rig = Rig::new(schedule);
+        let (first, second) = (rig.stream(0), rig.stream(1));
+        let (fork, join) = (rig.event(0), rig.event(1));
+        let (a, b) = (rig.device_memory(64), rig.device_memory(64));
+        let (input, output) = (rig.pinned(&[5; 64]), rig.pinned(&[0; 64]));
+        capture(&rig, Kind::BeginCapture { stream: first }).unwrap();
+        rig.record(fork, first).unwrap();
+        rig.wait_event(second, fork).unwrap();
+        rig.upload(first, input, a, 64).unwrap();
+        rig.fill(second, b, 0x0101_0101, 16).unwrap();
+        rig.record(join, second).unwrap();
+        rig.wait_event(first, join).unwrap();
+        rig.launch(first, &add(1000), &[reads(a, 64), writes(b, 64)])
+            .unwrap();
+        rig.download(first, b, output, 64).unwrap();
+        capture(&rig, Kind::EndCapture { stream: first }).unwrap();
+        rig.synchronize(first).unwrap();
+        rig.synchronize(second).unwrap();
+        assert_eq!(rig.look(output, 64), [0; 64], "a capture does not run");
+
+        let graph = rig.graph(0, &[]);
+        for value in [5, 9] {
+            // SAFETY: the stream was waited for.
+            unsafe { pointer(input).write_bytes(value, 64) };
+            rig.launch_graph(first, graph).unwrap();
+            rig.synchronize(first).unwrap();
+            assert_eq!(rig.look(output, 64), [value + 1; 64]);
+        }
+    }
+}
+
+#[test]
+fn a_capture_refuses_what_it_cannot_hold() {
+    let rig = Rig::new(Schedule::InOrder);
+    let (first, second) = (rig.stream(0), rig.stream(1));
+    let event = rig.event(0);
+    let at = rig.device_memory(4);
+    capture(&rig, Kind::BeginCapture { stream: first }).unwrap();
+    code_of(rig.host_func(first, || ()).map(|()| 0.0), 801);
+    code_of(rig.synchronize(first).map(|_| 0.0), 900);
+    rig.record(event, first).unwrap();
+    code_of(rig.query(event).map(|_| 0.0), 907);
+    rig.wait_event(second, event).unwrap();
+    rig.fill(second, at, 1, 1).unwrap();
+    let unjoined = capture(&rig, Kind::EndCapture { stream: first });
+    code_of(unjoined.map(|()| 0.0), 904);
+}
+
+fn capture(rig: &Rig, kind: Kind) -> Result<(), Error> {
+    rig.submit(kind, sidestream::backend::Payload::None)
+}

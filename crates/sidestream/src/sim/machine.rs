@@ -16,6 +16,7 @@
 //! somebody waits for it or asks with [`Backend::query`]; these wait for the real function.
 
 mod callback;
+mod capture;
 mod command;
 mod graph;
 mod happen;
@@ -378,7 +379,15 @@ impl State {
             }
             Create::Graph { id, device, nodes } => {
                 self.refuse_lost(device)?;
-                let nodes = self.graph_nodes(device, nodes)?;
+                let given = nodes.iter().map(|node| {
+                    let command = Command::of_node(node)?;
+                    Ok((command, node.after.to_vec()))
+                });
+                let mut nodes = given.collect::<Result<Vec<_>>>()?;
+                if nodes.is_empty() {
+                    nodes = self.captures.take_ended(device).unwrap_or_default();
+                }
+                let nodes = self.graph_nodes(device, nodes);
                 let graph = self.new_graph(device);
                 self.tables.set_graph(id, Graph { nodes, ..graph });
             }

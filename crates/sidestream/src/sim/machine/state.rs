@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use smallvec::SmallVec;
 
 use super::callback::Callback;
+use super::capture::Captures;
 use super::command::{Command, Effect, name};
 use super::space::Space;
 use super::tables::Tables;
@@ -26,6 +27,7 @@ pub(super) struct State {
     pub engine: Engine,
     pub space: Space,
     pub tables: Tables,
+    pub captures: Captures,
     /// The tasks from `first_part` on; all earlier ones are over.
     pub parts: VecDeque<Part>,
     pub first_part: u64,
@@ -99,6 +101,7 @@ impl State {
             engine: Engine::new(profiles),
             space,
             tables: Tables::default(),
+            captures: Captures::default(),
             parts: VecDeque::new(),
             first_part: 0,
             calls: 0,
@@ -131,16 +134,19 @@ impl State {
             self.push_call(&command.op, device, work::call(&command.op, 0));
             return Ok(None);
         };
+        self.captures.refuse(&command.op.kind)?;
         let caller_kind = std::mem::replace(&mut command.op.kind, kind);
         let mut steps = std::mem::take(&mut self.steps);
         let outcome = match self.order.push(&command.op, &mut steps) {
-            Ok(Runs::Now) => Ok(self.enqueue(command, &caller_kind, device, &steps)),
-            Ok(Runs::Captured) => Err(Error::Refused {
-                call: name(&caller_kind),
-                code: 801,
-                why: "the simulated GPU does not capture yet; build the graph from its nodes"
-                    .into(),
-            }),
+            Ok(Runs::Now) => {
+                self.captures.ran(&caller_kind, device);
+                Ok(self.enqueue(command, &caller_kind, device, &steps))
+            }
+            Ok(Runs::Captured) => {
+                self.push_call(&command.op, device, work::call(&command.op, 0));
+                self.captures.took(&caller_kind, command);
+                Ok(None)
+            }
             Err(misuse) => Err(refused(&caller_kind, misuse)),
         };
         self.steps = steps;
