@@ -5,7 +5,7 @@ mod rig;
 use std::sync::Arc;
 
 use rig::*;
-use sidestream::backend::{Address, Backend, Code, HostArg, Payload};
+use sidestream::backend::{Address, Code, HostArg, Payload};
 use sidestream::op::{EventId, Memory, StreamId};
 use sidestream::sim::Schedule;
 
