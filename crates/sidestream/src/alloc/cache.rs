@@ -98,12 +98,15 @@ impl<U: Uses> Cache<U> {
             return Err(Need::OutOfMemory(self.out_of_memory(bytes)));
         };
         let rounded = padded & !over_bytes;
-        if let Some(record) = self.recent.pop(home, rounded, &mut self.table) {
-            // What is the host's on its stack is what nobody uses.
-            match home {
-                Some(_) => self.counts.reuses_own += 1,
-                None => self.counts.reuses_over += 1,
-            }
+        if home.is_some()
+            && let Some(record) = self.recent.pop(home, rounded, &mut self.table)
+        {
+            self.counts.reuses_own += 1;
+            return Ok(self.grant(record, false));
+        }
+        // What was never used, or is over for everybody.
+        if let Some(record) = self.recent.pop(None, rounded, &mut self.table) {
+            self.counts.reuses_over += 1;
             return Ok(self.grant(record, false));
         }
         self.search(bytes, rounded, home, state)

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use super::runtime::{Place, Runtime, plain, write};
 use super::threads::{Thread, as_thread};
@@ -13,6 +14,7 @@ use crate::buffer::uses::{Conflicts, Uses, keep_last};
 use crate::error::{Error, Result};
 use crate::log::{Pen, Within};
 use crate::op::{BufferId, DeviceId, Kind, Memory, StreamId};
+use crate::order::Epoch;
 
 pub use crate::alloc::Statistics;
 
@@ -171,12 +173,14 @@ impl Memories {
     ) -> Result<Granted<Carried>, Need<Carried>> {
         // The usual way asks nobody, and needs neither thread nor pen.
         let mut failed = None;
+        // Streams on which something was not over when it was asked about: later work is not either.
+        let mut pending = SmallVec::<[Epoch; 8]>::new();
         let granted = {
             let mut pen = runtime.live.write();
             let mut cache = self.cache.lock();
             cache.alloc(size_bytes, home, |uses| {
                 let state = as_thread(runtime, |thread| {
-                    look(runtime, thread, uses, home, &mut pen, at)
+                    look(runtime, thread, uses, home, &mut pending, &mut pen, at)
                 });
                 state.unwrap_or_else(|error| {
                     failed = Some(error);
@@ -229,19 +233,26 @@ impl Memories {
     }
 }
 
-/// How the uses of a piece look to a taker.
+/// How the uses of a piece look to a taker. Each question is a call of the driver, so what is known
+/// to be `pending` is not asked about again.
 fn look(
     runtime: &Arc<Runtime>,
     thread: &mut Thread,
     uses: &Carried,
     home: Option<StreamId>,
+    pending: &mut SmallVec<[Epoch; 8]>,
     pen: &mut Option<Pen<'_>>,
     at: Place,
 ) -> Result<State> {
     let mut state = State::Over;
     for mark in &uses.0 {
-        if runtime.peek(thread, mark, pen, at)? {
-            continue;
+        let epoch = mark.epoch();
+        let is_later = |known: &Epoch| known.chain == epoch.chain && known.tick <= epoch.tick;
+        if !pending.iter().any(is_later) {
+            if runtime.peek(thread, mark, pen, at)? {
+                continue;
+            }
+            pending.push(epoch);
         }
         if home != Some(mark.stream()) {
             return Ok(State::Pending);
