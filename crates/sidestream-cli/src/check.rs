@@ -10,7 +10,7 @@ use sidestream::check::{
 };
 use sidestream::log::{MAGIC, Reader};
 use sidestream::op::OpId;
-use sidestream::trace::{embedded_log, recorded};
+use sidestream::trace::{Trace, embedded_log, recorded};
 use sidestream_program::{
     Checked, Document, Limits, Program, bad_json, check, checked_json, parse_bytes,
     unreadable_json, written,
@@ -214,27 +214,30 @@ impl Logged {
 
     /// Writes the run as a trace, if that was asked for.
     fn and_trace(self, args: &Args, path: &Path, log: &[u8]) -> Result<Outcome, Failure> {
-        if let Some(to) = &args.trace {
-            write_trace(path, log, to)?;
+        let Some(to) = &args.trace else {
+            return self.outcome(path);
+        };
+        let run = Reader::new(log)
+            .and_then(|reader| recorded(reader, MEMORY_BYTES))
+            .map_err(|error| Failure::input(format!("{}: {error}", path.display())))?;
+        let (ops, is_timed) = (run.ops, run.timed > 0);
+        if is_timed {
+            write_trace(run.trace, log, to)?;
         }
-        self.outcome(path)
+        let outcome = self.outcome(path)?;
+        if !is_timed {
+            return Err(Failure::input(format!(
+                "{}: none of the {ops} operations of the log has times, so there is no trace to write; \
+                 record the run with times (`Recorder::with_times`)",
+                path.display()
+            )));
+        }
+        Ok(outcome)
     }
 }
 
-fn write_trace(path: &Path, log: &[u8], to: &Path) -> Result<(), Failure> {
-    let failure = |error| Failure::input(format!("{}: {error}", path.display()));
-    let run = Reader::new(log)
-        .and_then(|reader| recorded(reader, MEMORY_BYTES))
-        .map_err(failure)?;
-    if run.timed == 0 {
-        return Err(Failure::input(format!(
-            "{}: none of the {} operations of the log has times, so there is no trace to write; record the \
-             run with times (`Recorder::with_times`)",
-            path.display(),
-            run.ops
-        )));
-    }
-    let mut trace = run.trace;
+fn write_trace(mut trace: Trace, log: &[u8], to: &Path) -> Result<(), Failure> {
+    // With its log, the trace can be checked again.
     trace.log = Some(log.to_vec());
     let file = std::fs::File::create(to).map_err(|e| Failure::file("create", to, &e))?;
     trace
