@@ -99,6 +99,16 @@ impl Findings {
         self.watch.lock().run.report()
     }
 
+    /// What the ids of the report are called.
+    pub fn names(&self) -> Names {
+        self.watch.lock().run.names()
+    }
+
+    /// The call sites, by id, as `file:line`.
+    pub fn sites(&self) -> Vec<String> {
+        self.watch.lock().run.sites.clone()
+    }
+
     /// What was found, for people: the same that `sidestream check` prints of a log.
     pub fn text(&self) -> String {
         let watch = self.watch.lock();
