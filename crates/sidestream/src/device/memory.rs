@@ -80,7 +80,7 @@ impl Memories {
         size_bytes: u64,
         home: Option<StreamId>,
         at: Place,
-    ) -> Result<Block> {
+    ) -> Result<Box<Block>> {
         runtime.check()?;
         let granted = loop {
             match self.ask(runtime, size_bytes, home, at) {
@@ -96,7 +96,7 @@ impl Memories {
             true => Uses::carried(piece.bytes, carried.0),
             false => Uses::default(),
         };
-        let block = Block {
+        let block = Box::new(Block {
             runtime: Arc::clone(runtime),
             memory: self.memory,
             device: self.device,
@@ -106,7 +106,7 @@ impl Memories {
             at,
             state: Mutex::new(BlockState::new(uses)),
             grant: Some(piece),
-        };
+        });
         if runtime.live.is_on() {
             tell_alloc(&block);
         }

@@ -114,6 +114,16 @@ impl Runtime {
         result
     }
 
+    /// The end of a public call: no lock is held. Whatever a sink has to say about the call is said.
+    #[inline]
+    #[track_caller]
+    pub fn raise(self: &Arc<Self>) {
+        if self.live.is_on() {
+            let thread = as_thread(self, |thread| thread.id);
+            self.live.raise(thread);
+        }
+    }
+
     // -------------------------------------------------------------- threads
 
     pub fn new_thread(&self) -> Thread {
@@ -160,7 +170,9 @@ impl Runtime {
 
     /// Whether a mark is over; the calling thread learns it.
     pub fn query(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<bool> {
-        as_thread(self, |thread| self.ask(thread, mark, at))
+        let done = as_thread(self, |thread| self.ask(thread, mark, at));
+        self.raise();
+        done
     }
 
     /// Asks without waiting for anybody, for callers that hold locks.
@@ -221,7 +233,7 @@ impl Runtime {
         at_most: Duration,
         at: Place,
     ) -> Result<bool> {
-        as_thread(self, |thread| {
+        let done = as_thread(self, |thread| {
             if thread.clock.knows(mark.epoch()) {
                 return Ok(true);
             }
@@ -232,7 +244,11 @@ impl Runtime {
                 self.learned(thread, mark.point(), op.kind, at);
             }
             Ok(done)
-        })
+        });
+        #[cfg(feature = "observe")]
+        self.tell_times();
+        self.raise();
+        done
     }
 
     pub fn elapsed_ns(self: &Arc<Self>, from: EventId, to: EventId, at: Place) -> Result<f64> {

@@ -81,7 +81,9 @@ impl Stream {
                 at,
             };
             step.take(call)
-        })?;
+        });
+        runtime.raise();
+        let mark = mark?;
         if runtime.is_synchronous {
             self.finish_at(at)?;
         }
@@ -124,7 +126,7 @@ impl Stream {
     /// Takes the locks for a call that touches no memory.
     fn begin<R>(&self, at: Place, act: impl FnOnce(Step<'_, '_>) -> Result<R>) -> Result<R> {
         self.runtime.check()?;
-        as_thread(&self.runtime, |thread| {
+        let done = as_thread(&self.runtime, |thread| {
             act(Step {
                 stream: self,
                 thread,
@@ -133,7 +135,9 @@ impl Stream {
                 held: Held::new(),
                 at,
             })
-        })
+        });
+        self.runtime.raise();
+        done
     }
 }
 
