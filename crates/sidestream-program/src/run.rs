@@ -165,7 +165,7 @@ const BLOCKS: Rules = Rules {
     granule_bytes: BLOCK_BYTES,
     joins: false,
     limit_bytes: u64::MAX,
-    spare_percent: None,
+    spare: None,
 };
 const BLOCK_BYTES: u64 = 1;
 

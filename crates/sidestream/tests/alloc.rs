@@ -5,7 +5,7 @@
 mod machine;
 
 use machine::{Held, Last, Machine};
-use sidestream::alloc::{Cache, Growth, Need, Rules, State};
+use sidestream::alloc::{Cache, Growth, Need, Rules, Spare, State};
 use sidestream::backend::Address;
 use sidestream::error::OutOfMemory;
 use sidestream::op::{BufferId, DeviceId, StreamId};
@@ -195,7 +195,10 @@ fn a_driver_without_memory_is_not_asked_for_as_much_again() {
 #[test]
 fn a_sparing_cache_waits_rather_than_grows() {
     let rules = Rules {
-        spare_percent: Some(10),
+        spare: Some(Spare {
+            percent: 10,
+            waits: true,
+        }),
         ..Rules::device(DeviceId(0), u64::MAX)
     };
     let mut desk = Desk::new(rules);

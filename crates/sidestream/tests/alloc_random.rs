@@ -5,7 +5,7 @@
 mod machine;
 
 use machine::{Held, Last, Machine, Random};
-use sidestream::alloc::{Cache, Rules};
+use sidestream::alloc::{Cache, Rules, Spare};
 use sidestream::op::{DeviceId, StreamId};
 
 const STEPS: u64 = 400;
@@ -36,7 +36,8 @@ impl Program {
         };
         rules.granule_bytes = 1 << (16 + random.below(4));
         rules.joins = random.below(3) > 0;
-        rules.spare_percent = random.one_in(3).then_some(10);
+        let waits = random.one_in(2);
+        rules.spare = random.one_in(3).then_some(Spare { percent: 10, waits });
         let streams = 1 + random.below(4);
         let mut machine = Machine::new(rules, streams as usize, seed);
         machine.chunk_bytes = rules.granule_bytes << random.below(4);

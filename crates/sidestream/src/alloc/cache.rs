@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::recent::Recent;
 use super::table::{Idle, Run, Table};
-use super::{Granted, Growth, Need, On, Piece, Rules, Segment, State, Statistics, Uses};
+use super::{Granted, Growth, Need, On, Piece, Rules, Segment, Spare, State, Statistics, Uses};
 use crate::backend::Address;
 use crate::error::OutOfMemory;
 use crate::op::StreamId;
@@ -12,7 +12,7 @@ use crate::op::StreamId;
 /// Memory that was reserved, in pieces that are handed out and come back.
 ///
 /// ```
-/// use sidestream::alloc::{Cache, Need, On, Rules, State, Uses};
+/// use sidestream::alloc::{Cache, Need, On, Rules, Spare, State, Uses};
 /// use sidestream::backend::Address;
 /// use sidestream::op::{DeviceId, StreamId};
 ///
@@ -205,6 +205,16 @@ impl<U: Uses> Cache<U> {
         if let Some(growth) = self.growth(bytes, home, spared, &mut state) {
             return Err(Need::Segment(growth));
         }
+        let limit = self.rules.limit_bytes;
+        if self.rules.spare.is_some_and(|spare| !spare.waits) {
+            let over = self.make_room(bytes, spared, false, &mut state);
+            if !over.is_empty() {
+                return Err(Need::Release(over));
+            }
+            if let Some(growth) = self.growth(bytes, home, limit, &mut state) {
+                return Err(Need::Segment(growth));
+            }
+        }
         if let Some(run) = self.table.find_any(bytes) {
             if home.is_none() {
                 return Err(Need::Wait(self.table.uses(run)));
@@ -212,15 +222,14 @@ impl<U: Uses> Cache<U> {
             self.counts.waits_inserted += 1;
             return Ok(self.take(run, bytes, true));
         }
-        let idle = self.make_room(bytes, spared, &mut state);
+        let idle = self.make_room(bytes, spared, true, &mut state);
         if !idle.is_empty() {
             return Err(Need::Release(idle));
         }
-        let limit = self.rules.limit_bytes;
         if let Some(growth) = self.growth(bytes, home, limit, &mut state) {
             return Err(Need::Segment(growth));
         }
-        let idle = self.make_room(bytes, limit, &mut state);
+        let idle = self.make_room(bytes, limit, true, &mut state);
         if !idle.is_empty() {
             return Err(Need::Release(idle));
         }
@@ -304,7 +313,7 @@ impl<U: Uses> Cache<U> {
     /// The most that is reserved as long as the low-memory steps can avoid more.
     fn spared_bytes(&self, bytes: u64) -> u64 {
         let limit = self.rules.limit_bytes;
-        let Some(percent) = self.rules.spare_percent else {
+        let Some(Spare { percent, .. }) = self.rules.spare else {
             return limit;
         };
         let now = self.counts.allocated_bytes.saturating_add(bytes);
@@ -313,11 +322,13 @@ impl<U: Uses> Cache<U> {
         u64::try_from(u128::from(peak) + spare).map_or(limit, |most| most.min(limit))
     }
 
-    /// Idle segments that have to go so that a new one fits; none if that would not help.
+    /// Idle segments that have to go so that a new one fits; none if that would not help. Those with
+    /// uses that are not over are among them only if somebody `waits` for these.
     fn make_room(
         &mut self,
         bytes: u64,
         limit_bytes: u64,
+        waits: bool,
         state: &mut impl FnMut(&U) -> State,
     ) -> Vec<Segment<U>> {
         let granule = self.rules.granule_bytes;
@@ -331,6 +342,11 @@ impl<U: Uses> Cache<U> {
             None => (reserved.saturating_add(whole)).saturating_sub(limit_bytes),
         };
         let mut idle = self.table.idle();
+        // What is over costs no time on the host; and large holes are kept.
+        let over = self.table.idle_over(state, &mut self.over_bytes);
+        if !waits {
+            idle.retain(|idle| over.contains(idle));
+        }
         let kept = reserved - idle.iter().map(|idle| idle.bytes).sum::<u64>();
         let tail = if self.rules.joins {
             self.table.busy_tail_bytes()
@@ -341,8 +357,6 @@ impl<U: Uses> Cache<U> {
         if kept.saturating_add(needed) > limit_bytes {
             return Vec::new();
         }
-        // What is over costs no time on the host; and large holes are kept.
-        let over = self.table.idle_over(state, &mut self.over_bytes);
         idle.sort_by_key(|idle| (!over.contains(idle), idle.hole_bytes, idle.address));
         self.release(idle, missing)
     }

@@ -109,6 +109,9 @@ impl Uses {
     /// owner, who has to stand behind all of it.
     pub fn all(self) -> Conflicts {
         let mut all = Conflicts::new();
+        if self.cells.is_empty() {
+            return all;
+        }
         for cell in self.cells {
             all.extend(cell.reads);
             all.extend(cell.writes);

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::runtime::{Place, Runtime, plain, write};
 use super::threads::{Thread, as_thread};
-use crate::alloc::{Cache, Granted, Growth, Need, On, Piece, Rules, Segment, State};
+use crate::alloc::{Cache, Granted, Growth, Need, On, Piece, Rules, Segment, Spare, State};
 use crate::backend::Backend;
 use crate::buffer::block::{Block, BlockState};
 use crate::buffer::uses::{Conflicts, Uses, keep_last};
@@ -52,20 +52,23 @@ impl crate::alloc::Uses for Carried {
 }
 
 impl Memories {
-    pub fn of_device(device: DeviceId, limit_bytes: u64) -> Memories {
-        Memories {
-            memory: Memory::Device,
-            device,
-            cache: Mutex::new(Cache::new(Rules::device(device, limit_bytes))),
-            root: Mutex::new(None),
-        }
+    pub fn of_device(device: DeviceId, limit_bytes: u64, spare: Option<Spare>) -> Memories {
+        let rules = Rules {
+            spare,
+            ..Rules::device(device, limit_bytes)
+        };
+        Memories::new(Memory::Device, device, rules)
     }
 
     pub fn pinned(limit_bytes: u64) -> Memories {
+        Memories::new(Memory::Pinned, DeviceId(0), Rules::pinned(limit_bytes))
+    }
+
+    fn new(memory: Memory, device: DeviceId, rules: Rules) -> Memories {
         Memories {
-            memory: Memory::Pinned,
-            device: DeviceId(0),
-            cache: Mutex::new(Cache::new(Rules::pinned(limit_bytes))),
+            memory,
+            device,
+            cache: Mutex::new(Cache::new(rules)),
             root: Mutex::new(None),
         }
     }
@@ -115,15 +118,25 @@ impl Memories {
 
     /// Takes memory back from a block that goes. Neither waits nor calls the driver.
     #[inline]
-    pub fn give(&self, block: &mut Block) {
-        let Some(mut piece) = block.grant.take() else {
+    pub fn give(&self, piece: Piece, uses: Uses) {
+        self.cache.lock().free(piece, Carried(uses.all()));
+    }
+
+    /// Tells the log that the last reference to a block is gone.
+    #[cold]
+    pub fn tell_free(&self, block: &Block, piece: &mut Piece) {
+        let Some(buffer) = block.state.lock().known_name() else {
             return;
         };
-        if block.runtime.live.is_on() {
-            tell_free(block, &mut piece);
+        let [earlier, last] = piece.names;
+        if earlier.is_none() || earlier == Some(buffer) {
+            piece.names = [last, Some(buffer)];
         }
-        let uses = std::mem::take(&mut block.state.get_mut().uses);
-        self.cache.lock().free(piece, Carried(uses.all()));
+        as_thread(&block.runtime, |thread| {
+            let mut pen = block.runtime.live.write();
+            let op = plain(thread.id, Kind::Free { buffer }, &mut pen, block.at);
+            write(&mut pen, op);
+        });
     }
 
     /// What the log calls a block, from here on.
@@ -274,22 +287,6 @@ fn tell_alloc(block: &Block) {
             saw_events_of: None,
         };
         let op = plain(thread.id, kind, &mut pen, block.at);
-        write(&mut pen, op);
-    });
-}
-
-#[cold]
-fn tell_free(block: &mut Block, piece: &mut Piece) {
-    let Some(buffer) = block.state.get_mut().known_name() else {
-        return;
-    };
-    let [earlier, last] = piece.names;
-    if earlier.is_none() || earlier == Some(buffer) {
-        piece.names = [last, Some(buffer)];
-    }
-    as_thread(&block.runtime, |thread| {
-        let mut pen = block.runtime.live.write();
-        let op = plain(thread.id, Kind::Free { buffer }, &mut pen, block.at);
         write(&mut pen, op);
     });
 }

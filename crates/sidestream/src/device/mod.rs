@@ -12,6 +12,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::alloc::Spare;
 use crate::backend::{Backend, Caps};
 use crate::buffer::{Pinned, Pod};
 use crate::engine::Profile;
@@ -53,6 +54,7 @@ pub struct Options {
     pub(crate) schedule: Schedule,
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) pinned_bytes: u64,
+    pub(crate) spare: Option<Spare>,
     pub(crate) is_tracking: bool,
     pub(crate) is_synchronous: bool,
     pub(crate) notice: fn(&str),
@@ -64,6 +66,10 @@ impl Default for Options {
             schedule: Schedule::InOrder,
             memory_bytes: None,
             pinned_bytes: 64 << 30,
+            spare: Some(Spare {
+                percent: 12,
+                waits: false,
+            }),
             is_tracking: true,
             is_synchronous: false,
             notice: |text| eprintln!("{text}"),
@@ -97,6 +103,12 @@ impl Options {
             pinned_bytes,
             ..self
         }
+    }
+
+    /// How much more device memory is reserved than buffers ever held at once: 12 percent if not set,
+    /// and more rather than a wait. Set so that it waits, it is kept as far as it can be.
+    pub fn spare(self, spare: Option<Spare>) -> Options {
+        Options { spare, ..self }
     }
 
     /// Every call waits for its work, so that an error is the error of the call that gives it. For

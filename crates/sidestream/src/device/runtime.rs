@@ -57,6 +57,7 @@ impl Runtime {
             memories: Memories::of_device(
                 DeviceId(at as u32),
                 options.memory_bytes.unwrap_or(caps.memory_bytes),
+                options.spare,
             ),
             streams: Streams::default(),
             spare: Arc::default(),
@@ -107,11 +108,19 @@ impl Runtime {
     }
 
     /// Notes it if the back end says that a device is lost.
+    #[inline]
     pub fn seen<T>(&self, result: Result<T>) -> Result<T> {
-        if let Err(Error::DeviceLost(lost)) = &result {
-            let _ = self.lost.set(lost.clone());
+        if let Err(error) = &result {
+            self.note(error);
         }
         result
+    }
+
+    #[cold]
+    fn note(&self, error: &Error) {
+        if let Error::DeviceLost(lost) = error {
+            let _ = self.lost.set(lost.clone());
+        }
     }
 
     /// The end of a public call: no lock is held. Whatever a sink has to say about the call is said.

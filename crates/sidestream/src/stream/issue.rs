@@ -60,7 +60,7 @@ impl Stream {
     ///
     /// # Errors
     /// What the back end answers. The call is not in the stream then; waits for it may be.
-    pub(crate) fn issue(&self, call: Call<'_>) -> Result<Option<Mark>> {
+    pub(crate) fn issue(&self, mut call: Call<'_>) -> Result<Option<Mark>> {
         let runtime = &self.runtime;
         runtime.check()?;
         let at = call.at;
@@ -80,7 +80,7 @@ impl Stream {
                 held,
                 at,
             };
-            step.take(call)
+            step.take(&mut call)
         });
         runtime.raise();
         let mark = mark?;
@@ -142,7 +142,7 @@ impl Stream {
 }
 
 impl<'c> Step<'_, 'c> {
-    fn take(mut self, call: Call<'c>) -> Result<Option<Mark>> {
+    fn take(mut self, call: &mut Call<'c>) -> Result<Option<Mark>> {
         let runtime = &self.stream.runtime;
         if runtime.is_tracking {
             self.wait_for_conflicts(call.touches)?;
@@ -163,7 +163,8 @@ impl<'c> Step<'_, 'c> {
             // Names are records of their own; the number is taken behind them.
             op.id = pen.next_op();
         }
-        let submitted = runtime.seen(runtime.backend.submit(&op, call.payload));
+        let payload = std::mem::replace(&mut call.payload, Payload::None);
+        let submitted = runtime.seen(runtime.backend.submit(&op, payload));
         self.state.is_marked = false;
         if self.state.clock.is_worn() {
             let chain = runtime.new_chain();
@@ -356,6 +357,7 @@ fn find<'h>(held: &'h mut Held<'_>, block: &Block) -> &'h mut BlockState {
 }
 
 /// Whether a call may name all these blocks: they have to belong to the stream's machine.
+#[inline]
 pub(crate) fn belong(stream: &Stream, call: &'static str, touches: &[Touch<'_>]) -> Result<()> {
     let foreign = |touch: &Touch<'_>| !Arc::ptr_eq(&touch.block.runtime, &stream.runtime);
     if touches.iter().any(foreign) {
