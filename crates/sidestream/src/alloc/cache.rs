@@ -342,20 +342,26 @@ impl<U: Uses> Cache<U> {
             None => (reserved.saturating_add(whole)).saturating_sub(limit_bytes),
         };
         let mut idle = self.table.idle();
-        // What is over costs no time on the host; and large holes are kept.
-        let over = self.table.idle_over(state, &mut self.over_bytes);
-        if !waits {
-            idle.retain(|idle| over.contains(idle));
-        }
-        let kept = reserved - idle.iter().map(|idle| idle.bytes).sum::<u64>();
         let tail = if self.rules.joins {
             self.table.busy_tail_bytes()
         } else {
             0
         };
         let needed = bytes.saturating_sub(tail).next_multiple_of(granule);
-        if kept.saturating_add(needed) > limit_bytes {
+        let fits_without = |idle: &[Idle]| {
+            let kept = reserved - idle.iter().map(|idle| idle.bytes).sum::<u64>();
+            kept.saturating_add(needed) <= limit_bytes
+        };
+        if !fits_without(&idle) {
             return Vec::new();
+        }
+        // What is over costs no time on the host; and large holes are kept.
+        let over = self.table.idle_over(state, &mut self.over_bytes);
+        if !waits {
+            idle.retain(|idle| over.contains(idle));
+            if !fits_without(&idle) {
+                return Vec::new();
+            }
         }
         idle.sort_by_key(|idle| (!over.contains(idle), idle.hole_bytes, idle.address));
         self.release(idle, missing)
