@@ -189,7 +189,11 @@ impl Memories {
         // Streams on which something was not over when it was asked about: later work is not either.
         let mut pending = SmallVec::<[Epoch; 8]>::new();
         let granted = {
-            let mut pen = runtime.live.write();
+            // A thread is told with the pen, too: it has to be known before.
+            let mut pen = match runtime.live.is_on() {
+                true => as_thread(runtime, |_| runtime.live.write()),
+                false => None,
+            };
             let mut cache = self.cache.lock();
             cache.alloc(size_bytes, home, |uses| {
                 let state = as_thread(runtime, |thread| {

@@ -256,7 +256,7 @@ impl<'c> Step<'_, 'c> {
             // An event behind all that the stream has been given by now.
             Mark::Stream(at) => {
                 let runtime = &self.stream.runtime;
-                let event = runtime.event(self.stream.core.device, false)?;
+                let event = runtime.event(self.stream.core.device, false, &mut self.pen)?;
                 let kind = Kind::Record {
                     event: event.id,
                     stream: at.1,
@@ -301,7 +301,7 @@ impl<'c> Step<'_, 'c> {
 
     #[cold]
     fn new_mark(&mut self) -> Result<EventId> {
-        let event = self.stream.runtime.event(self.stream.core.device, false)?;
+        let event = (self.stream.runtime).event(self.stream.core.device, false, &mut self.pen)?;
         let id = event.id;
         let mark = Recorded {
             point: self.state.clock.point(),
