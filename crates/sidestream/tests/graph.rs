@@ -468,6 +468,25 @@ fn pinned_memory_is_lent_out_only_when_no_launch_uses_it() {
 }
 
 #[test]
+fn pinned_memory_is_not_lent_out_too_early_without_tracking_either() {
+    // SAFETY: there is one stream.
+    let options = unsafe { Options::new().untracked() };
+    let device = Device::open_with("sim:h200", &options).unwrap();
+    let stream = device.stream("s").unwrap();
+    let mut nodes = device.graph();
+    let x = zeroed(&mut nodes, &stream, 16);
+    let back = nodes.own_pinned(device.pinned::<u32>(16).unwrap()).unwrap();
+    nodes
+        .launch(&slow(1.0), Grid::new(1, 1), (x.view_mut(), 6))
+        .unwrap();
+    nodes.download(x.view(), back).unwrap();
+    let mut graph = nodes.build().unwrap();
+    graph.launch(&stream).unwrap();
+    assert!(graph.pinned(back).is_err());
+    assert_eq!(graph.synchronize_pinned(back).unwrap(), [6; 16]);
+}
+
+#[test]
 fn memory_comes_back_and_its_next_use_stands_behind_the_launches() {
     on_each(|device| {
         let [a, b] = ["a", "b"].map(|name| device.stream(name).unwrap());

@@ -57,6 +57,7 @@ impl Device {
                 runtime: Arc::clone(&self.runtime),
                 graph: GRAPHS.fetch_add(1, Ordering::Relaxed),
                 values: Vec::new(),
+                last: None,
             },
             nodes: Vec::new(),
             uses: Vec::new(),
@@ -376,7 +377,6 @@ impl GraphBuilder {
             device,
             holdings: self.holdings,
             touches,
-            last: None,
         })
     }
 }

@@ -78,8 +78,6 @@ pub struct Graph {
     holdings: Holdings,
     /// What a launch touches, all nodes together: per buffer disjoint and in order.
     touches: Vec<Touched>,
-    /// Where the last launch ends.
-    last: Option<Mark>,
 }
 
 /// The memory of a graph that is no more. See [`Graph::into_buffers`].
@@ -115,29 +113,9 @@ impl Graph {
                 ),
             });
         }
-        let touches = self.touches.iter().map(|touched| Touch {
-            block: self.holdings.block(touched.index),
-            start: touched.start,
-            end: touched.end,
-            mode: touched.mode,
-        });
-        let touches: SmallVec<[Touch<'_>; 8]> = touches.collect();
-        let mark = stream.issue(Call {
-            kind: Kind::GraphLaunch {
-                stream: stream.core.id,
-                graph: self.executable.id,
-            },
-            payload: Payload::Graph,
-            touches: &touches,
-            behind: self.last.as_ref().map(Mark::point),
-            is_awaited: true,
-            at,
-        })?;
-        let Some(mark) = mark else {
-            unreachable!("a call that is awaited has a mark")
-        };
-        self.last = Some(mark.clone());
+        let mark = self.issue(stream, at)?;
         let runtime = Arc::clone(runtime);
+        self.holdings.last = Some(mark.clone());
         Ok(Event { runtime, mark })
     }
 
@@ -225,6 +203,31 @@ impl Graph {
             holdings: self.holdings,
         }
     }
+
+    fn issue(&self, stream: &Stream, at: Place) -> Result<Mark> {
+        let touches = self.touches.iter().map(|touched| Touch {
+            block: self.holdings.block(touched.index),
+            start: touched.start,
+            end: touched.end,
+            mode: touched.mode,
+        });
+        let touches: SmallVec<[Touch<'_>; 8]> = touches.collect();
+        let mark = stream.issue(Call {
+            kind: Kind::GraphLaunch {
+                stream: stream.core.id,
+                graph: self.executable.id,
+            },
+            payload: Payload::Graph,
+            touches: &touches,
+            behind: self.holdings.last.as_ref().map(Mark::point),
+            is_awaited: true,
+            at,
+        })?;
+        let Some(mark) = mark else {
+            unreachable!("a call that is awaited has a mark")
+        };
+        Ok(mark)
+    }
 }
 
 impl GraphBuffers {
@@ -288,6 +291,8 @@ struct Holdings {
     /// Of this graph alone, among those of all machines: a key says whose it is.
     graph: u64,
     values: Vec<Option<Box<dyn Owned>>>,
+    /// Where the last launch ends.
+    last: Option<Mark>,
 }
 
 /// A [`DeviceBuf`] or a [`Pinned`] of some type, which its key knows.
@@ -386,6 +391,10 @@ impl Holdings {
         let state = block.state.lock();
         let all = 0..block.size_bytes;
         state.uses.conflicts(all, mode, |_| false, &mut conflicts);
+        if !self.runtime.is_tracking {
+            // Memory that nobody tracks knows no uses: the last launch may be one.
+            conflicts.extend(self.last.clone());
+        }
         conflicts
     }
 }
