@@ -5,6 +5,7 @@ mod watch;
 
 use std::time::Duration;
 
+use sidestream::check::OnRace;
 use sidestream::device::{Device, Options};
 use sidestream::error::Error;
 use sidestream::graph::{BufKey, Graph, GraphBuilder};
@@ -14,7 +15,7 @@ use sidestream::sim::Schedule;
 use sidestream::stream::{Rows, Stream};
 
 use refusing::Refusing;
-use watch::Watch;
+use watch::Launches;
 
 const SCHEDULES: [Schedule; 5] = [
     Schedule::InOrder,
@@ -30,9 +31,11 @@ fn on_each(program: impl Fn(Device)) {
     for schedule in SCHEDULES {
         let options = Options::new().schedule(schedule);
         let device = Device::open_with("sim:h200", &options).unwrap();
-        let watch = Watch::over(&device);
+        let findings = device.checked(OnRace::Report);
         program(device);
-        watch.assert_silent(&format!("{schedule:?}"));
+        let report = findings.report();
+        assert!(report.error.is_none(), "{schedule:?}: {:?}", report.error);
+        assert!(report.races.is_empty(), "{schedule:?}: {:?}", report.races);
     }
 }
 
@@ -399,7 +402,7 @@ fn a_launch_that_is_refused_lets_nobody_go_ahead_of_the_one_before() {
 #[test]
 fn a_launch_is_one_call_in_the_log_with_all_that_its_nodes_touch() {
     let device = Device::open("sim:h200").unwrap();
-    let watch = Watch::over(&device);
+    let launches = Launches::of(&device);
     let stream = device.stream("s").unwrap();
     let mut nodes = device.graph();
     let x = zeroed(&mut nodes, &stream, 64);
@@ -416,7 +419,7 @@ fn a_launch_is_one_call_in_the_log_with_all_that_its_nodes_touch() {
     for _ in 0..2 {
         graph.launch(&stream).unwrap();
     }
-    let launches = watch.launches();
+    let launches = launches.so_far();
     assert_eq!(launches.len(), 2);
     for launch in launches {
         let of = |at: usize| launch.accesses[at].buffer;
