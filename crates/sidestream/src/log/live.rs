@@ -312,6 +312,12 @@ impl Pen<'_> {
 }
 
 impl Told {
+    fn new_event(&mut self, timing: bool, device: DeviceId) -> EventId {
+        self.tell(|sink| sink.event(timing, device));
+        self.events.push((timing, device));
+        EventId(self.events.len() as u32 - 1)
+    }
+
     fn tell(&mut self, each: impl Fn(&mut dyn Sink)) {
         for (_, sink) in &mut self.sinks {
             each(&mut **sink);

@@ -21,12 +21,15 @@ use crate::error::{Error, Result};
 use crate::event::{Mark, OwnEvent, Recorded};
 use crate::log::Pen;
 use crate::op::{Access, EventId, Kind, Mode};
+use crate::order::live::Point;
 
 /// Something to be put into a stream.
 pub(crate) struct Call<'a> {
     pub kind: Kind,
     pub payload: Payload<'a>,
     pub touches: &'a [Touch<'a>],
+    /// A point behind which the call stands by itself: of a graph, its last launch (R49).
+    pub behind: Option<&'a Point>,
     /// Whether the caller wants to know when it is over, though it touches nothing.
     pub is_awaited: bool,
     pub at: Place,
@@ -145,7 +148,7 @@ impl<'c> Step<'_, 'c> {
     fn take(mut self, call: &mut Call<'c>) -> Result<Option<Mark>> {
         let runtime = &self.stream.runtime;
         if runtime.is_tracking {
-            self.wait_for_conflicts(call.touches)?;
+            self.wait_for_conflicts(call.touches, call.behind)?;
         }
         let mut op = plain(self.thread.id, call.kind, &mut self.pen, self.at);
         if let Some(pen) = &mut self.pen {
@@ -170,7 +173,14 @@ impl<'c> Step<'_, 'c> {
             let chain = runtime.new_chain();
             self.state.clock.renew(chain);
         }
-        self.state.clock.submitted(&self.thread.clock);
+        // A call that failed is not in the stream, so that it stands behind nothing by itself.
+        let behind = call.behind.filter(|_| submitted.is_ok());
+        match behind {
+            Some(earlier) => self.state.clock.launched(&self.thread.clock, earlier),
+            None => {
+                self.state.clock.submitted(&self.thread.clock);
+            }
+        }
         if submitted.is_ok() {
             write(&mut self.pen, op);
         }
@@ -181,10 +191,15 @@ impl<'c> Step<'_, 'c> {
         // waiting for nothing is safe.
         let _ = self.record();
         let mark = self.end();
+        let is_apart = call.behind.is_some() && submitted.is_err();
         if runtime.is_tracking {
             for touch in call.touches {
-                let state = find(&mut self.held, touch.block);
-                state.uses.note(touch.start..touch.end, touch.mode, &mark);
+                let uses = &mut find(&mut self.held, touch.block).uses;
+                let bytes = touch.start..touch.end;
+                match touch.mode {
+                    Mode::Write if is_apart => uses.note_beside(bytes, &mark),
+                    mode => uses.note(bytes, mode, &mark),
+                }
             }
         }
         submitted.map(|()| Some(mark))
@@ -192,18 +207,16 @@ impl<'c> Step<'_, 'c> {
 
     /// Inserts the waits that are missing, and no others.
     #[inline]
-    fn wait_for_conflicts(&mut self, touches: &[Touch<'c>]) -> Result<()> {
+    fn wait_for_conflicts(&mut self, touches: &[Touch<'c>], behind: Option<&Point>) -> Result<()> {
         let mut conflicts = Conflicts::new();
         for touch in touches {
-            let at = self
-                .held
-                .iter()
-                .position(|(block, _)| std::ptr::eq(*block, touch.block));
-            let Some((_, state)) = at.map(|at| &self.held[at]) else {
-                continue;
-            };
+            let state = &self.held[place(&self.held, touch.block)].1;
             let (clock, thread) = (&self.state.clock, &self.thread.clock);
-            let is_known = |mark: &Mark| clock.knows(mark.epoch()) || thread.knows(mark.epoch());
+            let is_known = |mark: &Mark| {
+                let epoch = mark.epoch();
+                let by_itself = behind.is_some_and(|earlier| earlier.covers(epoch));
+                clock.knows(epoch) || thread.knows(epoch) || by_itself
+            };
             let bytes = touch.start..touch.end;
             state
                 .uses
@@ -354,9 +367,15 @@ fn sorted<'a>(touches: &[Touch<'a>]) -> SmallVec<[&'a Block; 8]> {
 
 #[inline]
 fn find<'h>(held: &'h mut Held<'_>, block: &Block) -> &'h mut BlockState {
-    let at = held.iter().position(|(held, _)| std::ptr::eq(*held, block));
-    let at = at.expect("every touched block was locked");
+    let at = place(held, block);
     &mut held[at].1
+}
+
+/// Where the state of a block is, among those that are held. A graph may touch many.
+#[inline]
+fn place(held: &Held<'_>, block: &Block) -> usize {
+    let at = held.binary_search_by_key(&std::ptr::from_ref(block), |&(held, _)| held);
+    at.expect("every touched block was locked")
 }
 
 /// Whether a call may name all these blocks: they have to belong to the stream's machine.

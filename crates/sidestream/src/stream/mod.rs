@@ -24,8 +24,9 @@ use crate::op::{DeviceId, EventId, Kind, StreamId, StreamKind};
 use crate::order::live::StreamClock;
 
 pub use copy::Rows;
-pub(crate) use copy::size_of_all;
+pub(crate) use copy::{copy, each_row, one_row, pattern, same_len, same_rows, size_of_all};
 pub(crate) use issue::{Call, Touch, belong};
+pub(crate) use launch::not_empty;
 
 /// A stream of a device. Clones are the same stream.
 ///
