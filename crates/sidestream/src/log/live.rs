@@ -324,12 +324,6 @@ impl Told {
         }
     }
 
-    fn new_event(&mut self, timing: bool, device: DeviceId) -> EventId {
-        self.tell(|sink| sink.event(timing, device));
-        self.events.push((timing, device));
-        EventId(self.events.len() as u32 - 1)
-    }
-
     fn is_full(&self) -> bool {
         self.next_op > u64::from(u32::MAX)
     }
