@@ -128,5 +128,7 @@ fn synchronous_calls_wait_for_their_work_and_say_so_loudly() {
     let error = stream
         .launch(&traps, Grid::new(1, 1), (x.view_mut(),))
         .unwrap_err();
-    assert!(error.to_string().contains("traps"), "{error}");
+    for word in ["traps", "observe.rs:"] {
+        assert!(error.to_string().contains(word), "{error}");
+    }
 }

@@ -142,6 +142,13 @@ impl Streams {
         Ok(Stream { runtime, core })
     }
 
+    /// What people call a stream, if it is one of these.
+    pub fn name(&self, id: StreamId) -> Option<String> {
+        let made = self.made.lock();
+        let core = made.iter().find(|core| core.id == id);
+        core.map(|core| core.name.clone())
+    }
+
     /// A handle for every stream there is.
     pub fn all(&self, runtime: &Arc<Runtime>) -> Vec<Stream> {
         let made = self.made.lock();
