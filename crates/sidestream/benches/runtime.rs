@@ -11,11 +11,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use sidestream::backend::{Address, Backend, Caps, Create, Destroy, Done, Payload};
+use sidestream::backend::{Address, Arg, Backend, Caps, Create, Destroy, Done, Launch, Payload};
 use sidestream::device::{Device, Options};
 use sidestream::error::Result;
 use sidestream::kernel::{Grid, Kernel, Read, Write};
-use sidestream::op::{DeviceId, EventId, Memory, Op, StreamId};
+use sidestream::op::{
+    Accesses, DeviceId, EventId, Kind, Memory, Mode, Op, OpId, SiteId, StreamId, ThreadId,
+};
 
 /// Takes everything and does nothing; whatever it is asked about is over, or never is.
 struct Nothing {
@@ -105,6 +107,40 @@ fn main() {
     let free = bare.stream("a").unwrap();
     let (from, mut to) = (free.alloc(1024).unwrap(), free.alloc(1024).unwrap());
 
+    // What every figure below has in it: the op, its payload, and a call through the trait.
+    let raw = nothing(false);
+    let code = std::sync::Arc::new(sidestream::backend::Code {
+        name: "scale".into(),
+        ptx: None,
+        host: None,
+        cost: None,
+    });
+    show("launch, the back end alone", rounds, || {
+        let kind = Kind::Kernel {
+            stream: StreamId(0),
+            launches: 1,
+        };
+        let op = Op {
+            id: OpId(0),
+            thread: ThreadId(0),
+            site: SiteId(0),
+            kind,
+            accesses: Accesses::new(),
+        };
+        let arg = |mode| Arg::Memory {
+            at: Address(512),
+            bytes: 4096,
+            mode,
+        };
+        let args = [arg(Mode::Read), arg(Mode::Write)];
+        let launch = Launch {
+            code: &code,
+            grid,
+            args: &args,
+        };
+        let raw: &dyn Backend = black_box(&*raw);
+        raw.submit(&op, Payload::Launch(launch)).unwrap();
+    });
     show("launch, untracked", rounds, || {
         free.launch(&kernel, grid, (from.view(), to.view_mut()))
             .unwrap();
@@ -140,11 +176,29 @@ fn main() {
     show("allocate and free, one stream", rounds, || {
         black_box(a.alloc::<f32>(1024).unwrap());
     });
-    show("allocate and free, in use on two streams", rounds, || {
+    let quick = Device::on(nothing(true), &Options::new()).remove(0);
+    let (a, b) = (quick.stream("a").unwrap(), quick.stream("b").unwrap());
+    show("allocate, two memsets on two streams, free", rounds, || {
         let mut z = a.alloc::<f32>(1024).unwrap();
         a.memset(z.view_mut(), 0).unwrap();
         b.memset(z.view_mut(), 0).unwrap();
     });
+    let mut graph = quick.graph();
+    let (x, y) = (a.alloc(1024).unwrap(), a.alloc(1024).unwrap());
+    let (x, y) = (graph.own(x).unwrap(), graph.own(y).unwrap());
+    for _ in 0..100 {
+        graph
+            .launch(&kernel, grid, (x.view(), y.view_mut()))
+            .unwrap();
+    }
+    let mut graph = graph.build().unwrap();
+    show(
+        "launch of a graph of 100 nodes, two buffers",
+        rounds,
+        || {
+            black_box(graph.launch(&a).unwrap());
+        },
+    );
     threads();
 }
 

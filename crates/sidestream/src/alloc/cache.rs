@@ -91,7 +91,7 @@ impl<U: Uses> Cache<U> {
         &mut self,
         bytes: u64,
         home: Option<StreamId>,
-        state: impl FnMut(&U) -> State,
+        mut state: impl FnMut(&U) -> State,
     ) -> Result<Granted<U>, Need<U>> {
         let over_bytes = self.rules.align_bytes - 1;
         let Some(padded) = bytes.max(1).checked_add(over_bytes) else {
@@ -102,12 +102,24 @@ impl<U: Uses> Cache<U> {
             && let Some(record) = self.recent.pop(home, rounded, &mut self.table)
         {
             self.counts.reuses_own += 1;
-            return Ok(self.grant(record, false));
+            return Ok(self.grant(record, home, false));
         }
         // What was never used, or is over for everybody.
         if let Some(record) = self.recent.pop(None, rounded, &mut self.table) {
             self.counts.reuses_over += 1;
-            return Ok(self.grant(record, false));
+            return Ok(self.grant(record, home, false));
+        }
+        // What other streams used: only the longest freed is asked about.
+        if let Some(record) = self.recent.longest_waiting(rounded) {
+            let is_own = matches!(self.table.on(record), On::Only(stream) if Some(stream) == home);
+            if is_own || state(self.table.uses_of(record)) != State::Pending {
+                self.recent.take_longest_waiting(rounded, &self.table);
+                match is_own {
+                    true => self.counts.reuses_own += 1,
+                    false => self.counts.reuses_over += 1,
+                }
+                return Ok(self.grant(record, home, false));
+            }
         }
         self.search(bytes, rounded, home, state)
     }
@@ -127,7 +139,7 @@ impl<U: Uses> Cache<U> {
         if on == On::Nobody {
             self.over_bytes += piece.bytes;
         }
-        self.recent.push(piece.record, &mut self.table);
+        self.recent.push(piece.record, piece.home, &mut self.table);
     }
 
     /// Takes in memory that the driver gave. Where it continues another segment and the rules say
@@ -194,12 +206,12 @@ impl<U: Uses> Cache<U> {
         self.table.forget_answers();
         if let Some(run) = self.table.find_own(bytes, home) {
             self.counts.reuses_own += 1;
-            return Ok(self.take(run, bytes, false));
+            return Ok(self.take(run, bytes, home, false));
         }
         let over_bytes = &mut self.over_bytes;
         if let Some(run) = (self.table).find_over(bytes, home, &mut state, over_bytes) {
             self.counts.reuses_over += 1;
-            return Ok(self.take(run, bytes, false));
+            return Ok(self.take(run, bytes, home, false));
         }
         let spared = self.spared_bytes(bytes);
         if let Some(growth) = self.growth(bytes, home, spared, &mut state) {
@@ -220,7 +232,7 @@ impl<U: Uses> Cache<U> {
                 return Err(Need::Wait(self.table.uses(run)));
             }
             self.counts.waits_inserted += 1;
-            return Ok(self.take(run, bytes, true));
+            return Ok(self.take(run, bytes, home, true));
         }
         let idle = self.make_room(bytes, spared, true, &mut state);
         if !idle.is_empty() {
@@ -244,15 +256,15 @@ impl<U: Uses> Cache<U> {
         }
     }
 
-    fn take(&mut self, run: Run, bytes: u64, waits: bool) -> Granted<U> {
+    fn take(&mut self, run: Run, bytes: u64, home: Option<StreamId>, waits: bool) -> Granted<U> {
         let record = self.table.take(run, bytes, &mut self.over_bytes);
-        self.grant(record, waits)
+        self.grant(record, home, waits)
     }
 
     /// Hands out a record that is free, in neither a stack nor a hole.
     #[inline]
-    fn grant(&mut self, record: u32, waits: bool) -> Granted<U> {
-        let (piece, carried, on) = self.table.enter(record);
+    fn grant(&mut self, record: u32, home: Option<StreamId>, waits: bool) -> Granted<U> {
+        let (piece, carried, on) = self.table.enter(record, home);
         if on == On::Nobody {
             self.over_bytes -= piece.bytes;
         }

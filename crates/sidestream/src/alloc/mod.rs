@@ -116,6 +116,7 @@ pub struct Piece {
     /// there as long as the very same range is handed out again.
     pub names: [Option<BufferId>; 2],
     record: u32,
+    home: Option<StreamId>,
 }
 
 /// What an allocation gets.

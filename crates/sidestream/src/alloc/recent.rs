@@ -4,19 +4,32 @@
 //! linked through the records themselves and sit in a small table by hash, each kind in one of two
 //! places. A kind that finds both taken goes to the unsorted, where nobody looks for it before all
 //! are sorted into the table of the address space.
+//!
+//! Pieces that another stream than their home used stand in queues by size: whoever comes next asks
+//! about the one that has waited longest, which is the one that is most likely over.
 
 use super::On;
 use super::table::{NONE, Table};
 use crate::op::StreamId;
 
 const STACKS: usize = 64;
+const QUEUES: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Recent {
     stacks: Box<[Stack; STACKS]>,
     /// One bit for each stack that is not empty.
     used: u64,
+    queues: [Queue; QUEUES],
     unsorted: u32,
+}
+
+/// Pieces of one size that other streams used, in the order in which they were freed.
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    bytes: u64,
+    first: u32,
+    last: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +54,11 @@ impl Default for Recent {
         Recent {
             stacks: Box::new([Stack { kind, top: NONE }; STACKS]),
             used: 0,
+            queues: [Queue {
+                bytes: 0,
+                first: NONE,
+                last: NONE,
+            }; QUEUES],
             unsorted: NONE,
         }
     }
@@ -71,13 +89,14 @@ impl Recent {
         None
     }
 
-    /// Puts a freed piece on its stack.
+    /// Puts a freed piece on its stack: what only its home stream used, or nobody. What another one
+    /// used is queued up.
     #[inline]
-    pub fn push<U>(&mut self, record: u32, table: &mut Table<U>) {
+    pub fn push<U>(&mut self, record: u32, home: Option<StreamId>, table: &mut Table<U>) {
         let stream = match table.on(record) {
             On::Nobody => None,
-            On::Only(stream) => Some(stream),
-            On::Several => return self.push_unsorted(record, table),
+            On::Only(stream) if home == Some(stream) => Some(stream),
+            On::Only(_) | On::Several => return self.queue_up(record, table),
         };
         let bytes = table.bytes(record);
         let kind = Kind { stream, bytes };
@@ -100,6 +119,39 @@ impl Recent {
         self.used |= 1 << place;
     }
 
+    /// The piece of exactly this size that other streams used and that was freed first.
+    #[inline]
+    pub fn longest_waiting(&self, bytes: u64) -> Option<u32> {
+        let queue = self.queues.iter().find(|queue| queue.bytes == bytes)?;
+        (queue.first != NONE).then_some(queue.first)
+    }
+
+    /// Takes out what [`Recent::longest_waiting`] gave.
+    pub fn take_longest_waiting<U>(&mut self, bytes: u64, table: &Table<U>) {
+        let queue = self.queues.iter_mut().find(|queue| queue.bytes == bytes);
+        if let Some(queue) = queue.filter(|queue| queue.first != NONE) {
+            queue.first = table.below(queue.first);
+        }
+    }
+
+    fn queue_up<U>(&mut self, record: u32, table: &mut Table<U>) {
+        let bytes = table.bytes(record);
+        let known = self.queues.iter().position(|queue| queue.bytes == bytes);
+        let free = || self.queues.iter().position(|queue| queue.first == NONE);
+        let Some(at) = known.or_else(free) else {
+            return self.push_unsorted(record, table);
+        };
+        let queue = &mut self.queues[at];
+        queue.bytes = bytes;
+        table.put_on(record, NONE);
+        if queue.first == NONE {
+            queue.first = record;
+        } else {
+            table.put_on(queue.last, record);
+        }
+        queue.last = record;
+    }
+
     #[inline(never)]
     fn push_unsorted<U>(&mut self, record: u32, table: &mut Table<U>) {
         table.put_on(record, self.unsorted);
@@ -108,8 +160,11 @@ impl Recent {
 
     /// Takes out any piece.
     pub fn drain<U>(&mut self, table: &Table<U>) -> Option<u32> {
+        let waiting = self.queues.iter_mut().find(|queue| queue.first != NONE);
         let top = if self.unsorted != NONE {
             &mut self.unsorted
+        } else if let Some(queue) = waiting {
+            &mut queue.first
         } else if self.used != 0 {
             &mut self.stacks[self.used.trailing_zeros() as usize].top
         } else {

@@ -112,7 +112,7 @@ impl<U: Uses> Table<U> {
 
     /// Hands a record out, with the uses that it had.
     #[inline]
-    pub fn enter(&mut self, at: u32) -> (Piece, U, On) {
+    pub fn enter(&mut self, at: u32, home: Option<StreamId>) -> (Piece, U, On) {
         let record = &mut self.records[at as usize];
         record.tenancy = Tenancy::Held;
         let piece = Piece {
@@ -120,6 +120,7 @@ impl<U: Uses> Table<U> {
             bytes: record.bytes,
             names: record.names,
             record: at,
+            home,
         };
         (piece, std::mem::take(&mut record.uses), record.on)
     }
@@ -335,6 +336,11 @@ impl<U> Table<U> {
     #[inline]
     pub fn on(&self, at: u32) -> On {
         self.records[at as usize].on
+    }
+
+    /// The uses of one record.
+    pub fn uses_of(&self, at: u32) -> &U {
+        &self.records[at as usize].uses
     }
 
     #[inline]

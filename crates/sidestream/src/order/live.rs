@@ -125,10 +125,11 @@ impl StreamClock {
         epoch.chain == self.chain || self.known.has(epoch)
     }
 
-    /// Whether its numbers are nearly used up: then [`StreamClock::renew`] it.
+    /// Whether its numbers are nearly used up: then [`StreamClock::renew`] it. No call takes as many
+    /// as are left by then.
     #[inline]
     pub fn is_worn(&self) -> bool {
-        self.tick == u32::MAX
+        self.tick > u32::MAX - (1 << 20)
     }
 
     /// The stream goes on as another chain, which stands behind the one that it was.

@@ -69,7 +69,7 @@ impl Stream {
         let at = call.at;
         let mark = as_thread(runtime, |thread| {
             let pen = runtime.live.write();
-            let state = self.core.state.lock();
+            let state = self.lock();
             // Blocks are only looked at by the tracker and named by the log.
             let held = match runtime.is_tracking || pen.is_some() {
                 true => lock_all(call.touches),
@@ -126,6 +126,15 @@ impl Stream {
         })
     }
 
+    #[inline]
+    fn lock(&self) -> MutexGuard<'_, State> {
+        let mut state = self.core.state.lock();
+        if state.clock.is_worn() {
+            state.clock.renew(self.runtime.new_chain());
+        }
+        state
+    }
+
     /// Takes the locks for a call that touches no memory.
     fn begin<R>(&self, at: Place, act: impl FnOnce(Step<'_, '_>) -> Result<R>) -> Result<R> {
         self.runtime.check()?;
@@ -134,7 +143,7 @@ impl Stream {
                 stream: self,
                 thread,
                 pen: self.runtime.live.write(),
-                state: self.core.state.lock(),
+                state: self.lock(),
                 held: Held::new(),
                 at,
             })
@@ -169,10 +178,6 @@ impl<'c> Step<'_, 'c> {
         let payload = std::mem::replace(&mut call.payload, Payload::None);
         let submitted = runtime.seen(runtime.backend.submit(&op, payload));
         self.state.is_marked = false;
-        if self.state.clock.is_worn() {
-            let chain = runtime.new_chain();
-            self.state.clock.renew(chain);
-        }
         // A call that failed is not in the stream, so that it stands behind nothing by itself.
         let behind = call.behind.filter(|_| submitted.is_ok());
         match behind {
