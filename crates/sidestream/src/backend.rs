@@ -14,6 +14,8 @@
 //! Every function may be called from any thread at any time. Calls that name one stream come in
 //! the order in which they are to stand there: the front end holds the lock of the stream.
 
+pub(crate) mod shared;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,7 +40,7 @@ pub trait Backend: Send + Sync {
     fn destroy(&self, what: Destroy);
 
     /// Takes memory from the machine: exactly at `at`, behind what was reserved before, or anywhere.
-    /// The address is a device's, or for pinned memory the host's.
+    /// The address is a device's, or for pinned and for pageable memory the host's.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](crate::error::Error::OutOfMemory) if there is none; only

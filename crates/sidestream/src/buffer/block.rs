@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use super::uses::Uses;
 use crate::backend::Address;
 use crate::device::{Grant, Place, Runtime};
 use crate::log::Pen;
 use crate::op::{BufferId, DeviceId, Memory, StreamId};
+use crate::stream::Core;
 
 /// Memory that one owner holds. When it goes it takes its pending uses to the allocator; nothing
 /// waits and the driver is not called.
@@ -30,12 +32,17 @@ pub(crate) struct Block {
 #[derive(Default)]
 pub(crate) struct BlockState {
     pub uses: Uses,
+    /// Streams that foreign code uses it on: what they were given until it is dropped is a use, too.
+    pub noted: SmallVec<[Arc<Core>; 1]>,
     name: Option<BufferId>,
 }
 
 impl BlockState {
     pub fn new(uses: Uses) -> BlockState {
-        BlockState { uses, name: None }
+        BlockState {
+            uses,
+            ..BlockState::default()
+        }
     }
 
     /// What the log calls the block.

@@ -56,6 +56,10 @@ impl<T: Pod> DeviceBuf<T> {
         self.len == 0
     }
 
+    pub(crate) fn block(&self) -> &Block {
+        &self.block
+    }
+
     /// How many bytes they take.
     pub fn size_bytes(&self) -> u64 {
         (self.len * size_of::<T>()) as u64

@@ -11,6 +11,7 @@ use crate::backend::Backend;
 use crate::buffer::block::{Block, BlockState};
 use crate::buffer::uses::{Conflicts, Uses, keep_last};
 use crate::error::{Error, Result};
+use crate::event::Mark;
 use crate::log::{Pen, Within};
 use crate::op::{BufferId, DeviceId, Kind, Memory, StreamId};
 
@@ -120,8 +121,12 @@ impl Memories {
         if block.runtime.live.is_on() {
             tell_free(block, &mut piece);
         }
-        let uses = std::mem::take(&mut block.state.get_mut().uses);
-        self.cache.lock().free(piece, Carried(uses.all()));
+        let state = std::mem::take(block.state.get_mut());
+        let mut uses = state.uses.all();
+        // R54: the work of a noted stream up to here. Whoever waits for it records the event.
+        let noted = state.noted.iter();
+        uses.extend(noted.map(|core| Mark::Stream(Arc::new((core.end(), core.id)))));
+        self.cache.lock().free(piece, Carried(uses));
     }
 
     /// What the log calls a block, from here on.

@@ -20,7 +20,7 @@ use crate::op::DeviceId;
 use crate::sim::{Machine, Schedule};
 use crate::stream::{Stream, size_of_all};
 
-pub(crate) use elsewhere::{as_host_func, drop_elsewhere, wake_when_over};
+pub(crate) use elsewhere::{as_host_func, drop_elsewhere, is_host_func, wake_when_over};
 pub(crate) use memory::Grant;
 pub use memory::Statistics;
 pub(crate) use runtime::{Place, Runtime, plain, write};

@@ -33,7 +33,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::backend::{Address, Backend, Caps, Create, Destroy, Done, Payload};
 use crate::engine::Profile;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::op::{DeviceId, EventId, Memory, Op, StreamId};
 use crate::sim::Schedule;
 use ask::{Reached, waits_for_itself};

@@ -95,7 +95,9 @@ impl Rig {
 
     pub fn device_memory(&self, bytes: u64) -> Address {
         let device = DeviceId(0);
-        self.machine.reserve(Memory::Device, device, bytes, None).unwrap()
+        self.machine
+            .reserve(Memory::Device, device, bytes, None)
+            .unwrap()
     }
 
     pub fn pinned(&self, bytes: &[u8]) -> Address {
