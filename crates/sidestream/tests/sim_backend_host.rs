@@ -102,29 +102,22 @@ fn a_panic_in_a_function_stops_none_of_the_others() {
 
 #[test]
 fn a_function_that_waits_for_the_device_is_told_that_it_may_not() {
-    let rig = Arc::new(Rig2(Rig::new(Schedule::InOrder)));
-    let stream = rig.0.stream(0);
+    let rig = Arc::new(Rig::new(Schedule::InOrder));
+    let stream = rig.stream(0);
     let (said, heard) = channel();
     let inner = Arc::clone(&rig);
-    let op = rig.0.op_of(1, Kind::SyncStream { stream });
-    rig.0
-        .host_func(stream, move || {
-            let answer = inner.0.machine.wait(&op, Duration::MAX);
-            said.send(answer).unwrap();
-        })
-        .unwrap();
-    assert!(rig.0.synchronize(stream).unwrap());
+    let op = rig.op_of(1, Kind::SyncStream { stream });
+    rig.host_func(stream, move || {
+        let answer = inner.machine.wait(&op, Duration::MAX);
+        said.send(answer).unwrap();
+    })
+    .unwrap();
+    assert!(rig.synchronize(stream).unwrap());
     match heard.recv().unwrap() {
         Err(Error::Refused { code: 800, .. }) => {}
         other => panic!("{other:?}"),
     }
 }
-
-/// The rig for several threads, of which each makes its own ops.
-struct Rig2(Rig);
-
-// SAFETY: only the counter of the ops is not safe to share, and only the main thread makes any.
-unsafe impl Sync for Rig2 {}
 
 #[test]
 fn a_machine_that_is_dropped_runs_what_was_started_and_drops_the_rest() {
@@ -147,23 +140,22 @@ fn a_machine_that_is_dropped_runs_what_was_started_and_drops_the_rest() {
 
 #[test]
 fn a_machine_may_be_dropped_by_the_last_function() {
-    let rig = Arc::new(Rig2(Rig::new(Schedule::InOrder)));
-    let stream = rig.0.stream(0);
+    let rig = Arc::new(Rig::new(Schedule::InOrder));
+    let stream = rig.stream(0);
     let (go, gone) = channel::<()>();
     let (said, heard) = channel();
     let inner = Arc::clone(&rig);
-    rig.0
-        .host_func(stream, move || {
-            gone.recv().unwrap();
-            drop(inner);
-            said.send(()).unwrap();
-        })
-        .unwrap();
-    let event = rig.0.event(0);
-    rig.0.record(event, stream).unwrap();
+    rig.host_func(stream, move || {
+        gone.recv().unwrap();
+        drop(inner);
+        said.send(()).unwrap();
+    })
+    .unwrap();
+    let event = rig.event(0);
+    rig.record(event, stream).unwrap();
     // The function starts; what asks does not wait for it.
     for _ in 0..100 {
-        assert!(!rig.0.peek(event).unwrap());
+        assert!(!rig.peek(event).unwrap());
     }
     drop(rig);
     go.send(()).unwrap();

@@ -14,6 +14,15 @@
 //! What a program on one thread sees follows from its calls and the schedule alone. Functions on
 //! the host run on a thread of their own, but the machine goes past the end of one only where
 //! somebody waits for it or asks with [`Backend::query`]; these wait for the real function.
+//!
+//! # What is the program's
+//! Functions on the host run without the lock of the machine and may call it, but not wait. Kernels
+//! in Rust run under the lock: one that calls the machine waits for itself for ever.
+//!
+//! # Failures
+//! An access outside all memory and a kernel that panics lose their device, as on a real one. It
+//! does nothing any more and every call for it says why; what waits for it elsewhere goes on, and
+//! functions on the host that stood behind the failure are dropped without being run.
 
 mod ask;
 mod callback;
