@@ -433,6 +433,8 @@ fn a_function_on_the_host_is_in_stream_order_and_reads_what_it_has_named() {
         unsafe {
             down.memcpy(from.all(), data.all()).unwrap();
             down.memcpy(data.all(), middle.all()).unwrap();
+            let downloaded = Event::new(device).unwrap();
+            down.record(&downloaded).unwrap();
             let (read, written) = (Arc::clone(&middle), Arc::clone(&end));
             let act = move || {
                 let mut bytes = [0u8; BYTES as usize];
@@ -444,7 +446,7 @@ fn a_function_on_the_host_is_in_stream_order_and_reads_what_it_has_named() {
                 other.wait_stream(&down).unwrap();
             } else {
                 // Behind the download, and not behind the function.
-                other.wait_stream(&other).unwrap();
+                other.wait(&downloaded).unwrap();
             }
             other.memset(middle.all(), 50).unwrap();
         }
@@ -599,7 +601,7 @@ fn blocking_calls_run_on_the_current_device_of_their_thread() {
 }
 
 #[test]
-#[should_panic(expected = "fix: - {do: sync_stream, st: down}")]
+#[should_panic(expected = "fix: - {do: sync_stream, st: down")]
 fn a_checker_that_panics_does_so_in_the_call_that_races() {
     let device = Device::open("sim:h200").unwrap();
     let (_findings, sink) = check::live(OnRace::Panic, check::LIVE_MEMORY_BYTES);

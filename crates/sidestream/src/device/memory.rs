@@ -177,7 +177,11 @@ impl Memories {
         // The usual way asks nobody, and needs neither thread nor pen.
         let mut failed = None;
         let granted = {
-            let mut pen = runtime.live.write();
+            // A thread is told with the pen, too: it has to be known before.
+            let mut pen = match runtime.live.is_on() {
+                true => as_thread(runtime, |_| runtime.live.write()),
+                false => None,
+            };
             let mut cache = self.cache.lock();
             cache.alloc(size_bytes, home, |uses| {
                 let state = as_thread(runtime, |thread| {

@@ -142,8 +142,13 @@ impl Runtime {
 
     // -------------------------------------------------------------- events
 
-    /// An event that nobody uses.
-    pub fn event(&self, device: DeviceId, timing: bool) -> Result<OwnEvent> {
+    /// An event that nobody uses. Whoever holds the pen lends it: a new event is told with it.
+    pub fn event(
+        &self,
+        device: DeviceId,
+        timing: bool,
+        pen: &mut Option<Pen<'_>>,
+    ) -> Result<OwnEvent> {
         let per_device = self.device(device);
         let spare = match timing {
             false => &per_device.spare,
@@ -153,7 +158,10 @@ impl Runtime {
         let id = match known {
             Some(id) => id,
             None => {
-                let id = self.live.new_event(timing, device);
+                let id = match pen {
+                    Some(pen) => pen.new_event(timing, device),
+                    None => self.live.new_event(timing, device),
+                };
                 let create = Create::Event { id, device, timing };
                 self.seen(self.backend.create(create))?;
                 id

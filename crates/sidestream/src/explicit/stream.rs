@@ -494,7 +494,7 @@ impl Stream {
         same_machine("wait_stream", self.runtime(), other.runtime())?;
         let event = Event {
             runtime: Arc::clone(self.runtime()),
-            own: self.runtime().event(other.device_id(), false)?,
+            own: self.runtime().event(other.device_id(), false, &mut None)?,
             last: Mutex::default(),
         };
         other.record(&event)?;

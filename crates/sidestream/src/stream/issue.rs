@@ -309,7 +309,7 @@ impl<'c> Step<'_, 'c> {
             // An event behind all that the stream has been given by now.
             Mark::Stream(at) => {
                 let runtime = &self.stream.runtime;
-                let event = runtime.event(self.stream.core.device, false)?;
+                let event = runtime.event(self.stream.core.device, false, &mut self.pen)?;
                 let kind = Kind::Record {
                     event: event.id,
                     stream: at.1,
@@ -352,7 +352,7 @@ impl<'c> Step<'_, 'c> {
             None => Arc::new(Recorded {
                 point,
                 stream: self.stream.core.id,
-                event: runtime.event(self.stream.core.device, false)?,
+                event: runtime.event(self.stream.core.device, false, &mut self.pen)?,
             }),
         };
         self.submit(Kind::Record {

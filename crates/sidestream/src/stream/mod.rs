@@ -317,7 +317,7 @@ impl Stream {
     }
 
     fn timed(&self, at: Place) -> Result<TimedEvent> {
-        let event = self.runtime.event(self.core.device, true)?;
+        let event = self.runtime.event(self.core.device, true, &mut None)?;
         let kind = Kind::Record {
             event: event.id,
             stream: self.core.id,
