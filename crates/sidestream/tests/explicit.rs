@@ -147,7 +147,7 @@ fn the_report_names_both_call_sites_and_the_call_that_is_missing() {
             "on down, at crates/sidestream/tests/explicit.rs:{}",
             line + 4
         ),
-        "fix: - {do: wait_stream, s: down, src: up}".to_owned(),
+        "fix: - {do: wait_stream, s: down, src: up".to_owned(),
     ] {
         assert!(text.contains(&expected), "{expected} in {text}");
     }
@@ -335,8 +335,10 @@ fn the_default_streams_of_two_threads_do_not_wait_for_each_other() {
         let (from, to) = (pinned(device, 2), pinned(device, 0));
         let data = DeviceMemory::malloc(device, BYTES).unwrap();
         let event = Event::new(device).unwrap();
+        let handed = explicit::hand_over(device).unwrap();
         std::thread::scope(|scope| {
             let upload = scope.spawn(|| {
+                handed.take().unwrap();
                 let mine = Stream::per_thread(device).unwrap();
                 // SAFETY: see above.
                 unsafe { mine.memcpy(from.all(), data.all()).unwrap() };
@@ -356,6 +358,25 @@ fn the_default_streams_of_two_threads_do_not_wait_for_each_other() {
         let value = last(&to);
         explicit::synchronize(device).unwrap();
         value
+    });
+}
+
+#[test]
+fn what_one_thread_hands_over_another_may_use() {
+    check(RaceKind::HostWaw, 5, false, |device, hands_over| {
+        let memory = pinned(device, 1);
+        let handed = explicit::hand_over(device).unwrap();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                if hands_over {
+                    handed.take().unwrap();
+                }
+                memory.write(0, &[5u8; BYTES as usize]);
+                explicit::hand_over(device).unwrap()
+            });
+            other.join().unwrap().take().unwrap();
+        });
+        last(&memory)
     });
 }
 
@@ -424,7 +445,8 @@ fn lent_memory_waits_for_what_the_safe_api_does_with_it() {
 
 #[test]
 fn a_function_on_the_host_is_in_stream_order_and_reads_what_it_has_named() {
-    check(RaceKind::HostWar, 11, true, |device, waits| {
+    // The host reads what a device may have written over.
+    check(RaceKind::HostRaw, 11, true, |device, waits| {
         let (down, other) = (stream(device, "down"), stream(device, "other"));
         let from = pinned(device, 11);
         let (middle, end) = (Arc::new(pinned(device, 0)), Arc::new(pinned(device, 0)));

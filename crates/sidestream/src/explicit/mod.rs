@@ -40,15 +40,17 @@ mod stream;
 
 use std::collections::HashMap;
 use std::panic::Location;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
 use crate::backend::{Address, Payload};
 use crate::buffer::{DeviceBuf, Pod};
-use crate::device::{Device, Runtime, as_thread, drop_elsewhere, is_host_func, plain, write};
+use crate::device::{
+    Device, Place, Runtime, as_thread, drop_elsewhere, is_host_func, plain, write,
+};
 use crate::error::{Error, Result};
-use crate::op::{Access, Accesses, DeviceId, Kind, Mode, StreamId, ThreadId};
+use crate::op::{Access, Accesses, DeviceId, FlagId, Kind, Mode, StreamId, ThreadId};
 use crate::stream::Core;
 use memory::Freed;
 use stream::{Capturing, Own, copy_of, fill_of};
@@ -65,20 +67,10 @@ pub use stream::{Arg, Stream};
 /// What the driver answers.
 #[track_caller]
 pub fn set_device(device: &Device) -> Result<()> {
-    let at = Location::caller();
-    let runtime = &device.runtime;
-    runtime.check()?;
-    as_thread(runtime, |thread| {
-        let mut pen = runtime.live.write();
-        let kind = Kind::SetDevice {
-            device: device.id(),
-        };
-        let op = plain(thread.id, kind, &mut pen, at);
-        runtime.seen(runtime.backend.submit(&op, Payload::None))?;
-        thread.current = device.id();
-        write(&mut pen, op);
-        Ok(())
-    })
+    let kind = Kind::SetDevice {
+        device: device.id(),
+    };
+    of_host(&device.runtime, kind, Location::caller())
 }
 
 /// `cudaDeviceSynchronize`, of this device: waits for all its streams, those of the safe API too.
@@ -190,6 +182,67 @@ pub fn record_stream<T: Pod>(buffer: &DeviceBuf<T>, stream: &Stream) -> Result<(
     Ok(())
 }
 
+/// Something that one host thread hands over to another: see [`hand_over`].
+#[must_use = "another thread takes it"]
+#[derive(Debug)]
+pub struct Handover {
+    runtime: Arc<Runtime>,
+    flag: FlagId,
+}
+
+/// Tells the log that the calling thread hands over what it has done. The checker knows of no other
+/// order between host threads: send the value to the other thread, by whatever means, and
+/// [take](Handover::take) it there.
+///
+/// # Errors
+/// What the driver answers.
+#[track_caller]
+pub fn hand_over(device: &Device) -> Result<Handover> {
+    let at = Location::caller();
+    let flags = &device.runtime.device(DeviceId(0)).explicit.flags;
+    let flag = flags.lock().get();
+    let handover = Handover {
+        runtime: Arc::clone(&device.runtime),
+        flag,
+    };
+    of_host(&device.runtime, Kind::SetFlag { flag }, at)?;
+    Ok(handover)
+}
+
+impl Handover {
+    /// What this thread does from here on stands behind all that the other one had done.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    #[track_caller]
+    pub fn take(self) -> Result<()> {
+        let flag = self.flag;
+        of_host(&self.runtime, Kind::WaitFlag { flag }, Location::caller())
+    }
+}
+
+impl Drop for Handover {
+    fn drop(&mut self) {
+        let flags = &self.runtime.device(DeviceId(0)).explicit.flags;
+        flags.lock().spare.push(self.flag);
+    }
+}
+
+/// A call of a thread that is in no stream.
+fn of_host(runtime: &Arc<Runtime>, kind: Kind, at: Place) -> Result<()> {
+    runtime.check()?;
+    as_thread(runtime, |thread| {
+        let mut pen = runtime.live.write();
+        let op = plain(thread.id, kind, &mut pen, at);
+        runtime.seen(runtime.backend.submit(&op, Payload::None))?;
+        if let Kind::SetDevice { device } = kind {
+            thread.current = device;
+        }
+        write(&mut pen, op);
+        Ok(())
+    })
+}
+
 // ------------------------------------------------------------------ what a device keeps
 
 /// What the explicit style keeps of a device.
@@ -201,7 +254,25 @@ pub(crate) struct OfDevice {
     freed: Mutex<Vec<Freed>>,
     /// Held from the end of a capture until it is a graph.
     instantiates: Mutex<()>,
-    captures: Mutex<Vec<std::sync::Weak<capture::Capture>>>,
+    captures: Mutex<Vec<Weak<capture::Capture>>>,
+    /// Of the whole machine, on its first device.
+    flags: Mutex<Flags>,
+}
+
+/// Flags for what threads hand over.
+#[derive(Default)]
+struct Flags {
+    next: u32,
+    spare: Vec<FlagId>,
+}
+
+impl Flags {
+    fn get(&mut self) -> FlagId {
+        self.spare.pop().unwrap_or_else(|| {
+            self.next += 1;
+            FlagId(self.next - 1)
+        })
+    }
 }
 
 impl OfDevice {
