@@ -263,14 +263,15 @@ impl Runtime {
     /// Waits as long as it takes for what a call of the explicit style asks for. The log was told
     /// before: what it waits for is decided at the call.
     pub fn finish(&self, op: &Op, at: Place) -> Result<()> {
-        while !self.seen(self.backend.wait(op, PATIENCE))? {
-            (self.notice)(&format!(
-                "sidestream: {at} has waited {} s in {:?}",
-                PATIENCE.as_secs(),
-                op.kind,
-            ));
+        if self.seen(self.backend.wait(op, PATIENCE))? {
+            return Ok(());
         }
-        Ok(())
+        (self.notice)(&format!(
+            "sidestream: {at} has waited {} s in {:?}",
+            PATIENCE.as_secs(),
+            op.kind,
+        ));
+        self.seen(self.backend.wait(op, Duration::MAX)).map(|_| ())
     }
 
     /// Tells the log of a call that is the host's alone.
