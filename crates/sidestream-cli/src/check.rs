@@ -31,7 +31,7 @@ use crate::input;
 /// whether they can happen. If several apply, it is the first of 2, 1, 3, 4.
 #[derive(Parser)]
 pub struct Args {
-    /// Stream programs (YAML, one or several under `cases:`), op logs, or traces of `sidestream run`;
+    /// Stream programs (YAML, one or several under `cases:`), op logs, or traces that carry one;
     /// - is standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -145,7 +145,7 @@ fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
             let bytes = found.ok_or_else(|| {
                 Failure::input(format!(
                     "{}: the trace carries no op log, and times alone prove no order; write one with \
-                     `sidestream run --trace`",
+                     `sidestream run --trace` or `sidestream check --trace`",
                     path.display()
                 ))
             })?;

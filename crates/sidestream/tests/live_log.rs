@@ -161,6 +161,8 @@ fn a_file_has_the_verdict_of_the_checker_that_listened_beside_it() {
         let replayed = checked(&recorder.finish().unwrap());
         let report = findings.report();
         assert_eq!(replayed.report, report);
+        assert_eq!(replayed.names, findings.names());
+        assert_eq!(replayed.sites, findings.sites());
         assert_eq!(replayed.ops, findings.ops());
         verdicts[usize::from(report.verdict() == Verdict::Race)] += 1;
     }

@@ -11,6 +11,7 @@ use sidestream::backend::Done;
 use sidestream::check::{Checker, Names, Replay, replay};
 use sidestream::log::{Error, Reader, Record, Within, Writer, limits};
 use sidestream::op::*;
+use sidestream::trace::recorded;
 
 const ROOM: u64 = 1 << 28;
 
@@ -176,6 +177,11 @@ fn flipped_bits_do_no_harm() {
                 errors += 1;
             }
             Ok(replayed) => partial += u32::from(replayed.cut.is_some()),
+        }
+        // The same bytes as a trace: an error, or something that can be written.
+        let traced = Reader::new(&bytes[..]).and_then(|reader| recorded(reader, ROOM));
+        if let Ok(run) = traced {
+            run.trace.write_json(std::io::sink()).unwrap();
         }
     }
     println!("{errors} of 100000 refused, {partial} read in part");

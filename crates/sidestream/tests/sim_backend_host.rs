@@ -189,7 +189,7 @@ fn an_access_outside_all_memory_loses_the_device_for_good() {
         again(rig.peek(event));
         again(rig.fill(stream, at, 1, 1).map(|()| true));
         again(rig.record(event, stream).map(|()| true));
-        let memory = rig.machine.reserve(Memory::Device, DeviceId(0), 8);
+        let memory = rig.machine.reserve(Memory::Device, DeviceId(0), 8, None);
         again(memory.map(|_| true));
         assert_eq!(rig.look(output, 64), [0; 64], "nothing more was done");
 

@@ -8,8 +8,9 @@ use smallvec::SmallVec;
 use super::uses::Uses;
 use crate::backend::Address;
 use crate::device::{Grant, Place, Runtime};
+use crate::event::Mark;
 use crate::log::Pen;
-use crate::op::{BufferId, DeviceId, Memory, StreamId};
+use crate::op::{BufferId, DeviceId, Memory, Mode, StreamId};
 use crate::stream::Core;
 
 /// Memory that one owner holds. When it goes it takes its pending uses to the allocator; nothing
@@ -65,8 +66,21 @@ impl BlockState {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let runtime = Arc::clone(&self.runtime);
-        let memories = runtime.memories(self.memory, self.device);
-        memories.give(self);
+        let Some(mut piece) = self.grant.take() else {
+            return;
+        };
+        let state = self.state.get_mut();
+        let mut uses = std::mem::take(&mut state.uses);
+        // R54: the work of a noted stream up to here. Whoever waits for it records the event.
+        for core in state.noted.drain(..) {
+            let mark = Mark::Stream(Arc::new((core.end(), core.id)));
+            // As a read: it stands beside the other uses, not behind them.
+            uses.note(0..self.size_bytes, Mode::Read, &mark);
+        }
+        let memories = self.runtime.memories(self.memory, self.device);
+        if self.runtime.live.is_on() {
+            memories.tell_free(self, &mut piece);
+        }
+        memories.give(piece, uses);
     }
 }

@@ -54,7 +54,7 @@ pub enum OnRace {
 /// drop(pen);
 /// let text = findings.text();
 /// assert!(text.contains("RAW on A"));
-/// assert!(text.contains("fix: - {do: wait_stream, s: kernels, src: copies}"));
+/// assert!(text.contains("fix: - {do: wait_stream, s: kernels, src: copies, t: main}"));
 /// ```
 pub fn live(on_race: OnRace, memory_bytes: u64) -> (Findings, Box<dyn Sink>) {
     let mut run = Run::new(memory_bytes);
@@ -97,6 +97,16 @@ impl Findings {
     /// What was found, as data.
     pub fn report(&self) -> Report {
         self.watch.lock().run.report()
+    }
+
+    /// What the ids of the report are called.
+    pub fn names(&self) -> Names {
+        self.watch.lock().run.names()
+    }
+
+    /// The call sites, by id, as `file:line`.
+    pub fn sites(&self) -> Vec<String> {
+        self.watch.lock().run.sites.clone()
     }
 
     /// What was found, for people: the same that `sidestream check` prints of a log.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{outside_host_functions, raise};
+use super::outside_host_functions;
 use crate::backend::{Address, shared};
 use crate::buffer::Pod;
 use crate::buffer::block::Block;
@@ -228,7 +228,7 @@ impl HostMemory {
         if !is_host_func() {
             let accesses = |pen: &mut Pen<'_>| Accesses::from_slice(&[region.access(mode, pen)]);
             region.runtime.tell(Kind::HostAccess, accesses, at);
-            raise(region.runtime);
+            region.runtime.raise();
         }
         region
     }

@@ -310,15 +310,6 @@ fn same_machine(call: &'static str, one: &Arc<Runtime>, other: &Arc<Runtime>) ->
     })
 }
 
-/// Panics if a checker has something to say about a call that this thread has made.
-#[track_caller]
-fn raise(runtime: &Arc<Runtime>) {
-    if runtime.live.is_on() && !is_host_func() {
-        let thread = as_thread(runtime, |thread| thread.id);
-        runtime.live.raise(thread);
-    }
-}
-
 /// Does something that a function on the host may not do, if need be on another thread.
 fn outside_host_functions(act: impl FnOnce() + Send + 'static) {
     match is_host_func() {

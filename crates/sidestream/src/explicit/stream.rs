@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::capture::Capture;
 use super::event::{Event, Last};
 use super::memory::{DeviceMemory, Freed, Held, Region};
-use super::{accesses, outside_host_functions, raise, same_machine};
+use super::{accesses, outside_host_functions, same_machine};
 use crate::backend::{self, Address, Copy, Destroy, Fill, Launch, Payload};
 use crate::buffer::{Pod, View, ViewMut};
 use crate::device::{Device, Place, Runtime, as_host_func, as_thread, drop_elsewhere};
@@ -567,7 +567,6 @@ impl Stream {
         let (op, point) = self.own.stream.tell_wait(kind, is_told, at)?;
         runtime.finish(&op, at)?;
         as_thread(runtime, |thread| thread.clock.saw(&point));
-        raise(runtime);
         Ok(())
     }
 }
@@ -682,9 +681,7 @@ impl Stream {
             behind,
             at,
         };
-        let point = self.own.stream.issue_bare(call, accesses)?;
-        raise(self.runtime());
-        Ok(point)
+        self.own.stream.issue_bare(call, accesses)
     }
 
     /// A per-thread default stream is another stream on every thread.
