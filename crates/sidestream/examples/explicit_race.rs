@@ -4,10 +4,10 @@
 //!
 //!     cargo run --release -p sidestream --example explicit_race [DEVICE]
 
-use sidestream::check::{self, Findings, OnRace};
+use sidestream::check::{Findings, OnRace};
 use sidestream::device::{Device, Options};
 use sidestream::error::Result;
-use sidestream::explicit::{Arg, DeviceMemory, HostMemory, Stream};
+use sidestream::explicit::{self, Arg, DeviceMemory, HostMemory, Stream};
 use sidestream::kernel::{Grid, Kernel, Read, Write};
 use sidestream::sim::Schedule;
 
@@ -33,8 +33,7 @@ fn run(name: &str, waits: bool) -> Result<(u32, Findings)> {
     // On the simulated GPU: one of the orders that CUDA allows, in which the kernel is early.
     let options = Options::new().schedule(Schedule::Seeded(1));
     let device = Device::open_with(name, &options)?;
-    let (findings, sink) = check::live(OnRace::Report, check::LIVE_MEMORY_BYTES);
-    device.listen(sink);
+    let findings = device.checked(OnRace::Report);
     let sum = Kernel::<(Read<u32>, Write<u32>)>::on_host("sum", |_, (x, out)| {
         out[0] = x.iter().sum();
     });
@@ -61,6 +60,6 @@ fn run(name: &str, waits: bool) -> Result<(u32, Findings)> {
     compute.synchronize()?;
     let mut result = [0];
     out.read(0, &mut result);
-    sidestream::explicit::synchronize(&device)?;
+    explicit::synchronize(&device)?;
     Ok((result[0], findings))
 }

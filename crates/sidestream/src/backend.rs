@@ -165,7 +165,8 @@ pub enum Create<'a> {
         id: GraphId,
         /// Its device.
         device: DeviceId,
-        /// Its nodes; each names earlier ones.
+        /// Its nodes; each names earlier ones. With none it becomes the oldest capture of the device
+        /// that has ended and is no graph yet, if there is one.
         nodes: &'a [Node],
     },
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use sidestream::check::{self, OnRace, RaceKind, Report};
+use sidestream::check::{OnRace, RaceKind, Report};
 use sidestream::device::{Device, Options};
 use sidestream::error::Error;
 use sidestream::explicit::{self, Arg, DeviceMemory, Event, HostMemory, Stream};
@@ -22,8 +22,7 @@ fn schedules() -> impl Iterator<Item = Schedule> {
 fn run(schedule: Schedule, program: impl Fn(&Device) -> u8) -> (u8, Report) {
     let options = Options::new().schedule(schedule);
     let device = Device::open_with("sim:h200", &options).unwrap();
-    let (findings, sink) = check::live(OnRace::Report, check::LIVE_MEMORY_BYTES);
-    device.listen(sink);
+    let findings = device.checked(OnRace::Report);
     let value = program(&device);
     drop(device);
     assert_eq!(findings.ended(), None);
@@ -37,15 +36,11 @@ fn check(kind: RaceKind, expected: u8, shows: bool, program: impl Fn(&Device, bo
     let mut wrong = Vec::new();
     for schedule in schedules() {
         let (value, report) = run(schedule, |device| program(device, true));
-        assert_eq!(
-            report.summary_of_races(),
-            Vec::<RaceKind>::new(),
-            "{schedule}"
-        );
+        assert_eq!(kinds(&report), Vec::<RaceKind>::new(), "{schedule}");
         assert_eq!(value, expected, "under {schedule}");
 
         let (value, report) = run(schedule, |device| program(device, false));
-        assert_eq!(report.summary_of_races(), [kind], "under {schedule}");
+        assert_eq!(kinds(&report), [kind], "under {schedule}");
         if value != expected {
             wrong.push(schedule);
         }
@@ -54,18 +49,12 @@ fn check(kind: RaceKind, expected: u8, shows: bool, program: impl Fn(&Device, bo
     assert_eq!(wrong.iter().any(is_seeded), shows, "wrong under {wrong:?}");
 }
 
-trait Races {
-    fn summary_of_races(&self) -> Vec<RaceKind>;
-}
-
-impl Races for Report {
-    /// The kinds of the races, each once.
-    fn summary_of_races(&self) -> Vec<RaceKind> {
-        let mut kinds: Vec<RaceKind> = self.races.iter().map(|race| race.kind).collect();
-        kinds.sort();
-        kinds.dedup();
-        kinds
-    }
+/// The kinds of the races, each once.
+fn kinds(report: &Report) -> Vec<RaceKind> {
+    let mut kinds: Vec<RaceKind> = report.races.iter().map(|race| race.kind).collect();
+    kinds.sort();
+    kinds.dedup();
+    kinds
 }
 
 /// Adds to every byte. It takes a while.
@@ -127,8 +116,7 @@ fn a_missing_wait_between_two_streams_is_named() {
 fn the_report_names_both_call_sites_and_the_call_that_is_missing() {
     let options = Options::new().schedule(Schedule::Seeded(1));
     let device = Device::open_with("sim:h200", &options).unwrap();
-    let (findings, sink) = check::live(OnRace::Report, check::LIVE_MEMORY_BYTES);
-    device.listen(sink);
+    let findings = device.checked(OnRace::Report);
     let (up, down) = (stream(&device, "up"), stream(&device, "down"));
     let data = DeviceMemory::malloc(&device, BYTES).unwrap();
     let line = line!();
@@ -217,6 +205,20 @@ fn memory_that_is_freed_while_another_stream_uses_it_is_named() {
         }
         last(&to)
     });
+}
+
+#[test]
+fn memory_that_was_freed_in_stream_order_is_given_back_when_there_is_no_other() {
+    let options = Options::new().memory_bytes(10_000);
+    let device = Device::open_with("sim:h200", &options).unwrap();
+    let owner = stream(&device, "owner");
+    let first = owner.malloc_async(6_000).unwrap();
+    let full = DeviceMemory::malloc(&device, 7_000);
+    assert!(matches!(full, Err(Error::OutOfMemory(_))), "{full:?}");
+    owner.free_async(first).unwrap();
+    let second = DeviceMemory::malloc(&device, 7_000).unwrap();
+    drop(second);
+    owner.malloc_async(8_000).unwrap();
 }
 
 #[test]
@@ -438,7 +440,7 @@ fn lent_memory_waits_for_what_the_safe_api_does_with_it() {
             explicit::synchronize(device).unwrap();
             last(&to)
         });
-        assert_eq!(report.summary_of_races(), [], "{schedule}");
+        assert_eq!(kinds(&report), [], "{schedule}");
         assert_eq!(value, 6, "under {schedule}");
     }
 }
@@ -504,7 +506,7 @@ fn times_may_be_asked_once_both_events_are_known_to_be_over() {
         us as u8
     });
     assert!(ns >= 50);
-    assert_eq!(report.summary_of_races(), []);
+    assert_eq!(kinds(&report), []);
 }
 
 #[test]
@@ -593,8 +595,7 @@ fn an_adopted_stream_is_a_stream_of_its_kind() {
 #[test]
 fn blocking_calls_run_on_the_current_device_of_their_thread() {
     let devices = Device::open_all(&["sim:h200", "sim:h200"], &Options::new()).unwrap();
-    let (findings, sink) = check::live(OnRace::Report, check::LIVE_MEMORY_BYTES);
-    devices[0].listen(sink);
+    let findings = devices[0].checked(OnRace::Report);
     let other = &devices[1];
     let up = Stream::blocking(other, "up").unwrap();
     let (from, to) = (pinned(other, 3), pinned(other, 0));
@@ -626,8 +627,7 @@ fn blocking_calls_run_on_the_current_device_of_their_thread() {
 #[should_panic(expected = "fix: - {do: sync_stream, st: down")]
 fn a_checker_that_panics_does_so_in_the_call_that_races() {
     let device = Device::open("sim:h200").unwrap();
-    let (_findings, sink) = check::live(OnRace::Panic, check::LIVE_MEMORY_BYTES);
-    device.listen(sink);
+    let _findings = device.checked(OnRace::Panic);
     let down = stream(&device, "down");
     let (data, to) = (
         DeviceMemory::malloc(&device, BYTES).unwrap(),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::panic::Location;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -11,7 +12,7 @@ use super::outside_host_functions;
 use crate::backend::{Address, shared};
 use crate::buffer::Pod;
 use crate::buffer::block::Block;
-use crate::device::{Device, Place, Runtime, is_host_func};
+use crate::device::{Device, Place, Runtime, as_thread, is_host_func, plain};
 use crate::error::{Error, Result};
 use crate::log::{Pen, Within};
 use crate::op::{Access, Accesses, BufferId, DeviceId, Kind, Memory, Mode, StreamId};
@@ -87,7 +88,7 @@ impl DeviceMemory {
     /// None: it waits for nothing and orders nothing (R31).
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`].
+    /// [`Error::OutOfMemory`], after what was freed in the order of streams was waited for.
     #[track_caller]
     pub fn malloc(device: &Device, size_bytes: u64) -> Result<DeviceMemory> {
         let frees = Kind::CudaFree {
@@ -246,10 +247,16 @@ impl Held {
     ) -> Result<Held> {
         let runtime = &device.runtime;
         runtime.check()?;
-        let reserved = runtime
-            .backend
-            .reserve(memory, device.id(), size_bytes, None);
-        let address = runtime.seen(reserved)?;
+        let reserve = || {
+            let reserved = runtime
+                .backend
+                .reserve(memory, device.id(), size_bytes, None);
+            runtime.seen(reserved)
+        };
+        let address = match reserve() {
+            Err(Error::OutOfMemory(_)) if give_back_freed(runtime, device.id()) => reserve()?,
+            reserved => reserved?,
+        };
         Ok(Held {
             runtime: Arc::clone(runtime),
             memory: Arc::new(Untracked {
@@ -351,6 +358,31 @@ impl Held {
             }
         });
     }
+}
+
+/// Gives back what was freed in the order of streams, once that is over. Whether there was any.
+fn give_back_freed(runtime: &Arc<Runtime>, device: DeviceId) -> bool {
+    let freed = std::mem::take(&mut *runtime.device(device).explicit.freed.lock());
+    let sync = Kind::SyncDevice {
+        device: Some(device),
+    };
+    let op = as_thread(runtime, |thread| {
+        plain(thread.id, sync, &mut None, Location::caller())
+    });
+    if freed.is_empty() || runtime.seen(runtime.backend.wait(&op, Duration::MAX)) != Ok(true) {
+        runtime.device(device).explicit.freed.lock().extend(freed);
+        return false;
+    }
+    for Freed { memory, .. } in freed {
+        let Untracked {
+            memory,
+            device,
+            address,
+            ..
+        } = *memory;
+        runtime.backend.unreserve(memory, device, address);
+    }
+    true
 }
 
 impl Drop for Held {
