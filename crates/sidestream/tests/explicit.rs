@@ -621,6 +621,9 @@ fn blocking_calls_run_on_the_current_device_of_their_thread() {
             .filter(|race| race.kind == RaceKind::Raw);
         assert_eq!(raw.count(), races, "{}", findings.text());
     }
+    // The log has declared the right legacy streams before they were used: else it could not go on.
+    stream(other, "later").synchronize().unwrap();
+    assert_eq!(findings.ended(), None);
 }
 
 #[test]
