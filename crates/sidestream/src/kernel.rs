@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use crate::backend::{Arg, Code, HostArg};
 use crate::buffer::{Pod, View, ViewMut};
+use crate::graph::{NodeArg, Part, PartMut};
 use crate::stream::Touch;
 
 pub use crate::backend::Grid;
@@ -169,11 +170,15 @@ pub struct Value<T>(PhantomData<T>);
 pub trait KernelArgs {
     /// What a launch is given.
     type Access<'a>;
+    /// What a node of a graph is given.
+    type Node;
     /// What a kernel in Rust is given.
     type Host<'a>;
 
     #[doc(hidden)]
     fn pass<'a>(access: Self::Access<'a>, passed: &mut Passed<'a>);
+    #[doc(hidden)]
+    fn pass_node(node: Self::Node, passed: &mut SmallVec<[NodeArg; 6]>);
     #[doc(hidden)]
     fn host(args: &mut [HostArg]) -> Option<Self::Host<'_>>;
 }
@@ -182,11 +187,15 @@ pub trait KernelArgs {
 pub trait Param {
     /// What a launch is given for it.
     type Access<'a>;
+    /// What a node of a graph is given for it.
+    type Node;
     /// What a kernel in Rust is given for it.
     type Host<'a>;
 
     #[doc(hidden)]
     fn pass<'a>(access: Self::Access<'a>, passed: &mut Passed<'a>);
+    #[doc(hidden)]
+    fn pass_node(node: Self::Node, passed: &mut SmallVec<[NodeArg; 6]>);
     #[doc(hidden)]
     fn host(arg: &mut HostArg) -> Option<Self::Host<'_>>;
 }
@@ -201,11 +210,16 @@ pub struct Passed<'a> {
 
 impl<T: Pod> Param for Read<T> {
     type Access<'a> = View<'a, T>;
+    type Node = Part<T>;
     type Host<'a> = &'a [T];
 
     fn pass<'a>(view: View<'a, T>, passed: &mut Passed<'a>) {
         passed.args.push(view.arg());
         passed.touches.push(view.touch());
+    }
+
+    fn pass_node(part: Part<T>, passed: &mut SmallVec<[NodeArg; 6]>) {
+        passed.push(NodeArg::Memory(part.piece()));
     }
 
     fn host(arg: &mut HostArg) -> Option<&[T]> {
@@ -218,11 +232,16 @@ impl<T: Pod> Param for Read<T> {
 
 impl<T: Pod> Param for Write<T> {
     type Access<'a> = ViewMut<'a, T>;
+    type Node = PartMut<T>;
     type Host<'a> = &'a mut [T];
 
     fn pass<'a>(view: ViewMut<'a, T>, passed: &mut Passed<'a>) {
         passed.args.push(view.arg());
         passed.touches.push(view.touch());
+    }
+
+    fn pass_node(part: PartMut<T>, passed: &mut SmallVec<[NodeArg; 6]>) {
+        passed.push(NodeArg::Memory(part.piece()));
     }
 
     fn host(arg: &mut HostArg) -> Option<&mut [T]> {
@@ -235,14 +254,15 @@ impl<T: Pod> Param for Write<T> {
 
 impl<T: Pod> Param for Value<T> {
     type Access<'a> = T;
+    type Node = T;
     type Host<'a> = T;
 
     fn pass<'a>(value: T, passed: &mut Passed<'a>) {
-        const { assert!(size_of::<T>() <= 8, "a value has at most eight bytes") };
-        let mut bytes = [0; 8];
-        bytes[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&value));
-        let len = size_of::<T>() as u8;
-        passed.args.push(Arg::Scalar { bytes, len });
+        passed.args.push(scalar(value));
+    }
+
+    fn pass_node(value: T, passed: &mut SmallVec<[NodeArg; 6]>) {
+        passed.push(NodeArg::Value(scalar(value)));
     }
 
     fn host(arg: &mut HostArg) -> Option<T> {
@@ -253,6 +273,14 @@ impl<T: Pod> Param for Value<T> {
             _ => None,
         }
     }
+}
+
+fn scalar<T: Pod>(value: T) -> Arg {
+    const { assert!(size_of::<T>() <= 8, "a value has at most eight bytes") };
+    let mut bytes = [0; 8];
+    bytes[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&value));
+    let len = size_of::<T>() as u8;
+    Arg::Scalar { bytes, len }
 }
 
 fn host_form<A: KernelArgs>(
@@ -270,10 +298,15 @@ macro_rules! signature {
     ($($param:ident $arg:ident),+) => {
         impl<$($param: Param),+> KernelArgs for ($($param,)+) {
             type Access<'a> = ($($param::Access<'a>,)+);
+            type Node = ($($param::Node,)+);
             type Host<'a> = ($($param::Host<'a>,)+);
 
             fn pass<'a>(($($arg,)+): Self::Access<'a>, passed: &mut Passed<'a>) {
                 $($param::pass($arg, passed);)+
+            }
+
+            fn pass_node(($($arg,)+): Self::Node, passed: &mut SmallVec<[NodeArg; 6]>) {
+                $($param::pass_node($arg, passed);)+
             }
 
             fn host(args: &mut [HostArg]) -> Option<Self::Host<'_>> {

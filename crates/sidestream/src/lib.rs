@@ -10,6 +10,7 @@ pub mod engine;
 pub mod error;
 pub mod event;
 pub mod explicit;
+pub mod graph;
 pub mod kernel;
 pub mod log;
 pub mod op;

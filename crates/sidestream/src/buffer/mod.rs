@@ -21,6 +21,7 @@ use block::Block;
 pub(crate) use pending::Held;
 pub use pending::{Pending, Refused};
 pub use pinned::Pinned;
+pub(crate) use view::within;
 pub use view::{View, ViewMut};
 
 /// `len` values in the memory of a device.

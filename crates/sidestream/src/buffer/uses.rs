@@ -1,4 +1,5 @@
-//! What streams did to a block of memory, and what a new use has to wait for.
+//! What streams did to a block of memory, and what a new use has to wait for. The nodes of a graph
+//! find by the same rule behind which earlier nodes they stand.
 //!
 //! A block is a row of cells: ranges of bytes with the same history. A cell keeps its last write and
 //! the reads since, one a stream. That is enough: a write stands behind all that it conflicts with,
@@ -7,33 +8,56 @@
 
 use std::ops::Range;
 
-use smallvec::SmallVec;
+use smallvec::{Array, SmallVec};
 
 use crate::event::Mark;
 use crate::op::Mode;
 
-/// The uses of a block that may not be over.
-#[derive(Debug, Default)]
-pub(crate) struct Uses {
+/// The uses of a block that may not be over, each remembered by a mark.
+#[derive(Debug)]
+pub(crate) struct Uses<M = Mark> {
     /// Sorted, disjoint; bytes in none of them were not used.
-    cells: SmallVec<[Cell; 1]>,
+    cells: SmallVec<[Cell<M>; 1]>,
+}
+
+/// What a use is remembered by.
+pub(crate) trait UseMark: Clone {
+    /// Whether it stands behind `earlier` however they came about, so that whoever waits for it has
+    /// waited for that one.
+    fn replaces(&self, earlier: &Self) -> bool;
+}
+
+impl UseMark for Mark {
+    /// Both are on one stream.
+    #[inline]
+    fn replaces(&self, earlier: &Mark) -> bool {
+        self.epoch().chain == earlier.epoch().chain
+    }
 }
 
 #[derive(Clone, Debug)]
-struct Cell {
+struct Cell<M> {
     start: u64,
     end: u64,
     /// The last write. Of memory that had another owner before: all that this one did last, since
     /// the new owner has to stand behind all of it.
-    writes: SmallVec<[Mark; 1]>,
+    writes: SmallVec<[M; 1]>,
     /// At most one a stream: the last.
-    reads: SmallVec<[Mark; 2]>,
+    reads: SmallVec<[M; 2]>,
 }
 
 /// Marks that a use conflicts with.
-pub(crate) type Conflicts = SmallVec<[Mark; 4]>;
+pub(crate) type Conflicts<M = Mark> = SmallVec<[M; 4]>;
 
-impl Uses {
+impl<M> Default for Uses<M> {
+    fn default() -> Uses<M> {
+        Uses {
+            cells: SmallVec::new(),
+        }
+    }
+}
+
+impl<M: UseMark> Uses<M> {
     /// Adds to `conflicts` what a use of these bytes has to stand behind, but for what `is_known`
     /// to be there already.
     #[inline]
@@ -41,8 +65,8 @@ impl Uses {
         &self,
         bytes: Range<u64>,
         mode: Mode,
-        is_known: impl Fn(&Mark) -> bool,
-        conflicts: &mut Conflicts,
+        is_known: impl Fn(&M) -> bool,
+        conflicts: &mut Conflicts<M>,
     ) {
         for cell in &self.cells[self.first_behind(bytes.start)..] {
             if cell.start >= bytes.end {
@@ -59,7 +83,7 @@ impl Uses {
 
     /// Notes a use. It stands behind all that it conflicts with.
     #[inline]
-    pub fn note(&mut self, bytes: Range<u64>, mode: Mode, mark: &Mark) {
+    pub fn note(&mut self, bytes: Range<u64>, mode: Mode, mark: &M) {
         if bytes.is_empty() {
             return;
         }
@@ -72,39 +96,73 @@ impl Uses {
         self.note_part(bytes, mode, mark);
     }
 
-    fn note_part(&mut self, bytes: Range<u64>, mode: Mode, mark: &Mark) {
+    /// Notes a write that may not stand behind all that it conflicts with: nothing is forgotten.
+    #[cold]
+    pub fn note_beside(&mut self, bytes: Range<u64>, mark: &M) {
+        if !bytes.is_empty() {
+            self.split_at(bytes.start);
+            self.split_at(bytes.end);
+            self.in_each(bytes, |cell| put(&mut cell.writes, mark));
+        }
+    }
+
+    fn note_part(&mut self, bytes: Range<u64>, mode: Mode, mark: &M) {
         self.split_at(bytes.start);
         self.split_at(bytes.end);
-        let first = self.first_behind(bytes.start);
-        let covered = self.cells[first..]
-            .iter()
-            .take_while(|cell| cell.start < bytes.end)
-            .count();
         match mode {
             Mode::Write => {
+                let first = self.first_behind(bytes.start);
+                let covered = self.cells[first..]
+                    .iter()
+                    .take_while(|cell| cell.start < bytes.end)
+                    .count();
                 self.cells.drain(first..first + covered);
                 let mut cell = Cell::new(bytes);
                 cell.note(mode, mark);
                 self.cells.insert(first, cell);
             }
-            Mode::Read => {
-                let mut at = first;
-                let mut from = bytes.start;
-                while from < bytes.end {
-                    let next = self.cells.get(at).map_or(u64::MAX, |cell| cell.start);
-                    if next > from {
-                        let gap = from..next.min(bytes.end);
-                        self.cells.insert(at, Cell::new(gap));
-                    }
-                    let cell = &mut self.cells[at];
-                    cell.note(mode, mark);
-                    from = cell.end;
-                    at += 1;
-                }
-            }
+            Mode::Read => self.in_each(bytes, |cell| cell.note(mode, mark)),
         }
     }
 
+    /// Goes through cells that cover just these bytes, where no cell lies across an end of them.
+    fn in_each(&mut self, bytes: Range<u64>, mut act: impl FnMut(&mut Cell<M>)) {
+        let mut at = self.first_behind(bytes.start);
+        let mut from = bytes.start;
+        while from < bytes.end {
+            let next = self.cells.get(at).map_or(u64::MAX, |cell| cell.start);
+            if next > from {
+                let gap = from..next.min(bytes.end);
+                self.cells.insert(at, Cell::new(gap));
+            }
+            let cell = &mut self.cells[at];
+            act(cell);
+            from = cell.end;
+            at += 1;
+        }
+    }
+
+    /// The first cell that ends behind `at`.
+    #[inline]
+    fn first_behind(&self, at: u64) -> usize {
+        self.cells.partition_point(|cell| cell.end <= at)
+    }
+
+    fn split_at(&mut self, at: u64) {
+        let index = self.first_behind(at);
+        let Some(cell) = self.cells.get_mut(index) else {
+            return;
+        };
+        if cell.start < at {
+            let mut right = cell.clone();
+            right.start = at;
+            cell.end = at;
+            self.cells.insert(index + 1, right);
+        }
+    }
+}
+
+impl Uses {
     /// Forgets the ranges and keeps what the whole block was last used for: the memory gets another
     /// owner, who has to stand behind all of it.
     pub fn all(self) -> Conflicts {
@@ -130,29 +188,10 @@ impl Uses {
         }
         uses
     }
-
-    /// The first cell that ends behind `at`.
-    #[inline]
-    fn first_behind(&self, at: u64) -> usize {
-        self.cells.partition_point(|cell| cell.end <= at)
-    }
-
-    fn split_at(&mut self, at: u64) {
-        let index = self.first_behind(at);
-        let Some(cell) = self.cells.get_mut(index) else {
-            return;
-        };
-        if cell.start < at {
-            let mut right = cell.clone();
-            right.start = at;
-            cell.end = at;
-            self.cells.insert(index + 1, right);
-        }
-    }
 }
 
-impl Cell {
-    fn new(bytes: Range<u64>) -> Cell {
+impl<M: UseMark> Cell<M> {
+    fn new(bytes: Range<u64>) -> Cell<M> {
         Cell {
             start: bytes.start,
             end: bytes.end,
@@ -162,7 +201,7 @@ impl Cell {
     }
 
     #[inline]
-    fn note(&mut self, mode: Mode, mark: &Mark) {
+    fn note(&mut self, mode: Mode, mark: &M) {
         match mode {
             Mode::Write => {
                 self.reads.clear();
@@ -174,14 +213,17 @@ impl Cell {
                     }
                 }
             }
-            Mode::Read => {
-                let chain = mark.epoch().chain;
-                match self.reads.iter_mut().find(|r| r.epoch().chain == chain) {
-                    Some(earlier) => *earlier = mark.clone(),
-                    None => self.reads.push(mark.clone()),
-                }
-            }
+            Mode::Read => put(&mut self.reads, mark),
         }
+    }
+}
+
+/// Adds a mark, in the place of one that it replaces.
+#[inline]
+fn put<M: UseMark>(marks: &mut SmallVec<impl Array<Item = M>>, mark: &M) {
+    match marks.iter_mut().find(|earlier| mark.replaces(earlier)) {
+        Some(earlier) => *earlier = mark.clone(),
+        None => marks.push(mark.clone()),
     }
 }
 

@@ -194,7 +194,7 @@ fn arg(at: Address, bytes: Range<u64>, mode: Mode) -> Arg {
 }
 
 #[track_caller]
-fn within(range: impl RangeBounds<usize>, len: usize) -> Range<usize> {
+pub(crate) fn within(range: impl RangeBounds<usize>, len: usize) -> Range<usize> {
     let start = match range.start_bound() {
         Bound::Included(&at) => at,
         Bound::Excluded(&at) => at + 1,

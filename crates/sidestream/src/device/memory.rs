@@ -184,21 +184,37 @@ impl Memories {
         home: Option<StreamId>,
         at: Place,
     ) -> Result<Granted<Carried>, Need<Carried>> {
-        // The usual way asks nobody, and needs neither thread nor pen.
+        // The usual way asks nobody and needs no thread; who holds the pen has to be one before.
+        match runtime.live.is_on() {
+            false => self.ask_as(runtime, None, size_bytes, home, at),
+            true => as_thread(runtime, |thread| {
+                self.ask_as(runtime, Some(thread), size_bytes, home, at)
+            }),
+        }
+    }
+
+    fn ask_as(
+        &self,
+        runtime: &Arc<Runtime>,
+        mut caller: Option<&mut Thread>,
+        size_bytes: u64,
+        home: Option<StreamId>,
+        at: Place,
+    ) -> Result<Granted<Carried>, Need<Carried>> {
         let mut failed = None;
         // Streams on which something was not over when it was asked about: later work is not either.
         let mut pending = SmallVec::<[Epoch; 8]>::new();
         let granted = {
-            // A thread is told with the pen, too: it has to be known before.
-            let mut pen = match runtime.live.is_on() {
-                true => as_thread(runtime, |_| runtime.live.write()),
-                false => None,
-            };
+            let mut pen = caller.as_ref().and_then(|_| runtime.live.write());
             let mut cache = self.cache.lock();
             cache.alloc(size_bytes, home, |uses| {
-                let state = as_thread(runtime, |thread| {
+                let mut look = |thread: &mut Thread| {
                     look(runtime, thread, uses, home, &mut pending, &mut pen, at)
-                });
+                };
+                let state = match &mut caller {
+                    Some(thread) => look(thread),
+                    None => as_thread(runtime, look),
+                };
                 state.unwrap_or_else(|error| {
                     failed = Some(error);
                     State::Pending

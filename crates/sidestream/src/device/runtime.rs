@@ -15,7 +15,7 @@ use crate::error::{Error, Lost, Result};
 use crate::event::{Mark, OwnEvent, SpareEvents};
 use crate::explicit::OfDevice;
 use crate::log::{Live, Pen};
-use crate::op::{Accesses, DeviceId, EventId, Kind, Memory, Op, OpId, SiteId, ThreadId};
+use crate::op::{Accesses, DeviceId, EventId, Kind, Memory, Op, OpId, SiteId, StreamId, ThreadId};
 use crate::order::live::{Point, ThreadClock};
 use crate::stream::Streams;
 
@@ -161,7 +161,7 @@ impl Runtime {
 
     // -------------------------------------------------------------- events
 
-    /// An event that nobody uses. Whoever holds the pen lends it: a new event is told with it.
+    /// An event that nobody uses. Whoever holds the pen lends it: to take it twice would hang.
     pub fn event(
         &self,
         device: DeviceId,
@@ -242,12 +242,21 @@ impl Runtime {
     pub fn synchronize(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<()> {
         while !self.synchronize_for(mark, PATIENCE, at)? {
             (self.notice)(&format!(
-                "sidestream: {at} has waited {} s for work on {:?}",
+                "sidestream: {at} has waited {} s for work on stream {:?}",
                 PATIENCE.as_secs(),
-                mark.stream(),
+                self.stream_name(mark.stream()),
             ));
         }
         Ok(())
+    }
+
+    /// What people call a stream.
+    fn stream_name(&self, id: StreamId) -> String {
+        let names = self
+            .devices
+            .iter()
+            .find_map(|device| device.streams.name(id));
+        names.unwrap_or_else(|| format!("{}", id.0))
     }
 
     /// Waits for so long at most; false if the time has passed first.

@@ -250,7 +250,7 @@ impl Pen<'_> {
         OpId(u32::try_from(self.told.next_op).unwrap_or(u32::MAX))
     }
 
-    /// The id of a new event, for those who hold the pen.
+    /// As [`Live::new_event`], for whoever holds the pen.
     pub fn new_event(&mut self, timing: bool, device: DeviceId) -> EventId {
         self.told.new_event(timing, device)
     }

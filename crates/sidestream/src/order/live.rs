@@ -85,6 +85,16 @@ impl StreamClock {
         }
     }
 
+    /// A call of `thread` launches a graph whose last launch ended at `earlier`: without any wait it
+    /// stands behind that one, wherever it ran (R49), and so does what the stream does next.
+    pub fn launched(&mut self, thread: &ThreadClock, earlier: &Point) {
+        if !self.knows(earlier.epoch) {
+            self.known.join(&earlier.known);
+            self.known.reach(earlier.epoch);
+        }
+        self.submitted(thread);
+    }
+
     /// The end of the stream so far, as a record of it would keep it (R5).
     #[inline]
     pub fn point(&self) -> Point {

@@ -1,5 +1,6 @@
 //! Memory of a stream: allocating, copying, filling.
 
+use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -249,21 +250,7 @@ impl Stream {
     #[track_caller]
     pub fn fill_with<T: Pod>(&self, to: ViewMut<'_, T>, value: T) -> Result<()> {
         let at = Location::caller();
-        let bytes = bytemuck::bytes_of(&value);
-        let mut word = [0; 4];
-        let width = match bytes.len() {
-            width @ (1 | 2 | 4) => width as u8,
-            other => {
-                return Err(Error::Invalid {
-                    call: "fill_with",
-                    why: format!(
-                        "a value has {other} bytes, and devices fill with 1, 2 or 4; launch a kernel"
-                    ),
-                });
-            }
-        };
-        word[..bytes.len()].copy_from_slice(bytes);
-        let word = u32::from_le_bytes(word);
+        let (word, width) = pattern(&value)?;
         self.fill(to.address(), to.touch(), word, width, to.len() as u64, at)
     }
 }
@@ -377,6 +364,7 @@ impl Stream {
             kind,
             payload: Payload::Copy(copy),
             touches,
+            behind: None,
             is_awaited: true,
             at,
         })
@@ -404,6 +392,7 @@ impl Stream {
             },
             payload: Payload::Fill(fill),
             touches: &[touch],
+            behind: None,
             is_awaited: false,
             at: place,
         })?;
@@ -426,7 +415,26 @@ impl Stream {
     }
 }
 
-fn copy<T>(
+/// A value as devices fill with it: the pattern and how many bytes of it count.
+pub(crate) fn pattern<T: Pod>(value: &T) -> Result<(u32, u8)> {
+    let bytes = bytemuck::bytes_of(value);
+    let mut word = [0; 4];
+    let width = match bytes.len() {
+        width @ (1 | 2 | 4) => width as u8,
+        other => {
+            return Err(Error::Invalid {
+                call: "fill_with",
+                why: format!(
+                    "a value has {other} bytes, and devices fill with 1, 2 or 4; launch a kernel"
+                ),
+            });
+        }
+    };
+    word[..bytes.len()].copy_from_slice(bytes);
+    Ok((u32::from_le_bytes(word), width))
+}
+
+pub(crate) fn copy<T>(
     from: backend::Address,
     from_rows: Rows,
     to: backend::Address,
@@ -451,15 +459,20 @@ fn push_rows<'a>(
     size: usize,
     mode: Mode,
 ) {
-    let bytes = |values: usize| (values * size) as u64;
-    let mut push = |first: u64, len: u64| {
+    each_row(start, rows, size, |bytes| {
         touches.push(Touch {
             block,
-            start: first,
-            end: first + len,
+            start: bytes.start,
+            end: bytes.end,
             mode,
         });
-    };
+    });
+}
+
+/// The bytes of rows that start at `start`, as they are tracked.
+pub(crate) fn each_row(start: u64, rows: Rows, size: usize, mut tell: impl FnMut(Range<u64>)) {
+    let bytes = |values: usize| (values * size) as u64;
+    let mut push = |first: u64, len: u64| tell(first..first + len);
     if rows.count > ROWS_TRACKED {
         push(start, bytes((rows.count - 1) * rows.pitch + rows.len));
     } else {
@@ -469,7 +482,7 @@ fn push_rows<'a>(
     }
 }
 
-fn one_row(len: usize) -> Rows {
+pub(crate) fn one_row(len: usize) -> Rows {
     Rows {
         len,
         count: 1,
@@ -477,7 +490,7 @@ fn one_row(len: usize) -> Rows {
     }
 }
 
-fn same_len(call: &'static str, from: usize, to: usize) -> Result<()> {
+pub(crate) fn same_len(call: &'static str, from: usize, to: usize) -> Result<()> {
     if from == to {
         return Ok(());
     }
@@ -487,7 +500,7 @@ fn same_len(call: &'static str, from: usize, to: usize) -> Result<()> {
     })
 }
 
-fn same_rows(
+pub(crate) fn same_rows(
     call: &'static str,
     from: Rows,
     from_len: usize,

@@ -28,6 +28,8 @@ pub(crate) struct Call<'a> {
     pub kind: Kind,
     pub payload: Payload<'a>,
     pub touches: &'a [Touch<'a>],
+    /// A point behind which the call stands by itself: of a graph, its last launch (R49).
+    pub behind: Option<&'a Point>,
     /// Whether the caller wants to know when it is over, though it touches nothing.
     pub is_awaited: bool,
     pub at: Place,
@@ -97,7 +99,7 @@ impl Stream {
         runtime.raise();
         let mark = mark?;
         if runtime.is_synchronous {
-            self.finish_at(at)?;
+            self.finish_at(at).map_err(|error| named(error, at))?;
         }
         Ok(mark)
     }
@@ -186,7 +188,7 @@ impl Stream {
                 held: lock_all(&[touch]),
                 at,
             };
-            step.wait_for_conflicts(&[touch])
+            step.wait_for_conflicts(&[touch], None)
         });
         self.runtime.raise();
         done
@@ -226,7 +228,7 @@ impl<'c> Step<'_, 'c> {
     fn take(mut self, call: &mut Call<'c>) -> Result<Option<Mark>> {
         let runtime = &self.stream.runtime;
         if runtime.is_tracking {
-            self.wait_for_conflicts(call.touches)?;
+            self.wait_for_conflicts(call.touches, call.behind)?;
         }
         let mut op = plain(self.thread.id, call.kind, &mut self.pen, self.at);
         if let Some(pen) = &mut self.pen {
@@ -251,7 +253,14 @@ impl<'c> Step<'_, 'c> {
             let chain = runtime.new_chain();
             self.state.clock.renew(chain);
         }
-        self.state.clock.submitted(&self.thread.clock);
+        // A call that failed is not in the stream, so that it stands behind nothing by itself.
+        let behind = call.behind.filter(|_| submitted.is_ok());
+        match behind {
+            Some(earlier) => self.state.clock.launched(&self.thread.clock, earlier),
+            None => {
+                self.state.clock.submitted(&self.thread.clock);
+            }
+        }
         if submitted.is_ok() {
             write(&mut self.pen, op);
         }
@@ -262,10 +271,15 @@ impl<'c> Step<'_, 'c> {
         // waiting for nothing is safe.
         let _ = self.record();
         let mark = self.end();
+        let is_apart = call.behind.is_some() && submitted.is_err();
         if runtime.is_tracking {
             for touch in call.touches {
-                let state = find(&mut self.held, touch.block);
-                state.uses.note(touch.start..touch.end, touch.mode, &mark);
+                let uses = &mut find(&mut self.held, touch.block).uses;
+                let bytes = touch.start..touch.end;
+                match touch.mode {
+                    Mode::Write if is_apart => uses.note_beside(bytes, &mark),
+                    mode => uses.note(bytes, mode, &mark),
+                }
             }
         }
         submitted.map(|()| Some(mark))
@@ -273,18 +287,16 @@ impl<'c> Step<'_, 'c> {
 
     /// Inserts the waits that are missing, and no others.
     #[inline]
-    fn wait_for_conflicts(&mut self, touches: &[Touch<'c>]) -> Result<()> {
+    fn wait_for_conflicts(&mut self, touches: &[Touch<'c>], behind: Option<&Point>) -> Result<()> {
         let mut conflicts = Conflicts::new();
         for touch in touches {
-            let at = self
-                .held
-                .iter()
-                .position(|(block, _)| std::ptr::eq(*block, touch.block));
-            let Some((_, state)) = at.map(|at| &self.held[at]) else {
-                continue;
-            };
+            let state = &self.held[place(&self.held, touch.block)].1;
             let (clock, thread) = (&self.state.clock, &self.thread.clock);
-            let is_known = |mark: &Mark| clock.knows(mark.epoch()) || thread.knows(mark.epoch());
+            let is_known = |mark: &Mark| {
+                let epoch = mark.epoch();
+                let by_itself = behind.is_some_and(|earlier| earlier.covers(epoch));
+                clock.knows(epoch) || thread.knows(epoch) || by_itself
+            };
             let bytes = touch.start..touch.end;
             state
                 .uses
@@ -369,8 +381,10 @@ impl<'c> Step<'_, 'c> {
 
     #[cold]
     fn new_mark(&mut self) -> Result<EventId> {
-        let runtime = &self.stream.runtime;
-        let event = runtime.event(self.stream.core.device, false, &mut self.pen)?;
+        let event = self
+            .stream
+            .runtime
+            .event(self.stream.core.device, false, &mut self.pen)?;
         let id = event.id;
         let mark = Recorded {
             point: self.state.clock.point(),
@@ -399,6 +413,18 @@ impl<'c> Step<'_, 'c> {
         runtime.seen(runtime.backend.submit(&op, Payload::None))?;
         write(&mut self.pen, op);
         Ok(())
+    }
+}
+
+/// An error of the work, in synchronous mode: it is the work of this call.
+#[cold]
+fn named(error: Error, at: Place) -> Error {
+    match error {
+        Error::DeviceLost(mut lost) => {
+            lost.why = format!("{}, called at {at}", lost.why);
+            Error::DeviceLost(lost)
+        }
+        other => other,
     }
 }
 
@@ -433,9 +459,15 @@ fn sorted<'a>(touches: &[Touch<'a>]) -> SmallVec<[&'a Block; 8]> {
 
 #[inline]
 fn find<'h>(held: &'h mut Held<'_>, block: &Block) -> &'h mut BlockState {
-    let at = held.iter().position(|(held, _)| std::ptr::eq(*held, block));
-    let at = at.expect("every touched block was locked");
+    let at = place(held, block);
     &mut held[at].1
+}
+
+/// Where the state of a block is, among those that are held. A graph may touch many.
+#[inline]
+fn place(held: &Held<'_>, block: &Block) -> usize {
+    let at = held.binary_search_by_key(&std::ptr::from_ref(block), |&(held, _)| held);
+    at.expect("every touched block was locked")
 }
 
 /// Whether a call may name all these blocks: they have to belong to the stream's machine.

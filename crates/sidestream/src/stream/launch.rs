@@ -61,12 +61,7 @@ impl Stream {
                 ),
             });
         }
-        if grid.blocks.contains(&0) || grid.threads.contains(&0) {
-            return Err(Error::Invalid {
-                call: "launch",
-                why: format!("the grid of kernel `{}` is empty", kernel.name()),
-            });
-        }
+        not_empty(grid, kernel.name())?;
         self.issue(Call {
             kind: Kind::Kernel {
                 stream: self.core.id,
@@ -78,6 +73,7 @@ impl Stream {
                 args: &passed.args,
             }),
             touches: &passed.touches,
+            behind: None,
             is_awaited: false,
             at,
         })?;
@@ -110,6 +106,7 @@ impl Stream {
             },
             payload: Payload::HostFunc(run),
             touches: &[],
+            behind: None,
             is_awaited: true,
             at: Location::caller(),
         })?;
@@ -118,4 +115,14 @@ impl Stream {
         };
         Ok(Pending::new(Arc::clone(&self.runtime), mark, held))
     }
+}
+
+pub(crate) fn not_empty(grid: Grid, kernel: &str) -> Result<()> {
+    if grid.blocks.contains(&0) || grid.threads.contains(&0) {
+        return Err(Error::Invalid {
+            call: "launch",
+            why: format!("the grid of kernel `{kernel}` is empty"),
+        });
+    }
+    Ok(())
 }

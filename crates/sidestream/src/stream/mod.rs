@@ -24,8 +24,9 @@ use crate::op::{DeviceId, EventId, Kind, StreamId, StreamKind};
 use crate::order::live::{Point, StreamClock};
 
 pub use copy::Rows;
-pub(crate) use copy::size_of_all;
+pub(crate) use copy::{copy, each_row, one_row, pattern, same_len, same_rows, size_of_all};
 pub(crate) use issue::{Bare, Call, Touch, belong};
+pub(crate) use launch::not_empty;
 
 /// A stream of a device. Clones are the same stream.
 ///
@@ -149,6 +150,13 @@ impl Streams {
         self.made.lock().push(Arc::clone(&core));
         let runtime = Arc::clone(runtime);
         Ok(Stream { runtime, core })
+    }
+
+    /// What people call a stream, if it is one of these.
+    pub fn name(&self, id: StreamId) -> Option<String> {
+        let made = self.made.lock();
+        let core = made.iter().find(|core| core.id == id);
+        core.map(|core| core.name.clone())
     }
 
     /// A handle for every stream there is.

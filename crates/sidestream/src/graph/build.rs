@@ -1,0 +1,616 @@
+//! Building a graph: nodes, and how they stand to each other.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use smallvec::SmallVec;
+
+use super::part::At;
+use super::{
+    BufKey, Executable, Graph, Holdings, NodeArg, NodeId, Owned, Part, PartMut, Piece, PinnedKey,
+    PinnedPart, Touched,
+};
+use crate::backend::{self, Address, Arg, Create, Fill, Grid, Node, NodeWork};
+use crate::buffer::block::Block;
+use crate::buffer::uses::{Conflicts, UseMark, Uses};
+use crate::buffer::{DeviceBuf, Pinned, Pod, Refused};
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::kernel::{Kernel, KernelArgs};
+use crate::op::{
+    Accesses, DeviceId, GraphId, Kind, Memory, Mode, Op, OpId, SiteId, StreamId, ThreadId,
+};
+use crate::stream::{Rows, copy, each_row, not_empty, one_row, pattern, same_len, same_rows};
+
+/// Takes the memory and the nodes of a graph that is to be.
+///
+/// A node stands behind the earlier nodes whose accesses conflict with its own: it reads or writes
+/// bytes that they write, or writes bytes that they read. [`GraphBuilder::after`] adds what accesses
+/// cannot say. All other nodes run side by side.
+pub struct GraphBuilder {
+    device: DeviceId,
+    holdings: Holdings,
+    nodes: Vec<Node>,
+    /// By buffer: what the nodes so far did to it.
+    uses: Vec<Uses<NodeNumber>>,
+    /// By buffer: what the nodes read, and what they write.
+    reads: Vec<Vec<Range<u64>>>,
+    writes: Vec<Vec<Range<u64>>>,
+}
+
+/// A node, by its place among the nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct NodeNumber(u32);
+
+/// Up to so many ranges of a buffer are tracked one by one at each launch; of more, all that lies
+/// between the first byte and the last.
+const RANGES_TRACKED: usize = 16;
+
+impl Device {
+    /// A graph without nodes, whose kernels run on this device. See [`graph`](crate::graph).
+    pub fn graph(&self) -> GraphBuilder {
+        static GRAPHS: AtomicU64 = AtomicU64::new(0);
+        GraphBuilder {
+            device: self.id(),
+            holdings: Holdings {
+                runtime: Arc::clone(&self.runtime),
+                graph: GRAPHS.fetch_add(1, Ordering::Relaxed),
+                values: Vec::new(),
+                last: None,
+            },
+            nodes: Vec::new(),
+            uses: Vec::new(),
+            reads: Vec::new(),
+            writes: Vec::new(),
+        }
+    }
+}
+
+impl GraphBuilder {
+    /// Takes a device buffer, for its nodes to use. The graph owns it from here on.
+    ///
+    /// # Ordering
+    /// What uses it now is waited for by the first launch.
+    ///
+    /// # Errors
+    /// The buffer comes back if it belongs to another machine.
+    pub fn own<T: Pod + Send + Sync>(
+        &mut self,
+        buffer: DeviceBuf<T>,
+    ) -> Result<BufKey<T>, Refused<DeviceBuf<T>>> {
+        let len = buffer.len();
+        let at = self.hold("own", buffer)?;
+        Ok(BufKey::new(at, len))
+    }
+
+    /// Takes pinned host memory, for its copies to use. The graph owns it from here on.
+    ///
+    /// # Errors
+    /// The memory comes back if it belongs to another machine.
+    pub fn own_pinned<T: Pod + Send + Sync>(
+        &mut self,
+        memory: Pinned<T>,
+    ) -> Result<PinnedKey<T>, Refused<Pinned<T>>> {
+        let len = memory.len();
+        let at = self.hold("own_pinned", memory)?;
+        Ok(PinnedKey::new(at, len))
+    }
+
+    /// Adds the launch of a kernel. Its arguments are parts of the graph's buffers, and numbers; the
+    /// numbers are the same in every launch of the graph.
+    ///
+    /// ```
+    /// # use sidestream::device::Device;
+    /// use sidestream::kernel::{Grid, Kernel, Value, Write};
+    ///
+    /// # let device = Device::open("sim:h200")?;
+    /// # let stream = device.stream("work")?;
+    /// let fill = Kernel::<(Write<u32>, Value<u32>)>::on_host("fill", |_, (x, n)| x.fill(n));
+    /// let mut nodes = device.graph();
+    /// let x = nodes.own(stream.alloc(8)?)?;
+    /// // The halves have nothing to do with each other: the two run side by side.
+    /// nodes.launch(&fill, Grid::new(1, 32), (x.slice_mut(..4), 1))?;
+    /// nodes.launch(&fill, Grid::new(1, 32), (x.slice_mut(4..), 2))?;
+    /// let mut graph = nodes.build()?;
+    /// graph.launch(&stream)?;
+    /// let mut host = [0; 8];
+    /// stream.memcpy_d2h(graph.view(x), &mut host)?;
+    /// assert_eq!(host, [1, 1, 1, 1, 2, 2, 2, 2]);
+    /// # Ok::<(), sidestream::error::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a buffer lies on another device, the grid is empty, or a part that is
+    /// written overlaps another argument.
+    ///
+    /// # Panics
+    /// If a key is another graph's.
+    #[track_caller]
+    pub fn launch<A: KernelArgs>(
+        &mut self,
+        kernel: &Kernel<A>,
+        grid: Grid,
+        args: A::Node,
+    ) -> Result<NodeId> {
+        let mut passed = SmallVec::new();
+        A::pass_node(args, &mut passed);
+        let what = format!("kernel `{}`", kernel.name());
+        let pieces = passed.iter().filter_map(NodeArg::piece);
+        let pieces: SmallVec<[Piece; 4]> = pieces.collect();
+        let refuse = |why: &str| Error::Invalid {
+            call: "launch",
+            why: why.into(),
+        };
+        if pieces.iter().any(|p| self.block(p).device != self.device) {
+            let why = "a buffer lies on another device than the graph; copy it first";
+            return Err(self.at_node(&what, refuse(why)));
+        }
+        (not_empty(grid, kernel.name()))
+            .and_then(|()| apart("launch", &pieces))
+            .map_err(|error| self.at_node(&what, error))?;
+        let args = passed.iter().map(|arg| match arg {
+            NodeArg::Memory(piece) => Arg::Memory {
+                at: self.address(piece),
+                bytes: piece.end - piece.start,
+                mode: piece.mode,
+            },
+            NodeArg::Value(value) => *value,
+        });
+        let work = NodeWork::Launch {
+            code: Arc::clone(kernel.code()),
+            grid,
+            args: args.collect(),
+        };
+        let kind = Kind::Kernel {
+            stream: NO_STREAM,
+            launches: 1,
+        };
+        Ok(self.add(kind, work, &pieces))
+    }
+
+    /// Adds a copy from pinned memory to a device.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the lengths differ.
+    ///
+    /// # Panics
+    /// If a key is another graph's.
+    #[track_caller]
+    pub fn upload<T: Pod>(
+        &mut self,
+        from: impl Into<PinnedPart<T>>,
+        to: PartMut<T>,
+    ) -> Result<NodeId> {
+        let from = from.into();
+        same_len("upload", from.len(), to.len()).map_err(|error| self.at_node("copy", error))?;
+        let rows = one_row(from.len());
+        self.upload_rows(from, rows, to, rows)
+    }
+
+    /// Adds a copy of rows in pinned memory to rows on a device.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a side has no room for its rows, or they do not match.
+    ///
+    /// # Panics
+    /// If a key is another graph's.
+    #[track_caller]
+    pub fn upload_rows<T: Pod>(
+        &mut self,
+        from: impl Into<PinnedPart<T>>,
+        from_rows: Rows,
+        to: PartMut<T>,
+        to_rows: Rows,
+    ) -> Result<NodeId> {
+        let from = from.into();
+        same_rows("upload_rows", from_rows, from.len(), to_rows, to.len())
+            .map_err(|error| self.at_node("copy", error))?;
+        let from = (from.piece(Mode::Read), from_rows, Memory::Pinned);
+        let to = (to.piece(), to_rows, Memory::Device);
+        Ok(self.copy::<T>(from, to))
+    }
+
+    /// Adds a copy from a device to pinned memory.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the lengths differ.
+    ///
+    /// # Panics
+    /// If a key is another graph's.
+    #[track_caller]
+    pub fn download<T: Pod>(
+        &mut self,
+        from: Part<T>,
+        to: impl Into<PinnedPart<T>>,
+    ) -> Result<NodeId> {
+        let to = to.into();
+        same_len("download", from.len(), to.len()).map_err(|error| self.at_node("copy", error))?;
+        let rows = one_row(from.len());
+        self.download_rows(from, rows, to, rows)
+    }
+
+    /// Adds a copy of rows on a device to rows in pinned memory.
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::upload_rows`].
+    ///
+    /// # Panics
+    /// If a key is another graph's.
+    #[track_caller]
+    pub fn download_rows<T: Pod>(
+        &mut self,
+        from: Part<T>,
+        from_rows: Rows,
+        to: impl Into<PinnedPart<T>>,
+        to_rows: Rows,
+    ) -> Result<NodeId> {
+        let to = to.into();
+        same_rows("download_rows", from_rows, from.len(), to_rows, to.len())
+            .map_err(|error| self.at_node("copy", error))?;
+        let from = (from.piece(), from_rows, Memory::Device);
+        let to = (to.piece(Mode::Write), to_rows, Memory::Pinned);
+        Ok(self.copy::<T>(from, to))
+    }
+
+    /// Adds a copy on a device, or from one to another.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the lengths differ or the two overlap.
+    ///
+    /// # Panics
+    /// If a key is another graph's.
+    #[track_caller]
+    pub fn memcpy_d2d<T: Pod>(&mut self, from: Part<T>, to: PartMut<T>) -> Result<NodeId> {
+        same_len("memcpy_d2d", from.len(), to.len())
+            .map_err(|error| self.at_node("copy", error))?;
+        let rows = one_row(from.len());
+        self.memcpy_d2d_rows(from, rows, to, rows)
+    }
+
+    /// Adds a copy of rows on a device to other rows there.
+    ///
+    /// # Errors
+    /// As [`GraphBuilder::upload_rows`]; or if the two overlap.
+    ///
+    /// # Panics
+    /// If a key is another graph's.
+    #[track_caller]
+    pub fn memcpy_d2d_rows<T: Pod>(
+        &mut self,
+        from: Part<T>,
+        from_rows: Rows,
+        to: PartMut<T>,
+        to_rows: Rows,
+    ) -> Result<NodeId> {
+        same_rows("memcpy_d2d_rows", from_rows, from.len(), to_rows, to.len())
+            .and_then(|()| apart("memcpy_d2d", &[from.piece(), to.piece()]))
+            .map_err(|error| self.at_node("copy", error))?;
+        let from = (from.piece(), from_rows, Memory::Device);
+        let to = (to.piece(), to_rows, Memory::Device);
+        Ok(self.copy::<T>(from, to))
+    }
+
+    /// Adds a node that sets every byte.
+    ///
+    /// # Errors
+    /// None today.
+    ///
+    /// # Panics
+    /// If the key is another graph's.
+    #[track_caller]
+    pub fn memset<T: Pod>(&mut self, to: PartMut<T>, byte: u8) -> Result<NodeId> {
+        let count = to.len() as u64 * size_of::<T>() as u64;
+        Ok(self.fill(to.piece(), u32::from(byte), 1, count))
+    }
+
+    /// Adds a node that sets every value; values of one, two or four bytes.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for values of another size.
+    ///
+    /// # Panics
+    /// If the key is another graph's.
+    #[track_caller]
+    pub fn fill_with<T: Pod>(&mut self, to: PartMut<T>, value: T) -> Result<NodeId> {
+        let (word, width) = pattern(&value).map_err(|error| self.at_node("fill", error))?;
+        Ok(self.fill(to.piece(), word, width, to.len() as u64))
+    }
+
+    /// Makes `node` stand behind `earlier`, though they touch nothing in common.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if `earlier` was not added before `node`.
+    ///
+    /// # Panics
+    /// If a node is another graph's.
+    #[track_caller]
+    pub fn after(&mut self, node: NodeId, earlier: NodeId) -> Result<()> {
+        let (at, before) = (self.place(node.0), self.place(earlier.0));
+        if before >= at {
+            return Err(Error::Invalid {
+                call: "after",
+                why: format!(
+                    "node {at} cannot stand behind node {before}, which was not added before it; \
+                     add the nodes in the order in which they are to run"
+                ),
+            });
+        }
+        let after = &mut self.nodes[at].after;
+        if !after.contains(&(before as u32)) {
+            after.push(before as u32);
+        }
+        Ok(())
+    }
+
+    /// Makes it executable.
+    ///
+    /// # Ordering
+    /// Nothing runs and nothing waits.
+    ///
+    /// # Errors
+    /// [`Error::NoForm`] if a kernel has no form for the device, or what the driver answers. The
+    /// memory is dropped then.
+    pub fn build(self) -> Result<Graph> {
+        let runtime = &self.holdings.runtime;
+        runtime.check()?;
+        let id = GraphId(runtime.graphs.fetch_add(1, Ordering::Relaxed));
+        let (device, nodes) = (self.device, &self.nodes[..]);
+        runtime.seen(runtime.backend.create(Create::Graph { id, device, nodes }))?;
+        let executable = Executable {
+            runtime: Arc::clone(runtime),
+            id,
+        };
+        let mut touches = Vec::new();
+        for (index, (reads, writes)) in (0..).zip(self.reads.into_iter().zip(self.writes)) {
+            for (Range { start, end }, mode) in together(reads, writes) {
+                touches.push(Touched {
+                    index,
+                    start,
+                    end,
+                    mode,
+                });
+            }
+        }
+        Ok(Graph {
+            executable,
+            device,
+            holdings: self.holdings,
+            touches,
+        })
+    }
+}
+
+// ------------------------------------------------------------------ what they have in common
+
+/// The nodes of a graph are in no stream.
+const NO_STREAM: StreamId = StreamId(0);
+
+impl GraphBuilder {
+    fn hold<V: Owned>(&mut self, call: &'static str, value: V) -> Result<At, Refused<V>> {
+        if !Arc::ptr_eq(&value.memory().runtime, &self.holdings.runtime) {
+            let why = "the memory belongs to another machine than the graph; open both devices \
+                       together with `Device::open_all`";
+            let why = why.into();
+            return Err(Refused::new(Error::Invalid { call, why }, value));
+        }
+        let at = At {
+            graph: self.holdings.graph,
+            index: self.holdings.values.len() as u32,
+        };
+        self.holdings.values.push(Some(Box::new(value)));
+        self.uses.push(Uses::default());
+        self.reads.push(Vec::new());
+        self.writes.push(Vec::new());
+        Ok(at)
+    }
+
+    #[track_caller]
+    fn copy<T: Pod>(
+        &mut self,
+        (from, from_rows, from_memory): (Piece, Rows, Memory),
+        (to, to_rows, to_memory): (Piece, Rows, Memory),
+    ) -> NodeId {
+        let kind = Kind::Copy {
+            stream: NO_STREAM,
+            from: from_memory,
+            to: to_memory,
+        };
+        let addresses = (self.address(&from), self.address(&to));
+        let copy: backend::Copy = copy::<T>(addresses.0, from_rows, addresses.1, to_rows);
+        let mut pieces: SmallVec<[Piece; 4]> = SmallVec::new();
+        for (part, rows) in [(from, from_rows), (to, to_rows)] {
+            each_row(part.start, rows, size_of::<T>(), |Range { start, end }| {
+                pieces.push(Piece { start, end, ..part });
+            });
+        }
+        self.add(kind, NodeWork::Copy(copy), &pieces)
+    }
+
+    #[track_caller]
+    fn fill(&mut self, to: Piece, value: u32, width: u8, count: u64) -> NodeId {
+        let fill = Fill {
+            at: self.address(&to),
+            value,
+            width,
+            count,
+        };
+        let kind = Kind::Memset { stream: NO_STREAM };
+        self.add(kind, NodeWork::Fill(fill), &[to])
+    }
+
+    /// Adds a node behind all that it conflicts with.
+    fn add(&mut self, kind: Kind, work: NodeWork, pieces: &[Piece]) -> NodeId {
+        let number = self.nodes.len() as u32;
+        let mut behind = Conflicts::new();
+        for piece in pieces {
+            let uses = &self.uses[piece.at.index as usize];
+            uses.conflicts(piece.bytes(), piece.mode, |_| false, &mut behind);
+        }
+        for piece in pieces {
+            let index = piece.at.index as usize;
+            self.uses[index].note(piece.bytes(), piece.mode, &NodeNumber(number));
+            let touched = match piece.mode {
+                Mode::Read => &mut self.reads[index],
+                Mode::Write => &mut self.writes[index],
+            };
+            touched.push(piece.bytes());
+        }
+        let after = last_of(behind.iter().map(|node| node.0).collect(), &self.nodes);
+        self.nodes.push(Node {
+            op: Op {
+                id: OpId(0),
+                thread: ThreadId(0),
+                site: SiteId(0),
+                kind,
+                accesses: Accesses::new(),
+            },
+            work,
+            after,
+        });
+        NodeId(At {
+            graph: self.holdings.graph,
+            index: number,
+        })
+    }
+
+    #[track_caller]
+    fn block(&self, piece: &Piece) -> &Block {
+        self.holdings.value(piece.at).memory()
+    }
+
+    #[track_caller]
+    fn address(&self, piece: &Piece) -> Address {
+        self.block(piece).address.offset(piece.start)
+    }
+
+    #[track_caller]
+    fn place(&self, at: At) -> usize {
+        at.of(self.holdings.graph)
+    }
+
+    /// The same error, with the node that was about to be added.
+    fn at_node(&self, what: &str, error: Error) -> Error {
+        let number = self.nodes.len();
+        match error {
+            Error::Invalid { call, why } => Error::Invalid {
+                call,
+                why: format!("node {number}, {what}: {why}"),
+            },
+            other => other,
+        }
+    }
+}
+
+impl UseMark for NodeNumber {
+    fn replaces(&self, earlier: &NodeNumber) -> bool {
+        self == earlier
+    }
+}
+
+impl NodeArg {
+    fn piece(&self) -> Option<Piece> {
+        match self {
+            NodeArg::Memory(piece) => Some(*piece),
+            NodeArg::Value(_) => None,
+        }
+    }
+}
+
+/// What the borrow checker sees to where a stream is given views: what a node writes it touches in
+/// no other way.
+fn apart(call: &'static str, pieces: &[Piece]) -> Result<()> {
+    for (at, piece) in pieces.iter().enumerate() {
+        if let Some(other) = pieces[..at].iter().find(|other| other.conflicts(piece)) {
+            return Err(Error::Invalid {
+                call,
+                why: format!(
+                    "it writes one of two parts of a buffer, bytes {}..{} and {}..{}, which \
+                     overlap; give it parts that do not, or two buffers",
+                    other.start, other.end, piece.start, piece.end
+                ),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Of the nodes that a new one has to stand behind, those that no other of them stands behind: the
+/// rest follows.
+fn last_of(mut behind: SmallVec<[u32; 4]>, nodes: &[Node]) -> SmallVec<[u32; 4]> {
+    behind.sort_unstable();
+    behind.dedup();
+    let Some(&first) = behind.first().filter(|_| behind.len() > 1) else {
+        return behind;
+    };
+    let mut is_before = vec![false; nodes.len() - first as usize];
+    let mut open: Vec<u32> = behind.to_vec();
+    while let Some(node) = open.pop() {
+        for &earlier in nodes[node as usize].after.iter().filter(|&&n| n >= first) {
+            let seen = &mut is_before[(earlier - first) as usize];
+            if !std::mem::replace(seen, true) {
+                open.push(earlier);
+            }
+        }
+    }
+    behind.retain(|node| !is_before[(*node - first) as usize]);
+    behind
+}
+
+/// What a launch does to a buffer: disjoint ranges in their order, written where any node writes.
+fn together(reads: Vec<Range<u64>>, writes: Vec<Range<u64>>) -> Vec<(Range<u64>, Mode)> {
+    let writes = union(writes);
+    let reads = without(union(reads), &writes);
+    let reads = reads.into_iter().map(|bytes| (bytes, Mode::Read));
+    let has_writes = !writes.is_empty();
+    let writes = writes.into_iter().map(|bytes| (bytes, Mode::Write));
+    let mut all: Vec<(Range<u64>, Mode)> = reads.chain(writes).collect();
+    all.sort_unstable_by_key(|(bytes, _)| bytes.start);
+    if all.len() > RANGES_TRACKED
+        && let (Some((first, _)), Some((last, _))) = (all.first(), all.last())
+    {
+        let mode = match has_writes {
+            true => Mode::Write,
+            false => Mode::Read,
+        };
+        return vec![(first.start..last.end, mode)];
+    }
+    all
+}
+
+fn union(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.retain(|range| !range.is_empty());
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut union: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match union.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => union.push(range),
+        }
+    }
+    union
+}
+
+/// Both are sorted and disjoint.
+fn without(ranges: Vec<Range<u64>>, others: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut rest = Vec::new();
+    for mut range in ranges {
+        let first = others.partition_point(|other| other.end <= range.start);
+        for other in others[first..].iter().take_while(|o| o.start < range.end) {
+            if range.start < other.start {
+                rest.push(range.start..other.start);
+            }
+            range.start = other.end.min(range.end);
+        }
+        if !range.is_empty() {
+            rest.push(range);
+        }
+    }
+    rest
+}
+
+impl std::fmt::Debug for GraphBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "GraphBuilder({} nodes)", self.nodes.len())
+    }
+}

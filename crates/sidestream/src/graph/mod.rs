@@ -1,0 +1,426 @@
+//! Graphs: work that is described once and launched many times, at the cost of one call.
+//!
+//! A graph is built from nodes: kernels, copies and fills. It owns the memory that they touch, and
+//! each node says what it reads and what it writes. The order between the nodes follows from that: a
+//! node stands behind the earlier ones whose accesses conflict with its own, byte by byte, and runs
+//! beside all others.
+//!
+//! ```
+//! use sidestream::device::Device;
+//! use sidestream::kernel::{Grid, Kernel, Read, Write};
+//!
+//! let device = Device::open("sim:h200")?;
+//! let stream = device.stream("work")?;
+//! let double = Kernel::<(Read<f32>, Write<f32>)>::on_host("double", |_, (x, y)| {
+//!     for (y, x) in y.iter_mut().zip(x) {
+//!         *y = 2.0 * x;
+//!     }
+//! });
+//!
+//! let mut nodes = device.graph();
+//! let (x, y) = (nodes.own(stream.alloc::<f32>(4)?)?, nodes.own(stream.alloc::<f32>(4)?)?);
+//! let sent = nodes.own_pinned(device.pinned::<f32>(4)?)?;
+//! let back = nodes.own_pinned(device.pinned::<f32>(4)?)?;
+//! nodes.upload(sent, x.view_mut())?;
+//! nodes.launch(&double, Grid::cover(4, 256), (x.view(), y.view_mut()))?;
+//! nodes.download(y.view(), back)?;
+//! let mut graph = nodes.build()?;
+//!
+//! for round in [1.0, 10.0] {
+//!     let values = [1.0, 2.0, 3.0, 4.0].map(|value| value * round);
+//!     graph.synchronize_pinned(sent)?.copy_from_slice(&values);
+//!     graph.launch(&stream)?;
+//!     assert_eq!(graph.synchronize_pinned(back)?[3], 8.0 * round);
+//! }
+//! # Ok::<(), sidestream::error::Error>(())
+//! ```
+
+mod build;
+mod part;
+
+use std::any::Any;
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+pub use build::GraphBuilder;
+pub use part::{BufKey, NodeId, Part, PartMut, PinnedKey, PinnedPart};
+pub(crate) use part::{NodeArg, Piece};
+
+use crate::backend::{Destroy, Payload};
+use crate::buffer::block::Block;
+use crate::buffer::uses::Conflicts;
+use crate::buffer::{DeviceBuf, Pinned, Pod, View, ViewMut};
+use crate::device::{Place, Runtime, drop_elsewhere, is_host_func};
+use crate::error::{Error, Result};
+use crate::event::{Event, Mark};
+use crate::op::{DeviceId, GraphId, Kind, Mode};
+use crate::stream::{Call, Stream, Touch};
+use part::At;
+
+/// An executable graph, with the memory that its nodes touch.
+///
+/// Made by [`Device::graph`](crate::device::Device::graph) and [`GraphBuilder::build`]. Between
+/// launches its memory is used like any other: other streams get views of its buffers
+/// ([`Graph::view`], [`Graph::view_mut`]), the host its pinned memory ([`Graph::pinned`],
+/// [`Graph::pinned_mut`], [`Graph::synchronize_pinned`]). [`Graph::into_buffers`] gives all of it
+/// back.
+///
+/// # Ordering
+/// Dropping it does not wait: what was launched still runs, and its memory goes to the allocator
+/// with that as its last use.
+pub struct Graph {
+    // Before the memory, so that nothing can launch it any more when that goes.
+    executable: Executable,
+    device: DeviceId,
+    holdings: Holdings,
+    /// What a launch touches, all nodes together: per buffer disjoint and in order.
+    touches: Vec<Touched>,
+}
+
+/// The memory of a graph that is no more. See [`Graph::into_buffers`].
+pub struct GraphBuffers {
+    holdings: Holdings,
+}
+
+impl Graph {
+    /// Puts all its nodes into the stream, as one call. The event says when they are over.
+    ///
+    /// What a launch costs does not depend on how many nodes there are, only on how many buffers
+    /// they touch.
+    ///
+    /// # Ordering
+    /// Stands behind the earlier work of the stream, the graph's own last launch on whichever
+    /// stream, the last writes of what its nodes read and all uses of what they write. Does not hold
+    /// up the host.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the stream belongs to another device, or what the driver answers.
+    #[track_caller]
+    pub fn launch(&mut self, stream: &Stream) -> Result<Event> {
+        let at = Location::caller();
+        let runtime = &self.holdings.runtime;
+        stream.same_machine("graph launch", runtime)?;
+        if stream.core.device != self.device {
+            return Err(Error::Invalid {
+                call: "graph launch",
+                why: format!(
+                    "the graph was built for device {} and the stream is of device {}; launch it \
+                     on a stream of its own device, or build another",
+                    self.device.0, stream.core.device.0
+                ),
+            });
+        }
+        let mark = self.issue(stream, at)?;
+        let runtime = Arc::clone(runtime);
+        self.holdings.last = Some(mark.clone());
+        Ok(Event { runtime, mark })
+    }
+
+    /// A buffer, for other streams to read.
+    ///
+    /// # Ordering
+    /// Whoever uses it stands behind the launches that write it; the next launch stands behind them
+    /// where it writes.
+    ///
+    /// # Panics
+    /// If the key is another graph's.
+    #[track_caller]
+    pub fn view<T: Pod>(&self, key: BufKey<T>) -> View<'_, T> {
+        self.holdings.buffer(key).view()
+    }
+
+    /// A buffer, for other streams to write.
+    ///
+    /// # Ordering
+    /// Whoever uses it stands behind all launches; the next launch stands behind them.
+    ///
+    /// # Panics
+    /// If the key is another graph's.
+    #[track_caller]
+    pub fn view_mut<T: Pod>(&mut self, key: BufKey<T>) -> ViewMut<'_, T> {
+        self.holdings.buffer_mut(key).view_mut()
+    }
+
+    /// What lies in pinned memory, which no launch may be writing.
+    ///
+    /// # Ordering
+    /// Does not hold up the host.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a launch that writes it may not be over, or what failed on the device.
+    ///
+    /// # Panics
+    /// If the key is another graph's.
+    #[track_caller]
+    pub fn pinned<T: Pod>(&self, key: PinnedKey<T>) -> Result<&[T]> {
+        let at = Location::caller();
+        self.holdings.query("pinned", key.at, Mode::Read, at)?;
+        Ok(self.holdings.pinned(key))
+    }
+
+    /// Pinned memory to write to, which no launch may be using.
+    ///
+    /// # Ordering
+    /// Does not hold up the host. The next launch sees what was written.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a launch that uses it may not be over, or what failed on the device.
+    ///
+    /// # Panics
+    /// If the key is another graph's.
+    #[track_caller]
+    pub fn pinned_mut<T: Pod>(&mut self, key: PinnedKey<T>) -> Result<&mut [T]> {
+        let at = Location::caller();
+        self.holdings.query("pinned_mut", key.at, Mode::Write, at)?;
+        Ok(self.holdings.pinned_mut(key))
+    }
+
+    /// The same, and waits until no launch uses it.
+    ///
+    /// # Ordering
+    /// Holds up the host until the launches that use it are over.
+    ///
+    /// # Errors
+    /// What failed on the device.
+    ///
+    /// # Panics
+    /// If the key is another graph's.
+    #[track_caller]
+    pub fn synchronize_pinned<T: Pod>(&mut self, key: PinnedKey<T>) -> Result<&mut [T]> {
+        self.holdings.synchronize(key.at, Location::caller())?;
+        Ok(self.holdings.pinned_mut(key))
+    }
+
+    /// Gives up the graph and keeps its memory.
+    ///
+    /// # Ordering
+    /// Does not wait: what was launched still runs.
+    pub fn into_buffers(self) -> GraphBuffers {
+        GraphBuffers {
+            holdings: self.holdings,
+        }
+    }
+
+    fn issue(&self, stream: &Stream, at: Place) -> Result<Mark> {
+        let touches = self.touches.iter().map(|touched| Touch {
+            block: self.holdings.block(touched.index),
+            start: touched.start,
+            end: touched.end,
+            mode: touched.mode,
+        });
+        let touches: SmallVec<[Touch<'_>; 8]> = touches.collect();
+        let mark = stream.issue(Call {
+            kind: Kind::GraphLaunch {
+                stream: stream.core.id,
+                graph: self.executable.id,
+            },
+            payload: Payload::Graph,
+            touches: &touches,
+            behind: self.holdings.last.as_ref().map(Mark::point),
+            is_awaited: true,
+            at,
+        })?;
+        let Some(mark) = mark else {
+            unreachable!("a call that is awaited has a mark")
+        };
+        Ok(mark)
+    }
+}
+
+impl GraphBuffers {
+    /// A buffer. Launches that use it may not be over: the next use stands behind them.
+    ///
+    /// # Panics
+    /// If the key is another graph's, or the buffer was taken before.
+    #[track_caller]
+    pub fn take<T: Pod>(&mut self, key: BufKey<T>) -> DeviceBuf<T> {
+        self.holdings.take(key.at)
+    }
+
+    /// Pinned memory, once no launch uses it.
+    ///
+    /// # Ordering
+    /// Holds up the host until the launches that use it are over.
+    ///
+    /// # Errors
+    /// What failed on the device; the memory stays here.
+    ///
+    /// # Panics
+    /// If the key is another graph's, or the memory was taken before.
+    #[track_caller]
+    pub fn synchronize_pinned<T: Pod>(&mut self, key: PinnedKey<T>) -> Result<Pinned<T>> {
+        self.holdings.synchronize(key.at, Location::caller())?;
+        Ok(self.holdings.take(key.at))
+    }
+}
+
+/// Bytes of one of the buffers that a launch reads or writes.
+struct Touched {
+    index: u32,
+    start: u64,
+    end: u64,
+    mode: Mode,
+}
+
+/// The graph as the back end has it.
+struct Executable {
+    runtime: Arc<Runtime>,
+    id: GraphId,
+}
+
+impl Drop for Executable {
+    fn drop(&mut self) {
+        if is_host_func() {
+            // The driver may not be called there.
+            let runtime = Arc::clone(&self.runtime);
+            return drop_elsewhere(Box::new(Executable {
+                runtime,
+                id: self.id,
+            }));
+        }
+        self.runtime.backend.destroy(Destroy::Graph(self.id));
+    }
+}
+
+/// What a graph owns, by the number in its key.
+struct Holdings {
+    runtime: Arc<Runtime>,
+    /// Of this graph alone, among those of all machines: a key says whose it is.
+    graph: u64,
+    values: Vec<Option<Box<dyn Owned>>>,
+    /// Where the last launch ends.
+    last: Option<Mark>,
+}
+
+/// A [`DeviceBuf`] or a [`Pinned`] of some type, which its key knows.
+trait Owned: Any + Send + Sync {
+    fn memory(&self) -> &Block;
+}
+
+impl<T: Pod + Send + Sync> Owned for DeviceBuf<T> {
+    fn memory(&self) -> &Block {
+        self.block()
+    }
+}
+
+impl<T: Pod + Send + Sync> Owned for Pinned<T> {
+    fn memory(&self) -> &Block {
+        self.block()
+    }
+}
+
+impl Holdings {
+    fn block(&self, index: u32) -> &Block {
+        let value = self.values[index as usize].as_deref();
+        value
+            .expect("the graph still owns what it touches")
+            .memory()
+    }
+
+    #[track_caller]
+    fn buffer<T: Pod>(&self, key: BufKey<T>) -> &DeviceBuf<T> {
+        let value: &dyn Any = self.value(key.at);
+        value.downcast_ref().expect(SAME_TYPE)
+    }
+
+    #[track_caller]
+    fn buffer_mut<T: Pod>(&mut self, key: BufKey<T>) -> &mut DeviceBuf<T> {
+        let value: &mut dyn Any = self.value_mut(key.at);
+        value.downcast_mut().expect(SAME_TYPE)
+    }
+
+    #[track_caller]
+    fn pinned<T: Pod>(&self, key: PinnedKey<T>) -> &Pinned<T> {
+        let value: &dyn Any = self.value(key.at);
+        value.downcast_ref().expect(SAME_TYPE)
+    }
+
+    #[track_caller]
+    fn pinned_mut<T: Pod>(&mut self, key: PinnedKey<T>) -> &mut Pinned<T> {
+        let value: &mut dyn Any = self.value_mut(key.at);
+        value.downcast_mut().expect(SAME_TYPE)
+    }
+
+    #[track_caller]
+    fn take<V: Any>(&mut self, at: At) -> V {
+        let value = self.values[at.of(self.graph)].take().expect(TAKEN);
+        let value: Box<dyn Any> = value;
+        *value.downcast().expect(SAME_TYPE)
+    }
+
+    #[track_caller]
+    fn value(&self, at: At) -> &dyn Owned {
+        self.values[at.of(self.graph)].as_deref().expect(TAKEN)
+    }
+
+    #[track_caller]
+    fn value_mut(&mut self, at: At) -> &mut dyn Owned {
+        self.values[at.of(self.graph)].as_deref_mut().expect(TAKEN)
+    }
+
+    /// # Errors
+    /// If what the host is about to do conflicts with a use that may not be over.
+    #[track_caller]
+    fn query(&self, call: &'static str, at: At, mode: Mode, place: Place) -> Result<()> {
+        for mark in self.conflicts(at, mode) {
+            if !self.runtime.query(&mark, place)? {
+                return Err(Error::Invalid {
+                    call,
+                    why: "a launch of the graph still uses the pinned memory; wait with \
+                          `synchronize_pinned`, or for the event of the launch"
+                        .into(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    #[track_caller]
+    fn synchronize(&self, at: At, place: Place) -> Result<()> {
+        let mut uses = self.conflicts(at, Mode::Write).into_iter();
+        uses.try_for_each(|mark| self.runtime.synchronize(&mark, place))
+    }
+
+    #[track_caller]
+    fn conflicts(&self, at: At, mode: Mode) -> Conflicts {
+        let block = self.value(at).memory();
+        let mut conflicts = Conflicts::new();
+        let state = block.state.lock();
+        let all = 0..block.size_bytes;
+        state.uses.conflicts(all, mode, |_| false, &mut conflicts);
+        if !self.runtime.is_tracking {
+            // Memory that nobody tracks knows no uses: the last launch may be one.
+            conflicts.extend(self.last.clone());
+        }
+        conflicts
+    }
+}
+
+const SAME_TYPE: &str = "a key has the type of what it stands for";
+const TAKEN: &str = "the memory was taken before";
+
+impl Drop for Holdings {
+    fn drop(&mut self) {
+        // Nobody can tell whether a lost device still uses it: it is never used again.
+        if self.runtime.check().is_err() {
+            std::mem::forget(std::mem::take(&mut self.values));
+        }
+    }
+}
+
+impl fmt::Debug for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (id, device) = (self.executable.id.0, self.device.0);
+        write!(f, "Graph({id} on device {device})")
+    }
+}
+
+impl fmt::Debug for GraphBuffers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let left = self.holdings.values.iter().flatten().count();
+        write!(f, "GraphBuffers({left} left)")
+    }
+}

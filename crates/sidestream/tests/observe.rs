@@ -1,0 +1,134 @@
+//! Programs that are watched while they run: by the checker, by a recorder, and call by call.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+
+use sidestream::check::{self, OnRace, Verdict};
+use sidestream::device::{Device, Options};
+use sidestream::kernel::{Grid, Kernel, Read, Write};
+use sidestream::log::Reader;
+use sidestream::trace;
+
+fn copy() -> Kernel<(Read<u32>, Write<u32>)> {
+    Kernel::<(Read<u32>, Write<u32>)>::on_host("copy", |_, (x, y)| y.copy_from_slice(x))
+}
+
+/// Two streams over the same buffers, and memory that goes round.
+fn program(device: &Device) {
+    let copy = copy();
+    let (a, b) = (device.stream("a").unwrap(), device.stream("b").unwrap());
+    for round in 0..6 {
+        let _span = device.span(if round % 2 == 0 { "even" } else { "odd" });
+        let mut x = a.alloc::<u32>(256).unwrap();
+        let mut y = b.alloc::<u32>(256).unwrap();
+        a.fill_with(x.view_mut(), round).unwrap();
+        let args = (x.view(), y.view_mut());
+        b.launch(&copy, Grid::cover(256, 64), args).unwrap();
+        let mut host = [0; 256];
+        b.memcpy_d2h(y.view(), &mut host).unwrap();
+        assert_eq!(host, [round; 256]);
+    }
+}
+
+#[test]
+fn the_checker_is_silent_about_a_safe_program_and_has_seen_it() {
+    let device = Device::open("sim:h200").unwrap();
+    let findings = device.checked(OnRace::Panic);
+    program(&device);
+    assert!(findings.report().races.is_empty(), "{}", findings.text());
+    assert!(findings.ops() > 50, "{} operations", findings.ops());
+}
+
+#[test]
+fn without_tracking_the_checker_names_both_calls_and_the_wait_that_is_missing() {
+    // SAFETY: the race is the point; the simulated GPU makes it a wrong number, nothing else.
+    let options = unsafe { Options::new().untracked() };
+    let device = Device::open_with("sim:h200", &options).unwrap();
+    let findings = device.checked(OnRace::Report);
+    let (a, b) = (device.stream("a").unwrap(), device.stream("b").unwrap());
+    let mut x = a.alloc::<u32>(256).unwrap();
+    a.memset(x.view_mut(), 1).unwrap();
+    let second = line!() + 1;
+    b.memset(x.view_mut(), 2).unwrap();
+    let text = findings.text();
+    assert_eq!(findings.report().races.len(), 1, "{text}");
+    assert!(
+        text.contains("WAW") && text.contains("wait_stream"),
+        "{text}"
+    );
+    for line in [second - 2, second] {
+        assert!(text.contains(&format!("observe.rs:{line}")), "{text}");
+    }
+}
+
+#[test]
+fn a_race_panics_in_the_call_that_completes_it_and_leaves_the_device_usable() {
+    // SAFETY: as above.
+    let options = unsafe { Options::new().untracked() };
+    let device = Device::open_with("sim:h200", &options).unwrap();
+    let findings = device.checked(OnRace::Panic);
+    let (a, b) = (device.stream("a").unwrap(), device.stream("b").unwrap());
+    let mut x = a.alloc::<u32>(256).unwrap();
+    a.memset(x.view_mut(), 1).unwrap();
+    let raced = catch_unwind(AssertUnwindSafe(|| b.memset(x.view_mut(), 2)));
+    let panic = raced.unwrap_err();
+    let text = panic.downcast_ref::<String>().unwrap();
+    assert!(text.contains("WAW"), "{text}");
+    b.synchronize().unwrap();
+    assert_eq!(findings.report().races.len(), 1);
+}
+
+#[test]
+fn a_recorded_run_is_checked_and_drawn_afterwards() {
+    let device = Device::open("sim:h200").unwrap();
+    let recording = device.record(Vec::new()).unwrap();
+    program(&device);
+    let bytes = recording.finish().unwrap();
+
+    let checked = check::replay(Reader::new(&bytes[..]).unwrap(), check::MEMORY_BYTES).unwrap();
+    assert_eq!(checked.report.verdict(), Verdict::Clean);
+
+    let recorded = trace::recorded(Reader::new(&bytes[..]).unwrap(), 1 << 30).unwrap();
+    let mut json = Vec::new();
+    recorded.trace.write_json(&mut json).unwrap();
+    let json = String::from_utf8(json).unwrap();
+    for word in ["even", "odd", "gpu_user_annotation", "observe.rs"] {
+        assert!(json.contains(word), "{word} is missing");
+    }
+}
+
+#[test]
+fn what_is_recorded_after_the_end_of_a_recording_is_not_in_it() {
+    let device = Device::open("sim:h200").unwrap();
+    let recording = device.record(Vec::new()).unwrap();
+    let stream = device.stream("s").unwrap();
+    stream.synchronize().unwrap();
+    let short = recording.finish().unwrap().len();
+    program(&device);
+    let again = device.record(Vec::new()).unwrap();
+    program(&device);
+    assert!(again.finish().unwrap().len() > short + 500);
+}
+
+static NOTICES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+#[test]
+fn synchronous_calls_wait_for_their_work_and_say_so_loudly() {
+    let notice = |text: &str| NOTICES.lock().unwrap().push(text.to_owned());
+    let options = Options::new().synchronous().notice(notice);
+    let device = Device::open_with("sim:h200", &options).unwrap();
+    let said = NOTICES.lock().unwrap().join("\n");
+    assert!(said.contains("synchronous"), "{said}");
+
+    let stream = device.stream("s").unwrap();
+    let mut x = stream.alloc::<u32>(16).unwrap();
+    stream.memset(x.view_mut(), 1).unwrap();
+    assert!(stream.record_event().unwrap().query().unwrap());
+    let traps = Kernel::<(Write<u32>,)>::on_host("traps", |_, _| panic!("a bad index"));
+    let error = stream
+        .launch(&traps, Grid::new(1, 1), (x.view_mut(),))
+        .unwrap_err();
+    for word in ["traps", "observe.rs:"] {
+        assert!(error.to_string().contains(word), "{error}");
+    }
+}

@@ -1,0 +1,100 @@
+//! A simulated machine that refuses to launch graphs when it is told to.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sidestream::backend::{Address, Backend, Caps, Create, Destroy, Done, Payload};
+use sidestream::device::{Device, Options};
+use sidestream::engine::Profile;
+use sidestream::error::{Error, Result};
+use sidestream::op::{DeviceId, EventId, Memory, Op, StreamId};
+use sidestream::sim::{Machine, Schedule};
+
+pub struct Refusing {
+    machine: Machine,
+    refuses: AtomicBool,
+}
+
+impl Refusing {
+    pub fn open(schedule: Schedule) -> (Arc<Refusing>, Device) {
+        let profile = ("sim:h200".to_owned(), Profile::h200());
+        let backend = Arc::new(Refusing {
+            machine: Machine::new(vec![profile], schedule, None),
+            refuses: AtomicBool::new(false),
+        });
+        let mut devices = Device::on(Arc::<Refusing>::clone(&backend), &Options::new());
+        (backend, devices.remove(0))
+    }
+
+    pub fn refuse_graphs(&self, refuses: bool) {
+        self.refuses.store(refuses, Ordering::Relaxed);
+    }
+}
+
+impl Backend for Refusing {
+    fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
+        if matches!(payload, Payload::Graph) && self.refuses.load(Ordering::Relaxed) {
+            return Err(Error::Refused {
+                call: "graph launch",
+                code: 2,
+                why: "it was told to".into(),
+            });
+        }
+        self.machine.submit(op, payload)
+    }
+
+    fn devices(&self) -> &[Caps] {
+        self.machine.devices()
+    }
+
+    fn create(&self, what: Create<'_>) -> Result<()> {
+        self.machine.create(what)
+    }
+
+    fn destroy(&self, what: Destroy) {
+        self.machine.destroy(what);
+    }
+
+    fn reserve(
+        &self,
+        memory: Memory,
+        device: DeviceId,
+        bytes: u64,
+        at: Option<Address>,
+    ) -> Result<Address> {
+        self.machine.reserve(memory, device, bytes, at)
+    }
+
+    fn unreserve(&self, memory: Memory, device: DeviceId, at: Address) {
+        self.machine.unreserve(memory, device, at);
+    }
+
+    fn query(&self, op: &Op) -> Result<bool> {
+        self.machine.query(op)
+    }
+
+    fn peek(&self, op: &Op) -> Result<bool> {
+        self.machine.peek(op)
+    }
+
+    fn wait(&self, op: &Op, for_at_most: Duration) -> Result<bool> {
+        self.machine.wait(op, for_at_most)
+    }
+
+    fn elapsed_ns(&self, from: EventId, to: EventId) -> Result<f64> {
+        self.machine.elapsed_ns(from, to)
+    }
+
+    fn keep_times(&self, keep: bool) {
+        self.machine.keep_times(keep);
+    }
+
+    fn take_times(&self, into: &mut Vec<Done>) {
+        self.machine.take_times(into);
+    }
+
+    fn raw_stream(&self, stream: StreamId) -> Option<u64> {
+        self.machine.raw_stream(stream)
+    }
+}
