@@ -14,6 +14,8 @@
 //! Every function may be called from any thread at any time. Calls that name one stream come in
 //! the order in which they are to stand there: the front end holds the lock of the stream.
 
+pub(crate) mod shared;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,7 +40,7 @@ pub trait Backend: Send + Sync {
     fn destroy(&self, what: Destroy);
 
     /// Takes memory from the machine: exactly at `at`, behind what was reserved before, or anywhere.
-    /// The address is a device's, or for pinned memory the host's.
+    /// The address is a device's, or for pinned and for pageable memory the host's.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](crate::error::Error::OutOfMemory) if there is none; only
@@ -163,7 +165,8 @@ pub enum Create<'a> {
         id: GraphId,
         /// Its device.
         device: DeviceId,
-        /// Its nodes; each names earlier ones.
+        /// Its nodes; each names earlier ones. With none it becomes the oldest capture of the device
+        /// that has ended and is no graph yet, if there is one.
         nodes: &'a [Node],
     },
 }

@@ -9,6 +9,7 @@ pub mod device;
 pub mod engine;
 pub mod error;
 pub mod event;
+pub mod explicit;
 pub mod graph;
 pub mod kernel;
 pub mod log;

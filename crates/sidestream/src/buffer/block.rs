@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use super::uses::Uses;
 use crate::backend::Address;
 use crate::device::{Grant, Place, Runtime};
+use crate::event::Mark;
 use crate::log::Pen;
-use crate::op::{BufferId, DeviceId, Memory, StreamId};
+use crate::op::{BufferId, DeviceId, Memory, Mode, StreamId};
+use crate::stream::Core;
 
 /// Memory that one owner holds. When it goes it takes its pending uses to the allocator; nothing
 /// waits and the driver is not called.
@@ -30,12 +33,17 @@ pub(crate) struct Block {
 #[derive(Default)]
 pub(crate) struct BlockState {
     pub uses: Uses,
+    /// Streams that foreign code uses it on: what they were given until it is dropped is a use, too.
+    pub noted: SmallVec<[Arc<Core>; 1]>,
     name: Option<BufferId>,
 }
 
 impl BlockState {
     pub fn new(uses: Uses) -> BlockState {
-        BlockState { uses, name: None }
+        BlockState {
+            uses,
+            ..BlockState::default()
+        }
     }
 
     /// What the log calls the block.
@@ -61,7 +69,14 @@ impl Drop for Block {
         let Some(mut piece) = self.grant.take() else {
             return;
         };
-        let uses = std::mem::take(&mut self.state.get_mut().uses);
+        let state = self.state.get_mut();
+        let mut uses = std::mem::take(&mut state.uses);
+        // R54: the work of a noted stream up to here. Whoever waits for it records the event.
+        for core in state.noted.drain(..) {
+            let mark = Mark::Stream(Arc::new((core.end(), core.id)));
+            // As a read: it stands beside the other uses, not behind them.
+            uses.note(0..self.size_bytes, Mode::Read, &mark);
+        }
         let memories = self.runtime.memories(self.memory, self.device);
         if self.runtime.live.is_on() {
             memories.tell_free(self, &mut piece);

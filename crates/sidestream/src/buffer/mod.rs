@@ -47,10 +47,6 @@ impl<T: Pod> DeviceBuf<T> {
         }
     }
 
-    pub(crate) fn block(&self) -> &Block {
-        &self.block
-    }
-
     /// How many values.
     pub fn len(&self) -> usize {
         self.len
@@ -59,6 +55,10 @@ impl<T: Pod> DeviceBuf<T> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    pub(crate) fn block(&self) -> &Block {
+        &self.block
     }
 
     /// How many bytes they take.

@@ -31,18 +31,25 @@ pub struct Pending<T> {
 pub(crate) enum Held<T> {
     /// Here. Only the device uses it.
     Here(T),
-    /// With a function on the host, which puts it here when it has run.
-    Away(Arc<Mutex<Away<T>>>),
+    /// With a function on the host.
+    Lent(Arc<Mutex<Lent<T>>>),
 }
 
-/// What a function on the host left.
-pub(crate) enum Away<T> {
-    /// It has not run.
-    NotYet,
+/// A value that a function on the host works on, shared with that function. What the back end holds
+/// is a handle: wherever it drops that, no destructor of the user's runs under its locks.
+pub(crate) struct Lent<T> {
+    state: Loan<T>,
+    /// Whether somebody waits for it.
+    is_wanted: bool,
+}
+
+enum Loan<T> {
+    /// The function has not run.
+    Ready(T, Box<dyn FnOnce(&mut T) + Send>),
+    Running,
     /// It ran, and panicked if there is a message.
     Back(T, Option<String>),
-    /// Nobody waits for it.
-    Unwanted,
+    Taken,
 }
 
 /// A call that was refused, with the value that it would have taken.
@@ -117,14 +124,14 @@ impl<T> Pending<T> {
             call: "synchronize",
             why: "the value was taken before".into(),
         })?;
-        let away = match held {
+        let lent = match held {
             Held::Here(value) => return Ok(value),
-            Held::Away(away) => std::mem::replace(&mut *away.lock(), Away::Unwanted),
+            Held::Lent(lent) => std::mem::replace(&mut lent.lock().state, Loan::Taken),
         };
-        match away {
-            Away::Back(value, None) => Ok(value),
-            Away::Back(_, Some(message)) => Err(Error::Panicked { message }),
-            Away::NotYet | Away::Unwanted => Err(Error::Invalid {
+        match lent {
+            Loan::Back(value, None) => Ok(value),
+            Loan::Back(_, Some(message)) => Err(Error::Panicked { message }),
+            Loan::Ready(..) | Loan::Running | Loan::Taken => Err(Error::Invalid {
                 call: "host_func",
                 why: "the back end said that the function has run, and it has not".into(),
             }),
@@ -142,37 +149,50 @@ impl<T> Pending<T> {
 impl<T> Drop for Pending<T> {
     fn drop(&mut self) {
         self.quarantine();
-        if let Some(Held::Away(away)) = &self.held {
-            // If it has run already the value is dropped here, else by who brings it back.
-            let left = std::mem::replace(&mut *away.lock(), Away::Unwanted);
+        if let Some(Held::Lent(lent)) = &self.held {
+            // If the function has run the value is dropped here, else by whoever brings it back.
+            let mut lent = lent.lock();
+            lent.is_wanted = false;
+            let left = match lent.state {
+                Loan::Back(..) => std::mem::replace(&mut lent.state, Loan::Taken),
+                _ => Loan::Taken,
+            };
+            drop(lent);
             drop(left);
         }
     }
 }
 
 impl<T: Send + 'static> Held<T> {
-    /// Lends a value to a function that will run on the host: the function, wrapped so that it
-    /// leaves the value behind and no panic, and where the value will be.
+    /// Lends a value to a function that will run on the host: where the value is from now on, and
+    /// what to run. That leaves the value behind and no panic.
     pub fn lend(
-        mut value: T,
+        value: T,
         act: impl FnOnce(&mut T) + Send + 'static,
     ) -> (Held<T>, Box<dyn FnOnce() + Send>) {
-        let away = Arc::new(Mutex::new(Away::NotYet));
-        let back = Arc::clone(&away);
-        let run = move || {
-            let act = std::panic::AssertUnwindSafe(|| act(&mut value));
-            let ran = as_host_func(|| std::panic::catch_unwind(act));
-            let message = ran.err().map(message_of);
-            let mut left = back.lock();
-            match *left {
-                Away::NotYet => *left = Away::Back(value, message),
-                Away::Back(..) | Away::Unwanted => {
-                    drop(left);
-                    drop_elsewhere(Box::new(value));
-                }
-            }
-        };
-        (Held::Away(away), Box::new(run))
+        let lent = Arc::new(Mutex::new(Lent {
+            state: Loan::Ready(value, Box::new(act)),
+            is_wanted: true,
+        }));
+        let handle = Arc::clone(&lent);
+        (Held::Lent(lent), Box::new(move || run(&handle)))
+    }
+}
+
+fn run<T: Send + 'static>(lent: &Mutex<Lent<T>>) {
+    let loan = std::mem::replace(&mut lent.lock().state, Loan::Running);
+    let Loan::Ready(mut value, act) = loan else {
+        return;
+    };
+    let act = std::panic::AssertUnwindSafe(|| act(&mut value));
+    let ran = as_host_func(|| std::panic::catch_unwind(act));
+    let message = ran.err().map(message_of);
+    let mut lent = lent.lock();
+    if lent.is_wanted {
+        lent.state = Loan::Back(value, message);
+    } else {
+        drop(lent);
+        drop_elsewhere(Box::new(value));
     }
 }
 

@@ -10,9 +10,10 @@ use parking_lot::Mutex;
 
 use super::memory::Memories;
 use super::threads::{Thread, as_thread};
-use crate::backend::{Backend, Create};
+use crate::backend::{Address, Backend, Create};
 use crate::error::{Error, Lost, Result};
 use crate::event::{Mark, OwnEvent, SpareEvents};
+use crate::explicit::OfDevice;
 use crate::log::{Live, Pen};
 use crate::op::{Accesses, DeviceId, EventId, Kind, Memory, Op, OpId, SiteId, StreamId, ThreadId};
 use crate::order::live::{Point, ThreadClock};
@@ -45,6 +46,7 @@ pub(crate) struct PerDevice {
     pub streams: Streams,
     pub spare: Arc<SpareEvents>,
     pub spare_timed: Arc<SpareEvents>,
+    pub explicit: OfDevice,
 }
 
 /// After so long a wait says what it waits for.
@@ -62,6 +64,7 @@ impl Runtime {
             streams: Streams::default(),
             spare: Arc::default(),
             spare_timed: Arc::default(),
+            explicit: OfDevice::default(),
         });
         Arc::new(Runtime {
             devices: devices.collect(),
@@ -144,12 +147,16 @@ impl Runtime {
         let number = self.threads.fetch_add(1, Ordering::Relaxed);
         Thread {
             id,
+            current: DeviceId(0),
             clock: ThreadClock::new(number),
         }
     }
 
     pub fn end_thread(&self, thread: Thread) {
-        self.ended.lock().push(thread);
+        // A new thread begins on device 0.
+        if thread.current == DeviceId(0) {
+            self.ended.lock().push(thread);
+        }
     }
 
     // -------------------------------------------------------------- events
@@ -287,6 +294,41 @@ impl Runtime {
         Ok(ns)
     }
 
+    /// Waits as long as it takes for what a call of the explicit style asks for. The log was told
+    /// before: what it waits for is decided at the call.
+    pub fn finish(&self, op: &Op, at: Place) -> Result<()> {
+        if self.seen(self.backend.wait(op, PATIENCE))? {
+            return Ok(());
+        }
+        (self.notice)(&format!(
+            "sidestream: {at} has waited {} s in {:?}",
+            PATIENCE.as_secs(),
+            op.kind,
+        ));
+        self.seen(self.backend.wait(op, Duration::MAX)).map(|_| ())
+    }
+
+    /// Tells the log of a call that is the host's alone.
+    pub fn tell(
+        self: &Arc<Self>,
+        kind: Kind,
+        accesses: impl FnOnce(&mut Pen<'_>) -> Accesses,
+        at: Place,
+    ) {
+        if !self.live.is_on() {
+            return;
+        }
+        as_thread(self, |thread| {
+            let mut pen = self.live.write();
+            let mut op = plain(thread.id, kind, &mut pen, at);
+            if let Some(pen) = &mut pen {
+                op.accesses = accesses(pen);
+                op.id = pen.next_op();
+            }
+            write(&mut pen, op);
+        });
+    }
+
     /// The thread knows that a point is over, and the log is told by which call.
     fn learned(&self, thread: &mut Thread, point: &Point, by: Kind, at: Place) {
         thread.clock.saw(point);
@@ -335,9 +377,11 @@ impl Drop for Runtime {
         if self.lost.get().is_some() {
             return;
         }
+        let devices = std::mem::take(&mut self.devices);
         let rest = Rest {
             backend: Arc::clone(&self.backend),
-            memories: std::mem::take(&mut self.devices)
+            freed: devices.iter().flat_map(|d| d.explicit.freed()).collect(),
+            memories: devices
                 .into_iter()
                 .map(|device| device.memories)
                 .chain([std::mem::replace(&mut self.pinned, Memories::pinned(0))])
@@ -354,6 +398,8 @@ impl Drop for Runtime {
 /// What is left of a machine without handles.
 struct Rest {
     backend: Arc<dyn Backend>,
+    /// Device memory that was freed in the order of a stream.
+    freed: Vec<(DeviceId, Address)>,
     memories: Vec<Memories>,
 }
 
@@ -371,6 +417,9 @@ impl Drop for Rest {
         if is_over {
             let backend = &*self.backend;
             self.memories.iter_mut().for_each(|m| m.close(backend));
+            for &(device, at) in &self.freed {
+                backend.unreserve(Memory::Device, device, at);
+            }
         }
     }
 }

@@ -4,12 +4,14 @@ use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 
 use super::Runtime;
-use crate::op::ThreadId;
+use crate::op::{DeviceId, ThreadId};
 use crate::order::live::ThreadClock;
 
 /// A host thread, as one runtime sees it.
 pub(crate) struct Thread {
     pub id: ThreadId,
+    /// Its current device, where blocking calls run.
+    pub current: DeviceId,
     pub clock: ThreadClock,
 }
 

@@ -20,7 +20,7 @@ use crate::device::{Place, Thread, as_thread, plain, write};
 use crate::error::{Error, Result};
 use crate::event::{Mark, OwnEvent, Recorded};
 use crate::log::Pen;
-use crate::op::{Access, EventId, Kind, Mode};
+use crate::op::{Access, Accesses, EventId, Kind, Mode, Op};
 use crate::order::live::Point;
 
 /// Something to be put into a stream.
@@ -32,6 +32,17 @@ pub(crate) struct Call<'a> {
     pub behind: Option<&'a Point>,
     /// Whether the caller wants to know when it is over, though it touches nothing.
     pub is_awaited: bool,
+    pub at: Place,
+}
+
+/// Something to be put into a stream as it is.
+pub(crate) struct Bare<'a> {
+    pub kind: Kind,
+    pub payload: Payload<'a>,
+    /// Whether it runs; if not, it becomes part of a capture.
+    pub runs: bool,
+    /// The point that it makes the stream wait for.
+    pub behind: Option<&'a Point>,
     pub at: Place,
 }
 
@@ -133,6 +144,71 @@ impl Stream {
             state.clock.renew(self.runtime.new_chain());
         }
         state
+    }
+
+    /// Puts a call of the explicit style into the stream: it waits for nothing by itself, and nothing
+    /// is noted. `accesses` is asked only if somebody listens. A call that is captured does not run, so
+    /// nothing is learned from it. Gives the end of the stream.
+    ///
+    /// # Errors
+    /// What the back end answers. The call is not in the stream then.
+    pub(crate) fn issue_bare(
+        &self,
+        call: Bare<'_>,
+        accesses: impl FnOnce(&mut Pen<'_>) -> Accesses,
+    ) -> Result<Point> {
+        let point = self.begin(call.at, |mut step| {
+            let mut op = plain(step.thread.id, call.kind, &mut step.pen, step.at);
+            if let Some(pen) = &mut step.pen {
+                op.accesses = accesses(pen);
+                op.id = pen.next_op();
+            }
+            let runtime = &self.runtime;
+            runtime.seen(runtime.backend.submit(&op, call.payload))?;
+            if call.runs {
+                step.state.is_marked = false;
+                match call.behind {
+                    Some(point) => step.state.clock.waits_for(&step.thread.clock, point),
+                    None => _ = step.state.clock.submitted(&step.thread.clock),
+                }
+            }
+            write(&mut step.pen, op);
+            Ok(step.state.clock.point())
+        })?;
+        if self.runtime.is_synchronous && call.runs {
+            self.finish_at(call.at)?;
+        }
+        Ok(point)
+    }
+
+    /// Makes the stream wait for what a use of these bytes would have to stand behind.
+    pub(crate) fn stand_behind(&self, touch: Touch<'_>, at: Place) -> Result<()> {
+        self.runtime.check()?;
+        let done = as_thread(&self.runtime, |thread| {
+            let mut step = Step {
+                stream: self,
+                thread,
+                pen: self.runtime.live.write(),
+                state: self.lock(),
+                held: lock_all(&[touch]),
+                at,
+            };
+            step.wait_for_conflicts(&[touch], None)
+        });
+        self.runtime.raise();
+        done
+    }
+
+    /// Tells the log, unless it is not to be told, that the calling thread waits for the stream, and
+    /// gives the call and the end of the stream.
+    pub(crate) fn tell_wait(&self, kind: Kind, is_told: bool, at: Place) -> Result<(Op, Point)> {
+        self.begin(at, |mut step| {
+            let op = plain(step.thread.id, kind, &mut step.pen, step.at);
+            if is_told {
+                write(&mut step.pen, op.clone());
+            }
+            Ok((op, step.state.clock.point()))
+        })
     }
 
     /// Takes the locks for a call that touches no memory.

@@ -21,11 +21,11 @@ use crate::device::{Device, Place, Runtime};
 use crate::error::{Error, Result};
 use crate::event::{Event, Mark, Recorded, TimedEvent};
 use crate::op::{DeviceId, EventId, Kind, StreamId, StreamKind};
-use crate::order::live::StreamClock;
+use crate::order::live::{Point, StreamClock};
 
 pub use copy::Rows;
 pub(crate) use copy::{copy, each_row, one_row, pattern, same_len, same_rows, size_of_all};
-pub(crate) use issue::{Call, Touch, belong};
+pub(crate) use issue::{Bare, Call, Touch, belong};
 pub(crate) use launch::not_empty;
 
 /// A stream of a device. Clones are the same stream.
@@ -91,6 +91,44 @@ impl State {
     }
 }
 
+impl Core {
+    /// A stream of the driver, new or adopted.
+    pub fn new(
+        runtime: &Runtime,
+        device: DeviceId,
+        kind: StreamKind,
+        priority: i32,
+        name: &str,
+        adopt: Option<u64>,
+    ) -> Result<Arc<Core>> {
+        let id = runtime.live.new_stream(kind, device, name);
+        runtime.seen(runtime.backend.create(Create::Stream {
+            id,
+            device,
+            kind,
+            priority,
+            name,
+            adopt,
+        }))?;
+        Ok(Arc::new(Core {
+            id,
+            device,
+            name: name.to_owned(),
+            priority,
+            state: Mutex::new(State {
+                clock: StreamClock::new(runtime.new_chain()),
+                is_marked: false,
+                marks: VecDeque::new(),
+            }),
+        }))
+    }
+
+    /// The end of the stream so far.
+    pub fn end(&self) -> Point {
+        self.state.lock().clock.point()
+    }
+}
+
 impl Streams {
     /// A stream that nobody holds and that has nothing to do, or a new one.
     pub fn get(
@@ -102,41 +140,13 @@ impl Streams {
         at: Place,
     ) -> Result<Stream> {
         runtime.check()?;
-        let caps = &runtime.backend.devices()[device.0 as usize];
-        let (most_urgent, least_urgent) = caps.priorities;
-        if !(most_urgent..=least_urgent).contains(&priority) {
-            return Err(Error::Invalid {
-                call: "stream",
-                why: format!(
-                    "priority {priority} is outside of {most_urgent} (most urgent) to {least_urgent}"
-                ),
-            });
-        }
+        is_priority(runtime, device, priority)?;
         if let Some(core) = self.idle(runtime, name, priority, at)? {
             let runtime = Arc::clone(runtime);
             return Ok(Stream { runtime, core });
         }
         let kind = StreamKind::NonBlocking;
-        let id = runtime.live.new_stream(kind, device, name);
-        runtime.seen(runtime.backend.create(Create::Stream {
-            id,
-            device,
-            kind,
-            priority,
-            name,
-            adopt: None,
-        }))?;
-        let core = Arc::new(Core {
-            id,
-            device,
-            name: name.to_owned(),
-            priority,
-            state: Mutex::new(State {
-                clock: StreamClock::new(runtime.new_chain()),
-                is_marked: false,
-                marks: VecDeque::new(),
-            }),
-        });
+        let core = Core::new(runtime, device, kind, priority, name, None)?;
         self.made.lock().push(Arc::clone(&core));
         let runtime = Arc::clone(runtime);
         Ok(Stream { runtime, core })
@@ -186,6 +196,21 @@ impl Streams {
         }
         Ok(None)
     }
+}
+
+/// Whether the device has this priority.
+pub(crate) fn is_priority(runtime: &Runtime, device: DeviceId, priority: i32) -> Result<()> {
+    let caps = &runtime.backend.devices()[device.0 as usize];
+    let (most_urgent, least_urgent) = caps.priorities;
+    if (most_urgent..=least_urgent).contains(&priority) {
+        return Ok(());
+    }
+    Err(Error::Invalid {
+        call: "stream",
+        why: format!(
+            "priority {priority} is outside of {most_urgent} (most urgent) to {least_urgent}"
+        ),
+    })
 }
 
 impl Stream {

@@ -1,0 +1,65 @@
+//! The explicit style is CUDA as it is: nothing waits by itself. Here the kernel's stream does not
+//! wait for the upload's. The checker listens, and names both calls and the one that is missing;
+//! with that call in place it finds nothing.
+//!
+//!     cargo run --release -p sidestream --example explicit_race [DEVICE]
+
+use sidestream::check::{Findings, OnRace};
+use sidestream::device::{Device, Options};
+use sidestream::error::Result;
+use sidestream::explicit::{self, Arg, DeviceMemory, HostMemory, Stream};
+use sidestream::kernel::{Grid, Kernel, Read, Write};
+use sidestream::sim::Schedule;
+
+const LEN: usize = 1 << 20;
+const BYTES: u64 = 4 * LEN as u64;
+
+fn main() -> Result<()> {
+    let name = std::env::args().nth(1).unwrap_or("auto".into());
+    let (sum, racy) = run(&name, false)?;
+    println!("without a wait the sum is {sum} instead of {}", 3 * LEN);
+    println!("{}", racy.text());
+    assert_eq!(racy.report().races.len(), 1);
+
+    let (sum, repaired) = run(&name, true)?;
+    println!("with the wait the sum is {sum}: {}", repaired.text());
+    assert!(repaired.report().races.is_empty());
+    assert_eq!(sum as usize, 3 * LEN);
+    Ok(())
+}
+
+/// Uploads in one stream and adds up in another, with or without the wait between them.
+fn run(name: &str, waits: bool) -> Result<(u32, Findings)> {
+    // On the simulated GPU: one of the orders that CUDA allows, in which the kernel is early.
+    let options = Options::new().schedule(Schedule::Seeded(1));
+    let device = Device::open_with(name, &options)?;
+    let findings = device.checked(OnRace::Report);
+    let sum = Kernel::<(Read<u32>, Write<u32>)>::on_host("sum", |_, (x, out)| {
+        out[0] = x.iter().sum();
+    });
+
+    let upload = Stream::non_blocking(&device, "upload", 0)?;
+    let compute = Stream::non_blocking(&device, "compute", 0)?;
+    let host = HostMemory::pinned(&device, BYTES)?;
+    let out = HostMemory::pinned(&device, 4)?;
+    let data = DeviceMemory::malloc(&device, BYTES)?;
+    let total = DeviceMemory::malloc(&device, 4)?;
+    host.write(0, &vec![3u32; LEN]);
+
+    // SAFETY: the memory stays until the device is synchronised with. That `compute` waits for
+    // `upload` is promised, and kept only if `waits`.
+    unsafe {
+        upload.memcpy(host.all(), data.all())?;
+        if waits {
+            compute.wait_stream(&upload)?;
+        }
+        let args = [Arg::Reads(data.all()), Arg::Writes(total.all())];
+        compute.launch(&sum, Grid::cover(LEN, 256), &args)?;
+        compute.memcpy(total.all(), out.all())?;
+    }
+    compute.synchronize()?;
+    let mut result = [0];
+    out.read(0, &mut result);
+    explicit::synchronize(&device)?;
+    Ok((result[0], findings))
+}

@@ -1,0 +1,164 @@
+//! Stream capture: calls that become a graph instead of running.
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use super::memory::{Kept, Region};
+use super::{Own, Stream};
+use crate::backend::{Create, Destroy, Payload};
+use crate::device::Runtime;
+use crate::error::{Error, Result};
+use crate::op::{Accesses, DeviceId, GraphId, Kind, Mode};
+
+/// A capture, from its begin to its end.
+pub(super) struct Capture {
+    pub is_open: AtomicBool,
+    /// What its nodes touch.
+    touched: Mutex<Vec<Kept>>,
+}
+
+/// An executable graph that was captured.
+///
+/// It uses the memory that the captured calls named, and does not own it.
+pub struct Graph {
+    runtime: Arc<Runtime>,
+    id: GraphId,
+    device: DeviceId,
+    touched: Vec<Kept>,
+}
+
+impl Capture {
+    /// Notes what a captured call touches.
+    pub fn takes(&self, call: &'static str, regions: &[(Region<'_>, Mode)]) -> Result<()> {
+        let kept = regions.iter().map(|(region, mode)| region.kept(*mode));
+        let kept: Option<Vec<Kept>> = kept.collect();
+        let kept = kept.ok_or_else(|| Error::Invalid {
+            call,
+            why: "memory of the safe API cannot be captured, because the graph would use it when \
+                  nobody tracks it; use memory of the explicit style"
+                .into(),
+        })?;
+        self.touched.lock().extend(kept);
+        Ok(())
+    }
+}
+
+impl Stream {
+    /// `cudaStreamBeginCapture`, global mode: what this stream is given from here on becomes a graph
+    /// instead of running, and so does what is given to streams that wait for it.
+    ///
+    /// # Errors
+    /// If it is the legacy default stream, a stream of the safe API, or captured already.
+    #[track_caller]
+    pub fn begin_capture(&self) -> Result<()> {
+        let at = Location::caller();
+        self.refuse_safe("begin_capture")?;
+        let kind = Kind::BeginCapture { stream: self.id() };
+        self.put(kind, false, None, at)?;
+        let capture = Arc::new(Capture {
+            is_open: AtomicBool::new(true),
+            touched: Mutex::default(),
+        });
+        let of_device = &self.runtime().device(self.device_id()).explicit;
+        of_device.captures.lock().push(Arc::downgrade(&capture));
+        *self.own.capture.lock() = Some(capture);
+        Ok(())
+    }
+
+    /// `cudaStreamEndCapture` and `cudaGraphInstantiate`: the graph, ready to be launched. It has to
+    /// be called where the capture began, by the thread that began it.
+    ///
+    /// # Errors
+    /// If no capture began here, another thread began it, or a stream that was pulled in has work
+    /// that this stream does not wait for.
+    #[track_caller]
+    pub fn end_capture(&self) -> Result<Graph> {
+        let at = Location::caller();
+        let kind = Kind::EndCapture { stream: self.id() };
+        let runtime = self.runtime();
+        let device = self.device_id();
+        let id = GraphId(runtime.graphs.fetch_add(1, Ordering::Relaxed));
+        {
+            // The back end makes the capture that ended last on a device into the next graph without
+            // nodes: nobody may come between.
+            let _alone = runtime.device(device).explicit.instantiates.lock();
+            self.put(kind, false, None, at)?;
+            let nodes = &[];
+            runtime.seen(runtime.backend.create(Create::Graph { id, device, nodes }))?;
+        }
+        let capture = self.own.capture.lock().take();
+        let touched = capture.map(|capture| {
+            capture.is_open.store(false, Ordering::Relaxed);
+            std::mem::take(&mut *capture.touched.lock())
+        });
+        Ok(Graph {
+            runtime: Arc::clone(runtime),
+            id,
+            device,
+            touched: touched.unwrap_or_default(),
+        })
+    }
+
+    /// `cudaGraphLaunch`.
+    ///
+    /// # Ordering
+    /// Stands behind the earlier work of the stream and the earlier launches of the same graph. Does
+    /// not hold up the host.
+    ///
+    /// # Safety
+    /// As [`Stream::launch`], for all that the captured calls touch.
+    ///
+    /// # Errors
+    /// What the driver answers, or that the graph belongs to another device.
+    #[track_caller]
+    pub unsafe fn launch_graph(&self, graph: &Graph) -> Result<()> {
+        let at = Location::caller();
+        super::same_machine("launch_graph", self.runtime(), &graph.runtime)?;
+        if graph.device != self.device_id() {
+            return Err(Error::Invalid {
+                call: "launch_graph",
+                why: "the graph was captured on another device than the stream's".into(),
+            });
+        }
+        let kind = Kind::GraphLaunch {
+            stream: self.id(),
+            graph: graph.id,
+        };
+        let runs = self.own.captured_in().is_none();
+        self.submit(kind, Payload::Graph, runs, None, at, |pen| {
+            let touched = graph.touched.iter();
+            touched.map(|kept| kept.access(pen)).collect::<Accesses>()
+        })?;
+        Ok(())
+    }
+}
+
+impl Capture {
+    pub fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Relaxed)
+    }
+}
+
+impl Own {
+    /// The capture that the stream takes part in.
+    pub fn captured_in(&self) -> Option<Arc<Capture>> {
+        let capture = self.capture.lock();
+        capture.clone().filter(|capture| capture.is_open())
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        self.runtime.backend.destroy(Destroy::Graph(self.id));
+    }
+}
+
+impl fmt::Debug for Graph {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Graph({:?})", self.id)
+    }
+}

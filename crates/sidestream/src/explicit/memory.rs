@@ -1,0 +1,532 @@
+//! Memory that nobody tracks.
+
+use std::fmt;
+use std::ops::{Bound, RangeBounds};
+use std::panic::Location;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::outside_host_functions;
+use crate::backend::{Address, shared};
+use crate::buffer::Pod;
+use crate::buffer::block::Block;
+use crate::device::{Device, Place, Runtime, as_thread, is_host_func, plain};
+use crate::error::{Error, Result};
+use crate::log::{Pen, Within};
+use crate::op::{Access, Accesses, BufferId, DeviceId, Kind, Memory, Mode, StreamId};
+
+/// Device memory as `cudaMalloc` or `cudaMallocAsync` gives it: nothing remembers who uses it.
+///
+/// Dropping it is `cudaFree`; [`Stream::free_async`](super::Stream::free_async) frees it in stream
+/// order. Whoever put work that uses it into a stream has promised that it stays until then.
+pub struct DeviceMemory {
+    pub(super) held: Held,
+}
+
+/// Host memory that devices copy from and to while the program may touch it: pinned or pageable.
+///
+/// The program reads and writes it with [`HostMemory::read`] and [`HostMemory::write`], which copy
+/// atomically, byte for byte: a program that does so at the wrong time gets the wrong bytes, and
+/// not undefined behaviour. Each of them is in the log, so that the checker names it.
+///
+/// Dropping pinned memory is `cudaFreeHost`.
+pub struct HostMemory {
+    held: Held,
+}
+
+/// Memory with what gives it back.
+pub(super) struct Held {
+    pub runtime: Arc<Runtime>,
+    pub memory: Arc<Untracked>,
+    /// Absent if it is given back by other means.
+    frees: Option<Kind>,
+}
+
+/// What the log and the back end know of some memory. It does not own it.
+pub(super) struct Untracked {
+    pub memory: Memory,
+    pub device: DeviceId,
+    pub address: Address,
+    pub size_bytes: u64,
+    /// Where it was allocated.
+    at: Place,
+    /// The first one who had the same bytes.
+    first: Option<Arc<Untracked>>,
+    name: Mutex<Option<BufferId>>,
+}
+
+/// Some bytes of memory, for a call to read or write.
+#[derive(Clone, Copy)]
+pub struct Region<'a> {
+    pub(super) runtime: &'a Arc<Runtime>,
+    of: Of<'a>,
+    start: u64,
+    end: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Of<'a> {
+    Untracked(&'a Arc<Untracked>),
+    /// Memory of the safe API, with the mode for which it was lent.
+    Lent(&'a Block, Mode),
+}
+
+/// Device memory that was freed in the order of a stream.
+pub(super) struct Freed {
+    pub stream: StreamId,
+    pub memory: Arc<Untracked>,
+}
+
+// ------------------------------------------------------------------ device memory
+
+impl DeviceMemory {
+    /// `cudaMalloc`. Its content is unspecified.
+    ///
+    /// # Ordering
+    /// None: it waits for nothing and orders nothing (R31).
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], after what was freed in the order of streams was waited for.
+    #[track_caller]
+    pub fn malloc(device: &Device, size_bytes: u64) -> Result<DeviceMemory> {
+        let frees = Kind::CudaFree {
+            stream_ordered: false,
+        };
+        let held = Held::new(
+            device,
+            Memory::Device,
+            size_bytes,
+            frees,
+            Location::caller(),
+        )?;
+        held.runtime
+            .tell(Kind::CudaMalloc, |_| Accesses::new(), held.memory.at);
+        Ok(DeviceMemory { held })
+    }
+
+    /// `cudaFree`, here instead of where it is dropped.
+    ///
+    /// # Ordering
+    /// None that is promised: all uses have to be ordered before it. The driver may wait for the
+    /// device.
+    #[track_caller]
+    pub fn free(mut self) {
+        self.held.free(Location::caller());
+    }
+
+    /// How many bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.held.memory.size_bytes
+    }
+
+    /// All of it.
+    pub fn all(&self) -> Region<'_> {
+        self.held.region(..)
+    }
+
+    /// Some bytes of it.
+    ///
+    /// # Panics
+    /// If they are not within it.
+    #[track_caller]
+    pub fn bytes(&self, range: impl RangeBounds<u64>) -> Region<'_> {
+        self.held.region(range)
+    }
+}
+
+// ------------------------------------------------------------------ host memory
+
+impl HostMemory {
+    /// `cudaHostAlloc`: page-locked memory, all zero.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn pinned(device: &Device, size_bytes: u64) -> Result<HostMemory> {
+        let at = Location::caller();
+        let held = Held::new(device, Memory::Pinned, size_bytes, Kind::FreePinned, at)?;
+        held.runtime.tell(Kind::CudaMalloc, |_| Accesses::new(), at);
+        Ok(HostMemory { held })
+    }
+
+    /// Ordinary memory, as `malloc` gives it, all zero. That it goes is a write of the host.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn pageable(device: &Device, size_bytes: u64) -> Result<HostMemory> {
+        let at = Location::caller();
+        let held = Held::new(device, Memory::Pageable, size_bytes, Kind::HostAccess, at)?;
+        Ok(HostMemory { held })
+    }
+
+    /// `cudaFreeHost`, here instead of where it is dropped.
+    ///
+    /// # Ordering
+    /// None that is promised: all uses have to be ordered before it (R27).
+    #[track_caller]
+    pub fn free(mut self) {
+        self.held.free(Location::caller());
+    }
+
+    /// How many bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.held.memory.size_bytes
+    }
+
+    /// All of it.
+    pub fn all(&self) -> Region<'_> {
+        self.held.region(..)
+    }
+
+    /// Some bytes of it.
+    ///
+    /// # Panics
+    /// If they are not within it.
+    #[track_caller]
+    pub fn bytes(&self, range: impl RangeBounds<u64>) -> Region<'_> {
+        self.held.region(range)
+    }
+
+    /// Copies values out of it, from this byte on.
+    ///
+    /// # Ordering
+    /// None: it takes what is there now. Within a function on the host it is no access of its own;
+    /// the function has declared what it touches.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[track_caller]
+    pub fn read<T: Pod>(&self, first_byte: u64, into: &mut [T]) {
+        let into: &mut [u8] = bytemuck::cast_slice_mut(into);
+        let region = self.touched(first_byte, into.len(), Mode::Read, Location::caller());
+        // SAFETY: the region lies within the memory, which is there as long as `self` is, and which
+        // the back end promises to be host memory of this process.
+        unsafe { shared::load(region.address(), into) };
+    }
+
+    /// Copies values into it, from this byte on.
+    ///
+    /// # Ordering
+    /// None: work that still reads the old values may get the new ones. Within a function on the
+    /// host as [`HostMemory::read`].
+    ///
+    /// # Panics
+    /// If there is no room for so many.
+    #[track_caller]
+    pub fn write<T: Pod>(&self, first_byte: u64, from: &[T]) {
+        let from: &[u8] = bytemuck::cast_slice(from);
+        let region = self.touched(first_byte, from.len(), Mode::Write, Location::caller());
+        // SAFETY: as in `read`.
+        unsafe { shared::store(region.address(), from) };
+    }
+
+    #[track_caller]
+    fn touched(&self, first: u64, len: usize, mode: Mode, at: Place) -> Region<'_> {
+        let region = self.held.region(first..first.saturating_add(len as u64));
+        if !is_host_func() {
+            let accesses = |pen: &mut Pen<'_>| Accesses::from_slice(&[region.access(mode, pen)]);
+            region.runtime.tell(Kind::HostAccess, accesses, at);
+            region.runtime.raise();
+        }
+        region
+    }
+}
+
+// ------------------------------------------------------------------ what stands behind them
+
+impl Held {
+    fn new(
+        device: &Device,
+        memory: Memory,
+        size_bytes: u64,
+        frees: Kind,
+        at: Place,
+    ) -> Result<Held> {
+        let runtime = &device.runtime;
+        runtime.check()?;
+        let reserve = || {
+            let reserved = runtime
+                .backend
+                .reserve(memory, device.id(), size_bytes, None);
+            runtime.seen(reserved)
+        };
+        let address = match reserve() {
+            Err(Error::OutOfMemory(_)) if give_back_freed(runtime, device.id()) => reserve()?,
+            reserved => reserved?,
+        };
+        Ok(Held {
+            runtime: Arc::clone(runtime),
+            memory: Arc::new(Untracked {
+                memory,
+                device: device.id(),
+                address,
+                size_bytes,
+                at,
+                first: None,
+                name: Mutex::new(None),
+            }),
+            frees: Some(frees),
+        })
+    }
+
+    /// Memory for the order of a stream: what was freed in its order before, or new memory.
+    pub fn of_stream(
+        device: &Device,
+        stream: StreamId,
+        size_bytes: u64,
+        at: Place,
+    ) -> Result<Held> {
+        let frees = Kind::CudaFree {
+            stream_ordered: true,
+        };
+        let per_device = device.runtime.device(device.id());
+        let Some(freed) = per_device.explicit.take_freed(stream, size_bytes) else {
+            return Held::new(device, Memory::Device, size_bytes, frees, at);
+        };
+        Ok(Held {
+            runtime: Arc::clone(&device.runtime),
+            memory: Arc::new(Untracked {
+                first: Some(freed.memory.first.clone().unwrap_or(freed.memory.clone())),
+                at,
+                name: Mutex::new(None),
+                ..*freed.memory
+            }),
+            frees: Some(frees),
+        })
+    }
+
+    pub fn is_stream_ordered(&self) -> bool {
+        matches!(
+            self.frees,
+            Some(Kind::CudaFree {
+                stream_ordered: true
+            })
+        )
+    }
+
+    /// Somebody else gives the memory back.
+    pub fn release(mut self) -> Arc<Untracked> {
+        self.frees = None;
+        Arc::clone(&self.memory)
+    }
+
+    #[track_caller]
+    pub fn region(&self, range: impl RangeBounds<u64>) -> Region<'_> {
+        let size_bytes = self.memory.size_bytes;
+        let start = match range.start_bound() {
+            Bound::Included(&at) => at,
+            Bound::Excluded(&at) => at + 1,
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&at) => at + 1,
+            Bound::Excluded(&at) => at,
+            Bound::Unbounded => size_bytes,
+        };
+        assert!(
+            start <= end && end <= size_bytes,
+            "the range {start}..{end} is not within the {size_bytes} bytes there are"
+        );
+        Region {
+            runtime: &self.runtime,
+            of: Of::Untracked(&self.memory),
+            start,
+            end,
+        }
+    }
+
+    fn free(&mut self, at: Place) {
+        let Some(kind) = self.frees.take() else {
+            return;
+        };
+        let (runtime, memory) = (Arc::clone(&self.runtime), Arc::clone(&self.memory));
+        outside_host_functions(move || {
+            let all = |pen: &mut Pen<'_>| Accesses::from_slice(&[memory.whole(pen)]);
+            runtime.tell(kind, all, at);
+            let Untracked {
+                memory,
+                device,
+                address,
+                ..
+            } = *memory;
+            // What a lost device may still use is never given back.
+            if runtime.check().is_ok() {
+                runtime.backend.unreserve(memory, device, address);
+            }
+        });
+    }
+}
+
+/// Gives back what was freed in the order of streams, once that is over. Whether there was any.
+fn give_back_freed(runtime: &Arc<Runtime>, device: DeviceId) -> bool {
+    let freed = std::mem::take(&mut *runtime.device(device).explicit.freed.lock());
+    let sync = Kind::SyncDevice {
+        device: Some(device),
+    };
+    let op = as_thread(runtime, |thread| {
+        plain(thread.id, sync, &mut None, Location::caller())
+    });
+    if freed.is_empty() || runtime.seen(runtime.backend.wait(&op, Duration::MAX)) != Ok(true) {
+        runtime.device(device).explicit.freed.lock().extend(freed);
+        return false;
+    }
+    for Freed { memory, .. } in freed {
+        let Untracked {
+            memory,
+            device,
+            address,
+            ..
+        } = *memory;
+        runtime.backend.unreserve(memory, device, address);
+    }
+    true
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.free(self.memory.at);
+    }
+}
+
+impl Untracked {
+    /// What the log calls it.
+    pub fn name(&self, pen: &mut Pen<'_>) -> BufferId {
+        let mut name = self.name.lock();
+        *name.get_or_insert_with(|| {
+            let within = self.first.as_ref().map(|first| Within {
+                buffer: first.name(pen),
+                start: 0,
+            });
+            let text = format!("{}:{}", self.at.file(), self.at.line());
+            pen.new_buffer(self.memory, self.size_bytes, within, &text)
+        })
+    }
+
+    /// The beginning and the end of a life are a write of all of it.
+    pub fn whole(&self, pen: &mut Pen<'_>) -> Access {
+        Access {
+            buffer: self.name(pen),
+            start: 0,
+            end: self.size_bytes,
+            mode: Mode::Write,
+        }
+    }
+}
+
+impl<'a> Region<'a> {
+    pub(super) fn lent(block: &'a Block, start: u64, end: u64, mode: Mode) -> Region<'a> {
+        Region {
+            runtime: &block.runtime,
+            of: Of::Lent(block, mode),
+            start,
+            end,
+        }
+    }
+
+    /// The address of its first byte, for foreign code: a device's, or for host memory the host's.
+    pub fn address(&self) -> u64 {
+        let base = match self.of {
+            Of::Untracked(memory) => memory.address,
+            Of::Lent(block, _) => block.address,
+        };
+        base.offset(self.start).0
+    }
+
+    /// How many bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.end - self.start
+    }
+
+    pub(super) fn memory(&self) -> Memory {
+        match self.of {
+            Of::Untracked(memory) => memory.memory,
+            Of::Lent(block, _) => block.memory,
+        }
+    }
+
+    pub(super) fn device(&self) -> DeviceId {
+        match self.of {
+            Of::Untracked(memory) => memory.device,
+            Of::Lent(block, _) => block.device,
+        }
+    }
+
+    /// Refuses what it was not lent for.
+    pub(super) fn allows(&self, call: &'static str, mode: Mode) -> Result<()> {
+        match self.of {
+            Of::Lent(_, Mode::Read) if mode == Mode::Write => Err(Error::Invalid {
+                call,
+                why: "the memory was lent to be read; lend it with `lend_mut`".into(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn access(&self, mode: Mode, pen: &mut Pen<'_>) -> Access {
+        let buffer = match self.of {
+            Of::Untracked(memory) => memory.name(pen),
+            Of::Lent(block, _) => block.state.lock().name(block, pen),
+        };
+        let (start, end) = (self.start, self.end);
+        Access {
+            buffer,
+            start,
+            end,
+            mode,
+        }
+    }
+
+    /// The same for a graph, which is launched when the borrow is over.
+    pub(super) fn kept(&self, mode: Mode) -> Option<Kept> {
+        match self.of {
+            Of::Untracked(memory) => Some(Kept {
+                memory: Arc::clone(memory),
+                start: self.start,
+                end: self.end,
+                mode,
+            }),
+            Of::Lent(..) => None,
+        }
+    }
+}
+
+/// Bytes that a graph touches.
+pub(super) struct Kept {
+    memory: Arc<Untracked>,
+    start: u64,
+    end: u64,
+    mode: Mode,
+}
+
+impl Kept {
+    pub fn access(&self, pen: &mut Pen<'_>) -> Access {
+        Access {
+            buffer: self.memory.name(pen),
+            start: self.start,
+            end: self.end,
+            mode: self.mode,
+        }
+    }
+}
+
+impl fmt::Debug for DeviceMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceMemory({:?})", self.all())
+    }
+}
+
+impl fmt::Debug for HostMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostMemory({:?})", self.all())
+    }
+}
+
+impl fmt::Debug for Region<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (bytes, at) = (self.size_bytes(), self.address());
+        write!(f, "{bytes} bytes at {at:#x}")
+    }
+}

@@ -1,0 +1,834 @@
+//! Streams of every kind, and what is put into them.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::capture::Capture;
+use super::event::{Event, Last};
+use super::memory::{DeviceMemory, Freed, Held, Region};
+use super::{accesses, outside_host_functions, same_machine};
+use crate::backend::{self, Address, Copy, Destroy, Fill, Launch, Payload};
+use crate::buffer::{Pod, View, ViewMut};
+use crate::device::{Device, Place, Runtime, as_host_func, as_thread, drop_elsewhere};
+use crate::error::{Error, Result};
+use crate::kernel::{Grid, Kernel, KernelArgs};
+use crate::log::Pen;
+use crate::op::{Accesses, DeviceId, Kind, Memory, Mode, StreamId, StreamKind, ThreadId};
+use crate::order::live::Point;
+use crate::stream::{Bare, Core, is_priority};
+
+/// A stream of any kind. Clones are the same stream.
+///
+/// Calls on it wait for nothing by themselves and note nothing. Dropping the last handle of a
+/// stream that was created here is `cudaStreamDestroy`: its work still runs.
+#[derive(Clone)]
+pub struct Stream {
+    pub(super) own: Arc<Own>,
+}
+
+/// What the handles of a stream share.
+pub(super) struct Own {
+    stream: crate::stream::Stream,
+    /// Whose per-thread default stream it is.
+    thread: Option<ThreadId>,
+    origin: Origin,
+    /// Memory was recorded on it: then it stays, because somebody may wait for it later.
+    is_noted: AtomicBool,
+    pub capture: Capturing,
+}
+
+/// The capture that a stream takes part in, if it is open.
+pub(super) type Capturing = Arc<Mutex<Option<Arc<Capture>>>>;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Created,
+    Default,
+    Adopted,
+    Safe,
+}
+
+/// An argument of a kernel, with what the kernel does to it.
+#[derive(Clone, Copy, Debug)]
+pub enum Arg<'a> {
+    /// Memory that the kernel only reads.
+    Reads(Region<'a>),
+    /// Memory that the kernel writes, and may read.
+    Writes(Region<'a>),
+    /// A number of up to eight bytes; see [`Arg::value`].
+    Value {
+        /// Its bytes.
+        bytes: [u8; 8],
+        /// How many of them count.
+        len: u8,
+    },
+}
+
+impl Arg<'_> {
+    /// A number of at most eight bytes.
+    pub fn value<T: Pod>(value: T) -> Arg<'static> {
+        const { assert!(size_of::<T>() <= 8, "a value has at most eight bytes") };
+        let mut bytes = [0; 8];
+        bytes[..size_of::<T>()].copy_from_slice(bytemuck::bytes_of(&value));
+        let len = size_of::<T>() as u8;
+        Arg::Value { bytes, len }
+    }
+}
+
+// ------------------------------------------------------------------ where streams come from
+
+impl Stream {
+    /// The legacy default stream of a device, stream 0: it waits for all blocking streams before
+    /// each action, and they wait for it (R14).
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn legacy(device: &Device) -> Result<Stream> {
+        Stream::legacy_of(&device.runtime, device.id())
+    }
+
+    /// The default stream that this thread has for itself, `cudaStreamPerThread`. To the legacy
+    /// stream it is a blocking stream (R18). Other threads cannot use the handle.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub fn per_thread(device: &Device) -> Result<Stream> {
+        let runtime = &device.runtime;
+        runtime.check()?;
+        let thread = as_thread(runtime, |thread| thread.id);
+        let kept = &runtime.device(device.id()).explicit.per_thread;
+        let mut kept = kept.lock();
+        let (core, capture) = match kept.get(&thread) {
+            Some(known) => known.clone(),
+            None => {
+                let name = format!("per-thread {}", thread.0);
+                let kind = StreamKind::PerThread;
+                let core = Core::new(runtime, device.id(), kind, 0, &name, None)?;
+                let fresh = (core, Capturing::default());
+                kept.insert(thread, fresh.clone());
+                fresh
+            }
+        };
+        let owner = Some(thread);
+        Ok(Stream::new(runtime, core, Origin::Default, owner, capture))
+    }
+
+    /// `cudaStreamCreate`: a stream that is ordered with the legacy default stream.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    #[track_caller]
+    pub fn blocking(device: &Device, name: &str) -> Result<Stream> {
+        Stream::create(device, StreamKind::Blocking, 0, name, Location::caller())
+    }
+
+    /// `cudaStreamCreateWithPriority` with `cudaStreamNonBlocking`: no implicit order at all (R15).
+    /// A lower priority is more urgent.
+    ///
+    /// # Errors
+    /// If there is no such priority, or what the driver answers.
+    #[track_caller]
+    pub fn non_blocking(device: &Device, name: &str, priority: i32) -> Result<Stream> {
+        let kind = StreamKind::NonBlocking;
+        Stream::create(device, kind, priority, name, Location::caller())
+    }
+
+    /// A stream that another library made.
+    ///
+    /// # Safety
+    /// `handle` is a stream of this device and of this kind in the driver that the device runs on,
+    /// and stays one until the last handle of the device is dropped. What other code puts into it is
+    /// not in the log: no checker sees it, and its order with the rest is the caller's.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    pub unsafe fn from_raw(
+        device: &Device,
+        handle: u64,
+        kind: StreamKind,
+        name: &str,
+    ) -> Result<Stream> {
+        let runtime = &device.runtime;
+        runtime.check()?;
+        let core = Core::new(runtime, device.id(), kind, 0, name, Some(handle))?;
+        let capture = Capturing::default();
+        Ok(Stream::new(runtime, core, Origin::Adopted, None, capture))
+    }
+
+    /// A stream of the safe API, to be used in the explicit style too. It cannot be captured.
+    pub fn of(stream: &crate::stream::Stream) -> Stream {
+        let core = Arc::clone(&stream.core);
+        let capture = Capturing::default();
+        Stream::new(&stream.runtime, core, Origin::Safe, None, capture)
+    }
+
+    /// The driver's handle, for other libraries; none where there is no driver. What they put into
+    /// the stream is not in the log.
+    pub fn as_raw(&self) -> Option<u64> {
+        self.runtime().backend.raw_stream(self.id())
+    }
+
+    fn create(
+        device: &Device,
+        kind: StreamKind,
+        priority: i32,
+        name: &str,
+        at: Place,
+    ) -> Result<Stream> {
+        let runtime = &device.runtime;
+        runtime.check()?;
+        is_priority(runtime, device.id(), priority)?;
+        let core = Core::new(runtime, device.id(), kind, priority, name, None)?;
+        let created = Kind::CreateStream { stream: core.id };
+        runtime.tell(created, |_| Accesses::new(), at);
+        let capture = Capturing::default();
+        Ok(Stream::new(runtime, core, Origin::Created, None, capture))
+    }
+
+    fn legacy_of(runtime: &Arc<Runtime>, device: DeviceId) -> Result<Stream> {
+        runtime.check()?;
+        let mut kept = runtime.device(device).explicit.legacy.lock();
+        let core = match &*kept {
+            Some(core) => Arc::clone(core),
+            None => {
+                let core = Core::new(runtime, device, StreamKind::Legacy, 0, "legacy", None)?;
+                *kept = Some(Arc::clone(&core));
+                core
+            }
+        };
+        let capture = Capturing::default();
+        Ok(Stream::new(runtime, core, Origin::Default, None, capture))
+    }
+
+    pub(super) fn legacy_of_thread(runtime: &Arc<Runtime>) -> Result<Stream> {
+        let device = as_thread(runtime, |thread| thread.current);
+        Stream::legacy_of(runtime, device)
+    }
+
+    fn new(
+        runtime: &Arc<Runtime>,
+        core: Arc<Core>,
+        origin: Origin,
+        thread: Option<ThreadId>,
+        capture: Capturing,
+    ) -> Stream {
+        let runtime = Arc::clone(runtime);
+        Stream {
+            own: Arc::new(Own {
+                stream: crate::stream::Stream { runtime, core },
+                thread,
+                origin,
+                is_noted: AtomicBool::new(false),
+                capture,
+            }),
+        }
+    }
+}
+
+// ------------------------------------------------------------------ work
+
+impl Stream {
+    /// `cudaMemcpyAsync`, in any direction.
+    ///
+    /// # Ordering
+    /// Stands behind the earlier work of the stream, and for a blocking or legacy stream behind the
+    /// other side (R14). Does not hold up the host, unless one side is pageable: then it may (R22).
+    ///
+    /// # Safety
+    /// The memory is not freed before the copy is over. The caller has ordered it against all
+    /// conflicting accesses: of other streams, of the host, and of the safe API if the memory was
+    /// lent.
+    ///
+    /// # Errors
+    /// If the sizes differ or the memory belongs to another machine, or what the driver answers.
+    #[track_caller]
+    pub unsafe fn memcpy(&self, from: Region<'_>, to: Region<'_>) -> Result<()> {
+        let copy = copy_of("memcpy", from, to)?;
+        let kind = Kind::Copy {
+            stream: self.id(),
+            from: from.memory(),
+            to: to.memory(),
+        };
+        let touches = [(from, Mode::Read), (to, Mode::Write)];
+        self.work(
+            "memcpy",
+            kind,
+            Payload::Copy(copy),
+            &touches,
+            Location::caller(),
+        )
+    }
+
+    /// `cudaMemsetAsync`: writes the same byte everywhere.
+    ///
+    /// # Ordering
+    /// As [`Stream::memcpy`]; never holds up the host.
+    ///
+    /// # Safety
+    /// As [`Stream::memcpy`].
+    ///
+    /// # Errors
+    /// As [`Stream::memcpy`]; also for pageable memory.
+    #[track_caller]
+    pub unsafe fn memset(&self, to: Region<'_>, value: u8) -> Result<()> {
+        let fill = fill_of("memset", to, value)?;
+        let kind = Kind::Memset { stream: self.id() };
+        let touches = [(to, Mode::Write)];
+        self.work(
+            "memset",
+            kind,
+            Payload::Fill(fill),
+            &touches,
+            Location::caller(),
+        )
+    }
+
+    /// Launches a kernel.
+    ///
+    /// # Ordering
+    /// As [`Stream::memcpy`]; never holds up the host.
+    ///
+    /// # Safety
+    /// The arguments are those of the kernel's signature, in its order, and what is passed as
+    /// [`Arg::Reads`] it does not write. Otherwise as [`Stream::memcpy`].
+    ///
+    /// # Errors
+    /// [`Error::NoForm`] if the kernel has no form for this device, [`Error::Invalid`] if the grid is
+    /// empty or memory is pageable or of another device, or what the driver answers.
+    #[track_caller]
+    pub unsafe fn launch<A: KernelArgs>(
+        &self,
+        kernel: &Kernel<A>,
+        grid: Grid,
+        args: &[Arg<'_>],
+    ) -> Result<()> {
+        let at = Location::caller();
+        let touches: Touches<'_> = args.iter().filter_map(Arg::touch).collect();
+        let is_reached = |region: &Region<'_>| match region.memory() {
+            Memory::Device => region.device() == self.device_id(),
+            Memory::Pageable => false,
+            Memory::Pinned | Memory::Managed => true,
+        };
+        if touches.iter().any(|(region, _)| !is_reached(region)) {
+            return Err(Error::Invalid {
+                call: "launch",
+                why: format!(
+                    "an argument of kernel `{}` is pageable or lies on another device, where the \
+                     kernel cannot reach it; copy it first",
+                    kernel.name()
+                ),
+            });
+        }
+        if grid.blocks.contains(&0) || grid.threads.contains(&0) {
+            return Err(Error::Invalid {
+                call: "launch",
+                why: format!("the grid of kernel `{}` is empty", kernel.name()),
+            });
+        }
+        let passed: SmallVec<[backend::Arg; 6]> = args.iter().map(Arg::passed).collect();
+        let kind = Kind::Kernel {
+            stream: self.id(),
+            launches: 1,
+        };
+        let launch = Launch {
+            code: kernel.code(),
+            grid,
+            args: &passed,
+        };
+        self.work("launch", kind, Payload::Launch(launch), &touches, at)
+    }
+
+    /// `cudaLaunchHostFunc`: runs a function on the host, in stream order. A panic in it is told to
+    /// whoever is told notices, and goes no further.
+    ///
+    /// # Ordering
+    /// Starts when the earlier work of the stream is over; the later work waits for it (R28). Does
+    /// not hold up the calling thread.
+    ///
+    /// # Safety
+    /// The function calls nothing of the runtime but [`HostMemory::read`](super::HostMemory::read)
+    /// and [`HostMemory::write`](super::HostMemory::write), and of host memory it reads and writes
+    /// no more than is named here. Otherwise as [`Stream::memcpy`].
+    ///
+    /// # Errors
+    /// What the driver answers.
+    #[track_caller]
+    pub unsafe fn host_func(
+        &self,
+        reads: &[Region<'_>],
+        writes: &[Region<'_>],
+        act: impl FnOnce() + Send + 'static,
+    ) -> Result<()> {
+        let at = Location::caller();
+        let reads = reads.iter().map(|region| (*region, Mode::Read));
+        let writes = writes.iter().map(|region| (*region, Mode::Write));
+        let touches: Touches<'_> = reads.chain(writes).collect();
+        let kind = Kind::HostFunc {
+            stream: self.id(),
+            raises: None,
+        };
+        let act = Unrun(Some(act));
+        let notice = self.runtime().notice;
+        let run = Box::new(move || act.run(notice));
+        self.work("host_func", kind, Payload::HostFunc(run), &touches, at)
+    }
+
+    /// `cudaMallocAsync`: the memory may be used in the order of this stream, and elsewhere behind an
+    /// event (R33). It may be what [`Stream::free_async`] has freed here.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], or what the driver answers.
+    #[track_caller]
+    pub fn malloc_async(&self, size_bytes: u64) -> Result<DeviceMemory> {
+        let at = Location::caller();
+        let device = Device::of(self.runtime(), self.device_id());
+        let held = Held::of_stream(&device, self.id(), size_bytes, at)?;
+        let kind = Kind::MallocAsync { stream: self.id() };
+        let runs = self.own.captured_in().is_none();
+        self.submit(kind, Payload::None, runs, None, at, |pen| {
+            Accesses::from_slice(&[held.memory.whole(pen)])
+        })?;
+        Ok(DeviceMemory { held })
+    }
+
+    /// `cudaFreeAsync`: the memory goes in the order of this stream.
+    ///
+    /// # Ordering
+    /// Does not hold up the host. All uses on other streams have to be ordered before it (R34).
+    ///
+    /// # Errors
+    /// If it did not come from [`Stream::malloc_async`] or lies on another device, or what the driver
+    /// answers; then it is freed as if it was dropped.
+    #[track_caller]
+    pub fn free_async(&self, memory: DeviceMemory) -> Result<()> {
+        let at = Location::caller();
+        let held = memory.held;
+        same_machine("free_async", self.runtime(), &held.runtime)?;
+        if !held.is_stream_ordered() || held.memory.device != self.device_id() {
+            return Err(Error::Invalid {
+                call: "free_async",
+                why: "the memory does not come from `malloc_async` on this device; drop it".into(),
+            });
+        }
+        let kind = Kind::FreeAsync { stream: self.id() };
+        let runs = self.own.captured_in().is_none();
+        self.submit(kind, Payload::None, runs, None, at, |pen| {
+            Accesses::from_slice(&[held.memory.whole(pen)])
+        })?;
+        let memory = held.release();
+        let stream = self.id();
+        let kept = &self.runtime().device(memory.device).explicit.freed;
+        kept.lock().push(Freed { stream, memory });
+        Ok(())
+    }
+}
+
+// ------------------------------------------------------------------ order
+
+impl Stream {
+    /// `cudaEventRecord`: the event takes all that the stream was given so far (R5).
+    ///
+    /// # Errors
+    /// If the event belongs to another device, or what the driver answers.
+    #[track_caller]
+    pub fn record(&self, event: &Event) -> Result<()> {
+        let at = Location::caller();
+        same_machine("record", self.runtime(), &event.runtime)?;
+        let mut last = event.last.lock();
+        let capture = self.own.captured_in();
+        let kind = Kind::Record {
+            event: event.id(),
+            stream: self.id(),
+        };
+        let runs = capture.is_none();
+        let point = self.put(kind, runs, None, at)?;
+        *last = Last {
+            point: runs.then_some(point),
+            capture,
+        };
+        Ok(())
+    }
+
+    /// `cudaStreamWaitEvent`: what the stream is given from here on waits for the last record of the
+    /// event; if there is none, for nothing (R6 to R8).
+    ///
+    /// # Ordering
+    /// Does not hold up the host. A record in a capture pulls the stream into the capture (R48).
+    ///
+    /// # Errors
+    /// If the stream is of the safe API and the event was recorded in a capture, or what the driver
+    /// answers.
+    #[track_caller]
+    pub fn wait(&self, event: &Event) -> Result<()> {
+        let at = Location::caller();
+        same_machine("wait", self.runtime(), &event.runtime)?;
+        let last = event.last.lock();
+        let joins = last.capture.as_ref().filter(|capture| capture.is_open());
+        if joins.is_some() {
+            self.refuse_safe("wait")?;
+        }
+        let kind = Kind::Wait {
+            stream: self.id(),
+            event: event.id(),
+        };
+        let runs = joins.is_none() && self.own.captured_in().is_none();
+        self.put(kind, runs, last.point.as_ref(), at)?;
+        if let Some(capture) = joins {
+            *self.own.capture.lock() = Some(Arc::clone(capture));
+        }
+        Ok(())
+    }
+
+    /// PyTorch's `wait_stream`: what the stream is given from here on waits for all that the other
+    /// one was given so far (R50).
+    ///
+    /// # Errors
+    /// As [`Stream::record`] and [`Stream::wait`].
+    #[track_caller]
+    pub fn wait_stream(&self, other: &Stream) -> Result<()> {
+        same_machine("wait_stream", self.runtime(), other.runtime())?;
+        let event = Event {
+            runtime: Arc::clone(self.runtime()),
+            own: self.runtime().event(other.device_id(), false, &mut None)?,
+            last: Mutex::default(),
+        };
+        other.record(&event)?;
+        self.wait(&event)
+    }
+
+    /// What the stream is given from here on waits for an event of the safe API.
+    ///
+    /// # Errors
+    /// What the driver answers, or that the event belongs to another machine.
+    #[track_caller]
+    pub fn wait_event(&self, event: &crate::event::Event) -> Result<()> {
+        self.is_mine()?;
+        if self.own.captured_in().is_some() {
+            return Err(Error::Invalid {
+                call: "wait_event",
+                why:
+                    "an event of the safe API lies outside of every capture; wait before it begins"
+                        .into(),
+            });
+        }
+        self.own.stream.wait_event(event)
+    }
+
+    /// `cudaStreamQuery`: whether all that it was given so far is over.
+    ///
+    /// # Ordering
+    /// Does not hold up the host. "Yes" counts as [`Stream::synchronize`].
+    ///
+    /// # Errors
+    /// What failed on the device, or that the stream is being captured.
+    #[track_caller]
+    pub fn query(&self) -> Result<bool> {
+        let at = Location::caller();
+        self.is_mine()?;
+        let runtime = self.runtime();
+        let kind = |done| Kind::QueryStream {
+            stream: self.id(),
+            done,
+        };
+        // What another thread submits while this one asks is not known to be over.
+        let point = self.core().end();
+        let op = as_thread(runtime, |thread| {
+            crate::device::plain(thread.id, kind(false), &mut None, at)
+        });
+        let done = runtime.seen(runtime.backend.query(&op))?;
+        if done {
+            as_thread(runtime, |thread| thread.clock.saw(&point));
+            runtime.tell(kind(true), |_| Accesses::new(), at);
+        }
+        Ok(done)
+    }
+
+    /// `cudaStreamSynchronize`: waits until all that it was given so far is over. The legacy stream
+    /// stands for all blocking streams (R16).
+    ///
+    /// # Ordering
+    /// Holds up the host. What this thread submits afterwards, to any stream, stands behind it.
+    ///
+    /// # Errors
+    /// As [`Stream::query`].
+    #[track_caller]
+    pub fn synchronize(&self) -> Result<()> {
+        let at = Location::caller();
+        self.is_mine()?;
+        let runtime = self.runtime();
+        let kind = Kind::SyncStream { stream: self.id() };
+        // In a capture it is refused, and what is refused did not happen.
+        let is_told = self.own.captured_in().is_none();
+        let (op, point) = self.own.stream.tell_wait(kind, is_told, at)?;
+        runtime.finish(&op, at)?;
+        as_thread(runtime, |thread| thread.clock.saw(&point));
+        Ok(())
+    }
+}
+
+// ------------------------------------------------------------------ memory of the safe API
+
+impl Stream {
+    /// Lends memory of the safe API to be read by calls and by foreign code on this stream
+    /// ([`Region::address`]). The stream is made to wait for all that a read has to stand behind.
+    ///
+    /// # Safety
+    /// Until the safe API writes the memory again, the stream that writes has been made to wait for
+    /// what reads it here; and before the buffer is dropped, [`record_stream`](super::record_stream)
+    /// has named this stream, or the stream that the buffer was allocated on waits for it.
+    ///
+    /// # Errors
+    /// If it belongs to another machine or the stream is being captured, or what the driver answers.
+    #[track_caller]
+    pub unsafe fn lend<'a, T: Pod>(&self, view: View<'a, T>) -> Result<Region<'a>> {
+        self.lends(view.touch(), Location::caller())
+    }
+
+    /// The same to be written.
+    ///
+    /// # Safety
+    /// As [`Stream::lend`], and for every use by the safe API, not only writes.
+    ///
+    /// # Errors
+    /// As [`Stream::lend`].
+    #[track_caller]
+    pub unsafe fn lend_mut<'a, T: Pod>(&self, view: ViewMut<'a, T>) -> Result<Region<'a>> {
+        self.lends(view.touch(), Location::caller())
+    }
+
+    fn lends<'a>(&self, touch: crate::stream::Touch<'a>, at: Place) -> Result<Region<'a>> {
+        same_machine("lend", self.runtime(), &touch.block.runtime)?;
+        self.is_mine()?;
+        if self.own.captured_in().is_some() {
+            return Err(Error::Invalid {
+                call: "lend",
+                why: "memory of the safe API cannot be captured, because the graph would use it \
+                      when nobody tracks it; use memory of the explicit style"
+                    .into(),
+            });
+        }
+        self.own.stream.stand_behind(touch, at)?;
+        Ok(Region::lent(
+            touch.block,
+            touch.start,
+            touch.end,
+            touch.mode,
+        ))
+    }
+}
+
+// ------------------------------------------------------------------ what stands behind it
+
+type Touches<'a> = SmallVec<[(Region<'a>, Mode); 4]>;
+
+impl Stream {
+    /// Puts work into the stream.
+    #[track_caller]
+    pub(super) fn work(
+        &self,
+        call: &'static str,
+        kind: Kind,
+        payload: Payload<'_>,
+        touches: &[(Region<'_>, Mode)],
+        at: Place,
+    ) -> Result<()> {
+        for (region, mode) in touches {
+            same_machine(call, self.runtime(), region.runtime)?;
+            region.allows(call, *mode)?;
+        }
+        let capture = self.own.captured_in();
+        if let Some(capture) = &capture {
+            capture.takes(call, touches)?;
+        }
+        let runs = capture.is_none();
+        self.submit(kind, payload, runs, None, at, |pen| accesses(touches, pen))?;
+        Ok(())
+    }
+
+    /// Puts a call without accesses into the stream.
+    #[track_caller]
+    pub(super) fn put(
+        &self,
+        kind: Kind,
+        runs: bool,
+        behind: Option<&Point>,
+        at: Place,
+    ) -> Result<Point> {
+        self.submit(kind, Payload::None, runs, behind, at, |_| Accesses::new())
+    }
+
+    /// Puts anything into the stream. Gives its end.
+    #[track_caller]
+    pub(super) fn submit(
+        &self,
+        kind: Kind,
+        payload: Payload<'_>,
+        runs: bool,
+        behind: Option<&Point>,
+        at: Place,
+        accesses: impl FnOnce(&mut Pen<'_>) -> Accesses,
+    ) -> Result<Point> {
+        self.is_mine()?;
+        let call = Bare {
+            kind,
+            payload,
+            runs,
+            behind,
+            at,
+        };
+        self.own.stream.issue_bare(call, accesses)
+    }
+
+    /// A per-thread default stream is another stream on every thread.
+    fn is_mine(&self) -> Result<()> {
+        let Some(owner) = self.own.thread else {
+            return Ok(());
+        };
+        if as_thread(self.runtime(), |thread| thread.id) == owner {
+            return Ok(());
+        }
+        Err(Error::Invalid {
+            call: "per_thread",
+            why: "the stream is the default stream of another thread; ask for this thread's own"
+                .into(),
+        })
+    }
+
+    pub(super) fn refuse_safe(&self, call: &'static str) -> Result<()> {
+        if self.own.origin != Origin::Safe {
+            return Ok(());
+        }
+        Err(Error::Invalid {
+            call,
+            why: "a stream of the safe API cannot be captured, because its calls would not run; \
+                  capture a stream of the explicit style"
+                .into(),
+        })
+    }
+
+    pub(super) fn runtime(&self) -> &Arc<Runtime> {
+        &self.own.stream.runtime
+    }
+
+    pub(super) fn core(&self) -> &Arc<Core> {
+        &self.own.stream.core
+    }
+
+    pub(super) fn id(&self) -> StreamId {
+        self.core().id
+    }
+
+    pub(super) fn device_id(&self) -> DeviceId {
+        self.core().device
+    }
+}
+
+impl Own {
+    /// Somebody may wait for the stream when its handles are gone.
+    pub fn note(&self) {
+        self.is_noted.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        let is_ours = matches!(self.origin, Origin::Created | Origin::Adopted);
+        if !is_ours || *self.is_noted.get_mut() {
+            return;
+        }
+        let (runtime, stream) = (Arc::clone(&self.stream.runtime), self.stream.core.id);
+        let at = Location::caller();
+        outside_host_functions(move || {
+            runtime.backend.destroy(Destroy::Stream(stream));
+            runtime.tell(Kind::DestroyStream { stream }, |_| Accesses::new(), at);
+        });
+    }
+}
+
+impl<'a> Arg<'a> {
+    fn touch(&self) -> Option<(Region<'a>, Mode)> {
+        match *self {
+            Arg::Reads(region) => Some((region, Mode::Read)),
+            Arg::Writes(region) => Some((region, Mode::Write)),
+            Arg::Value { .. } => None,
+        }
+    }
+
+    fn passed(&self) -> backend::Arg {
+        match (*self, self.touch()) {
+            (Arg::Value { bytes, len }, _) => backend::Arg::Scalar { bytes, len },
+            (Arg::Reads(region) | Arg::Writes(region), touch) => backend::Arg::Memory {
+                at: Address(region.address()),
+                bytes: region.size_bytes(),
+                mode: touch.map_or(Mode::Read, |(_, mode)| mode),
+            },
+        }
+    }
+}
+
+/// A function on the host that has not run. If it never does, what it owns is dropped elsewhere:
+/// locks are held where the back end refuses it.
+struct Unrun<F: FnOnce() + Send + 'static>(Option<F>);
+
+impl<F: FnOnce() + Send + 'static> Unrun<F> {
+    fn run(mut self, notice: fn(&str)) {
+        let Some(act) = self.0.take() else { return };
+        let ran = as_host_func(|| catch_unwind(AssertUnwindSafe(act)));
+        if let Err(panic) = ran {
+            drop_elsewhere(panic);
+            notice("sidestream: a function on the host panicked; the stream goes on");
+        }
+    }
+}
+
+impl<F: FnOnce() + Send + 'static> Drop for Unrun<F> {
+    fn drop(&mut self) {
+        if let Some(act) = self.0.take() {
+            drop_elsewhere(Box::new(act));
+        }
+    }
+}
+
+pub(super) fn copy_of(call: &'static str, from: Region<'_>, to: Region<'_>) -> Result<Copy> {
+    let (bytes, room) = (from.size_bytes(), to.size_bytes());
+    if bytes != room {
+        return Err(Error::Invalid {
+            call,
+            why: format!("{bytes} bytes were to be copied into {room}; name as many on both sides"),
+        });
+    }
+    Ok(Copy {
+        from: Address(from.address()),
+        to: Address(to.address()),
+        row_bytes: bytes,
+        rows: 1,
+        from_pitch: bytes,
+        to_pitch: bytes,
+    })
+}
+
+pub(super) fn fill_of(call: &'static str, to: Region<'_>, value: u8) -> Result<Fill> {
+    if to.memory() == Memory::Pageable {
+        return Err(Error::Invalid {
+            call,
+            why: "a device cannot fill pageable memory; write it on the host".into(),
+        });
+    }
+    Ok(Fill {
+        at: Address(to.address()),
+        value: u32::from(value),
+        width: 1,
+        count: to.size_bytes(),
+    })
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "explicit {:?}", self.own.stream)
+    }
+}
