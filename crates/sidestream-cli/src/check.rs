@@ -1,17 +1,19 @@
 //! `sidestream check`: finds every pair of operations that nothing orders.
 
-mod text;
-
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use sidestream::check::{MEMORY_BYTES, Severity, Verdict, replay};
+use sidestream::check::{
+    Fix, Listed, Listing, MEMORY_BYTES, Page, Replay, Severity, Verdict, replay,
+};
 use sidestream::log::{MAGIC, Reader};
-use sidestream::trace::embedded_log;
+use sidestream::op::OpId;
+use sidestream::trace::{Trace, embedded_log, recorded};
 use sidestream_program::{
-    Checked, Document, Limits, Program, bad_json, check, checked_json, parse_bytes, unreadable_json,
+    Checked, Document, Limits, Program, bad_json, check, checked_json, parse_bytes,
+    unreadable_json, written,
 };
 
 use crate::failure::{Failure, print};
@@ -29,13 +31,17 @@ use crate::input;
 /// whether they can happen. If several apply, it is the first of 2, 1, 3, 4.
 #[derive(Parser)]
 pub struct Args {
-    /// Stream programs (YAML, one or several under `cases:`), op logs, or traces of `sidestream run`;
+    /// Stream programs (YAML, one or several under `cases:`), op logs, or traces that carry one;
     /// - is standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Print one line of JSON for each program instead of text
     #[arg(long)]
     json: bool,
+    /// Write the run as a Chrome trace, which ui.perfetto.dev shows; of one op log that was recorded
+    /// with times only
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
 }
 
 /// What one program came to, the worst last.
@@ -62,6 +68,7 @@ impl Outcome {
 
 /// Runs the command.
 pub fn main(args: &Args) -> Result<ExitCode, Failure> {
+    refuse_overwriting(args)?;
     let mut worst = Outcome::Clean;
     for path in &args.files {
         // One file that cannot be read does not keep the others from being checked.
@@ -75,6 +82,24 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
         worst = worst.max(outcome);
     }
     Ok(worst.code())
+}
+
+/// A trace is of one log, and goes to a file of its own.
+fn refuse_overwriting(args: &Args) -> Result<(), Failure> {
+    let Some(trace) = &args.trace else {
+        return Ok(());
+    };
+    if args.files.len() > 1 {
+        return Err(Failure::input(
+            "--trace writes the run of one log, and there are several files; give one",
+        ));
+    }
+    if args.files.iter().any(|path| input::is_same(path, trace)) {
+        return Err(Failure::input(
+            "--trace would overwrite the file that is checked; give another file",
+        ));
+    }
+    Ok(())
 }
 
 /// What a file is, by its first bytes.
@@ -91,6 +116,10 @@ fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
         .fill_buf()
         .map_err(|e| Failure::file("read", path, &e))?;
     match source(start) {
+        Source::Program if args.trace.is_some() => Err(Failure::input(format!(
+            "{} is a program, which has no times until it runs; use `sidestream run --trace`",
+            path.display()
+        ))),
         Source::Program => match document(path, file) {
             Ok(document) => programs(args, path, &document),
             Err(failure) => {
@@ -101,7 +130,11 @@ fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
                 Err(failure)
             }
         },
-        Source::Log => log(args, path, file),
+        Source::Log if args.trace.is_some() => {
+            let bytes = input::read_log(path, file)?;
+            log(args, path, &bytes[..])?.and_trace(args, path, &bytes)
+        }
+        Source::Log => log(args, path, file)?.outcome(path),
         Source::Gzip => Err(Failure::input(format!(
             "{}: the file is compressed; unpack it with gunzip first",
             path.display()
@@ -112,11 +145,11 @@ fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
             let bytes = found.ok_or_else(|| {
                 Failure::input(format!(
                     "{}: the trace carries no op log, and times alone prove no order; write one with \
-                     `sidestream run --trace`",
+                     `sidestream run --trace` or `sidestream check --trace`",
                     path.display()
                 ))
             })?;
-            log(args, path, &bytes[..])
+            log(args, path, &bytes[..])?.and_trace(args, path, &bytes)
         }
     }
 }
@@ -135,37 +168,81 @@ fn source(start: &[u8]) -> Source {
     }
 }
 
-fn log(args: &Args, path: &Path, bytes: impl Read) -> Result<Outcome, Failure> {
+/// What a log came to.
+struct Logged {
+    outcome: Outcome,
+    /// If the log was cut off: what there is to say of it.
+    cut: Option<String>,
+}
+
+fn log(args: &Args, path: &Path, bytes: impl Read) -> Result<Logged, Failure> {
     let failure = |error| Failure::input(format!("{}: {error}", path.display()));
-    let replay = Reader::new(bytes)
+    let Replay {
+        report,
+        names,
+        sites,
+        ops,
+        cut,
+    } = Reader::new(bytes)
         .and_then(|reader| replay(reader, MEMORY_BYTES))
         .map_err(failure)?;
     let name = path.file_stem().unwrap_or(path.as_os_str());
     let checked = Checked {
         name: name.to_string_lossy().into_owned(),
-        report: replay.report,
-        names: replay.names,
+        report,
+        names,
         undeclared: Vec::new(),
-        sites: replay.sites,
+        sites,
     };
-    match replay.cut {
-        None => {
-            show(args, path, None, &checked)?;
-            Ok(outcome(&checked))
-        }
-        // What is there is worth a look, and says nothing of the rest.
-        Some(cut) => {
-            let ops = replay.ops;
-            if ops > 0 && !checked.report.races.is_empty() {
-                show(args, path, None, &checked)?;
-            }
-            let races = checked.report.races.len();
-            Err(Failure::input(format!(
-                "{}: {cut}; the {ops} operations before it have {races} races",
-                path.display()
-            )))
+    let races = checked.report.races.len();
+    // What is there of a log that was cut off is worth a look, and says nothing of the rest.
+    if cut.is_none() || (ops > 0 && races > 0) {
+        show(args, path, None, &checked)?;
+    }
+    let cut = cut.map(|cut| format!("{cut}; the {ops} operations before it have {races} races"));
+    let outcome = outcome(&checked);
+    Ok(Logged { outcome, cut })
+}
+
+impl Logged {
+    fn outcome(self, path: &Path) -> Result<Outcome, Failure> {
+        match self.cut {
+            None => Ok(self.outcome),
+            Some(cut) => Err(Failure::input(format!("{}: {cut}", path.display()))),
         }
     }
+
+    /// Writes the run as a trace, if that was asked for.
+    fn and_trace(self, args: &Args, path: &Path, log: &[u8]) -> Result<Outcome, Failure> {
+        let Some(to) = &args.trace else {
+            return self.outcome(path);
+        };
+        let run = Reader::new(log)
+            .and_then(|reader| recorded(reader, MEMORY_BYTES))
+            .map_err(|error| Failure::input(format!("{}: {error}", path.display())))?;
+        let (ops, is_timed) = (run.ops, run.timed > 0);
+        if is_timed {
+            write_trace(run.trace, log, to)?;
+        }
+        let outcome = self.outcome(path)?;
+        if !is_timed {
+            return Err(Failure::input(format!(
+                "{}: none of the {ops} operations of the log has times, so there is no trace to write; \
+                 record the run with times (`Recorder::with_times`)",
+                path.display()
+            )));
+        }
+        Ok(outcome)
+    }
+}
+
+fn write_trace(mut trace: Trace, log: &[u8], to: &Path) -> Result<(), Failure> {
+    // With its log, the trace can be checked again.
+    trace.log = Some(log.to_vec());
+    let file = std::fs::File::create(to).map_err(|e| Failure::file("create", to, &e))?;
+    trace
+        .write_json(file)
+        .map_err(|e| Failure::file("write", to, &e))
 }
 
 /// Reads a document of programs to run.
@@ -230,7 +307,44 @@ fn show(
     if args.json {
         print(format_args!("{}\n", checked_json(checked)))
     } else {
-        print(text::report(path, program, checked))
+        print(text(path, program, checked))
+    }
+}
+
+/// The report of one program, or of the log of a run.
+fn text(path: &Path, program: Option<&Program>, checked: &Checked) -> String {
+    let Checked { name, report, .. } = checked;
+    let text = program.map(|program| Text { program, checked });
+    let page = Page {
+        report,
+        names: &checked.names,
+        sites: &checked.sites,
+        listing: text.as_ref().map(|text| text as &dyn Listing),
+    };
+    let summary = report.summary();
+    format!("{}: {name}: {summary}\n{}", path.display(), page.text())
+}
+
+/// A program as the text that it was read from.
+struct Text<'a> {
+    program: &'a Program,
+    checked: &'a Checked,
+}
+
+impl Listing for Text<'_> {
+    fn op(&self, id: OpId) -> Option<Listed> {
+        let op = self.program.ops.get(id.0 as usize)?;
+        let text = written(self.program, op);
+        let call = text.strip_prefix("do: ").unwrap_or(&text).to_owned();
+        Some(Listed {
+            line: op.line,
+            call,
+        })
+    }
+
+    fn to_declare(&self, fix: &Fix) -> Vec<String> {
+        let declare = self.checked.to_declare(fix);
+        declare.into_iter().map(str::to_owned).collect()
     }
 }
 

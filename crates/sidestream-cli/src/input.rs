@@ -17,6 +17,30 @@ pub fn open(path: &Path) -> Result<Box<dyn Read>, Failure> {
     Ok(Box::new(file))
 }
 
+/// Whether two paths are one file.
+pub fn is_same(a: &Path, b: &Path) -> bool {
+    a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}
+
+/// What a log may have to be written as a trace, which holds all of it: 1 GiB.
+const LOG_BYTES: u64 = 1 << 30;
+
+/// The bytes of an op log.
+pub fn read_log(path: &Path, file: impl Read) -> Result<Vec<u8>, Failure> {
+    let mut bytes = Vec::new();
+    file.take(LOG_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| Failure::file("read", path, &error))?;
+    if bytes.len() as u64 > LOG_BYTES {
+        return Err(Failure::input(format!(
+            "{} is longer than {} MiB, which is the most that becomes a trace; record a shorter part",
+            path.display(),
+            LOG_BYTES >> 20
+        )));
+    }
+    Ok(bytes)
+}
+
 /// The bytes of a file, as long as there are no more than a program may have: some files, such as
 /// `/dev/zero`, have no end.
 pub fn read(path: &Path, file: impl Read) -> Result<Vec<u8>, Failure> {

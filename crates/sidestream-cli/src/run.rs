@@ -1,6 +1,6 @@
 //! `sidestream run`: runs a stream program on the simulated GPU.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -18,6 +18,7 @@ mod explore;
 use crate::check::read;
 use crate::device;
 use crate::failure::{Failure, print};
+use crate::input::is_same;
 
 /// Run a stream program on the simulated GPU and show what ran when
 ///
@@ -126,19 +127,19 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
 
 /// Outputs go to files of their own.
 fn refuse_overwriting(args: &Args) -> Result<(), Failure> {
-    let same = |a: &Path, b: &Path| {
-        a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
-    };
     let outputs = [("--trace", &args.trace), ("--log", &args.log)];
     for (flag, path) in outputs {
-        if path.as_ref().is_some_and(|path| same(path, &args.program)) {
+        if path
+            .as_ref()
+            .is_some_and(|path| is_same(path, &args.program))
+        {
             return Err(Failure::input(format!(
                 "{flag} would overwrite the program; give another file"
             )));
         }
     }
     match (&args.trace, &args.log) {
-        (Some(trace), Some(log)) if same(trace, log) => {
+        (Some(trace), Some(log)) if is_same(trace, log) => {
             Err(Failure::input("--trace and --log name one file; give two"))
         }
         _ => Ok(()),

@@ -1,7 +1,7 @@
 //! Checking a program, and what a checker prints about it.
 
 use serde_json::{Value, json};
-use sidestream::check::{BufferDecl, Checker, Fix, Lint, Names, Place, Race, Report};
+use sidestream::check::{BufferDecl, Checker, Fix, Lint, Names, Place, Race, Report, SpanId};
 use sidestream::op::{OpId, SiteId, StreamId};
 use sidestream::order::Chain;
 
@@ -93,6 +93,7 @@ fn names(
         threads: program.threads.clone(),
         buffers: lowered.buffers.iter().map(name_of).collect(),
         events: program.events.iter().map(|e| e.name.clone()).collect(),
+        spans: Vec::new(),
     };
     (names, undeclared)
 }
@@ -122,7 +123,7 @@ impl Checked {
 }
 
 /// What is printed about a program: the object that `docs/stream-programs.md` describes, with two
-/// more keys for each race, `count` and `sites` (where the program names them), and `why` beside an
+/// more keys for each race, `count` and `sites` (where the program names them), `spans` where an operation of a log was called in one, and `why` beside an
 /// error.
 pub fn checked_json(checked: &Checked) -> Value {
     let Checked {
@@ -140,7 +141,7 @@ pub fn checked_json(checked: &Checked) -> Value {
         chain => names.chain(chain),
     };
     let race = |race: &Race| {
-        json!({
+        let mut line = json!({
             "kind": race.kind.code(),
             "buffer": race.buffer.map(|buffer| names.buffer(buffer)),
             "first": race.first.0,
@@ -150,7 +151,13 @@ pub fn checked_json(checked: &Checked) -> Value {
             "fix": checked.fix_text(&race.fix),
             "count": race.count,
             "sites": [site(race.first_site), site(race.second_site)],
-        })
+        });
+        // Only the log of a run has spans.
+        if race.spans != (None, None) {
+            let span = |span: Option<SpanId>| span.map(|span| names.span(span));
+            line["spans"] = json!([span(race.spans.0), span(race.spans.1)]);
+        }
+        line
     };
     let lint = |lint: &Lint| json!({"code": lint.code.code(), "op": lint.op.0});
     let error = report

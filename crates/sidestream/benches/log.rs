@@ -1,12 +1,15 @@
-//! What a call costs to write to a log, to read from it, and to check from it:
+//! What a call costs to write to a log, to read from it, and to check from it; and what it costs a
+//! running program to be recorded or checked:
 //! `cargo bench --bench log`.
 
 mod load;
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use std::panic::Location;
+
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use load::{Discipline, Load, Shape};
-use sidestream::check;
-use sidestream::log::{Error, Reader, Record, Writer};
+use sidestream::check::{self, OnRace};
+use sidestream::log::{Error, Live, Reader, Record, Recorder, Sink, Writer};
 use sidestream::op::{DeviceId, Memory, Op, OpId, StreamKind};
 
 fn log(criterion: &mut Criterion) {
@@ -42,6 +45,19 @@ fn log(criterion: &mut Criterion) {
                 replayed.expect("it was just written").ops
             });
         });
+        let mut live = |what: &str, sinks: fn() -> Vec<Box<dyn Sink>>| {
+            group.bench_function(format!("{name}: live, {what}"), |bencher| {
+                bencher.iter_batched_ref(
+                    || hub(shape, sinks()),
+                    |hub| tell(hub, &ops),
+                    BatchSize::LargeInput,
+                );
+            });
+        };
+        live("nobody listens", Vec::new);
+        live("record", || vec![record()]);
+        live("check", || vec![check()]);
+        live("record and check", || vec![record(), check()]);
         // The same without a log.
         group.bench_function(format!("{name}: check"), |bencher| {
             bencher.iter(|| load.pass(&mut Load::checker(shape)));
@@ -66,6 +82,54 @@ fn write<W: std::io::Write>(shape: Shape, ops: &[Op], out: W) -> Result<W, Error
         log.op(op)?;
     }
     log.finish()
+}
+
+fn record() -> Box<dyn Sink> {
+    Recorder::new(std::io::sink())
+        .expect("the sink takes everything")
+        .1
+}
+
+fn check() -> Box<dyn Sink> {
+    check::live(OnRace::Panic, check::LIVE_MEMORY_BYTES).1
+}
+
+/// The log of a program that has made all its streams, events and buffers.
+fn hub(shape: Shape, sinks: Vec<Box<dyn Sink>>) -> Live {
+    let live = Live::default();
+    // Somebody has to listen for there to be a pen.
+    let first = live.attach(record());
+    for _ in 0..shape.streams {
+        live.new_stream(StreamKind::NonBlocking, DeviceId(0), "");
+        live.new_event(true, DeviceId(0));
+    }
+    let mut pen = live.write().expect("somebody listens");
+    for _ in 0..shape.buffers {
+        pen.new_buffer(Memory::Device, load::BYTES, None, "");
+    }
+    drop(pen);
+    live.new_thread("main");
+    for sink in sinks {
+        live.attach(sink);
+    }
+    live.detach_one(first);
+    live
+}
+
+/// Makes all calls, as a front end does: each with its number, its place, and a look at the alarms.
+fn tell(live: &Live, ops: &[Op]) {
+    for op in ops {
+        if let Some(mut pen) = live.write() {
+            let (id, site) = (pen.next_op(), pen.site(Location::caller()));
+            let op = Op {
+                id,
+                site,
+                ..op.clone()
+            };
+            pen.op(&op);
+        }
+        live.raise(op.thread);
+    }
 }
 
 fn read(bytes: &[u8]) -> Result<u64, Error> {

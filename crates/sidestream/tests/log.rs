@@ -7,9 +7,11 @@ mod programs;
 
 use load::{Discipline, Load, Shape};
 use programs::{Random, add, write};
+use sidestream::backend::Done;
 use sidestream::check::{Checker, Names, Replay, replay};
 use sidestream::log::{Error, Reader, Record, Within, Writer, limits};
 use sidestream::op::*;
+use sidestream::trace::recorded;
 
 const ROOM: u64 = 1 << 28;
 
@@ -175,6 +177,11 @@ fn flipped_bits_do_no_harm() {
                 errors += 1;
             }
             Ok(replayed) => partial += u32::from(replayed.cut.is_some()),
+        }
+        // The same bytes as a trace: an error, or something that can be written.
+        let traced = Reader::new(&bytes[..]).and_then(|reader| recorded(reader, ROOM));
+        if let Ok(run) = traced {
+            run.trace.write_json(std::io::sink()).unwrap();
         }
     }
     println!("{errors} of 100000 refused, {partial} read in part");
@@ -450,6 +457,50 @@ fn a_declaration_fits_the_ones_before() {
 }
 
 #[test]
+fn spans_and_times_fit_what_came_before() {
+    let mut log = small();
+    let thread = ThreadId(0);
+    for _ in 0..limits::SPAN_DEPTH {
+        log.span(thread, Some("deep")).unwrap();
+    }
+    log.op(&op(3, Kind::HostAccess)).unwrap();
+    let whole = log.size_bytes();
+    let done = |id, call_ns, work_ns| Done {
+        op: OpId(id),
+        call_ns,
+        work_ns,
+    };
+    let refusals = [
+        (log.span(thread, Some("one more")), "at most 256 spans"),
+        (log.span(ThreadId(1), None), "thread 1 is named"),
+        (
+            log.done(&done(4, None, None)),
+            "the times of operation 4 come before its call",
+        ),
+        (
+            log.done(&done(3, None, Some((2, 1)))),
+            "operation 3 starts at 2 ns and ends at 1 ns",
+        ),
+        (
+            log.done(&done(3, Some((0, u64::MAX)), None)),
+            "at most 4611686018427387904 nanoseconds",
+        ),
+    ];
+    for (result, because) in refusals {
+        let error = result.expect_err(because).to_string();
+        assert!(error.contains(because), "{error}");
+    }
+    assert_eq!(log.size_bytes(), whole, "a refused record is not written");
+    for _ in 0..limits::SPAN_DEPTH {
+        log.span(thread, None).unwrap();
+    }
+    let error = log.span(thread, None).unwrap_err().to_string();
+    assert!(error.contains("leaves a span and is in none"), "{error}");
+    let (_, error) = read(&log.finish().unwrap());
+    assert!(error.is_none(), "{error:?}");
+}
+
+#[test]
 fn operations_are_numbered_upwards() {
     let mut log = small();
     log.op(&op(5, Kind::HostAccess)).unwrap();
@@ -469,7 +520,7 @@ fn operations_are_numbered_upwards() {
 
 /// The bytes of a log, by hand: the header and then these.
 fn by_hand(records: &[u8]) -> String {
-    let bytes = [b"SIDESTRM\x01\0\0\0\0\0\0\0", records].concat();
+    let bytes = [b"SIDESTRM\x02\0\0\0\0\0\0\0", records].concat();
     let (_, error) = read(&bytes);
     error.expect("it is refused").to_string()
 }
@@ -504,7 +555,43 @@ fn the_reader_refuses_what_the_writer_refuses() {
         (after(&[0x93, 0, 0x80, 0x80, 2]), "16384 accesses"),
         (after(&[0xa2]), "the file ends in an operation"),
         (after(&[0xa2, 0]), "a kind of operation, 0 to 33"),
-        (after(&[7]), "a record, which starts with 0 to 6"),
+        (after(&[9]), "a record, which starts with 0 to 8"),
+        (after(&[7, 2]), "1 to enter a span, 0 to leave one"),
+        (after(&[7, 1]), "the file ends in a span"),
+        (after(&[7, 1, 0]), "the file ends in a span"),
+        (after(&[7, 1, 0, 3, b'a']), "the file ends in a span"),
+        (after(&[7, 1, 0, 1, 0xff]), "text in UTF-8"),
+        (after(&[7, 1, 0, 0x81, 0x20]), "4096 bytes in a name"),
+        (after(&[7, 1, 1, 0]), "thread 1 is named and 1 are declared"),
+        (after(&[7, 0, 1]), "thread 1 is named and 1 are declared"),
+        (after(&[7, 0, 0]), "thread 0 leaves a span and is in none"),
+        (
+            after(&[7, 1, 0, 0, 7, 0, 0, 7, 0, 0]),
+            "thread 0 leaves a span and is in none",
+        ),
+        (
+            after(&[7, 1, 0, 0].repeat(257)),
+            "at most 256 spans of a thread at once",
+        ),
+        (
+            after(&[8, 0, 0]),
+            "the distance from the newest operation back",
+        ),
+        (
+            after(&[0x93, 0, 0, 8, 0, 1]),
+            "the distance from the newest operation back",
+        ),
+        (after(&[0x93, 0, 0, 8, 4, 0]), "which times are known"),
+        (
+            after(&[0x93, 0, 0, 8, 3, 0, 1, 1, 1]),
+            "the file ends in the times of an operation",
+        ),
+        (
+            after(&[
+                0x93, 0, 0, 8, 2, 0, 1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1,
+            ]),
+            "at most 4611686018427387904 nanoseconds",
+        ),
         (after(&[4, 1, 0xff]), "text in UTF-8"),
         (after(&[4, 0x81, 0x20]), "4096 bytes in a name"),
         (after(&[0x93, 0x80, 0]), "shortest form"),
@@ -515,20 +602,28 @@ fn the_reader_refuses_what_the_writer_refuses() {
             "64 bits",
         ),
         (
-            after(&[0, 2, 0, 1, 1, 1, 0, 1]),
+            after(&[0, 2, 0, 1, 1, 1, 0, 1, 0, 0]),
             "the end record counts 1 operations and the file holds 0",
         ),
         (
-            after(&[0, 2, 0, 1, 1, 1, 0, 0, 0]),
-            "byte 40: expected the end of the file",
+            after(&[0, 2, 0, 1, 1, 1, 0, 0, 1, 0]),
+            "the end record counts 1 spans entered or left and the file holds 0",
+        ),
+        (
+            after(&[0, 2, 0, 1, 1, 1, 0, 0, 0, 1]),
+            "the end record counts 1 times of operations and the file holds 0",
+        ),
+        (
+            after(&[0, 2, 0, 1, 1, 1, 0, 0, 0, 0, 0]),
+            "byte 42: expected the end of the file",
         ),
     ] {
         assert!(error.contains(because), "{error}, expected {because}");
     }
     let first = |bytes: &[u8]| read(bytes).1.unwrap().to_string();
     assert!(first(b"{\"traceEvents\"").contains("SIDESTRM"));
-    assert!(first(b"SIDESTRM\x02\0\0\0\0\0\0\0").contains("version 2, expected 1"));
-    assert!(first(b"SIDESTRM\x01\0\0\0\0\0\0\x01").contains("six bytes of zero"));
+    assert!(first(b"SIDESTRM\x01\0\0\0\0\0\0\0").contains("version 1, expected 2"));
+    assert!(first(b"SIDESTRM\x02\0\0\0\0\0\0\x01").contains("six bytes of zero"));
 }
 
 #[test]
@@ -705,6 +800,14 @@ fn the_documented_example_is_what_is_written() {
         end: 1024,
         mode: Mode::Write,
     });
+    log.span(ThreadId(0), Some("fwd")).unwrap();
     log.op(&op).unwrap();
+    log.span(ThreadId(0), None).unwrap();
+    log.done(&Done {
+        op: op.id,
+        call_ns: Some((2_000, 2_300)),
+        work_ns: Some((5_000, 7_000)),
+    })
+    .unwrap();
     assert_eq!(log.finish().unwrap(), bytes);
 }

@@ -11,9 +11,10 @@ use libfuzzer_sys::fuzz_target;
 use sidestream::check::replay;
 use sidestream::log::{Error, MAGIC, Reader, Record, Within, Writer};
 use sidestream::op::{DeviceId, Memory, StreamKind};
+use sidestream::trace::recorded;
 
-/// The size of the end record of a log with few declarations: its first byte and seven counts.
-const END_BYTES: usize = 8;
+/// The size of the end record of a log with few declarations: its first byte and nine counts.
+const END_BYTES: usize = 10;
 
 fuzz_target!(|bytes: &[u8]| {
     static START: OnceLock<Vec<u8>> = OnceLock::new();
@@ -34,6 +35,14 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(reader) = Reader::new(&log[..]) {
         // An error is as good an answer as a report.
         let _ = replay(reader, 1 << 26);
+    }
+    if let Ok(reader) = Reader::new(&log[..])
+        && let Ok(recorded) = recorded(reader, 1 << 26)
+    {
+        let mut json = Vec::new();
+        let written = recorded.trace.write_json(&mut json);
+        written.expect("memory takes everything");
+        serde_json::from_slice::<serde_json::Value>(&json).expect("a trace is JSON");
     }
 });
 
@@ -91,6 +100,8 @@ fn write(records: &[Record]) -> Result<Vec<u8>, Error> {
             Record::Site { text, .. } => _ = log.site(text)?,
             Record::Pool { op, asked, size } => log.pool(*op, *asked, *size)?,
             Record::Op(op) => log.op(op)?,
+            Record::Span { thread, enters } => log.span(*thread, enters.as_deref())?,
+            Record::Done(done) => log.done(done)?,
         }
     }
     log.finish()

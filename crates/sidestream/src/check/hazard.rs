@@ -1,5 +1,6 @@
 //! What kind of hazard two unordered accesses are, and how sure CUDA makes it.
 
+use super::spans::SpanId;
 use crate::op::{Access, BufferId, Kind, Memory, Mode, Op, OpId, SiteId};
 use crate::order::{Chain, Epoch};
 
@@ -112,18 +113,20 @@ pub(super) struct Now {
     epoch: Epoch,
     op: OpId,
     site: SiteId,
+    span: Within,
     role: Role,
     host: bool,
 }
 
 impl Now {
     #[inline]
-    pub fn new(op: &Op, chain: Chain, epoch: Epoch) -> Now {
+    pub fn new(op: &Op, chain: Chain, epoch: Epoch, span: Option<SpanId>) -> Now {
         let on_thread = matches!(chain, Chain::Thread(_));
         Now {
             epoch,
             op: op.id,
             site: op.site,
+            span: Within::new(span),
             role: Role::of(&op.kind),
             host: on_thread || matches!(op.kind, Kind::HostFunc { .. }),
         }
@@ -141,6 +144,7 @@ impl Now {
             epoch: self.epoch,
             op: self.op,
             site: self.site,
+            span: self.span,
             buffer: access.buffer,
             role: self.role,
             host: self.host,
@@ -150,12 +154,27 @@ impl Now {
     }
 }
 
+/// The span of an access, in as little room as there is: zero for none, else one more than its id.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Within(u32);
+
+impl Within {
+    fn new(span: Option<SpanId>) -> Within {
+        Within(span.map_or(0, |span| span.0 + 1))
+    }
+
+    pub fn span(self) -> Option<SpanId> {
+        self.0.checked_sub(1).map(SpanId)
+    }
+}
+
 /// One access, as it is remembered beside the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Use {
     pub epoch: Epoch,
     pub op: OpId,
     pub site: SiteId,
+    pub span: Within,
     pub buffer: BufferId,
     pub role: Role,
     /// Whether the host makes it: a thread, or a function in stream order.
@@ -170,6 +189,7 @@ impl Use {
         epoch: Epoch { chain: 0, tick: 0 },
         op: OpId(0),
         site: SiteId(0),
+        span: Within(0),
         buffer: BufferId(0),
         role: Role::Work,
         host: false,

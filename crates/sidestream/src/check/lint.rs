@@ -1,6 +1,6 @@
 //! What a program may do rightly and should hear of all the same.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::op::{DeviceId, Kind, Memory, Op, OpId, SiteId, StreamId, StreamKind};
 use crate::order::{Chain, Clocks, Epoch, Order, Runs};
@@ -49,6 +49,9 @@ impl LintCode {
 #[derive(Debug, Default)]
 pub(super) struct Lints {
     pub list: Vec<Lint>,
+    /// If there, only the first remark of a sort at a call site is kept, and these are known: a program
+    /// that runs on and on would otherwise take more memory with each.
+    pub once: Option<HashSet<(SiteId, LintCode)>>,
     /// By call site: how often the host waited there.
     waits: HashMap<SiteId, u32>,
     /// By blocking stream: its last work.
@@ -61,10 +64,24 @@ pub(super) struct Lints {
 struct Serial {
     /// Nothing blocking was called since these; with the one stream that they were behind, or none
     /// if there were several.
-    fresh: Vec<(OpId, Option<StreamId>)>,
+    fresh: Vec<(Place, Option<StreamId>)>,
     /// Those behind which only `stream` has worked, which is also the one they were behind.
-    waiting: Vec<OpId>,
+    waiting: Vec<Place>,
     stream: Option<StreamId>,
+}
+
+/// An operation, and where it was called.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    op: OpId,
+    site: SiteId,
+}
+
+impl Place {
+    fn of(op: &Op) -> Place {
+        let (op, site) = (op.id, op.site);
+        Place { op, site }
+    }
 }
 
 impl Lints {
@@ -127,7 +144,15 @@ impl Lints {
 
     #[cold]
     fn add(&mut self, op: &Op, code: LintCode) {
-        self.list.push(Lint { op: op.id, code });
+        self.add_at(Place::of(op), code);
+    }
+
+    fn add_at(&mut self, place: Place, code: LintCode) {
+        let fresh = |said: &mut HashSet<_>| said.insert((place.site, code));
+        if self.once.as_mut().is_none_or(fresh) {
+            let op = place.op;
+            self.list.push(Lint { op, code });
+        }
     }
 
     #[inline]
@@ -148,7 +173,11 @@ impl Lints {
         if let Some((one, ..)) = behind.next() {
             let only = behind.next().is_none().then_some(one);
             let serial = self.serial.entry(device).or_default();
-            serial.fresh.push((op.id, only));
+            let fresh = &mut serial.fresh;
+            let is_known = |&(at, to): &(Place, _)| at.site == op.site && to == only;
+            if self.once.is_none() || !fresh.iter().any(is_known) {
+                fresh.push((Place::of(op), only));
+            }
         }
     }
 
@@ -162,17 +191,21 @@ impl Lints {
             return;
         };
         let code = LintCode::DefaultStreamSerialization;
+        let mut held_up = Vec::new();
         if serial.stream != Some(stream) {
-            let held_up = serial.waiting.drain(..);
-            self.list.extend(held_up.map(|op| Lint { op, code }));
+            held_up.append(&mut serial.waiting);
             serial.stream = Some(stream);
         }
-        for (op, only) in serial.fresh.drain(..) {
-            if only == Some(stream) {
-                serial.waiting.push(op);
-            } else {
-                self.list.push(Lint { op, code });
+        for (place, only) in serial.fresh.drain(..) {
+            let is_known = |at: &Place| at.site == place.site;
+            if only != Some(stream) {
+                held_up.push(place);
+            } else if self.once.is_none() || !serial.waiting.iter().any(is_known) {
+                serial.waiting.push(place);
             }
+        }
+        for place in held_up {
+            self.add_at(place, code);
         }
     }
 }

@@ -37,11 +37,15 @@
 
 mod hazard;
 mod lint;
+mod live;
+mod page;
 mod ranges;
 mod reads;
 mod replay;
 mod report;
+mod run;
 mod shadow;
+mod spans;
 mod trail;
 
 use std::collections::HashMap;
@@ -51,12 +55,17 @@ use crate::order::{Chain, Clocks, Epoch, Force, Order, Performs, Steps};
 use hazard::{Now, Use};
 use lint::Lints;
 use shadow::{Shadow, Unordered};
+use spans::Spans;
 use trail::Trails;
 
 pub use hazard::{RaceKind, Severity};
 pub use lint::{Lint, LintCode};
-pub use replay::{MEMORY_BYTES, Replay, replay};
+pub use live::{Findings, LIVE_MEMORY_BYTES, OnRace, live};
+pub use page::{Listed, Listing, Page};
+pub use replay::{Replay, replay};
 pub use report::{Fix, HandedOn, Names, Race, Reach, Refused, Report, Verdict};
+pub use run::MEMORY_BYTES;
+pub use spans::SpanId;
 
 /// A buffer, as it is made known to a [`Checker`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,6 +101,7 @@ pub struct Checker {
     shadow: Shadow,
     trails: Trails,
     lints: Lints,
+    spans: Spans,
     /// By event: its last record.
     records: Vec<Option<Recorded>>,
     /// By buffer: what the caching allocator was told.
@@ -114,6 +124,7 @@ struct Recorded {
     op: OpId,
     site: SiteId,
     stream: StreamId,
+    span: Option<SpanId>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -140,6 +151,7 @@ impl Checker {
             shadow: Shadow::default(),
             trails: Trails::default(),
             lints: Lints::default(),
+            spans: Spans::default(),
             records: Vec::new(),
             tenancies: Vec::new(),
             races: Vec::new(),
@@ -170,6 +182,22 @@ impl Checker {
         self.shadow.add(decl)
     }
 
+    /// The thread enters a span of this name: what it calls until it leaves it belongs to the span,
+    /// and reports say so.
+    pub fn enter_span(&mut self, thread: ThreadId, name: &str) {
+        self.spans.enter(thread, name);
+    }
+
+    /// The thread leaves its innermost span.
+    pub fn leave_span(&mut self, thread: ThreadId) {
+        self.spans.leave(thread);
+    }
+
+    /// The names of spans, by their id.
+    pub fn span_names(&self) -> &[String] {
+        self.spans.names()
+    }
+
     /// Says that a pool of `size` streams was asked for `asked`, at this place in the program.
     pub fn note_pool(&mut self, op: OpId, asked: u32, size: u32) {
         if self.error.is_none() {
@@ -196,6 +224,7 @@ impl Checker {
             shadow,
             trails,
             lints,
+            spans,
             found,
             ..
         } = self;
@@ -208,12 +237,13 @@ impl Checker {
             }
         };
         lints.before(op, order, clocks);
+        let span = spans.innermost(op.thread);
         let mut last = None;
         for step in steps.iter() {
             let epoch = clocks.apply(step, order);
             trails.extend(epoch, step.chain, op.id);
             if step.performs != Performs::Nothing {
-                let now = Now::new(op, step.chain, epoch);
+                let now = Now::new(op, step.chain, epoch, span);
                 let known = clocks.known_to(epoch.chain);
                 shadow.perform(&op.accesses, step.performs, &now, known, found);
                 lints.after(op, runs, epoch, step.chain, order);
@@ -268,6 +298,7 @@ impl Checker {
             op: op.id,
             site: op.site,
             stream,
+            span: self.spans.innermost(op.thread),
         });
     }
 
@@ -289,6 +320,7 @@ impl Checker {
                 second: op.id,
                 first_site: record.site,
                 second_site: op.site,
+                spans: (record.span, self.spans.innermost(op.thread)),
                 chains: (stream, thread),
                 ordered_up_to: self.trails.reach(&self.clocks, stream, thread),
                 fix: Fix::SyncEvent {
@@ -363,6 +395,7 @@ impl Checker {
             second: second.op,
             first_site: first.site,
             second_site: second.site,
+            spans: (first.span.span(), second.span.span()),
             chains,
             ordered_up_to: self.trails.reach(&self.clocks, chains.0, chains.1),
             fix: self.fix(op, first, second, chains),

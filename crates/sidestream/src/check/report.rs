@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::hazard::{RaceKind, Severity};
 use super::lint::Lint;
+use super::spans::SpanId;
 use crate::op::{BufferId, DeviceId, EventId, OpId, SiteId, StreamId, StreamKind, ThreadId};
 use crate::order::{Chain, Misuse, Order};
 
@@ -68,6 +69,8 @@ pub struct Race {
     pub first_site: SiteId,
     /// Where the later one was called.
     pub second_site: SiteId,
+    /// The innermost named spans that the two were called in.
+    pub spans: (Option<SpanId>, Option<SpanId>),
     /// Where the two ran.
     pub chains: (Chain, Chain),
     /// How much of the first chain the second one stands behind.
@@ -170,19 +173,39 @@ impl Report {
         }
     }
 
-    /// The whole report for people: a paragraph for each race, a line for the rest.
-    pub fn text(&self, names: &Names) -> String {
-        let mut text = String::new();
-        for race in &self.races {
-            text += &race.text(names);
+    /// What was found in all, in a line: `1 race, 2 remarks`.
+    pub fn summary(&self) -> String {
+        let errors = self
+            .races
+            .iter()
+            .filter(|r| r.severity == Severity::Error)
+            .count();
+        let warnings = self.races.len() - errors;
+        let mut parts = Vec::new();
+        let mut count = |n: usize, one: &str, many: &str| match n {
+            0 => {}
+            1 => parts.push(format!("1 {one}")),
+            n => parts.push(format!("{n} {many}")),
+        };
+        count(errors, "race", "races");
+        count(
+            warnings,
+            "race that CUDA leaves open",
+            "races that CUDA leaves open",
+        );
+        count(
+            usize::from(self.error.is_some()),
+            "call fails",
+            "calls fail",
+        );
+        count(self.lints.len(), "remark", "remarks");
+        if parts.is_empty() {
+            "no race".to_owned()
+        } else if errors + warnings == 0 && self.error.is_none() {
+            format!("no race, {}", parts.join(", "))
+        } else {
+            parts.join(", ")
         }
-        for Lint { op, code } in &self.lints {
-            text += &format!("{} at {op}\n", code.code());
-        }
-        if let Some(refused) = &self.error {
-            text += &format!("{refused}\n");
-        }
-        text
     }
 }
 
@@ -195,31 +218,6 @@ impl Race {
             Reach::UpTo(op) => format!("{second} waits for {first} only up to {op}"),
             Reach::LongAgo => format!("{second} waited for {first} only long ago"),
         }
-    }
-
-    /// A paragraph for people who have no program at hand.
-    pub fn text(&self, names: &Names) -> String {
-        let kind = self.kind.code();
-        let buffer = match self.buffer {
-            Some(buffer) => format!(" {}", names.buffer(buffer)),
-            None => String::new(),
-        };
-        let warn = match self.severity {
-            Severity::Warn => " (CUDA leaves it open)",
-            Severity::Error => "",
-        };
-        let (first, second) = (names.chain(self.chains.0), names.chain(self.chains.1));
-        let reach = self.reach_text(names);
-        let count = match self.count {
-            1 => String::new(),
-            n => format!("; {n} times"),
-        };
-        format!(
-            "{kind}{buffer}: {} on {first}, {} on {second}{warn}\n  {reach}{count}\n  fix: {}\n",
-            self.first,
-            self.second,
-            self.fix.text(names)
-        )
     }
 }
 
@@ -294,6 +292,7 @@ pub struct Names {
     pub threads: Vec<String>,
     pub buffers: Vec<String>,
     pub events: Vec<String>,
+    pub spans: Vec<String>,
 }
 
 impl Names {
@@ -329,6 +328,11 @@ impl Names {
     /// The name of an event.
     pub fn event(&self, id: EventId) -> String {
         look_up(&self.events, "event", id.0)
+    }
+
+    /// The name of a span.
+    pub fn span(&self, id: SpanId) -> String {
+        look_up(&self.spans, "span", id.0)
     }
 
     /// The name of a stream or thread.

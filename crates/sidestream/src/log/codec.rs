@@ -19,6 +19,8 @@ pub(super) const BUFFER: u8 = 3;
 pub(super) const THREAD: u8 = 4;
 pub(super) const SITE: u8 = 5;
 pub(super) const POOL: u8 = 6;
+pub(super) const SPAN: u8 = 7;
+pub(super) const DONE: u8 = 8;
 
 /// In the first byte: an operation, whose kind is in the low six bits.
 pub(super) const OP: u8 = 0x80;

@@ -3,6 +3,7 @@
 
 use super::error::Problem;
 use super::{Within, limits};
+use crate::backend::Done;
 use crate::op::{
     Access, BufferId, DeviceId, EventId, FlagId, Kind, Op, StreamId, StreamKind, ThreadId,
 };
@@ -18,6 +19,10 @@ pub(super) struct Declared {
     pub buffers: Vec<u64>,
     pub pools: u64,
     pub ops: u64,
+    pub spans: u64,
+    pub dones: u64,
+    /// By thread: how many spans it is in. Threads behind the last that was in one are missing.
+    depths: Vec<u32>,
     /// By device: whether its legacy stream is declared.
     legacy: [bool; limits::DEVICES as usize],
     /// The least number that the next operation may have.
@@ -38,6 +43,9 @@ impl Declared {
             buffers: Vec::new(),
             pools: 0,
             ops: 0,
+            spans: 0,
+            dones: 0,
+            depths: Vec::new(),
             legacy: [false; limits::DEVICES as usize],
             next: 0,
             thread: ThreadId(0),
@@ -45,7 +53,7 @@ impl Declared {
     }
 
     /// What the end record says, in its order.
-    pub fn counts(&self) -> [(&'static str, u64); 7] {
+    pub fn counts(&self) -> [(&'static str, u64); 9] {
         [
             ("streams", u64::from(self.streams)),
             ("events", u64::from(self.events)),
@@ -54,6 +62,8 @@ impl Declared {
             ("call sites", u64::from(self.sites)),
             ("pool notes", self.pools),
             ("operations", self.ops),
+            ("spans entered or left", self.spans),
+            ("times of operations", self.dones),
         ]
     }
 
@@ -101,6 +111,43 @@ impl Declared {
     pub fn add_site(&mut self) -> Checked {
         below(self.sites, limits::SITES, "call sites")?;
         self.sites += 1;
+        Ok(())
+    }
+
+    /// A thread enters a span or leaves one.
+    pub fn add_span(&mut self, thread: ThreadId, enters: bool) -> Checked {
+        known("thread", thread.0, self.threads)?;
+        let at = thread.0 as usize;
+        if self.depths.len() <= at {
+            self.depths.resize(at + 1, 0);
+        }
+        let depth = &mut self.depths[at];
+        if enters {
+            below(*depth, limits::SPAN_DEPTH, "spans of a thread at once")?;
+            *depth += 1;
+        } else {
+            *depth = depth.checked_sub(1).ok_or(Problem::NoSpan(thread))?;
+        }
+        self.spans += 1;
+        Ok(())
+    }
+
+    /// The times of an operation that was called before.
+    pub fn add_done(&mut self, done: &Done) -> Checked {
+        let (id, next) = (done.op.0, self.next);
+        if u64::from(id) >= next {
+            return Err(Problem::EarlyTimes { id, next });
+        }
+        for (start, end) in [done.call_ns, done.work_ns].into_iter().flatten() {
+            if start > end {
+                return Err(Problem::Backwards { id, start, end });
+            }
+            if end > limits::TIME_NS {
+                let (what, limit) = ("nanoseconds", limits::TIME_NS);
+                return Err(Problem::TooMuch { what, limit });
+            }
+        }
+        self.dones += 1;
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use std::{fmt, io};
 
 use super::VERSION;
-use crate::op::{BufferId, DeviceId};
+use crate::op::{BufferId, DeviceId, ThreadId};
 
 /// A log could not be read or written.
 #[derive(Debug)]
@@ -77,6 +77,24 @@ pub enum Problem {
     },
     /// A kernel that is launched no times.
     NoLaunch,
+    /// A thread leaves a span and is in none.
+    NoSpan(ThreadId),
+    /// The times of an operation come before its call.
+    EarlyTimes {
+        /// The operation.
+        id: u32,
+        /// All operations so far are numbered below this.
+        next: u64,
+    },
+    /// An operation that ends before it starts.
+    Backwards {
+        /// The operation.
+        id: u32,
+        /// When it starts.
+        start: u64,
+        /// When it ends.
+        end: u64,
+    },
     /// The end record counts something else than the file holds.
     Count {
         /// What is counted.
@@ -173,6 +191,19 @@ impl fmt::Display for Problem {
                     "a kernel is launched no times; expected at least one launch"
                 )
             }
+            Problem::NoSpan(thread) => write!(
+                f,
+                "thread {} leaves a span and is in none; leave each span once, on the thread that entered it",
+                thread.0
+            ),
+            Problem::EarlyTimes { id, next } => write!(
+                f,
+                "the times of operation {id} come before its call, expected one below {next}; write times behind the operation"
+            ),
+            Problem::Backwards { id, start, end } => write!(
+                f,
+                "operation {id} starts at {start} ns and ends at {end} ns; expected an end that is not before the start"
+            ),
             Problem::Count { what, said, holds } => write!(
                 f,
                 "the end record counts {said} {what} and the file holds {holds}; it is damaged, copy or record it again"

@@ -2,10 +2,16 @@
 //!
 //! [`Live`] hands out the ids of streams, events, threads and buffers, so that they are dense and
 //! in the order of their declarations, as a log wants them. It tells every [`Sink`] that is
-//! attached. A sink that comes late is told all declarations first; operations from before it are
-//! unknown to it.
+//! attached. A sink that comes late is told all declarations and all open spans first; operations
+//! from before it are unknown to it.
 //!
 //! While nobody listens, an operation costs one relaxed load here.
+//!
+//! # What a sink has to say
+//! A sink is told while locks are held: those of the program's streams and that of the log. So it
+//! may not panic. What the program has to hear at once, such as a race, a sink hands out as its
+//! [`Sink::alarm`]. The log keeps it for the thread whose call caused it, and [`Live::raise`], which
+//! that thread calls when it holds no lock any more, panics with it.
 
 use std::collections::HashMap;
 use std::panic::Location;
@@ -13,7 +19,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::Within;
+use super::{Within, limits};
+use crate::backend::Done;
 use crate::op::{
     BufferId, DeviceId, EventId, Memory, Op, OpId, SiteId, StreamId, StreamKind, ThreadId,
 };
@@ -21,8 +28,8 @@ use crate::op::{
 /// Somebody who is told every call of a running program, in the sequence in which the driver got
 /// them.
 ///
-/// Ids count up from zero and are declared before they are named. A sink may not call the runtime:
-/// locks are held while it is told.
+/// Ids count up from zero and are declared before they are named. A sink may not call the runtime
+/// and may not panic: locks are held while it is told.
 pub trait Sink: Send {
     /// The next stream.
     fn stream(&mut self, kind: StreamKind, device: DeviceId, name: &str);
@@ -38,14 +45,33 @@ pub trait Sink: Send {
     fn span(&mut self, thread: ThreadId, enters: Option<&str>);
     /// The next call.
     fn op(&mut self, op: &Op);
+
+    /// When an operation ran. It may be one that the sink was not told of, because it came late.
+    fn done(&mut self, _done: &Done) {}
+    /// Whether [`Sink::done`] has a use for the times: then the back end has to keep them.
+    fn wants_times(&self) -> bool {
+        false
+    }
+    /// What the thread of the last call has to hear; asked after each call, and given once.
+    fn alarm(&mut self) -> Option<String> {
+        None
+    }
+    /// The numbers of operations are used up: no further call can be told.
+    fn full(&mut self) {}
 }
 
 /// The log of one running program.
 #[derive(Default)]
 pub struct Live {
     on: AtomicBool,
+    wants_times: AtomicBool,
+    alarmed: AtomicBool,
     told: Mutex<Told>,
 }
+
+/// Stands for a sink that was attached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SinkId(u64);
 
 /// What was told so far, to be told again to a sink that comes late.
 #[derive(Default)]
@@ -53,11 +79,22 @@ struct Told {
     streams: Vec<(StreamKind, DeviceId, String)>,
     events: Vec<(bool, DeviceId)>,
     buffers: Vec<(Memory, u64, Option<Within>, String)>,
-    threads: Vec<String>,
+    threads: Vec<Thread>,
     sites: Vec<String>,
     known_sites: HashMap<&'static Location<'static>, SiteId>,
-    next_op: u32,
-    sinks: Vec<Box<dyn Sink>>,
+    next_op: u64,
+    sinks: Vec<(SinkId, Box<dyn Sink>)>,
+    next_sink: u64,
+    /// What threads have to hear.
+    alarms: Vec<(ThreadId, String)>,
+}
+
+struct Thread {
+    name: String,
+    /// The names of the spans that it is in, the innermost last.
+    spans: Vec<String>,
+    /// How many more it is in, deeper than a log goes.
+    deeper: u64,
 }
 
 impl Live {
@@ -67,20 +104,39 @@ impl Live {
         self.on.load(Ordering::Relaxed)
     }
 
+    /// Whether anybody wants to know when operations ran ([`Live::done`]).
+    #[inline]
+    pub fn wants_times(&self) -> bool {
+        self.wants_times.load(Ordering::Relaxed)
+    }
+
     /// From here on this sink is told, too.
-    pub fn attach(&self, mut sink: Box<dyn Sink>) {
+    pub fn attach(&self, mut sink: Box<dyn Sink>) -> SinkId {
         let mut told = self.told.lock();
         told.repeat_to(&mut *sink);
-        told.sinks.push(sink);
-        self.on.store(true, Ordering::Relaxed);
+        let id = SinkId(told.next_sink);
+        told.next_sink += 1;
+        told.sinks.push((id, sink));
+        self.note_sinks(&told);
+        id
+    }
+
+    /// This sink is told nothing more, and is given back; none if it was detached before.
+    pub fn detach_one(&self, id: SinkId) -> Option<Box<dyn Sink>> {
+        let mut told = self.told.lock();
+        let at = told.sinks.iter().position(|(known, _)| *known == id)?;
+        let (_, sink) = told.sinks.remove(at);
+        self.note_sinks(&told);
+        Some(sink)
     }
 
     /// Nobody is told any more; what the sinks hold is dropped.
     pub fn detach(&self) {
         let sinks = {
             let mut told = self.told.lock();
-            self.on.store(false, Ordering::Relaxed);
-            std::mem::take(&mut told.sinks)
+            let sinks = std::mem::take(&mut told.sinks);
+            self.note_sinks(&told);
+            sinks
         };
         drop(sinks);
     }
@@ -88,9 +144,7 @@ impl Live {
     /// The id of a new stream.
     pub fn new_stream(&self, kind: StreamKind, device: DeviceId, name: &str) -> StreamId {
         let mut told = self.told.lock();
-        told.sinks
-            .iter_mut()
-            .for_each(|s| s.stream(kind, device, name));
+        told.tell(|sink| sink.stream(kind, device, name));
         told.streams.push((kind, device, name.to_owned()));
         StreamId(told.streams.len() as u32 - 1)
     }
@@ -98,7 +152,7 @@ impl Live {
     /// The id of a new event.
     pub fn new_event(&self, timing: bool, device: DeviceId) -> EventId {
         let mut told = self.told.lock();
-        told.sinks.iter_mut().for_each(|s| s.event(timing, device));
+        told.tell(|sink| sink.event(timing, device));
         told.events.push((timing, device));
         EventId(told.events.len() as u32 - 1)
     }
@@ -106,9 +160,27 @@ impl Live {
     /// The id of a new thread.
     pub fn new_thread(&self, name: &str) -> ThreadId {
         let mut told = self.told.lock();
-        told.sinks.iter_mut().for_each(|s| s.thread(name));
-        told.threads.push(name.to_owned());
+        told.tell(|sink| sink.thread(name));
+        told.threads.push(Thread {
+            name: name.to_owned(),
+            spans: Vec::new(),
+            deeper: 0,
+        });
         ThreadId(told.threads.len() as u32 - 1)
+    }
+
+    /// A thread enters a span, or leaves its innermost one. It is noted even while nobody listens,
+    /// so that a sink that comes late knows where it is.
+    pub fn span(&self, thread: ThreadId, enters: Option<&str>) {
+        self.told.lock().span(thread, enters);
+    }
+
+    /// Tells those who want to know when operations ran.
+    pub fn done(&self, times: &[Done]) {
+        let mut told = self.told.lock();
+        for done in times {
+            told.tell(|sink| sink.done(done));
+        }
     }
 
     /// The pen, if anybody listens. Nobody else writes while it is held.
@@ -118,20 +190,67 @@ impl Live {
             return None;
         }
         Some(Pen {
+            live: self,
             told: self.told.lock(),
         })
+    }
+
+    /// Panics if a sink has something to say about a call of this thread: to be called at the end of
+    /// every public call, when the thread holds no lock and no [`Pen`]. What a call did not raise the
+    /// next call of the thread does. A thread that panics already keeps it: a second panic would end
+    /// the process.
+    ///
+    /// Without an alarm it costs one relaxed load.
+    ///
+    /// # Panics
+    /// With the text of the [`Sink::alarm`].
+    #[inline]
+    #[track_caller]
+    pub fn raise(&self, thread: ThreadId) {
+        // The thread itself has set it, if it concerns the thread.
+        if self.alarmed.load(Ordering::Relaxed) {
+            self.raise_now(thread);
+        }
+    }
+
+    #[cold]
+    #[track_caller]
+    fn raise_now(&self, thread: ThreadId) {
+        if std::thread::panicking() {
+            return;
+        }
+        let text = {
+            let mut told = self.told.lock();
+            let at = told.alarms.iter().position(|(of, _)| *of == thread);
+            let text = at.map(|at| told.alarms.remove(at).1);
+            let more = !told.alarms.is_empty();
+            self.alarmed.store(more, Ordering::Relaxed);
+            text
+        };
+        if let Some(text) = text {
+            panic!("{text}");
+        }
+    }
+
+    /// Its two flags say what the sinks want.
+    fn note_sinks(&self, told: &Told) {
+        let listens = !told.sinks.is_empty() && !told.is_full();
+        let timed = told.sinks.iter().any(|(_, sink)| sink.wants_times());
+        self.on.store(listens, Ordering::Relaxed);
+        self.wants_times.store(timed, Ordering::Relaxed);
     }
 }
 
 /// The right to write the next records.
 pub struct Pen<'a> {
+    live: &'a Live,
     told: MutexGuard<'a, Told>,
 }
 
 impl Pen<'_> {
     /// The number of the next operation.
     pub fn next_op(&self) -> OpId {
-        OpId(self.told.next_op)
+        OpId(u32::try_from(self.told.next_op).unwrap_or(u32::MAX))
     }
 
     /// The id of a new buffer.
@@ -143,38 +262,84 @@ impl Pen<'_> {
         name: &str,
     ) -> BufferId {
         let told = &mut *self.told;
-        (told.sinks.iter_mut()).for_each(|s| s.buffer(memory, bytes, within, name));
+        told.tell(|sink| sink.buffer(memory, bytes, within, name));
         told.buffers.push((memory, bytes, within, name.to_owned()));
         BufferId(told.buffers.len() as u32 - 1)
     }
 
-    /// The id of a call site.
+    /// The id of a call site. Its text is the path as the compiler was given it, and the line.
     pub fn site(&mut self, at: &'static Location<'static>) -> SiteId {
         let told = &mut *self.told;
         if let Some(&known) = told.known_sites.get(at) {
             return known;
         }
         let text = format!("{}:{}", at.file(), at.line());
-        told.sinks.iter_mut().for_each(|s| s.site(&text));
+        told.tell(|sink| sink.site(&text));
         told.sites.push(text);
         let id = SiteId(told.sites.len() as u32 - 1);
         told.known_sites.insert(at, id);
         id
     }
 
-    /// A thread enters a span, or leaves its innermost one.
+    /// As [`Live::span`], for whoever holds the pen.
     pub fn span(&mut self, thread: ThreadId, enters: Option<&str>) {
-        (self.told.sinks.iter_mut()).for_each(|s| s.span(thread, enters));
+        self.told.span(thread, enters);
     }
 
-    /// The next operation; its number is [`Pen::next_op`].
+    /// The next operation; its number is [`Pen::next_op`]. After 2^32 of them the sinks are told that
+    /// there can be no more, and nothing else.
     pub fn op(&mut self, op: &Op) {
-        self.told.next_op += 1;
-        self.told.sinks.iter_mut().for_each(|s| s.op(op));
+        let told = &mut *self.told;
+        let full = told.is_full();
+        told.next_op += u64::from(!full);
+        for (_, sink) in &mut told.sinks {
+            if full {
+                sink.full();
+            } else {
+                sink.op(op);
+            }
+            if let Some(text) = sink.alarm() {
+                told.alarms.push((op.thread, text));
+                self.live.alarmed.store(true, Ordering::Relaxed);
+            }
+        }
+        if full {
+            self.live.note_sinks(told);
+        }
     }
 }
 
 impl Told {
+    fn tell(&mut self, each: impl Fn(&mut dyn Sink)) {
+        for (_, sink) in &mut self.sinks {
+            each(&mut **sink);
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.next_op > u64::from(u32::MAX)
+    }
+
+    fn span(&mut self, id: ThreadId, enters: Option<&str>) {
+        let thread = &mut self.threads[id.0 as usize];
+        match enters {
+            // A program may go as deep as it likes; a log does not.
+            Some(_) if thread.spans.len() >= limits::SPAN_DEPTH as usize => {
+                thread.deeper += 1;
+                return;
+            }
+            Some(name) => thread.spans.push(name.to_owned()),
+            None if thread.deeper > 0 => {
+                thread.deeper -= 1;
+                return;
+            }
+            // It was entered through a pen that was not there: nobody knows of it.
+            None if thread.spans.pop().is_none() => return,
+            None => {}
+        }
+        self.tell(|sink| sink.span(id, enters));
+    }
+
     fn repeat_to(&self, sink: &mut dyn Sink) {
         for (kind, device, name) in &self.streams {
             sink.stream(*kind, *device, name);
@@ -185,7 +350,83 @@ impl Told {
         for (memory, bytes, within, name) in &self.buffers {
             sink.buffer(*memory, *bytes, *within, name);
         }
-        self.threads.iter().for_each(|name| sink.thread(name));
+        for thread in &self.threads {
+            sink.thread(&thread.name);
+        }
         self.sites.iter().for_each(|text| sink.site(text));
+        for (id, thread) in (0..).map(ThreadId).zip(&self.threads) {
+            let spans = thread.spans.iter();
+            spans.for_each(|name| sink.span(id, Some(name)));
+        }
+        if self.is_full() {
+            sink.full();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::log::{Reader, Record, Recorder};
+    use crate::op::{Accesses, Kind};
+
+    /// A public test would have to make four thousand million calls first.
+    #[test]
+    fn after_the_last_number_a_recording_ends_with_an_error_and_does_not_begin_again() {
+        let live = Arc::new(Live::default());
+        let thread = live.new_thread("main");
+        live.told.lock().next_op = u64::from(u32::MAX) - 1;
+        let calls = |count: u32| {
+            for _ in 0..count {
+                let Some(mut pen) = live.write() else { return };
+                let id = pen.next_op();
+                let site = pen.site(Location::caller());
+                let (kind, accesses) = (Kind::HostAccess, Accesses::new());
+                pen.op(&Op {
+                    id,
+                    thread,
+                    site,
+                    kind,
+                    accesses,
+                });
+            }
+        };
+        let file = Shared::default();
+        let (recorder, sink) = Recorder::new(file.clone()).unwrap();
+        live.attach(sink);
+        calls(2);
+        assert!(live.is_on());
+        calls(3);
+        assert!(!live.is_on());
+        let error = recorder.finish().unwrap_err().to_string();
+        assert!(error.contains("at most 4294967296 operations"), "{error}");
+        let bytes = file.0.lock().clone();
+        let records: Vec<_> = Reader::new(&bytes[..]).unwrap().collect();
+        let cut = records.last().unwrap().as_ref().unwrap_err();
+        assert!(cut.is_cut());
+        let ops = records
+            .iter()
+            .filter(|r| matches!(r, Ok(Record::Op(op)) if op.id.0 >= u32::MAX - 1));
+        assert_eq!(ops.count(), 2);
+
+        let (late, sink) = Recorder::new(Vec::new()).unwrap();
+        live.attach(sink);
+        assert!(!live.is_on());
+        assert!(late.finish().is_err());
+    }
+
+    #[derive(Clone, Default, Debug)]
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
     }
 }

@@ -37,6 +37,9 @@
 //! - An access lies inside its buffer and does not end before it starts.
 //! - Operations are numbered upwards; numbers may be left out.
 //! - A kernel is launched at least once.
+//! - A thread leaves only a span that it has entered; [`limits`] says how deep they go. A log may end
+//!   inside of spans.
+//! - Times are those of an operation that came before, and do not go backwards.
 //! - Devices, flags and graphs are not declared: their ids stay below the bounds in [`limits`].
 
 mod codec;
@@ -45,22 +48,25 @@ mod error;
 mod input;
 mod live;
 mod reader;
+mod recorder;
 mod writer;
 
+use crate::backend::Done;
 use crate::op::{
     Accesses, BufferId, DeviceId, EventId, Kind, Memory, Op, OpId, SiteId, StreamId, StreamKind,
     ThreadId,
 };
 
 pub use error::{Error, Problem};
-pub use live::{Live, Pen, Sink};
+pub use live::{Live, Pen, Sink, SinkId};
 pub use reader::Reader;
+pub use recorder::Recorder;
 pub use writer::Writer;
 
 /// The first bytes of every log.
 pub const MAGIC: [u8; 8] = *b"SIDESTRM";
 /// The version that this library writes, and the only one that it reads.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// How much a log may hold, so that a damaged or hostile one cannot make its reader ask for all
 /// memory. Tables that grow by an id, and clocks that grow by streams times threads, are why.
@@ -78,6 +84,10 @@ pub mod limits {
     pub const ACCESSES: u32 = 1 << 14;
     /// Of one buffer.
     pub const BUFFER_BYTES: u64 = 1 << 62;
+    /// Spans that a thread may be in at once.
+    pub const SPAN_DEPTH: u32 = 256;
+    /// Of one time line, in nanoseconds.
+    pub const TIME_NS: u64 = 1 << 62;
     /// Of one name or call site, in bytes of UTF-8. The writer cuts longer ones.
     pub const TEXT_BYTES: usize = 4_096;
 }
@@ -145,6 +155,15 @@ pub enum Record {
     },
     /// A call.
     Op(Op),
+    /// A thread enters a span, or leaves its innermost one: what it calls in between belongs to it.
+    Span {
+        /// The thread.
+        thread: ThreadId,
+        /// The name of the span that it enters; none if it leaves one.
+        enters: Option<String>,
+    },
+    /// When an operation ran, which is known only afterwards.
+    Done(Done),
 }
 
 /// Something to read records into.

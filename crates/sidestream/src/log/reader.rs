@@ -4,12 +4,13 @@ use std::io::Read;
 use std::iter::FusedIterator;
 
 use super::codec::{
-    BUFFER, END, EVENT, OP, POOL, SITE, STREAM, THREAD, buffer_at, memory, read_op,
+    BUFFER, DONE, END, EVENT, OP, POOL, SITE, SPAN, STREAM, THREAD, buffer_at, memory, read_op,
 };
 use super::declared::Declared;
 use super::error::{Error, Problem};
 use super::input::Input;
 use super::{MAGIC, Record, VERSION, Within};
+use crate::backend::Done;
 use crate::op::{BufferId, DeviceId, EventId, Op, OpId, SiteId, StreamId, StreamKind, ThreadId};
 
 /// Reads the records of a log, one after the other.
@@ -92,10 +93,12 @@ impl<R: Read> Reader<R> {
             THREAD => self.thread()?,
             SITE => self.site()?,
             POOL => self.pool()?,
+            SPAN => self.span()?,
+            DONE => self.done()?,
             _ => {
                 return Err(self
                     .input
-                    .malformed("a record, which starts with 0 to 6 or 128 to 255"));
+                    .malformed("a record, which starts with 0 to 8 or 128 to 255"));
             }
         };
         Ok(true)
@@ -202,6 +205,45 @@ impl<R: Read> Reader<R> {
         let (asked, size) = (self.input.small()?, self.input.small()?);
         self.declared.pools += 1;
         Ok(Record::Pool { op, asked, size })
+    }
+
+    fn span(&mut self) -> Result<Record, Error> {
+        self.input.is("a span");
+        let enters = self.input.bits(1, "1 to enter a span, 0 to leave one")? == 1;
+        let thread = ThreadId(self.input.small()?);
+        // Whether there may be one is known before its name is read.
+        let added = self.declared.add_span(thread, enters);
+        added.map_err(|problem| self.input.error(problem))?;
+        let enters = enters.then(|| self.input.text()).transpose()?;
+        Ok(Record::Span { thread, enters })
+    }
+
+    fn done(&mut self) -> Result<Record, Error> {
+        self.input.is("the times of an operation");
+        let flags = self.input.bits(2, "which times are known, 0 to 3")?;
+        let back = self.input.number()?;
+        let id = self.declared.next.checked_sub(back.saturating_add(1));
+        let op = id.and_then(|id| u32::try_from(id).ok()).map(OpId);
+        let op = op.ok_or_else(|| {
+            let expected = "the distance from the newest operation back to an earlier one";
+            self.input.malformed(expected)
+        })?;
+        let call_ns = (flags & 1 != 0).then(|| self.times()).transpose()?;
+        let work_ns = (flags & 2 != 0).then(|| self.times()).transpose()?;
+        let done = Done {
+            op,
+            call_ns,
+            work_ns,
+        };
+        let added = self.declared.add_done(&done);
+        added.map_err(|problem| self.input.error(problem))?;
+        Ok(Record::Done(done))
+    }
+
+    /// A start and how long it lasts.
+    fn times(&mut self) -> Result<(u64, u64), Error> {
+        let start = self.input.number()?;
+        Ok((start, start.saturating_add(self.input.number()?)))
     }
 
     fn end(&mut self) -> Result<(), Error> {

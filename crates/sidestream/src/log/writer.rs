@@ -2,10 +2,13 @@
 
 use std::io::{self, BufWriter, Write};
 
-use super::codec::{BUFFER, END, EVENT, POOL, SITE, STREAM, THREAD, memory_code, put, put_op};
+use super::codec::{
+    BUFFER, DONE, END, EVENT, POOL, SITE, SPAN, STREAM, THREAD, memory_code, put, put_op,
+};
 use super::declared::Declared;
 use super::error::{Error, Problem};
 use super::{MAGIC, VERSION, Within, limits};
+use crate::backend::Done;
 use crate::op::{
     BufferId, DeviceId, EventId, Memory, Op, OpId, SiteId, StreamId, StreamKind, ThreadId,
 };
@@ -156,6 +159,37 @@ impl<W: Write> Writer<W> {
         self.write_record()
     }
 
+    /// A thread enters the span of this name, or leaves its innermost one.
+    pub fn span(&mut self, thread: ThreadId, enters: Option<&str>) -> Result<(), Error> {
+        let added = self.declared.add_span(thread, enters.is_some());
+        added.map_err(|problem| self.error(problem))?;
+        self.record
+            .extend_from_slice(&[SPAN, u8::from(enters.is_some())]);
+        put(&mut self.record, u64::from(thread.0));
+        if let Some(name) = enters {
+            self.put_text(name);
+        }
+        self.write_record()
+    }
+
+    /// Says when an operation ran that was called before. Of several times of one operation the
+    /// last count.
+    pub fn done(&mut self, done: &Done) -> Result<(), Error> {
+        let added = self.declared.add_done(done);
+        added.map_err(|problem| self.error(problem))?;
+        let flags = u8::from(done.call_ns.is_some()) | u8::from(done.work_ns.is_some()) << 1;
+        self.record.extend_from_slice(&[DONE, flags]);
+        put(
+            &mut self.record,
+            self.declared.next - 1 - u64::from(done.op.0),
+        );
+        for (start, end) in [done.call_ns, done.work_ns].into_iter().flatten() {
+            put(&mut self.record, start);
+            put(&mut self.record, end - start);
+        }
+        self.write_record()
+    }
+
     /// How long the log is so far.
     pub fn size_bytes(&self) -> u64 {
         self.written
@@ -197,7 +231,7 @@ impl<W: Write> Writer<W> {
     }
 
     #[cold]
-    fn error(&self, problem: Problem) -> Error {
+    pub(super) fn error(&self, problem: Problem) -> Error {
         let offset = self.written;
         Error { offset, problem }
     }

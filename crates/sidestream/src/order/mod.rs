@@ -162,6 +162,9 @@ pub struct Order {
     /// By buffer: what the caching allocator knows of it.
     blocks: Vec<Block>,
     records: u32,
+    /// Of those, the ones that frees have made, and the ones of them that nobody needs any more.
+    records_of_frees: u32,
+    spare: Vec<RecordId>,
     /// The call that is being taken.
     present: OpId,
 }
@@ -309,6 +312,12 @@ impl Order {
         block.map_or((None, &[]), |block| (block.home, &block.noted))
     }
 
+    /// How many places are kept for what frees have recorded; one that no allocation can see any more
+    /// is used again.
+    pub fn records_of_frees(&self) -> u32 {
+        self.records_of_frees
+    }
+
     /// Whether the event has a record that a wait placed now would wait for.
     pub fn is_recorded(&self, event: EventId) -> bool {
         !matches!(self.events[event.0 as usize].last, Last::Never)
@@ -316,6 +325,13 @@ impl Order {
 
     fn device(&mut self, device: DeviceId) -> &mut Device {
         grow(&mut self.devices, device.0)
+    }
+
+    fn new_record_of_free(&mut self) -> RecordId {
+        self.spare.pop().unwrap_or_else(|| {
+            self.records_of_frees += 1;
+            self.new_record()
+        })
     }
 
     fn new_record(&mut self) -> RecordId {

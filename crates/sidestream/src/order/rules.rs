@@ -444,10 +444,13 @@ impl Order {
             let events = block.freed.iter();
             steps.extend(events.map(|&r| host_waits(thread, promised(After::Record(r), 53))));
         }
-        *grow(&mut self.blocks, buffer.0) = Block {
+        let fresh = Block {
             home,
             ..Block::default()
         };
+        let before = std::mem::replace(grow(&mut self.blocks, buffer.0), fresh);
+        // The number of a buffer stands for its new tenancy, so nobody can name that free again.
+        self.spare.extend(before.freed);
     }
 
     /// R53, R54: an event in every noted stream, with the work queued up to here.
@@ -466,7 +469,7 @@ impl Order {
             if self.capture_of(stream).is_some() {
                 continue;
             }
-            let record = self.new_record();
+            let record = self.new_record_of_free();
             self.action(stream, thread, steps).freezes = Some(record);
             self.blocks[buffer.0 as usize].freed.push(record);
         }

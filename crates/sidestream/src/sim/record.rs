@@ -1,10 +1,10 @@
 //! The run as a [`Trace`].
 
-use super::{Part, Sim, Submitted};
+use super::{Part, Sim};
 use crate::engine::TaskId;
-use crate::op::{Access, Kind, Mode, Op, OpId, StreamId, StreamKind};
+use crate::op::{Kind, Op, OpId, StreamId, StreamKind};
 use crate::order::Performs;
-use crate::trace::{Call, Device, Stream, Thread, Trace, Waits, What, Work};
+use crate::trace::{self, Call, Device, Stream, Thread, Trace, Waits, What, Work};
 
 /// What people call things; a program knows, the simulator does not.
 pub trait Names {
@@ -54,11 +54,11 @@ impl Sim {
                 None if part.is_call => trace.calls.push(Call {
                     op: op.id,
                     thread: op.thread,
-                    name: function(&op.kind),
+                    name: trace::function(&op.kind),
                     start_ns: span.start_ns,
                     end_ns: span.end_ns,
                     is_host_work: matches!(op.kind, Kind::HostAccess),
-                    waits: waits(submitted),
+                    waits: Waits::of(op, submitted.device, submitted.recorded_by),
                 }),
                 None => {
                     if let Some(call) = trace.calls.last_mut().filter(|call| call.op == op.id) {
@@ -99,75 +99,9 @@ impl Sim {
 
 /// What a task of a stream shows as; a record shows as nothing.
 fn what(op: &Op, part: &Part, recorded_by: Option<OpId>) -> Option<What> {
-    let bytes = |mode| {
-        let accesses = op.accesses.iter().filter(|a| a.mode == mode);
-        accesses.map(Access::len_bytes).sum()
+    let shows = match op.kind {
+        Kind::Wait { stream, .. } | Kind::WaitStream { stream, .. } => part.stream == Some(stream),
+        _ => part.performs != Performs::Nothing,
     };
-    match op.kind {
-        Kind::Wait { stream, .. } | Kind::WaitStream { stream, .. } => {
-            (part.stream == Some(stream)).then_some(What::Wait { recorded_by })
-        }
-        _ if part.performs == Performs::Nothing => None,
-        Kind::Kernel { .. } | Kind::GraphLaunch { .. } => Some(What::Kernel),
-        Kind::Copy { from, to, .. } | Kind::CopyBlocking { from, to } => Some(What::Copy {
-            from,
-            to,
-            bytes: bytes(Mode::Write),
-        }),
-        Kind::Memset { .. } | Kind::MemsetBlocking { .. } => Some(What::Memset {
-            bytes: bytes(Mode::Write),
-        }),
-        Kind::HostFunc { .. } => Some(What::HostFunc),
-        _ => None,
-    }
-}
-
-fn waits(submitted: &Submitted) -> Option<Waits> {
-    let recorded_by = submitted.recorded_by;
-    match submitted.op.kind {
-        Kind::SyncStream { stream } => Some(Waits::Stream(stream)),
-        Kind::SyncEvent { .. } => Some(Waits::Event { recorded_by }),
-        Kind::SyncDevice { device } => Some(Waits::Device(device.unwrap_or(submitted.device))),
-        _ => None,
-    }
-}
-
-/// The function of CUDA's runtime that makes a call; ours have names of their own.
-fn function(kind: &Kind) -> &'static str {
-    match kind {
-        Kind::Kernel { .. } => "cudaLaunchKernel",
-        Kind::Copy { .. } => "cudaMemcpyAsync",
-        Kind::Memset { .. } => "cudaMemsetAsync",
-        Kind::CopyBlocking { .. } => "cudaMemcpy",
-        Kind::MemsetBlocking { .. } => "cudaMemset",
-        Kind::HostFunc { .. } => "cudaLaunchHostFunc",
-        Kind::GraphLaunch { .. } => "cudaGraphLaunch",
-        Kind::MallocAsync { .. } => "cudaMallocAsync",
-        Kind::FreeAsync { .. } => "cudaFreeAsync",
-        Kind::Record { .. } => "cudaEventRecord",
-        Kind::Wait { .. } => "cudaStreamWaitEvent",
-        Kind::WaitStream { .. } => "cudaStreamWaitEvent",
-        Kind::SyncStream { .. } => "cudaStreamSynchronize",
-        Kind::SyncEvent { .. } => "cudaEventSynchronize",
-        Kind::SyncDevice { .. } => "cudaDeviceSynchronize",
-        Kind::QueryStream { .. } => "cudaStreamQuery",
-        Kind::QueryEvent { .. } => "cudaEventQuery",
-        Kind::CudaMalloc => "cudaMalloc",
-        Kind::CudaFree { .. } => "cudaFree",
-        Kind::FreePinned => "cudaFreeHost",
-        Kind::Elapsed { .. } => "cudaEventElapsedTime",
-        Kind::CreateEvent { .. } => "cudaEventCreate",
-        Kind::DestroyEvent { .. } => "cudaEventDestroy",
-        Kind::CreateStream { .. } => "cudaStreamCreate",
-        Kind::DestroyStream { .. } => "cudaStreamDestroy",
-        Kind::SetDevice { .. } => "cudaSetDevice",
-        Kind::BeginCapture { .. } => "cudaStreamBeginCapture",
-        Kind::EndCapture { .. } => "cudaStreamEndCapture",
-        Kind::SetFlag { .. } => "raise flag",
-        Kind::WaitFlag { .. } => "wait for flag",
-        Kind::HostAccess => "host access",
-        Kind::Alloc { .. } => "allocate",
-        Kind::RecordStream { .. } => "record_stream",
-        Kind::Free { .. } => "free",
-    }
+    shows.then(|| What::of(op, recorded_by)).flatten()
 }

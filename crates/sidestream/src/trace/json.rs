@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-use super::{Call, Stream, Trace, Waits, What, Work};
+use super::{Call, Place, Span, Stream, Trace, Waits, What, Work};
 use crate::op::{Memory, OpId, StreamId};
 
 /// The process of the host's rows. Devices are processes too, under their index.
@@ -25,7 +25,8 @@ impl Trace {
     /// Calls are `cuda_runtime` rows of the host; kernels, copies and memsets are rows of their
     /// device and stream, joined to their call by `args.correlation` and an `ac2g` flow; waits are
     /// `cuda_sync` rows. A host function is a `cpu_op` of the host, in a lane for each stream. Times
-    /// are microseconds with three decimals. `args.op` is the number of the operation. The op log,
+    /// are microseconds with three decimals. A named span is a `user_annotation` of its thread and a
+    /// `gpu_user_annotation` of each stream that worked for it. `args.op` is the number of the operation. The op log,
     /// where there is one, is `sidestream.op_log` in base64; viewers pass over it.
     ///
     /// # Errors
@@ -46,6 +47,9 @@ impl Trace {
         };
         for value in self.names() {
             event(value)?;
+        }
+        for span in &self.spans {
+            event(self.span_row(span))?;
         }
         for call in &self.calls {
             event(call_row(call))?;
@@ -99,7 +103,12 @@ impl Trace {
         }
         for device in &self.devices {
             let label = format!("GPU {} {}", device.id.0, device.name);
-            row("process_name", device.id.0, 0, json!({"name": label}));
+            row(
+                "process_name",
+                device.id.0,
+                0,
+                json!({"name": label.trim_end()}),
+            );
             let place = json!({"sort_index": device.id.0});
             row("process_sort_index", device.id.0, 0, place);
         }
@@ -129,6 +138,17 @@ impl Trace {
             What::HostFunc => (HOST_PID, HOST_FUNC_TID + tid),
             _ => (work.device.0, tid),
         }
+    }
+
+    fn span_row(&self, span: &Span) -> Value {
+        let (cat, pid, tid) = match span.place {
+            Place::Thread(thread) => ("user_annotation", HOST_PID, thread.0),
+            Place::Stream(device, stream) => ("gpu_user_annotation", device.0, self.tid(stream)),
+        };
+        // By this number Kineto joins the two sides of an annotation.
+        json!({"ph": "X", "cat": cat, "name": span.name, "pid": pid, "tid": tid,
+               "ts": us(span.start_ns), "dur": us(span.end_ns - span.start_ns),
+               "args": {"External id": span.number + 1}})
     }
 
     fn host_wait_row(&self, call: &Call, waits: Waits) -> Value {
@@ -174,8 +194,15 @@ fn tid_of(stream: &Stream) -> u32 {
 }
 
 fn device_properties(device: &super::Device) -> Value {
-    json!({"id": device.id.0, "name": device.name, "numSms": device.sms,
-           "totalGlobalMem": device.memory_bytes})
+    let mut properties = json!({"id": device.id.0, "name": device.name});
+    // A zero would be taken for a figure.
+    if device.sms > 0 {
+        properties["numSms"] = device.sms.into();
+    }
+    if device.memory_bytes > 0 {
+        properties["totalGlobalMem"] = device.memory_bytes.into();
+    }
+    properties
 }
 
 fn call_row(call: &Call) -> Value {

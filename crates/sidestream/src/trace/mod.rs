@@ -6,11 +6,15 @@
 
 mod embedded;
 mod json;
+mod of_op;
+mod recorded;
 mod timeline;
 
 use crate::op::{DeviceId, Memory, OpId, StreamId, ThreadId};
 
 pub use embedded::{EmbeddedError, embedded_log};
+pub use of_op::function;
+pub use recorded::{Recorded, recorded};
 pub use timeline::Timeline;
 
 /// A run: calls of host threads and work of devices, with times in nanoseconds from its start.
@@ -26,6 +30,8 @@ pub struct Trace {
     pub calls: Vec<Call>,
     /// What devices did.
     pub work: Vec<Work>,
+    /// The named spans that something was called in, outer ones first.
+    pub spans: Vec<Span>,
     /// The op log of the run ([`crate::log`]), which the written trace then carries, so that the
     /// run can be checked from it; [`embedded_log`] finds it again.
     pub log: Option<Vec<u8>>,
@@ -38,10 +44,35 @@ pub struct Device {
     pub id: DeviceId,
     /// Its name, for people.
     pub name: String,
-    /// How many multiprocessors it has.
+    /// How many multiprocessors it has; 0 if that is not known.
     pub sms: u32,
-    /// Its memory.
+    /// Its memory; 0 if that is not known.
     pub memory_bytes: u64,
+}
+
+/// A named span of a program: once on the host thread that was in it, and once on each stream that
+/// did work which was called in it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Span {
+    /// Its name.
+    pub name: String,
+    /// The same for all that are one span.
+    pub number: u64,
+    /// Where.
+    pub place: Place,
+    /// When the first call or work in it began.
+    pub start_ns: u64,
+    /// When the last ended.
+    pub end_ns: u64,
+}
+
+/// Where a [`Span`] lies.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Place {
+    /// On the host.
+    Thread(ThreadId),
+    /// On a device.
+    Stream(DeviceId, StreamId),
 }
 
 /// A stream of a trace.

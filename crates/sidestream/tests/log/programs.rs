@@ -1,6 +1,7 @@
 //! Random logs of every kind of record.
 
-use sidestream::log::{Error, Record, Within, Writer};
+use sidestream::backend::Done;
+use sidestream::log::{Error, Record, Within, Writer, limits};
 use sidestream::op::*;
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
@@ -57,7 +58,7 @@ impl Random {
             records.push(declare(self, &mut known));
         }
         while records.len() < count {
-            let record = match self.below(24) {
+            let record = match self.below(28) {
                 0 => self.stream(&mut known),
                 1 => self.event(&mut known),
                 2 => self.buffer(&mut known),
@@ -68,6 +69,8 @@ impl Random {
                     asked: self.wide() as u32,
                     size: self.wide() as u32,
                 },
+                6 | 7 => self.span(&mut known),
+                8 | 9 if known.next > 0 => self.done(&known),
                 _ => Record::Op(self.op(&mut known)),
             };
             records.push(record);
@@ -142,6 +145,32 @@ impl Random {
             id: SiteId(known.sites - 1),
             text: self.name(),
         }
+    }
+
+    fn span(&mut self, known: &mut Known) -> Record {
+        let thread = self.id(known.threads);
+        known.depths.resize(known.threads as usize, 0);
+        let depth = &mut known.depths[thread as usize];
+        let enters = *depth == 0 || (*depth < limits::SPAN_DEPTH && self.yes());
+        *depth = if enters { *depth + 1 } else { *depth - 1 };
+        Record::Span {
+            thread: ThreadId(thread),
+            enters: enters.then(|| self.name()),
+        }
+    }
+
+    fn done(&mut self, known: &Known) -> Record {
+        let mut times = || {
+            let start = self.wide() / 2;
+            self.yes().then(|| (start, start + self.wide() / 2))
+        };
+        let (call_ns, work_ns) = (times(), times());
+        let op = OpId(known.next - 1 - self.id(known.next));
+        Record::Done(Done {
+            op,
+            call_ns,
+            work_ns,
+        })
     }
 
     fn op(&mut self, known: &mut Known) -> Op {
@@ -255,6 +284,8 @@ struct Known {
     buffers: Vec<u64>,
     legacy: [bool; 3],
     next: u32,
+    /// By thread: how many spans it is in.
+    depths: Vec<u32>,
 }
 
 /// Writes records, and holds the writer to the ids that they have.
@@ -291,6 +322,8 @@ pub fn add(log: &mut Writer<Vec<u8>>, record: &Record) -> Result<(), Error> {
         Record::Site { id, text } => assert_eq!(log.site(text)?, *id),
         Record::Pool { op, asked, size } => log.pool(*op, *asked, *size)?,
         Record::Op(op) => log.op(op)?,
+        Record::Span { thread, enters } => log.span(*thread, enters.as_deref())?,
+        Record::Done(done) => log.done(done)?,
     }
     Ok(())
 }

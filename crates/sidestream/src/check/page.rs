@@ -1,96 +1,89 @@
-//! What a check found, for people.
+//! What a check found, for people: of a program, of a log, of a program that runs.
 
-use std::path::Path;
+use super::{Fix, Lint, LintCode, Names, Race, RaceKind, Refused, Report, Severity};
+use crate::op::{OpId, SiteId, ThreadId};
+use crate::order::Chain;
 
-use sidestream::check::{Fix, Lint, LintCode, Race, RaceKind, Severity};
-use sidestream::op::{OpId, SiteId, ThreadId};
-use sidestream::order::Chain;
-use sidestream_program::{Checked, Program, written};
+/// A report with all that is known about its operations.
+#[derive(Clone, Copy)]
+pub struct Page<'a> {
+    /// What was found.
+    pub report: &'a Report,
+    /// What its ids are called.
+    pub names: &'a Names,
+    /// The call sites, by id; empty, or missing, where there is no name for one.
+    pub sites: &'a [String],
+    /// The text of the program, if there is one; a run has none.
+    pub listing: Option<&'a dyn Listing>,
+}
 
-/// The report of one program, or of the log of a run.
-pub fn report(path: &Path, program: Option<&Program>, checked: &Checked) -> String {
-    let page = Page { program, checked };
-    let name = &checked.name;
-    let mut out = format!("{}: {name}: {}\n", path.display(), summary(checked));
-    let races = &checked.report.races;
-    for race in races.iter().take(SHOWN) {
-        out += &page.race(race);
-    }
-    if races.len() > SHOWN {
-        let more = races.len() - SHOWN;
-        out += &format!("\n  {more} more races are not shown here; --json lists all\n");
-    }
-    for lint in &checked.report.lints {
-        out += &page.lint(lint);
-    }
-    if let Some(refused) = &checked.report.error {
-        out += &format!(
-            "\n  this call fails, and the check ends there\n    {}\n  {}\n",
-            page.op(refused.op, None, ""),
-            refused.misuse
-        );
-    }
-    if !races.is_empty() {
-        // Op numbers move when a call is put in: the later ones first keep the earlier ones true.
-        out += match races.len() {
-            1 => "\n  Mend it and check again: what lies behind it may not be shown.\n",
-            _ => {
-                "\n  Mend them from the last to the first, and check again: what lies behind them may not be \
-                  shown.\n"
-            }
-        };
-    }
-    out
+/// The text of a program, whose operations have lines.
+pub trait Listing {
+    /// An operation as it stands there.
+    fn op(&self, op: OpId) -> Option<Listed>;
+    /// The streams that a fix names and that the program has to declare for it, as they would stand
+    /// under `streams`.
+    fn to_declare(&self, fix: &Fix) -> Vec<String>;
+}
+
+/// An operation in the text of a program.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// Its line.
+    pub line: usize,
+    /// What it says.
+    pub call: String,
 }
 
 /// How many races are shown in full.
 const SHOWN: usize = 20;
 
-/// What a report is about.
-struct Page<'a> {
-    /// The program, if it was not a log.
-    program: Option<&'a Program>,
-    checked: &'a Checked,
-}
-
-fn summary(checked: &Checked) -> String {
-    let report = &checked.report;
-    let errors = report
-        .races
-        .iter()
-        .filter(|r| r.severity == Severity::Error)
-        .count();
-    let warnings = report.races.len() - errors;
-    let mut parts = Vec::new();
-    let mut count = |n: usize, one: &str, many: &str| match n {
-        0 => {}
-        1 => parts.push(format!("1 {one}")),
-        n => parts.push(format!("{n} {many}")),
-    };
-    count(errors, "race", "races");
-    count(
-        warnings,
-        "race that CUDA leaves open",
-        "races that CUDA leaves open",
-    );
-    count(
-        usize::from(report.error.is_some()),
-        "call fails",
-        "calls fail",
-    );
-    count(report.lints.len(), "remark", "remarks");
-    if parts.is_empty() {
-        "no race".to_owned()
-    } else if errors + warnings == 0 && report.error.is_none() {
-        format!("no race, {}", parts.join(", "))
-    } else {
-        parts.join(", ")
-    }
-}
-
 impl Page<'_> {
-    fn race(&self, race: &Race) -> String {
-        let names = &self.checked.names;
+    /// All of it: a paragraph for each race, each remark and each call that fails. What was found in
+    /// all says [`Report::summary`].
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        let races = &self.report.races;
+        for race in races.iter().take(SHOWN) {
+            out += &self.race(race);
+        }
+        if races.len() > SHOWN {
+            let more = races.len() - SHOWN;
+            out += &format!(
+                "\n  {more} more races are not shown here; the report as data (--json) lists all\n"
+            );
+        }
+        for lint in &self.report.lints {
+            out += &self.lint(lint);
+        }
+        out += &self.refused();
+        if !races.is_empty() {
+            // Op numbers move when a call is put in: the later ones first keep the earlier ones true.
+            out += match races.len() {
+                1 => "\n  Mend it and check again: what lies behind it may not be shown.\n",
+                _ => {
+                    "\n  Mend them from the last to the first, and check again: what lies behind them may not be \
+                      shown.\n"
+                }
+            };
+        }
+        out
+    }
+
+    /// The call at which checking stopped, if one did.
+    pub fn refused(&self) -> String {
+        let Some(Refused { op, misuse }) = &self.report.error else {
+            return String::new();
+        };
+        format!(
+            "\n  this call fails, and the check ends there\n    {}\n  {misuse}\n",
+            self.op(*op, Called::default(), "")
+        )
+    }
+
+    /// One race: what it is, the two operations, and what orders them.
+    pub fn race(&self, race: &Race) -> String {
+        let names = self.names;
         let what = match race.buffer {
             Some(buffer) => format!("{} on {}", race.kind.code(), names.buffer(buffer)),
             None => race.kind.code().to_owned(),
@@ -109,12 +102,8 @@ impl Page<'_> {
         format!(
             "\n  {what}: {}.{open}\n    {}\n    {}\n{}    {reach}{again}\n{}",
             meaning(race),
-            self.op(race.first, Some(race.first_site), &format!(" on {first}")),
-            self.op(
-                race.second,
-                Some(race.second_site),
-                &format!(" on {second}")
-            ),
+            self.op(race.first, self.first(race), &format!(" on {first}")),
+            self.op(race.second, self.second(race), &format!(" on {second}")),
             self.handed_on(race),
             self.fix(race)
         )
@@ -122,7 +111,7 @@ impl Page<'_> {
 
     /// How the memory of the first operation came to the second.
     fn handed_on(&self, race: &Race) -> String {
-        let names = &self.checked.names;
+        let names = self.names;
         let Some((to, on)) = race.buffer.zip(race.handed_on) else {
             return String::new();
         };
@@ -141,7 +130,7 @@ impl Page<'_> {
 
     /// What to put where.
     fn fix(&self, race: &Race) -> String {
-        let names = &self.checked.names;
+        let names = self.names;
         let call = |verb: &str, fields: &[(&str, String)], thread: ThreadId| {
             let thread = match names.thread(thread) {
                 name if name == "t0" => String::new(),
@@ -152,7 +141,7 @@ impl Page<'_> {
                 .map(|(key, value)| format!(", {key}: {value}"));
             format!("- {{do: {verb}{}{thread}}}", fields.collect::<String>())
         };
-        let at = |word: &str, op: OpId| format!("{word} op {}{}", op.0, self.line(op));
+        let at = |word: &str, op: OpId| format!("{word} op {}{}", op.0, self.place(op, race));
         let fix = match race.fix {
             Fix::WaitStream {
                 stream,
@@ -221,8 +210,8 @@ impl Page<'_> {
             }
         };
         let mut out = format!("  fix: {fix}\n");
-        let declare = self.checked.to_declare(&race.fix);
-        if !declare.is_empty() && self.program.is_some() {
+        let declare = self.listing.map(|listing| listing.to_declare(&race.fix));
+        if let Some(declare) = declare.filter(|declare| !declare.is_empty()) {
             out += &format!("       with `streams: {{{}}}`\n", declare.join(", "));
         }
         // The caching allocator itself would have waited, had it known.
@@ -245,10 +234,40 @@ impl Page<'_> {
 
     /// The line of an op, where there are lines.
     fn line(&self, id: OpId) -> String {
-        let op = self
-            .program
-            .and_then(|program| program.ops.get(id.0 as usize));
-        op.map_or_else(String::new, |op| format!(" (line {})", op.line))
+        let listed = self.listing.and_then(|listing| listing.op(id));
+        listed.map_or_else(String::new, |op| format!(" (line {})", op.line))
+    }
+
+    /// Where one of the two operations of a race is called: its line, or its call site.
+    fn place(&self, id: OpId, race: &Race) -> String {
+        let called = [
+            (race.first, self.first(race)),
+            (race.second, self.second(race)),
+        ];
+        let site = called.into_iter().find(|(op, _)| *op == id);
+        match site.and_then(|(_, called)| called.site) {
+            Some(site) if self.listing.is_none() => format!(" (at {site})"),
+            _ => self.line(id),
+        }
+    }
+
+    fn first(&self, race: &Race) -> Called<'_> {
+        Called {
+            site: self.site(race.first_site),
+            span: race.spans.0.map(|span| self.names.span(span)),
+        }
+    }
+
+    fn second(&self, race: &Race) -> Called<'_> {
+        Called {
+            site: self.site(race.second_site),
+            span: race.spans.1.map(|span| self.names.span(span)),
+        }
+    }
+
+    fn site(&self, id: SiteId) -> Option<&str> {
+        let site = self.sites.get(id.0 as usize)?;
+        Some(site.as_str()).filter(|site| !site.is_empty())
     }
 
     fn lint(&self, lint: &Lint) -> String {
@@ -275,26 +294,31 @@ impl Page<'_> {
         format!(
             "\n  {}: {meaning}\n    {}\n",
             lint.code.code(),
-            self.op(lint.op, None, "")
+            self.op(lint.op, Called::default(), "")
         )
     }
 
     /// An op: where it stands, where it runs, and what it says.
-    fn op(&self, id: OpId, site: Option<SiteId>, place: &str) -> String {
-        let known = self
-            .program
-            .and_then(|program| Some((program, program.ops.get(id.0 as usize)?)));
-        if let Some((program, op)) = known {
-            let text = written(program, op);
-            let call = text.strip_prefix("do: ").unwrap_or(&text);
-            return format!("op {} (line {}){place}: {call}", id.0, op.line);
+    fn op(&self, id: OpId, called: Called, place: &str) -> String {
+        if let Some(Listed { line, call }) = self.listing.and_then(|listing| listing.op(id)) {
+            return format!("op {} (line {line}){place}: {call}", id.0);
         }
-        let site = site.and_then(|site| self.checked.sites.get(site.0 as usize));
-        match site.filter(|site| !site.is_empty()) {
-            Some(site) => format!("op {}{place}, at {site}", id.0),
-            None => format!("op {}{place}", id.0),
+        let mut text = format!("op {}{place}", id.0);
+        if let Some(span) = called.span {
+            text += &format!(", in span {span}");
         }
+        if let Some(site) = called.site {
+            text += &format!(", at {site}");
+        }
+        text
     }
+}
+
+/// Where an operation was called, as far as that is known.
+#[derive(Default)]
+struct Called<'a> {
+    site: Option<&'a str>,
+    span: Option<String>,
 }
 
 /// What a race means, for people who do not know the short name of its kind.

@@ -1,0 +1,261 @@
+//! Declarations and operations, as a log has them, taken by a checker: from a file or from a program
+//! that runs.
+
+use super::report::numbered;
+use super::{BufferDecl, Checker, Names, Place, Report};
+use crate::log::{Problem, Within};
+use crate::op::{BufferId, DeviceId, Kind, Memory, Op, StreamKind, ThreadId};
+
+/// What a check may hold in memory unless it is told otherwise: 8 GiB.
+pub const MEMORY_BYTES: u64 = 8 << 30;
+
+/// A checker, what its ids are called, and what it may take.
+pub(super) struct Run {
+    pub checker: Checker,
+    pub sites: Vec<String>,
+    pub ops: u64,
+    names: Names,
+    room: Room,
+}
+
+type Taken = Result<(), Problem>;
+
+impl Run {
+    /// Nothing is known yet. It may take so much memory.
+    pub fn new(memory_bytes: u64) -> Run {
+        Run {
+            checker: Checker::new(),
+            sites: Vec::new(),
+            ops: 0,
+            names: Names::default(),
+            room: Room {
+                limit_bytes: memory_bytes,
+                ..Room::default()
+            },
+        }
+    }
+
+    /// The next stream.
+    pub fn stream(&mut self, kind: StreamKind, device: DeviceId, name: String) -> Taken {
+        self.room.chains += 1;
+        let id = self.checker.order_mut().add_stream(kind, device);
+        if id.0 as usize != self.names.streams.len() {
+            return Err(Problem::LateLegacy);
+        }
+        self.names.streams.push(name);
+        self.room.check()
+    }
+
+    /// The next event.
+    pub fn event(&mut self, timing: bool, device: Option<DeviceId>, name: String) -> Taken {
+        self.room.records += 1;
+        self.room.fixed_bytes += EVENT_BYTES + name.len() as u64;
+        let id = self.checker.order_mut().add_event(timing, device);
+        set(&mut self.names.events, "event", id.0, name);
+        self.room.check()
+    }
+
+    /// The next buffer.
+    pub fn buffer(
+        &mut self,
+        memory: Memory,
+        bytes: u64,
+        within: Option<Within>,
+        name: String,
+    ) -> Taken {
+        self.room.fixed_bytes += BUFFER_BYTES + name.len() as u64;
+        let place = match within {
+            None => Place::Fresh,
+            Some(Within { buffer, start }) => Place::Within { buffer, start },
+        };
+        let id = self.checker.add_buffer(BufferDecl {
+            memory,
+            bytes,
+            place,
+        });
+        set(&mut self.names.buffers, "buffer", id.0, name);
+        self.room.check()
+    }
+
+    /// The next thread, whose id is `id`.
+    pub fn thread(&mut self, id: ThreadId, name: String) -> Taken {
+        self.room.chains += 1;
+        set(&mut self.names.threads, "t", id.0, name);
+        self.room.check()
+    }
+
+    /// The next call site.
+    pub fn site(&mut self, text: String) -> Taken {
+        self.room.fixed_bytes += SITE_BYTES + text.len() as u64;
+        self.sites.push(text);
+        self.room.check()
+    }
+
+    /// A thread enters a span, or leaves its innermost one.
+    pub fn span(&mut self, thread: ThreadId, enters: Option<&str>) -> Taken {
+        match enters {
+            Some(name) => {
+                let known = self.checker.span_names().len();
+                self.checker.enter_span(thread, name);
+                if self.checker.span_names().len() > known {
+                    self.room.fixed_bytes += SPAN_BYTES + 2 * name.len() as u64;
+                }
+            }
+            None => self.checker.leave_span(thread),
+        }
+        self.room.check()
+    }
+
+    /// The next call. One that is refused is in the report.
+    #[inline]
+    pub fn op(&mut self, op: &Op) -> Taken {
+        // What these freeze is kept: a record for each flag and graph.
+        match op.kind {
+            Kind::RecordStream { buffer, .. }
+            | Kind::Alloc { buffer, .. }
+            | Kind::Free { buffer } => {
+                return self.allocator_op(op, buffer);
+            }
+            Kind::HostFunc {
+                raises: Some(flag), ..
+            }
+            | Kind::SetFlag { flag }
+            | Kind::WaitFlag { flag } => self.room.flag(flag.0)?,
+            Kind::GraphLaunch { graph, .. } => self.room.graph(graph.0)?,
+            _ => {}
+        }
+        self.push(op)
+    }
+
+    /// The same of a call of the caching allocator: the streams that the free of a buffer has to mind
+    /// are kept, and a record of each from the free on.
+    #[cold]
+    fn allocator_op(&mut self, op: &Op, buffer: BufferId) -> Taken {
+        let noted = |run: &Run| run.checker.order().known_uses(buffer).1.len() as u64;
+        let before = noted(self);
+        self.push(op)?;
+        self.room.noted = self.room.noted + noted(self) - before;
+        self.room.freed = u64::from(self.checker.order().records_of_frees());
+        self.room.check()
+    }
+
+    #[inline]
+    fn push(&mut self, op: &Op) -> Taken {
+        self.ops += 1;
+        let _refused = self.checker.push(op);
+        let found = self.found_bytes();
+        if found > self.room.found_bytes {
+            self.room.found_bytes = found;
+            self.room.check()?;
+        }
+        self.room.steps += self.checker.steps.len() as u64;
+        if self.room.steps > MAX_STEPS {
+            let (what, limit) = ("steps of streams and threads", MAX_STEPS);
+            return Err(Problem::TooMuch { what, limit });
+        }
+        Ok(())
+    }
+
+    /// What was found so far.
+    pub fn report(&self) -> Report {
+        self.checker.report()
+    }
+
+    /// What the ids are called. The log need not name its streams, nor declare a legacy stream that
+    /// only blocking calls use.
+    pub fn names(&self) -> Names {
+        let mut streams = Names::of_legacy_streams(self.checker.order()).streams;
+        for (name, given) in streams.iter_mut().zip(&self.names.streams) {
+            if !given.is_empty() {
+                name.clone_from(given);
+            }
+        }
+        Names {
+            streams,
+            spans: self.checker.span_names().to_vec(),
+            ..self.names.clone()
+        }
+    }
+
+    fn found_bytes(&self) -> u64 {
+        let races = self.checker.races.len() as u64 * RACE_BYTES;
+        races + self.checker.lints.list.len() as u64 * LINT_BYTES
+    }
+}
+
+/// Names an id, and those before it that have no name by their number.
+fn set(names: &mut Vec<String>, what: &str, id: u32, name: String) {
+    if name.is_empty() {
+        return;
+    }
+    while names.len() < id as usize {
+        let unnamed = names.len() as u32;
+        names.push(numbered(what, unnamed));
+    }
+    names.push(name);
+}
+
+// ------------------------------------------------------------------ memory
+
+/// Clocks count the steps of a chain in 32 bits. All chains together stay below that, so each does.
+const MAX_STEPS: u64 = u32::MAX as u64 - (1 << 24);
+
+// What the tables of checker and rule book take for each, about.
+const EVENT_BYTES: u64 = 160;
+const BUFFER_BYTES: u64 = 500;
+const SITE_BYTES: u64 = 64;
+const SPAN_BYTES: u64 = 128;
+const RACE_BYTES: u64 = 300;
+const LINT_BYTES: u64 = 16;
+
+/// How much memory a check may come to take for what was declared. Clocks are the large part: one
+/// for every chain and every record, with an entry for every chain.
+#[derive(Default)]
+struct Room {
+    limit_bytes: u64,
+    fixed_bytes: u64,
+    chains: u64,
+    records: u64,
+    /// Streams that frees have to mind, and records that frees have made.
+    noted: u64,
+    freed: u64,
+    found_bytes: u64,
+    flags: u32,
+    graphs: u32,
+    steps: u64,
+}
+
+impl Room {
+    fn check(&self) -> Result<(), Problem> {
+        // A record keeps a clock and, in a capture, the nodes that it has seen.
+        let records = self.records + self.freed;
+        let clocks = self.chains * (self.chains + 2 * records) * 4;
+        let noted_bytes = self.noted * 8;
+        let needed_bytes = self.fixed_bytes + self.found_bytes + noted_bytes + clocks;
+        if needed_bytes > self.limit_bytes {
+            let limit_bytes = self.limit_bytes;
+            return Err(Problem::Memory { limit_bytes });
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn flag(&mut self, id: u32) -> Result<(), Problem> {
+        if id < self.flags {
+            return Ok(());
+        }
+        self.records += u64::from(id + 1 - self.flags);
+        self.flags = id + 1;
+        self.check()
+    }
+
+    #[inline]
+    fn graph(&mut self, id: u32) -> Result<(), Problem> {
+        if id < self.graphs {
+            return Ok(());
+        }
+        self.records += u64::from(id + 1 - self.graphs);
+        self.graphs = id + 1;
+        self.check()
+    }
+}

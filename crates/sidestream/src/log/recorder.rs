@@ -1,0 +1,192 @@
+//! Records a running program in a file.
+
+use std::io::Write;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::live::Sink;
+use super::{Error, Problem, Within, Writer};
+use crate::backend::Done;
+use crate::op::{DeviceId, Memory, Op, OpId, StreamKind, ThreadId};
+
+/// A recording of a running program as an op log, which `sidestream check` reads.
+///
+/// It comes as two halves: the sink that is attached to the program's [`Live`](super::Live), and
+/// this handle, by which the recording is ended. They may be used in any order and on any thread:
+/// what the sink is told after [`Recorder::finish`] is not written. If neither is there any more,
+/// the log is ended as well as it can be.
+///
+/// The log is written in blocks of 64 KiB. If the process ends in between, the file is readable up
+/// to the last record that is whole in it.
+///
+/// # Errors
+/// While the program runs nobody can be told of an error: the first ends the recording and is what
+/// [`Recorder::finish`] gives. What was written before it stays readable, without an end record.
+///
+/// ```
+/// use sidestream::log::{Live, Reader, Recorder};
+/// use sidestream::op::*;
+///
+/// let live = Live::default();
+/// let (recorder, sink) = Recorder::new(Vec::new())?;
+/// live.attach(sink);
+/// let stream = live.new_stream(StreamKind::NonBlocking, DeviceId(0), "upload");
+/// let thread = live.new_thread("main");
+/// if let Some(mut pen) = live.write() {
+///     let (id, site) = (pen.next_op(), pen.site(std::panic::Location::caller()));
+///     let kind = Kind::SyncStream { stream };
+///     pen.op(&Op { id, thread, site, kind, accesses: Accesses::new() });
+/// }
+/// let bytes = recorder.finish()?;
+/// assert_eq!(Reader::new(&bytes[..])?.count(), 4);
+/// # Ok::<(), sidestream::log::Error>(())
+/// ```
+pub struct Recorder<W: Write + Send + 'static> {
+    tape: Arc<Mutex<Tape<W>>>,
+}
+
+/// What the two halves share.
+struct Tape<W: Write> {
+    /// None once the recording is over.
+    log: Option<Writer<W>>,
+    failed: Option<Error>,
+}
+
+/// The half that is told.
+struct Half<W: Write> {
+    tape: Arc<Mutex<Tape<W>>>,
+    timed: bool,
+    /// The first operation in the log; a late sink does not know the ones before.
+    first: Option<OpId>,
+}
+
+impl<W: Write + Send + 'static> Recorder<W> {
+    /// Starts a log without times.
+    ///
+    /// # Errors
+    /// What the file answers.
+    pub fn new(out: W) -> Result<(Recorder<W>, Box<dyn Sink>), Error> {
+        Recorder::start(out, false)
+    }
+
+    /// Starts a log that says when each operation ran, so that the run can be shown in a trace.
+    ///
+    /// # Errors
+    /// What the file answers.
+    pub fn with_times(out: W) -> Result<(Recorder<W>, Box<dyn Sink>), Error> {
+        Recorder::start(out, true)
+    }
+
+    fn start(out: W, timed: bool) -> Result<(Recorder<W>, Box<dyn Sink>), Error> {
+        let tape = Arc::new(Mutex::new(Tape {
+            log: Some(Writer::new(out)?),
+            failed: None,
+        }));
+        let half = Half {
+            tape: tape.clone(),
+            timed,
+            first: None,
+        };
+        Ok((Recorder { tape }, Box::new(half)))
+    }
+
+    /// Hands everything told so far to the file, so that it survives the end of this process. If
+    /// that fails, the recording is over and [`Recorder::finish`] says why.
+    pub fn flush(&self) {
+        self.tape.lock().write(Writer::flush);
+    }
+
+    /// Ends the log and gives the file back.
+    ///
+    /// # Errors
+    /// The first that the file gave, or the first of the [conditions](super#conditions) that a
+    /// record did not meet, in the whole recording.
+    pub fn finish(self) -> Result<W, Error> {
+        let mut tape = self.tape.lock();
+        match (tape.failed.take(), tape.log.take()) {
+            (None, Some(log)) => log.finish(),
+            (Some(error), _) => Err(error),
+            // Only this function leaves it so, and it takes the handle.
+            (None, None) => unreachable!("a recording is finished once"),
+        }
+    }
+}
+
+impl<W: Write> Tape<W> {
+    /// Writes something, unless the recording is over.
+    #[inline]
+    fn write<T>(&mut self, what: impl FnOnce(&mut Writer<W>) -> Result<T, Error>) {
+        let Some(log) = &mut self.log else { return };
+        if let Err(error) = what(log) {
+            self.fail(error);
+        }
+    }
+
+    #[cold]
+    fn fail(&mut self, error: Error) {
+        self.failed = Some(error);
+        // Dropped, it still hands on what it holds, but writes no end: something is missing.
+        self.log = None;
+    }
+}
+
+impl<W: Write> Drop for Tape<W> {
+    fn drop(&mut self) {
+        if let Some(log) = self.log.take() {
+            // Whoever wants to hear of an error calls `finish`.
+            let _unheard = log.finish();
+        }
+    }
+}
+
+impl<W: Write + Send> Sink for Half<W> {
+    fn stream(&mut self, kind: StreamKind, device: DeviceId, name: &str) {
+        self.tape.lock().write(|log| log.stream(kind, device, name));
+    }
+
+    fn event(&mut self, timing: bool, device: DeviceId) {
+        let mut tape = self.tape.lock();
+        tape.write(|log| log.event(timing, Some(device), ""));
+    }
+
+    fn buffer(&mut self, memory: Memory, bytes: u64, within: Option<Within>, name: &str) {
+        let mut tape = self.tape.lock();
+        tape.write(|log| log.buffer(memory, bytes, within, name));
+    }
+
+    fn thread(&mut self, name: &str) {
+        self.tape.lock().write(|log| log.thread(name));
+    }
+
+    fn site(&mut self, text: &str) {
+        self.tape.lock().write(|log| log.site(text));
+    }
+
+    fn span(&mut self, thread: ThreadId, enters: Option<&str>) {
+        self.tape.lock().write(|log| log.span(thread, enters));
+    }
+
+    #[inline]
+    fn op(&mut self, op: &Op) {
+        self.first.get_or_insert(op.id);
+        self.tape.lock().write(|log| log.op(op));
+    }
+
+    fn done(&mut self, done: &Done) {
+        if self.timed && self.first.is_some_and(|first| first <= done.op) {
+            self.tape.lock().write(|log| log.done(done));
+        }
+    }
+
+    fn wants_times(&self) -> bool {
+        self.timed
+    }
+
+    fn full(&mut self) {
+        let (what, limit) = ("operations", 1 << 32);
+        let mut tape = self.tape.lock();
+        let problem = Problem::TooMuch { what, limit };
+        tape.write(|log| Err::<(), _>(log.error(problem)));
+    }
+}

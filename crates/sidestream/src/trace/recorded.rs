@@ -1,0 +1,393 @@
+//! A recorded run as a [`Trace`], from the log that holds its times.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io::Read;
+
+use super::{Call, Device, Place, Span, Stream, Thread, Trace, Waits, What, Work, of_op};
+use crate::log::{Error, Problem, Reader, Record};
+use crate::op::{DeviceId, EventId, Kind, Op, OpId, SiteId, StreamId, StreamKind, ThreadId};
+use crate::order::{Order, Steps};
+
+/// What ran when, as a log says.
+#[derive(Debug)]
+pub struct Recorded {
+    /// The run. It carries no log; whoever has the bytes may put them there.
+    pub trace: Trace,
+    /// How many operations the log holds.
+    pub ops: u64,
+    /// Of how many the log says when they ran. The others are not in the trace: without any, the log
+    /// was recorded without times ([`Recorder::with_times`](crate::log::Recorder::with_times)).
+    pub timed: u64,
+    /// If the log was cut off: where, and what to do. The trace is then of what came before.
+    pub cut: Option<Error>,
+}
+
+/// Reads a log as a trace. Times count from the first.
+///
+/// A kernel is called by the place where it was launched: a log holds no names of kernels. A named
+/// span ([`Record::Span`]) lies around what was called in it, on its thread and on each stream.
+///
+/// # Errors
+/// What [`Reader`] finds wrong with the log, except that a log that was cut off gives a trace and
+/// says so in [`Recorded::cut`]. Besides: a legacy stream that is declared after its first use, and
+/// a trace that would take more than about `memory_bytes`.
+pub fn recorded<R: Read>(mut log: Reader<R>, memory_bytes: u64) -> Result<Recorded, Error> {
+    let mut run = Run {
+        room_bytes: memory_bytes,
+        limit_bytes: memory_bytes,
+        ..Run::default()
+    };
+    let mut record = Record::default();
+    let cut = loop {
+        match log.read_into(&mut record) {
+            Ok(true) => {}
+            Ok(false) => break None,
+            Err(error) if error.is_cut() => break Some(error),
+            Err(error) => return Err(error),
+        }
+        let taken = run.take(&mut record);
+        taken.map_err(|problem| Error {
+            offset: log.offset(),
+            problem,
+        })?;
+    };
+    let (ops, timed) = (run.ops.len() as u64, run.timed);
+    let trace = run.trace().map_err(|problem| Error {
+        offset: log.offset(),
+        problem,
+    })?;
+    Ok(Recorded {
+        trace,
+        ops,
+        timed,
+        cut,
+    })
+}
+
+/// What was read so far.
+#[derive(Default)]
+struct Run {
+    order: Order,
+    steps: Steps,
+    streams: Vec<String>,
+    threads: Vec<Caller>,
+    sites: Vec<String>,
+    /// By event: its last record.
+    records: HashMap<EventId, OpId>,
+    /// By number.
+    ops: Vec<Held>,
+    timed: u64,
+    /// Those that were entered, outer ones before inner ones.
+    entered: Vec<Entered>,
+    room_bytes: u64,
+    limit_bytes: u64,
+}
+
+struct Caller {
+    name: String,
+    /// The spans that it is in, as places in `entered`.
+    spans: Vec<usize>,
+}
+
+/// A span that was entered.
+struct Entered {
+    name: String,
+    /// The one around it.
+    outer: Option<usize>,
+}
+
+/// What a trace needs of an operation.
+struct Held {
+    op: OpId,
+    thread: ThreadId,
+    site: SiteId,
+    span: Option<usize>,
+    kind: Kind,
+    waits: Option<Waits>,
+    work: Option<(DeviceId, StreamId, What)>,
+    call_ns: Option<(u64, u64)>,
+    work_ns: Option<(u64, u64)>,
+}
+
+// What each takes here and in the trace, about.
+const OP_BYTES: u64 = 500;
+const SPAN_BYTES: u64 = 400;
+const NAME_BYTES: u64 = 100;
+const LANE_BYTES: u64 = 200;
+
+impl Run {
+    fn take(&mut self, record: &mut Record) -> Result<(), Problem> {
+        match record {
+            Record::Op(op) => {
+                // Its work is called by its site, twice.
+                let site = &self.sites[op.site.0 as usize];
+                self.spend(OP_BYTES + 2 * site.len() as u64)?;
+                self.op(op);
+            }
+            Record::Done(done) => {
+                let at = self.ops.partition_point(|held| held.op < done.op);
+                if let Some(held) = self.ops.get_mut(at).filter(|held| held.op == done.op) {
+                    self.timed += u64::from(held.call_ns.is_none() && held.work_ns.is_none());
+                    (held.call_ns, held.work_ns) = (done.call_ns, done.work_ns);
+                }
+            }
+            Record::Span { thread, enters } => match enters {
+                Some(name) => {
+                    self.spend(SPAN_BYTES + 2 * name.len() as u64)?;
+                    self.enter(*thread, std::mem::take(name));
+                }
+                None => _ = self.threads[thread.0 as usize].spans.pop(),
+            },
+            Record::Stream {
+                id,
+                kind,
+                device,
+                name,
+            } => {
+                self.spend(NAME_BYTES + name.len() as u64)?;
+                if self.order.add_stream(*kind, *device) != *id {
+                    return Err(Problem::LateLegacy);
+                }
+                self.streams.push(std::mem::take(name));
+            }
+            Record::Thread { name, .. } => {
+                self.spend(NAME_BYTES + name.len() as u64)?;
+                self.threads.push(Caller {
+                    name: std::mem::take(name),
+                    spans: Vec::new(),
+                });
+            }
+            Record::Site { text, .. } => {
+                self.spend(NAME_BYTES + text.len() as u64)?;
+                self.sites.push(std::mem::take(text));
+            }
+            Record::Event { .. } | Record::Buffer { .. } | Record::Pool { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn op(&mut self, op: &Op) {
+        let present = self.order.current_device(op.thread);
+        let recorded_by = match op.kind {
+            Kind::Wait { event, .. } | Kind::SyncEvent { event } => {
+                self.records.get(&event).copied()
+            }
+            Kind::WaitStream { .. } => Some(op.id),
+            _ => None,
+        };
+        match op.kind {
+            Kind::Record { event, .. } => _ = self.records.insert(event, op.id),
+            // Of all that the rules keep, a trace needs only which device a thread is on.
+            Kind::SetDevice { .. } => _ = self.order.push(op, &mut self.steps),
+            _ => {}
+        }
+        let what = What::of(op, recorded_by);
+        let stream = what.and_then(|_| self.order.work_stream(op));
+        let work = what.zip(stream);
+        self.ops.push(Held {
+            op: op.id,
+            thread: op.thread,
+            site: op.site,
+            span: self.threads[op.thread.0 as usize].spans.last().copied(),
+            kind: op.kind,
+            waits: Waits::of(op, present, recorded_by),
+            work: work.map(|(what, stream)| (self.order.device_of(stream), stream, what)),
+            call_ns: None,
+            work_ns: None,
+        });
+    }
+
+    fn enter(&mut self, thread: ThreadId, name: String) {
+        let spans = &mut self.threads[thread.0 as usize].spans;
+        self.entered.push(Entered {
+            name,
+            outer: spans.last().copied(),
+        });
+        spans.push(self.entered.len() - 1);
+    }
+
+    /// Takes some of the memory that there may be.
+    fn spend(&mut self, bytes: u64) -> Result<(), Problem> {
+        let limit_bytes = self.limit_bytes;
+        let left = self.room_bytes.checked_sub(bytes);
+        self.room_bytes = left.ok_or(Problem::Memory { limit_bytes })?;
+        Ok(())
+    }
+}
+
+// ------------------------------------------------------------------ the trace
+
+impl Run {
+    fn trace(mut self) -> Result<Trace, Problem> {
+        let times = self
+            .ops
+            .iter()
+            .flat_map(|held| [held.call_ns, held.work_ns]);
+        let start_ns = times.flatten().map(|(start, _)| start).min().unwrap_or(0);
+        for held in &mut self.ops {
+            for (start, end) in [&mut held.call_ns, &mut held.work_ns].into_iter().flatten() {
+                (*start, *end) = (*start - start_ns, *end - start_ns);
+            }
+        }
+        let mut trace = Trace {
+            devices: self.devices(),
+            streams: self.named_streams(),
+            threads: self.named_threads(),
+            spans: self.spans()?,
+            ..Trace::default()
+        };
+        for held in &self.ops {
+            if let Some((start_ns, end_ns)) = held.call_ns {
+                trace.calls.push(Call {
+                    op: held.op,
+                    thread: held.thread,
+                    name: of_op::function(&held.kind),
+                    start_ns,
+                    end_ns,
+                    is_host_work: matches!(held.kind, Kind::HostAccess),
+                    waits: held.waits,
+                });
+            }
+            if let (Some((device, stream, what)), Some((start_ns, end_ns))) =
+                (held.work, held.work_ns)
+            {
+                let name = self.name_of(held);
+                trace.work.push(Work {
+                    op: held.op,
+                    device,
+                    stream,
+                    what,
+                    label: format!("{} {name}", held.op.0),
+                    name,
+                    start_ns,
+                    end_ns,
+                });
+            }
+        }
+        Ok(trace)
+    }
+
+    /// The log names no devices: those of its streams, by number.
+    fn devices(&self) -> Vec<Device> {
+        let mut ids: Vec<DeviceId> = self.order.streams().map(|(_, _, at)| at).collect();
+        ids.sort();
+        ids.dedup();
+        let device = |id| Device {
+            id,
+            name: String::new(),
+            sms: 0,
+            memory_bytes: 0,
+        };
+        ids.into_iter().map(device).collect()
+    }
+
+    fn named_streams(&self) -> Vec<Stream> {
+        let streams = self.order.streams().map(|(id, kind, device)| {
+            let given = self.streams.get(id.0 as usize);
+            let given = given.filter(|name| !name.is_empty()).cloned();
+            let is_legacy = kind == StreamKind::Legacy;
+            let name = given.unwrap_or_else(|| match is_legacy {
+                true => "legacy".to_owned(),
+                false => format!("stream{}", id.0),
+            });
+            Stream {
+                id,
+                device,
+                name,
+                is_legacy,
+            }
+        });
+        streams.collect()
+    }
+
+    fn named_threads(&self) -> Vec<Thread> {
+        let threads = (0..).map(ThreadId).zip(&self.threads);
+        let threads = threads.map(|(id, caller)| Thread {
+            id,
+            name: match caller.name.is_empty() {
+                true => format!("t{}", id.0),
+                false => caller.name.clone(),
+            },
+        });
+        threads.collect()
+    }
+
+    /// What all that is called at one place is called.
+    fn name_of(&self, held: &Held) -> String {
+        let site = &self.sites[held.site.0 as usize];
+        match site.is_empty() {
+            true => of_op::function(&held.kind).to_owned(),
+            false => site.clone(),
+        }
+    }
+
+    /// Where each span lies: around its own calls and work and those of the spans inside.
+    fn spans(&mut self) -> Result<Vec<Span>, Problem> {
+        let mut lanes: Vec<HashMap<Place, (u64, u64)>> = Vec::new();
+        lanes.resize_with(self.entered.len(), HashMap::new);
+        let mut count = 0;
+        for held in &self.ops {
+            let Some(lanes) = held.span.map(|span| &mut lanes[span]) else {
+                continue;
+            };
+            if let Some(times) = held.call_ns {
+                count += u64::from(extend(lanes, Place::Thread(held.thread), times));
+            }
+            // A wait is no work, and a function on the host none of the device.
+            let on_device = held
+                .work
+                .filter(|(_, _, what)| what.engine().is_some() && !matches!(what, What::HostFunc));
+            if let (Some((device, stream, _)), Some(times)) = (on_device, held.work_ns) {
+                count += u64::from(extend(lanes, Place::Stream(device, stream), times));
+            }
+        }
+        self.spend(count * LANE_BYTES)?;
+        // Inner ones were entered later, so each is complete when it is given to the one around it.
+        for at in (0..lanes.len()).rev() {
+            let Some(outer) = self.entered[at].outer else {
+                continue;
+            };
+            let (before, rest) = lanes.split_at_mut(at);
+            let fresh = rest[0]
+                .iter()
+                .map(|(&place, &times)| u64::from(extend(&mut before[outer], place, times)));
+            let fresh: u64 = fresh.sum();
+            self.spend(fresh * LANE_BYTES)?;
+        }
+        let mut names_bytes = 0;
+        let mut spans = Vec::new();
+        for ((number, lanes), entered) in (0..).zip(lanes).zip(&self.entered) {
+            let mut lanes: Vec<_> = lanes.into_iter().collect();
+            lanes.sort();
+            names_bytes += (lanes.len() * entered.name.len()) as u64;
+            spans.extend(lanes.into_iter().map(|(place, (start_ns, end_ns))| Span {
+                name: entered.name.clone(),
+                number,
+                place,
+                start_ns,
+                end_ns,
+            }));
+            if names_bytes > self.room_bytes {
+                break;
+            }
+        }
+        self.spend(names_bytes)?;
+        Ok(spans)
+    }
+}
+
+/// Makes a lane reach over some times, too; whether it is a new one.
+fn extend(lanes: &mut HashMap<Place, (u64, u64)>, place: Place, times: (u64, u64)) -> bool {
+    match lanes.entry(place) {
+        Entry::Vacant(lane) => {
+            lane.insert(times);
+            true
+        }
+        Entry::Occupied(mut lane) => {
+            let (start, end) = *lane.get();
+            lane.insert((start.min(times.0), end.max(times.1)));
+            false
+        }
+    }
+}
