@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use sidestream::alloc::{Blocks, Grant};
+use sidestream::alloc::{Cache, Need, On, Piece, Rules, State, Uses};
+use sidestream::backend::Address;
 use sidestream::engine::{Profile, TaskId};
 use sidestream::op::{self, BufferId, Kind, OpId, StreamId, ThreadId};
 use sidestream::order::{Chain, Misuse};
@@ -109,8 +110,8 @@ pub fn run(
             failed: None,
             unmet: Vec::new(),
         },
-        device_blocks: Blocks::default(),
-        pinned_blocks: Blocks::default(),
+        device_blocks: Cache::new(BLOCKS),
+        pinned_blocks: Cache::new(BLOCKS),
         held: Vec::new(),
     };
     for at in 0..program.ops.len() {
@@ -144,16 +145,46 @@ fn fits(lowered: &Lowered, profile: &Profile) -> Result<(), CannotRun> {
 struct Running<'a> {
     program: &'a Program,
     run: Run,
-    device_blocks: Blocks<TaskId>,
-    pinned_blocks: Blocks<TaskId>,
+    device_blocks: Cache<LastTasks>,
+    pinned_blocks: Cache<LastTasks>,
     /// By buffer of the allocator: its block.
     held: Vec<Option<Held>>,
 }
 
-#[derive(Clone)]
 struct Held {
-    block: usize,
+    block: Address,
     home: Option<StreamId>,
+    /// None once it was freed.
+    piece: Option<Piece>,
+}
+
+/// A program has blocks of one size: each is a segment of its own, and holds one piece.
+const BLOCKS: Rules = Rules {
+    device: None,
+    align_bytes: BLOCK_BYTES,
+    granule_bytes: BLOCK_BYTES,
+    joins: false,
+    limit_bytes: u64::MAX,
+    spare: None,
+};
+const BLOCK_BYTES: u64 = 1;
+
+/// The last task of each stream that used a block.
+#[derive(Clone, Default)]
+struct LastTasks(Vec<(StreamId, TaskId)>);
+
+impl Uses for LastTasks {
+    fn merge(&mut self, other: LastTasks) {
+        self.0.extend(other.0);
+    }
+
+    fn on(&self) -> On {
+        match self.0[..] {
+            [] => On::Nobody,
+            [(stream, _)] => On::Only(stream),
+            _ => On::Several,
+        }
+    }
 }
 
 impl Running<'_> {
@@ -172,8 +203,9 @@ impl Running<'_> {
             }
             Command::Hold(_) | Command::Release(_) => {}
             Command::SetCapacity { blocks } => {
-                self.device_blocks.set_limit(blocks as usize);
-                self.pinned_blocks.set_limit(blocks as usize);
+                let limit_bytes = u64::from(blocks) * BLOCK_BYTES;
+                self.device_blocks.set_limit(limit_bytes);
+                self.pinned_blocks.set_limit(limit_bytes);
             }
             Command::PoolGet { .. } => {}
             Command::Op(op) => {
@@ -224,23 +256,38 @@ impl Running<'_> {
             Some(_) => &mut self.device_blocks,
             None => &mut self.pinned_blocks,
         };
-        let grant = blocks
-            .alloc(home, |&task| sim.engine().is_finished(task))
-            .map_err(|full| CannotRun::OutOfBlocks {
-                op: at,
-                blocks: full.blocks,
-            })?;
-        let block = match grant {
-            Grant::Block(block) => block,
-            Grant::After(block, streams) => {
-                for source in streams {
-                    self.wait_for(op, home, source);
+        let granted = loop {
+            let is_over = |task: TaskId| sim.engine().is_finished(task);
+            match blocks.alloc(BLOCK_BYTES, home, |uses| state(uses, home, is_over)) {
+                Ok(granted) => break granted,
+                Err(Need::Segment(growth)) => {
+                    let next = blocks.statistics().reserved_bytes;
+                    blocks.add_segment(Address(next), growth.bytes);
                 }
-                block
+                Err(Need::Release(_) | Need::Wait(_) | Need::OutOfMemory(_)) => {
+                    return Err(CannotRun::OutOfBlocks {
+                        op: at,
+                        blocks: (blocks.statistics().reserved_bytes / BLOCK_BYTES) as usize,
+                    });
+                }
             }
         };
+        if granted.waits {
+            let pending = granted.carried.0.into_iter().filter(|&(stream, task)| {
+                Some(stream) != home && !self.run.sim.engine().is_finished(task)
+            });
+            let streams: Vec<StreamId> = pending.map(|(stream, _)| stream).collect();
+            for source in streams {
+                self.wait_for(op, home, source);
+            }
+        }
+        let block = granted.piece.address;
         self.expect_block(at, block, home);
-        *self.held_mut(buffer) = Some(Held { block, home });
+        *self.held_mut(buffer) = Some(Held {
+            block,
+            home,
+            piece: Some(granted.piece),
+        });
         Ok(())
     }
 
@@ -257,7 +304,7 @@ impl Running<'_> {
         let _ = self.run.sim.submit(wait, None);
     }
 
-    fn expect_block(&mut self, at: usize, block: usize, home: Option<StreamId>) {
+    fn expect_block(&mut self, at: usize, block: Address, home: Option<StreamId>) {
         let Act::Alloc {
             must_alias,
             must_not_alias,
@@ -287,7 +334,7 @@ impl Running<'_> {
     }
 
     /// What a name was handed last, before an op.
-    fn held_by_name(&self, name: BufferRef, before: usize) -> Option<Held> {
+    fn held_by_name(&self, name: BufferRef, before: usize) -> Option<&Held> {
         let earlier = self.run.lowered.commands[..before].iter().rev();
         let mut allocs = earlier.filter_map(|command| match command {
             Command::Op(op) => match op.kind {
@@ -297,7 +344,7 @@ impl Running<'_> {
             _ => None,
         });
         let buffer = allocs.find(|b| self.run.lowered.buffers[b.0 as usize].name == name)?;
-        self.held.get(buffer.0 as usize).cloned().flatten()
+        self.held.get(buffer.0 as usize)?.as_ref()
     }
 
     fn known_uses(&mut self, buffer: BufferId) -> Vec<StreamId> {
@@ -306,23 +353,40 @@ impl Running<'_> {
     }
 
     fn free(&mut self, buffer: BufferId, streams: &[StreamId]) {
-        let Some(held) = self.held_mut(buffer).clone() else {
+        let Some(held) = self.held_mut(buffer) else {
+            return;
+        };
+        let home = held.home;
+        let Some(piece) = held.piece.take() else {
             return;
         };
         let last = |&s: &StreamId| Some((s, self.run.sim.last_task(Chain::Stream(s))?));
-        let uses = streams.iter().filter_map(last).collect();
-        match held.home {
-            Some(_) => self.device_blocks.free(held.block, uses),
-            None => self.pinned_blocks.free(held.block, uses),
+        let uses = LastTasks(streams.iter().filter_map(last).collect());
+        match home {
+            Some(_) => self.device_blocks.free(piece, uses),
+            None => self.pinned_blocks.free(piece, uses),
         }
     }
 
     fn held_mut(&mut self, buffer: BufferId) -> &mut Option<Held> {
         let at = buffer.0 as usize;
         if self.held.len() <= at {
-            self.held.resize(at + 1, None);
+            self.held.resize_with(at + 1, || None);
         }
         &mut self.held[at]
+    }
+}
+
+/// How uses look to a taker whose stream is `home`.
+fn state(uses: &LastTasks, home: Option<StreamId>, is_over: impl Fn(TaskId) -> bool) -> State {
+    if uses.0.iter().all(|&(_, task)| is_over(task)) {
+        return State::Over;
+    }
+    let is_ordered = |&(stream, task): &(StreamId, TaskId)| Some(stream) == home || is_over(task);
+    if uses.0.iter().all(is_ordered) {
+        State::Ordered
+    } else {
+        State::Pending
     }
 }
 

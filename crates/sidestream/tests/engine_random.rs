@@ -86,7 +86,7 @@ fn run(seed: u64) {
     for n in 0..random.below(300) {
         let mut after: Vec<TaskId> = (0..random.below(4))
             .filter(|_| n > 0)
-            .map(|_| TaskId(random.below(n.max(1)) as u64))
+            .map(|_| TaskId(random.below(n.max(1))))
             .collect();
         if random.below(2) == 0 {
             after.clear();

@@ -306,3 +306,26 @@ fn memory_that_is_given_back_stays_until_its_uses_are_over() {
         assert_eq!(rig.look(output, 512), [8; 512]);
     }
 }
+
+#[test]
+fn a_kernel_reads_when_it_starts_and_writes_when_it_ends() {
+    let rig = Rig::new(Schedule::InOrder);
+    let (long, short) = (rig.stream(0), rig.stream(1));
+    let (a, b) = (rig.device_memory(4), rig.device_memory(4));
+    let early = rig.pinned(&[9; 4]);
+    rig.fill(long, a, 0x0101_0101, 1).unwrap();
+    rig.synchronize(long).unwrap();
+    rig.launch(long, &add(100_000_000), &[reads(a, 4), writes(b, 4)])
+        .unwrap();
+    // Both race with the kernel, and run in its middle.
+    rig.fill(short, a, 0x0505_0505, 1).unwrap();
+    rig.download(short, b, early, 4).unwrap();
+    rig.synchronize(short).unwrap();
+    assert!(rig.machine.now_ns() < 50_000_000, "the kernel still runs");
+    assert_eq!(rig.look(early, 4), [0; 4], "nothing is written yet");
+    assert_eq!(
+        rig.fetch(long, b, 4),
+        [1; 4],
+        "what it read was there at its start"
+    );
+}

@@ -1,9 +1,9 @@
 //! Pieces that were freed lately, in stacks by stream and size.
 //!
 //! A program that allocates and frees alike sizes in a loop never leaves here. The stacks are
-//! linked through the records themselves and sit in a small table by hash; two kinds that fall
-//! into one place share nothing: the one that comes second goes to the heap of the unsorted, where
-//! nobody looks for it before all are sorted into the table of the address space.
+//! linked through the records themselves and sit in a small table by hash, each kind in one of two
+//! places. A kind that finds both taken goes to the unsorted, where nobody looks for it before all
+//! are sorted into the table of the address space.
 
 use super::On;
 use super::table::{NONE, Table};
@@ -57,17 +57,18 @@ impl Recent {
         table: &mut Table<U>,
     ) -> Option<u32> {
         let kind = Kind { stream, bytes };
-        let place = kind.place();
-        let stack = &mut self.stacks[place];
-        if stack.top == NONE || stack.kind != kind {
-            return None;
+        for place in kind.places() {
+            let stack = &mut self.stacks[place];
+            if stack.top != NONE && stack.kind == kind {
+                let record = stack.top;
+                stack.top = table.below(record);
+                if stack.top == NONE {
+                    self.used &= !(1 << place);
+                }
+                return Some(record);
+            }
         }
-        let record = stack.top;
-        stack.top = table.below(record);
-        if stack.top == NONE {
-            self.used &= !(1 << place);
-        }
-        Some(record)
+        None
     }
 
     /// Puts a freed piece on its stack.
@@ -80,16 +81,23 @@ impl Recent {
         };
         let bytes = table.bytes(record);
         let kind = Kind { stream, bytes };
-        let place = kind.place();
-        let stack = &mut self.stacks[place];
-        if stack.top == NONE {
-            stack.kind = kind;
-            self.used |= 1 << place;
-        } else if stack.kind != kind {
+        let [one, other] = kind.places();
+        let is_ours = |place: usize| {
+            let stack = &self.stacks[place];
+            stack.top != NONE && stack.kind == kind
+        };
+        let place = if is_ours(one) || (self.stacks[one].top == NONE && !is_ours(other)) {
+            one
+        } else if is_ours(other) || self.stacks[other].top == NONE {
+            other
+        } else {
             return self.push_unsorted(record, table);
-        }
+        };
+        let stack = &mut self.stacks[place];
+        stack.kind = kind;
         table.put_on(record, stack.top);
         stack.top = record;
+        self.used |= 1 << place;
     }
 
     #[inline(never)]
@@ -117,10 +125,12 @@ impl Recent {
 }
 
 impl Kind {
+    /// Where its stack may be.
     #[inline]
-    fn place(self) -> usize {
+    fn places(self) -> [usize; 2] {
         let stream = self.stream.map_or(0, |stream| u64::from(stream.0) + 1);
         let mixed = (self.bytes ^ (stream << 40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (mixed >> (64 - STACKS.trailing_zeros())) as usize
+        let place = (mixed >> (64 - STACKS.trailing_zeros())) as usize;
+        [place, place ^ 1]
     }
 }

@@ -5,11 +5,15 @@
 //! so that a piece that comes back joins both its neighbours in constant time. Holes are kept by
 //! size, then address.
 
+mod segments;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{On, Piece, State, Uses};
 use crate::backend::Address;
 use crate::op::{BufferId, StreamId};
+
+pub(super) use segments::Idle;
 
 /// No record.
 pub(super) const NONE: u32 = u32::MAX;
@@ -66,16 +70,6 @@ pub(super) struct Run {
     hole: u32,
     first: u32,
     last: u32,
-}
-
-/// Where a range of addresses ends.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct End {
-    pub address: u64,
-    /// How much in front of it could be taken without a wait.
-    pub tail_bytes: u64,
-    /// How far it is to the next range.
-    pub room_bytes: u64,
 }
 
 /// What a search thinks of a record.
@@ -336,178 +330,6 @@ impl<U: Uses> Table<U> {
     }
 }
 
-/// Segments: what comes from the driver and goes back to it.
-impl<U: Uses> Table<U> {
-    /// Takes in memory that nobody has used.
-    pub fn add(&mut self, address: u64, bytes: u64) {
-        self.segments.insert(address, bytes);
-        let new = self.new_record(Record {
-            address,
-            bytes,
-            before: NONE,
-            behind: NONE,
-            other: NONE,
-            tenancy: Tenancy::Stacked,
-            on: On::Nobody,
-            answer: (0, false),
-            names: [None; 2],
-            uses: U::default(),
-        });
-        let neighbours = |ends: &mut BTreeMap<u64, u32>, at: u64, joins: bool| {
-            let joined = joins.then(|| ends.remove(&at)).flatten();
-            joined.unwrap_or(NONE)
-        };
-        let before = neighbours(&mut self.lasts, address, self.joins);
-        let behind = neighbours(&mut self.firsts, address + bytes, self.joins);
-        self.link(new, behind);
-        if before == NONE {
-            self.firsts.insert(address, new);
-        } else {
-            self.link(before, new);
-        }
-        self.settle(new);
-    }
-
-    /// Segments in which nothing is held: start and size.
-    pub fn idle(&self) -> Vec<(u64, u64)> {
-        let idle = self.holes.iter().flat_map(|&(bytes, address, _)| {
-            let inside = self.segments.range(address..address + bytes);
-            inside
-                .filter(move |&(start, size)| start + size <= address + bytes)
-                .map(|(&start, &size)| (start, size))
-        });
-        idle.collect()
-    }
-
-    pub fn idle_bytes(&self) -> u64 {
-        self.idle().iter().map(|(_, bytes)| bytes).sum()
-    }
-
-    /// Takes an idle segment out, and gives its uses.
-    pub fn remove(&mut self, address: u64, bytes: u64, over_bytes: &mut u64) -> U {
-        self.segments.remove(&address);
-        let end = address + bytes;
-        let mut first = self.record_at(address);
-        let mut hole = first;
-        while self.is_free(self.at(hole).before) {
-            hole = self.at(hole).before;
-        }
-        let mut hole_last = self.at(hole).other;
-        self.unlist(hole);
-        if let Some(back) = self.cut(first, address) {
-            hole_last = if hole_last == first { back } else { hole_last };
-            first = back;
-        }
-        let last = self.record_at(end - 1);
-        if let Some(back) = self.cut(last, end) {
-            hole_last = if hole_last == last { back } else { hole_last };
-        }
-        let (before, behind) = (self.at(first).before, self.at(last).behind);
-        while self.at(first).end() < end {
-            self.absorb(first, over_bytes);
-        }
-        let gone = self.at_mut(first);
-        let uses = std::mem::take(&mut gone.uses);
-        if gone.on == On::Nobody {
-            *over_bytes -= bytes;
-        }
-        self.spare.push(first);
-        if before == NONE {
-            self.firsts.remove(&address);
-        } else {
-            self.link(before, NONE);
-        }
-        if behind == NONE {
-            self.lasts.remove(&end);
-        } else {
-            self.at_mut(behind).before = NONE;
-            self.firsts.insert(end, behind);
-        }
-        if hole != first {
-            self.list(hole, before);
-        }
-        if hole_last != last {
-            self.list(behind, hole_last);
-        }
-        uses
-    }
-
-    /// The record that has this address.
-    fn record_at(&self, address: u64) -> u32 {
-        let range = self.firsts.range(..=address).next_back();
-        let mut at = *range.expect("the address was added").1;
-        while self.at(at).end() <= address {
-            at = self.at(at).behind;
-        }
-        at
-    }
-
-    /// Where ranges end, and how much in front of the ends may be had without a wait.
-    pub fn ends(
-        &mut self,
-        home: Option<StreamId>,
-        state: &mut impl FnMut(&U) -> State,
-        over_bytes: &mut u64,
-    ) -> Vec<End> {
-        let Table { records, turn, .. } = self;
-        let ends = self.lasts.iter().map(|(&address, &last)| {
-            let mut tail_bytes = 0;
-            let mut at = last;
-            while at != NONE {
-                let record = &mut records[at as usize];
-                let is_free = record.tenancy == Tenancy::Free;
-                if !is_free || !record.is_ready(home, *turn, state, over_bytes) {
-                    break;
-                }
-                tail_bytes += record.bytes;
-                at = record.before;
-            }
-            let next = self.firsts.range(address..).next();
-            let room_bytes = next.map_or(u64::MAX, |(&start, _)| start) - address;
-            End {
-                address,
-                tail_bytes,
-                room_bytes,
-            }
-        });
-        ends.collect()
-    }
-
-    /// The most that is free at the end of a range and in no idle segment.
-    pub fn busy_tail_bytes(&self) -> u64 {
-        let tails = self.lasts.iter().map(|(&end, &last)| {
-            if !self.is_free(last) {
-                return 0;
-            }
-            let start = self.at(self.at(last).other).address;
-            let mut inside = self.segments.range(start..end);
-            inside.next().map_or(end, |(&idle, _)| idle) - start
-        });
-        tails.max().unwrap_or(0)
-    }
-
-    /// Notes which free records are over; how many bytes those are that were not noted before.
-    pub fn look(&mut self, is_over: &mut impl FnMut(&U) -> bool) -> u64 {
-        let mut bytes = 0;
-        for &(_, _, hole) in &self.holes {
-            let last = self.records[hole as usize].other;
-            let mut at = hole;
-            loop {
-                let record = &mut self.records[at as usize];
-                if record.on != On::Nobody && is_over(&record.uses) {
-                    record.on = On::Nobody;
-                    bytes += record.bytes;
-                }
-                if at == last {
-                    break;
-                }
-                at = record.behind;
-            }
-        }
-        bytes
-    }
-}
-
 /// What the stacks of freed pieces need.
 impl<U> Table<U> {
     #[inline]
@@ -533,7 +355,7 @@ impl<U> Table<U> {
     }
 }
 
-/// The first run of at least so many bytes in a hole, as short as it can be.
+/// The first run of at least so many bytes in a hole.
 fn find_in<U>(
     records: &mut [Record<U>],
     hole: u32,
@@ -553,18 +375,15 @@ fn find_in<U>(
                 wanted += u32::from(fits == Fit::Wanted);
             }
         }
-        while first != at && total_bytes > 0 {
-            let front = &mut records[first as usize];
-            if total_bytes - front.bytes < bytes {
-                break;
+        // Without anything wanted inside, the run goes on further behind.
+        while total_bytes >= bytes {
+            if wanted > 0 {
+                let last = at;
+                return Some(Run { hole, first, last });
             }
+            let front = &records[first as usize];
             total_bytes -= front.bytes;
-            wanted -= u32::from(fit(front) == Fit::Wanted);
             first = front.behind;
-        }
-        if total_bytes >= bytes && wanted > 0 {
-            let last = at;
-            return Some(Run { hole, first, last });
         }
         if at == hole_last {
             return None;
@@ -597,10 +416,22 @@ impl<U> Record<U> {
             let state = state(&self.uses);
             self.answer = (turn, state != State::Pending);
             if state == State::Over {
-                self.on = On::Nobody;
-                *over_bytes += self.bytes;
+                self.note_over(over_bytes);
             }
         }
         self.answer.1
+    }
+
+    /// Whether nothing uses it any more. Asks if it is not known.
+    fn is_over(&mut self, state: &mut impl FnMut(&U) -> State, over_bytes: &mut u64) -> bool {
+        if self.on != On::Nobody && state(&self.uses) == State::Over {
+            self.note_over(over_bytes);
+        }
+        self.on == On::Nobody
+    }
+
+    fn note_over(&mut self, over_bytes: &mut u64) {
+        self.on = On::Nobody;
+        *over_bytes += self.bytes;
     }
 }

@@ -58,8 +58,14 @@ impl BlockState {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let runtime = Arc::clone(&self.runtime);
-        let memories = runtime.memories(self.memory, self.device);
-        memories.give(self);
+        let Some(mut piece) = self.grant.take() else {
+            return;
+        };
+        let uses = std::mem::take(&mut self.state.get_mut().uses);
+        let memories = self.runtime.memories(self.memory, self.device);
+        if self.runtime.live.is_on() {
+            memories.tell_free(self, &mut piece);
+        }
+        memories.give(piece, uses);
     }
 }

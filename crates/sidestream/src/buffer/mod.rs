@@ -32,13 +32,13 @@ pub use view::{View, ViewMut};
 /// Dropping it neither waits nor calls the driver: the memory goes back to the allocator together
 /// with its pending uses, and whoever gets it next stands behind them.
 pub struct DeviceBuf<T> {
-    block: Block,
+    block: Box<Block>,
     len: usize,
     holds: PhantomData<T>,
 }
 
 impl<T: Pod> DeviceBuf<T> {
-    pub(crate) fn new(block: Block, len: usize) -> DeviceBuf<T> {
+    pub(crate) fn new(block: Box<Block>, len: usize) -> DeviceBuf<T> {
         DeviceBuf {
             block,
             len,

@@ -17,14 +17,14 @@ use super::block::Block;
 ///
 /// Its content is unspecified at first: it may be what an earlier owner left.
 pub struct Pinned<T> {
-    block: Block,
+    block: Box<Block>,
     len: usize,
     holds: PhantomData<T>,
 }
 
 impl<T: Pod> Pinned<T> {
     /// `block` is host memory for at least `len` values, aligned for them.
-    pub(crate) fn new(block: Block, len: usize) -> Pinned<T> {
+    pub(crate) fn new(block: Box<Block>, len: usize) -> Pinned<T> {
         debug_assert!(block.memory.is_host());
         debug_assert!(block.size_bytes >= (len * size_of::<T>()) as u64);
         debug_assert!(block.address.0.is_multiple_of(align_of::<T>() as u64));

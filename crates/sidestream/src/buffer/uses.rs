@@ -109,6 +109,9 @@ impl Uses {
     /// owner, who has to stand behind all of it.
     pub fn all(self) -> Conflicts {
         let mut all = Conflicts::new();
+        if self.cells.is_empty() {
+            return all;
+        }
         for cell in self.cells {
             all.extend(cell.reads);
             all.extend(cell.writes);
@@ -163,8 +166,13 @@ impl Cell {
         match mode {
             Mode::Write => {
                 self.reads.clear();
-                self.writes.clear();
-                self.writes.push(mark.clone());
+                match &mut self.writes[..] {
+                    [earlier] => *earlier = mark.clone(),
+                    _ => {
+                        self.writes.clear();
+                        self.writes.push(mark.clone());
+                    }
+                }
             }
             Mode::Read => {
                 let chain = mark.epoch().chain;

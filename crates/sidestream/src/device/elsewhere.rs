@@ -4,7 +4,7 @@
 use std::any::Any;
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -79,12 +79,7 @@ fn wake_all(asked: &Receiver<(Event, Waker)>) {
                 Err(_) => return,
             }
         }
-        loop {
-            match asked.try_recv() {
-                Ok(next) => waiting.push(next),
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
-            }
-        }
+        waiting.extend(asked.try_iter());
         // An error is over, too: the task will meet it.
         let _ = waiting[0].0.synchronize_for(TURN);
         waiting.retain(|(event, waker)| {

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use super::runtime::{Place, Runtime, plain, write};
 use super::threads::{Thread, as_thread};
-use crate::alloc::{Cache, Granted, Growth, Need, On, Piece, Rules, Segment, State};
+use crate::alloc::{Cache, Granted, Growth, Need, On, Piece, Rules, Segment, Spare, State};
 use crate::backend::Backend;
 use crate::buffer::block::{Block, BlockState};
 use crate::buffer::uses::{Conflicts, Uses, keep_last};
 use crate::error::{Error, Result};
 use crate::log::{Pen, Within};
 use crate::op::{BufferId, DeviceId, Kind, Memory, StreamId};
+use crate::order::Epoch;
 
 pub use crate::alloc::Statistics;
 
@@ -50,20 +52,23 @@ impl crate::alloc::Uses for Carried {
 }
 
 impl Memories {
-    pub fn of_device(device: DeviceId, limit_bytes: u64) -> Memories {
-        Memories {
-            memory: Memory::Device,
-            device,
-            cache: Mutex::new(Cache::new(Rules::device(device, limit_bytes))),
-            root: Mutex::new(None),
-        }
+    pub fn of_device(device: DeviceId, limit_bytes: u64, spare: Option<Spare>) -> Memories {
+        let rules = Rules {
+            spare,
+            ..Rules::device(device, limit_bytes)
+        };
+        Memories::new(Memory::Device, device, rules)
     }
 
     pub fn pinned(limit_bytes: u64) -> Memories {
+        Memories::new(Memory::Pinned, DeviceId(0), Rules::pinned(limit_bytes))
+    }
+
+    fn new(memory: Memory, device: DeviceId, rules: Rules) -> Memories {
         Memories {
-            memory: Memory::Pinned,
-            device: DeviceId(0),
-            cache: Mutex::new(Cache::new(Rules::pinned(limit_bytes))),
+            memory,
+            device,
+            cache: Mutex::new(Cache::new(rules)),
             root: Mutex::new(None),
         }
     }
@@ -78,7 +83,7 @@ impl Memories {
         size_bytes: u64,
         home: Option<StreamId>,
         at: Place,
-    ) -> Result<Block> {
+    ) -> Result<Box<Block>> {
         runtime.check()?;
         let granted = loop {
             match self.ask(runtime, size_bytes, home, at) {
@@ -94,7 +99,7 @@ impl Memories {
             true => Uses::carried(piece.bytes, carried.0),
             false => Uses::default(),
         };
-        let block = Block {
+        let block = Box::new(Block {
             runtime: Arc::clone(runtime),
             memory: self.memory,
             device: self.device,
@@ -104,7 +109,7 @@ impl Memories {
             at,
             state: Mutex::new(BlockState::new(uses)),
             grant: Some(piece),
-        };
+        });
         if runtime.live.is_on() {
             tell_alloc(&block);
         }
@@ -113,15 +118,25 @@ impl Memories {
 
     /// Takes memory back from a block that goes. Neither waits nor calls the driver.
     #[inline]
-    pub fn give(&self, block: &mut Block) {
-        let Some(mut piece) = block.grant.take() else {
+    pub fn give(&self, piece: Piece, uses: Uses) {
+        self.cache.lock().free(piece, Carried(uses.all()));
+    }
+
+    /// Tells the log that the last reference to a block is gone.
+    #[cold]
+    pub fn tell_free(&self, block: &Block, piece: &mut Piece) {
+        let Some(buffer) = block.state.lock().known_name() else {
             return;
         };
-        if block.runtime.live.is_on() {
-            tell_free(block, &mut piece);
+        let [earlier, last] = piece.names;
+        if earlier.is_none() || earlier == Some(buffer) {
+            piece.names = [last, Some(buffer)];
         }
-        let uses = std::mem::take(&mut block.state.get_mut().uses);
-        self.cache.lock().free(piece, Carried(uses.all()));
+        as_thread(&block.runtime, |thread| {
+            let mut pen = block.runtime.live.write();
+            let op = plain(thread.id, Kind::Free { buffer }, &mut pen, block.at);
+            write(&mut pen, op);
+        });
     }
 
     /// What the log calls a block, from here on.
@@ -171,12 +186,14 @@ impl Memories {
     ) -> Result<Granted<Carried>, Need<Carried>> {
         // The usual way asks nobody, and needs neither thread nor pen.
         let mut failed = None;
+        // Streams on which something was not over when it was asked about: later work is not either.
+        let mut pending = SmallVec::<[Epoch; 8]>::new();
         let granted = {
             let mut pen = runtime.live.write();
             let mut cache = self.cache.lock();
             cache.alloc(size_bytes, home, |uses| {
                 let state = as_thread(runtime, |thread| {
-                    look(runtime, thread, uses, home, &mut pen, at)
+                    look(runtime, thread, uses, home, &mut pending, &mut pen, at)
                 });
                 state.unwrap_or_else(|error| {
                     failed = Some(error);
@@ -229,19 +246,26 @@ impl Memories {
     }
 }
 
-/// How the uses of a piece look to a taker.
+/// How the uses of a piece look to a taker. Each question is a call of the driver, so what is known
+/// to be `pending` is not asked about again.
 fn look(
     runtime: &Arc<Runtime>,
     thread: &mut Thread,
     uses: &Carried,
     home: Option<StreamId>,
+    pending: &mut SmallVec<[Epoch; 8]>,
     pen: &mut Option<Pen<'_>>,
     at: Place,
 ) -> Result<State> {
     let mut state = State::Over;
     for mark in &uses.0 {
-        if runtime.peek(thread, mark, pen, at)? {
-            continue;
+        let epoch = mark.epoch();
+        let is_later = |known: &Epoch| known.chain == epoch.chain && known.tick <= epoch.tick;
+        if !pending.iter().any(is_later) {
+            if runtime.peek(thread, mark, pen, at)? {
+                continue;
+            }
+            pending.push(epoch);
         }
         if home != Some(mark.stream()) {
             return Ok(State::Pending);
@@ -263,22 +287,6 @@ fn tell_alloc(block: &Block) {
             saw_events_of: None,
         };
         let op = plain(thread.id, kind, &mut pen, block.at);
-        write(&mut pen, op);
-    });
-}
-
-#[cold]
-fn tell_free(block: &mut Block, piece: &mut Piece) {
-    let Some(buffer) = block.state.get_mut().known_name() else {
-        return;
-    };
-    let [earlier, last] = piece.names;
-    if earlier.is_none() || earlier == Some(buffer) {
-        piece.names = [last, Some(buffer)];
-    }
-    as_thread(&block.runtime, |thread| {
-        let mut pen = block.runtime.live.write();
-        let op = plain(thread.id, Kind::Free { buffer }, &mut pen, block.at);
         write(&mut pen, op);
     });
 }

@@ -2,20 +2,21 @@
 
 mod elsewhere;
 mod memory;
+#[cfg(feature = "observe")]
+mod observe;
 mod runtime;
 mod threads;
 
 use std::fmt;
-use std::marker::PhantomData;
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::alloc::Spare;
 use crate::backend::{Backend, Caps};
 use crate::buffer::{Pinned, Pod};
 use crate::engine::Profile;
 use crate::error::{Error, Result};
-use crate::log::Sink;
 use crate::op::DeviceId;
 use crate::sim::{Machine, Schedule};
 use crate::stream::{Stream, size_of_all};
@@ -23,6 +24,8 @@ use crate::stream::{Stream, size_of_all};
 pub(crate) use elsewhere::{as_host_func, drop_elsewhere, wake_when_over};
 pub(crate) use memory::Grant;
 pub use memory::Statistics;
+#[cfg(feature = "observe")]
+pub use observe::{Recording, Span};
 pub(crate) use runtime::{Place, Runtime, plain, write};
 pub(crate) use threads::{Thread, as_thread};
 
@@ -51,6 +54,7 @@ pub struct Options {
     pub(crate) schedule: Schedule,
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) pinned_bytes: u64,
+    pub(crate) spare: Option<Spare>,
     pub(crate) is_tracking: bool,
     pub(crate) is_synchronous: bool,
     pub(crate) notice: fn(&str),
@@ -62,6 +66,10 @@ impl Default for Options {
             schedule: Schedule::InOrder,
             memory_bytes: None,
             pinned_bytes: 64 << 30,
+            spare: Some(Spare {
+                percent: 12,
+                waits: false,
+            }),
             is_tracking: true,
             is_synchronous: false,
             notice: |text| eprintln!("{text}"),
@@ -95,6 +103,12 @@ impl Options {
             pinned_bytes,
             ..self
         }
+    }
+
+    /// How much more device memory is reserved than buffers ever held at once: 12 percent if not set,
+    /// and more rather than a wait. Set so that it waits, it is kept as far as it can be.
+    pub fn spare(self, spare: Option<Spare>) -> Options {
+        Options { spare, ..self }
     }
 
     /// Every call waits for its work, so that an error is the error of the call that gives it. For
@@ -246,31 +260,6 @@ impl Device {
         Ok(())
     }
 
-    /// From here on this sink is told every call of the machine, in the sequence in which the driver
-    /// gets them. A recorder and the checker are sinks.
-    ///
-    /// # Ordering
-    /// While somebody listens the calls of all threads go one after the other.
-    pub fn listen(&self, sink: Box<dyn Sink>) {
-        self.runtime.live.attach(sink);
-    }
-
-    /// Names what the calling thread submits until the span is dropped: it appears in traces and in
-    /// reports. Spans lie within each other.
-    #[must_use = "a span ends when it is dropped"]
-    pub fn span(&self, name: &str) -> Span {
-        let runtime = Arc::clone(&self.runtime);
-        as_thread(&runtime, |thread| {
-            if let Some(mut pen) = runtime.live.write() {
-                pen.span(thread.id, Some(name));
-            }
-        });
-        Span {
-            runtime,
-            stays_here: PhantomData,
-        }
-    }
-
     /// What its memory and its streams were used for so far.
     pub fn statistics(&self) -> Statistics {
         let mut statistics = self.runtime.device(self.id).memories.statistics();
@@ -304,24 +293,6 @@ impl Device {
     pub(crate) fn of(runtime: &Arc<Runtime>, id: DeviceId) -> Device {
         let runtime = Arc::clone(runtime);
         Device { runtime, id }
-    }
-}
-
-/// A named part of what a thread does. See [`Device::span`].
-#[derive(Debug)]
-pub struct Span {
-    runtime: Arc<Runtime>,
-    /// It ends on the thread where it began.
-    stays_here: PhantomData<*const ()>,
-}
-
-impl Drop for Span {
-    fn drop(&mut self) {
-        as_thread(&self.runtime, |thread| {
-            if let Some(mut pen) = self.runtime.live.write() {
-                pen.span(thread.id, None);
-            }
-        });
     }
 }
 

@@ -57,6 +57,7 @@ impl Runtime {
             memories: Memories::of_device(
                 DeviceId(at as u32),
                 options.memory_bytes.unwrap_or(caps.memory_bytes),
+                options.spare,
             ),
             streams: Streams::default(),
             spare: Arc::default(),
@@ -107,11 +108,29 @@ impl Runtime {
     }
 
     /// Notes it if the back end says that a device is lost.
+    #[inline]
     pub fn seen<T>(&self, result: Result<T>) -> Result<T> {
-        if let Err(Error::DeviceLost(lost)) = &result {
-            let _ = self.lost.set(lost.clone());
+        if let Err(error) = &result {
+            self.note(error);
         }
         result
+    }
+
+    #[cold]
+    fn note(&self, error: &Error) {
+        if let Error::DeviceLost(lost) = error {
+            let _ = self.lost.set(lost.clone());
+        }
+    }
+
+    /// The end of a public call: no lock is held. Whatever a sink has to say about the call is said.
+    #[inline]
+    #[track_caller]
+    pub fn raise(self: &Arc<Self>) {
+        if self.live.is_on() {
+            let thread = as_thread(self, |thread| thread.id);
+            self.live.raise(thread);
+        }
     }
 
     // -------------------------------------------------------------- threads
@@ -160,7 +179,9 @@ impl Runtime {
 
     /// Whether a mark is over; the calling thread learns it.
     pub fn query(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<bool> {
-        as_thread(self, |thread| self.ask(thread, mark, at))
+        let done = as_thread(self, |thread| self.ask(thread, mark, at));
+        self.raise();
+        done
     }
 
     /// Asks without waiting for anybody, for callers that hold locks.
@@ -221,7 +242,7 @@ impl Runtime {
         at_most: Duration,
         at: Place,
     ) -> Result<bool> {
-        as_thread(self, |thread| {
+        let done = as_thread(self, |thread| {
             if thread.clock.knows(mark.epoch()) {
                 return Ok(true);
             }
@@ -232,7 +253,11 @@ impl Runtime {
                 self.learned(thread, mark.point(), op.kind, at);
             }
             Ok(done)
-        })
+        });
+        #[cfg(feature = "observe")]
+        self.tell_times();
+        self.raise();
+        done
     }
 
     pub fn elapsed_ns(self: &Arc<Self>, from: EventId, to: EventId, at: Place) -> Result<f64> {

@@ -101,7 +101,7 @@ impl Live {
     /// Whether anybody listens.
     #[inline]
     pub fn is_on(&self) -> bool {
-        self.on.load(Ordering::Relaxed)
+        cfg!(feature = "observe") && self.on.load(Ordering::Relaxed)
     }
 
     /// Whether anybody wants to know when operations ran ([`Live::done`]).

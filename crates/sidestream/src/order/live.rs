@@ -97,6 +97,18 @@ impl StreamClock {
         }
     }
 
+    /// The same, in place of another point.
+    #[inline]
+    pub fn point_into(&self, point: &mut Point) {
+        point.epoch = Epoch {
+            chain: self.chain,
+            tick: self.tick,
+        };
+        if !Arc::ptr_eq(&point.known.0, &self.known.0) {
+            point.known = self.known.clone();
+        }
+    }
+
     /// Whether a step lies before whatever the stream does next.
     #[inline]
     pub fn knows(&self, epoch: Epoch) -> bool {

@@ -8,17 +8,30 @@
 //! Every host thread has a virtual time: its calls so far. A question first lets happen what lies
 //! before that time, and then answers. It takes time itself, so that a loop of questions ends; and
 //! where an operation is as late as can be, which is after all that can happen, it is let go after
-//! [`PATIENCE`] answers of "no" in a row.
+//! some answers of "no" in a row.
 //!
 //! # Repeating a run
 //! What a program on one thread sees follows from its calls and the schedule alone. Functions on
 //! the host run on a thread of their own, but the machine goes past the end of one only where
 //! somebody waits for it or asks with [`Backend::query`]; these wait for the real function.
+//!
+//! # What is the program's
+//! Functions on the host run without the lock of the machine and may call it, but not wait. Kernels
+//! in Rust run under the lock: one that calls the machine waits for itself for ever.
+//!
+//! # Failures
+//! An access outside all memory and a kernel that panics lose their device, as on a real one. It
+//! does nothing any more and every call for it says why; what waits for it elsewhere goes on, and
+//! functions on the host that stood behind the failure are dropped without being run.
 
+mod ask;
 mod callback;
+mod capture;
 mod command;
+mod enqueue;
 mod graph;
 mod happen;
+mod make;
 mod space;
 mod state;
 mod tables;
@@ -30,15 +43,13 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::backend::{Address, Backend, Caps, Create, Destroy, Done, Payload};
 use crate::engine::Profile;
 use crate::error::{Error, Result};
-use crate::op::{DeviceId, EventId, GraphId, Kind, Memory, Op, OpId, SiteId, StreamId, ThreadId};
-use crate::order::{Chain, Steps};
+use crate::op::{DeviceId, EventId, Memory, Op, StreamId};
 use crate::sim::Schedule;
+use ask::{Reached, waits_for_itself};
 use callback::Callback;
 use command::Command;
-use graph::Graph;
 use space::Space;
-use state::{State, Targets, Turn, refused};
-use tables::{Event, Stream};
+use state::{State, Targets};
 
 /// A simulated machine with some devices.
 pub struct Machine {
@@ -48,14 +59,8 @@ pub struct Machine {
     state: Mutex<State>,
 }
 
-/// After so many answers of "no", with nothing happening in between, something has to happen.
-pub const PATIENCE: u32 = 16;
-
 /// The most and the least urgent priority, as on NVIDIA's devices since Ampere.
 const PRIORITIES: (i32, i32) = (-5, 0);
-
-/// The largest time that is not "never".
-const ANY_TIME: u64 = u64::MAX - 2;
 
 impl Machine {
     /// A machine with these devices, each with its name, such as `sim:h200`. `memory_bytes` limits
@@ -160,10 +165,15 @@ impl Backend for Machine {
                 return Ok(());
             };
             let may_wait = !self.callback.is_current();
-            self.reach(state, Targets::from_slice(&[held_up_by]), None, may_wait);
+            let call = Targets::from_slice(&[held_up_by]);
+            let reached = self.reach(state, call, None, may_wait);
             state.settle();
             let device = state.device_of(&op.kind, op.thread)?;
-            state.refuse_lost(device)
+            state.refuse_lost(device)?;
+            match reached {
+                Reached::Function => Err(waits_for_itself("copy")),
+                Reached::All | Reached::Time => Ok(()),
+            }
         })
     }
 
@@ -203,295 +213,6 @@ impl Backend for Machine {
 
     fn raw_stream(&self, _stream: StreamId) -> Option<u64> {
         None
-    }
-}
-
-// ------------------------------------------------------------------ asking and waiting
-
-/// How far the engine came.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Reached {
-    /// All that was asked for is over.
-    All,
-    /// Nothing more happens in the given time.
-    Time,
-    /// A function on the host runs, and the caller may not wait for it.
-    Function,
-}
-
-impl Machine {
-    fn ask(&self, state: &mut MutexGuard<'_, State>, op: &Op, may_wait: bool) -> Result<bool> {
-        let mut targets = state.targets(op)?;
-        let is_over = |state: &State, targets: &mut Targets| {
-            targets.retain(|task| !state.is_done(*task));
-            targets.is_empty()
-        };
-        let all = targets.clone();
-        if state.held.is_some() && !may_wait {
-            // Nothing can happen that would change the answer.
-            if !is_over(state, &mut targets) {
-                return Ok(false);
-            }
-        }
-        let call = state.push_ask(op)?;
-        self.reach_time_of(state, call, may_wait);
-        let mut done = is_over(state, &mut targets);
-        if !done {
-            state.noes += 1;
-            if state.noes >= PATIENCE {
-                self.force(state, may_wait);
-                done = is_over(state, &mut targets);
-            }
-        }
-        state.refuse_lost(state.device_of(&op.kind, op.thread)?)?;
-        if done {
-            state.noes = 0;
-            state.push_answer(op, &all)?;
-        }
-        state.settle();
-        Ok(done)
-    }
-
-    fn wait_for(
-        &self,
-        state: &mut MutexGuard<'_, State>,
-        op: &Op,
-        for_at_most: Duration,
-    ) -> Result<bool> {
-        let may_wait = !self.callback.is_current();
-        let device = state.device_of(&op.kind, op.thread)?;
-        let targets = state.targets(op)?;
-        let call = state.push_ask(op)?;
-        let until_ns = match u64::try_from(for_at_most.as_nanos()) {
-            Ok(most_ns) => {
-                self.reach_time_of(state, call, may_wait);
-                let start_ns = state.engine.scheduled(call).map(|span| span.end_ns);
-                let start_ns = start_ns.unwrap_or(state.engine.now_ns());
-                Some(start_ns.saturating_add(most_ns)).filter(|&ns| ns < ANY_TIME)
-            }
-            Err(_) => None,
-        };
-        let mut reached = self.reach(state, targets.clone(), until_ns, may_wait);
-        if reached == Reached::Time && until_ns.is_some() {
-            state.noes += 1;
-            if state.noes >= PATIENCE {
-                self.force(state, may_wait);
-                reached = self.reach(state, targets.clone(), until_ns, may_wait);
-            }
-        }
-        state.refuse_lost(device)?;
-        match (reached, until_ns) {
-            (Reached::All, _) => {
-                state.noes = 0;
-                let answer = state.push_answer(op, &targets)?;
-                self.reach_time_of(state, answer, may_wait);
-                Ok(true)
-            }
-            (Reached::Time, Some(until_ns)) => {
-                let pause_ns = until_ns.saturating_sub(state.engine.now_ns());
-                state.push_pause(op, pause_ns)?;
-                Ok(false)
-            }
-            (Reached::Time, None) => Err(Error::Invalid {
-                call: "synchronize",
-                why: "what it waits for can never be over".into(),
-            }),
-            (Reached::Function, _) => Err(Error::Refused {
-                call: "synchronize",
-                code: 800,
-                why: "a function on the host may not wait for the device, which waits for it; \
-                      wait on another thread"
-                    .into(),
-            }),
-        }
-    }
-
-    /// Lets happen what lies before the end of a call. What is delayed until nothing else can
-    /// happen is let go only if the call stands behind it.
-    fn reach_time_of(
-        &self,
-        state: &mut MutexGuard<'_, State>,
-        call: crate::engine::TaskId,
-        may_wait: bool,
-    ) {
-        let call = Targets::from_slice(&[call]);
-        if self.reach(state, call.clone(), Some(ANY_TIME), may_wait) == Reached::Time {
-            self.reach(state, call, None, may_wait);
-        }
-    }
-
-    /// Something happens on a device, whatever the time.
-    fn force(&self, state: &mut MutexGuard<'_, State>, may_wait: bool) {
-        while state.noes > 0 {
-            match state.turn(None, &self.callback) {
-                Turn::Happened => {}
-                Turn::Runs(number) if may_wait => self.wait_for_function(state, number),
-                Turn::Runs(_) | Turn::Nothing => return,
-            }
-        }
-    }
-
-    /// Lets things happen until all these tasks are over, but nothing later than the given time;
-    /// without a time also what is delayed until nothing else can happen.
-    fn reach(
-        &self,
-        state: &mut MutexGuard<'_, State>,
-        mut targets: Targets,
-        until_ns: Option<u64>,
-        may_wait: bool,
-    ) -> Reached {
-        loop {
-            while targets.last().is_some_and(|&task| state.is_done(task)) {
-                targets.pop();
-            }
-            if targets.is_empty() {
-                return Reached::All;
-            }
-            match state.turn(until_ns, &self.callback) {
-                Turn::Happened => {}
-                Turn::Runs(number) if may_wait => self.wait_for_function(state, number),
-                Turn::Runs(_) => return Reached::Function,
-                Turn::Nothing => return Reached::Time,
-            }
-        }
-    }
-
-    /// Waits for a function on the host, without the lock.
-    fn wait_for_function(&self, state: &mut MutexGuard<'_, State>, number: u64) {
-        MutexGuard::unlocked(state, || self.callback.wait(number));
-        state.acknowledged = state.acknowledged.max(number);
-    }
-}
-
-// ------------------------------------------------------------------ making things
-
-impl State {
-    fn create(&mut self, what: Create<'_>) -> Result<()> {
-        match what {
-            Create::Stream {
-                id,
-                device,
-                kind,
-                priority,
-                ..
-            } => {
-                self.refuse_lost(device)?;
-                let stream = self.new_stream(device, kind, priority);
-                self.tables.set_stream(id, stream);
-            }
-            Create::Event { id, device, timing } => {
-                self.refuse_lost(device)?;
-                let event = self.new_event(device, timing)?;
-                self.tables.set_event(id, event);
-            }
-            Create::Graph { id, device, nodes } => {
-                self.refuse_lost(device)?;
-                let nodes = self.graph_nodes(device, nodes)?;
-                let graph = self.new_graph(device);
-                self.tables.set_graph(id, Graph { nodes, ..graph });
-            }
-        }
-        Ok(())
-    }
-
-    fn new_stream(
-        &mut self,
-        device: DeviceId,
-        kind: crate::op::StreamKind,
-        priority: i32,
-    ) -> Stream {
-        let mut stream = Stream {
-            ordered: StreamId(0),
-            device,
-            kind,
-            priority,
-        };
-        let (frontier, parts, first) = (&self.frontier, &self.parts, self.first_part);
-        let is_idle = |spare: &Stream| {
-            let last = frontier.last(Chain::Stream(spare.ordered));
-            last.is_none_or(|task| task.0 < first || parts[(task.0 - first) as usize].is_done)
-        };
-        let fits = |spare: &Stream| {
-            Stream {
-                ordered: StreamId(0),
-                ..*spare
-            } == stream
-                && is_idle(spare)
-        };
-        if let Some(spare) = self.tables.spare_stream(fits) {
-            return spare;
-        }
-        stream.ordered = self.order.add_stream(kind, device);
-        let lane = self.engine.add_stream(device.0, priority);
-        self.tables.set_stream_lane(stream.ordered, lane);
-        stream
-    }
-
-    fn new_event(&mut self, device: DeviceId, timing: bool) -> Result<Event> {
-        let fresh = |ordered| Event {
-            ordered,
-            device,
-            timing,
-            record: None,
-            at_ns: None,
-        };
-        let Some(spare) = self.tables.spare_event(device, timing) else {
-            return Ok(fresh(self.order.add_event(timing, Some(device))));
-        };
-        let kind = Kind::CreateEvent {
-            event: spare.ordered,
-        };
-        self.tell(kind)?;
-        Ok(fresh(spare.ordered))
-    }
-
-    fn new_graph(&mut self, device: DeviceId) -> Graph {
-        let (parts, first) = (&self.parts, self.first_part);
-        let is_done = |task: crate::engine::TaskId| {
-            task.0 < first || parts[(task.0 - first) as usize].is_done
-        };
-        let spare = self
-            .tables
-            .spare_graph(|spare| spare.device == device && spare.last.is_none_or(is_done));
-        spare.unwrap_or_else(|| Graph {
-            ordered: GraphId(self.tables.graphs_so_far() as u32),
-            device,
-            nodes: Vec::new(),
-            lanes: Vec::new(),
-            last: None,
-        })
-    }
-
-    /// R11: what the driver refuses, and the time between two points that are over.
-    fn elapsed_ns(&mut self, from: EventId, to: EventId) -> Result<f64> {
-        let (start, end) = (*self.tables.event(from)?, *self.tables.event(to)?);
-        self.refuse_lost(start.device)?;
-        self.refuse_lost(end.device)?;
-        self.tell(Kind::Elapsed {
-            from: start.ordered,
-            to: end.ordered,
-        })?;
-        match (start.at_ns, end.at_ns) {
-            (Some(start_ns), Some(end_ns)) => Ok(end_ns as f64 - start_ns as f64),
-            _ => Err(Error::Refused {
-                call: "elapsed",
-                code: 600,
-                why: "an event is not complete; synchronise with both before".into(),
-            }),
-        }
-    }
-
-    /// Tells the rule book of a call that has no steps.
-    fn tell(&mut self, kind: Kind) -> Result<()> {
-        let op = Op {
-            id: OpId(0),
-            thread: ThreadId(0),
-            site: SiteId(0),
-            kind,
-            accesses: Default::default(),
-        };
-        let told = self.order.push(&op, &mut Steps::new());
-        told.map(|_| ()).map_err(|misuse| refused(&kind, misuse))
     }
 }
 

@@ -271,7 +271,7 @@ impl Stream {
 // ------------------------------------------------------------------ what they have in common
 
 impl Stream {
-    fn block(&self, size_bytes: u64, at: Place) -> Result<Block> {
+    fn block(&self, size_bytes: u64, at: Place) -> Result<Box<Block>> {
         let memories = &self.runtime.device(self.core.device).memories;
         memories.take(&self.runtime, size_bytes, Some(self.core.id), at)
     }

@@ -5,8 +5,9 @@
 //! and the blocks by their address. So the log has the driver's sequence, no use is missed by
 //! another thread, and no two threads wait for each other.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic;
 
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
@@ -19,7 +20,7 @@ use crate::device::{Place, Thread, as_thread, plain, write};
 use crate::error::{Error, Result};
 use crate::event::{Mark, OwnEvent, Recorded};
 use crate::log::Pen;
-use crate::op::{Access, Kind, Mode};
+use crate::op::{Access, EventId, Kind, Mode};
 
 /// Something to be put into a stream.
 pub(crate) struct Call<'a> {
@@ -59,14 +60,18 @@ impl Stream {
     ///
     /// # Errors
     /// What the back end answers. The call is not in the stream then; waits for it may be.
-    pub(crate) fn issue(&self, call: Call<'_>) -> Result<Option<Mark>> {
+    pub(crate) fn issue(&self, mut call: Call<'_>) -> Result<Option<Mark>> {
         let runtime = &self.runtime;
         runtime.check()?;
         let at = call.at;
         let mark = as_thread(runtime, |thread| {
             let pen = runtime.live.write();
             let state = self.core.state.lock();
-            let held = lock_all(call.touches);
+            // Blocks are only looked at by the tracker and named by the log.
+            let held = match runtime.is_tracking || pen.is_some() {
+                true => lock_all(call.touches),
+                false => Held::new(),
+            };
             let step = Step {
                 stream: self,
                 thread,
@@ -75,8 +80,10 @@ impl Stream {
                 held,
                 at,
             };
-            step.take(call)
-        })?;
+            step.take(&mut call)
+        });
+        runtime.raise();
+        let mark = mark?;
         if runtime.is_synchronous {
             self.finish_at(at)?;
         }
@@ -86,11 +93,12 @@ impl Stream {
     /// The end of the stream so far, as a mark.
     pub(crate) fn mark(&self, at: Place) -> Result<Mark> {
         self.begin(at, |mut step| {
-            if let Some(last) = &step.state.last {
-                return Ok(last.clone());
+            if let Some(end) = step.state.end() {
+                return Ok(end);
             }
             step.state.clock.submitted(&step.thread.clock);
-            step.record()
+            step.record()?;
+            Ok(step.end())
         })
     }
 
@@ -118,7 +126,7 @@ impl Stream {
     /// Takes the locks for a call that touches no memory.
     fn begin<R>(&self, at: Place, act: impl FnOnce(Step<'_, '_>) -> Result<R>) -> Result<R> {
         self.runtime.check()?;
-        as_thread(&self.runtime, |thread| {
+        let done = as_thread(&self.runtime, |thread| {
             act(Step {
                 stream: self,
                 thread,
@@ -127,12 +135,14 @@ impl Stream {
                 held: Held::new(),
                 at,
             })
-        })
+        });
+        self.runtime.raise();
+        done
     }
 }
 
 impl<'c> Step<'_, 'c> {
-    fn take(mut self, call: Call<'c>) -> Result<Option<Mark>> {
+    fn take(mut self, call: &mut Call<'c>) -> Result<Option<Mark>> {
         let runtime = &self.stream.runtime;
         if runtime.is_tracking {
             self.wait_for_conflicts(call.touches)?;
@@ -153,8 +163,9 @@ impl<'c> Step<'_, 'c> {
             // Names are records of their own; the number is taken behind them.
             op.id = pen.next_op();
         }
-        let submitted = runtime.seen(runtime.backend.submit(&op, call.payload));
-        self.state.last = None;
+        let payload = std::mem::replace(&mut call.payload, Payload::None);
+        let submitted = runtime.seen(runtime.backend.submit(&op, payload));
+        self.state.is_marked = false;
         if self.state.clock.is_worn() {
             let chain = runtime.new_chain();
             self.state.clock.renew(chain);
@@ -163,20 +174,20 @@ impl<'c> Step<'_, 'c> {
         if submitted.is_ok() {
             write(&mut self.pen, op);
         }
+        if !(runtime.is_tracking && !call.touches.is_empty() || call.is_awaited) {
+            return submitted.map(|()| None);
+        }
         // Also a call that failed is noted: nobody can tell how much of it the device has seen, and
         // waiting for nothing is safe.
-        let tracks = runtime.is_tracking && !call.touches.is_empty();
-        let mut mark = None;
-        if tracks || call.is_awaited {
-            let recorded = self.record();
-            let known = recorded.unwrap_or_else(|_| self.unrecorded());
+        let _ = self.record();
+        let mark = self.end();
+        if runtime.is_tracking {
             for touch in call.touches {
                 let state = find(&mut self.held, touch.block);
-                state.uses.note(touch.start..touch.end, touch.mode, &known);
+                state.uses.note(touch.start..touch.end, touch.mode, &mark);
             }
-            mark = Some(known);
         }
-        submitted.map(|()| mark)
+        submitted.map(|()| Some(mark))
     }
 
     /// Inserts the waits that are missing, and no others.
@@ -215,7 +226,9 @@ impl<'c> Step<'_, 'c> {
         if self.knows(mark) || runtime.peek(self.thread, mark, &mut self.pen, self.at)? {
             return Ok(());
         }
-        runtime.waits_inserted.fetch_add(1, Ordering::Relaxed);
+        runtime
+            .waits_inserted
+            .fetch_add(1, atomic::Ordering::Relaxed);
         self.wait(mark)
     }
 
@@ -251,7 +264,7 @@ impl<'c> Step<'_, 'c> {
             stream: self.stream.core.id,
             event: recorded.event.id,
         })?;
-        self.state.last = None;
+        self.state.is_marked = false;
         self.state
             .clock
             .waits_for(&self.thread.clock, &recorded.point);
@@ -260,35 +273,40 @@ impl<'c> Step<'_, 'c> {
 
     /// Records an event at the end of the stream.
     #[inline]
-    fn record(&mut self) -> Result<Mark> {
-        let runtime = &self.stream.runtime;
-        let point = self.state.clock.point();
-        let recorded = match self.state.spare_mark() {
-            Some(mut spare) => {
-                if let Some(recorded) = Arc::get_mut(&mut spare) {
-                    recorded.point = point;
-                }
-                spare
-            }
-            None => Arc::new(Recorded {
-                point,
-                stream: self.stream.core.id,
-                event: runtime.event(self.stream.core.device, false)?,
-            }),
+    fn record(&mut self) -> Result<()> {
+        let event = match self.state.renew_mark() {
+            Some(event) => event,
+            None => self.new_mark()?,
         };
         self.submit(Kind::Record {
-            event: recorded.event.id,
+            event,
             stream: self.stream.core.id,
         })?;
-        self.state.marks.push_back(Arc::clone(&recorded));
-        let mark = Mark::Recorded(recorded);
-        self.state.last = Some(mark.clone());
-        Ok(mark)
+        self.state.is_marked = true;
+        Ok(())
     }
 
     #[cold]
-    fn unrecorded(&self) -> Mark {
-        Mark::Stream(Arc::new((self.state.clock.point(), self.stream.core.id)))
+    fn new_mark(&mut self) -> Result<EventId> {
+        let event = self.stream.runtime.event(self.stream.core.device, false)?;
+        let id = event.id;
+        let mark = Recorded {
+            point: self.state.clock.point(),
+            stream: self.stream.core.id,
+            event,
+        };
+        self.state.marks.push_back(Arc::new(mark));
+        Ok(id)
+    }
+
+    /// The end of the stream, whether an event was recorded there or not.
+    #[inline]
+    fn end(&self) -> Mark {
+        let unrecorded = || {
+            let point = self.state.clock.point();
+            Mark::Stream(Arc::new((point, self.stream.core.id)))
+        };
+        self.state.end().unwrap_or_else(unrecorded)
     }
 
     /// Submits a call that touches no memory, and tells the log.
@@ -302,16 +320,33 @@ impl<'c> Step<'_, 'c> {
     }
 }
 
-/// Locks every touched block once.
+/// Locks every touched block once. Nearly every call touches one or two.
 #[inline]
 fn lock_all<'a>(touches: &[Touch<'a>]) -> Held<'a> {
-    let mut blocks: SmallVec<[&'a Block; 4]> = touches.iter().map(|touch| touch.block).collect();
+    let mut held = Held::new();
+    let mut lock = |block: &'a Block| held.push((std::ptr::from_ref(block), block.state.lock()));
+    match touches {
+        [] => {}
+        [only] => lock(only.block),
+        [a, b] => {
+            let (a, b) = (a.block, b.block);
+            match std::ptr::from_ref(a).cmp(&std::ptr::from_ref(b)) {
+                Ordering::Equal => lock(a),
+                Ordering::Less => (lock(a), lock(b)).0,
+                Ordering::Greater => (lock(b), lock(a)).0,
+            }
+        }
+        more => sorted(more).into_iter().for_each(lock),
+    }
+    held
+}
+
+#[inline(never)]
+fn sorted<'a>(touches: &[Touch<'a>]) -> SmallVec<[&'a Block; 8]> {
+    let mut blocks: SmallVec<[&'a Block; 8]> = touches.iter().map(|touch| touch.block).collect();
     blocks.sort_unstable_by_key(|block| std::ptr::from_ref(*block));
     blocks.dedup_by_key(|block| std::ptr::from_ref(*block));
-    let locked = blocks.into_iter();
-    locked
-        .map(|block| (std::ptr::from_ref(block), block.state.lock()))
-        .collect()
+    blocks
 }
 
 #[inline]
@@ -322,6 +357,7 @@ fn find<'h>(held: &'h mut Held<'_>, block: &Block) -> &'h mut BlockState {
 }
 
 /// Whether a call may name all these blocks: they have to belong to the stream's machine.
+#[inline]
 pub(crate) fn belong(stream: &Stream, call: &'static str, touches: &[Touch<'_>]) -> Result<()> {
     let foreign = |touch: &Touch<'_>| !Arc::ptr_eq(&touch.block.runtime, &stream.runtime);
     if touches.iter().any(foreign) {

@@ -20,7 +20,7 @@ use crate::backend::Create;
 use crate::device::{Device, Place, Runtime};
 use crate::error::{Error, Result};
 use crate::event::{Event, Mark, Recorded, TimedEvent};
-use crate::op::{DeviceId, Kind, StreamId, StreamKind};
+use crate::op::{DeviceId, EventId, Kind, StreamId, StreamKind};
 use crate::order::live::StreamClock;
 
 pub use copy::Rows;
@@ -50,9 +50,9 @@ pub(crate) struct Core {
 /// What the lock of a stream guards.
 pub(crate) struct State {
     pub clock: StreamClock,
-    /// The end of the stream, as long as nothing comes behind it.
-    last: Option<Mark>,
-    /// Marks that were made, the oldest first; one that nobody else holds is made anew.
+    /// Whether the newest mark is the end of the stream: nothing has come behind it.
+    is_marked: bool,
+    /// Marks that were made, the newest last; one that nobody else holds is made anew.
     marks: VecDeque<Arc<Recorded>>,
 }
 
@@ -64,15 +64,27 @@ pub(crate) struct Streams {
 }
 
 impl State {
-    /// A mark that nobody waits for any more. Only a few are looked at: marks die in about the
-    /// sequence in which they were made.
-    fn spare_mark(&mut self) -> Option<Arc<Recorded>> {
+    /// The end of the stream, if an event was recorded there.
+    #[inline]
+    fn end(&self) -> Option<Mark> {
+        let newest = self.marks.back().filter(|_| self.is_marked);
+        newest.map(|mark| Mark::Recorded(Arc::clone(mark)))
+    }
+
+    /// A mark that nobody waits for any more becomes the end of the stream. Only a few are looked
+    /// at: marks die in about the sequence in which they were made.
+    #[inline]
+    fn renew_mark(&mut self) -> Option<EventId> {
         for _ in 0..self.marks.len().min(4) {
-            let mark = self.marks.pop_front()?;
-            if Arc::strong_count(&mark) == 1 {
-                return Some(mark);
+            let mut oldest = self.marks.pop_front()?;
+            let spare = Arc::get_mut(&mut oldest).map(|spare| {
+                self.clock.point_into(&mut spare.point);
+                spare.event.id
+            });
+            self.marks.push_back(oldest);
+            if spare.is_some() {
+                return spare;
             }
-            self.marks.push_back(mark);
         }
         None
     }
@@ -120,7 +132,7 @@ impl Streams {
             priority,
             state: Mutex::new(State {
                 clock: StreamClock::new(runtime.new_chain()),
-                last: None,
+                is_marked: false,
                 marks: VecDeque::new(),
             }),
         });
@@ -155,7 +167,7 @@ impl Streams {
         };
         for core in unused {
             // Another thread may have taken it in between: it would be held by three.
-            let last = core.state.lock().last.clone();
+            let last = core.state.lock().end();
             let is_over = match last {
                 Some(mark) => runtime.query(&mark, at)?,
                 None => false,

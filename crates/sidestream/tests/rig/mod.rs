@@ -2,8 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use sidestream::backend::{
@@ -25,7 +25,7 @@ pub const ONE_BLOCK: Grid = Grid {
 
 pub struct Rig {
     pub machine: Machine,
-    next: Cell<u32>,
+    next: AtomicU32,
 }
 
 impl Rig {
@@ -38,7 +38,7 @@ impl Rig {
         let devices = (0..devices).map(|n| (format!("sim:h200:{n}"), Profile::h200()));
         Rig {
             machine: Machine::new(devices.collect(), schedule, None),
-            next: Cell::new(0),
+            next: AtomicU32::new(0),
         }
     }
 
@@ -47,10 +47,8 @@ impl Rig {
     }
 
     pub fn op_of(&self, thread: u32, kind: Kind) -> Op {
-        let id = self.next.get();
-        self.next.set(id + 1);
         Op {
-            id: OpId(id),
+            id: OpId(self.next.fetch_add(1, Ordering::Relaxed)),
             thread: ThreadId(thread),
             site: SiteId(0),
             kind,
@@ -95,7 +93,9 @@ impl Rig {
 
     pub fn device_memory(&self, bytes: u64) -> Address {
         let device = DeviceId(0);
-        self.machine.reserve(Memory::Device, device, bytes, None).unwrap()
+        self.machine
+            .reserve(Memory::Device, device, bytes, None)
+            .unwrap()
     }
 
     pub fn pinned(&self, bytes: &[u8]) -> Address {

@@ -44,6 +44,8 @@ const BESIDE: &[(&str, &[&str])] = &[
 /// The back ends, and the one module that names them.
 const BACK_ENDS: [&str; 2] = ["sim", "cuda"];
 const NAMES_BACK_ENDS: &str = "device";
+/// A device attaches the checker to a program that runs: the one reader that a layer names.
+const ATTACHES: (&str, &str) = ("device", "check");
 
 /// Complaints about one file of the runtime.
 pub fn check(file: &str, source: &Source) -> Vec<Complaint> {
@@ -97,6 +99,9 @@ fn refusal(from: &str, to: &str) -> Option<String> {
                 only.join(", ")
             )
         });
+    }
+    if (from, to) == ATTACHES {
+        return None;
     }
     match (layer(from), layer(to)) {
         (Some(mine), Some(other)) if other <= mine => None,

@@ -1,11 +1,10 @@
 //! Executable graphs: every node is a task of its own, so that uploads, kernels and downloads of a
 //! graph run on their engines and beside the work of other streams.
 
+use super::capture::Captured;
 use super::command::{Command, Effect};
 use super::state::{Part, State};
-use crate::backend::Node;
 use crate::engine::{Delay, LaneId, Task, TaskId, Work};
-use crate::error::Result;
 use crate::op::{DeviceId, GraphId, Kind, OpId};
 use crate::order::{Performs, Step};
 use crate::sim::work;
@@ -37,15 +36,18 @@ pub(super) struct GraphNode {
 impl State {
     /// The nodes of a graph, with the lanes on which they run: a node goes on where a node before
     /// it was the last one, so that the lanes add no order.
-    pub fn graph_nodes(&self, device: DeviceId, nodes: &[Node]) -> Result<Vec<GraphNode>> {
-        let mut ready = Vec::with_capacity(nodes.len());
+    pub fn graph_nodes(&self, device: DeviceId, nodes: Captured) -> Vec<GraphNode> {
+        let mut ready: Vec<GraphNode> = Vec::with_capacity(nodes.len());
         let mut ends: Vec<u32> = Vec::new();
-        for (number, node) in (0u32..).zip(nodes) {
-            let Command { op, cost, effect } = Command::of_node(node)?;
+        for (number, (command, after)) in (0u32..).zip(nodes) {
+            let Command { op, cost, effect } = command;
+            for &before in &after {
+                ready[before as usize].is_last = false;
+            }
             let work = self
                 .between_devices(&effect, device)
                 .unwrap_or_else(|| work::on_device(&op, cost));
-            let lane = ends.iter().position(|end| node.after.contains(end));
+            let lane = ends.iter().position(|end| after.contains(end));
             let lane = lane.unwrap_or_else(|| {
                 ends.push(number);
                 ends.len() - 1
@@ -55,17 +57,12 @@ impl State {
                 effect,
                 work,
                 call: super::command::name(&op.kind),
-                after: node.after.to_vec(),
+                after,
                 lane,
                 is_last: true,
             });
         }
-        for node in nodes {
-            for &before in &node.after {
-                ready[before as usize].is_last = false;
-            }
-        }
-        Ok(ready)
+        ready
     }
 
     /// A launch: a point in the stream, the nodes behind it, and a point behind all of them.

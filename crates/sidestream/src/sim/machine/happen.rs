@@ -37,21 +37,21 @@ impl State {
     /// Lets an event of the engine have its effect.
     pub fn happen(&mut self, event: Event, callback: &Callback) {
         let at = self.index(event.task);
-        let effect = std::mem::take(&mut self.parts[at].effect);
+        let mut effect = std::mem::take(&mut self.parts[at].effect);
         let is_lost = self.lost[self.parts[at].device.0 as usize].is_some();
         let outcome = match event.what {
             // A lost device does nothing any more.
-            _ if is_lost => {
-                self.dropped.push(effect);
-                Ok(Effect::Nothing)
-            }
-            What::Started => self.start(effect, callback),
-            What::Finished => self.end(effect, event),
+            _ if is_lost => Ok(()),
+            What::Started => self.start(&mut effect, callback),
+            What::Finished => self.end(&mut effect, event),
         };
-        match outcome {
-            Ok(effect) => self.parts[at].effect = effect,
-            Err(failure) => self.lose(at, failure),
+        if let Err(failure) = outcome {
+            self.lose(at, failure);
         }
+        if is_lost || self.lost[self.parts[at].device.0 as usize].is_some() {
+            self.dropped.push(std::mem::take(&mut effect));
+        }
+        self.parts[at].effect = effect;
         let part = &mut self.parts[at];
         match event.what {
             What::Started => part.start_ns = event.time_ns,
@@ -69,57 +69,48 @@ impl State {
         }
     }
 
-    fn start(&mut self, effect: Effect, callback: &Callback) -> Result<Effect, Failure> {
+    fn start(&mut self, effect: &mut Effect, callback: &Callback) -> Result<(), Failure> {
         match effect {
-            Effect::Copy(mut moved) => {
-                if !moved.is_staged {
-                    moved.bytes = self.space.gather(&moved.copy, moved.from)?;
-                }
-                Ok(Effect::Copy(moved))
+            Effect::Copy(moved) if !moved.is_staged => {
+                moved.bytes = self.space.gather(&moved.copy, moved.from)?;
             }
             Effect::Stage { copy, host, into } => {
-                let bytes = self.space.gather(&copy, host)?;
-                let into = self.index(into);
+                let bytes = self.space.gather(copy, *host)?;
+                let into = self.index(*into);
                 if let Effect::Copy(moved) = &mut self.parts[into].effect {
                     moved.bytes = bytes;
                 }
-                Ok(Effect::Nothing)
             }
-            Effect::Kernel(mut launched) => {
+            Effect::Kernel(launched) => {
                 launched.copies = sample(&launched.args, &self.space)?;
-                Ok(Effect::Kernel(launched))
             }
-            Effect::HostFunc(function) => {
-                callback.run(function);
+            Effect::HostFunc(_) => {
                 self.handed_over += 1;
-                Ok(Effect::Running(self.handed_over))
+                let running = Effect::Running(self.handed_over);
+                if let Effect::HostFunc(function) = std::mem::replace(effect, running) {
+                    callback.run(function);
+                }
             }
-            other => Ok(other),
+            _ => {}
         }
+        Ok(())
     }
 
-    fn end(&mut self, effect: Effect, event: Event) -> Result<Effect, Failure> {
+    fn end(&mut self, effect: &mut Effect, event: Event) -> Result<(), Failure> {
         match effect {
-            Effect::Copy(moved) => {
-                self.space.scatter(&moved.copy, &moved.bytes, moved.to)?;
-                Ok(Effect::Nothing)
+            Effect::Copy(moved) => self.space.scatter(&moved.copy, &moved.bytes, moved.to)?,
+            Effect::Fill(fill) => self.space.write(fill.at, &pattern(fill), Host::Pinned)?,
+            Effect::Kernel(launched) => {
+                compute(launched)?;
+                publish(launched, &mut self.space)?;
             }
-            Effect::Fill(fill) => {
-                self.space.write(fill.at, &pattern(&fill), Host::Pinned)?;
-                Ok(Effect::Nothing)
-            }
-            Effect::Kernel(mut launched) => {
-                compute(&mut launched)?;
-                publish(&launched, &mut self.space)?;
-                Ok(Effect::Kernel(launched))
-            }
-            Effect::Record(which) => {
-                let id = EventId(which);
+            Effect::Record(id) => {
+                let id = EventId(*id);
                 self.tables.complete(id, event.task, event.time_ns);
-                Ok(Effect::Nothing)
             }
-            other => Ok(other),
+            _ => {}
         }
+        Ok(())
     }
 
     fn lose(&mut self, at: usize, failure: Failure) {

@@ -5,14 +5,15 @@ use std::collections::{HashMap, VecDeque};
 use smallvec::SmallVec;
 
 use super::callback::Callback;
+use super::capture::Captures;
 use super::command::{Command, Effect, name};
 use super::space::Space;
 use super::tables::Tables;
 use crate::backend::Done;
-use crate::engine::{Call, Delay, Engine, Event, LaneId, Profile, Task, TaskId, What, Work};
+use crate::engine::{Call, Engine, Event, Profile, Task, TaskId, What, Work};
 use crate::error::{Error, Lost, Result};
 use crate::op::{DeviceId, Kind, Op, OpId, ThreadId};
-use crate::order::{Chain, Frontier, Misuse, Order, Performs, Runs, Step, Steps};
+use crate::order::{Chain, Frontier, Misuse, Order, Runs, Steps};
 use crate::sim::schedule::{Schedule, SplitMix};
 use crate::sim::work;
 
@@ -26,13 +27,14 @@ pub(super) struct State {
     pub engine: Engine,
     pub space: Space,
     pub tables: Tables,
+    pub captures: Captures,
     /// The tasks from `first_part` on; all earlier ones are over.
     pub parts: VecDeque<Part>,
     pub first_part: u64,
     /// By device.
     pub lost: Vec<Option<Lost>>,
     /// How many calls there were: their numbers, for the schedules.
-    calls: u64,
+    pub calls: u64,
     /// How often in a row the answer was "no" while nothing else happened.
     pub noes: u32,
     /// The end of a host function that may not be over yet, and all that comes behind it.
@@ -49,7 +51,7 @@ pub(super) struct State {
     next_purge: u64,
     // Kept from call to call for their memory.
     steps: Steps,
-    before: Vec<TaskId>,
+    pub before: Vec<TaskId>,
 }
 
 /// What a task of the engine stands for.
@@ -99,6 +101,7 @@ impl State {
             engine: Engine::new(profiles),
             space,
             tables: Tables::default(),
+            captures: Captures::default(),
             parts: VecDeque::new(),
             first_part: 0,
             calls: 0,
@@ -118,24 +121,32 @@ impl State {
 
     /// Puts a call into the engine. Gives the task that the caller has to wait for, if the call
     /// holds up its caller.
-    pub fn submit(&mut self, command: Command) -> Result<Option<TaskId>> {
-        let mut command = command;
+    pub fn submit(&mut self, mut command: Command) -> Result<Option<TaskId>> {
+        let outcome = self.take(&mut command);
+        self.dropped.push(command.effect);
+        outcome
+    }
+
+    fn take(&mut self, command: &mut Command) -> Result<Option<TaskId>> {
         let device = self.device_of(&command.op.kind, command.op.thread)?;
         self.refuse_lost(device)?;
         let Some(kind) = self.tables.ordered(&command.op.kind)? else {
             self.push_call(&command.op, device, work::call(&command.op, 0));
             return Ok(None);
         };
+        self.captures.refuse(&command.op.kind)?;
         let caller_kind = std::mem::replace(&mut command.op.kind, kind);
         let mut steps = std::mem::take(&mut self.steps);
         let outcome = match self.order.push(&command.op, &mut steps) {
-            Ok(Runs::Now) => Ok(self.enqueue(command, &caller_kind, device, &steps)),
-            Ok(Runs::Captured) => Err(Error::Refused {
-                call: name(&caller_kind),
-                code: 801,
-                why: "the simulated GPU does not capture yet; build the graph from its nodes"
-                    .into(),
-            }),
+            Ok(Runs::Now) => {
+                self.captures.ran(&caller_kind, device);
+                Ok(self.enqueue(command, &caller_kind, device, &steps))
+            }
+            Ok(Runs::Captured) => {
+                self.push_call(&command.op, device, work::call(&command.op, 0));
+                self.captures.took(&caller_kind, command);
+                Ok(None)
+            }
             Err(misuse) => Err(refused(&caller_kind, misuse)),
         };
         self.steps = steps;
@@ -196,6 +207,18 @@ impl State {
         Ok(self.push_call(op, device, Work::Call(Call::HostNs(ns))))
     }
 
+    /// The call of a question lasted from the start of one task to the end of another.
+    pub fn note_question(&mut self, op: &Op, first: TaskId, last: TaskId) {
+        let (first, last) = (self.engine.scheduled(first), self.engine.scheduled(last));
+        if let (true, Some(first), Some(last)) = (self.keeps_times, first, last) {
+            self.done.push(Done {
+                op: op.id,
+                call_ns: Some((first.start_ns, last.end_ns)),
+                work_ns: None,
+            });
+        }
+    }
+
     pub fn refuse_lost(&self, device: DeviceId) -> Result<()> {
         match self.lost.get(device.0 as usize) {
             Some(None) => Ok(()),
@@ -233,204 +256,6 @@ pub(super) fn refused(kind: &Kind, misuse: Misuse) -> Error {
         call: name(kind),
         code: misuse.code.number() as i32,
         why: misuse.to_string(),
-    }
-}
-
-// ------------------------------------------------------------------ into the engine
-
-impl State {
-    /// One task for the call, and one for every step; a graph has one for every node.
-    fn enqueue(
-        &mut self,
-        command: Command,
-        caller_kind: &Kind,
-        device: DeviceId,
-        steps: &[Step],
-    ) -> Option<TaskId> {
-        let Command {
-            op,
-            cost,
-            mut effect,
-        } = command;
-        let (serial, first_task) = (self.calls, self.engine.tasks());
-        self.calls += 1;
-        let staged = steps.first().is_some_and(|step| step.staged);
-        let staged_bytes = op.accesses.first().map_or(0, |source| source.len_bytes());
-        let staged_bytes = if staged { staged_bytes } else { 0 };
-        self.push_timed(&op, serial, device, work::call(&op, staged_bytes));
-        if work::launches(&op).is_some() {
-            let more = work::further_launches(&op, &self.profile);
-            self.push_timed(&op, serial, device, more);
-        }
-        let works = |step: &Step| matches!(step.chain, Chain::Stream(_));
-        let has_work = steps.iter().any(works);
-        let mut is_held_up = None;
-        for step in steps {
-            let is_late = self
-                .schedule
-                .singles_out(OpId(serial as u32), step.chain, has_work);
-            let random = &mut self.random;
-            let delay = self
-                .schedule
-                .delay(random, serial, step.chain, step.performs, is_late);
-            let mut part = self.part(&op, device, works(step));
-            part.serial = serial;
-            let task = match (works(step), op.kind) {
-                (true, Kind::GraphLaunch { .. }) => self.push_graph(caller_kind, step, part, delay),
-                (true, _) => {
-                    part.effect = self.effect_on_device(&mut effect, step);
-                    let work = self.work_on_device(&op, cost, step, &part.effect, device);
-                    self.push_step(step, work, delay, part)
-                }
-                (false, _) => {
-                    part.effect = self.effect_on_host(&mut effect, step);
-                    let task = self.push_step(step, work::point(step, &op), delay, part);
-                    let weakest = self.schedule.weakest();
-                    let waits = step.edges.iter().any(|edge| edge.force <= weakest);
-                    if waits || step.performs != Performs::Nothing {
-                        is_held_up = Some(task);
-                    }
-                    task
-                }
-            };
-            self.frontier.advance(step, task);
-        }
-        if let Kind::Record { event, .. } = *caller_kind {
-            let recorded = TaskId(self.engine.tasks() as u64 - 1);
-            self.tables.recorded(event, recorded);
-        }
-        if self.keeps_times {
-            let done = Done {
-                op: op.id,
-                call_ns: None,
-                work_ns: None,
-            };
-            let left = (self.engine.tasks() - first_task) as u64;
-            self.times.insert(serial, Times { left, done });
-        }
-        // Flags are passed between threads that wait for each other themselves.
-        is_held_up.filter(|_| {
-            matches!(
-                op.kind,
-                Kind::Copy { .. } | Kind::CopyBlocking { .. } | Kind::MemsetBlocking { .. }
-            )
-        })
-    }
-
-    /// What the step in a stream does: the effect of the call, once.
-    fn effect_on_device(&mut self, effect: &mut Effect, step: &Step) -> Effect {
-        match (&mut *effect, step.performs) {
-            (Effect::Record(_), _) | (_, Performs::All | Performs::Reads) => std::mem::take(effect),
-            (Effect::Copy(moved), Performs::Writes) => {
-                moved.is_staged = true;
-                std::mem::take(effect)
-            }
-            _ => Effect::Nothing,
-        }
-    }
-
-    /// R19: the host reads, and the next task writes.
-    fn effect_on_host(&mut self, effect: &mut Effect, step: &Step) -> Effect {
-        match (effect, step.performs) {
-            (Effect::Copy(moved), Performs::Reads) => Effect::Stage {
-                copy: moved.copy,
-                host: moved.from,
-                into: TaskId(self.engine.tasks() as u64 + 1),
-            },
-            _ => Effect::Nothing,
-        }
-    }
-
-    fn work_on_device(
-        &self,
-        op: &Op,
-        cost: Option<crate::engine::KernelCost>,
-        step: &Step,
-        effect: &Effect,
-        device: DeviceId,
-    ) -> Work {
-        if step.performs == Performs::Nothing {
-            return Work::Marker;
-        }
-        if let Some(launches) = work::launches(op) {
-            return work::kernel(op, cost, launches);
-        }
-        self.between_devices(effect, device)
-            .unwrap_or_else(|| work::on_device(op, cost))
-    }
-
-    /// The work of a copy between two devices.
-    pub fn between_devices(&self, effect: &Effect, device: DeviceId) -> Option<Work> {
-        let copy = effect.copy()?;
-        let (from, to) = (
-            self.space.device_of(copy.from)?,
-            self.space.device_of(copy.to)?,
-        );
-        let peer = if from == device { to } else { from };
-        (from != to).then_some(Work::PeerCopy {
-            peer: peer.0,
-            bytes: copy.row_bytes * copy.rows,
-        })
-    }
-
-    pub fn push_step(&mut self, step: &Step, work: Work, delay: Delay, part: Part) -> TaskId {
-        let lane = self.lane(step.chain);
-        let mut before = std::mem::take(&mut self.before);
-        before.clear();
-        let weakest = self.schedule.weakest();
-        self.frontier
-            .before(step, weakest, &self.order, &mut before);
-        let task = self.push(Task::new(lane, work).after(&before).delay(delay), part);
-        self.before = before;
-        task
-    }
-
-    pub fn push(&mut self, task: Task<'_>, part: Part) -> TaskId {
-        self.parts.push_back(part);
-        self.engine.push(task)
-    }
-
-    /// A call that does nothing but take its thread's time.
-    fn push_call(&mut self, op: &Op, device: DeviceId, work: Work) -> TaskId {
-        let serial = self.calls;
-        self.calls += 1;
-        self.push_timed(op, serial, device, work)
-    }
-
-    fn push_timed(&mut self, op: &Op, serial: u64, device: DeviceId, work: Work) -> TaskId {
-        let chain = Chain::Thread(op.thread);
-        let lane = self.lane(chain);
-        let part = Part {
-            serial,
-            ..self.part(op, device, false)
-        };
-        let task = self.push(Task::new(lane, work), part);
-        self.frontier.set_last(chain, task);
-        task
-    }
-
-    fn part(&self, op: &Op, device: DeviceId, is_on_device: bool) -> Part {
-        Part {
-            // Of no call that keeps times.
-            serial: u64::MAX,
-            op: op.id,
-            call: name(&op.kind),
-            device,
-            is_on_device,
-            is_done: false,
-            start_ns: 0,
-            effect: Effect::Nothing,
-        }
-    }
-
-    pub fn lane(&mut self, chain: Chain) -> LaneId {
-        match chain {
-            Chain::Thread(thread) => self.tables.thread_lane(thread, &mut self.engine),
-            Chain::Stream(stream) => {
-                let device = self.order.device_of(stream);
-                self.tables.stream_lane(stream, device, &mut self.engine)
-            }
-        }
     }
 }
 

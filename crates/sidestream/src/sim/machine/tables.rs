@@ -213,20 +213,16 @@ impl Tables {
         *grow(&mut self.threads, thread.0).get_or_insert_with(|| engine.add_thread())
     }
 
-    /// The lane of a stream of the rule book.
+    /// The lane of a stream of the rule book; the priority is that of a new one.
     pub fn stream_lane(
         &mut self,
         stream: StreamId,
         device: DeviceId,
+        priority: i32,
         engine: &mut Engine,
     ) -> LaneId {
         let lane = grow(&mut self.lanes, stream.0);
-        *lane.get_or_insert_with(|| engine.add_stream(device.0, 0))
-    }
-
-    /// The lane of a new stream of the rule book, with its priority.
-    pub fn set_stream_lane(&mut self, stream: StreamId, lane: LaneId) {
-        grow(&mut self.lanes, stream.0).get_or_insert(lane);
+        *lane.get_or_insert_with(|| engine.add_stream(device.0, priority))
     }
 }
 

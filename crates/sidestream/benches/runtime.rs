@@ -1,0 +1,201 @@
+//! What the runtime itself costs, over a back end that does nothing.
+//!
+//!     cargo bench -p sidestream --bench runtime
+//!     cargo bench -p sidestream --bench runtime --no-default-features
+//!
+//! The second has the log compiled out. Each figure is the median of many short runs, in
+//! nanoseconds a call; what the back end is called for is counted beside it.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use sidestream::backend::{Address, Backend, Caps, Create, Destroy, Done, Payload};
+use sidestream::device::{Device, Options};
+use sidestream::error::Result;
+use sidestream::kernel::{Grid, Kernel, Read, Write};
+use sidestream::op::{DeviceId, EventId, Memory, Op, StreamId};
+
+/// Takes everything and does nothing; whatever it is asked about is over, or never is.
+struct Nothing {
+    caps: Vec<Caps>,
+    next: AtomicU64,
+    is_over: bool,
+}
+
+impl Backend for Nothing {
+    fn devices(&self) -> &[Caps] {
+        &self.caps
+    }
+    fn create(&self, _: Create<'_>) -> Result<()> {
+        Ok(())
+    }
+    fn destroy(&self, _: Destroy) {}
+    fn reserve(&self, _: Memory, _: DeviceId, bytes: u64, _: Option<Address>) -> Result<Address> {
+        Ok(Address(self.next.fetch_add(bytes, Ordering::Relaxed)))
+    }
+    fn unreserve(&self, _: Memory, _: DeviceId, _: Address) {}
+    #[inline(never)]
+    fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
+        black_box((op, &payload));
+        Ok(())
+    }
+    #[inline(never)]
+    fn query(&self, op: &Op) -> Result<bool> {
+        black_box(op);
+        Ok(self.is_over)
+    }
+    #[inline(never)]
+    fn peek(&self, op: &Op) -> Result<bool> {
+        black_box(op);
+        Ok(self.is_over)
+    }
+    fn wait(&self, _: &Op, _: Duration) -> Result<bool> {
+        Ok(true)
+    }
+    fn elapsed_ns(&self, _: EventId, _: EventId) -> Result<f64> {
+        Ok(0.0)
+    }
+    fn keep_times(&self, _: bool) {}
+    fn take_times(&self, _: &mut Vec<Done>) {}
+    fn raw_stream(&self, _: StreamId) -> Option<u64> {
+        None
+    }
+}
+
+fn nothing(is_over: bool) -> Arc<Nothing> {
+    let caps = Caps {
+        name: "nothing".into(),
+        memory_bytes: 1 << 40,
+        memory_bytes_per_s: 1e12,
+        flops_per_s: 1e12,
+        link_bytes_per_s: 1e10,
+        priorities: (-5, 0),
+    };
+    Arc::new(Nothing {
+        caps: vec![caps],
+        next: AtomicU64::new(1 << 40),
+        is_over,
+    })
+}
+
+type Scale = Kernel<(Read<f32>, Write<f32>)>;
+
+fn main() {
+    let rounds = 400;
+    println!(
+        "log {}",
+        if cfg!(feature = "observe") {
+            "there, and off"
+        } else {
+            "compiled out"
+        }
+    );
+
+    let backend = nothing(false);
+    let device = Device::on(backend.clone(), &Options::new()).remove(0);
+    // SAFETY: nothing runs.
+    let bare = Device::on(backend, &unsafe { Options::new().untracked() }).remove(0);
+    let kernel = Scale::on_host("scale", |_, _| ());
+    let grid = Grid::new(1, 32);
+
+    let (a, b) = (device.stream("a").unwrap(), device.stream("b").unwrap());
+    let (mut x, mut y) = (a.alloc(1024).unwrap(), a.alloc(1024).unwrap());
+    let free = bare.stream("a").unwrap();
+    let (from, mut to) = (free.alloc(1024).unwrap(), free.alloc(1024).unwrap());
+
+    show("launch, untracked", rounds, || {
+        free.launch(&kernel, grid, (from.view(), to.view_mut()))
+            .unwrap();
+    });
+    show("launch, tracked, one stream", rounds, || {
+        a.launch(&kernel, grid, (x.view(), y.view_mut())).unwrap();
+    });
+    show(
+        "two launches, tracked, x to y on a, y to x on b",
+        rounds,
+        || {
+            a.launch(&kernel, grid, (x.view(), y.view_mut())).unwrap();
+            b.launch(&kernel, grid, (y.view(), x.view_mut())).unwrap();
+        },
+    );
+    show("memset, tracked, a quarter of 16", rounds, {
+        let mut parts = a.alloc::<f32>(4096).unwrap();
+        let (a, mut n) = (a.clone(), 0);
+        move || {
+            n = (n + 1) % 16;
+            a.memset(parts.slice_mut(256 * n..256 * (n + 1)), 0)
+                .unwrap();
+        }
+    });
+    show("record_event after work", rounds, || {
+        a.launch(&kernel, grid, (x.view(), y.view_mut())).unwrap();
+        black_box(a.record_event().unwrap());
+    });
+    show("wait_stream, new work each time", rounds, || {
+        a.launch(&kernel, grid, (x.view(), y.view_mut())).unwrap();
+        b.wait_stream(&a).unwrap();
+    });
+    show("allocate and free, one stream", rounds, || {
+        black_box(a.alloc::<f32>(1024).unwrap());
+    });
+    show("allocate and free, in use on two streams", rounds, || {
+        let mut z = a.alloc::<f32>(1024).unwrap();
+        a.memset(z.view_mut(), 0).unwrap();
+        b.memset(z.view_mut(), 0).unwrap();
+    });
+    threads();
+}
+
+/// Launches on eight streams by as many threads, against one thread on one stream.
+fn threads() {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let per_thread = 400_000;
+    let run = |threads: usize| {
+        let device = Device::on(nothing(false), &Options::new()).remove(0);
+        let kernel = Scale::on_host("scale", |_, _| ());
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for n in 0..threads {
+                let (device, kernel) = (&device, &kernel);
+                scope.spawn(move || {
+                    let stream = device.stream(&format!("s{n}")).unwrap();
+                    let (x, mut y) = (stream.alloc(64).unwrap(), stream.alloc(64).unwrap());
+                    for _ in 0..per_thread {
+                        let args = (x.view(), y.view_mut());
+                        stream.launch(kernel, Grid::new(1, 32), args).unwrap();
+                    }
+                });
+            }
+        });
+        (threads * per_thread) as f64 / start.elapsed().as_secs_f64()
+    };
+    let mut ratios: Vec<f64> = (0..5).map(|_| run(8) / run(1)).collect();
+    ratios.sort_by(f64::total_cmp);
+    println!(
+        "eight threads on eight streams: {:.2} x one thread, on {cores} cores ({:.2} x the cores)",
+        ratios[2],
+        ratios[2] / cores as f64
+    );
+}
+
+/// The median over `rounds` runs of 500 calls.
+fn show(what: &str, rounds: usize, mut call: impl FnMut()) {
+    const CALLS: u32 = 500;
+    let mut times = Vec::new();
+    for _ in 0..rounds {
+        let start = Instant::now();
+        for _ in 0..CALLS {
+            call();
+        }
+        times.push(start.elapsed() / CALLS);
+    }
+    times.sort();
+    let tenth = times[rounds / 10];
+    println!(
+        "{:>6} ns (fast tenth {:>5})  {what}",
+        times[rounds / 2].as_nanos(),
+        tenth.as_nanos()
+    );
+}

@@ -1,0 +1,143 @@
+//! Watching a program while it runs: a checker, a recorder, or any other sink.
+
+use std::io::Write;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::Device;
+use super::runtime::Runtime;
+use super::threads::as_thread;
+use crate::check::{self, Findings, OnRace};
+use crate::error::Result;
+use crate::log::{Error, Recorder, Sink, SinkId};
+
+impl Device {
+    /// Checks every call of the machine from here on: whatever is not ordered and has to be is
+    /// found, whether it went wrong this time or not. With [`OnRace::Panic`] the call that completes
+    /// a race panics, which is meant for tests; with [`OnRace::Report`] the findings wait to be read.
+    ///
+    /// ```
+    /// use sidestream::check::OnRace;
+    /// use sidestream::device::Device;
+    ///
+    /// let device = Device::open("sim:h200")?;
+    /// let findings = device.checked(OnRace::Report);
+    /// let (a, b) = (device.stream("a")?, device.stream("b")?);
+    /// let mut buffer = a.alloc::<u32>(64)?;
+    /// a.memset(buffer.view_mut(), 1)?;
+    /// b.memset(buffer.view_mut(), 2)?;
+    /// assert!(findings.report().races.is_empty());
+    /// # Ok::<(), sidestream::error::Error>(())
+    /// ```
+    ///
+    /// # Ordering
+    /// From here on the calls of all threads go one after the other.
+    pub fn checked(&self, on_race: OnRace) -> Findings {
+        let (findings, sink) = check::live(on_race, check::LIVE_MEMORY_BYTES);
+        self.listen(sink);
+        findings
+    }
+
+    /// Records every call of the machine from here on, with the device's times, as an op log:
+    /// `sidestream check FILE` checks it, `sidestream check FILE --trace OUT.json` draws it.
+    ///
+    /// # Ordering
+    /// From here on the calls of all threads go one after the other, and the device keeps times,
+    /// which on real hardware takes some microseconds an operation.
+    ///
+    /// # Errors
+    /// What the file answers.
+    pub fn record<W: Write + Send + 'static>(&self, out: W) -> Result<Recording<W>, Error> {
+        let (recorder, sink) = Recorder::with_times(out)?;
+        let sink = self.listen(sink);
+        Ok(Recording {
+            runtime: Arc::clone(&self.runtime),
+            recorder,
+            sink,
+        })
+    }
+
+    /// From here on this sink is told every call of the machine, in the sequence in which the driver
+    /// gets them.
+    ///
+    /// # Ordering
+    /// While somebody listens the calls of all threads go one after the other.
+    pub fn listen(&self, sink: Box<dyn Sink>) -> SinkId {
+        let id = self.runtime.live.attach(sink);
+        self.runtime.ask_for_times();
+        id
+    }
+
+    /// This sink is told nothing more, and is given back; none if it was taken before.
+    pub fn stop_listening(&self, sink: SinkId) -> Option<Box<dyn Sink>> {
+        self.runtime.stop_listening(sink)
+    }
+
+    /// Names what the calling thread submits until the span is dropped: it appears in traces and in
+    /// reports. Spans lie within each other.
+    #[must_use = "a span ends when it is dropped"]
+    pub fn span(&self, name: &str) -> Span {
+        let runtime = Arc::clone(&self.runtime);
+        as_thread(&runtime, |thread| runtime.live.span(thread.id, Some(name)));
+        Span {
+            runtime,
+            stays_here: PhantomData,
+        }
+    }
+}
+
+/// A recording that runs. Dropped, it goes on until the machine goes, and may lack its end.
+pub struct Recording<W: Write + Send + 'static> {
+    runtime: Arc<Runtime>,
+    recorder: Recorder<W>,
+    sink: SinkId,
+}
+
+impl<W: Write + Send + 'static> Recording<W> {
+    /// Ends the recording. Times of work that is not over yet are not in it: synchronise first.
+    ///
+    /// # Errors
+    /// What the file answered, now or earlier: nothing that failed to be written is passed over.
+    pub fn finish(self) -> Result<W, Error> {
+        self.runtime.tell_times();
+        drop(self.runtime.stop_listening(self.sink));
+        self.recorder.finish()
+    }
+}
+
+/// A named part of what a thread does. See [`Device::span`].
+#[derive(Debug)]
+pub struct Span {
+    runtime: Arc<Runtime>,
+    /// It ends on the thread where it began.
+    stays_here: PhantomData<*const ()>,
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        as_thread(&self.runtime, |thread| {
+            self.runtime.live.span(thread.id, None)
+        });
+    }
+}
+
+impl Runtime {
+    /// Gives the times that the device has kept to whoever wants them.
+    pub fn tell_times(&self) {
+        if self.live.wants_times() {
+            let mut times = Vec::new();
+            self.backend.take_times(&mut times);
+            self.live.done(&times);
+        }
+    }
+
+    fn ask_for_times(&self) {
+        self.backend.keep_times(self.live.wants_times());
+    }
+
+    fn stop_listening(&self, sink: SinkId) -> Option<Box<dyn Sink>> {
+        let sink = self.live.detach_one(sink);
+        self.ask_for_times();
+        sink
+    }
+}

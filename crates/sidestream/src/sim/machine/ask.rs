@@ -1,0 +1,183 @@
+//! Asking and waiting: the only calls in which things happen.
+
+use std::time::Duration;
+
+use parking_lot::MutexGuard;
+
+use super::Machine;
+use super::state::{State, Targets, Turn};
+use crate::engine::TaskId;
+use crate::error::{Error, Result};
+use crate::op::Op;
+
+/// After so many answers of "no", with nothing happening in between, something has to happen.
+const PATIENCE: u32 = 16;
+
+/// The largest time that is not "never".
+const ANY_TIME: u64 = u64::MAX - 2;
+
+/// How far the engine came.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Reached {
+    /// All that was asked for is over.
+    All,
+    /// Nothing more happens in the given time.
+    Time,
+    /// A function on the host runs, and the caller may not wait for it.
+    Function,
+}
+
+impl Machine {
+    pub(super) fn ask(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        op: &Op,
+        may_wait: bool,
+    ) -> Result<bool> {
+        let mut targets = state.targets(op)?;
+        let is_over = |state: &State, targets: &mut Targets| {
+            targets.retain(|task| !state.is_done(*task));
+            targets.is_empty()
+        };
+        let all = targets.clone();
+        if state.held.is_some() && !may_wait {
+            // Nothing can happen that would change the answer.
+            if !is_over(state, &mut targets) {
+                return Ok(false);
+            }
+        }
+        let call = state.push_ask(op)?;
+        self.reach_time_of(state, call, may_wait);
+        let mut done = is_over(state, &mut targets);
+        if !done {
+            state.noes += 1;
+            if state.noes >= PATIENCE {
+                self.force(state, may_wait);
+                done = is_over(state, &mut targets);
+            }
+        }
+        state.refuse_lost(state.device_of(&op.kind, op.thread)?)?;
+        if done {
+            state.noes = 0;
+            state.push_answer(op, &all)?;
+        }
+        if may_wait {
+            state.note_question(op, call, call);
+        }
+        state.settle();
+        Ok(done)
+    }
+
+    pub(super) fn wait_for(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        op: &Op,
+        for_at_most: Duration,
+    ) -> Result<bool> {
+        let may_wait = !self.callback.is_current();
+        let device = state.device_of(&op.kind, op.thread)?;
+        let targets = state.targets(op)?;
+        let call = state.push_ask(op)?;
+        let until_ns = match u64::try_from(for_at_most.as_nanos()) {
+            Ok(most_ns) => {
+                self.reach_time_of(state, call, may_wait);
+                let start_ns = state.engine.scheduled(call).map(|span| span.end_ns);
+                let start_ns = start_ns.unwrap_or(state.engine.now_ns());
+                Some(start_ns.saturating_add(most_ns)).filter(|&ns| ns < ANY_TIME)
+            }
+            Err(_) => None,
+        };
+        let mut reached = self.reach(state, targets.clone(), until_ns, may_wait);
+        if reached == Reached::Time && until_ns.is_some() {
+            state.noes += 1;
+            if state.noes >= PATIENCE {
+                self.force(state, may_wait);
+                reached = self.reach(state, targets.clone(), until_ns, may_wait);
+            }
+        }
+        state.refuse_lost(device)?;
+        match (reached, until_ns) {
+            (Reached::All, _) => {
+                state.noes = 0;
+                let answer = state.push_answer(op, &targets)?;
+                self.reach_time_of(state, answer, may_wait);
+                state.note_question(op, call, answer);
+                Ok(true)
+            }
+            (Reached::Time, Some(until_ns)) => {
+                let pause_ns = until_ns.saturating_sub(state.engine.now_ns());
+                let pause = state.push_pause(op, pause_ns)?;
+                self.reach_time_of(state, pause, may_wait);
+                state.note_question(op, call, pause);
+                Ok(false)
+            }
+            (Reached::Time, None) => Err(Error::Invalid {
+                call: "synchronize",
+                why: "what it waits for can never be over".into(),
+            }),
+            (Reached::Function, _) => Err(waits_for_itself("synchronize")),
+        }
+    }
+
+    /// Lets happen what lies before the end of a call. What is delayed until nothing else can
+    /// happen is let go only if the call stands behind it.
+    fn reach_time_of(&self, state: &mut MutexGuard<'_, State>, call: TaskId, may_wait: bool) {
+        let call = Targets::from_slice(&[call]);
+        if self.reach(state, call.clone(), Some(ANY_TIME), may_wait) == Reached::Time {
+            self.reach(state, call, None, may_wait);
+        }
+    }
+
+    /// Something happens on a device, whatever the time.
+    fn force(&self, state: &mut MutexGuard<'_, State>, may_wait: bool) {
+        while state.noes > 0 {
+            match state.turn(None, &self.callback) {
+                Turn::Happened => {}
+                Turn::Runs(number) if may_wait => self.wait_for_function(state, number),
+                Turn::Runs(_) | Turn::Nothing => return,
+            }
+        }
+    }
+
+    /// Lets things happen until all these tasks are over, but nothing later than the given time;
+    /// without a time also what is delayed until nothing else can happen.
+    pub(super) fn reach(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        mut targets: Targets,
+        until_ns: Option<u64>,
+        may_wait: bool,
+    ) -> Reached {
+        loop {
+            while targets.last().is_some_and(|&task| state.is_done(task)) {
+                targets.pop();
+            }
+            if targets.is_empty() {
+                return Reached::All;
+            }
+            match state.turn(until_ns, &self.callback) {
+                Turn::Happened => {}
+                Turn::Runs(number) if may_wait => self.wait_for_function(state, number),
+                Turn::Runs(_) => return Reached::Function,
+                Turn::Nothing => return Reached::Time,
+            }
+        }
+    }
+
+    /// Waits for a function on the host, without the lock.
+    fn wait_for_function(&self, state: &mut MutexGuard<'_, State>, number: u64) {
+        MutexGuard::unlocked(state, || self.callback.wait(number));
+        state.acknowledged = state.acknowledged.max(number);
+    }
+}
+
+/// CUDA's `cudaErrorNotPermitted`.
+pub(super) fn waits_for_itself(call: &'static str) -> Error {
+    Error::Refused {
+        call,
+        code: 800,
+        why: "a function on the host may not wait for the device, which waits for it; wait on \
+              another thread"
+            .into(),
+    }
+}

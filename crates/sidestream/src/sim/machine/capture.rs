@@ -1,0 +1,146 @@
+//! Stream captures: calls that become the nodes of a graph instead of running.
+//!
+//! The rule book says which call is captured, and refuses those that are wrong. What is kept here is
+//! only what it has no use for: the captured work, and behind which nodes each of it stands.
+//!
+//! A capture that has ended waits for the next [`Create::Graph`](crate::backend::Create::Graph)
+//! without nodes on its device, which becomes it.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::command::{Command, name};
+use crate::error::{Error, Result};
+use crate::op::{DeviceId, EventId, Kind, StreamId};
+
+/// The work of a capture, and the earlier nodes behind which each stands.
+pub(super) type Captured = Vec<(Command, Vec<u32>)>;
+
+/// All captures of a machine.
+#[derive(Default)]
+pub(super) struct Captures {
+    open: Vec<Capture>,
+    begun: u64,
+    /// What an event that was recorded in a capture stands for.
+    events: HashMap<EventId, (u64, Vec<u32>)>,
+    ended: VecDeque<(DeviceId, Captured)>,
+}
+
+struct Capture {
+    number: u64,
+    device: DeviceId,
+    origin: StreamId,
+    nodes: Captured,
+    /// By member: the nodes behind which its next one stands.
+    ends: HashMap<StreamId, Vec<u32>>,
+}
+
+impl Captures {
+    /// What cannot be a node: a function that runs once, memory, and graphs inside graphs.
+    pub fn refuse(&self, kind: &Kind) -> Result<()> {
+        let cannot = matches!(
+            kind,
+            Kind::HostFunc { .. }
+                | Kind::GraphLaunch { .. }
+                | Kind::MallocAsync { .. }
+                | Kind::FreeAsync { .. }
+        );
+        match kind.stream() {
+            Some(stream) if cannot && self.of(stream).is_some() => Err(Error::Refused {
+                call: name(kind),
+                code: 801,
+                why: "the simulated GPU captures kernels, copies and memsets only; make the call \
+                      outside the capture"
+                    .into(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes a call that the rule book let run: it may begin or end a capture.
+    pub fn ran(&mut self, kind: &Kind, device: DeviceId) {
+        match *kind {
+            Kind::BeginCapture { stream } => {
+                self.begun += 1;
+                self.open.push(Capture {
+                    number: self.begun,
+                    device,
+                    origin: stream,
+                    nodes: Vec::new(),
+                    ends: HashMap::from([(stream, Vec::new())]),
+                });
+            }
+            Kind::EndCapture { stream } => {
+                if let Some(at) = self.open.iter().position(|c| c.origin == stream) {
+                    let capture = self.open.swap_remove(at);
+                    self.ended.push_back((capture.device, capture.nodes));
+                    let number = capture.number;
+                    self.events.retain(|_, (of, _)| *of != number);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes a call that became part of a capture.
+    pub fn took(&mut self, kind: &Kind, command: &mut Command) {
+        match *kind {
+            Kind::Record { event, stream } => {
+                if let Some(capture) = self.of(stream) {
+                    let seen = (capture.number, capture.ends[&stream].clone());
+                    self.events.insert(event, seen);
+                }
+            }
+            Kind::Wait { stream, event } => {
+                if let Some((number, seen)) = self.events.get(&event).cloned() {
+                    self.join(stream, number, &seen);
+                }
+            }
+            Kind::WaitStream { stream, source } => {
+                if let Some(capture) = self.of(source) {
+                    let (number, seen) = (capture.number, capture.ends[&source].clone());
+                    self.join(stream, number, &seen);
+                }
+            }
+            _ => {
+                let stream = kind.stream();
+                let capture = stream.and_then(|s| self.open.iter_mut().find(|c| c.has(s)));
+                if let (Some(stream), Some(capture)) = (stream, capture) {
+                    let command = Command {
+                        op: command.op.clone(),
+                        cost: command.cost,
+                        effect: std::mem::take(&mut command.effect),
+                    };
+                    let number = capture.nodes.len() as u32;
+                    let after = capture.ends.insert(stream, vec![number]);
+                    capture.nodes.push((command, after.unwrap_or_default()));
+                }
+            }
+        }
+    }
+
+    /// The oldest capture of a device that has ended and is no graph yet.
+    pub fn take_ended(&mut self, device: DeviceId) -> Option<Captured> {
+        let at = self.ended.iter().position(|(of, _)| *of == device)?;
+        self.ended.remove(at).map(|(_, nodes)| nodes)
+    }
+
+    fn of(&self, stream: StreamId) -> Option<&Capture> {
+        self.open.iter().find(|capture| capture.has(stream))
+    }
+
+    fn join(&mut self, stream: StreamId, number: u64, seen: &[u32]) {
+        let Some(capture) = self.open.iter_mut().find(|c| c.number == number) else {
+            return;
+        };
+        let ends = capture.ends.entry(stream).or_default();
+        ends.extend_from_slice(seen);
+        ends.sort_unstable();
+        ends.dedup();
+    }
+}
+
+impl Capture {
+    fn has(&self, stream: StreamId) -> bool {
+        self.ends.contains_key(&stream)
+    }
+}

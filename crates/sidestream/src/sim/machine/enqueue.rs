@@ -1,0 +1,214 @@
+//! How a call becomes tasks of the engine.
+
+use super::command::{Command, Effect, name};
+use super::state::{Part, State, Times};
+use crate::backend::Done;
+use crate::engine::{Delay, KernelCost, LaneId, Task, TaskId, Work};
+use crate::op::{DeviceId, Kind, Op, OpId};
+use crate::order::{Chain, Performs, Step};
+use crate::sim::work;
+
+impl State {
+    /// One task for the call, and one for every step; a graph has one for every node.
+    pub(super) fn enqueue(
+        &mut self,
+        command: &mut Command,
+        caller_kind: &Kind,
+        device: DeviceId,
+        steps: &[Step],
+    ) -> Option<TaskId> {
+        let Command { op, cost, effect } = command;
+        let cost = *cost;
+        let (serial, first_task) = (self.calls, self.engine.tasks());
+        self.calls += 1;
+        let staged = steps.first().is_some_and(|step| step.staged);
+        let staged_bytes = op.accesses.first().map_or(0, |source| source.len_bytes());
+        let staged_bytes = if staged { staged_bytes } else { 0 };
+        self.push_timed(op, serial, device, work::call(op, staged_bytes));
+        if work::launches(op).is_some() {
+            let more = work::further_launches(op, &self.profile);
+            self.push_timed(op, serial, device, more);
+        }
+        let works = |step: &Step| matches!(step.chain, Chain::Stream(_));
+        let has_work = steps.iter().any(works);
+        let mut is_held_up = None;
+        for step in steps {
+            let is_late = self
+                .schedule
+                .singles_out(OpId(serial as u32), step.chain, has_work);
+            let random = &mut self.random;
+            let delay = self
+                .schedule
+                .delay(random, serial, step.chain, step.performs, is_late);
+            let mut part = self.part(op, device, works(step));
+            part.serial = serial;
+            let task = match (works(step), op.kind) {
+                (true, Kind::GraphLaunch { .. }) => self.push_graph(caller_kind, step, part, delay),
+                (true, _) => {
+                    part.effect = self.effect_on_device(effect, step);
+                    let work = self.work_on_device(op, cost, step, &part.effect, device);
+                    self.push_step(step, work, delay, part)
+                }
+                (false, _) => {
+                    part.effect = self.effect_on_host(effect, step);
+                    let task = self.push_step(step, work::point(step, op), delay, part);
+                    let weakest = self.schedule.weakest();
+                    let waits = step.edges.iter().any(|edge| edge.force <= weakest);
+                    if waits || step.performs != Performs::Nothing {
+                        is_held_up = Some(task);
+                    }
+                    task
+                }
+            };
+            self.frontier.advance(step, task);
+        }
+        if let Kind::Record { event, .. } = *caller_kind {
+            let recorded = TaskId(self.engine.tasks() as u64 - 1);
+            self.tables.recorded(event, recorded);
+        }
+        if self.keeps_times {
+            let done = Done {
+                op: op.id,
+                call_ns: None,
+                work_ns: None,
+            };
+            let left = (self.engine.tasks() - first_task) as u64;
+            self.times.insert(serial, Times { left, done });
+        }
+        // Flags are passed between threads that wait for each other themselves.
+        is_held_up.filter(|_| {
+            matches!(
+                op.kind,
+                Kind::Copy { .. } | Kind::CopyBlocking { .. } | Kind::MemsetBlocking { .. }
+            )
+        })
+    }
+
+    /// What the step in a stream does: the effect of the call, once.
+    fn effect_on_device(&mut self, effect: &mut Effect, step: &Step) -> Effect {
+        match (&mut *effect, step.performs) {
+            (Effect::Record(_), _) | (_, Performs::All | Performs::Reads) => std::mem::take(effect),
+            (Effect::Copy(moved), Performs::Writes) => {
+                moved.is_staged = true;
+                std::mem::take(effect)
+            }
+            _ => Effect::Nothing,
+        }
+    }
+
+    /// R19: the host reads, and the next task writes.
+    fn effect_on_host(&mut self, effect: &mut Effect, step: &Step) -> Effect {
+        match (effect, step.performs) {
+            (Effect::Copy(moved), Performs::Reads) => Effect::Stage {
+                copy: moved.copy,
+                host: moved.from,
+                into: TaskId(self.engine.tasks() as u64 + 1),
+            },
+            _ => Effect::Nothing,
+        }
+    }
+
+    fn work_on_device(
+        &self,
+        op: &Op,
+        cost: Option<KernelCost>,
+        step: &Step,
+        effect: &Effect,
+        device: DeviceId,
+    ) -> Work {
+        if step.performs == Performs::Nothing {
+            return Work::Marker;
+        }
+        if let Some(launches) = work::launches(op) {
+            return work::kernel(op, cost, launches);
+        }
+        self.between_devices(effect, device)
+            .unwrap_or_else(|| work::on_device(op, cost))
+    }
+
+    /// The work of a copy between two devices.
+    pub(super) fn between_devices(&self, effect: &Effect, device: DeviceId) -> Option<Work> {
+        let copy = effect.copy()?;
+        let (from, to) = (
+            self.space.device_of(copy.from)?,
+            self.space.device_of(copy.to)?,
+        );
+        let peer = if from == device { to } else { from };
+        (from != to).then_some(Work::PeerCopy {
+            peer: peer.0,
+            bytes: copy.row_bytes * copy.rows,
+        })
+    }
+
+    pub(super) fn push_step(
+        &mut self,
+        step: &Step,
+        work: Work,
+        delay: Delay,
+        part: Part,
+    ) -> TaskId {
+        let lane = self.lane(step.chain);
+        let mut before = std::mem::take(&mut self.before);
+        before.clear();
+        let weakest = self.schedule.weakest();
+        self.frontier
+            .before(step, weakest, &self.order, &mut before);
+        let task = self.push(Task::new(lane, work).after(&before).delay(delay), part);
+        self.before = before;
+        task
+    }
+
+    pub(super) fn push(&mut self, task: Task<'_>, part: Part) -> TaskId {
+        self.parts.push_back(part);
+        self.engine.push(task)
+    }
+
+    /// A call that does nothing but take its thread's time.
+    pub(super) fn push_call(&mut self, op: &Op, device: DeviceId, work: Work) -> TaskId {
+        let serial = self.calls;
+        self.calls += 1;
+        self.push_timed(op, serial, device, work)
+    }
+
+    pub(super) fn push_timed(
+        &mut self,
+        op: &Op,
+        serial: u64,
+        device: DeviceId,
+        work: Work,
+    ) -> TaskId {
+        let chain = Chain::Thread(op.thread);
+        let lane = self.lane(chain);
+        let part = Part {
+            serial,
+            ..self.part(op, device, false)
+        };
+        let task = self.push(Task::new(lane, work), part);
+        self.frontier.set_last(chain, task);
+        task
+    }
+
+    pub(super) fn part(&self, op: &Op, device: DeviceId, is_on_device: bool) -> Part {
+        Part {
+            // Of no call that keeps times.
+            serial: u64::MAX,
+            op: op.id,
+            call: name(&op.kind),
+            device,
+            is_on_device,
+            is_done: false,
+            start_ns: 0,
+            effect: Effect::Nothing,
+        }
+    }
+
+    pub(super) fn lane(&mut self, chain: Chain) -> LaneId {
+        match chain {
+            Chain::Thread(thread) => self.tables.thread_lane(thread, &mut self.engine),
+            Chain::Stream(stream) => {
+                let device = self.order.device_of(stream);
+                self.tables.stream_lane(stream, device, 0, &mut self.engine)
+            }
+        }
+    }
+}

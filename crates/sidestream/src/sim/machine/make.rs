@@ -1,0 +1,144 @@
+//! Making streams, events and graphs.
+
+use super::command::Command;
+use super::graph::Graph;
+use super::state::{State, refused};
+use super::tables::{Event, Stream};
+use crate::backend::Create;
+use crate::engine::TaskId;
+use crate::error::{Error, Result};
+use crate::op::{
+    DeviceId, EventId, GraphId, Kind, Op, OpId, SiteId, StreamId, StreamKind, ThreadId,
+};
+use crate::order::{Chain, Steps};
+
+impl State {
+    pub(super) fn create(&mut self, what: Create<'_>) -> Result<()> {
+        match what {
+            Create::Stream {
+                id,
+                device,
+                kind,
+                priority,
+                ..
+            } => {
+                self.refuse_lost(device)?;
+                let stream = self.new_stream(device, kind, priority);
+                self.tables.set_stream(id, stream);
+            }
+            Create::Event { id, device, timing } => {
+                self.refuse_lost(device)?;
+                let event = self.new_event(device, timing)?;
+                self.tables.set_event(id, event);
+            }
+            Create::Graph { id, device, nodes } => {
+                self.refuse_lost(device)?;
+                let given = nodes.iter().map(|node| {
+                    let command = Command::of_node(node)?;
+                    Ok((command, node.after.to_vec()))
+                });
+                let mut nodes = given.collect::<Result<Vec<_>>>()?;
+                if nodes.is_empty() {
+                    nodes = self.captures.take_ended(device).unwrap_or_default();
+                }
+                let nodes = self.graph_nodes(device, nodes);
+                let graph = self.new_graph(device);
+                self.tables.set_graph(id, Graph { nodes, ..graph });
+            }
+        }
+        Ok(())
+    }
+
+    fn new_stream(&mut self, device: DeviceId, kind: StreamKind, priority: i32) -> Stream {
+        let mut stream = Stream {
+            ordered: StreamId(0),
+            device,
+            kind,
+            priority,
+        };
+        let (frontier, parts, first) = (&self.frontier, &self.parts, self.first_part);
+        let is_idle = |spare: &Stream| {
+            let last = frontier.last(Chain::Stream(spare.ordered));
+            last.is_none_or(|task| task.0 < first || parts[(task.0 - first) as usize].is_done)
+        };
+        let fits = |spare: &Stream| {
+            Stream {
+                ordered: StreamId(0),
+                ..*spare
+            } == stream
+                && is_idle(spare)
+        };
+        if let Some(spare) = self.tables.spare_stream(fits) {
+            return spare;
+        }
+        stream.ordered = self.order.add_stream(kind, device);
+        self.tables
+            .stream_lane(stream.ordered, device, priority, &mut self.engine);
+        stream
+    }
+
+    fn new_event(&mut self, device: DeviceId, timing: bool) -> Result<Event> {
+        let fresh = |ordered| Event {
+            ordered,
+            device,
+            timing,
+            record: None,
+            at_ns: None,
+        };
+        let Some(spare) = self.tables.spare_event(device, timing) else {
+            return Ok(fresh(self.order.add_event(timing, Some(device))));
+        };
+        let kind = Kind::CreateEvent {
+            event: spare.ordered,
+        };
+        self.tell(kind)?;
+        Ok(fresh(spare.ordered))
+    }
+
+    fn new_graph(&mut self, device: DeviceId) -> Graph {
+        let (parts, first) = (&self.parts, self.first_part);
+        let is_done = |task: TaskId| task.0 < first || parts[(task.0 - first) as usize].is_done;
+        let spare = self
+            .tables
+            .spare_graph(|spare| spare.device == device && spare.last.is_none_or(is_done));
+        spare.unwrap_or_else(|| Graph {
+            ordered: GraphId(self.tables.graphs_so_far() as u32),
+            device,
+            nodes: Vec::new(),
+            lanes: Vec::new(),
+            last: None,
+        })
+    }
+
+    /// R11: what the driver refuses, and the time between two points that are over.
+    pub(super) fn elapsed_ns(&mut self, from: EventId, to: EventId) -> Result<f64> {
+        let (start, end) = (*self.tables.event(from)?, *self.tables.event(to)?);
+        self.refuse_lost(start.device)?;
+        self.refuse_lost(end.device)?;
+        self.tell(Kind::Elapsed {
+            from: start.ordered,
+            to: end.ordered,
+        })?;
+        match (start.at_ns, end.at_ns) {
+            (Some(start_ns), Some(end_ns)) => Ok(end_ns as f64 - start_ns as f64),
+            _ => Err(Error::Refused {
+                call: "elapsed",
+                code: 600,
+                why: "an event is not complete; synchronise with both before".into(),
+            }),
+        }
+    }
+
+    /// Tells the rule book of a call that has no steps.
+    fn tell(&mut self, kind: Kind) -> Result<()> {
+        let op = Op {
+            id: OpId(0),
+            thread: ThreadId(0),
+            site: SiteId(0),
+            kind,
+            accesses: Default::default(),
+        };
+        let told = self.order.push(&op, &mut Steps::new());
+        told.map(|_| ()).map_err(|misuse| refused(&kind, misuse))
+    }
+}
