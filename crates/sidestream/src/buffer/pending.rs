@@ -47,7 +47,8 @@ pub(crate) enum Away<T> {
 
 /// A call that was refused, with the value that it would have taken.
 ///
-/// The value is missing if the device was lost: then nobody can tell whether it still uses it.
+/// The value is missing if the device was lost: then nobody can tell whether it still uses it. It is
+/// missing, too, if a device that was opened synchronous could not wait for the call.
 pub struct Refused<T> {
     /// Why.
     pub error: Error,
@@ -154,12 +155,17 @@ impl<T: Send + 'static> Held<T> {
     /// Lends a value to a function that will run on the host: the function, wrapped so that it
     /// leaves the value behind and no panic, and where the value will be.
     pub fn lend(
-        mut value: T,
+        value: T,
         act: impl FnOnce(&mut T) + Send + 'static,
     ) -> (Held<T>, Box<dyn FnOnce() + Send>) {
         let away = Arc::new(Mutex::new(Away::NotYet));
         let back = Arc::clone(&away);
+        let lent = Lent(Some((value, act, back)));
         let run = move || {
+            let mut lent = lent;
+            let Some((mut value, act, back)) = lent.0.take() else {
+                return;
+            };
             let act = std::panic::AssertUnwindSafe(|| act(&mut value));
             let ran = as_host_func(|| std::panic::catch_unwind(act));
             let message = ran.err().map(message_of);
@@ -173,6 +179,19 @@ impl<T: Send + 'static> Held<T> {
             }
         };
         (Held::Away(away), Box::new(run))
+    }
+}
+
+/// What a function on the host owns before it runs. If it never does, because the call is refused or
+/// the device is lost, the back end drops it, at a moment when locks are held: what belongs to the
+/// program goes elsewhere then.
+struct Lent<V: Send + 'static>(Option<V>);
+
+impl<V: Send + 'static> Drop for Lent<V> {
+    fn drop(&mut self) {
+        if let Some(owned) = self.0.take() {
+            drop_elsewhere(Box::new(owned));
+        }
     }
 }
 

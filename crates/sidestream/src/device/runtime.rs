@@ -154,8 +154,13 @@ impl Runtime {
 
     // -------------------------------------------------------------- events
 
-    /// An event that nobody uses.
-    pub fn event(&self, device: DeviceId, timing: bool) -> Result<OwnEvent> {
+    /// An event that nobody uses. Whoever holds the pen lends it: a new event is told with it.
+    pub fn event(
+        &self,
+        device: DeviceId,
+        timing: bool,
+        pen: &mut Option<Pen<'_>>,
+    ) -> Result<OwnEvent> {
         let per_device = self.device(device);
         let spare = match timing {
             false => &per_device.spare,
@@ -165,7 +170,10 @@ impl Runtime {
         let id = match known {
             Some(id) => id,
             None => {
-                let id = self.live.new_event(timing, device);
+                let id = match pen {
+                    Some(pen) => pen.new_event(timing, device),
+                    None => self.live.new_event(timing, device),
+                };
                 let create = Create::Event { id, device, timing };
                 self.seen(self.backend.create(create))?;
                 id
@@ -320,11 +328,8 @@ impl Drop for Runtime {
         }
         let rest = Rest {
             backend: Arc::clone(&self.backend),
-            memories: std::mem::take(&mut self.devices)
-                .into_iter()
-                .map(|device| device.memories)
-                .chain([std::mem::replace(&mut self.pinned, Memories::pinned(0))])
-                .collect(),
+            devices: std::mem::take(&mut self.devices),
+            pinned: std::mem::replace(&mut self.pinned, Memories::pinned(0)),
         };
         // A function on the host cannot wait for the stream that waits for it.
         match super::elsewhere::is_host_func() {
@@ -337,7 +342,8 @@ impl Drop for Runtime {
 /// What is left of a machine without handles.
 struct Rest {
     backend: Arc<dyn Backend>,
-    memories: Vec<Memories>,
+    devices: Vec<PerDevice>,
+    pinned: Memories,
 }
 
 impl Drop for Rest {
@@ -350,10 +356,18 @@ impl Drop for Rest {
             let op = plain(ThreadId(0), kind, &mut None, Location::caller());
             self.backend.wait(&op, Duration::MAX) == Ok(true)
         });
-        // Memory that a device may still use is never given back.
-        if is_over {
-            let backend = &*self.backend;
-            self.memories.iter_mut().for_each(|m| m.close(backend));
+        let backend = &*self.backend;
+        let of_devices = self.devices.iter_mut().map(|device| &mut device.memories);
+        for memories in of_devices.chain([&mut self.pinned]) {
+            memories.close(backend, is_over);
+        }
+        for device in &self.devices {
+            device.streams.close(backend);
+        }
+        // Memory and streams held the last marks: now every event is a spare one.
+        for device in &self.devices {
+            device.spare.close(backend);
+            device.spare_timed.close(backend);
         }
     }
 }

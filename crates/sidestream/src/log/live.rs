@@ -151,10 +151,7 @@ impl Live {
 
     /// The id of a new event.
     pub fn new_event(&self, timing: bool, device: DeviceId) -> EventId {
-        let mut told = self.told.lock();
-        told.tell(|sink| sink.event(timing, device));
-        told.events.push((timing, device));
-        EventId(told.events.len() as u32 - 1)
+        self.told.lock().new_event(timing, device)
     }
 
     /// The id of a new thread.
@@ -253,6 +250,11 @@ impl Pen<'_> {
         OpId(u32::try_from(self.told.next_op).unwrap_or(u32::MAX))
     }
 
+    /// The id of a new event, for those who hold the pen.
+    pub fn new_event(&mut self, timing: bool, device: DeviceId) -> EventId {
+        self.told.new_event(timing, device)
+    }
+
     /// The id of a new buffer.
     pub fn new_buffer(
         &mut self,
@@ -310,6 +312,12 @@ impl Pen<'_> {
 }
 
 impl Told {
+    fn new_event(&mut self, timing: bool, device: DeviceId) -> EventId {
+        self.tell(|sink| sink.event(timing, device));
+        self.events.push((timing, device));
+        EventId(self.events.len() as u32 - 1)
+    }
+
     fn tell(&mut self, each: impl Fn(&mut dyn Sink)) {
         for (_, sink) in &mut self.sinks {
             each(&mut **sink);

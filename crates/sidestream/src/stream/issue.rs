@@ -18,7 +18,7 @@ use crate::buffer::block::{Block, BlockState};
 use crate::buffer::uses::{Conflicts, keep_last};
 use crate::device::{Place, Thread, as_thread, plain, write};
 use crate::error::{Error, Result};
-use crate::event::{Mark, OwnEvent, Recorded};
+use crate::event::{Mark, OwnEvent, Recorded, Unrecorded};
 use crate::log::Pen;
 use crate::op::{Access, EventId, Kind, Mode};
 
@@ -243,15 +243,16 @@ impl<'c> Step<'_, 'c> {
             // An event behind all that the stream has been given by now.
             Mark::Stream(at) => {
                 let runtime = &self.stream.runtime;
-                let event = runtime.event(self.stream.core.device, false)?;
+                // Of the device of the stream in which it is recorded, which may be another (R43).
+                let event = runtime.event(at.device, false, &mut self.pen)?;
                 let kind = Kind::Record {
                     event: event.id,
-                    stream: at.1,
+                    stream: at.stream,
                 };
                 self.submit(kind)?;
                 let recorded = Recorded {
-                    point: at.0.clone(),
-                    stream: at.1,
+                    point: at.point.clone(),
+                    stream: at.stream,
                     event,
                 };
                 self.wait_event(&recorded)
@@ -288,7 +289,9 @@ impl<'c> Step<'_, 'c> {
 
     #[cold]
     fn new_mark(&mut self) -> Result<EventId> {
-        let event = self.stream.runtime.event(self.stream.core.device, false)?;
+        let device = self.stream.core.device;
+        let runtime = &self.stream.runtime;
+        let event = runtime.event(device, false, &mut self.pen)?;
         let id = event.id;
         let mark = Recorded {
             point: self.state.clock.point(),
@@ -303,8 +306,11 @@ impl<'c> Step<'_, 'c> {
     #[inline]
     fn end(&self) -> Mark {
         let unrecorded = || {
-            let point = self.state.clock.point();
-            Mark::Stream(Arc::new((point, self.stream.core.id)))
+            Mark::Stream(Arc::new(Unrecorded {
+                point: self.state.clock.point(),
+                stream: self.stream.core.id,
+                device: self.stream.core.device,
+            }))
         };
         self.state.end().unwrap_or_else(unrecorded)
     }

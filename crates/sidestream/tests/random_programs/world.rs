@@ -13,7 +13,8 @@ use sidestream::buffer::{DeviceBuf, Pinned, Refused, View, ViewMut};
 use sidestream::device::Device;
 use sidestream::error::{Error, Lost, Result};
 use sidestream::event::{Event, TimedEvent};
-use sidestream::kernel::Grid;
+use sidestream::kernel::{Grid, Kernel, Write};
+use sidestream::op::DeviceId;
 use sidestream::stream::{Rows, Stream};
 
 use super::act::{Act, Hosted, Place, Start, Table};
@@ -26,6 +27,7 @@ use super::reference::{self, Kernels};
 /// sequence one.
 pub struct Slot {
     buffer: DeviceBuf<u32>,
+    device: DeviceId,
     first: usize,
     model: Vec<u32>,
 }
@@ -137,14 +139,8 @@ impl World {
                 let copied = stream.memcpy_h2d(&from, view);
                 copied.map(|()| move |model: &mut [u32]| model.copy_from_slice(&from))
             }),
-            Act::One(at) => self.write(at, |stream, view| {
-                let launched = stream.launch(&self.kernels.one, GRID, (view,));
-                launched.map(|()| reference::one)
-            }),
-            Act::Trap(at) => self.write(at, |stream, view| {
-                let launched = stream.launch(&self.kernels.trap, GRID, (view,));
-                launched.map(|()| |_: &mut [u32]| ())
-            }),
+            Act::One(at) => self.launch(at, &self.kernels.one, reference::one),
+            Act::Trap(at) => self.launch(at, &self.kernels.trap, |_| ()),
             Act::Span(at) => {
                 let device = self.stream(at.stream).stream.device();
                 let _outer = device.span("outer");
@@ -288,6 +284,7 @@ impl World {
                 let model = vec![0; used];
                 let zeroed = Slot {
                     buffer,
+                    device: stream.device().id(),
                     first,
                     model,
                 };
@@ -298,6 +295,7 @@ impl World {
                     let model = pattern(used as u32, used);
                     let made = Slot {
                         buffer,
+                        device: stream.device().id(),
                         first,
                         model,
                     };
@@ -340,11 +338,22 @@ impl World {
         at: Place,
         call: impl FnOnce(&Stream, ViewMut<'_, u32>) -> Result<M>,
     ) {
-        let Line { stream, .. } = self.stream(at.stream);
         let mut guard = self.slots[at.slot].write();
         let Some(slot) = guard.as_mut() else { return };
+        let stream = self.stream_near(at.stream, slot);
         let range = slot.range(at);
         if let Some(model) = self.issued(call(&stream, slot.view_mut(&range))) {
+            model(&mut slot.model[range]);
+        }
+    }
+
+    fn launch(&self, at: Place, kernel: &Kernel<(Write<u32>,)>, model: fn(&mut [u32])) {
+        let mut guard = self.slots[at.slot].write();
+        let Some(slot) = guard.as_mut() else { return };
+        let stream = self.stream_near(at.stream, slot);
+        let range = slot.range(at);
+        let called = stream.launch(kernel, GRID, (slot.view_mut(&range),));
+        if self.launched(called, &stream, &[slot]).is_some() {
             model(&mut slot.model[range]);
         }
     }
@@ -360,15 +369,15 @@ impl World {
         if x == at.slot || z == at.slot {
             return;
         }
-        let Line { stream, .. } = self.stream(at.stream);
         let mut held = self.lock(&[x, z], &[at.slot]);
         let mut y = held.take(at.slot);
         let (Some(x), Some(z), Some(y)) = (held.read(x), held.read(z), y.write()) else {
             return;
         };
+        let stream = self.stream_near(at.stream, y);
         let (all_x, some_z, range) = (0..x.model.len(), 0..z.model.len() / 2, y.range(at));
         let called = call(&stream, x.view(&all_x), z.view(&some_z), y.view_mut(&range));
-        if let Some(model) = self.issued(called) {
+        if let Some(model) = self.launched(called, &stream, &[x, z, y]) {
             model(&x.model, &z.model[some_z], &mut y.model[range]);
         }
     }
@@ -377,16 +386,17 @@ impl World {
         if x == at.slot || z == at.slot || x == z {
             return;
         }
-        let Line { stream, .. } = self.stream(at.stream);
         let mut held = self.lock(&[x], &[at.slot, z]);
         let (mut y, mut z) = (held.take(at.slot), held.take(z));
         let (Some(x), Some(y), Some(z)) = (held.read(x), y.write(), z.write()) else {
             return;
         };
+        let stream = self.stream_near(at.stream, y);
         let (all_x, range) = (0..x.model.len(), y.range(at));
         let end_z = z.model.len() / 2..z.model.len();
         let args = (x.view(&all_x), y.view_mut(&range), z.view_mut(&end_z), n);
-        if (self.issued(stream.launch(&self.kernels.four, GRID, args))).is_some() {
+        let called = stream.launch(&self.kernels.four, GRID, args);
+        if (self.launched(called, &stream, &[x, y, z])).is_some() {
             reference::four(&x.model, &mut y.model[range], &mut z.model[end_z], n);
         }
     }
@@ -449,12 +459,17 @@ impl World {
 
     /// Both halves of a buffer at once, on two streams, and on two threads if there are several.
     fn halves(&self, at: Place, other: usize, value: u32) {
-        let (here, there) = (self.stream(at.stream).stream, self.stream(other).stream);
         let mut guard = self.slots[at.slot].write();
         let Some(slot) = guard.as_mut() else { return };
+        let (here, there) = (self.stream_near(at.stream, slot), self.stream(other).stream);
         let len = slot.model.len();
+        let slot_device = slot.device;
         let (left, right) = slot.view_mut(&(0..len)).split_at(at.from * len / 1000);
-        let launch = || self.issued(here.launch(&self.kernels.one, GRID, (left,)));
+        let is_near = here.device().id() == slot_device;
+        let launch = || match here.launch(&self.kernels.one, GRID, (left,)) {
+            Err(Error::Invalid { .. }) if !is_near => None,
+            launched => self.issued(launched),
+        };
         let fill = || self.issued(there.fill_with(right, value));
         let (launched, filled) = match self.plan.threads {
             1 => (launch(), fill()),
@@ -640,6 +655,13 @@ impl World {
         lines[at % lines.len()].clone()
     }
 
+    /// This stream, or the next that belongs to the device of the buffer.
+    fn stream_near(&self, at: usize, slot: &Slot) -> Stream {
+        let near = (at..at + self.plan.streams).map(|at| self.stream(at).stream);
+        let mut near = near.filter(|stream| stream.device().id() == slot.device);
+        near.next().unwrap_or_else(|| self.stream(at).stream)
+    }
+
     fn device(&self, which: usize) -> Device {
         let devices = self.devices.lock();
         let device = devices[which % devices.len()].clone();
@@ -780,6 +802,15 @@ impl World {
             self.wrong("a lost device took a call".into());
         }
         self.tried(result)
+    }
+
+    /// The same of a launch, whose buffers have to lie on the device of the stream.
+    fn launched<T>(&self, result: Result<T>, stream: &Stream, slots: &[&Slot]) -> Option<T> {
+        let device = stream.device().id();
+        match result {
+            Err(Error::Invalid { .. }) if slots.iter().any(|slot| slot.device != device) => None,
+            result => self.issued(result),
+        }
     }
 
     /// The same of a call that takes pinned memory: an error gives it back, if the device lives.
