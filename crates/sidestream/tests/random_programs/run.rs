@@ -28,7 +28,7 @@ pub struct Outcome {
 }
 
 /// A machine has no more unfinished or remembered tasks than this when all work is over.
-const TASKS_AT_MOST: usize = 1024;
+const TASKS_AT_MOST: usize = 4096;
 
 pub fn run(plan: &Plan, programs: &[Vec<Act>]) -> Outcome {
     let mut outcome = Outcome::default();

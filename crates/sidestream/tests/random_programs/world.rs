@@ -670,7 +670,8 @@ impl World {
     }
 
     fn new_line(&self, at: usize, which: usize) -> Option<Line> {
-        let device = match self.lines.lock().is_empty() {
+        let is_first = self.lines.lock().is_empty();
+        let device = match is_first {
             true => self.devices.lock()[0].clone()?,
             false => self.device(which),
         };
