@@ -20,9 +20,10 @@
 //! in Rust run under the lock: one that calls the machine waits for itself for ever.
 //!
 //! # Failures
-//! An access outside all memory and a kernel that panics lose their device, as on a real one. It
-//! does nothing any more and every call for it says why; what waits for it elsewhere goes on, and
-//! functions on the host that stood behind the failure are dropped without being run.
+//! An access outside all memory and a kernel that panics lose their device, and with it the whole
+//! machine: what waits for it on another device would go on with what was never written. Nothing
+//! is done any more and every call says why; functions on the host that stood behind the failure
+//! are dropped without being run.
 
 mod ask;
 mod callback;

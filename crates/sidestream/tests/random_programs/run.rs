@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use sidestream::device::{Device, Options};
 use sidestream::engine::Profile;
@@ -50,9 +51,6 @@ pub fn run(plan: &Plan, programs: &[Vec<Act>]) -> Outcome {
     }
     outcome.is_lost = world.lost.lock().is_some();
     let (accepted, returned) = world.functions();
-    if accepted != returned && !outcome.is_lost {
-        world.wrong(format!("{accepted} functions were taken, {returned} ran"));
-    }
     outcome.wrong.extend(world.all_wrong());
     outcome.watch.seen(|seen| {
         let report = seen.checker.report();
@@ -65,6 +63,11 @@ pub fn run(plan: &Plan, programs: &[Vec<Act>]) -> Outcome {
     }
     drop(world);
     settle(&faults, &mut outcome.wrong);
+    let returned = returned.load(Ordering::Relaxed);
+    if accepted != returned {
+        let wrong = format!("{accepted} functions were taken, {returned} ran");
+        outcome.wrong.push(wrong);
+    }
     outcome
 }
 

@@ -871,10 +871,10 @@ impl World {
         }
     }
 
-    /// How many functions on the host were accepted, and how many ran.
-    pub fn functions(&self) -> (u64, u64) {
-        let ran = self.returned.load(Ordering::Relaxed);
-        (self.accepted.load(Ordering::Relaxed), ran)
+    /// How many functions on the host were accepted, and how many have run.
+    pub fn functions(&self) -> (u64, Arc<AtomicU64>) {
+        let accepted = self.accepted.load(Ordering::Relaxed);
+        (accepted, Arc::clone(&self.returned))
     }
 
     pub fn statistics(&self) -> sidestream::device::Statistics {
