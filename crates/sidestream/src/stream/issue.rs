@@ -96,8 +96,7 @@ impl Stream {
             if let Some(end) = step.state.end() {
                 return Ok(end);
             }
-            step.state.clock.submitted(&step.thread.clock);
-            step.record()?;
+            step.learning(Step::record)?;
             Ok(step.end())
         })
     }
@@ -105,8 +104,7 @@ impl Stream {
     /// Records an event of one's own at the end of the stream.
     pub(crate) fn record_as(&self, event: OwnEvent, kind: Kind, at: Place) -> Result<Recorded> {
         self.begin(at, |mut step| {
-            step.state.clock.submitted(&step.thread.clock);
-            step.submit(kind)?;
+            step.learning(|step| step.submit(kind))?;
             Ok(Recorded {
                 point: step.state.clock.point(),
                 stream: self.core.id,
@@ -170,9 +168,12 @@ impl<'c> Step<'_, 'c> {
             let chain = runtime.new_chain();
             self.state.clock.renew(chain);
         }
-        self.state.clock.submitted(&self.thread.clock);
-        if submitted.is_ok() {
-            write(&mut self.pen, op);
+        match submitted {
+            Ok(()) => {
+                self.state.clock.submitted(&self.thread.clock);
+                write(&mut self.pen, op);
+            }
+            Err(_) => self.state.clock.refused(),
         }
         if !(runtime.is_tracking && !call.touches.is_empty() || call.is_awaited) {
             return submitted.map(|()| None);
@@ -270,6 +271,19 @@ impl<'c> Step<'_, 'c> {
             .clock
             .waits_for(&self.thread.clock, &recorded.point);
         Ok(())
+    }
+
+    /// A call that touches no memory: the stream stands behind all that the thread knows to be over,
+    /// unless the call is refused.
+    fn learning(&mut self, call: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let before = self.state.clock.clone();
+        self.state.clock.submitted(&self.thread.clock);
+        let called = call(self);
+        if called.is_err() {
+            self.state.clock = before;
+            self.state.clock.refused();
+        }
+        called
     }
 
     /// Records an event at the end of the stream.

@@ -41,7 +41,11 @@ struct Line {
 
 pub struct World {
     pub plan: Plan,
+    /// What the program has not dropped.
     devices: Mutex<Vec<Option<Device>>>,
+    /// The simulated machine goes on only while somebody asks it, so that in the end all are asked:
+    /// a function that never runs would keep what it owns.
+    all: Vec<Device>,
     lines: Mutex<Vec<Line>>,
     slots: Vec<RwLock<Option<Slot>>>,
     events: Mutex<Vec<Event>>,
@@ -86,7 +90,8 @@ impl World {
     pub fn new(plan: &Plan, devices: Vec<Device>) -> World {
         World {
             plan: plan.clone(),
-            devices: Mutex::new(devices.into_iter().map(Some).collect()),
+            devices: Mutex::new(devices.iter().cloned().map(Some).collect()),
+            all: devices,
             lines: Mutex::default(),
             slots: (0..plan.slots).map(|_| RwLock::new(None)).collect(),
             events: Mutex::default(),
@@ -863,11 +868,8 @@ impl World {
                 to: 1000,
             });
         }
-        for which in 0..self.plan.devices {
-            self.tried(self.device(which).synchronize());
-        }
-        for at in 0..self.plan.streams {
-            self.tried(self.stream(at).stream.synchronize());
+        for device in &self.all {
+            self.tried(device.synchronize());
         }
     }
 
