@@ -72,6 +72,17 @@ impl Uses {
         self.note_part(bytes, mode, mark);
     }
 
+    /// Notes a write that may not stand behind all that it conflicts with, as one that was refused:
+    /// nothing is forgotten.
+    #[cold]
+    pub fn note_beside(&mut self, bytes: Range<u64>, mark: &Mark) {
+        if !bytes.is_empty() {
+            self.split_at(bytes.start);
+            self.split_at(bytes.end);
+            self.in_each(bytes, |cell| cell.writes.push(mark.clone()));
+        }
+    }
+
     fn note_part(&mut self, bytes: Range<u64>, mode: Mode, mark: &Mark) {
         self.split_at(bytes.start);
         self.split_at(bytes.end);
@@ -87,21 +98,24 @@ impl Uses {
                 cell.note(mode, mark);
                 self.cells.insert(first, cell);
             }
-            Mode::Read => {
-                let mut at = first;
-                let mut from = bytes.start;
-                while from < bytes.end {
-                    let next = self.cells.get(at).map_or(u64::MAX, |cell| cell.start);
-                    if next > from {
-                        let gap = from..next.min(bytes.end);
-                        self.cells.insert(at, Cell::new(gap));
-                    }
-                    let cell = &mut self.cells[at];
-                    cell.note(mode, mark);
-                    from = cell.end;
-                    at += 1;
-                }
+            Mode::Read => self.in_each(bytes, |cell| cell.note(mode, mark)),
+        }
+    }
+
+    /// Goes through cells that cover just these bytes, where no cell lies across an end of them.
+    fn in_each(&mut self, bytes: Range<u64>, mut act: impl FnMut(&mut Cell)) {
+        let mut at = self.first_behind(bytes.start);
+        let mut from = bytes.start;
+        while from < bytes.end {
+            let next = self.cells.get(at).map_or(u64::MAX, |cell| cell.start);
+            if next > from {
+                let gap = from..next.min(bytes.end);
+                self.cells.insert(at, Cell::new(gap));
             }
+            let cell = &mut self.cells[at];
+            act(cell);
+            from = cell.end;
+            at += 1;
         }
     }
 

@@ -185,7 +185,12 @@ impl<'c> Step<'_, 'c> {
         if runtime.is_tracking {
             for touch in call.touches {
                 let state = find(&mut self.held, touch.block);
-                state.uses.note(touch.start..touch.end, touch.mode, &mark);
+                let bytes = touch.start..touch.end;
+                match touch.mode {
+                    // It need not stand behind what only its thread knows to be over.
+                    Mode::Write if submitted.is_err() => state.uses.note_beside(bytes, &mark),
+                    mode => state.uses.note(bytes, mode, &mark),
+                }
             }
         }
         submitted.map(|()| Some(mark))
