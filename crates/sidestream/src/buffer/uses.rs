@@ -44,6 +44,9 @@ impl Uses {
         is_known: impl Fn(&Mark) -> bool,
         conflicts: &mut Conflicts,
     ) {
+        if bytes.is_empty() {
+            return;
+        }
         for cell in &self.cells[self.first_behind(bytes.start)..] {
             if cell.start >= bytes.end {
                 break;
