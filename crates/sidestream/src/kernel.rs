@@ -209,7 +209,12 @@ impl<T: Pod> Param for Read<T> {
     type Host<'a> = &'a [T];
 
     fn pass<'a>(view: View<'a, T>, passed: &mut Passed<'a>) {
-        const { assert!(is_aligned::<T>(), "a kernel's values are aligned to 16 bytes at most") };
+        const {
+            assert!(
+                is_aligned::<T>(),
+                "a kernel's values are aligned to 16 bytes at most"
+            )
+        };
         passed.args.push(view.arg());
         passed.touches.push(view.touch());
     }
@@ -227,7 +232,12 @@ impl<T: Pod> Param for Write<T> {
     type Host<'a> = &'a mut [T];
 
     fn pass<'a>(view: ViewMut<'a, T>, passed: &mut Passed<'a>) {
-        const { assert!(is_aligned::<T>(), "a kernel's values are aligned to 16 bytes at most") };
+        const {
+            assert!(
+                is_aligned::<T>(),
+                "a kernel's values are aligned to 16 bytes at most"
+            )
+        };
         passed.args.push(view.arg());
         passed.touches.push(view.touch());
     }

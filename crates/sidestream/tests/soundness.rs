@@ -34,7 +34,9 @@ fn in_flight(stream: &Stream, value: u32) -> Pending<Pinned<u32>> {
 
 fn trap() -> Kernel<(Write<u32>,)> {
     // Not `panic!`, whose hook would print it.
-    Kernel::<(Write<u32>,)>::on_host("trap", |_, _| std::panic::resume_unwind(Box::new("trapped")))
+    Kernel::<(Write<u32>,)>::on_host("trap", |_, _| {
+        std::panic::resume_unwind(Box::new("trapped"))
+    })
 }
 
 // ------------------------------------------------------------------ forgetting
@@ -106,7 +108,12 @@ fn the_last_handle_may_go_inside_a_function_on_the_host() {
     let device = open();
     let stream = device.stream("s").unwrap();
     let ran = Arc::new(AtomicBool::new(false));
-    let owned = (filled(&stream, 1), in_flight(&stream, 2), stream.clone(), device.clone());
+    let owned = (
+        filled(&stream, 1),
+        in_flight(&stream, 2),
+        stream.clone(),
+        device.clone(),
+    );
     let does = Arc::clone(&ran);
     let pending = stream.host_func((), move |()| {
         drop(owned);
@@ -140,7 +147,9 @@ fn what_a_refused_function_owned_is_dropped_without_a_lock() {
     device.listen(Box::new(Deaf));
     let stream = device.stream("s").unwrap();
     let mut buffer = filled(&stream, 1);
-    stream.launch(&trap(), Grid::new(1, 1), (buffer.view_mut(),)).unwrap();
+    stream
+        .launch(&trap(), Grid::new(1, 1), (buffer.view_mut(),))
+        .unwrap();
     // It stands behind the trap and never runs: the machine drops it while it is asked about
     // something else. The buffer tells the log that it goes, and needs the pen for that.
     let never = stream.host_func(filled(&stream, 2), |_| ()).unwrap();
@@ -160,7 +169,9 @@ fn what_a_kernel_captured_is_dropped_without_a_lock() {
         y.fill(4);
     });
     let mut buffer = filled(&stream, 2);
-    stream.launch(&kernel, Grid::new(1, 1), (buffer.view_mut(),)).unwrap();
+    stream
+        .launch(&kernel, Grid::new(1, 1), (buffer.view_mut(),))
+        .unwrap();
     // The machine has the last of it now, and lets it go when the kernel has run: inside one of
     // these questions.
     drop(kernel);
@@ -175,13 +186,7 @@ fn what_a_kernel_captured_is_dropped_without_a_lock() {
 struct Deaf;
 
 impl sidestream::log::Sink for Deaf {
-    fn stream(
-        &mut self,
-        _: sidestream::op::StreamKind,
-        _: sidestream::op::DeviceId,
-        _: &str,
-    ) {
-    }
+    fn stream(&mut self, _: sidestream::op::StreamKind, _: sidestream::op::DeviceId, _: &str) {}
     fn event(&mut self, _: bool, _: sidestream::op::DeviceId) {}
     fn buffer(
         &mut self,
@@ -216,7 +221,9 @@ fn a_kernel_that_panics_loses_the_device_by_name_for_ever() {
     let device = open();
     let stream = device.stream("s").unwrap();
     let mut buffer = filled(&stream, 1);
-    stream.launch(&trap(), Grid::new(1, 1), (buffer.view_mut(),)).unwrap();
+    stream
+        .launch(&trap(), Grid::new(1, 1), (buffer.view_mut(),))
+        .unwrap();
     let pending = stream.download(buffer.view(), device.pinned(16).unwrap());
     // Nobody can tell whether the copy still writes: the memory is not given back.
     let error = pending.unwrap().synchronize().unwrap_err();
@@ -237,7 +244,8 @@ fn what_waits_for_a_lost_device_on_another_one_is_lost_too() {
     let devices = Device::open_all(&["sim:h200", "sim:h200"], &options).unwrap();
     let [a, b] = [0, 1].map(|at: usize| devices[at].stream("s").unwrap());
     let mut buffer = filled(&a, 1);
-    a.launch(&trap(), Grid::new(1, 1), (buffer.view_mut(),)).unwrap();
+    a.launch(&trap(), Grid::new(1, 1), (buffer.view_mut(),))
+        .unwrap();
     b.wait_stream(&a).unwrap();
     // "Over" would say that the kernel has written its result.
     assert!(matches!(b.synchronize(), Err(Error::DeviceLost(_))));

@@ -56,9 +56,10 @@ impl Kernels {
         Kernels {
             one: Kernel::<(Write<u32>,)>::on_host("one", |_, (y,)| one(y)),
             two: Kernel::<(Read<u32>, Write<u32>)>::on_host("two", |_, (x, y)| two(x, y)),
-            three: Kernel::<(Read<u32>, Read<u32>, Write<u32>)>::on_host("three", |_, (x, z, y)| {
-                three(x, z, y)
-            }),
+            three: Kernel::<(Read<u32>, Read<u32>, Write<u32>)>::on_host(
+                "three",
+                |_, (x, z, y)| three(x, z, y),
+            ),
             four: Kernel::<(Read<u32>, Write<u32>, Write<u32>, Value<u32>)>::on_host(
                 "four",
                 |_, (x, y, z, n)| four(x, y, z, n),

@@ -54,7 +54,11 @@ pub fn run(plan: &Plan, programs: &[Vec<Act>]) -> Outcome {
     outcome.wrong.extend(world.all_wrong());
     outcome.watch.seen(|seen| {
         let report = seen.checker.report();
-        outcome.races = report.races.iter().map(|race| format!("{race:?}")).collect();
+        outcome.races = report
+            .races
+            .iter()
+            .map(|race| format!("{race:?}"))
+            .collect();
         outcome.wrong.extend(seen.wrong.iter().cloned());
     });
     // A device that is lost gives nothing back, and what panicked may hold anything.

@@ -82,7 +82,8 @@ impl Slot {
 
     fn view_mut(&mut self, range: &Range<usize>) -> ViewMut<'_, u32> {
         let first = self.first;
-        self.buffer.slice_mut(first + range.start..first + range.end)
+        self.buffer
+            .slice_mut(first + range.start..first + range.end)
     }
 }
 
@@ -195,8 +196,7 @@ impl World {
                 keep(&self.timed, event);
             }
             Act::Elapsed => {
-                if let (Some(end), Some(start)) =
-                    (take_at(&self.timed, 1), take_at(&self.timed, 0))
+                if let (Some(end), Some(start)) = (take_at(&self.timed, 1), take_at(&self.timed, 0))
                 {
                     match end.elapsed_since(&start) {
                         // Of two devices, whose clocks cannot be compared.
@@ -500,7 +500,10 @@ impl World {
         let range = slot.range(at);
         // The same bytes again, so that it does not matter how many of the calls are refused.
         let bytes = u32::from_ne_bytes([7; 4]);
-        if slot.model[range.clone()].iter().any(|&value| value != bytes) {
+        if slot.model[range.clone()]
+            .iter()
+            .any(|&value| value != bytes)
+        {
             return;
         }
         let options = Options {
@@ -510,7 +513,9 @@ impl World {
             ..Options::default()
         };
         let mut view = slot.view_mut(&range);
-        let measured = benchmark(&stream, &options, |stream| stream.memset(view.reborrow(), 7));
+        let measured = benchmark(&stream, &options, |stream| {
+            stream.memset(view.reborrow(), 7)
+        });
         self.tried(measured);
     }
 }
@@ -626,7 +631,9 @@ impl World {
                 stream.host_func(slot, move |_| enter()).map(Flying::Buffer)
             }
             Hosted::Pinned(value) => {
-                let Some(mut pinned) = self.pinned(6) else { return };
+                let Some(mut pinned) = self.pinned(6) else {
+                    return;
+                };
                 pinned.copy_from_slice(&pattern(value, 6));
                 let mut expected = pinned.to_vec();
                 reference::one(&mut expected);
@@ -825,7 +832,10 @@ impl World {
             Ok(value) => self.issued(Ok(value)),
             Err(Refused { error, value }) => {
                 if value.is_none() != matches!(error, Error::DeviceLost(_)) {
-                    self.wrong(format!("{error}, and the value is there: {}", value.is_some()));
+                    self.wrong(format!(
+                        "{error}, and the value is there: {}",
+                        value.is_some()
+                    ));
                 }
                 self.idle.lock().extend(value);
                 self.tried(Err(error))
