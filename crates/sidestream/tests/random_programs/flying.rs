@@ -53,6 +53,11 @@ impl World {
                 Landed::Gone(Some(Error::Panicked { message })) if message == "not today" => {}
                 Landed::Gone(error) => self.gone(error),
             },
+            // What its function still owns is dropped on a thread of the runtime's own, at a moment
+            // that no seed decides.
+            Flying::Buffer(pending) if self.plan.threads == 1 && matches!(how, Landing::Drop) => {
+                self.fly(Flying::Buffer(pending));
+            }
             Flying::Buffer(pending) => match self.try_land(pending, how) {
                 Landed::Back(slot) => self.put_anywhere(slot),
                 Landed::Still(pending) => self.fly(Flying::Buffer(pending)),
