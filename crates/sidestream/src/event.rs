@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::backend::{Backend, Destroy};
 use crate::device::Runtime;
 use crate::error::{Error, Result};
 use crate::op::{DeviceId, EventId, Kind, StreamId};
@@ -31,8 +32,9 @@ use crate::order::live::Point;
 /// ```
 #[derive(Clone)]
 pub struct Event {
-    pub(crate) runtime: Arc<Runtime>,
+    // Before the runtime, which takes the driver's events back when it goes.
     pub(crate) mark: Mark,
+    pub(crate) runtime: Arc<Runtime>,
 }
 
 impl Event {
@@ -81,8 +83,9 @@ impl fmt::Debug for Event {
 ///
 /// A timed record takes the device some microseconds; an [`Event`] takes nothing.
 pub struct TimedEvent {
-    pub(crate) event: Event,
+    // In this order, as in `Event`.
     pub(crate) recorded: Arc<Recorded>,
+    pub(crate) event: Event,
 }
 
 impl TimedEvent {
@@ -135,7 +138,14 @@ pub(crate) enum Mark {
     Recorded(Arc<Recorded>),
     /// The record failed. Whoever waits records another event in the stream, behind all that came
     /// after: later than needed, and never too early.
-    Stream(Arc<(Point, StreamId)>),
+    Stream(Arc<Unrecorded>),
+}
+
+/// A point of a stream without an event.
+pub(crate) struct Unrecorded {
+    pub point: Point,
+    pub stream: StreamId,
+    pub device: DeviceId,
 }
 
 /// A point with the event that was recorded there.
@@ -156,6 +166,16 @@ pub(crate) struct OwnEvent {
 #[derive(Default)]
 pub(crate) struct SpareEvents(pub Mutex<Vec<EventId>>);
 
+impl SpareEvents {
+    /// Gives all of them back.
+    pub fn close(&self, backend: &dyn Backend) {
+        let events = std::mem::take(&mut *self.0.lock());
+        for event in events {
+            backend.destroy(Destroy::Event(event));
+        }
+    }
+}
+
 impl Drop for OwnEvent {
     fn drop(&mut self) {
         self.spare.0.lock().push(self.id);
@@ -167,7 +187,7 @@ impl Mark {
     pub fn point(&self) -> &Point {
         match self {
             Mark::Recorded(recorded) => &recorded.point,
-            Mark::Stream(at) => &at.0,
+            Mark::Stream(at) => &at.point,
         }
     }
 
@@ -179,7 +199,7 @@ impl Mark {
     pub fn stream(&self) -> StreamId {
         match self {
             Mark::Recorded(recorded) => recorded.stream,
-            Mark::Stream(at) => at.1,
+            Mark::Stream(at) => at.stream,
         }
     }
 
@@ -190,7 +210,10 @@ impl Mark {
                 event: recorded.event.id,
                 done,
             },
-            Mark::Stream(at) => Kind::QueryStream { stream: at.1, done },
+            Mark::Stream(at) => Kind::QueryStream {
+                stream: at.stream,
+                done,
+            },
         }
     }
 
@@ -199,7 +222,7 @@ impl Mark {
             Mark::Recorded(recorded) => Kind::SyncEvent {
                 event: recorded.event.id,
             },
-            Mark::Stream(at) => Kind::SyncStream { stream: at.1 },
+            Mark::Stream(at) => Kind::SyncStream { stream: at.stream },
         }
     }
 }

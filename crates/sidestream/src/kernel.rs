@@ -208,12 +208,23 @@ pub struct Passed<'a> {
     pub(crate) touches: SmallVec<[Touch<'a>; 4]>,
 }
 
+/// What a kernel in Rust gets is aligned as [`HostBytes`](crate::backend::HostBytes) are.
+const fn is_aligned<T>() -> bool {
+    align_of::<T>() <= 16
+}
+
 impl<T: Pod> Param for Read<T> {
     type Access<'a> = View<'a, T>;
     type Node = Part<T>;
     type Host<'a> = &'a [T];
 
     fn pass<'a>(view: View<'a, T>, passed: &mut Passed<'a>) {
+        const {
+            assert!(
+                is_aligned::<T>(),
+                "a kernel's values are aligned to 16 bytes at most"
+            )
+        };
         passed.args.push(view.arg());
         passed.touches.push(view.touch());
     }
@@ -236,6 +247,12 @@ impl<T: Pod> Param for Write<T> {
     type Host<'a> = &'a mut [T];
 
     fn pass<'a>(view: ViewMut<'a, T>, passed: &mut Passed<'a>) {
+        const {
+            assert!(
+                is_aligned::<T>(),
+                "a kernel's values are aligned to 16 bytes at most"
+            )
+        };
         passed.args.push(view.arg());
         passed.touches.push(view.touch());
     }

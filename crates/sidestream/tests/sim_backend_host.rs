@@ -193,8 +193,9 @@ fn an_access_outside_all_memory_loses_the_device_for_good() {
         again(memory.map(|_| true));
         assert_eq!(rig.look(output, 64), [0; 64], "nothing more was done");
 
-        rig.host_func(other, || ()).unwrap();
-        assert!(rig.synchronize(other).unwrap(), "the other device goes on");
+        // Another device might stand behind what was never done.
+        again(rig.synchronize(other));
+        again(rig.host_func(other, || ()).map(|_| true));
     }
 }
 

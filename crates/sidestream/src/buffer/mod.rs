@@ -7,6 +7,8 @@
 pub(crate) mod block;
 mod pending;
 mod pinned;
+#[cfg(doctest)]
+mod refused;
 pub(crate) mod uses;
 mod view;
 

@@ -54,7 +54,8 @@ enum Loan<T> {
 
 /// A call that was refused, with the value that it would have taken.
 ///
-/// The value is missing if the device was lost: then nobody can tell whether it still uses it.
+/// The value is missing if the device was lost: then nobody can tell whether it still uses it. It is
+/// missing, too, if a device that was opened synchronous could not wait for the call.
 pub struct Refused<T> {
     /// Why.
     pub error: Error,
@@ -174,25 +175,45 @@ impl<T: Send + 'static> Held<T> {
             state: Loan::Ready(value, Box::new(act)),
             is_wanted: true,
         }));
-        let handle = Arc::clone(&lent);
-        (Held::Lent(lent), Box::new(move || run(&handle)))
+        let job = Job(Arc::clone(&lent));
+        (Held::Lent(lent), Box::new(move || job.run()))
     }
 }
 
-fn run<T: Send + 'static>(lent: &Mutex<Lent<T>>) {
-    let loan = std::mem::replace(&mut lent.lock().state, Loan::Running);
-    let Loan::Ready(mut value, act) = loan else {
-        return;
-    };
-    let act = std::panic::AssertUnwindSafe(|| act(&mut value));
-    let ran = as_host_func(|| std::panic::catch_unwind(act));
-    let message = ran.err().map(message_of);
-    let mut lent = lent.lock();
-    if lent.is_wanted {
-        lent.state = Loan::Back(value, message);
-    } else {
-        drop(lent);
-        drop_elsewhere(Box::new(value));
+/// What the back end holds of a function on the host.
+struct Job<T: Send + 'static>(Arc<Mutex<Lent<T>>>);
+
+impl<T: Send + 'static> Job<T> {
+    fn run(self) {
+        let loan = std::mem::replace(&mut self.0.lock().state, Loan::Running);
+        let Loan::Ready(mut value, act) = loan else {
+            return;
+        };
+        let act = std::panic::AssertUnwindSafe(|| act(&mut value));
+        let ran = as_host_func(|| std::panic::catch_unwind(act));
+        let message = ran.err().map(message_of);
+        let mut lent = self.0.lock();
+        if lent.is_wanted {
+            lent.state = Loan::Back(value, message);
+        } else {
+            drop(lent);
+            drop_elsewhere(Box::new(value));
+        }
+    }
+}
+
+impl<T: Send + 'static> Drop for Job<T> {
+    /// The function may never run, because the call is refused or the device is lost. The back end
+    /// drops it at a moment when locks are held: if nobody waits, what it owns goes elsewhere.
+    fn drop(&mut self) {
+        let mut lent = self.0.lock();
+        if !lent.is_wanted {
+            let left = std::mem::replace(&mut lent.state, Loan::Taken);
+            drop(lent);
+            if let Loan::Ready(value, act) = left {
+                drop_elsewhere(Box::new((value, act)));
+            }
+        }
     }
 }
 

@@ -25,6 +25,12 @@ pub struct Pinned<T> {
 impl<T: Pod> Pinned<T> {
     /// `block` is host memory for at least `len` values, aligned for them.
     pub(crate) fn new(block: Box<Block>, len: usize) -> Pinned<T> {
+        const {
+            assert!(
+                align_of::<T>() <= 64,
+                "pinned memory is aligned to 64 bytes"
+            )
+        };
         debug_assert!(block.memory.is_host());
         debug_assert!(block.size_bytes >= (len * size_of::<T>()) as u64);
         debug_assert!(block.address.0.is_multiple_of(align_of::<T>() as u64));

@@ -68,6 +68,9 @@ impl<M: UseMark> Uses<M> {
         is_known: impl Fn(&M) -> bool,
         conflicts: &mut Conflicts<M>,
     ) {
+        if bytes.is_empty() {
+            return;
+        }
         for cell in &self.cells[self.first_behind(bytes.start)..] {
             if cell.start >= bytes.end {
                 break;

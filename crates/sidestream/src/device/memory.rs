@@ -25,6 +25,8 @@ pub(crate) struct Memories {
     cache: Mutex<Cache<Carried>>,
     /// What the log calls all of this memory: buffers lie within it, at their addresses.
     root: Mutex<Option<BufferId>>,
+    /// Segments that should go back, and of which nobody could tell whether they are still used.
+    kept: Mutex<Vec<Segment<Carried>>>,
 }
 
 /// A piece of the cache, held by a block.
@@ -70,6 +72,7 @@ impl Memories {
             device,
             cache: Mutex::new(Cache::new(rules)),
             root: Mutex::new(None),
+            kept: Mutex::default(),
         }
     }
 
@@ -170,10 +173,14 @@ impl Memories {
         self.release(runtime, segments, at)
     }
 
-    /// Gives everything back: nobody holds any of it, and all work is over.
-    pub fn close(&mut self, backend: &dyn Backend) {
-        for segment in self.cache.get_mut().empty_cache() {
-            backend.unreserve(self.memory, self.device, segment.address);
+    /// Gives everything back: nobody holds any of it. Memory that a device may still use stays
+    /// where it is.
+    pub fn close(&mut self, backend: &dyn Backend, is_over: bool) {
+        let kept = std::mem::take(self.kept.get_mut());
+        for segment in self.cache.get_mut().empty_cache().into_iter().chain(kept) {
+            if is_over {
+                backend.unreserve(self.memory, self.device, segment.address);
+            }
         }
     }
 
@@ -252,14 +259,17 @@ impl Memories {
         at: Place,
     ) -> Result<()> {
         let mut failed = Ok(());
-        for segment in segments {
-            // If nobody can tell whether it is still used it is never given back.
+        let kept = std::mem::take(&mut *self.kept.lock());
+        for segment in kept.into_iter().chain(segments) {
             match self.wait_for(runtime, &segment.uses, at) {
                 Ok(()) => {
                     let Segment { address, .. } = segment;
                     runtime.backend.unreserve(self.memory, self.device, address);
                 }
-                Err(error) => failed = Err(error),
+                Err(error) => {
+                    self.kept.lock().push(segment);
+                    failed = Err(error);
+                }
             }
         }
         failed

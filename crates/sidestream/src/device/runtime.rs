@@ -381,11 +381,8 @@ impl Drop for Runtime {
         let rest = Rest {
             backend: Arc::clone(&self.backend),
             freed: devices.iter().flat_map(|d| d.explicit.freed()).collect(),
-            memories: devices
-                .into_iter()
-                .map(|device| device.memories)
-                .chain([std::mem::replace(&mut self.pinned, Memories::pinned(0))])
-                .collect(),
+            devices,
+            pinned: std::mem::replace(&mut self.pinned, Memories::pinned(0)),
         };
         // A function on the host cannot wait for the stream that waits for it.
         match super::elsewhere::is_host_func() {
@@ -400,7 +397,8 @@ struct Rest {
     backend: Arc<dyn Backend>,
     /// Device memory that was freed in the order of a stream.
     freed: Vec<(DeviceId, Address)>,
-    memories: Vec<Memories>,
+    devices: Vec<PerDevice>,
+    pinned: Memories,
 }
 
 impl Drop for Rest {
@@ -413,13 +411,24 @@ impl Drop for Rest {
             let op = plain(ThreadId(0), kind, &mut None, Location::caller());
             self.backend.wait(&op, Duration::MAX) == Ok(true)
         });
+        let backend = &*self.backend;
         // Memory that a device may still use is never given back.
         if is_over {
-            let backend = &*self.backend;
-            self.memories.iter_mut().for_each(|m| m.close(backend));
             for &(device, at) in &self.freed {
                 backend.unreserve(Memory::Device, device, at);
             }
+        }
+        let of_devices = self.devices.iter_mut().map(|device| &mut device.memories);
+        for memories in of_devices.chain([&mut self.pinned]) {
+            memories.close(backend, is_over);
+        }
+        for device in &self.devices {
+            device.streams.close(backend);
+        }
+        // Memory and streams held the last marks: now every event is a spare one.
+        for device in &self.devices {
+            device.spare.close(backend);
+            device.spare_timed.close(backend);
         }
     }
 }

@@ -22,7 +22,7 @@ use super::Epoch;
 struct Known(Arc<Vec<u32>>);
 
 /// The clock of a stream. The lock of the stream guards it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct StreamClock {
     chain: u32,
     tick: u32,
@@ -73,6 +73,12 @@ impl StreamClock {
             chain: self.chain,
             tick: self.tick,
         }
+    }
+
+    /// A call was refused. It is a step of its own, in case the device has seen some of it, but the
+    /// stream learns nothing from its thread: no call that happened says so.
+    pub fn refused(&mut self) {
+        self.tick += 1;
     }
 
     /// A call of `thread` makes the stream wait for a point of a stream (R6, R40). That is a step of

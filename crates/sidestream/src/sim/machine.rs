@@ -20,9 +20,10 @@
 //! in Rust run under the lock: one that calls the machine waits for itself for ever.
 //!
 //! # Failures
-//! An access outside all memory and a kernel that panics lose their device, as on a real one. It
-//! does nothing any more and every call for it says why; what waits for it elsewhere goes on, and
-//! functions on the host that stood behind the failure are dropped without being run.
+//! An access outside all memory and a kernel that panics lose their device, and with it the whole
+//! machine: what waits for it on another device would go on with what was never written. Nothing
+//! is done any more and every call says why; functions on the host that stood behind the failure
+//! are dropped without being run.
 
 mod ask;
 mod callback;
@@ -36,18 +37,19 @@ mod space;
 mod state;
 mod tables;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::backend::{Address, Backend, Caps, Create, Destroy, Done, Payload};
+use crate::backend::{Address, Backend, Caps, Code, Create, Destroy, Done, Payload};
 use crate::engine::Profile;
 use crate::error::{Error, Result};
 use crate::op::{DeviceId, EventId, Memory, Op, StreamId};
 use crate::sim::Schedule;
 use ask::{Reached, waits_for_itself};
 use callback::Callback;
-use command::Command;
+use command::{Command, Effect};
 use space::Space;
 use state::{State, Targets};
 
@@ -57,6 +59,10 @@ pub struct Machine {
     // Before the state, so that its functions are over when the memory goes.
     callback: Callback,
     state: Mutex<State>,
+    /// Kernels of which the machine was the last owner. What they captured is the program's, and
+    /// its destructors may call the runtime, which holds locks while it calls most functions here:
+    /// the next question or wait drops them.
+    retired: Mutex<Vec<Code>>,
 }
 
 /// The most and the least urgent priority, as on NVIDIA's devices since Ampere.
@@ -85,6 +91,7 @@ impl Machine {
             caps,
             callback: Callback::default(),
             state: Mutex::new(State::new(profiles, schedule, space)),
+            retired: Mutex::default(),
         }
     }
 
@@ -104,7 +111,21 @@ impl Machine {
         let result = f(&mut state);
         let dropped = std::mem::take(&mut state.dropped);
         drop(state);
-        drop(dropped);
+        for effect in dropped {
+            if let Effect::Kernel(launched) = effect
+                && let Some(code) = Arc::into_inner(launched.code)
+            {
+                self.retired.lock().push(code);
+            }
+        }
+        result
+    }
+
+    /// The same for a caller that holds no lock.
+    fn with_state_unlocked<R>(&self, f: impl FnOnce(&mut MutexGuard<'_, State>) -> R) -> R {
+        let result = self.with_state(f);
+        let retired = std::mem::take(&mut *self.retired.lock());
+        drop(retired);
         result
     }
 }
@@ -179,7 +200,7 @@ impl Backend for Machine {
 
     fn query(&self, op: &Op) -> Result<bool> {
         let may_wait = !self.callback.is_current();
-        self.with_state(|state| self.ask(state, op, may_wait))
+        self.with_state_unlocked(|state| self.ask(state, op, may_wait))
     }
 
     fn peek(&self, op: &Op) -> Result<bool> {
@@ -187,7 +208,7 @@ impl Backend for Machine {
     }
 
     fn wait(&self, op: &Op, for_at_most: Duration) -> Result<bool> {
-        self.with_state(|state| {
+        self.with_state_unlocked(|state| {
             let done = self.wait_for(state, op, for_at_most);
             state.settle();
             done

@@ -18,7 +18,7 @@ use crate::buffer::block::{Block, BlockState};
 use crate::buffer::uses::{Conflicts, keep_last};
 use crate::device::{Place, Thread, as_thread, plain, write};
 use crate::error::{Error, Result};
-use crate::event::{Mark, OwnEvent, Recorded};
+use crate::event::{Mark, OwnEvent, Recorded, Unrecorded};
 use crate::log::Pen;
 use crate::op::{Access, Accesses, EventId, Kind, Mode, Op};
 use crate::order::live::Point;
@@ -110,8 +110,7 @@ impl Stream {
             if let Some(end) = step.state.end() {
                 return Ok(end);
             }
-            step.state.clock.submitted(&step.thread.clock);
-            step.record()?;
+            step.learning(Step::record)?;
             Ok(step.end())
         })
     }
@@ -119,8 +118,7 @@ impl Stream {
     /// Records an event of one's own at the end of the stream.
     pub(crate) fn record_as(&self, event: OwnEvent, kind: Kind, at: Place) -> Result<Recorded> {
         self.begin(at, |mut step| {
-            step.state.clock.submitted(&step.thread.clock);
-            step.submit(kind)?;
+            step.learning(|step| step.submit(kind))?;
             Ok(Recorded {
                 point: step.state.clock.point(),
                 stream: self.core.id,
@@ -254,13 +252,11 @@ impl<'c> Step<'_, 'c> {
         let payload = std::mem::replace(&mut call.payload, Payload::None);
         let submitted = runtime.seen(runtime.backend.submit(&op, payload));
         self.state.is_marked = false;
-        // A call that failed is not in the stream, so that it stands behind nothing by itself.
-        let behind = call.behind.filter(|_| submitted.is_ok());
-        match behind {
-            Some(earlier) => self.state.clock.launched(&self.thread.clock, earlier),
-            None => {
-                self.state.clock.submitted(&self.thread.clock);
-            }
+        match (&submitted, call.behind) {
+            (Ok(()), Some(earlier)) => self.state.clock.launched(&self.thread.clock, earlier),
+            (Ok(()), None) => _ = self.state.clock.submitted(&self.thread.clock),
+            // It is not in the stream, which learns nothing from it.
+            (Err(_), _) => self.state.clock.refused(),
         }
         if submitted.is_ok() {
             write(&mut self.pen, op);
@@ -272,13 +268,14 @@ impl<'c> Step<'_, 'c> {
         // waiting for nothing is safe.
         let _ = self.record();
         let mark = self.end();
-        let is_apart = call.behind.is_some() && submitted.is_err();
         if runtime.is_tracking {
             for touch in call.touches {
                 let uses = &mut find(&mut self.held, touch.block).uses;
                 let bytes = touch.start..touch.end;
                 match touch.mode {
-                    Mode::Write if is_apart => uses.note_beside(bytes, &mark),
+                    // It need not stand behind what only its thread knows to be over, nor by itself
+                    // behind an earlier launch.
+                    Mode::Write if submitted.is_err() => uses.note_beside(bytes, &mark),
                     mode => uses.note(bytes, mode, &mark),
                 }
             }
@@ -337,15 +334,16 @@ impl<'c> Step<'_, 'c> {
             // An event behind all that the stream has been given by now.
             Mark::Stream(at) => {
                 let runtime = &self.stream.runtime;
-                let event = runtime.event(self.stream.core.device, false, &mut self.pen)?;
+                // Of the device of the stream in which it is recorded, which may be another (R43).
+                let event = runtime.event(at.device, false, &mut self.pen)?;
                 let kind = Kind::Record {
                     event: event.id,
-                    stream: at.1,
+                    stream: at.stream,
                 };
                 self.submit(kind)?;
                 let recorded = Recorded {
-                    point: at.0.clone(),
-                    stream: at.1,
+                    point: at.point.clone(),
+                    stream: at.stream,
                     event,
                 };
                 self.wait_event(&recorded)
@@ -365,6 +363,19 @@ impl<'c> Step<'_, 'c> {
         Ok(())
     }
 
+    /// A call that touches no memory: the stream stands behind all that the thread knows to be over,
+    /// unless the call is refused.
+    fn learning(&mut self, call: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let before = self.state.clock.clone();
+        self.state.clock.submitted(&self.thread.clock);
+        let called = call(self);
+        if called.is_err() {
+            self.state.clock = before;
+            self.state.clock.refused();
+        }
+        called
+    }
+
     /// Records an event at the end of the stream.
     #[inline]
     fn record(&mut self) -> Result<()> {
@@ -382,10 +393,9 @@ impl<'c> Step<'_, 'c> {
 
     #[cold]
     fn new_mark(&mut self) -> Result<EventId> {
-        let event = self
-            .stream
-            .runtime
-            .event(self.stream.core.device, false, &mut self.pen)?;
+        let device = self.stream.core.device;
+        let runtime = &self.stream.runtime;
+        let event = runtime.event(device, false, &mut self.pen)?;
         let id = event.id;
         let mark = Recorded {
             point: self.state.clock.point(),
@@ -400,8 +410,11 @@ impl<'c> Step<'_, 'c> {
     #[inline]
     fn end(&self) -> Mark {
         let unrecorded = || {
-            let point = self.state.clock.point();
-            Mark::Stream(Arc::new((point, self.stream.core.id)))
+            Mark::Stream(Arc::new(Unrecorded {
+                point: self.state.clock.point(),
+                stream: self.stream.core.id,
+                device: self.stream.core.device,
+            }))
         };
         self.state.end().unwrap_or_else(unrecorded)
     }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::backend::Create;
+use crate::backend::{Backend, Create, Destroy};
 use crate::device::{Device, Place, Runtime};
 use crate::error::{Error, Result};
 use crate::event::{Event, Mark, Recorded, TimedEvent};
@@ -35,8 +35,9 @@ pub(crate) use launch::not_empty;
 /// for a stream of the same name and priority.
 #[derive(Clone)]
 pub struct Stream {
-    pub(crate) runtime: Arc<Runtime>,
+    // Before the runtime: it holds marks, as an `Event` does.
     pub(crate) core: Arc<Core>,
+    pub(crate) runtime: Arc<Runtime>,
 }
 
 /// What clones of a stream share, and what stays when they are gone.
@@ -169,6 +170,14 @@ impl Streams {
         handles.collect()
     }
 
+    /// Gives all of them back: nobody holds any.
+    pub fn close(&self, backend: &dyn Backend) {
+        let made = std::mem::take(&mut *self.made.lock());
+        for core in made {
+            backend.destroy(Destroy::Stream(core.id));
+        }
+    }
+
     fn idle(
         &self,
         runtime: &Arc<Runtime>,
@@ -188,7 +197,12 @@ impl Streams {
             let last = core.state.lock().end();
             let is_over = match last {
                 Some(mark) => runtime.query(&mark, at)?,
-                None => false,
+                // Never used, or ends with a wait: then a mark is made for the question.
+                None => {
+                    let runtime = Arc::clone(runtime);
+                    let core = Arc::clone(&core);
+                    Stream { runtime, core }.query_at(at)?
+                }
             };
             if is_over && Arc::strong_count(&core) == 2 {
                 return Ok(Some(core));
@@ -289,9 +303,7 @@ impl Stream {
     /// What failed on the device.
     #[track_caller]
     pub fn query(&self) -> Result<bool> {
-        let at = Location::caller();
-        let mark = self.mark(at)?;
-        self.runtime.query(&mark, at)
+        self.query_at(Location::caller())
     }
 
     /// Waits until all that it was given so far is over.
@@ -316,6 +328,11 @@ impl Stream {
         let at = Location::caller();
         let mark = self.mark(at)?;
         self.runtime.synchronize_for(&mark, at_most, at)
+    }
+
+    fn query_at(&self, at: Place) -> Result<bool> {
+        let mark = self.mark(at)?;
+        self.runtime.query(&mark, at)
     }
 
     pub(crate) fn finish_at(&self, at: Place) -> Result<()> {

@@ -116,11 +116,14 @@ impl State {
     fn lose(&mut self, at: usize, failure: Failure) {
         let part = &self.parts[at];
         let why = format!("op {} ({}): {}", part.op.0, part.call, failure.why);
-        self.lost[part.device.0 as usize] = Some(Lost {
+        let lost = Lost {
             device: part.device,
             code: failure.code,
             why,
-        });
+        };
+        for device in &mut self.lost {
+            device.get_or_insert_with(|| lost.clone());
+        }
     }
 
     /// Notes when a task of an operation ran, and reports the operation if that was its last one.

@@ -1,0 +1,293 @@
+//! The calls of a random program, as data: they can be printed, and left out one by one.
+
+use super::dice::Dice;
+use super::plan::Plan;
+
+/// One call, or a few that belong together. Numbers are taken modulo what there is.
+#[derive(Clone, Copy, Debug)]
+pub enum Act {
+    /// A buffer of `len` values of which `used` are ever touched, from `first` on.
+    Alloc {
+        slot: usize,
+        stream: usize,
+        used: usize,
+        first: usize,
+        spare: usize,
+        start: Start,
+    },
+    Drop(usize),
+    /// The buffer is neither used nor dropped any more.
+    Forget(usize),
+    DropElsewhere(usize),
+    Fill(Place, u32),
+    Memset(Place, u8),
+    Upload(Place, u32),
+    Download(Place),
+    /// `rows` rows of `len` values, with a pitch on the device.
+    UploadRows(Place, Table),
+    DownloadRows(Place, Table),
+    CopyRows(Place, usize, Table),
+    /// A copy from a slice on the host, and into one.
+    In(Place, u32),
+    Out(Place),
+    /// From this slot into the place.
+    Copy(usize, Place),
+    /// From one half of a buffer into the other.
+    Within(Place),
+    One(Place),
+    Two(usize, Place),
+    Three(usize, usize, Place),
+    Four(usize, usize, Place, u32),
+    /// The halves of a buffer on two streams, on two threads if the program has several.
+    Halves(Place, usize, u32),
+    Trap(Place),
+    HostFunc(usize, Hosted),
+    Record(usize),
+    RecordTimed(usize),
+    Elapsed,
+    WaitEvent(usize, usize),
+    WaitStream(usize, usize),
+    QueryEvent(usize),
+    SyncEvent(usize),
+    DropEvent(usize),
+    Land(usize, Landing),
+    QueryStream(usize),
+    SyncStream(usize),
+    SyncStreamFor(usize, u32),
+    SyncDevice(usize),
+    EmptyCache(usize),
+    Statistics,
+    NewStream(usize, usize),
+    DropDevice(usize),
+    Benchmark(Place),
+    Span(Place),
+}
+
+/// Where a call acts: a part of a slot, and on which stream. The ends are thousandths.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    pub slot: usize,
+    pub stream: usize,
+    pub from: usize,
+    pub to: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Table {
+    pub len: usize,
+    pub count: usize,
+    pub gap: usize,
+}
+
+/// The first use of a buffer.
+#[derive(Clone, Copy, Debug)]
+pub enum Start {
+    Zeros,
+    Fill,
+    In,
+    Upload,
+}
+
+/// What a function on the host owns and does.
+#[derive(Clone, Copy, Debug)]
+pub enum Hosted {
+    Values(u32),
+    Panics,
+    /// Takes the buffer of a slot and brings it back.
+    Buffer(usize),
+    /// Writes pinned memory.
+    Pinned(u32),
+    /// Drops what it captured: a buffer, a stream, an event.
+    Drops(usize),
+}
+
+/// What is done with something that the device or a function may still use.
+#[derive(Clone, Copy, Debug)]
+pub enum Landing {
+    Sync,
+    SyncFor(u32),
+    Query,
+    Drop,
+    Forget,
+    DropElsewhere,
+    /// Polled as a future: to the end, or once and then given up.
+    Await,
+    PollOnce,
+}
+
+/// The program of a plan: the calls of each thread.
+pub fn draw(plan: &Plan) -> Vec<Vec<Act>> {
+    let mut dice = Dice::new(plan.seed ^ 0xac75);
+    let starts = (0..plan.slots).map(|slot| alloc(slot, plan, &mut dice));
+    let starts: Vec<Act> = starts.collect();
+    let mut programs = vec![Vec::new(); plan.threads];
+    programs[0] = starts;
+    for n in 0..plan.acts {
+        let act = loop {
+            let act = one(plan, &mut dice);
+            if allowed(&act, plan) {
+                break act;
+            }
+        };
+        programs[n % plan.threads].push(act);
+    }
+    programs
+}
+
+/// Whether a plan has calls of this kind at all.
+fn allowed(act: &Act, plan: &Plan) -> bool {
+    match act {
+        Act::Drop(_)
+        | Act::Forget(_)
+        | Act::EmptyCache(_)
+        | Act::NewStream(..)
+        | Act::DropDevice(_) => plan.drops,
+        // What is dropped on another thread is dropped at a moment that no seed decides.
+        Act::DropElsewhere(_) | Act::HostFunc(_, Hosted::Drops(_)) => {
+            plan.drops && plan.threads > 1
+        }
+        Act::HostFunc(_, Hosted::Buffer(_)) => plan.drops,
+        // It asks from a thread of the runtime's own.
+        Act::Land(_, Landing::Await | Landing::PollOnce | Landing::DropElsewhere) => {
+            plan.drops && plan.waits && plan.threads > 1
+        }
+        Act::Land(_, Landing::Drop | Landing::Forget) => plan.drops,
+        Act::Land(..) => plan.waits,
+        Act::Out(_)
+        | Act::Elapsed
+        | Act::WaitEvent(..)
+        | Act::WaitStream(..)
+        | Act::QueryEvent(_)
+        | Act::SyncEvent(_)
+        | Act::QueryStream(_)
+        | Act::SyncStream(_)
+        | Act::SyncStreamFor(..)
+        | Act::SyncDevice(_)
+        | Act::Benchmark(_) => plan.waits,
+        Act::Trap(_) => plan.traps,
+        // More than 64 rows are tracked as one piece, with what lies between them.
+        Act::UploadRows(_, table) | Act::DownloadRows(_, table) | Act::CopyRows(_, _, table) => {
+            plan.drops || plan.waits || table.count <= 64
+        }
+        _ => true,
+    }
+}
+
+fn one(plan: &Plan, dice: &mut Dice) -> Act {
+    let slot = dice.below(plan.slots);
+    let other = dice.below(plan.slots);
+    let stream = dice.below(plan.streams);
+    let at = place(plan, dice);
+    let value = dice.next() as u32;
+    match dice.below(100) {
+        0..6 => match plan.drops {
+            true => alloc(slot, plan, dice),
+            false => Act::One(at),
+        },
+        6..9 => Act::Drop(slot),
+        9 => Act::Forget(slot),
+        10 => Act::DropElsewhere(slot),
+        11..15 => Act::Fill(at, value),
+        15..18 => Act::Memset(at, value as u8),
+        18..24 => Act::Upload(at, value),
+        24..30 => Act::Download(at),
+        30..32 => Act::UploadRows(at, table(dice)),
+        32..34 => Act::DownloadRows(at, table(dice)),
+        34..36 => Act::CopyRows(at, slot, table(dice)),
+        36..39 => Act::In(at, value),
+        39..42 => Act::Out(at),
+        42..46 => Act::Copy(slot, at),
+        46..48 => Act::Within(at),
+        48..51 => Act::One(at),
+        51..57 => Act::Two(slot, at),
+        57..62 => Act::Three(slot, other, at),
+        62..66 => Act::Four(slot, other, at, value),
+        66..69 => Act::Halves(at, stream, value),
+        69 => Act::Trap(at),
+        70..76 => Act::HostFunc(stream, hosted(slot, value, dice)),
+        76..78 => Act::Record(stream),
+        78 => Act::RecordTimed(stream),
+        79 => Act::Elapsed,
+        80 => Act::WaitEvent(stream, dice.below(8)),
+        81..83 => Act::WaitStream(stream, dice.below(plan.streams)),
+        83 => Act::QueryEvent(dice.below(8)),
+        84 => Act::SyncEvent(dice.below(8)),
+        85 => Act::DropEvent(dice.below(8)),
+        86..92 => Act::Land(dice.below(8), landing(dice)),
+        92 => Act::QueryStream(stream),
+        93 => Act::SyncStream(stream),
+        94 => Act::SyncStreamFor(stream, value % 50_000),
+        95 => Act::SyncDevice(slot),
+        96 => Act::EmptyCache(slot),
+        97 => Act::NewStream(stream, slot),
+        98 => Act::DropDevice(slot),
+        _ => match dice.below(3) {
+            0 => Act::Benchmark(at),
+            1 => Act::Span(at),
+            _ => Act::Statistics,
+        },
+    }
+}
+
+fn alloc(slot: usize, plan: &Plan, dice: &mut Dice) -> Act {
+    // Mostly little memory; sometimes so much that the limit is met.
+    let spare = match plan.drops && dice.chance(200) {
+        true => dice.below(400_000),
+        false => 0,
+    };
+    Act::Alloc {
+        slot,
+        stream: dice.below(plan.streams),
+        used: match dice.chance(120) {
+            true => dice.below(200),
+            false => dice.below(48),
+        },
+        first: dice.below(3) * 5,
+        spare,
+        start: dice.pick(&[Start::Zeros, Start::Fill, Start::In, Start::Upload]),
+    }
+}
+
+fn place(plan: &Plan, dice: &mut Dice) -> Place {
+    let (a, b) = match dice.below(3) {
+        0 => (0, 1000),
+        _ => (dice.below(1001), dice.below(1001)),
+    };
+    Place {
+        slot: dice.below(plan.slots),
+        stream: dice.below(plan.streams),
+        from: a.min(b),
+        to: a.max(b),
+    }
+}
+
+fn table(dice: &mut Dice) -> Table {
+    Table {
+        len: dice.below(6),
+        count: dice.pick(&[0, 1, 2, 3, 5, 8, 70]),
+        gap: dice.below(4),
+    }
+}
+
+fn hosted(slot: usize, value: u32, dice: &mut Dice) -> Hosted {
+    match dice.below(8) {
+        0 => Hosted::Panics,
+        1 => Hosted::Buffer(slot),
+        2..4 => Hosted::Pinned(value),
+        4 => Hosted::Drops(slot),
+        _ => Hosted::Values(value),
+    }
+}
+
+fn landing(dice: &mut Dice) -> Landing {
+    match dice.below(16) {
+        0..4 => Landing::Sync,
+        4..6 => Landing::SyncFor(dice.next() as u32 % 100_000),
+        6..9 => Landing::Query,
+        9..11 => Landing::Drop,
+        11 => Landing::Forget,
+        12 => Landing::DropElsewhere,
+        13..15 => Landing::Await,
+        _ => Landing::PollOnce,
+    }
+}

@@ -1,0 +1,175 @@
+//! A back end that refuses calls at random, and keeps account.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use sidestream::backend::{Address, Backend, Caps, Create, Destroy, Done, Payload};
+use sidestream::error::{Error, Result};
+use sidestream::op::{DeviceId, EventId, Memory, Op, StreamId};
+use sidestream::sim::Machine;
+
+use super::dice::Dice;
+
+/// The code of a refusal that was made up here. One with another code is the machine's own, and
+/// the runtime's mistake.
+pub const MADE_UP: i32 = 987_654;
+
+/// After so many calls a program is said not to end. The longest that ends makes some thousands.
+const CALLS_AT_MOST: u64 = 400_000;
+
+pub struct Faults {
+    pub machine: Machine,
+    per_mille: AtomicU32,
+    dice: Mutex<Dice>,
+    calls: AtomicU64,
+    account: Mutex<Account>,
+}
+
+/// What was made and not given back.
+#[derive(Debug, Default, PartialEq, Eq, Clone)]
+pub struct Account {
+    pub memory: BTreeMap<Address, u64>,
+    pub streams: BTreeSet<StreamId>,
+    pub events: BTreeSet<EventId>,
+    /// What should not have been given back, in words.
+    pub wrong: Vec<String>,
+}
+
+impl Faults {
+    pub fn new(machine: Machine, per_mille: u32, seed: u64) -> Faults {
+        Faults {
+            machine,
+            per_mille: AtomicU32::new(per_mille),
+            dice: Mutex::new(Dice::new(seed)),
+            calls: AtomicU64::new(0),
+            account: Mutex::default(),
+        }
+    }
+
+    /// From here on nothing fails.
+    pub fn stop(&self) {
+        self.per_mille.store(0, Ordering::Relaxed);
+    }
+
+    pub fn account(&self) -> Account {
+        self.account.lock().clone()
+    }
+
+    fn count(&self) {
+        let calls = self.calls.fetch_add(1, Ordering::Relaxed);
+        assert!(calls < CALLS_AT_MOST, "the program does not end");
+    }
+
+    fn chance(&self, call: &'static str) -> Result<()> {
+        self.count();
+        let per_mille = self.per_mille.load(Ordering::Relaxed);
+        if per_mille == 0 || !self.dice.lock().chance(per_mille) {
+            return Ok(());
+        }
+        Err(Error::Refused {
+            call,
+            code: MADE_UP,
+            why: "the test said so".into(),
+        })
+    }
+}
+
+impl Backend for Faults {
+    fn devices(&self) -> &[Caps] {
+        self.machine.devices()
+    }
+
+    fn create(&self, what: Create<'_>) -> Result<()> {
+        self.chance("create")?;
+        self.machine.create(what)?;
+        let mut account = self.account.lock();
+        let is_new = match what {
+            Create::Stream { id, .. } => account.streams.insert(id),
+            Create::Event { id, .. } => account.events.insert(id),
+            Create::Graph { .. } => true,
+        };
+        if !is_new {
+            account.wrong.push(format!("{what:?} was there already"));
+        }
+        Ok(())
+    }
+
+    fn destroy(&self, what: Destroy) {
+        self.count();
+        {
+            let mut account = self.account.lock();
+            let was_there = match what {
+                Destroy::Stream(id) => account.streams.remove(&id),
+                Destroy::Event(id) => account.events.remove(&id),
+                Destroy::Graph(_) => true,
+            };
+            if !was_there {
+                account.wrong.push(format!("{what:?} was not there"));
+            }
+        }
+        self.machine.destroy(what);
+    }
+
+    fn reserve(
+        &self,
+        memory: Memory,
+        device: DeviceId,
+        bytes: u64,
+        at: Option<Address>,
+    ) -> Result<Address> {
+        self.chance("reserve")?;
+        let address = self.machine.reserve(memory, device, bytes, at)?;
+        self.account.lock().memory.insert(address, bytes);
+        Ok(address)
+    }
+
+    fn unreserve(&self, memory: Memory, device: DeviceId, at: Address) {
+        self.count();
+        {
+            let mut account = self.account.lock();
+            if account.memory.remove(&at).is_none() {
+                account.wrong.push(format!("{at:?} was not reserved"));
+            }
+        }
+        self.machine.unreserve(memory, device, at);
+    }
+
+    fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
+        self.chance("submit")?;
+        self.machine.submit(op, payload)
+    }
+
+    fn query(&self, op: &Op) -> Result<bool> {
+        self.chance("query")?;
+        self.machine.query(op)
+    }
+
+    fn peek(&self, op: &Op) -> Result<bool> {
+        self.chance("peek")?;
+        self.machine.peek(op)
+    }
+
+    fn wait(&self, op: &Op, for_at_most: Duration) -> Result<bool> {
+        self.chance("wait")?;
+        self.machine.wait(op, for_at_most)
+    }
+
+    fn elapsed_ns(&self, from: EventId, to: EventId) -> Result<f64> {
+        self.chance("elapsed")?;
+        self.machine.elapsed_ns(from, to)
+    }
+
+    fn keep_times(&self, keep: bool) {
+        self.machine.keep_times(keep);
+    }
+
+    fn take_times(&self, into: &mut Vec<Done>) {
+        self.machine.take_times(into);
+    }
+
+    fn raw_stream(&self, stream: StreamId) -> Option<u64> {
+        self.machine.raw_stream(stream)
+    }
+}

@@ -1,0 +1,17 @@
+//! Random programs through the safe API, and what they are held against.
+//!
+//! A seed gives a [`plan::Plan`] (the machine, the schedule, how often calls fail) and a list of
+//! [`act::Act`]s. [`world::World`] carries them out twice: by the runtime, and on plain vectors in
+//! the sequence of the calls. [`faults::Faults`] stands between the runtime and the simulated
+//! machine: it refuses calls, counts them and keeps account of what was made and given back.
+//! [`watch::Watch`] listens, with the checker.
+
+pub mod act;
+pub mod dice;
+pub mod faults;
+pub mod flying;
+pub mod plan;
+pub mod reference;
+pub mod run;
+pub mod watch;
+pub mod world;

@@ -1,0 +1,145 @@
+//! Runs a program and settles the accounts.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sidestream::device::{Device, Options};
+use sidestream::engine::Profile;
+use sidestream::sim::Machine;
+
+use super::act::{Act, draw};
+use super::faults::Faults;
+use super::flying::wait_until;
+use super::plan::Plan;
+use super::watch::Watch;
+use super::world::World;
+
+/// What a run showed.
+#[derive(Default)]
+pub struct Outcome {
+    /// What is not as it should be, one sentence each.
+    pub wrong: Vec<String>,
+    /// What the checker found.
+    pub races: Vec<String>,
+    pub watch: Watch,
+    pub waits_inserted: u64,
+    pub is_lost: bool,
+}
+
+/// A machine has no more unfinished or remembered tasks than this when all work is over.
+const TASKS_AT_MOST: usize = 4096;
+
+pub fn run(plan: &Plan, programs: &[Vec<Act>]) -> Outcome {
+    let mut outcome = Outcome::default();
+    let faults = Arc::new(Faults::new(machine(plan), plan.faults, plan.seed));
+    let devices = Device::on(Arc::clone(&faults) as _, &options(plan));
+    if plan.listens {
+        devices[0].listen(Box::new(outcome.watch.clone()));
+    }
+    let world = World::new(plan, devices);
+    let ran = catch_unwind(AssertUnwindSafe(|| {
+        world.open_streams();
+        carry_out(&world, programs);
+        faults.stop();
+        world.finish();
+        outcome.waits_inserted = world.statistics().waits_inserted;
+    }));
+    if let Err(panic) = ran {
+        outcome.wrong.push(format!("panicked: {}", text(&*panic)));
+    }
+    outcome.is_lost = world.lost.lock().is_some();
+    let (accepted, returned) = world.functions();
+    outcome.wrong.extend(world.all_wrong());
+    outcome.watch.seen(|seen| {
+        let report = seen.checker.report();
+        outcome.races = report
+            .races
+            .iter()
+            .map(|race| format!("{race:?}"))
+            .collect();
+        outcome.wrong.extend(seen.wrong.iter().cloned());
+    });
+    // A device that is lost gives nothing back, and what panicked may hold anything.
+    if outcome.is_lost || !outcome.wrong.is_empty() {
+        return outcome;
+    }
+    drop(world);
+    settle(&faults, &mut outcome.wrong);
+    let returned = returned.load(Ordering::Relaxed);
+    if accepted != returned {
+        let wrong = format!("{accepted} functions were taken, {returned} ran");
+        outcome.wrong.push(wrong);
+    }
+    outcome
+}
+
+/// Draws the program of a plan, and runs it.
+pub fn run_plan(plan: &Plan) -> Outcome {
+    run(plan, &draw(plan))
+}
+
+fn carry_out(world: &World, programs: &[Vec<Act>]) {
+    if let [program] = programs {
+        program.iter().for_each(|&act| world.act(0, act));
+        return;
+    }
+    std::thread::scope(|scope| {
+        let threads = programs.iter().enumerate().map(|(thread, program)| {
+            scope.spawn(move || program.iter().for_each(|&act| world.act(thread, act)))
+        });
+        let threads: Vec<_> = threads.collect();
+        for thread in threads {
+            if let Err(panic) = thread.join() {
+                world.wrong(format!("a thread panicked: {}", text(&*panic)));
+            }
+        }
+    });
+}
+
+/// Nobody holds a handle any more: everything was given back.
+fn settle(faults: &Arc<Faults>, wrong: &mut Vec<String>) {
+    // The threads of the runtime may hold the last ones for a moment.
+    wait_until("the runtime outlives its handles", || {
+        Arc::strong_count(faults) == 1
+    });
+    let account = faults.account();
+    if account != Default::default() {
+        wrong.push(format!("not given back: {account:?}"));
+    }
+    let tasks = faults.machine.live_tasks();
+    if tasks > TASKS_AT_MOST {
+        wrong.push(format!("{tasks} tasks are remembered"));
+    }
+}
+
+fn machine(plan: &Plan) -> Machine {
+    let profile = Profile::named("h200").expect("the H200 is built in");
+    let device = |n| (format!("sim:h200:{n}"), profile.clone());
+    let devices = (0..plan.devices).map(device).collect();
+    Machine::new(devices, plan.schedule, Some(plan.memory_bytes))
+}
+
+fn options(plan: &Plan) -> Options {
+    let options = Options::new()
+        .memory_bytes(plan.memory_bytes)
+        .pinned_bytes(plan.pinned_bytes)
+        .notice(|_| ());
+    let options = match plan.is_synchronous {
+        true => options.synchronous(),
+        false => options,
+    };
+    match plan.is_tracking {
+        true => options,
+        // SAFETY: nothing is promised: the test shows what happens then, on the simulated GPU, which
+        // does not race itself. One thread uses it.
+        false => unsafe { options.untracked() },
+    }
+}
+
+fn text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("without a text")
+}

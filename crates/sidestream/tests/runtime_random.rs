@@ -1,0 +1,205 @@
+//! Random programs through the safe API: whatever they do, results are those of one call after the
+//! other, the checker is silent, nothing leaks and nothing hangs.
+//!
+//! `SEED=17 cargo test -p sidestream --test runtime_random` runs the programs of one seed.
+
+mod random_programs;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use random_programs::act::{Act, draw};
+use random_programs::plan::Plan;
+use random_programs::run::{Outcome, run, run_plan};
+use random_programs::watch::{Declared, Seen, read_again};
+use sidestream::op::Kind;
+use sidestream::order::{Chain, Clocks, Force, Order, Steps};
+
+/// Programs on one host thread, and programs on several.
+const ON_ONE_THREAD: u64 = 15_000;
+const ON_SEVERAL: u64 = 6_000;
+
+#[test]
+fn programs_on_one_thread_give_the_results_of_one_call_after_the_other() {
+    hold(ON_ONE_THREAD, false);
+}
+
+#[test]
+fn programs_on_several_threads_give_the_results_of_one_call_after_the_other() {
+    hold(ON_SEVERAL, true);
+}
+
+fn hold(programs: u64, threads: bool) {
+    let seeds = seeds(programs);
+    println!("seeds {seeds:?}, several threads: {threads}");
+    let next = AtomicU64::new(seeds.start);
+    // One more than the cores of a small machine would only take turns.
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    let plan = Plan::draw(seed, threads);
+                    let outcome = run_plan(&plan);
+                    if let Some(why) = is_wrong(&outcome) {
+                        next.store(seeds.end, Ordering::Relaxed);
+                        panic!("{}", told(&plan, why, &outcome));
+                    }
+                }
+            });
+        }
+    });
+}
+
+fn is_wrong(outcome: &Outcome) -> Option<String> {
+    outcome.wrong.first().or(outcome.races.first()).cloned()
+}
+
+/// The failure, and the shortest program found that shows it.
+fn told(plan: &Plan, why: String, outcome: &Outcome) -> String {
+    let mut programs = draw(plan);
+    let mut why = why;
+    // What several threads do is not repeated by leaving something out.
+    if plan.threads == 1 {
+        let mut at = 0;
+        while at < programs[0].len() {
+            let mut fewer = programs.clone();
+            fewer[0].remove(at);
+            match is_wrong(&run(plan, &fewer)) {
+                Some(still) => (why, programs) = (still, fewer),
+                None => at += 1,
+            }
+        }
+    }
+    let acts = programs.iter().enumerate().flat_map(|(thread, program)| {
+        let line = move |act: &Act| format!("  thread {thread}: {act:?}\n");
+        program.iter().map(line)
+    });
+    let acts: String = acts.collect();
+    // What several threads did is not done again in the same sequence.
+    let ops: String = match plan.threads {
+        1 => String::new(),
+        _ => outcome.watch.seen(|seen| {
+            let ops = seen.ops.iter();
+            ops.map(|op| format!("  {op:?}\n")).collect()
+        }),
+    };
+    format!("SEED={}: {why}\n{plan:?}\n{acts}{ops}", plan.seed)
+}
+
+fn seeds(programs: u64) -> std::ops::Range<u64> {
+    match std::env::var("SEED") {
+        Ok(seed) => {
+            let seed = seed.parse().expect("SEED is a number");
+            seed..seed + 1
+        }
+        Err(_) => 0..programs,
+    }
+}
+
+#[test]
+fn without_tracking_results_are_wrong_and_the_checker_finds_races() {
+    const PROGRAMS: u64 = 300;
+    println!("seeds 0..{PROGRAMS}, untracked");
+    let (mut wrong, mut racy) = (0, 0);
+    for seed in 0..PROGRAMS {
+        let plan = Plan {
+            is_tracking: false,
+            ..Plan::plain(seed)
+        };
+        let outcome = run_plan(&plan);
+        assert_eq!(outcome.waits_inserted, 0);
+        wrong += u64::from(!outcome.wrong.is_empty());
+        racy += u64::from(!outcome.races.is_empty());
+        // The same program with tracking is right, so it is the waits that make it so.
+        let tracked = run_plan(&Plan::plain(seed));
+        assert_eq!(is_wrong(&tracked), None, "seed {seed}");
+    }
+    println!("{wrong} with wrong results, {racy} with races");
+    assert!(wrong >= PROGRAMS / 4, "{wrong}");
+    assert!(racy >= PROGRAMS / 2, "{racy}");
+}
+
+#[test]
+fn every_wait_that_is_inserted_was_missing_and_is_needed() {
+    const PROGRAMS: u64 = 400;
+    println!("seeds 0..{PROGRAMS}, nothing fails");
+    let mut waits = 0;
+    for seed in 0..PROGRAMS {
+        let plan = Plan::plain(seed);
+        let outcome = run_plan(&plan);
+        assert_eq!(is_wrong(&outcome), None, "seed {seed}");
+        outcome.watch.seen(|seen| {
+            let inserted = missing_waits(seed, seen);
+            assert_eq!(inserted.len() as u64, outcome.waits_inserted, "seed {seed}");
+            if plan.streams == 1 {
+                assert!(inserted.is_empty(), "seed {seed}");
+            }
+            for &wait in &inserted {
+                let without = read_again(seen, |at| at == wait);
+                let races = without.report().races;
+                assert!(!races.is_empty(), "seed {seed}: op {wait} is not needed");
+            }
+            assert!(read_again(seen, |_| false).report().races.is_empty());
+            waits += inserted.len();
+        });
+    }
+    println!("{waits} waits, each of them missing and needed");
+    assert!(waits > 2_000, "{waits}");
+}
+
+/// The waits of a program that asks for none itself. By the rule book none of them waits for what
+/// its stream stood behind already.
+fn missing_waits(seed: u64, seen: &Seen) -> Vec<usize> {
+    let mut order = Order::new();
+    let mut clocks = Clocks::new(Force::Promised);
+    let mut steps = Steps::new();
+    let mut records = HashMap::new();
+    let mut inserted = Vec::new();
+    for declared in &seen.declared {
+        match *declared {
+            Declared::Stream(_, kind, device) => drop(order.add_stream(kind, device)),
+            Declared::Event(_, timing, device) => drop(order.add_event(timing, Some(device))),
+            Declared::Buffer(..) => {}
+        }
+    }
+    for (at, op) in seen.ops.iter().enumerate() {
+        if let Kind::Wait { stream, event } = op.kind {
+            let recorded = records[&event];
+            let is_known = clocks.ordered(recorded, Chain::Stream(stream))
+                || clocks.ordered(recorded, Chain::Thread(op.thread));
+            assert!(!is_known, "seed {seed}: {op:?} waits for what is over");
+            inserted.push(at);
+        }
+        order.push(op, &mut steps).expect("the driver took it");
+        for step in &steps {
+            let epoch = clocks.apply(step, &order);
+            if let Kind::Record { event, .. } = op.kind {
+                records.insert(event, epoch);
+            }
+        }
+    }
+    inserted
+}
+
+#[test]
+fn a_seed_gives_one_run() {
+    const PROGRAMS: u64 = 300;
+    println!("seeds 0..{PROGRAMS}, twice");
+    for seed in 0..PROGRAMS {
+        let plan = Plan {
+            listens: true,
+            // What a call that is refused owned is dropped on a thread of the runtime's own.
+            faults: 0,
+            traps: false,
+            ..Plan::draw(seed, false)
+        };
+        let ops = || run_plan(&plan).watch.seen(|seen| seen.ops.clone());
+        for (at, (first, again)) in ops().iter().zip(&ops()).enumerate() {
+            assert_eq!(first, again, "seed {seed}, op {at}");
+        }
+    }
+}

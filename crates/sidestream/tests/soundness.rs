@@ -1,0 +1,324 @@
+//! What safe code may do to the runtime without doing harm: forget, panic, drop anything in any
+//! sequence and on any thread. Small enough for Miri (docs/reliability.md says how to run it).
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use sidestream::buffer::{DeviceBuf, Pending, Pinned};
+use sidestream::device::{Device, Options};
+use sidestream::error::Error;
+use sidestream::kernel::{Grid, Kernel, Write};
+use sidestream::sim::Schedule;
+use sidestream::stream::Stream;
+
+/// As late as can be: what is in flight stays in flight until somebody waits.
+fn open() -> Device {
+    let options = Options::new().schedule(Schedule::Adversarial);
+    Device::open_with("sim:h200", &options).unwrap()
+}
+
+fn filled(stream: &Stream, value: u32) -> DeviceBuf<u32> {
+    let mut buffer = stream.alloc(16).unwrap();
+    stream.fill_with(buffer.view_mut(), value).unwrap();
+    buffer
+}
+
+fn in_flight(stream: &Stream, value: u32) -> Pending<Pinned<u32>> {
+    let buffer = filled(stream, value);
+    let to = stream.device().pinned(16).unwrap();
+    stream.download(buffer.view(), to).unwrap()
+}
+
+fn trap() -> Kernel<(Write<u32>,)> {
+    // Not `panic!`, whose hook would print it.
+    Kernel::<(Write<u32>,)>::on_host("trap", |_, _| {
+        std::panic::resume_unwind(Box::new("trapped"))
+    })
+}
+
+// ------------------------------------------------------------------ forgetting
+
+#[test]
+fn a_pending_that_is_forgotten_keeps_its_memory_to_itself() {
+    let device = open();
+    let stream = device.stream("s").unwrap();
+    std::mem::forget(in_flight(&stream, 7));
+    // Were it given out, the copy that is still to come would show in it.
+    let mut page = device.pinned::<u32>(16).unwrap();
+    page.fill(1);
+    device.synchronize().unwrap();
+    assert_eq!(page[..], [1; 16]);
+}
+
+#[test]
+fn forgetting_anything_leaves_the_rest_usable() {
+    let device = open();
+    let stream = device.stream("s").unwrap();
+    std::mem::forget(filled(&stream, 1));
+    std::mem::forget(stream.record_event().unwrap());
+    std::mem::forget(device.pinned::<u32>(4).unwrap());
+    std::mem::forget(device.span("never left"));
+    std::mem::forget(stream.host_func(1, |n| *n += 1).unwrap());
+    std::mem::forget(stream.clone());
+    std::mem::forget(device.clone());
+    let mut buffer = filled(&stream, 2);
+    std::mem::forget(buffer.view_mut());
+    assert_eq!(in_flight(&stream, 3).synchronize().unwrap()[..], [3; 16]);
+}
+
+// ------------------------------------------------------------------ dropping
+
+#[test]
+fn memory_of_a_pending_that_is_dropped_is_given_out_when_the_copy_is_over() {
+    let device = open();
+    let stream = device.stream("s").unwrap();
+    drop(in_flight(&stream, 7));
+    let mut page = device.pinned::<u32>(16).unwrap();
+    page.fill(1);
+    device.synchronize().unwrap();
+    assert_eq!(page[..], [1; 16]);
+}
+
+#[test]
+fn the_device_may_go_first() {
+    let device = open();
+    let stream = device.stream("s").unwrap();
+    drop(device);
+    let pending = in_flight(&stream, 5);
+    drop(stream);
+    let page = pending.synchronize().unwrap();
+    assert_eq!(page[..], [5; 16]);
+}
+
+#[test]
+fn anything_may_be_dropped_on_another_thread() {
+    let device = open();
+    let stream = device.stream("s").unwrap();
+    let buffer = filled(&stream, 1);
+    let (event, pending) = (stream.record_event().unwrap(), in_flight(&stream, 2));
+    let thread = std::thread::spawn(move || drop((device, event, pending, buffer, stream)));
+    thread.join().unwrap();
+}
+
+#[test]
+fn the_last_handle_may_go_inside_a_function_on_the_host() {
+    let device = open();
+    let stream = device.stream("s").unwrap();
+    let ran = Arc::new(AtomicBool::new(false));
+    let owned = (
+        filled(&stream, 1),
+        in_flight(&stream, 2),
+        stream.clone(),
+        device.clone(),
+    );
+    let does = Arc::clone(&ran);
+    let pending = stream.host_func((), move |()| {
+        drop(owned);
+        does.store(true, Ordering::Release);
+    });
+    drop((device, stream));
+    pending.unwrap().synchronize().unwrap();
+    assert!(ran.load(Ordering::Acquire));
+}
+
+#[test]
+fn a_thread_that_ends_drops_its_locals_after_the_table_of_its_clocks() {
+    thread_local! {
+        static LAST: std::cell::RefCell<Option<(DeviceBuf<u32>, Stream)>> =
+            const { std::cell::RefCell::new(None) };
+    }
+    let device = open();
+    let thread = std::thread::spawn(move || {
+        // Made before the runtime's own table, and dropped after it or before, as the system likes.
+        LAST.with(|last| assert!(last.borrow().is_none()));
+        let stream = device.stream("s").unwrap();
+        let buffer = filled(&stream, 1);
+        LAST.with(|last| last.replace(Some((buffer, stream))));
+    });
+    thread.join().unwrap();
+}
+
+#[test]
+fn what_a_refused_function_owned_is_dropped_without_a_lock() {
+    let device = open();
+    device.listen(Box::new(Deaf));
+    let stream = device.stream("s").unwrap();
+    let mut buffer = filled(&stream, 1);
+    stream
+        .launch(&trap(), Grid::new(1, 1), (buffer.view_mut(),))
+        .unwrap();
+    // It stands behind the trap and never runs: the machine drops it while it is asked about
+    // something else. The buffer tells the log that it goes, and needs the pen for that.
+    let never = stream.host_func(filled(&stream, 2), |_| ()).unwrap();
+    drop(never);
+    assert!(matches!(stream.synchronize(), Err(Error::DeviceLost(_))));
+    assert!(matches!(stream.alloc::<u32>(16), Err(Error::DeviceLost(_))));
+}
+
+#[test]
+fn what_a_kernel_captured_is_dropped_without_a_lock() {
+    let device = open();
+    device.listen(Box::new(Deaf));
+    let stream = device.stream("s").unwrap();
+    let captured = filled(&stream, 1);
+    let kernel = Kernel::<(Write<u32>,)>::on_host("k", move |_, (y,)| {
+        let _ = &captured;
+        y.fill(4);
+    });
+    let mut buffer = filled(&stream, 2);
+    stream
+        .launch(&kernel, Grid::new(1, 1), (buffer.view_mut(),))
+        .unwrap();
+    // The machine has the last of it now, and lets it go when the kernel has run: inside one of
+    // these questions.
+    drop(kernel);
+    drop(buffer);
+    for _ in 0..40 {
+        drop(stream.alloc::<u32>(16).unwrap());
+    }
+    stream.synchronize().unwrap();
+}
+
+/// Nobody who listens, but the runtime has to tell it everything.
+struct Deaf;
+
+impl sidestream::log::Sink for Deaf {
+    fn stream(&mut self, _: sidestream::op::StreamKind, _: sidestream::op::DeviceId, _: &str) {}
+    fn event(&mut self, _: bool, _: sidestream::op::DeviceId) {}
+    fn buffer(
+        &mut self,
+        _: sidestream::op::Memory,
+        _: u64,
+        _: Option<sidestream::log::Within>,
+        _: &str,
+    ) {
+    }
+    fn thread(&mut self, _: &str) {}
+    fn site(&mut self, _: &str) {}
+    fn span(&mut self, _: sidestream::op::ThreadId, _: Option<&str>) {}
+    fn op(&mut self, _: &sidestream::op::Op) {}
+}
+
+// ------------------------------------------------------------------ panics
+
+#[test]
+fn a_panic_in_a_function_on_the_host_is_an_error_for_who_waits() {
+    let device = open();
+    let stream = device.stream("s").unwrap();
+    let fails = stream.host_func(1, |_| std::panic::resume_unwind(Box::new("no")));
+    let after = stream.host_func(2, |n| *n += 1).unwrap();
+    let message = "no".to_owned();
+    let error = fails.unwrap().synchronize().unwrap_err();
+    assert_eq!(error, Error::Panicked { message });
+    assert_eq!(after.synchronize().unwrap(), 3);
+}
+
+#[test]
+fn a_kernel_that_panics_loses_the_device_by_name_for_ever() {
+    let device = open();
+    let stream = device.stream("s").unwrap();
+    let mut buffer = filled(&stream, 1);
+    stream
+        .launch(&trap(), Grid::new(1, 1), (buffer.view_mut(),))
+        .unwrap();
+    let pending = stream.download(buffer.view(), device.pinned(16).unwrap());
+    // Nobody can tell whether the copy still writes: the memory is not given back.
+    let error = pending.unwrap().synchronize().unwrap_err();
+    let Error::DeviceLost(lost) = &error else {
+        panic!("{error}")
+    };
+    assert_eq!(lost.device, device.id());
+    assert!(lost.why.contains("`trap` trapped"), "{lost}");
+    assert_eq!(device.synchronize().unwrap_err(), error);
+    assert_eq!(stream.alloc::<u32>(1).unwrap_err(), error);
+    assert_eq!(device.pinned::<u32>(1).unwrap_err(), error);
+    assert_eq!(stream.memset(buffer.view_mut(), 0).unwrap_err(), error);
+}
+
+#[test]
+fn what_waits_for_a_lost_device_on_another_one_is_lost_too() {
+    let options = Options::new().schedule(Schedule::Adversarial);
+    let devices = Device::open_all(&["sim:h200", "sim:h200"], &options).unwrap();
+    let [a, b] = [0, 1].map(|at: usize| devices[at].stream("s").unwrap());
+    let mut buffer = filled(&a, 1);
+    a.launch(&trap(), Grid::new(1, 1), (buffer.view_mut(),))
+        .unwrap();
+    b.wait_stream(&a).unwrap();
+    // "Over" would say that the kernel has written its result.
+    assert!(matches!(b.synchronize(), Err(Error::DeviceLost(_))));
+}
+
+// ------------------------------------------------------------------ futures
+
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+}
+
+fn poll_once<T: Unpin>(pending: &mut Pending<T>, woken: &Arc<Woken>) -> Option<Result<T, Error>> {
+    let waker = Waker::from(Arc::clone(woken));
+    match Pin::new(pending).poll(&mut Context::from_waker(&waker)) {
+        Poll::Ready(done) => Some(done),
+        Poll::Pending => None,
+    }
+}
+
+#[test]
+fn a_pending_wakes_the_executor_that_polled_it_last() {
+    let device = open();
+    let stream = device.stream("s").unwrap();
+    let mut pending = in_flight(&stream, 9);
+    let [first, second] = [(); 2].map(|()| Arc::new(Woken::default()));
+    let done = poll_once(&mut pending, &first);
+    let thread = std::thread::spawn(move || {
+        let mut done = done;
+        for _ in 0..1_000 {
+            match done.or_else(|| poll_once(&mut pending, &second)) {
+                Some(done) => return done.unwrap()[..].to_vec(),
+                None => done = None,
+            }
+            for _ in 0..1_000_000 {
+                if second.0.swap(0, Ordering::Acquire) > 0 {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+        }
+        panic!("woken a thousand times, and not ready");
+    });
+    assert_eq!(thread.join().unwrap(), [9; 16]);
+}
+
+#[test]
+fn a_pending_that_was_polled_may_be_dropped() {
+    let device = open();
+    let stream = device.stream("s").unwrap();
+    let mut pending = in_flight(&stream, 9);
+    let woken = Arc::new(Woken::default());
+    let _ = poll_once(&mut pending, &woken);
+    drop(pending);
+    assert_eq!(in_flight(&stream, 3).synchronize().unwrap()[..], [3; 16]);
+}
+
+// ------------------------------------------------------------------ what was found
+
+#[test]
+fn streams_that_nobody_holds_are_used_again() {
+    let device = open();
+    let other = device.stream("other").unwrap();
+    let event = other.record_event().unwrap();
+    let first = format!("{:?}", device.stream("s").unwrap());
+    for _ in 0..4 {
+        let stream = device.stream("s").unwrap();
+        assert_eq!(format!("{stream:?}"), first, "it was not used at all");
+        stream.wait_event(&event).unwrap();
+        stream.synchronize().unwrap();
+    }
+}
