@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::panic::Location;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -34,7 +34,8 @@ pub(crate) struct Runtime {
     pub waits_inserted: AtomicU64,
     chains: AtomicU32,
     pub graphs: AtomicU32,
-    lost: OnceLock<Lost>,
+    is_lost: AtomicBool,
+    lost: Mutex<Option<Lost>>,
     /// Threads that have ended: another may go on as one of them, since it comes after.
     ended: Mutex<Vec<Thread>>,
     threads: AtomicU32,
@@ -77,7 +78,8 @@ impl Runtime {
             waits_inserted: AtomicU64::new(0),
             chains: AtomicU32::new(0),
             graphs: AtomicU32::new(0),
-            lost: OnceLock::new(),
+            is_lost: AtomicBool::new(false),
+            lost: Mutex::new(None),
             ended: Mutex::new(Vec::new()),
             threads: AtomicU32::new(0),
         })
@@ -104,26 +106,49 @@ impl Runtime {
     /// A lost device is a state: every call gives the same error.
     #[inline]
     pub fn check(&self) -> Result<()> {
-        match self.lost.get() {
+        match self.is_lost.load(Ordering::Relaxed) {
+            false => Ok(()),
+            true => self.refuse_lost(),
+        }
+    }
+
+    #[cold]
+    fn refuse_lost(&self) -> Result<()> {
+        match &*self.lost.lock() {
             None => Ok(()),
             Some(lost) => Err(Error::DeviceLost(lost.clone())),
         }
     }
 
+    /// Says in the error of a lost device by which call that came about, where it is known.
+    #[cold]
+    pub fn lost_by(&self, error: Error, at: Place) -> Error {
+        if let (Error::DeviceLost(_), Some(lost)) = (&error, &mut *self.lost.lock())
+            && !lost.why.contains(", called at ")
+        {
+            lost.why = format!("{}, called at {at}", lost.why);
+            return Error::DeviceLost(lost.clone());
+        }
+        error
+    }
+
     /// Notes it if the back end says that a device is lost.
     #[inline]
     pub fn seen<T>(&self, result: Result<T>) -> Result<T> {
-        if let Err(error) = &result {
-            self.note(error);
+        match result {
+            Ok(value) => Ok(value),
+            Err(error) => Err(self.note(error)),
         }
-        result
     }
 
     #[cold]
-    fn note(&self, error: &Error) {
-        if let Error::DeviceLost(lost) = error {
-            let _ = self.lost.set(lost.clone());
-        }
+    fn note(&self, error: Error) -> Error {
+        let Error::DeviceLost(lost) = error else {
+            return error;
+        };
+        let known = self.lost.lock().get_or_insert(lost).clone();
+        self.is_lost.store(true, Ordering::Relaxed);
+        Error::DeviceLost(known)
     }
 
     /// The end of a public call: no lock is held. Whatever a sink has to say about the call is said.
@@ -374,7 +399,7 @@ impl fmt::Debug for Runtime {
 impl Drop for Runtime {
     /// Nobody holds a handle any more. What was submitted still runs; then all goes back.
     fn drop(&mut self) {
-        if self.lost.get().is_some() {
+        if self.check().is_err() {
             return;
         }
         let devices = std::mem::take(&mut self.devices);

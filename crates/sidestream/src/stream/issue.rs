@@ -99,7 +99,7 @@ impl Stream {
         runtime.raise();
         let mark = mark?;
         if runtime.is_synchronous {
-            self.finish_at(at).map_err(|error| named(error, at))?;
+            (self.finish_at(at)).map_err(|error| runtime.lost_by(error, at))?;
         }
         Ok(mark)
     }
@@ -427,18 +427,6 @@ impl<'c> Step<'_, 'c> {
         runtime.seen(runtime.backend.submit(&op, Payload::None))?;
         write(&mut self.pen, op);
         Ok(())
-    }
-}
-
-/// An error of the work, in synchronous mode: it is the work of this call.
-#[cold]
-fn named(error: Error, at: Place) -> Error {
-    match error {
-        Error::DeviceLost(mut lost) => {
-            lost.why = format!("{}, called at {at}", lost.why);
-            Error::DeviceLost(lost)
-        }
-        other => other,
     }
 }
 
