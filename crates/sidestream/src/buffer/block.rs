@@ -79,7 +79,7 @@ impl Drop for Block {
                 device: core.device,
             }));
             // As a read: it stands beside the other uses, not behind them.
-            uses.note(0..self.size_bytes, Mode::Read, &mark);
+            uses.note(0..self.size_bytes, Mode::Read, mark);
         }
         let memories = self.runtime.memories(self.memory, self.device);
         if self.runtime.live.is_on() {

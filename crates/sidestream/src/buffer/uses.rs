@@ -47,7 +47,7 @@ struct Cell<M> {
 }
 
 /// Marks that a use conflicts with.
-pub(crate) type Conflicts<M = Mark> = SmallVec<[M; 4]>;
+pub(crate) type Conflicts<M = Mark> = SmallVec<[M; 2]>;
 
 impl<M> Default for Uses<M> {
     fn default() -> Uses<M> {
@@ -86,7 +86,7 @@ impl<M: UseMark> Uses<M> {
 
     /// Notes a use. It stands behind all that it conflicts with.
     #[inline]
-    pub fn note(&mut self, bytes: Range<u64>, mode: Mode, mark: &M) {
+    pub fn note(&mut self, bytes: Range<u64>, mode: Mode, mark: M) {
         if bytes.is_empty() {
             return;
         }
@@ -105,11 +105,11 @@ impl<M: UseMark> Uses<M> {
         if !bytes.is_empty() {
             self.split_at(bytes.start);
             self.split_at(bytes.end);
-            self.in_each(bytes, |cell| put(&mut cell.writes, mark));
+            self.in_each(bytes, |cell| put(&mut cell.writes, mark.clone()));
         }
     }
 
-    fn note_part(&mut self, bytes: Range<u64>, mode: Mode, mark: &M) {
+    fn note_part(&mut self, bytes: Range<u64>, mode: Mode, mark: M) {
         self.split_at(bytes.start);
         self.split_at(bytes.end);
         match mode {
@@ -124,7 +124,7 @@ impl<M: UseMark> Uses<M> {
                 cell.note(mode, mark);
                 self.cells.insert(first, cell);
             }
-            Mode::Read => self.in_each(bytes, |cell| cell.note(mode, mark)),
+            Mode::Read => self.in_each(bytes, |cell| cell.note(mode, mark.clone())),
         }
     }
 
@@ -204,15 +204,15 @@ impl<M: UseMark> Cell<M> {
     }
 
     #[inline]
-    fn note(&mut self, mode: Mode, mark: &M) {
+    fn note(&mut self, mode: Mode, mark: M) {
         match mode {
             Mode::Write => {
                 self.reads.clear();
                 match &mut self.writes[..] {
-                    [earlier] => *earlier = mark.clone(),
+                    [earlier] => *earlier = mark,
                     _ => {
                         self.writes.clear();
-                        self.writes.push(mark.clone());
+                        self.writes.push(mark);
                     }
                 }
             }
@@ -223,10 +223,10 @@ impl<M: UseMark> Cell<M> {
 
 /// Adds a mark, in the place of one that it replaces.
 #[inline]
-fn put<M: UseMark>(marks: &mut SmallVec<impl Array<Item = M>>, mark: &M) {
+fn put<M: UseMark>(marks: &mut SmallVec<impl Array<Item = M>>, mark: M) {
     match marks.iter_mut().find(|earlier| mark.replaces(earlier)) {
-        Some(earlier) => *earlier = mark.clone(),
-        None => marks.push(mark.clone()),
+        Some(earlier) => *earlier = mark,
+        None => marks.push(mark),
     }
 }
 

@@ -98,7 +98,7 @@ impl Memories {
             }
         };
         let Granted { piece, carried, .. } = granted;
-        let uses = match runtime.is_tracking {
+        let uses = match runtime.is_tracking && !carried.0.is_empty() {
             true => Uses::carried(piece.bytes, carried.0),
             false => Uses::default(),
         };

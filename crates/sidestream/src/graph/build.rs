@@ -449,7 +449,7 @@ impl GraphBuilder {
         }
         for piece in pieces {
             let index = piece.at.index as usize;
-            self.uses[index].note(piece.bytes(), piece.mode, &NodeNumber(number));
+            self.uses[index].note(piece.bytes(), piece.mode, NodeNumber(number));
             let touched = match piece.mode {
                 Mode::Read => &mut self.reads[index],
                 Mode::Write => &mut self.writes[index],

@@ -30,7 +30,7 @@ pub(crate) struct Call<'a> {
     pub touches: &'a [Touch<'a>],
     /// A point behind which the call stands by itself: of a graph, its last launch (R49).
     pub behind: Option<&'a Point>,
-    /// Whether the caller wants to know when it is over, though it touches nothing.
+    /// Whether the caller wants to know when it is over.
     pub is_awaited: bool,
     pub at: Place,
 }
@@ -70,7 +70,7 @@ struct Step<'s, 'c> {
 
 impl Stream {
     /// Puts a call into the stream, behind all that it has to stand behind. The mark says where it
-    /// is over; none if the call touches nothing and nobody asked.
+    /// is over, for those who ask ([`Call::is_awaited`]).
     ///
     /// # Errors
     /// What the back end answers. The call is not in the stream then; waits for it may be.
@@ -268,19 +268,32 @@ impl<'c> Step<'_, 'c> {
         // waiting for nothing is safe.
         let _ = self.record();
         let mark = self.end();
-        if runtime.is_tracking {
-            for touch in call.touches {
-                let uses = &mut find(&mut self.held, touch.block).uses;
-                let bytes = touch.start..touch.end;
-                match touch.mode {
-                    // It need not stand behind what only its thread knows to be over, nor by itself
-                    // behind an earlier launch.
-                    Mode::Write if submitted.is_err() => uses.note_beside(bytes, &mark),
-                    mode => uses.note(bytes, mode, &mark),
-                }
+        if runtime.is_tracking
+            && let Some((last, others)) = call.touches.split_last()
+        {
+            for touch in others {
+                self.note(touch, mark.clone(), submitted.is_ok());
             }
+            // One count less to keep where nobody asked for the mark.
+            if !call.is_awaited {
+                self.note(last, mark, submitted.is_ok());
+                return submitted.map(|()| None);
+            }
+            self.note(last, mark.clone(), submitted.is_ok());
         }
         submitted.map(|()| Some(mark))
+    }
+
+    #[inline]
+    fn note(&mut self, touch: &Touch<'c>, mark: Mark, is_in_the_stream: bool) {
+        let uses = &mut find(&mut self.held, touch.block).uses;
+        let bytes = touch.start..touch.end;
+        match touch.mode {
+            // It need not stand behind what only its thread knows to be over, nor by itself behind
+            // an earlier launch.
+            Mode::Write if !is_in_the_stream => uses.note_beside(bytes, &mark),
+            mode => uses.note(bytes, mode, mark),
+        }
     }
 
     /// Inserts the waits that are missing, and no others.
@@ -468,6 +481,9 @@ fn find<'h>(held: &'h mut Held<'_>, block: &Block) -> &'h mut BlockState {
 /// Where the state of a block is, among those that are held. A graph may touch many.
 #[inline]
 fn place(held: &Held<'_>, block: &Block) -> usize {
+    if held.len() <= 2 {
+        return usize::from(!std::ptr::eq(held[0].0, block));
+    }
     let at = held.binary_search_by_key(&std::ptr::from_ref(block), |&(held, _)| held);
     at.expect("every touched block was locked")
 }
