@@ -8,7 +8,7 @@ use machine::{Held, Last, Machine};
 use sidestream::alloc::{Cache, Growth, Need, Rules, Spare, State};
 use sidestream::backend::Address;
 use sidestream::error::OutOfMemory;
-use sidestream::op::{BufferId, DeviceId, StreamId};
+use sidestream::op::{DeviceId, StreamId};
 
 const A: StreamId = StreamId(0);
 const B: StreamId = StreamId(1);
@@ -226,21 +226,6 @@ fn what_is_freed_stays_active_until_it_is_seen_to_be_over() {
     let s = desk.cache.statistics();
     assert_eq!((s.active_bytes, s.active_peak_bytes), (0, 3 * MB));
     assert_eq!((s.allocated_bytes, s.allocated_peak_bytes), (0, 3 * MB));
-}
-
-#[test]
-fn names_stay_with_a_range_until_it_is_cut_or_joined() {
-    let mut desk = Desk::device(2 * MB);
-    let mut held = desk.take(MB, A);
-    assert_eq!(held.piece.names, [None; 2], "nobody named it yet");
-    let names = [Some(BufferId(7)), None];
-    held.piece.names = names;
-    desk.free(held);
-    let held = desk.take(MB, A);
-    assert_eq!(held.piece.names, names);
-    desk.free(held);
-    let held = desk.take(2 * MB, A);
-    assert_eq!(held.piece.names, [None; 2], "it was joined");
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub use cache::Cache;
 
 use crate::backend::Address;
 use crate::error::OutOfMemory;
-use crate::op::{BufferId, DeviceId, StreamId};
+use crate::op::{DeviceId, StreamId};
 
 /// What a freed piece carries: its last uses, on whatever streams. Only the caller can read them.
 pub trait Uses: Clone + Default {
@@ -112,9 +112,6 @@ pub struct Piece {
     pub address: Address,
     /// How long it is: what was asked for, rounded up to the alignment.
     pub bytes: u64,
-    /// Names for the log. They are empty in a range that is new, and what the last tenant left
-    /// there as long as the very same range is handed out again.
-    pub names: [Option<BufferId>; 2],
     record: u32,
     home: Option<StreamId>,
 }

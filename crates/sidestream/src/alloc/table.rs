@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{On, Piece, State, Uses};
 use crate::backend::Address;
-use crate::op::{BufferId, StreamId};
+use crate::op::StreamId;
 
 pub(super) use segments::Idle;
 
@@ -50,7 +50,6 @@ struct Record<U> {
     on: On,
     /// In which search it was asked about, and whether it may be had without a wait.
     answer: (u64, bool),
-    names: [Option<BufferId>; 2],
     uses: U,
 }
 
@@ -107,7 +106,6 @@ impl<U: Uses> Table<U> {
         record.tenancy = Tenancy::Stacked;
         record.on = on;
         record.uses = uses;
-        record.names = piece.names;
     }
 
     /// Hands a record out, with the uses that it had.
@@ -118,7 +116,6 @@ impl<U: Uses> Table<U> {
         let piece = Piece {
             address: Address(record.address),
             bytes: record.bytes,
-            names: record.names,
             record: at,
             home,
         };
@@ -248,12 +245,10 @@ impl<U: Uses> Table<U> {
             tenancy: record.tenancy,
             on: record.on,
             answer: record.answer,
-            names: [None; 2],
             uses: record.uses.clone(),
         };
         let behind = record.behind;
         record.bytes = address - record.address;
-        record.names = [None; 2];
         let new = self.new_record(back);
         self.link(new, behind);
         self.at_mut(at).behind = new;
@@ -276,7 +271,6 @@ impl<U: Uses> Table<U> {
         }
         record.on = if record.on == on { on } else { On::Several };
         record.bytes += bytes;
-        record.names = [None; 2];
         record.uses.merge(uses);
         self.link(at, behind);
     }

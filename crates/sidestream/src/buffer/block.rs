@@ -66,7 +66,7 @@ impl BlockState {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let Some(mut piece) = self.grant.take() else {
+        let Some(piece) = self.grant.take() else {
             return;
         };
         let state = self.state.get_mut();
@@ -83,7 +83,7 @@ impl Drop for Block {
         }
         let memories = self.runtime.memories(self.memory, self.device);
         if self.runtime.live.is_on() {
-            memories.tell_free(self, &mut piece);
+            memories.tell_free(self);
         }
         memories.give(piece, uses);
     }

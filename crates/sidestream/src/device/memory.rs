@@ -1,5 +1,6 @@
 //! Memory for buffers: the cache, what it asks of the back end, and what the log is told.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -8,7 +9,7 @@ use smallvec::SmallVec;
 use super::runtime::{Place, Runtime, plain, write};
 use super::threads::{Thread, as_thread};
 use crate::alloc::{Cache, Granted, Growth, Need, On, Piece, Rules, Segment, Spare, State};
-use crate::backend::Backend;
+use crate::backend::{Address, Backend};
 use crate::buffer::block::{Block, BlockState};
 use crate::buffer::uses::{Conflicts, Uses, keep_last};
 use crate::error::{Error, Result};
@@ -23,10 +24,18 @@ pub(crate) struct Memories {
     memory: Memory,
     device: DeviceId,
     cache: Mutex<Cache<Carried>>,
-    /// What the log calls all of this memory: buffers lie within it, at their addresses.
-    root: Mutex<Option<BufferId>>,
+    names: Mutex<Names>,
     /// Segments that should go back, and of which nobody could tell whether they are still used.
     kept: Mutex<Vec<Segment<Carried>>>,
+}
+
+/// What the log calls things.
+#[derive(Default)]
+struct Names {
+    /// All of this memory: buffers lie within it, at their addresses.
+    root: Option<BufferId>,
+    /// Where a range was allocated: whose turn it is, and the two names.
+    of_ranges: HashMap<(Address, u64, Place), (bool, [Option<BufferId>; 2])>,
 }
 
 /// A piece of the cache, held by a block.
@@ -71,7 +80,7 @@ impl Memories {
             memory,
             device,
             cache: Mutex::new(Cache::new(rules)),
-            root: Mutex::new(None),
+            names: Mutex::default(),
             kept: Mutex::default(),
         }
     }
@@ -127,14 +136,10 @@ impl Memories {
 
     /// Tells the log that the last reference to a block is gone.
     #[cold]
-    pub fn tell_free(&self, block: &Block, piece: &mut Piece) {
+    pub fn tell_free(&self, block: &Block) {
         let Some(buffer) = block.state.lock().known_name() else {
             return;
         };
-        let [earlier, last] = piece.names;
-        if earlier.is_none() || earlier == Some(buffer) {
-            piece.names = [last, Some(buffer)];
-        }
         as_thread(&block.runtime, |thread| {
             let mut pen = block.runtime.live.write();
             let op = plain(thread.id, Kind::Free { buffer }, &mut pen, block.at);
@@ -142,23 +147,27 @@ impl Memories {
         });
     }
 
-    /// What the log calls a block, from here on.
+    /// What the log calls a block, from here on. A range that is allocated at one place again and
+    /// again has two names that take turns: so there are not more and more of them, and a use that
+    /// outlives its owner is told from the next one's.
     pub fn name(&self, block: &Block, pen: &mut Pen<'_>) -> BufferId {
-        let root = *self.root.lock().get_or_insert_with(|| {
+        let mut names = self.names.lock();
+        let root = *names.root.get_or_insert_with(|| {
             let name = match self.memory {
                 Memory::Device => format!("memory of device {}", self.device.0),
                 _ => "pinned memory".to_owned(),
             };
             pen.new_buffer(self.memory, ALL_ADDRESSES, None, &name)
         });
-        let within = Within {
-            buffer: root,
-            start: block.address.0,
-        };
-        // Two names take turns, so that a use that outlives its owner is told from the next one's.
-        let earlier = block.grant.as_ref().and_then(|piece| piece.names[0]);
-        earlier.unwrap_or_else(|| {
+        let range = (block.address, block.size_bytes, block.at);
+        let (turn, known) = names.of_ranges.entry(range).or_default();
+        *turn = !*turn;
+        *known[usize::from(*turn)].get_or_insert_with(|| {
             let name = format!("{}:{}", block.at.file(), block.at.line());
+            let within = Within {
+                buffer: root,
+                start: block.address.0,
+            };
             pen.new_buffer(self.memory, block.size_bytes, Some(within), &name)
         })
     }

@@ -40,7 +40,6 @@ impl<U: Uses> Table<U> {
             tenancy: Tenancy::Stacked,
             on: On::Nobody,
             answer: (0, false),
-            names: [None; 2],
             uses: U::default(),
         });
         let neighbours = |ends: &mut BTreeMap<u64, u32>, at: u64, joins: bool| {
