@@ -139,7 +139,8 @@ impl<U: Uses> Cache<U> {
         if on == On::Nobody {
             self.over_bytes += piece.bytes;
         }
-        self.recent.push(piece.record, piece.home, &mut self.table);
+        let home = piece.home.checked_sub(1).map(StreamId);
+        self.recent.push(piece.record, home, &mut self.table);
     }
 
     /// Takes in memory that the driver gave. Where it continues another segment and the rules say

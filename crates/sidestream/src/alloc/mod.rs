@@ -113,7 +113,9 @@ pub struct Piece {
     /// How long it is: what was asked for, rounded up to the alignment.
     pub bytes: u64,
     record: u32,
-    home: Option<StreamId>,
+    /// The stream that it was allocated for, plus one; zero is the host. Small, because pieces are
+    /// moved a lot.
+    home: u32,
 }
 
 /// What an allocation gets.

@@ -117,7 +117,7 @@ impl<U: Uses> Table<U> {
             address: Address(record.address),
             bytes: record.bytes,
             record: at,
-            home,
+            home: home.map_or(0, |stream| stream.0 + 1),
         };
         (piece, std::mem::take(&mut record.uses), record.on)
     }

@@ -16,6 +16,11 @@ use crate::op::Mode;
 /// The uses of a block that may not be over, each remembered by a mark.
 #[derive(Debug)]
 pub(crate) struct Uses<M = Mark> {
+    /// What the owner before did last, anywhere: whoever uses the block stands behind all of it,
+    /// until it was written as a whole.
+    before: Conflicts<M>,
+    /// How many bytes are the whole, for that.
+    whole_bytes: u64,
     /// Sorted, disjoint; bytes in none of them were not used.
     cells: SmallVec<[Cell<M>; 1]>,
 }
@@ -39,11 +44,10 @@ impl UseMark for Mark {
 struct Cell<M> {
     start: u64,
     end: u64,
-    /// The last write. Of memory that had another owner before: all that this one did last, since
-    /// the new owner has to stand behind all of it.
+    /// The last write; more than one only if some were refused.
     writes: SmallVec<[M; 1]>,
     /// At most one a stream: the last.
-    reads: SmallVec<[M; 2]>,
+    reads: SmallVec<[M; 1]>,
 }
 
 /// Marks that a use conflicts with.
@@ -52,6 +56,8 @@ pub(crate) type Conflicts<M = Mark> = SmallVec<[M; 2]>;
 impl<M> Default for Uses<M> {
     fn default() -> Uses<M> {
         Uses {
+            before: Conflicts::new(),
+            whole_bytes: 0,
             cells: SmallVec::new(),
         }
     }
@@ -71,6 +77,8 @@ impl<M: UseMark> Uses<M> {
         if bytes.is_empty() {
             return;
         }
+        let unknown = self.before.iter().filter(|mark| !is_known(mark));
+        conflicts.extend(unknown.cloned());
         for cell in &self.cells[self.first_behind(bytes.start)..] {
             if cell.start >= bytes.end {
                 break;
@@ -89,6 +97,9 @@ impl<M: UseMark> Uses<M> {
     pub fn note(&mut self, bytes: Range<u64>, mode: Mode, mark: M) {
         if bytes.is_empty() {
             return;
+        }
+        if mode == Mode::Write && bytes.start == 0 && bytes.end >= self.whole_bytes {
+            self.before.clear();
         }
         // Nearly always a block is used as it was used before.
         if let [cell] = &mut self.cells[..]
@@ -168,11 +179,16 @@ impl<M: UseMark> Uses<M> {
 impl Uses {
     /// Forgets the ranges and keeps what the whole block was last used for: the memory gets another
     /// owner, who has to stand behind all of it.
+    #[inline]
     pub fn all(self) -> Conflicts {
-        let mut all = Conflicts::new();
-        if self.cells.is_empty() {
-            return all;
+        match self.cells.is_empty() {
+            true => self.before,
+            false => self.all_of_cells(),
         }
+    }
+
+    fn all_of_cells(self) -> Conflicts {
+        let mut all = self.before;
         for cell in self.cells {
             all.extend(cell.reads);
             all.extend(cell.writes);
@@ -181,15 +197,14 @@ impl Uses {
         all
     }
 
-    /// The uses of memory by its last owner, for the next.
-    pub fn carried(size_bytes: u64, marks: Conflicts) -> Uses {
-        let mut uses = Uses::default();
-        if !marks.is_empty() {
-            let mut cell = Cell::new(0..size_bytes);
-            cell.writes = marks.into_iter().collect();
-            uses.cells.push(cell);
+    /// The uses of memory by its last owner, for the next, who has so many bytes of it.
+    #[inline]
+    pub fn carried(whole_bytes: u64, before: Conflicts) -> Uses {
+        Uses {
+            before,
+            whole_bytes,
+            cells: SmallVec::new(),
         }
-        uses
     }
 }
 

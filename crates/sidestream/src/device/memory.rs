@@ -108,7 +108,7 @@ impl Memories {
         };
         let Granted { piece, carried, .. } = granted;
         let uses = match runtime.is_tracking && !carried.0.is_empty() {
-            true => Uses::carried(piece.bytes, carried.0),
+            true => Uses::carried(size_bytes, carried.0),
             false => Uses::default(),
         };
         let block = Box::new(Block {
