@@ -47,7 +47,7 @@ fn main() -> Result<()> {
         device.name(),
         (LEN * 4) >> 20,
         took.as_secs_f64() * 1e3,
-        device.statistics().waits_inserted,
+        device.waits_inserted(),
     );
     Ok(())
 }

@@ -58,6 +58,6 @@ fn main() -> Result<()> {
     );
     println!("on one stream    {:8.3} ms", times[0].as_secs_f64() * 1e3);
     println!("on three streams {:8.3} ms", times[1].as_secs_f64() * 1e3);
-    println!("{} waits inserted", device.statistics().waits_inserted);
+    println!("{} waits inserted", device.waits_inserted());
     Ok(())
 }

@@ -97,16 +97,16 @@ fn halves_of_a_buffer_need_no_wait() {
     let device = Device::open("sim:h200").unwrap();
     let [a, b] = ["a", "b"].map(|name| device.stream(name).unwrap());
     let mut x = a.alloc::<u32>(1024).unwrap();
-    let before = device.statistics().waits_inserted;
+    let before = device.waits_inserted();
     {
         let (left, right) = x.view_mut().split_at(512);
         a.memset(left, 1).unwrap();
         b.memset(right, 2).unwrap();
     }
-    assert_eq!(device.statistics().waits_inserted, before);
+    assert_eq!(device.waits_inserted(), before);
     // The whole needs one: for the other stream's half.
     a.memset(x.view_mut(), 3).unwrap();
-    assert_eq!(device.statistics().waits_inserted, before + 1);
+    assert_eq!(device.waits_inserted(), before + 1);
 }
 
 #[test]
@@ -118,18 +118,14 @@ fn one_stream_never_waits_and_a_known_order_is_not_waited_for_again() {
         a.memset(x.view_mut(), 1).unwrap();
         a.memset(y.view_mut(), 1).unwrap();
     }
-    assert_eq!(device.statistics().waits_inserted, 0);
+    assert_eq!(device.waits_inserted(), 0);
     // The wait for `y` covers `x`, which was written before.
     b.memset(y.view_mut(), 2).unwrap();
     b.memset(x.view_mut(), 2).unwrap();
-    assert_eq!(device.statistics().waits_inserted, 1);
+    assert_eq!(device.waits_inserted(), 1);
     b.synchronize().unwrap();
     a.memset(x.view_mut(), 3).unwrap();
-    assert_eq!(
-        device.statistics().waits_inserted,
-        1,
-        "the host has waited already"
-    );
+    assert_eq!(device.waits_inserted(), 1, "the host has waited already");
 }
 
 #[test]
@@ -323,4 +319,37 @@ fn machines_do_not_mix() {
 fn a_device_that_is_not_there_names_those_that_are() {
     let error = Device::open("sim:h100").unwrap_err();
     assert!(error.to_string().contains("sim:h200"), "{error}");
+}
+
+#[test]
+fn statistics_say_what_is_held_reserved_and_still_in_use() {
+    let device = Device::open("sim:h200").unwrap();
+    let [a, b] = ["a", "b"].map(|name| device.stream(name).unwrap());
+    let slow = Kernel::<(Write<u8>,)>::on_host("slow", |_, (x,)| x.fill(1)).with_cost(|_| {
+        KernelCost::Duration {
+            ns: 1_000_000,
+            share: 1.0,
+        }
+    });
+    let mut x = a.alloc::<u8>(1 << 20).unwrap();
+    let grid = Grid::new(1, 1);
+    a.launch(&slow, grid, (x.view_mut(),)).unwrap();
+    drop(x);
+    let freed = device.statistics();
+    assert_eq!(
+        (freed.allocated_bytes, freed.allocated_peak_bytes),
+        (0, 1 << 20)
+    );
+    assert_eq!(freed.active_bytes, 1 << 20, "the kernel still writes it");
+    // Another stream gets other memory, the same stream the same.
+    let y = b.alloc::<u8>(1 << 20).unwrap();
+    let z = a.alloc::<u8>(1 << 20).unwrap();
+    let held = device.statistics();
+    assert_eq!(held.allocated_bytes, 2 << 20);
+    assert_eq!((held.reuses_own, held.waits_inserted), (1, 0));
+    drop((y, z));
+    a.synchronize().unwrap();
+    assert_eq!(device.statistics().active_bytes, 0);
+    device.empty_cache().unwrap();
+    assert_eq!(device.statistics().reserved_bytes, 0);
 }

@@ -35,8 +35,11 @@ struct Names {
     /// All of this memory: buffers lie within it, at their addresses.
     root: Option<BufferId>,
     /// Where a range was allocated: whose turn it is, and the two names.
-    of_ranges: HashMap<(Address, u64, Place), (bool, [Option<BufferId>; 2])>,
+    of_ranges: HashMap<Range, (bool, [Option<BufferId>; 2])>,
 }
+
+/// Where it starts, how long it is, and where in the source it was allocated.
+type Range = (Address, u64, Place);
 
 /// A piece of the cache, held by a block.
 pub(crate) type Grant = Option<Piece>;
@@ -172,8 +175,19 @@ impl Memories {
         })
     }
 
-    pub fn statistics(&self) -> Statistics {
-        self.cache.lock().statistics()
+    /// What was counted, after a look at what is over by now. Where the device cannot say, it counts
+    /// as in use.
+    pub fn statistics(&self, runtime: &Arc<Runtime>, at: Place) -> Statistics {
+        as_thread(runtime, |thread| {
+            let mut pen = runtime.live.write();
+            let mut pending = Pending::new();
+            let mut cache = self.cache.lock();
+            cache.look(|uses| {
+                let state = look(runtime, thread, uses, None, &mut pending, &mut pen, at);
+                state == Ok(State::Over)
+            });
+            cache.statistics()
+        })
     }
 
     /// Gives all memory that nobody holds back to the machine, once its uses are over.
@@ -219,7 +233,7 @@ impl Memories {
     ) -> Result<Granted<Carried>, Need<Carried>> {
         let mut failed = None;
         // Streams on which something was not over when it was asked about: later work is not either.
-        let mut pending = SmallVec::<[Epoch; 8]>::new();
+        let mut pending = Pending::new();
         let granted = {
             let mut pen = caller.as_ref().and_then(|_| runtime.live.write());
             let mut cache = self.cache.lock();
@@ -285,6 +299,9 @@ impl Memories {
     }
 }
 
+/// Uses that were not over when they were asked about.
+type Pending = SmallVec<[Epoch; 8]>;
+
 /// How the uses of a piece look to a taker. Each question is a call of the driver, so what is known
 /// to be `pending` is not asked about again.
 fn look(
@@ -292,7 +309,7 @@ fn look(
     thread: &mut Thread,
     uses: &Carried,
     home: Option<StreamId>,
-    pending: &mut SmallVec<[Epoch; 8]>,
+    pending: &mut Pending,
     pen: &mut Option<Pen<'_>>,
     at: Place,
 ) -> Result<State> {

@@ -260,16 +260,25 @@ impl Device {
         Ok(())
     }
 
-    /// What its memory and its streams were used for so far.
+    /// What its memory was used for so far: what buffers hold, what is reserved for them, what is
+    /// still in use, and how allocations came to their memory. The device is asked what is over.
+    #[track_caller]
     pub fn statistics(&self) -> Statistics {
-        let mut statistics = self.runtime.device(self.id).memories.statistics();
-        statistics.waits_inserted = self.runtime.waits_inserted.load(Ordering::Relaxed);
-        statistics
+        let memories = &self.runtime.device(self.id).memories;
+        memories.statistics(&self.runtime, Location::caller())
+    }
+
+    /// How many waits were inserted between streams so far, on all devices of the machine.
+    pub fn waits_inserted(&self) -> u64 {
+        self.runtime.waits_inserted.load(Ordering::Relaxed)
     }
 
     /// What the pinned memory of the machine was used for so far.
+    #[track_caller]
     pub fn pinned_statistics(&self) -> Statistics {
-        self.runtime.pinned.statistics()
+        self.runtime
+            .pinned
+            .statistics(&self.runtime, Location::caller())
     }
 
     /// Gives memory that nobody holds back to the machine, device and pinned.

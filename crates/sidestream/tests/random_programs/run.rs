@@ -44,7 +44,7 @@ pub fn run(plan: &Plan, programs: &[Vec<Act>]) -> Outcome {
         carry_out(&world, programs);
         faults.stop();
         world.finish();
-        outcome.waits_inserted = world.statistics().waits_inserted;
+        outcome.waits_inserted = world.waits_inserted();
     }));
     if let Err(panic) = ran {
         outcome.wrong.push(format!("panicked: {}", text(&*panic)));

@@ -889,8 +889,8 @@ impl World {
         (accepted, Arc::clone(&self.returned))
     }
 
-    pub fn statistics(&self) -> sidestream::device::Statistics {
-        self.device(0).statistics()
+    pub fn waits_inserted(&self) -> u64 {
+        self.device(0).waits_inserted()
     }
 }
 
