@@ -77,17 +77,22 @@ impl<M: UseMark> Uses<M> {
         if bytes.is_empty() {
             return;
         }
-        let unknown = self.before.iter().filter(|mark| !is_known(mark));
-        conflicts.extend(unknown.cloned());
+        // Loops, not iterators that are collected: nearly always nothing is found.
+        let mut add = |marks: &[M]| {
+            for mark in marks {
+                if !is_known(mark) {
+                    conflicts.push(mark.clone());
+                }
+            }
+        };
+        add(&self.before);
         for cell in &self.cells[self.first_behind(bytes.start)..] {
             if cell.start >= bytes.end {
                 break;
             }
-            let unknown = cell.writes.iter().filter(|write| !is_known(write));
-            conflicts.extend(unknown.cloned());
+            add(&cell.writes);
             if mode == Mode::Write {
-                let unknown = cell.reads.iter().filter(|read| !is_known(read));
-                conflicts.extend(unknown.cloned());
+                add(&cell.reads);
             }
         }
     }

@@ -78,8 +78,10 @@ impl Stream {
         let runtime = &self.runtime;
         runtime.check()?;
         let at = call.at;
+        let mut is_heard = false;
         let mark = as_thread(runtime, |thread| {
             let pen = runtime.live.write();
+            is_heard = pen.is_some();
             let state = self.lock();
             // Blocks are only looked at by the tracker and named by the log.
             let held = match runtime.is_tracking || pen.is_some() {
@@ -96,7 +98,9 @@ impl Stream {
             };
             step.take(&mut call)
         });
-        runtime.raise();
+        if is_heard {
+            runtime.raise();
+        }
         let mark = mark?;
         if runtime.is_synchronous {
             (self.finish_at(at)).map_err(|error| runtime.lost_by(error, at))?;
@@ -212,17 +216,22 @@ impl Stream {
     /// Takes the locks for a call that touches no memory.
     fn begin<R>(&self, at: Place, act: impl FnOnce(Step<'_, '_>) -> Result<R>) -> Result<R> {
         self.runtime.check()?;
+        let mut is_heard = false;
         let done = as_thread(&self.runtime, |thread| {
+            let pen = self.runtime.live.write();
+            is_heard = pen.is_some();
             act(Step {
                 stream: self,
                 thread,
-                pen: self.runtime.live.write(),
+                pen,
                 state: self.lock(),
                 held: Held::new(),
                 at,
             })
         });
-        self.runtime.raise();
+        if is_heard {
+            self.runtime.raise();
+        }
         done
     }
 }
