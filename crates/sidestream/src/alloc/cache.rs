@@ -93,22 +93,12 @@ impl<U: Uses> Cache<U> {
         home: Option<StreamId>,
         mut state: impl FnMut(&U) -> State,
     ) -> Result<Granted<U>, Need<U>> {
-        let over_bytes = self.rules.align_bytes - 1;
-        let Some(padded) = bytes.max(1).checked_add(over_bytes) else {
+        if let Some(granted) = self.alloc_at_once(bytes, home) {
+            return Ok(granted);
+        }
+        let Some(rounded) = self.rounded(bytes) else {
             return Err(Need::OutOfMemory(self.out_of_memory(bytes)));
         };
-        let rounded = padded & !over_bytes;
-        if home.is_some()
-            && let Some(record) = self.recent.pop(home, rounded, &mut self.table)
-        {
-            self.counts.reuses_own += 1;
-            return Ok(self.grant(record, home, false));
-        }
-        // What was never used, or is over for everybody.
-        if let Some(record) = self.recent.pop(None, rounded, &mut self.table) {
-            self.counts.reuses_over += 1;
-            return Ok(self.grant(record, home, false));
-        }
         // What other streams used: only the longest freed is asked about.
         if let Some(record) = self.recent.longest_waiting(rounded) {
             let is_own = matches!(self.table.on(record), On::Only(stream) if Some(stream) == home);
@@ -122,6 +112,30 @@ impl<U: Uses> Cache<U> {
             }
         }
         self.search(bytes, rounded, home, state)
+    }
+
+    /// The same if memory of just this size was freed lately about which nobody has to be asked:
+    /// the stream's own, or what nobody uses.
+    #[inline]
+    pub fn alloc_at_once(&mut self, bytes: u64, home: Option<StreamId>) -> Option<Granted<U>> {
+        let rounded = self.rounded(bytes)?;
+        if home.is_some()
+            && let Some(record) = self.recent.pop(home, rounded, &mut self.table)
+        {
+            self.counts.reuses_own += 1;
+            return Some(self.grant(record, home, false));
+        }
+        let record = self.recent.pop(None, rounded, &mut self.table)?;
+        self.counts.reuses_over += 1;
+        Some(self.grant(record, home, false))
+    }
+
+    /// What a piece for so many bytes takes.
+    #[inline]
+    fn rounded(&self, bytes: u64) -> Option<u64> {
+        let over_bytes = self.rules.align_bytes - 1;
+        let padded = bytes.max(1).checked_add(over_bytes)?;
+        Some(padded & !over_bytes)
     }
 
     /// Takes a piece back with its last uses; what it carried when it was granted has to be among

@@ -214,7 +214,10 @@ impl Memories {
         home: Option<StreamId>,
         at: Place,
     ) -> Result<Granted<Carried>, Need<Carried>> {
-        // The usual way asks nobody and needs no thread; who holds the pen has to be one before.
+        if let Some(granted) = self.cache.lock().alloc_at_once(size_bytes, home) {
+            return Ok(granted);
+        }
+        // Whoever holds the pen has to be known as a thread before.
         match runtime.live.is_on() {
             false => self.ask_as(runtime, None, size_bytes, home, at),
             true => as_thread(runtime, |thread| {
@@ -223,6 +226,7 @@ impl Memories {
         }
     }
 
+    #[inline(never)]
     fn ask_as(
         &self,
         runtime: &Arc<Runtime>,
