@@ -193,21 +193,23 @@ fn arg(at: Address, bytes: Range<u64>, mode: Mode) -> Arg {
     Arg::Memory { at, bytes, mode }
 }
 
+/// A range of what there are `len` of.
 #[track_caller]
 pub(crate) fn within(range: impl RangeBounds<usize>, len: usize) -> Range<usize> {
+    let behind = |at: usize| at.saturating_add(1);
     let start = match range.start_bound() {
         Bound::Included(&at) => at,
-        Bound::Excluded(&at) => at + 1,
+        Bound::Excluded(&at) => behind(at),
         Bound::Unbounded => 0,
     };
     let end = match range.end_bound() {
-        Bound::Included(&at) => at + 1,
+        Bound::Included(&at) => behind(at),
         Bound::Excluded(&at) => at,
         Bound::Unbounded => len,
     };
     assert!(
         start <= end && end <= len,
-        "the range {start}..{end} is not within the {len} values there are"
+        "the range {start}..{end} is not within the {len} there are"
     );
     start..end
 }

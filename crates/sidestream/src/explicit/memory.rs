@@ -12,6 +12,7 @@ use super::outside_host_functions;
 use crate::backend::{Address, shared};
 use crate::buffer::Pod;
 use crate::buffer::block::Block;
+use crate::buffer::within;
 use crate::device::{Device, Place, Runtime, as_thread, is_host_func, plain};
 use crate::error::{Error, Result};
 use crate::log::{Pen, Within};
@@ -315,21 +316,10 @@ impl Held {
 
     #[track_caller]
     pub fn region(&self, range: impl RangeBounds<u64>) -> Region<'_> {
-        let size_bytes = self.memory.size_bytes;
-        let start = match range.start_bound() {
-            Bound::Included(&at) => at,
-            Bound::Excluded(&at) => at + 1,
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&at) => at + 1,
-            Bound::Excluded(&at) => at,
-            Bound::Unbounded => size_bytes,
-        };
-        assert!(
-            start <= end && end <= size_bytes,
-            "the range {start}..{end} is not within the {size_bytes} bytes there are"
-        );
+        let bound = |bound: Bound<&u64>| bound.map(|&at| at as usize);
+        let range = (bound(range.start_bound()), bound(range.end_bound()));
+        let range = within(range, self.memory.size_bytes as usize);
+        let (start, end) = (range.start as u64, range.end as u64);
         Region {
             runtime: &self.runtime,
             of: Of::Untracked(&self.memory),
