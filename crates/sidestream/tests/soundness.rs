@@ -3,9 +3,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use sidestream::buffer::{DeviceBuf, Pending, Pinned};
 use sidestream::device::{Device, Options};
@@ -254,11 +255,27 @@ fn what_waits_for_a_lost_device_on_another_one_is_lost_too() {
 // ------------------------------------------------------------------ futures
 
 #[derive(Default)]
-struct Woken(AtomicUsize);
+struct Woken {
+    times: Mutex<usize>,
+    changed: Condvar,
+}
 
 impl Wake for Woken {
     fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::Release);
+        *self.times.lock().unwrap() += 1;
+        self.changed.notify_all();
+    }
+}
+
+impl Woken {
+    /// Until it was woken since the last time. What is never woken fails after a minute.
+    fn wait(&self) {
+        let times = self.times.lock().unwrap();
+        let minute = Duration::from_secs(60);
+        let waited = self.changed.wait_timeout_while(times, minute, |n| *n == 0);
+        let (mut times, result) = waited.unwrap();
+        assert!(!result.timed_out(), "a future was never woken");
+        *times = 0;
     }
 }
 
@@ -284,12 +301,7 @@ fn a_pending_wakes_the_executor_that_polled_it_last() {
                 Some(done) => return done.unwrap()[..].to_vec(),
                 None => done = None,
             }
-            for _ in 0..1_000_000 {
-                if second.0.swap(0, Ordering::Acquire) > 0 {
-                    break;
-                }
-                std::thread::yield_now();
-            }
+            second.wait();
         }
         panic!("woken a thousand times, and not ready");
     });

@@ -13,6 +13,7 @@ use super::act::{Act, draw};
 use super::faults::Faults;
 use super::flying::wait_until;
 use super::plan::Plan;
+use super::stuck;
 use super::watch::Watch;
 use super::world::World;
 
@@ -32,6 +33,7 @@ pub struct Outcome {
 const TASKS_AT_MOST: usize = 4096;
 
 pub fn run(plan: &Plan, programs: &[Vec<Act>]) -> Outcome {
+    let _running = stuck::begin(format!("SEED={} {plan:?}", plan.seed));
     let mut outcome = Outcome::default();
     let faults = Arc::new(Faults::new(machine(plan), plan.faults, plan.seed));
     let devices = Device::on(Arc::clone(&faults) as _, &options(plan));

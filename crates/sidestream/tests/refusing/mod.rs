@@ -1,7 +1,7 @@
 //! A simulated machine that refuses to launch graphs when it is told to.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sidestream::backend::{Address, Backend, Caps, Create, Destroy, Done, Payload};
@@ -14,6 +14,8 @@ use sidestream::sim::{Machine, Schedule};
 pub struct Refusing {
     machine: Machine,
     refuses: AtomicBool,
+    /// Made and not given back.
+    events: AtomicUsize,
 }
 
 impl Refusing {
@@ -22,6 +24,7 @@ impl Refusing {
         let backend = Arc::new(Refusing {
             machine: Machine::new(vec![profile], schedule, None),
             refuses: AtomicBool::new(false),
+            events: AtomicUsize::new(0),
         });
         let mut devices = Device::on(Arc::<Refusing>::clone(&backend), &Options::new());
         (backend, devices.remove(0))
@@ -29,6 +32,10 @@ impl Refusing {
 
     pub fn refuse_graphs(&self, refuses: bool) {
         self.refuses.store(refuses, Ordering::Relaxed);
+    }
+
+    pub fn events(&self) -> usize {
+        self.events.load(Ordering::Relaxed)
     }
 }
 
@@ -49,10 +56,17 @@ impl Backend for Refusing {
     }
 
     fn create(&self, what: Create<'_>) -> Result<()> {
-        self.machine.create(what)
+        self.machine.create(what)?;
+        if let Create::Event { .. } = what {
+            self.events.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     fn destroy(&self, what: Destroy) {
+        if let Destroy::Event(_) = what {
+            self.events.fetch_sub(1, Ordering::Relaxed);
+        }
         self.machine.destroy(what);
     }
 
