@@ -1,4 +1,7 @@
-//! A simulated machine that refuses to launch graphs when it is told to.
+//! A simulated machine that refuses to launch graphs when it is told to, and counts events.
+
+// Not every file of tests that has it uses all of it.
+#![allow(dead_code)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
