@@ -4,21 +4,31 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use sidestream::buffer::{DeviceBuf, Pending, Pinned};
 use sidestream::device::{Device, Options};
+use sidestream::engine::Profile;
 use sidestream::error::Error;
 use sidestream::kernel::{Grid, Kernel, Write};
-use sidestream::sim::Schedule;
+use sidestream::sim::{Machine, Schedule};
 use sidestream::stream::Stream;
 
-/// As late as can be: what is in flight stays in flight until somebody waits.
 fn open() -> Device {
-    let options = Options::new().schedule(Schedule::Adversarial);
-    Device::open_with("sim:h200", &options).unwrap()
+    open_all(1).remove(0)
+}
+
+/// As late as can be: what is in flight stays in flight until somebody waits.
+fn open_all(devices: usize) -> Vec<Device> {
+    // Read once: under Miri that is half of what a test takes.
+    static PROFILE: OnceLock<Profile> = OnceLock::new();
+    let profile = PROFILE.get_or_init(Profile::h200);
+    let named = |at| (format!("sim:h200:{at}"), profile.clone());
+    let devices = (0..devices).map(named).collect();
+    let machine = Machine::new(devices, Schedule::Adversarial, None);
+    Device::on(Arc::new(machine), &Options::new())
 }
 
 fn filled(stream: &Stream, value: u32) -> DeviceBuf<u32> {
@@ -241,8 +251,7 @@ fn a_kernel_that_panics_loses_the_device_by_name_for_ever() {
 
 #[test]
 fn what_waits_for_a_lost_device_on_another_one_is_lost_too() {
-    let options = Options::new().schedule(Schedule::Adversarial);
-    let devices = Device::open_all(&["sim:h200", "sim:h200"], &options).unwrap();
+    let devices = open_all(2);
     let [a, b] = [0, 1].map(|at: usize| devices[at].stream("s").unwrap());
     let mut buffer = filled(&a, 1);
     a.launch(&trap(), Grid::new(1, 1), (buffer.view_mut(),))

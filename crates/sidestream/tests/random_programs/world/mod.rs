@@ -1,9 +1,11 @@
 //! What a program works on: every buffer beside a plain vector that goes through the same.
 
 mod graphs;
+mod holds;
 mod host;
 mod judge;
 mod memory;
+mod nodes;
 mod places;
 mod values;
 
