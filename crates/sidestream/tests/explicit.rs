@@ -1,6 +1,8 @@
 //! The explicit style on the simulated GPU: each race is named by the checker that listens, shows in
 //! the bytes where it can, and is gone in the repaired twin.
 
+mod refusing;
+
 use std::sync::Arc;
 
 use sidestream::check::{OnRace, RaceKind, Report};
@@ -10,6 +12,8 @@ use sidestream::explicit::{self, Arg, DeviceMemory, Event, HostMemory, Stream};
 use sidestream::kernel::{Grid, Kernel, KernelCost, Read, Value, Write};
 use sidestream::op::StreamKind;
 use sidestream::sim::Schedule;
+
+use refusing::Refusing;
 
 const BYTES: u64 = 4096;
 
@@ -639,4 +643,14 @@ fn a_checker_that_panics_does_so_in_the_call_that_races() {
     // SAFETY: see above.
     unsafe { down.memcpy(data.all(), to.all()).unwrap() };
     last(&to);
+}
+
+#[test]
+fn an_event_that_outlives_its_device_is_given_back() {
+    let (backend, device) = Refusing::open(Schedule::InOrder);
+    let event = Event::new(&device).unwrap();
+    drop(device);
+    assert_eq!(backend.events(), 1);
+    drop(event);
+    assert_eq!(backend.events(), 0);
 }

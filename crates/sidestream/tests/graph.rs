@@ -541,6 +541,18 @@ fn a_graph_that_is_dropped_in_flight_runs_to_its_end_and_its_memory_is_not_given
     });
 }
 
+#[test]
+fn a_graph_that_outlives_its_device_gives_the_event_of_its_last_launch_back() {
+    let (backend, device) = Refusing::open(Schedule::InOrder);
+    let stream = device.stream("s").unwrap();
+    let mut graph = device.graph().build().unwrap();
+    graph.launch(&stream).unwrap();
+    drop((device, stream));
+    assert_eq!(backend.events(), 1);
+    drop(graph);
+    assert_eq!(backend.events(), 0);
+}
+
 // ------------------------------------------------------------------ mistakes
 
 #[test]

@@ -3,21 +3,32 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Duration;
 
 use sidestream::buffer::{DeviceBuf, Pending, Pinned};
 use sidestream::device::{Device, Options};
+use sidestream::engine::Profile;
 use sidestream::error::Error;
 use sidestream::kernel::{Grid, Kernel, Write};
-use sidestream::sim::Schedule;
+use sidestream::sim::{Machine, Schedule};
 use sidestream::stream::Stream;
 
-/// As late as can be: what is in flight stays in flight until somebody waits.
 fn open() -> Device {
-    let options = Options::new().schedule(Schedule::Adversarial);
-    Device::open_with("sim:h200", &options).unwrap()
+    open_all(1).remove(0)
+}
+
+/// As late as can be: what is in flight stays in flight until somebody waits.
+fn open_all(devices: usize) -> Vec<Device> {
+    // Read once: under Miri that is half of what a test takes.
+    static PROFILE: OnceLock<Profile> = OnceLock::new();
+    let profile = PROFILE.get_or_init(Profile::h200);
+    let named = |at| (format!("sim:h200:{at}"), profile.clone());
+    let devices = (0..devices).map(named).collect();
+    let machine = Machine::new(devices, Schedule::Adversarial, None);
+    Device::on(Arc::new(machine), &Options::new())
 }
 
 fn filled(stream: &Stream, value: u32) -> DeviceBuf<u32> {
@@ -64,8 +75,6 @@ fn forgetting_anything_leaves_the_rest_usable() {
     std::mem::forget(stream.host_func(1, |n| *n += 1).unwrap());
     std::mem::forget(stream.clone());
     std::mem::forget(device.clone());
-    let mut buffer = filled(&stream, 2);
-    std::mem::forget(buffer.view_mut());
     assert_eq!(in_flight(&stream, 3).synchronize().unwrap()[..], [3; 16]);
 }
 
@@ -240,8 +249,7 @@ fn a_kernel_that_panics_loses_the_device_by_name_for_ever() {
 
 #[test]
 fn what_waits_for_a_lost_device_on_another_one_is_lost_too() {
-    let options = Options::new().schedule(Schedule::Adversarial);
-    let devices = Device::open_all(&["sim:h200", "sim:h200"], &options).unwrap();
+    let devices = open_all(2);
     let [a, b] = [0, 1].map(|at: usize| devices[at].stream("s").unwrap());
     let mut buffer = filled(&a, 1);
     a.launch(&trap(), Grid::new(1, 1), (buffer.view_mut(),))
@@ -254,11 +262,27 @@ fn what_waits_for_a_lost_device_on_another_one_is_lost_too() {
 // ------------------------------------------------------------------ futures
 
 #[derive(Default)]
-struct Woken(AtomicUsize);
+struct Woken {
+    times: Mutex<usize>,
+    changed: Condvar,
+}
 
 impl Wake for Woken {
     fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::Release);
+        *self.times.lock().unwrap() += 1;
+        self.changed.notify_all();
+    }
+}
+
+impl Woken {
+    /// Until it was woken since the last time. What is never woken fails after a minute.
+    fn wait(&self) {
+        let times = self.times.lock().unwrap();
+        let minute = Duration::from_secs(60);
+        let waited = self.changed.wait_timeout_while(times, minute, |n| *n == 0);
+        let (mut times, result) = waited.unwrap();
+        assert!(!result.timed_out(), "a future was never woken");
+        *times = 0;
     }
 }
 
@@ -284,12 +308,7 @@ fn a_pending_wakes_the_executor_that_polled_it_last() {
                 Some(done) => return done.unwrap()[..].to_vec(),
                 None => done = None,
             }
-            for _ in 0..1_000_000 {
-                if second.0.swap(0, Ordering::Acquire) > 0 {
-                    break;
-                }
-                std::thread::yield_now();
-            }
+            second.wait();
         }
         panic!("woken a thousand times, and not ready");
     });

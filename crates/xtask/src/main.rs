@@ -2,6 +2,7 @@
 
 mod bench;
 mod cargo;
+mod miri;
 mod test;
 mod tidy;
 
@@ -11,7 +12,8 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
   test [--torch]  everything that has to pass before a change goes in
   tidy            the rules of the house that the compiler does not know
-  bench           every benchmark, briefly, in one table";
+  bench           every benchmark, briefly, in one table
+  miri [test]     the soundness tests under Miri; takes a nightly toolchain";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -21,12 +23,14 @@ fn main() -> ExitCode {
         ["test", "--torch"] => test::run(true),
         ["tidy"] => tidy::run(),
         ["bench"] => bench::run(),
+        ["miri"] => miri::run(None),
+        ["miri", test] if !test.starts_with('-') => miri::run(Some(test)),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
             return ExitCode::SUCCESS;
         }
         [] => return refuse("a command is missing"),
-        ["test" | "tidy" | "bench", ref rest @ ..] => {
+        ["test" | "tidy" | "bench" | "miri", ref rest @ ..] => {
             return refuse(&format!("`{}` does not take `{}`", args[0], rest.join(" ")));
         }
         [unknown, ..] => return refuse(&format!("there is no command `{unknown}`")),

@@ -19,11 +19,12 @@ use crate::order::live::Point;
 ///
 /// A wait that was placed keeps to the record that there was when it was placed.
 pub struct Event {
-    pub(super) runtime: Arc<Runtime>,
     pub(super) own: OwnEvent,
     /// Taken before the pen and the locks of streams, so that questions and records of one event
     /// are in the log as the driver saw them.
     pub(super) last: Mutex<Last>,
+    // After the event, which is given back when the machine goes.
+    pub(super) runtime: Arc<Runtime>,
 }
 
 /// What the event was last recorded in.

@@ -287,12 +287,13 @@ impl Drop for Executable {
 
 /// What a graph owns, by the number in its key.
 struct Holdings {
-    runtime: Arc<Runtime>,
     /// Of this graph alone, among those of all machines: a key says whose it is.
     graph: u64,
     values: Vec<Option<Box<dyn Owned>>>,
     /// Where the last launch ends.
     last: Option<Mark>,
+    // After the mark: the event behind it is given back when the machine goes.
+    runtime: Arc<Runtime>,
 }
 
 /// A [`DeviceBuf`] or a [`Pinned`] of some type, which its key knows.

@@ -1,6 +1,7 @@
 //! The calls of a random program, as data: they can be printed, and left out one by one.
 
 use super::dice::Dice;
+use super::graph_act::{self, GraphAct};
 use super::plan::Plan;
 
 /// One call, or a few that belong together. Numbers are taken modulo what there is.
@@ -61,6 +62,8 @@ pub enum Act {
     DropDevice(usize),
     Benchmark(Place),
     Span(Place),
+    /// One of the graphs, by its number.
+    Graph(usize, GraphAct),
 }
 
 /// Where a call acts: a part of a slot, and on which stream. The ends are thousandths.
@@ -123,6 +126,9 @@ pub fn draw(plan: &Plan) -> Vec<Vec<Act>> {
     let mut programs = vec![Vec::new(); plan.threads];
     programs[0] = starts;
     for n in 0..plan.acts {
+        if dice.chance(40) {
+            programs[n % plan.threads].extend(graph_act::draw_new(plan, &mut dice));
+        }
         let act = loop {
             let act = one(plan, &mut dice);
             if allowed(&act, plan) {
@@ -165,6 +171,7 @@ fn allowed(act: &Act, plan: &Plan) -> bool {
         | Act::SyncDevice(_)
         | Act::Benchmark(_) => plan.waits,
         Act::Trap(_) => plan.traps,
+        Act::Graph(_, act) => graph_act::allowed(act, plan),
         // More than 64 rows are tracked as one piece, with what lies between them.
         Act::UploadRows(_, table) | Act::DownloadRows(_, table) | Act::CopyRows(_, _, table) => {
             plan.drops || plan.waits || table.count <= 64
@@ -179,7 +186,7 @@ fn one(plan: &Plan, dice: &mut Dice) -> Act {
     let stream = dice.below(plan.streams);
     let at = place(plan, dice);
     let value = dice.next() as u32;
-    match dice.below(100) {
+    match dice.below(112) {
         0..6 => match plan.drops {
             true => alloc(slot, plan, dice),
             false => Act::One(at),
@@ -221,6 +228,7 @@ fn one(plan: &Plan, dice: &mut Dice) -> Act {
         96 => Act::EmptyCache(slot),
         97 => Act::NewStream(stream, slot),
         98 => Act::DropDevice(slot),
+        100.. => graph_act::draw_use(plan, dice),
         _ => match dice.below(3) {
             0 => Act::Benchmark(at),
             1 => Act::Span(at),
@@ -248,7 +256,7 @@ fn alloc(slot: usize, plan: &Plan, dice: &mut Dice) -> Act {
     }
 }
 
-fn place(plan: &Plan, dice: &mut Dice) -> Place {
+pub fn place(plan: &Plan, dice: &mut Dice) -> Place {
     let (a, b) = match dice.below(3) {
         0 => (0, 1000),
         _ => (dice.below(1001), dice.below(1001)),
@@ -261,7 +269,7 @@ fn place(plan: &Plan, dice: &mut Dice) -> Place {
     }
 }
 
-fn table(dice: &mut Dice) -> Table {
+pub fn table(dice: &mut Dice) -> Table {
     Table {
         len: dice.below(6),
         count: dice.pick(&[0, 1, 2, 3, 5, 8, 70]),

@@ -7,10 +7,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use sidestream::backend::{Address, Backend, Caps, Create, Destroy, Done, Payload};
 use sidestream::error::{Error, Result};
-use sidestream::op::{DeviceId, EventId, Memory, Op, StreamId};
+use sidestream::op::{DeviceId, EventId, GraphId, Memory, Op, StreamId};
 use sidestream::sim::Machine;
 
 use super::dice::Dice;
+use super::stuck;
 
 /// The code of a refusal that was made up here. One with another code is the machine's own, and
 /// the runtime's mistake.
@@ -33,6 +34,7 @@ pub struct Account {
     pub memory: BTreeMap<Address, u64>,
     pub streams: BTreeSet<StreamId>,
     pub events: BTreeSet<EventId>,
+    pub graphs: BTreeSet<GraphId>,
     /// What should not have been given back, in words.
     pub wrong: Vec<String>,
 }
@@ -58,6 +60,7 @@ impl Faults {
     }
 
     fn count(&self) {
+        stuck::step();
         let calls = self.calls.fetch_add(1, Ordering::Relaxed);
         assert!(calls < CALLS_AT_MOST, "the program does not end");
     }
@@ -88,7 +91,7 @@ impl Backend for Faults {
         let is_new = match what {
             Create::Stream { id, .. } => account.streams.insert(id),
             Create::Event { id, .. } => account.events.insert(id),
-            Create::Graph { .. } => true,
+            Create::Graph { id, .. } => account.graphs.insert(id),
         };
         if !is_new {
             account.wrong.push(format!("{what:?} was there already"));
@@ -103,7 +106,7 @@ impl Backend for Faults {
             let was_there = match what {
                 Destroy::Stream(id) => account.streams.remove(&id),
                 Destroy::Event(id) => account.events.remove(&id),
-                Destroy::Graph(_) => true,
+                Destroy::Graph(id) => account.graphs.remove(&id),
             };
             if !was_there {
                 account.wrong.push(format!("{what:?} was not there"));

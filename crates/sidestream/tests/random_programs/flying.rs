@@ -14,8 +14,10 @@ use super::act::Landing;
 use super::world::{Slot, World};
 
 pub enum Flying {
-    /// A copy, or a function that wrote it: what it has to hold then.
+    /// A copy, and what it has to hold then.
     Pinned(Pending<Pinned<u32>>, Vec<u32>),
+    /// The same of a function that writes it.
+    Written(Pending<Pinned<u32>>, Vec<u32>),
     Values(Pending<Vec<u32>>, Vec<u32>),
     Panics(Pending<Vec<u32>>),
     Buffer(Pending<Slot>),
@@ -31,15 +33,26 @@ enum Landed<T> {
 impl World {
     /// Does with it what the program says. It flies on, comes back, or is gone.
     pub fn land(&self, flying: Flying, how: Landing) {
+        // What its function still owns is dropped on a thread of the runtime's own, at a moment that
+        // no seed decides.
+        let is_elsewhere = matches!(flying, Flying::Written(..) | Flying::Buffer(_));
+        if is_elsewhere && self.plan.threads == 1 && matches!(how, Landing::Drop) {
+            return self.fly(flying);
+        }
         match flying {
-            Flying::Pinned(pending, expected) => match self.try_land(pending, how) {
-                Landed::Back(value) => {
-                    self.compare("pinned memory", &value, &expected);
-                    self.idle.lock().push(value);
+            Flying::Pinned(pending, expected) | Flying::Written(pending, expected) => {
+                match self.try_land(pending, how) {
+                    Landed::Back(value) => {
+                        self.compare("pinned memory", &value, &expected);
+                        self.idle.lock().push(value);
+                    }
+                    Landed::Still(pending) if is_elsewhere => {
+                        self.fly(Flying::Written(pending, expected));
+                    }
+                    Landed::Still(pending) => self.fly(Flying::Pinned(pending, expected)),
+                    Landed::Gone(error) => self.gone(error),
                 }
-                Landed::Still(pending) => self.fly(Flying::Pinned(pending, expected)),
-                Landed::Gone(error) => self.gone(error),
-            },
+            }
             Flying::Values(pending, expected) => match self.try_land(pending, how) {
                 Landed::Back(value) => {
                     self.compare("the values of a function on the host", &value, &expected);
@@ -53,11 +66,6 @@ impl World {
                 Landed::Gone(Some(Error::Panicked { message })) if message == "not today" => {}
                 Landed::Gone(error) => self.gone(error),
             },
-            // What its function still owns is dropped on a thread of the runtime's own, at a moment
-            // that no seed decides.
-            Flying::Buffer(pending) if self.plan.threads == 1 && matches!(how, Landing::Drop) => {
-                self.fly(Flying::Buffer(pending));
-            }
             Flying::Buffer(pending) => match self.try_land(pending, how) {
                 Landed::Back(slot) => self.put_anywhere(slot),
                 Landed::Still(pending) => self.fly(Flying::Buffer(pending)),

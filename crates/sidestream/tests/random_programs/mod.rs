@@ -4,14 +4,16 @@
 //! [`act::Act`]s. [`world::World`] carries them out twice: by the runtime, and on plain vectors in
 //! the sequence of the calls. [`faults::Faults`] stands between the runtime and the simulated
 //! machine: it refuses calls, counts them and keeps account of what was made and given back.
-//! [`watch::Watch`] listens, with the checker.
+//! [`watch::Watch`] listens, with the checker. [`stuck`] ends a test that hangs.
 
 pub mod act;
 pub mod dice;
 pub mod faults;
 pub mod flying;
+pub mod graph_act;
 pub mod plan;
 pub mod reference;
 pub mod run;
+pub mod stuck;
 pub mod watch;
 pub mod world;

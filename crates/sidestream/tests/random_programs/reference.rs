@@ -40,13 +40,15 @@ pub fn four(x: &[u32], y: &mut [u32], z: &mut [u32], n: u32) {
     stir(z, !with);
 }
 
+type Four = (Read<u32>, Write<u32>, Write<u32>, Value<u32>);
+
 /// The same functions as kernels.
 #[derive(Clone)]
 pub struct Kernels {
     pub one: Kernel<(Write<u32>,)>,
     pub two: Kernel<(Read<u32>, Write<u32>)>,
     pub three: Kernel<(Read<u32>, Read<u32>, Write<u32>)>,
-    pub four: Kernel<(Read<u32>, Write<u32>, Write<u32>, Value<u32>)>,
+    pub four: Kernel<Four>,
     /// A kernel that traps: the device is lost.
     pub trap: Kernel<(Write<u32>,)>,
 }
@@ -60,10 +62,7 @@ impl Kernels {
                 "three",
                 |_, (x, z, y)| three(x, z, y),
             ),
-            four: Kernel::<(Read<u32>, Write<u32>, Write<u32>, Value<u32>)>::on_host(
-                "four",
-                |_, (x, y, z, n)| four(x, y, z, n),
-            ),
+            four: Kernel::<Four>::on_host("four", |_, (x, y, z, n)| four(x, y, z, n)),
             // Not `panic!`, whose hook would print it.
             trap: Kernel::<(Write<u32>,)>::on_host("trap", |_, _| {
                 std::panic::resume_unwind(Box::new("a trap of the test"))

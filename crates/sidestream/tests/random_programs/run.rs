@@ -2,8 +2,8 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use sidestream::device::{Device, Options};
 use sidestream::engine::Profile;
@@ -13,6 +13,7 @@ use super::act::{Act, draw};
 use super::faults::Faults;
 use super::flying::wait_until;
 use super::plan::Plan;
+use super::stuck;
 use super::watch::Watch;
 use super::world::World;
 
@@ -32,6 +33,7 @@ pub struct Outcome {
 const TASKS_AT_MOST: usize = 4096;
 
 pub fn run(plan: &Plan, programs: &[Vec<Act>]) -> Outcome {
+    let _running = stuck::begin(format!("SEED={} {plan:?}", plan.seed));
     let mut outcome = Outcome::default();
     let faults = Arc::new(Faults::new(machine(plan), plan.faults, plan.seed));
     let devices = Device::on(Arc::clone(&faults) as _, &options(plan));
@@ -115,7 +117,9 @@ fn settle(faults: &Arc<Faults>, wrong: &mut Vec<String>) {
 }
 
 fn machine(plan: &Plan) -> Machine {
-    let profile = Profile::named("h200").expect("the H200 is built in");
+    // Read once: under Miri that takes longer than a program.
+    static PROFILE: OnceLock<Profile> = OnceLock::new();
+    let profile = PROFILE.get_or_init(Profile::h200);
     let device = |n| (format!("sim:h200:{n}"), profile.clone());
     let devices = (0..plan.devices).map(device).collect();
     Machine::new(devices, plan.schedule, Some(plan.memory_bytes))

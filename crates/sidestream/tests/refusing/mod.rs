@@ -1,7 +1,10 @@
-//! A simulated machine that refuses to launch graphs when it is told to.
+//! A simulated machine that refuses to launch graphs when it is told to, and counts events.
+
+// Not every file of tests that has it uses all of it.
+#![allow(dead_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sidestream::backend::{Address, Backend, Caps, Create, Destroy, Done, Payload};
@@ -14,6 +17,8 @@ use sidestream::sim::{Machine, Schedule};
 pub struct Refusing {
     machine: Machine,
     refuses: AtomicBool,
+    /// Made and not given back.
+    events: AtomicUsize,
 }
 
 impl Refusing {
@@ -22,6 +27,7 @@ impl Refusing {
         let backend = Arc::new(Refusing {
             machine: Machine::new(vec![profile], schedule, None),
             refuses: AtomicBool::new(false),
+            events: AtomicUsize::new(0),
         });
         let mut devices = Device::on(Arc::<Refusing>::clone(&backend), &Options::new());
         (backend, devices.remove(0))
@@ -29,6 +35,10 @@ impl Refusing {
 
     pub fn refuse_graphs(&self, refuses: bool) {
         self.refuses.store(refuses, Ordering::Relaxed);
+    }
+
+    pub fn events(&self) -> usize {
+        self.events.load(Ordering::Relaxed)
     }
 }
 
@@ -49,10 +59,17 @@ impl Backend for Refusing {
     }
 
     fn create(&self, what: Create<'_>) -> Result<()> {
-        self.machine.create(what)
+        self.machine.create(what)?;
+        if let Create::Event { .. } = what {
+            self.events.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     fn destroy(&self, what: Destroy) {
+        if let Destroy::Event(_) = what {
+            self.events.fetch_sub(1, Ordering::Relaxed);
+        }
         self.machine.destroy(what);
     }
 

@@ -1,0 +1,154 @@
+//! What is wrong: values that differ, errors that nothing explains.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sidestream::buffer::{Pinned, Refused};
+use sidestream::error::{Error, Result};
+use sidestream::stream::Stream;
+
+use super::super::act::{Landing, Place};
+use super::super::faults::MADE_UP;
+use super::values::take_at;
+use super::{Slot, World};
+
+impl World {
+    pub fn wrong(&self, what: String) {
+        self.wrong.lock().push(what);
+    }
+
+    pub fn all_wrong(&self) -> Vec<String> {
+        self.wrong.lock().clone()
+    }
+
+    pub fn compare(&self, what: &str, found: &[u32], expected: &[u32]) {
+        if found != expected {
+            self.wrong(format!("{what}: {found:x?} and not {expected:x?}"));
+        }
+    }
+
+    /// The value of a call, unless it failed in a way that this plan has.
+    pub fn tried<T>(&self, result: Result<T>) -> Option<T> {
+        let error = match result {
+            Ok(value) => return Some(value),
+            Err(error) => error,
+        };
+        let plan = &self.plan;
+        let is_expected = match &error {
+            Error::Refused { code, .. } => *code == MADE_UP,
+            Error::OutOfMemory(_) => plan.memory_bytes.min(plan.pinned_bytes) < 1 << 30,
+            Error::DeviceLost(lost) => {
+                let mut known = self.lost.lock();
+                plan.traps && known.get_or_insert_with(|| lost.clone()) == lost
+            }
+            _ => false,
+        };
+        if !is_expected {
+            self.wrong(format!("an error that nothing explains: {error}"));
+        }
+        None
+    }
+
+    /// The same of a call that gives a device something to do: a lost device takes nothing.
+    pub(super) fn issued<T>(&self, result: Result<T>) -> Option<T> {
+        if self.plan.threads == 1 && result.is_ok() && self.lost.lock().is_some() {
+            self.wrong("a lost device took a call".into());
+        }
+        self.tried(result)
+    }
+
+    /// The same of a launch, whose buffers have to lie on the device of the stream.
+    pub(super) fn launched<T>(
+        &self,
+        result: Result<T>,
+        stream: &Stream,
+        slots: &[&Slot],
+    ) -> Option<T> {
+        let device = stream.device().id();
+        match result {
+            Err(Error::Invalid { .. }) if slots.iter().any(|slot| slot.device != device) => None,
+            result => self.issued(result),
+        }
+    }
+
+    /// The same of a call that takes pinned memory: an error gives it back, if the device lives.
+    pub(super) fn accepted<T>(&self, result: Result<T, Refused<Pinned<u32>>>) -> Option<T> {
+        match result {
+            Ok(value) => self.issued(Ok(value)),
+            Err(Refused { error, value }) => {
+                if value.is_none() != matches!(error, Error::DeviceLost(_)) {
+                    self.wrong(format!(
+                        "{error}, and the value is there: {}",
+                        value.is_some()
+                    ));
+                }
+                self.idle.lock().extend(value);
+                self.tried(Err(error))
+            }
+        }
+    }
+
+    pub(super) fn rows_accepted<T>(
+        &self,
+        result: Result<T, Refused<Pinned<u32>>>,
+        fits: bool,
+    ) -> Option<T> {
+        match result {
+            Err(Refused {
+                error: Error::Invalid { .. },
+                value,
+            }) if !fits => {
+                self.idle.lock().extend(value);
+                None
+            }
+            result => self.accepted(result),
+        }
+    }
+
+    pub(super) fn rows_issued(&self, result: Result<()>, fits: bool) -> Option<()> {
+        match result {
+            Err(Error::Invalid { .. }) if !fits => None,
+            result => self.issued(result),
+        }
+    }
+
+    /// Everything comes back and is compared. Nothing fails any more.
+    pub fn finish(&self) {
+        self.idle.lock().clear();
+        while let Some(flying) = take_at(&self.flying, 0) {
+            self.land(flying, Landing::Sync);
+        }
+        self.finish_graphs();
+        self.idle.lock().clear();
+        for at in 0..self.slots.len() {
+            self.out(Place {
+                slot: at,
+                stream: at,
+                from: 0,
+                to: 1000,
+            });
+        }
+        for device in &self.all {
+            self.tried(device.synchronize());
+        }
+    }
+
+    /// How many functions on the host were accepted, and how many have run.
+    pub fn functions(&self) -> (u64, Arc<AtomicU64>) {
+        let accepted = self.accepted.load(Ordering::Relaxed);
+        (accepted, Arc::clone(&self.returned))
+    }
+
+    pub fn waits_inserted(&self) -> u64 {
+        self.device(0).waits_inserted()
+    }
+}
+
+/// Stands for a failure that was looked at already.
+pub(super) fn made_up() -> Error {
+    Error::Refused {
+        call: "test",
+        code: MADE_UP,
+        why: String::new(),
+    }
+}

@@ -1,0 +1,43 @@
+//! `cargo xtask miri`: what safe code may do to the runtime, under Miri.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::cargo;
+
+/// Addresses of simulated memory are numbers that become pointers again; forgetting is what the
+/// tests try, so that leaks are none of its business; the runtime asks for the time.
+const FLAGS: &str = "-Zmiri-permissive-provenance -Zmiri-ignore-leaks -Zmiri-disable-isolation";
+
+/// Runs the soundness tests, or those with `name` in theirs.
+pub fn run(name: Option<&str>) -> Result<bool> {
+    // Not the cargo that runs this chore: Miri is a part of the nightly toolchain.
+    let answer = Command::new("cargo")
+        .args(["+nightly", "miri", "--version"])
+        .env_remove("RUSTUP_TOOLCHAIN")
+        .output()
+        .context("cannot run `cargo +nightly`, which takes rustup")?;
+    if !answer.status.success() {
+        bail!(
+            "Miri is missing; `rustup toolchain install nightly --component miri,rust-src` \
+             installs it"
+        );
+    }
+    let mut miri = Command::new("cargo");
+    miri.args([
+        "+nightly",
+        "miri",
+        "test",
+        "-p",
+        "sidestream",
+        "--test",
+        "soundness",
+    ])
+    .args(name)
+    .current_dir(cargo::root())
+    .env_remove("RUSTUP_TOOLCHAIN")
+    .env("MIRIFLAGS", FLAGS);
+    let status = miri.status().context("cannot run `cargo +nightly miri`")?;
+    Ok(status.success())
+}
