@@ -110,8 +110,15 @@ impl fmt::Display for OutOfMemory {
         write!(
             f,
             "out of memory on {place}: {} bytes were asked for, {} of {} are held by buffers, {} are \
-             reserved; drop buffers, ask for less, or raise the limit",
-            self.asked_bytes, self.allocated_bytes, self.limit_bytes, self.reserved_bytes
+             reserved; drop buffers, ask for less, or raise `Options::{}`",
+            self.asked_bytes,
+            self.allocated_bytes,
+            self.limit_bytes,
+            self.reserved_bytes,
+            match self.device {
+                Some(_) => "memory_bytes",
+                None => "pinned_bytes",
+            },
         )
     }
 }

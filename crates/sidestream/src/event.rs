@@ -62,7 +62,8 @@ impl Event {
         self.runtime.synchronize(&self.mark, Location::caller())
     }
 
-    /// The same for so long at most; false if the time has passed first.
+    /// The same for so long at most; false if the time has passed first. The simulated GPU counts its
+    /// own time, but for functions on the host, which take real time.
     ///
     /// # Errors
     /// What failed on the device.
@@ -94,7 +95,8 @@ impl TimedEvent {
         &self.event
     }
 
-    /// The time on the device from an earlier event to this one. Waits for both.
+    /// The time on the device from an earlier event to this one; zero if this one came first, which on
+    /// two streams it may. Waits for both.
     ///
     /// # Ordering
     /// Holds up the host as [`Event::synchronize`] does.

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 
 use crate::backend::{Arg, Code, HostArg};
 use crate::buffer::{Pod, View, ViewMut};
+use crate::device::as_kernel;
 use crate::graph::{NodeArg, Part, PartMut};
 use crate::stream::Touch;
 
@@ -39,6 +40,9 @@ impl<A: KernelArgs> Kernel<A> {
     /// A kernel in Rust, for the simulated GPU. It gets a slice for each buffer, which holds what was
     /// there when the kernel started; what it leaves in those that it may write is there when the
     /// kernel ends.
+    ///
+    /// It may not call the runtime; such a call is refused there. It runs in this process, on one core
+    /// and over copies of its buffers, so large buffers take real time.
     ///
     /// Safe: a Rust function stays within its slices. A panic in it is to the simulated device what
     /// a trap is to a real one: the device is lost.
@@ -137,12 +141,13 @@ impl Grid {
         }
     }
 
-    /// As many blocks of `threads` threads as give each of `items` a thread.
+    /// As many blocks of `threads` threads as give each of `items` a thread; at least one block.
     ///
     /// # Panics
     /// If `threads` is zero or the blocks would be more than a grid has.
     #[track_caller]
     pub fn cover(items: usize, threads: u32) -> Grid {
+        assert!(threads > 0, "a block has at least one thread");
         let blocks = items.div_ceil(threads as usize).max(1);
         let blocks = u32::try_from(blocks).ok().filter(|&n| n <= i32::MAX as u32);
         Grid::new(blocks.expect("a grid has fewer than 2^31 blocks"), threads)
@@ -305,7 +310,7 @@ fn host_form<A: KernelArgs>(
 ) -> crate::backend::HostForm {
     Box::new(move |grid, args| {
         let args = A::host(args).expect("the back end passes on what the launch was given");
-        run(grid, args);
+        as_kernel(|| run(grid, args));
     })
 }
 

@@ -92,7 +92,13 @@ fn a_recorded_run_is_checked_and_drawn_afterwards() {
     let mut json = Vec::new();
     recorded.trace.write_json(&mut json).unwrap();
     let json = String::from_utf8(json).unwrap();
-    for word in ["even", "odd", "gpu_user_annotation", "observe.rs"] {
+    for word in [
+        "even",
+        "odd",
+        "gpu_user_annotation",
+        "observe.rs",
+        "EventSynchronize",
+    ] {
         assert!(json.contains(word), "{word} is missing");
     }
 }

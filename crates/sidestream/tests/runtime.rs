@@ -353,3 +353,33 @@ fn statistics_say_what_is_held_reserved_and_still_in_use() {
     device.empty_cache().unwrap();
     assert_eq!(device.statistics().reserved_bytes, 0);
 }
+
+#[test]
+fn a_kernel_that_calls_the_runtime_is_refused_there() {
+    let device = Device::open("sim:h200").unwrap();
+    let stream = device.stream("s").unwrap();
+    let inner = stream.clone();
+    let calls = Kernel::<(Write<u32>,)>::on_host("calls", move |_, (x,)| {
+        let refused = inner.synchronize().unwrap_err();
+        x[0] = u32::from(refused.to_string().contains("a kernel may not call"));
+    });
+    let mut x = stream.alloc(1).unwrap();
+    stream
+        .launch(&calls, Grid::new(1, 1), (x.view_mut(),))
+        .unwrap();
+    let mut host = [0];
+    stream.memcpy_d2h(x.view(), &mut host).unwrap();
+    assert_eq!(host, [1]);
+}
+
+#[test]
+fn waiting_for_a_function_that_hangs_gives_control_back() {
+    let device = Device::open("sim:h200").unwrap();
+    let stream = device.stream("s").unwrap();
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let mut pending = stream.host_func(wait, |wait| _ = wait.recv()).unwrap();
+    let short = Duration::from_millis(1);
+    assert!(pending.synchronize_for(short).unwrap().is_none());
+    go.send(()).unwrap();
+    assert!(pending.synchronize().is_ok());
+}

@@ -14,6 +14,30 @@ thread_local! {
     static IS_HOST_FUNC: Cell<bool> = const { Cell::new(false) };
 }
 
+thread_local! {
+    static IS_KERNEL: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the calling code is a kernel in Rust: the simulated device runs it while it holds its
+/// own lock, so that a call of the runtime would wait for itself.
+#[inline]
+pub(crate) fn is_kernel() -> bool {
+    IS_KERNEL.with(Cell::get)
+}
+
+/// Runs the code of a kernel.
+pub(crate) fn as_kernel<R>(run: impl FnOnce() -> R) -> R {
+    struct Ends;
+    impl Drop for Ends {
+        fn drop(&mut self) {
+            IS_KERNEL.with(|is| is.set(false));
+        }
+    }
+    IS_KERNEL.with(|is| is.set(true));
+    let _ends = Ends;
+    run()
+}
+
 /// Whether the calling code is a function on the host that a stream runs.
 pub(crate) fn is_host_func() -> bool {
     IS_HOST_FUNC.with(Cell::get)

@@ -21,7 +21,7 @@ use crate::op::DeviceId;
 use crate::sim::{Machine, Schedule};
 use crate::stream::{Stream, size_of_all};
 
-pub(crate) use elsewhere::{as_host_func, drop_elsewhere, is_host_func, wake_when_over};
+pub(crate) use elsewhere::{as_host_func, as_kernel, drop_elsewhere, is_host_func, wake_when_over};
 pub(crate) use memory::Grant;
 pub use memory::Statistics;
 #[cfg(feature = "observe")]
@@ -88,7 +88,7 @@ impl Options {
         Options { schedule, ..self }
     }
 
-    /// The most device memory that is taken, on each device.
+    /// The most device memory that is taken, on each device; no more than it has.
     pub fn memory_bytes(self, bytes: u64) -> Options {
         let memory_bytes = Some(bytes);
         Options {
@@ -142,7 +142,7 @@ impl Options {
 
 impl Device {
     /// Opens a device by its name: `sim:h200`, `sim:a100`, `sim:a10g` or `sim:rtx4090` for a
-    /// simulated one. `auto` takes the best there is and says which ([`Device::name`]).
+    /// simulated one, `sim:FILE.toml` for one that a file describes. `auto` takes the best there is and says which ([`Device::name`]).
     ///
     /// Every call opens a machine of its own; [`Device::open_all`] opens several devices of one.
     ///
@@ -205,7 +205,9 @@ impl Device {
         self.id
     }
 
-    /// A stream of ordinary priority. The name is for people: it appears in traces and reports.
+    /// A stream of ordinary priority. The name is for people: it appears in traces and reports. Use
+    /// few names: a stream that is dropped is kept for the next one of its name and priority, and
+    /// every stream there is makes every other one a little dearer.
     ///
     /// # Errors
     /// What the driver answers.
@@ -291,6 +293,7 @@ impl Device {
     /// What failed on the device.
     #[track_caller]
     pub fn empty_cache(&self) -> Result<()> {
+        self.runtime.check()?;
         let at = Location::caller();
         self.runtime
             .device(self.id)
@@ -313,14 +316,27 @@ fn profile(name: &str, options: &Options) -> Result<(String, Profile)> {
         }
         name => name,
     };
-    let profile = named.strip_prefix("sim:").and_then(Profile::named);
-    match profile {
-        Some(profile) => Ok((named.to_owned(), profile)),
-        None => Err(Error::NoSuchDevice {
-            asked: name.to_owned(),
-            why: "there are sim:h200, sim:a100, sim:a10g and sim:rtx4090, and auto".into(),
-        }),
-    }
+    let asked = |why: String| Error::NoSuchDevice {
+        asked: name.to_owned(),
+        why,
+    };
+    let kind = named.strip_prefix("sim:");
+    let file = kind.filter(|file| file.ends_with(".toml"));
+    let profile = match file {
+        Some(file) => {
+            let text = std::fs::read_to_string(file).map_err(|error| asked(error.to_string()))?;
+            Some(Profile::from_toml(&text).map_err(|error| asked(error.to_string()))?)
+        }
+        None => kind.and_then(Profile::named),
+    };
+    let profile = profile.ok_or_else(|| {
+        asked(
+            "there are sim:h200, sim:a100, sim:a10g, sim:rtx4090, sim:FILE.toml for one of your \
+             own, and auto"
+                .into(),
+        )
+    })?;
+    Ok((named.to_owned(), profile))
 }
 
 impl fmt::Debug for Device {

@@ -74,7 +74,7 @@ impl Device {
     }
 
     /// Names what the calling thread submits until the span is dropped: it appears in traces and in
-    /// reports. Spans lie within each other.
+    /// reports. Spans lie within each other: the one that began last has to be dropped first.
     #[must_use = "a span ends when it is dropped"]
     pub fn span(&self, name: &str) -> Span {
         let runtime = Arc::clone(&self.runtime);

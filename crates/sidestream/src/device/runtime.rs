@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::elsewhere::is_kernel;
 use super::memory::Memories;
 use super::threads::{Thread, as_thread};
 use crate::backend::{Address, Backend, Create};
@@ -59,7 +60,9 @@ impl Runtime {
         let devices = devices.map(|(at, caps)| PerDevice {
             memories: Memories::of_device(
                 DeviceId(at as u32),
-                options.memory_bytes.unwrap_or(caps.memory_bytes),
+                options
+                    .memory_bytes
+                    .map_or(caps.memory_bytes, |most| most.min(caps.memory_bytes)),
                 options.spare,
             ),
             streams: Streams::default(),
@@ -106,14 +109,21 @@ impl Runtime {
     /// A lost device is a state: every call gives the same error.
     #[inline]
     pub fn check(&self) -> Result<()> {
-        match self.is_lost.load(Ordering::Relaxed) {
+        match self.is_lost.load(Ordering::Relaxed) || is_kernel() {
             false => Ok(()),
-            true => self.refuse_lost(),
+            true => self.refuse(),
         }
     }
 
     #[cold]
-    fn refuse_lost(&self) -> Result<()> {
+    fn refuse(&self) -> Result<()> {
+        if is_kernel() {
+            return Err(Error::Refused {
+                call: "a call from a kernel",
+                code: 800,
+                why: "a kernel may not call the runtime; let the host do it".into(),
+            });
+        }
         match &*self.lost.lock() {
             None => Ok(()),
             Some(lost) => Err(Error::DeviceLost(lost.clone())),
@@ -255,10 +265,11 @@ impl Runtime {
             return Ok(true);
         }
         self.check()?;
-        let op = plain(thread.id, mark.asked(false), &mut None, at);
+        let mut op = plain(thread.id, mark.asked(false), &mut None, at);
+        op.id = self.live.nameless();
         let done = self.seen(self.backend.query(&op))?;
         if done {
-            self.learned(thread, mark.point(), mark.asked(true), at);
+            self.learned(thread, mark.point(), mark.asked(true), op.id, at);
         }
         Ok(done)
     }
@@ -296,10 +307,11 @@ impl Runtime {
                 return Ok(true);
             }
             self.check()?;
-            let op = plain(thread.id, mark.awaited(), &mut None, at);
+            let mut op = plain(thread.id, mark.awaited(), &mut None, at);
+            op.id = self.live.nameless();
             let done = self.seen(self.backend.wait(&op, at_most))?;
             if done {
-                self.learned(thread, mark.point(), op.kind, at);
+                self.learned(thread, mark.point(), op.kind, op.id, at);
             }
             Ok(done)
         });
@@ -355,10 +367,13 @@ impl Runtime {
     }
 
     /// The thread knows that a point is over, and the log is told by which call.
-    fn learned(&self, thread: &mut Thread, point: &Point, by: Kind, at: Place) {
+    fn learned(&self, thread: &mut Thread, point: &Point, by: Kind, called: OpId, at: Place) {
         thread.clock.saw(point);
         let mut pen = self.live.write();
         let op = plain(thread.id, by, &mut pen, at);
+        if let Some(pen) = &mut pen {
+            pen.is_called(called, op.id);
+        }
         write(&mut pen, op);
     }
 }

@@ -15,7 +15,7 @@
 
 use std::collections::HashMap;
 use std::panic::Location;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
@@ -66,8 +66,12 @@ pub struct Live {
     on: AtomicBool,
     wants_times: AtomicBool,
     alarmed: AtomicBool,
+    nameless: AtomicU32,
     told: Mutex<Told>,
 }
+
+/// So many calls can wait at once under numbers of their own, the highest there are.
+const NAMELESS: u32 = 1 << 20;
 
 /// Stands for a sink that was attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,6 +91,8 @@ struct Told {
     next_sink: u64,
     /// What threads have to hear.
     alarms: Vec<(ThreadId, String)>,
+    /// The place in the log of calls that waited, by the number that they had meanwhile.
+    called: HashMap<OpId, OpId>,
 }
 
 struct Thread {
@@ -172,11 +178,29 @@ impl Live {
         self.told.lock().span(thread, enters);
     }
 
-    /// Tells those who want to know when operations ran.
+    /// A number for a call that waits: it gets its place in the log only when it is over, and the
+    /// back end has to call it something before. Zero while nobody wants to know when it ran.
+    #[inline]
+    pub fn nameless(&self) -> OpId {
+        match self.wants_times() {
+            false => OpId(0),
+            true => OpId(u32::MAX - self.nameless.fetch_add(1, Ordering::Relaxed) % NAMELESS),
+        }
+    }
+
+    /// Tells those who want to know when operations ran. What waited and never got its place in the
+    /// log, because it gave up, is passed over.
     pub fn done(&self, times: &[Done]) {
         let mut told = self.told.lock();
         for done in times {
-            told.tell(|sink| sink.done(done));
+            let mut done = *done;
+            if done.op.0 > u32::MAX - NAMELESS {
+                let Some(op) = told.called.remove(&done.op) else {
+                    continue;
+                };
+                done.op = op;
+            }
+            told.tell(|sink| sink.done(&done));
         }
     }
 
@@ -283,6 +307,13 @@ impl Pen<'_> {
         id
     }
 
+    /// A call that was [`Live::nameless`] gets this place in the log.
+    pub fn is_called(&mut self, nameless: OpId, op: OpId) {
+        if nameless != OpId(0) {
+            self.told.called.insert(nameless, op);
+        }
+    }
+
     /// As [`Live::span`], for whoever holds the pen.
     pub fn span(&mut self, thread: ThreadId, enters: Option<&str>) {
         self.told.span(thread, enters);
@@ -325,7 +356,7 @@ impl Told {
     }
 
     fn is_full(&self) -> bool {
-        self.next_op > u64::from(u32::MAX)
+        self.next_op > u64::from(u32::MAX - NAMELESS)
     }
 
     fn span(&mut self, id: ThreadId, enters: Option<&str>) {

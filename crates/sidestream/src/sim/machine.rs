@@ -185,9 +185,9 @@ impl Backend for Machine {
             let Some(held_up_by) = state.submit(command)? else {
                 return Ok(());
             };
-            let may_wait = !self.callback.is_current();
+            let patience = (!self.callback.is_current()).then_some(Duration::MAX);
             let call = Targets::from_slice(&[held_up_by]);
-            let reached = self.reach(state, call, None, may_wait);
+            let reached = self.reach(state, call, None, patience);
             state.settle();
             let device = state.device_of(&op.kind, op.thread)?;
             state.refuse_lost(device)?;
@@ -199,12 +199,12 @@ impl Backend for Machine {
     }
 
     fn query(&self, op: &Op) -> Result<bool> {
-        let may_wait = !self.callback.is_current();
-        self.with_state_unlocked(|state| self.ask(state, op, may_wait))
+        let patience = (!self.callback.is_current()).then_some(Duration::MAX);
+        self.with_state_unlocked(|state| self.ask(state, op, patience))
     }
 
     fn peek(&self, op: &Op) -> Result<bool> {
-        self.with_state(|state| self.ask(state, op, false))
+        self.with_state(|state| self.ask(state, op, None))
     }
 
     fn wait(&self, op: &Op, for_at_most: Duration) -> Result<bool> {

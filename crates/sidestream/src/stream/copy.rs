@@ -263,6 +263,7 @@ impl Stream {
         memories.take(&self.runtime, size_bytes, Some(self.core.id), at)
     }
 
+    #[track_caller]
     fn upload_to<T: Pod>(
         &self,
         from: &Pinned<T>,
@@ -285,6 +286,7 @@ impl Stream {
         self.copy("upload", kind, copy, &touches, at)
     }
 
+    #[track_caller]
     fn download_from<T: Pod>(
         &self,
         from: View<'_, T>,
@@ -314,6 +316,7 @@ impl Stream {
         self.copy("download", kind, copy, &touches, at)
     }
 
+    #[track_caller]
     fn copy_rows<T: Pod>(
         &self,
         from: View<'_, T>,
@@ -351,6 +354,7 @@ impl Stream {
         Ok(())
     }
 
+    #[track_caller]
     fn copy(
         &self,
         call: &'static str,
@@ -370,6 +374,7 @@ impl Stream {
         })
     }
 
+    #[track_caller]
     fn fill(
         &self,
         at: backend::Address,

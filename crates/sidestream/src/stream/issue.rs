@@ -74,6 +74,7 @@ impl Stream {
     ///
     /// # Errors
     /// What the back end answers. The call is not in the stream then; waits for it may be.
+    #[track_caller]
     pub(crate) fn issue(&self, mut call: Call<'_>) -> Result<Option<Mark>> {
         let runtime = &self.runtime;
         runtime.check()?;
@@ -109,6 +110,7 @@ impl Stream {
     }
 
     /// The end of the stream so far, as a mark.
+    #[track_caller]
     pub(crate) fn mark(&self, at: Place) -> Result<Mark> {
         self.begin(at, |mut step| {
             if let Some(end) = step.state.end() {
@@ -120,6 +122,7 @@ impl Stream {
     }
 
     /// Records an event of one's own at the end of the stream.
+    #[track_caller]
     pub(crate) fn record_as(&self, event: OwnEvent, kind: Kind, at: Place) -> Result<Recorded> {
         self.begin(at, |mut step| {
             step.learning(|step| step.submit(kind))?;
@@ -132,6 +135,7 @@ impl Stream {
     }
 
     /// Makes the stream wait for a mark, unless it is known to stand behind it already.
+    #[track_caller]
     pub(crate) fn wait_for(&self, mark: &Mark, at: Place) -> Result<()> {
         self.begin(at, |mut step| match step.knows(mark) {
             true => Ok(()),
@@ -154,6 +158,7 @@ impl Stream {
     ///
     /// # Errors
     /// What the back end answers. The call is not in the stream then.
+    #[track_caller]
     pub(crate) fn issue_bare(
         &self,
         call: Bare<'_>,
@@ -214,6 +219,7 @@ impl Stream {
     }
 
     /// Takes the locks for a call that touches no memory.
+    #[track_caller]
     fn begin<R>(&self, at: Place, act: impl FnOnce(Step<'_, '_>) -> Result<R>) -> Result<R> {
         self.runtime.check()?;
         let mut is_heard = false;

@@ -32,7 +32,7 @@ impl Machine {
         &self,
         state: &mut MutexGuard<'_, State>,
         op: &Op,
-        may_wait: bool,
+        patience: Option<Duration>,
     ) -> Result<bool> {
         let mut targets = state.targets(op)?;
         let is_over = |state: &State, targets: &mut Targets| {
@@ -40,19 +40,19 @@ impl Machine {
             targets.is_empty()
         };
         let all = targets.clone();
-        if state.held.is_some() && !may_wait {
+        if state.held.is_some() && patience.is_none() {
             // Nothing can happen that would change the answer.
             if !is_over(state, &mut targets) {
                 return Ok(false);
             }
         }
         let call = state.push_ask(op)?;
-        self.reach_time_of(state, call, may_wait);
+        self.reach_time_of(state, call, patience);
         let mut done = is_over(state, &mut targets);
         if !done {
             state.noes += 1;
             if state.noes >= PATIENCE {
-                self.force(state, may_wait);
+                self.force(state, patience);
                 done = is_over(state, &mut targets);
             }
         }
@@ -61,7 +61,7 @@ impl Machine {
             state.noes = 0;
             state.push_answer(op, &all)?;
         }
-        if may_wait {
+        if patience.is_some() {
             state.note_question(op, call, call);
         }
         state.settle();
@@ -74,25 +74,26 @@ impl Machine {
         op: &Op,
         for_at_most: Duration,
     ) -> Result<bool> {
-        let may_wait = !self.callback.is_current();
+        let is_current = self.callback.is_current();
+        let patience = (!is_current).then_some(for_at_most);
         let device = state.device_of(&op.kind, op.thread)?;
         let targets = state.targets(op)?;
         let call = state.push_ask(op)?;
         let until_ns = match u64::try_from(for_at_most.as_nanos()) {
             Ok(most_ns) => {
-                self.reach_time_of(state, call, may_wait);
+                self.reach_time_of(state, call, patience);
                 let start_ns = state.engine.scheduled(call).map(|span| span.end_ns);
                 let start_ns = start_ns.unwrap_or(state.engine.now_ns());
                 Some(start_ns.saturating_add(most_ns)).filter(|&ns| ns < ANY_TIME)
             }
             Err(_) => None,
         };
-        let mut reached = self.reach(state, targets.clone(), until_ns, may_wait);
+        let mut reached = self.reach(state, targets.clone(), until_ns, patience);
         if reached == Reached::Time && until_ns.is_some() {
             state.noes += 1;
             if state.noes >= PATIENCE {
-                self.force(state, may_wait);
-                reached = self.reach(state, targets.clone(), until_ns, may_wait);
+                self.force(state, patience);
+                reached = self.reach(state, targets.clone(), until_ns, patience);
             }
         }
         state.refuse_lost(device)?;
@@ -100,14 +101,14 @@ impl Machine {
             (Reached::All, _) => {
                 state.noes = 0;
                 let answer = state.push_answer(op, &targets)?;
-                self.reach_time_of(state, answer, may_wait);
+                self.reach_time_of(state, answer, patience);
                 state.note_question(op, call, answer);
                 Ok(true)
             }
             (Reached::Time, Some(until_ns)) => {
                 let pause_ns = until_ns.saturating_sub(state.engine.now_ns());
                 let pause = state.push_pause(op, pause_ns)?;
-                self.reach_time_of(state, pause, may_wait);
+                self.reach_time_of(state, pause, patience);
                 state.note_question(op, call, pause);
                 Ok(false)
             }
@@ -115,25 +116,31 @@ impl Machine {
                 call: "synchronize",
                 why: "what it waits for can never be over".into(),
             }),
-            (Reached::Function, _) => Err(waits_for_itself("synchronize")),
+            (Reached::Function, _) if is_current => Err(waits_for_itself("synchronize")),
+            (Reached::Function, _) => Ok(false),
         }
     }
 
     /// Lets happen what lies before the end of a call. What is delayed until nothing else can
     /// happen is let go only if the call stands behind it.
-    fn reach_time_of(&self, state: &mut MutexGuard<'_, State>, call: TaskId, may_wait: bool) {
+    fn reach_time_of(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        call: TaskId,
+        patience: Option<Duration>,
+    ) {
         let call = Targets::from_slice(&[call]);
-        if self.reach(state, call.clone(), Some(ANY_TIME), may_wait) == Reached::Time {
-            self.reach(state, call, None, may_wait);
+        if self.reach(state, call.clone(), Some(ANY_TIME), patience) == Reached::Time {
+            self.reach(state, call, None, patience);
         }
     }
 
     /// Something happens on a device, whatever the time.
-    fn force(&self, state: &mut MutexGuard<'_, State>, may_wait: bool) {
+    fn force(&self, state: &mut MutexGuard<'_, State>, patience: Option<Duration>) {
         while state.noes > 0 {
             match state.turn(None, &self.callback) {
                 Turn::Happened => {}
-                Turn::Runs(number) if may_wait => self.wait_for_function(state, number),
+                Turn::Runs(number) if self.wait_for_function(state, number, patience) => {}
                 Turn::Runs(_) | Turn::Nothing => return,
             }
         }
@@ -146,7 +153,7 @@ impl Machine {
         state: &mut MutexGuard<'_, State>,
         mut targets: Targets,
         until_ns: Option<u64>,
-        may_wait: bool,
+        patience: Option<Duration>,
     ) -> Reached {
         loop {
             while targets.last().is_some_and(|&task| state.is_done(task)) {
@@ -157,17 +164,29 @@ impl Machine {
             }
             match state.turn(until_ns, &self.callback) {
                 Turn::Happened => {}
-                Turn::Runs(number) if may_wait => self.wait_for_function(state, number),
+                Turn::Runs(number) if self.wait_for_function(state, number, patience) => {}
                 Turn::Runs(_) => return Reached::Function,
                 Turn::Nothing => return Reached::Time,
             }
         }
     }
 
-    /// Waits for a function on the host, without the lock.
-    fn wait_for_function(&self, state: &mut MutexGuard<'_, State>, number: u64) {
-        MutexGuard::unlocked(state, || self.callback.wait(number));
-        state.acknowledged = state.acknowledged.max(number);
+    /// Waits for a function on the host, without the lock and not longer than the caller has
+    /// patience; whether it has returned. A function takes real time, whatever the virtual one is.
+    fn wait_for_function(
+        &self,
+        state: &mut MutexGuard<'_, State>,
+        number: u64,
+        patience: Option<Duration>,
+    ) -> bool {
+        let Some(patience) = patience else {
+            return false;
+        };
+        let returned = MutexGuard::unlocked(state, || self.callback.wait(number, patience));
+        if returned {
+            state.acknowledged = state.acknowledged.max(number);
+        }
+        returned
     }
 }
 

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{self, JoinHandle, ThreadId};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -40,12 +41,26 @@ impl Callback {
         let _ = running.functions.send(function);
     }
 
-    /// Waits until so many functions have returned.
-    pub fn wait(&self, count: u64) {
+    /// Waits until so many functions have returned, for so long at most; whether they have.
+    pub fn wait(&self, count: u64, at_most: Duration) -> bool {
+        let until = Instant::now().checked_add(at_most);
         let mut returned = self.returned.count.lock();
         while *returned < count {
-            self.returned.changed.wait(&mut returned);
+            match until {
+                None => self.returned.changed.wait(&mut returned),
+                Some(until) => {
+                    if self
+                        .returned
+                        .changed
+                        .wait_until(&mut returned, until)
+                        .timed_out()
+                    {
+                        return *returned >= count;
+                    }
+                }
+            }
         }
+        true
     }
 
     /// Whether the caller is one of the functions.
