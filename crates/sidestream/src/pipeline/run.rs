@@ -56,6 +56,17 @@ struct Flight<H> {
     submitted: Submitted<H>,
 }
 
+/// When slots are filled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum When {
+    /// The consumer waits for an item.
+    Waited,
+    /// It asks for one and does not wait.
+    Asked,
+    /// It is about to be given one.
+    Ahead,
+}
+
 enum State {
     /// Items are taken from the source.
     Open,
@@ -122,7 +133,7 @@ impl<I: Send + 'static, O: Send + 'static, H> Running<I, O, H> {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Item<O>, Failed>>> {
-        self.fill(false, Some(context.waker()));
+        self.fill(When::Asked, Some(context.waker()));
         if let Some(oldest) = self.flights.front() {
             return match oldest.submitted.event.poll(context) {
                 Poll::Pending => Poll::Pending,
@@ -155,7 +166,7 @@ impl<I: Send + 'static, O: Send + 'static, H> Running<I, O, H> {
 
     /// Puts items into all slots that are free. Waits for the source only if nothing else is left to
     /// wait for.
-    fn fill(&mut self, may_wait: bool, waker: Option<&Waker>) {
+    fn fill(&mut self, when: When, waker: Option<&Waker>) {
         while matches!(self.state, State::Open) && self.flights.len() < self.depth {
             if let Err(error) = self.make_slots() {
                 let failed = Failed::new("slot", self.submitted, error);
@@ -166,7 +177,7 @@ impl<I: Send + 'static, O: Send + 'static, H> Running<I, O, H> {
             let output = match self.body.output(slot, &self.home) {
                 Ok(Some(output)) => output,
                 // It comes back when the consumer drops the item that has it: the older ones first.
-                Ok(None) if !self.flights.is_empty() => return,
+                Ok(None) if when == When::Ahead || !self.flights.is_empty() => return,
                 Ok(None) => {
                     let failed = Failed::new("slot", self.submitted, still_held());
                     self.state = State::Ending(Some(failed));
@@ -178,7 +189,8 @@ impl<I: Send + 'static, O: Send + 'static, H> Running<I, O, H> {
                     return;
                 }
             };
-            let waits = may_wait && (self.flights.is_empty() || self.settings.is_lockstep);
+            let waits =
+                when == When::Waited && (self.flights.is_empty() || self.settings.is_lockstep);
             let item = match self.source.next(waits, waker) {
                 Next::Filled(item) => item,
                 Next::NotYet => {
@@ -243,7 +255,7 @@ impl<I: Send + 'static, O: Send + 'static, H> Running<I, O, H> {
         };
         self.source.give(input);
         self.choose_depth(index);
-        self.fill(false, waker);
+        self.fill(When::Ahead, waker);
         let item = Item::new(index, rows, slot, output, self.home.clone());
         if let Some(progress) = &mut self.settings.progress {
             let told = guarded("progress", index, || {
@@ -306,7 +318,7 @@ impl<I: Send + 'static, O: Send + 'static, H> Iterator for Running<I, O, H> {
     /// Holds up the host until the item is there. Items before a failed one come before the failure,
     /// which is the last; if the device is lost, each item that was on it fails.
     fn next(&mut self) -> Option<Result<Item<O>, Failed>> {
-        self.fill(true, None);
+        self.fill(When::Waited, None);
         match self.flights.front() {
             Some(oldest) => {
                 // To ask costs less than to wait, and mostly the answer is yes.
