@@ -326,7 +326,7 @@ impl Outcome for Consumer {
             });
             failed.extend(ran.err());
         } else {
-            while let Some(next) = running.next() {
+            for next in running.by_ref() {
                 match next {
                     Err(error) => failed.push(error),
                     Ok(item) => {

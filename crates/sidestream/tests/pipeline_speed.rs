@@ -1,5 +1,6 @@
 //! The overlap job as a pipeline on the simulated H200, against the best arrangement of raw streams.
 
+#[expect(dead_code, reason = "other tests use the rest")]
 mod engine_job;
 
 use std::sync::Arc;

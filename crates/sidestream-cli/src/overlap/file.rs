@@ -64,6 +64,9 @@ pub fn stream(path: &Path, job: &Job, profile: &Profile) -> Result<Streamed, Fai
         )
         .download((per_row::<u8>(1), per_item::<u64>(1)), |(_, y)| y)
         .depth(SLOTS as usize)
+        // The file never waits for a result, so that it is waited for first: the simulated time does
+        // not depend on how fast it is read.
+        .lockstep()
         .progress(progress(size, job.batch_bytes))
         .fill_on_thread(move |_, x| {
             let len = read_all(&mut file, x)?;
@@ -98,7 +101,7 @@ pub fn stream(path: &Path, job: &Job, profile: &Profile) -> Result<Streamed, Fai
             )));
         }
         done += item.rows() as u64;
-        all = all.rotate_left(1) ^ read;
+        all = all.wrapping_mul(31).wrapping_add(read);
         Ok(())
     });
     let report = ran.map_err(|failed| Failure::input(format!("{}: {failed}", path.display())))?;

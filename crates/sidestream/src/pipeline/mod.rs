@@ -164,10 +164,6 @@ impl Pipeline {
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    #[expect(
-        clippy::type_complexity,
-        reason = "three types that the layouts decide"
-    )]
     pub fn graphs<I: Layout, O: Layout>(
         self,
         input: I,

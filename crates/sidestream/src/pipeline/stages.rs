@@ -67,6 +67,9 @@ impl At<'_> {
 }
 
 type Act<S> = Box<dyn FnMut(&mut At<'_>, &mut S) -> Result<()>>;
+type Make<S> = Box<dyn Fn(&Stream) -> Result<S>>;
+/// What the consumer gets of a slot.
+pub(super) type Find<S, P> = Box<dyn Fn(&S) -> &P>;
 /// Where something lies in a slot.
 type Within<S, P> = Box<dyn Fn(&mut S) -> &mut P>;
 
@@ -82,7 +85,7 @@ pub(super) struct Chain<I: Layout, S> {
     pub device: Device,
     pub rows: usize,
     pub input: I,
-    pub make: Box<dyn Fn(&Stream) -> Result<S>>,
+    pub make: Make<S>,
     pub input_of: Within<S, I::Device>,
     pub stages: Vec<Stage<S>>,
 }
@@ -114,7 +117,7 @@ impl<I: Layout, S: 'static> Chain<I, S> {
 pub(super) struct OnStreams<I: Layout, O: Layout, S> {
     chain: Chain<I, S>,
     output: O,
-    output_of: Box<dyn Fn(&S) -> &O::Device>,
+    output_of: Find<S, O::Device>,
     slots: Vec<Slot<S>>,
     /// By stage that keeps the order of the items: where the last item left it.
     links: Vec<Option<Event>>,
@@ -127,11 +130,7 @@ struct Slot<S> {
 }
 
 impl<I: Layout, O: Layout, S> OnStreams<I, O, S> {
-    pub fn new(
-        chain: Chain<I, S>,
-        output: O,
-        output_of: Box<dyn Fn(&S) -> &O::Device>,
-    ) -> OnStreams<I, O, S> {
+    pub fn new(chain: Chain<I, S>, output: O, output_of: Find<S, O::Device>) -> OnStreams<I, O, S> {
         let links = chain.stages.iter().map(|_| None).collect();
         OnStreams {
             chain,
