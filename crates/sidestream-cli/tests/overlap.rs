@@ -335,6 +335,7 @@ one batch: upload 78.4 us, kernel 162.3 us, download 77.2 us; both ways at once 
   stream per stage, 2 slots        5.404 ms      94.2 %
   stream per stage, 3 slots        5.404 ms      94.2 %
   stream per stage, 4 slots        5.404 ms      94.2 %
+  pipeline, 4 slots                5.113 ms      99.6 %
   limit                            5.093 ms   set by the kernels
 
 The worst, on one stream:

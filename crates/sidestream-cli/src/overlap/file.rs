@@ -36,7 +36,7 @@ pub fn stream(path: &Path, job: &Job, profile: &Profile) -> Result<Streamed, Fai
     let mut file = File::open(path).map_err(|error| Failure::file("open", path, &error))?;
     let size = file.metadata().ok().map(|data| data.len());
     let machine = machine(profile);
-    let device = Device::on(Arc::clone(&machine) as _, &Options::new()).remove(0);
+    let device = Device::on(Arc::clone(&machine) as _, &Options::new().notice(|_| ())).remove(0);
     let bytes = job.batch_bytes as usize;
     let cost = job.kernel(profile);
     let kernel = Kernel::<(Read<u8>, Write<u8>, Write<u64>, Value<u64>)>::on_host(
