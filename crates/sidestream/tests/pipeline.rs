@@ -51,7 +51,7 @@ fn add_up() -> Kernel<(Write<u32>, Write<u32>)> {
 
 type Host = Pinned<u32>;
 
-fn doubling(device: &Device) -> Ready<Host, Host, impl Sized + use<>> {
+fn doubling(device: &Device) -> Ready<Host, Host, impl Send + use<>> {
     let double = double();
     Pipeline::new(device, ROWS)
         .upload(per_row::<u32>(1))
@@ -271,6 +271,15 @@ fn a_source_may_hand_over_memory_of_its_own() {
     });
     let got: Vec<u32> = running.map(|item| item.unwrap()[5]).collect();
     assert!(got.into_iter().eq((7..17).map(|x| 2 * x)));
+}
+
+#[test]
+fn a_pipeline_may_move_to_another_thread() {
+    let device = Device::open("sim:h200").unwrap();
+    let mut running = doubling(&device).depth(2).fill(numbers(20));
+    assert_eq!(running.next().unwrap().unwrap()[0], 0);
+    let rest = thread::spawn(move || running.map(|item| item.unwrap()[0]).sum::<u32>());
+    assert_eq!(rest.join().unwrap(), 2 * (1..20).sum::<u32>());
 }
 
 #[test]

@@ -164,11 +164,9 @@ fn streams(device: &Device, case: Case, started: Arc<AtomicU64>) -> impl StartWi
     let add = Kernel::<(Write<u32>,)>::on_host("add", |_, (y,)| {
         y.iter_mut().for_each(|y| *y = y.wrapping_add(1))
     });
-    let mut total = device
-        .stream("total")
-        .unwrap()
-        .alloc_zeroed::<u32>(1)
-        .unwrap();
+    let zeros = device.stream("total").unwrap();
+    let mut total = zeros.alloc_zeroed::<u32>(1).unwrap();
+    zeros.synchronize().unwrap();
     let grid = Grid::new(1, 32);
     let plant = move |stage: &'static str, index: u64| {
         if index == case.at && case.fault == StagePanics(stage) {
@@ -420,6 +418,22 @@ fn every_item_is_delivered_or_failed_by_name_or_was_never_started() {
     for seed in first..first + 10_000 {
         let case = Case::of(seed);
         let options = Options::new().schedule(case.schedule).notice(|_| ());
+        // Nothing is waited for but what the pipeline itself waits for. A pipeline that is left early
+        // leaves memory to the tracker.
+        let is_whole = matches!(
+            case.fault,
+            None | SourceFails
+                | SourcePanics
+                | SourceLies
+                | SourceWaits
+                | ConsumerHoards
+                | Cancelled
+        );
+        let options = match is_whole && seed % 2 == 0 {
+            // SAFETY: every item is delivered before memory is dropped.
+            true => unsafe { options.untracked() },
+            false => options,
+        };
         let device = Device::open_with("sim:h200", &options).unwrap();
         let findings = device.checked(OnRace::Report);
         let started = Arc::new(AtomicU64::new(0));

@@ -11,7 +11,8 @@ use crate::graph::{Graph, GraphBuilder};
 use crate::stream::Stream;
 
 /// Describes the graph of a slot, and says which of its pinned memory is input and which is output.
-pub(super) type Describe<I, O> = Box<dyn FnMut(&Stream, &mut GraphBuilder) -> Result<(I, O)>>;
+pub(super) type Describe<I, O> =
+    Box<dyn FnMut(&Stream, &mut GraphBuilder) -> Result<(I, O)> + Send>;
 
 /// A pipeline of graphs with its slots.
 pub(super) struct OfGraphs<I: Layout, O: Layout> {

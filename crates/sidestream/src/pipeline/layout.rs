@@ -44,16 +44,16 @@ impl<T> Clone for Values<T> {
 impl<T> Copy for Values<T> {}
 
 /// The buffers of an item: one [`Values`], or a tuple of two to four.
-pub trait Layout: Clone + 'static {
+pub trait Layout: Clone + Send + 'static {
     /// They on the device: [`DeviceBuf`]s.
-    type Device: 'static;
+    type Device: Send + 'static;
     /// They on the host: [`Pinned`]s.
     type Host: Send + 'static;
     /// They as a graph knows them: [`PinnedKey`]s.
-    type Keys: Copy + 'static;
+    type Keys: Copy + Send + 'static;
     /// They while they are copied.
     #[doc(hidden)]
-    type Sent: 'static;
+    type Sent: Send + 'static;
 
     #[doc(hidden)]
     fn device(&self, stream: &Stream, rows: usize) -> Result<Self::Device>;

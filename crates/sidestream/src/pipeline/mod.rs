@@ -101,7 +101,7 @@ pub struct Stages<I: Layout, S> {
 
 /// A pipeline that lacks only its source.
 pub struct Ready<I, O, H> {
-    body: Box<dyn Body<Input = I, Output = O, Held = H>>,
+    body: Box<dyn Body<Input = I, Output = O, Held = H> + Send>,
     settings: Settings,
 }
 
@@ -168,7 +168,7 @@ impl Pipeline {
         self,
         input: I,
         _output: O,
-        describe: impl FnMut(&Stream, &mut GraphBuilder) -> Result<(I::Keys, O::Keys)> + 'static,
+        describe: impl FnMut(&Stream, &mut GraphBuilder) -> Result<(I::Keys, O::Keys)> + Send + 'static,
     ) -> Ready<I::Host, O::Host, ()> {
         Ready::new(OfGraphs::<I, O> {
             device: self.device,
@@ -180,7 +180,7 @@ impl Pipeline {
     }
 }
 
-impl<I: Layout, S: 'static> Stages<I, S> {
+impl<I: Layout, S: Send + 'static> Stages<I, S> {
     /// A stage that writes buffers of its own: it gets what the slot holds so far, and them. Later
     /// stages see both as a pair.
     ///
@@ -191,7 +191,7 @@ impl<I: Layout, S: 'static> Stages<I, S> {
         self,
         name: &str,
         adds: N,
-        mut act: impl FnMut(&mut At<'_>, &mut S, &mut N::Device) -> Result<()> + 'static,
+        mut act: impl FnMut(&mut At<'_>, &mut S, &mut N::Device) -> Result<()> + Send + 'static,
     ) -> Stages<I, (S, N::Device)> {
         let chain = self.chain.with(adds);
         Stages { chain }.apply(name, move |at, (slot, new)| act(at, slot, new))
@@ -204,7 +204,7 @@ impl<I: Layout, S: 'static> Stages<I, S> {
     pub fn apply(
         self,
         name: &str,
-        act: impl FnMut(&mut At<'_>, &mut S) -> Result<()> + 'static,
+        act: impl FnMut(&mut At<'_>, &mut S) -> Result<()> + Send + 'static,
     ) -> Stages<I, S> {
         self.push(name, false, act)
     }
@@ -245,7 +245,7 @@ impl<I: Layout, S: 'static> Stages<I, S> {
     pub fn in_order(
         self,
         name: &str,
-        act: impl FnMut(&mut At<'_>, &mut S) -> Result<()> + 'static,
+        act: impl FnMut(&mut At<'_>, &mut S) -> Result<()> + Send + 'static,
     ) -> Stages<I, S> {
         self.push(name, true, act)
     }
@@ -259,7 +259,7 @@ impl<I: Layout, S: 'static> Stages<I, S> {
     pub fn download<O: Layout>(
         self,
         output: O,
-        of: impl Fn(&S) -> &O::Device + 'static,
+        of: impl Fn(&S) -> &O::Device + Send + 'static,
     ) -> Ready<I::Host, O::Host, (I::Sent, O::Sent)> {
         Ready::new(OnStreams::new(self.chain, output, Box::new(of)))
     }
@@ -268,7 +268,7 @@ impl<I: Layout, S: 'static> Stages<I, S> {
         mut self,
         name: &str,
         is_in_order: bool,
-        act: impl FnMut(&mut At<'_>, &mut S) -> Result<()> + 'static,
+        act: impl FnMut(&mut At<'_>, &mut S) -> Result<()> + Send + 'static,
     ) -> Stages<I, S> {
         self.chain.stages.push(Stage {
             name: name.to_owned(),
@@ -280,7 +280,7 @@ impl<I: Layout, S: 'static> Stages<I, S> {
 }
 
 impl<I: Send + 'static, O: Send + 'static, H> Ready<I, O, H> {
-    fn new(body: impl Body<Input = I, Output = O, Held = H> + 'static) -> Ready<I, O, H> {
+    fn new(body: impl Body<Input = I, Output = O, Held = H> + Send + 'static) -> Ready<I, O, H> {
         Ready {
             body: Box::new(body),
             settings: Settings {
@@ -321,7 +321,7 @@ impl<I: Send + 'static, O: Send + 'static, H> Ready<I, O, H> {
     }
 
     /// Told the number of delivered items after each.
-    pub fn progress(mut self, told: impl FnMut(u64) + 'static) -> Self {
+    pub fn progress(mut self, told: impl FnMut(u64) + Send + 'static) -> Self {
         self.settings.progress = Some(Box::new(told));
         self
     }

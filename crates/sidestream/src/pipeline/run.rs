@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 /// that the source fills. Dropping it does not wait: what was submitted still runs, on memory that
 /// goes to nobody else before.
 pub struct Running<I, O, H> {
-    body: Box<dyn Body<Input = I, Output = O, Held = H>>,
+    body: Box<dyn Body<Input = I, Output = O, Held = H> + Send>,
     source: Source<I>,
     settings: Settings,
     home: Home<O>,
@@ -46,7 +46,7 @@ pub(super) struct Settings {
     pub progress: Option<Progress>,
 }
 
-pub(super) type Progress = Box<dyn FnMut(u64)>;
+pub(super) type Progress = Box<dyn FnMut(u64) + Send>;
 
 /// An item in a slot.
 struct Flight<H> {
@@ -81,7 +81,7 @@ const MEASURED: u64 = 3;
 
 impl<I: Send + 'static, O: Send + 'static, H> Running<I, O, H> {
     pub(super) fn new(
-        body: Box<dyn Body<Input = I, Output = O, Held = H>>,
+        body: Box<dyn Body<Input = I, Output = O, Held = H> + Send>,
         source: Source<I>,
         settings: Settings,
     ) -> Running<I, O, H> {
@@ -189,8 +189,11 @@ impl<I: Send + 'static, O: Send + 'static, H> Running<I, O, H> {
                     return;
                 }
             };
-            let waits =
-                when == When::Waited && (self.flights.is_empty() || self.settings.is_lockstep);
+            let waits = match when {
+                When::Waited => self.flights.is_empty() || self.settings.is_lockstep,
+                When::Ahead => self.settings.is_lockstep && waker.is_none(),
+                When::Asked => false,
+            };
             let item = match self.source.next(waits, waker) {
                 Next::Filled(item) => item,
                 Next::NotYet => {

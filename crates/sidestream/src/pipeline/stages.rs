@@ -66,12 +66,12 @@ impl At<'_> {
     }
 }
 
-type Act<S> = Box<dyn FnMut(&mut At<'_>, &mut S) -> Result<()>>;
-type Make<S> = Box<dyn Fn(&Stream) -> Result<S>>;
+type Act<S> = Box<dyn FnMut(&mut At<'_>, &mut S) -> Result<()> + Send>;
+type Make<S> = Box<dyn Fn(&Stream) -> Result<S> + Send>;
 /// What the consumer gets of a slot.
-pub(super) type Find<S, P> = Box<dyn Fn(&S) -> &P>;
+pub(super) type Find<S, P> = Box<dyn Fn(&S) -> &P + Send>;
 /// Where something lies in a slot.
-type Within<S, P> = Box<dyn Fn(&mut S) -> &mut P>;
+type Within<S, P> = Box<dyn Fn(&mut S) -> &mut P + Send>;
 
 /// Something that is done with every item.
 pub(super) struct Stage<S> {
@@ -90,7 +90,7 @@ pub(super) struct Chain<I: Layout, S> {
     pub stages: Vec<Stage<S>>,
 }
 
-impl<I: Layout, S: 'static> Chain<I, S> {
+impl<I: Layout, S: Send + 'static> Chain<I, S> {
     /// The same with more buffers in each slot.
     pub fn with<N: Layout>(self, layout: N) -> Chain<I, (S, N::Device)> {
         let (rows, make, input_of) = (self.rows, self.make, self.input_of);
