@@ -41,6 +41,8 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "depth {}; item {} ns", self.depth, self.item.as_nanos())?;
         for (name, time) in &self.stages {
+            // A name may hold what parts are separated by.
+            let name = name.replace("; ", ", ");
             write!(f, "; {name} {} ns", time.as_nanos())?;
         }
         Ok(())
