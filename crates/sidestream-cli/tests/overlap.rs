@@ -165,6 +165,7 @@ fn the_json_has_every_key_that_readers_count_on() {
         "ring 2",
         "ring 3",
         "ring 4",
+        "pipeline 4",
     ];
     assert_eq!(names, expected);
     let verdict = json["verdict"].as_str().expect("a text");
@@ -334,6 +335,7 @@ one batch: upload 78.4 us, kernel 162.3 us, download 77.2 us; both ways at once 
   stream per stage, 2 slots        5.404 ms      94.2 %
   stream per stage, 3 slots        5.404 ms      94.2 %
   stream per stage, 4 slots        5.404 ms      94.2 %
+  pipeline, 4 slots                5.113 ms      99.6 %
   limit                            5.093 ms   set by the kernels
 
 The worst, on one stream:
@@ -355,4 +357,57 @@ The best, on 3 streams, a batch on each in turn:
 Worth it: on 3 streams, a batch on each in turn, the job is 2.06 times as fast as on one stream.
 ";
     assert_eq!(ran.out, expected);
+}
+
+#[test]
+fn the_pipeline_keeps_up_with_the_best_raw_streams() {
+    for (batch, bar) in [("64KiB", 1.05), ("4MiB", 1.02), ("32MiB", 1.02)] {
+        for work in [16, 256, 4096, 16384] {
+            let mut times = times(&overlap(&format!("--batch {batch} --work {work}")));
+            let own = times.remove("pipeline 4").expect("it has its row");
+            let best = times.values().fold(f64::INFINITY, |a, &b| a.min(b));
+            assert!(
+                own <= bar * best,
+                "{batch}, work {work}: {own} against {best}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_file_goes_through_the_device_and_comes_back_in_memory_that_does_not_grow() {
+    let memory = |name: &str, batches: usize| {
+        let path = std::env::temp_dir().join(format!("sidestream-{name}-{}", std::process::id()));
+        let bytes: Vec<u8> = (0..batches * 65536 - 100)
+            .map(|at| (at / 7) as u8)
+            .collect();
+        std::fs::write(&path, &bytes).expect("a file");
+        let named = path.to_str().expect("a text");
+        let json = overlap(&format!("--batch 64KiB --work 16 --input {named}"));
+        std::fs::remove_file(&path).expect("it is there");
+        let input = &json["input"];
+        assert_eq!(input["bytes"], bytes.len());
+        assert_eq!(
+            (&input["batches"], &json["count"]),
+            (&batches.into(), &batches.into())
+        );
+        (input["device_bytes"].clone(), input["pinned_bytes"].clone())
+    };
+    assert_eq!(memory("short", 10), memory("long", 300));
+}
+
+#[test]
+fn a_file_that_is_empty_or_is_none_is_said_to_be() {
+    let empty = sidestream(&["overlap", "--input", "/dev/null"]);
+    assert_eq!(empty.code, 0, "{}", empty.err);
+    assert!(
+        empty.out.starts_with("0 bytes of /dev/null"),
+        "{}",
+        empty.out
+    );
+    for path in ["/nowhere/at/all", "/"] {
+        let refused = sidestream(&["overlap", "--input", path]);
+        assert_eq!(refused.code, 2);
+        assert!(refused.err.contains(path), "{}", refused.err);
+    }
 }

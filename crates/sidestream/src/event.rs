@@ -3,12 +3,13 @@
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::backend::{Backend, Destroy};
-use crate::device::Runtime;
+use crate::device::{Runtime, wake_when_over};
 use crate::error::{Error, Result};
 use crate::op::{DeviceId, EventId, Kind, StreamId};
 use crate::order::Epoch;
@@ -72,6 +73,25 @@ impl Event {
         let at = Location::caller();
         self.runtime.synchronize_for(&self.mark, at_most, at)
     }
+
+    /// The same for a task: it is woken when all before the event is over, or has failed.
+    ///
+    /// # Ordering
+    /// Does not hold up the thread. "Ready" counts as [`Event::synchronize`].
+    ///
+    /// # Errors
+    /// What failed on the device.
+    #[track_caller]
+    pub fn poll(&self, context: &mut Context<'_>) -> Poll<Result<()>> {
+        match self.query() {
+            Ok(true) => Poll::Ready(Ok(())),
+            Ok(false) => {
+                wake_when_over(self, context.waker());
+                Poll::Pending
+            }
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
 }
 
 impl fmt::Debug for Event {
@@ -83,6 +103,7 @@ impl fmt::Debug for Event {
 /// An event that keeps the device's time.
 ///
 /// A timed record takes the device some microseconds; an [`Event`] takes nothing.
+#[derive(Clone)]
 pub struct TimedEvent {
     // In this order, as in `Event`.
     pub(crate) recorded: Arc<Recorded>,

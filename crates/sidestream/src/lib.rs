@@ -45,6 +45,7 @@ pub mod kernel;
 pub mod log;
 pub mod op;
 pub mod order;
+pub mod pipeline;
 pub mod sim;
 pub mod stream;
 pub mod trace;

@@ -193,9 +193,11 @@ fn a_seed_gives_one_run() {
     for seed in 0..PROGRAMS {
         let plan = Plan {
             listens: true,
-            // What a call that is refused owned is dropped on a thread of the runtime's own.
+            // What a refused call owned, and what nobody waits for, is dropped on a thread of the
+            // runtime's own, whenever that comes to it.
             faults: 0,
             traps: false,
+            drops: false,
             ..Plan::draw(seed, false)
         };
         let ops = || run_plan(&plan).watch.seen(|seen| seen.ops.clone());

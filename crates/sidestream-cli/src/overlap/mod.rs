@@ -1,10 +1,12 @@
 //! `sidestream overlap`: what overlapping copies with computing is worth for a job.
 
+mod file;
 mod job;
 mod limit;
+mod pipeline;
 mod size;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -14,15 +16,17 @@ use sidestream::trace::Timeline;
 
 use crate::device;
 use crate::failure::{Failure, print};
+use file::Streamed;
 use job::{Job, Layout};
 use limit::OverlapLimit;
 
 /// Show what overlapping copies with computing is worth
 ///
 /// A job of COUNT batches is uploaded, computed on and downloaded: batch after batch on one stream;
-/// on several streams, each with batches and slots of its own; and with a stream for each of the
-/// three stages and a ring of slots between them. A slot is the device memory for the input and the
-/// output of one batch.
+/// on several streams, each with batches and slots of its own; with a stream for each of the three
+/// stages and a ring of slots between them; and by the library's pipeline, which also waits for a
+/// slot before it fills it again. A slot is the device memory for the input and the output of one
+/// batch.
 ///
 /// The table says how long each arrangement takes, and which share of the limit it reaches: the
 /// time in which the copies, the kernels or the host's calls alone could be done. Below it, the
@@ -43,6 +47,9 @@ pub struct Args {
     /// The GPU: sim:h200, sim:a100, sim:a10g, sim:rtx4090 or sim:FILE.toml
     #[arg(long, default_value = "sim:h200")]
     device: String,
+    /// Stream the bytes of this file through the device in batches, verify them, and compare
+    #[arg(long, value_name = "FILE", conflicts_with = "count")]
+    input: Option<PathBuf>,
     /// Print one JSON object instead of the table
     #[arg(long)]
     json: bool,
@@ -60,12 +67,27 @@ struct Row {
 /// Runs the command.
 pub fn main(args: &Args) -> Result<ExitCode, Failure> {
     let profile = device::open(&args.device)?;
-    let job = Job {
+    let mut job = Job {
         batch_bytes: args.batch,
         count: args.count,
         work: args.work,
     };
     refuse_impossible(&job, &profile)?;
+    let streamed = match &args.input {
+        None => None,
+        Some(path) => {
+            let streamed = file::stream(path, &job, &profile)?;
+            if streamed.is_cut_short || streamed.batches == 0 {
+                print(format_args!("{}\n", streamed.in_words(path)))?;
+                let code = if streamed.is_cut_short { 130 } else { 0 };
+                return Ok(ExitCode::from(code));
+            }
+            job.count = u32::try_from(streamed.batches)
+                .unwrap_or(u32::MAX)
+                .min(MOST_BATCHES);
+            Some(streamed)
+        }
+    };
     let limit = OverlapLimit::of(&profile, &job);
     let row = |&layout: &Layout| Row {
         layout,
@@ -73,6 +95,7 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
     };
     let rows: Vec<Row> = Layout::ALL.iter().map(row).collect();
     let verdict = Verdict::of(job.count, &rows, &limit);
+    let own = pipeline::time_ns(&job, &profile).map_err(Failure::input)?;
     if let Some(path) = &args.trace {
         let trace = job.trace(rows[verdict.best].layout, &profile);
         let file = std::fs::File::create(path).map_err(|e| Failure::file("create", path, &e))?;
@@ -82,10 +105,22 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
     if args.json {
         print(format_args!(
             "{}\n",
-            as_json(args, &profile, &rows, &limit, &verdict)
+            as_json(
+                args,
+                &job,
+                &profile,
+                &rows,
+                own,
+                streamed.as_ref(),
+                &limit,
+                &verdict
+            )
         ))?;
     } else {
-        print(as_text(&job, &profile, &rows, &limit, &verdict))?;
+        if let (Some(streamed), Some(path)) = (&streamed, &args.input) {
+            print(format_args!("{}\n\n", streamed.in_words(path)))?;
+        }
+        print(as_text(&job, &profile, &rows, own, &limit, &verdict))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -111,6 +146,9 @@ fn refuse_impossible(job: &Job, profile: &Profile) -> Result<(), Failure> {
     }
     Ok(())
 }
+
+/// Of a file with more batches only so many are compared: the rest takes as long again and again.
+const MOST_BATCHES: u32 = 100_000;
 
 /// The share of the copies in the time of a batch below which hiding them is worth nothing.
 const NOTHING_TO_HIDE: f64 = 0.02;
@@ -196,37 +234,52 @@ fn describe(layout: Layout) -> String {
     }
 }
 
+#[expect(clippy::too_many_arguments, reason = "all that is in the object")]
 fn as_json(
     args: &Args,
+    job: &Job,
     profile: &Profile,
     rows: &[Row],
+    own: Option<u64>,
+    streamed: Option<&Streamed>,
     limit: &OverlapLimit,
     verdict: &Verdict,
 ) -> serde_json::Value {
-    let row = |row: &Row| {
-        json!({"layout": row.layout.name(), "k": row.layout.k(), "time_ns": row.time_ns,
-               "share": limit.total_ns as f64 / row.time_ns as f64})
+    let row = |layout: &str, k: u32, time_ns: u64| {
+        json!({"layout": layout, "k": k, "time_ns": time_ns,
+               "share": limit.total_ns as f64 / time_ns as f64})
     };
-    json!({
+    let raw = rows
+        .iter()
+        .map(|r| row(r.layout.name(), r.layout.k(), r.time_ns));
+    let own = own.map(|time_ns| row("pipeline", pipeline::SLOTS, time_ns));
+    let mut object = json!({
         "schema": "sidestream.overlap/1",
         "device": args.device,
         "device_name": profile.name,
         "simulated": true,
         "batch_bytes": args.batch,
-        "count": args.count,
+        "count": job.count,
         "work": args.work,
         "stages": {"upload_ns": limit.upload_ns, "kernel_ns": limit.kernel_ns,
                    "download_ns": limit.download_ns, "both_ways_ns": limit.both_ways_ns},
-        "rows": rows.iter().map(row).collect::<Vec<_>>(),
+        "rows": raw.chain(own).collect::<Vec<_>>(),
         "limit_ns": limit.total_ns,
         "verdict": verdict.text,
-    })
+    });
+    if let Some(streamed) = streamed {
+        object["input"] = json!({"bytes": streamed.bytes, "batches": streamed.batches,
+            "time_ns": streamed.time_ns, "checksum": format!("{:016x}", streamed.checksum),
+            "device_bytes": streamed.device_bytes, "pinned_bytes": streamed.pinned_bytes});
+    }
+    object
 }
 
 fn as_text(
     job: &Job,
     profile: &Profile,
     rows: &[Row],
+    own: Option<u64>,
     limit: &OverlapLimit,
     verdict: &Verdict,
 ) -> String {
@@ -265,6 +318,11 @@ fn as_text(
             time(row.time_ns)
         ));
     }
+    if let Some(time_ns) = own {
+        let name = format!("pipeline, {} slots", pipeline::SLOTS);
+        let share = 100.0 * limit.total_ns as f64 / time_ns as f64;
+        line(format!("  {name:28} {:>12} {share:>9.1} %", time(time_ns)));
+    }
     line(format!(
         "  {:28} {:>12}   {}",
         "limit",
@@ -284,6 +342,28 @@ fn as_text(
     }
     line(format!("\n{}", verdict.text));
     out
+}
+
+impl Streamed {
+    fn in_words(&self, path: &Path) -> String {
+        format!(
+            "{}{} bytes of {} went through the device in {} batches and came back right, checksum \
+             {:016x}\n{} of simulated time, reading and verifying aside; {} MiB of device memory and {} MiB \
+             pinned",
+            if self.is_cut_short {
+                "ended early: "
+            } else {
+                ""
+            },
+            self.bytes,
+            path.display(),
+            self.batches,
+            self.checksum,
+            time(self.time_ns),
+            self.device_bytes.div_ceil(1 << 20),
+            self.pinned_bytes.div_ceil(1 << 20),
+        )
+    }
 }
 
 /// A time as people read it.

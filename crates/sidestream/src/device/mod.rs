@@ -224,7 +224,28 @@ impl Device {
     #[track_caller]
     pub fn stream_with_priority(&self, name: &str, priority: i32) -> Result<Stream> {
         let streams = &self.runtime.device(self.id).streams;
-        streams.get(&self.runtime, self.id, name, priority, Location::caller())
+        let at = Location::caller();
+        streams.get(&self.runtime, self.id, name, priority, true, at)
+    }
+
+    /// A stream that leaves no event behind each of its calls, which saves the host a record a call.
+    ///
+    /// For chains of work that nobody waits for in the middle, such as the items of a
+    /// [pipeline](crate::pipeline).
+    ///
+    /// # Ordering
+    /// What waits for one of its calls (another stream, the host, a
+    /// [`Pending`](crate::buffer::Pending)) waits for all that the stream was given by then: never
+    /// too little, perhaps too much. A [`Stream::record_event`] marks a point that can be waited for
+    /// exactly; what waits for that, or comes behind it, waits for no call before it again.
+    ///
+    /// # Errors
+    /// What the driver answers.
+    #[track_caller]
+    pub fn unmarked_stream(&self, name: &str) -> Result<Stream> {
+        let streams = &self.runtime.device(self.id).streams;
+        let at = Location::caller();
+        streams.get(&self.runtime, self.id, name, 0, false, at)
     }
 
     /// Pinned host memory for `len` values; their content is unspecified.

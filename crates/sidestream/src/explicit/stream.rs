@@ -108,7 +108,7 @@ impl Stream {
             None => {
                 let name = format!("per-thread {}", thread.0);
                 let kind = StreamKind::PerThread;
-                let core = Core::new(runtime, device.id(), kind, 0, &name, None)?;
+                let core = Core::new(runtime, device.id(), kind, 0, &name, None, true)?;
                 let fresh = (core, Capturing::default());
                 kept.insert(thread, fresh.clone());
                 fresh
@@ -155,7 +155,7 @@ impl Stream {
     ) -> Result<Stream> {
         let runtime = &device.runtime;
         runtime.check()?;
-        let core = Core::new(runtime, device.id(), kind, 0, name, Some(handle))?;
+        let core = Core::new(runtime, device.id(), kind, 0, name, Some(handle), true)?;
         let capture = Capturing::default();
         Ok(Stream::new(runtime, core, Origin::Adopted, None, capture))
     }
@@ -183,7 +183,7 @@ impl Stream {
         let runtime = &device.runtime;
         runtime.check()?;
         is_priority(runtime, device.id(), priority)?;
-        let core = Core::new(runtime, device.id(), kind, priority, name, None)?;
+        let core = Core::new(runtime, device.id(), kind, priority, name, None, true)?;
         let created = Kind::CreateStream { stream: core.id };
         runtime.tell(created, |_| Accesses::new(), at);
         let capture = Capturing::default();
@@ -196,7 +196,7 @@ impl Stream {
         let core = match &*kept {
             Some(core) => Arc::clone(core),
             None => {
-                let core = Core::new(runtime, device, StreamKind::Legacy, 0, "legacy", None)?;
+                let core = Core::new(runtime, device, StreamKind::Legacy, 0, "legacy", None, true)?;
                 *kept = Some(Arc::clone(&core));
                 core
             }

@@ -58,6 +58,7 @@ impl Device {
                 graph: GRAPHS.fetch_add(1, Ordering::Relaxed),
                 values: Vec::new(),
                 last: None,
+                lent: Vec::new(),
             },
             nodes: Vec::new(),
             uses: Vec::new(),

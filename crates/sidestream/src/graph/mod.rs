@@ -49,10 +49,10 @@ pub use build::GraphBuilder;
 pub use part::{BufKey, NodeId, Part, PartMut, PinnedKey, PinnedPart};
 pub(crate) use part::{NodeArg, Piece};
 
-use crate::backend::{Destroy, Payload};
+use crate::backend::{Address, Destroy, Payload};
 use crate::buffer::block::Block;
 use crate::buffer::uses::Conflicts;
-use crate::buffer::{DeviceBuf, Pinned, Pod, View, ViewMut};
+use crate::buffer::{DeviceBuf, Pinned, Pod, Refused, View, ViewMut};
 use crate::device::{Place, Runtime, drop_elsewhere, is_host_func};
 use crate::error::{Error, Result};
 use crate::event::{Event, Mark};
@@ -111,6 +111,12 @@ impl Graph {
                      on a stream of its own device, or build another",
                     self.device.0, stream.core.device.0
                 ),
+            });
+        }
+        if !self.holdings.lent.is_empty() {
+            return Err(Error::Invalid {
+                call: "graph launch",
+                why: "pinned memory of the graph is lent; give it back with `return_pinned`".into(),
             });
         }
         let mark = self.issue(stream, at)?;
@@ -192,6 +198,50 @@ impl Graph {
     pub fn synchronize_pinned<T: Pod>(&mut self, key: PinnedKey<T>) -> Result<&mut [T]> {
         self.holdings.synchronize(key.at, Location::caller())?;
         Ok(self.holdings.pinned_mut(key))
+    }
+
+    /// Takes pinned memory out of the graph, so that another thread can work on it. The graph cannot
+    /// be launched until it is back.
+    ///
+    /// # Ordering
+    /// Holds up the host until the launches that use it are over.
+    ///
+    /// # Errors
+    /// What failed on the device.
+    ///
+    /// # Panics
+    /// If the key is another graph's, or the memory was taken before.
+    #[track_caller]
+    pub fn lend_pinned<T: Pod>(&mut self, key: PinnedKey<T>) -> Result<Pinned<T>> {
+        self.holdings.synchronize(key.at, Location::caller())?;
+        self.holdings
+            .lent
+            .push((key.at.index, self.holdings.block(key.at.index).address));
+        Ok(self.holdings.take(key.at))
+    }
+
+    /// Puts back what [`Graph::lend_pinned`] took.
+    ///
+    /// # Errors
+    /// The memory comes back if it is not the same.
+    #[track_caller]
+    pub fn return_pinned<T: Pod + Send + Sync>(
+        &mut self,
+        key: PinnedKey<T>,
+        memory: Pinned<T>,
+    ) -> Result<(), Refused<Pinned<T>>> {
+        let index = key.at.of(self.holdings.graph);
+        let same = (index as u32, memory.block().address);
+        let lent = self.holdings.lent.iter().position(|lent| *lent == same);
+        let is_ours = Arc::ptr_eq(&memory.block().runtime, &self.holdings.runtime);
+        let (Some(lent), true) = (lent, is_ours && memory.len() == key.len()) else {
+            let why = "it is not the memory that the graph lent for this key";
+            let (call, why) = ("return_pinned", why.into());
+            return Err(Refused::new(Error::Invalid { call, why }, memory));
+        };
+        self.holdings.lent.swap_remove(lent);
+        self.holdings.values[index] = Some(Box::new(memory));
+        Ok(())
     }
 
     /// Gives up the graph and keeps its memory.
@@ -292,6 +342,8 @@ struct Holdings {
     values: Vec<Option<Box<dyn Owned>>>,
     /// Where the last launch ends.
     last: Option<Mark>,
+    /// Pinned memory that is with its borrower: the number in its key, and where it lies.
+    lent: Vec<(u32, Address)>,
     // After the mark: the event behind it is given back when the machine goes.
     runtime: Arc<Runtime>,
 }

@@ -264,6 +264,7 @@ impl<'c> Step<'_, 'c> {
             // Names are records of their own; the number is taken behind them.
             op.id = pen.next_op();
         }
+        let op_kind = call.kind;
         let payload = std::mem::replace(&mut call.payload, Payload::None);
         let submitted = runtime.seen(runtime.backend.submit(&op, payload));
         self.state.is_marked = false;
@@ -281,7 +282,9 @@ impl<'c> Step<'_, 'c> {
         }
         // Also a call that failed is noted: nobody can tell how much of it the device has seen, and
         // waiting for nothing is safe.
-        let _ = self.record();
+        if self.stream.core.is_marking || matches!(op_kind, Kind::GraphLaunch { .. }) {
+            let _ = self.record();
+        }
         let mark = self.end();
         if runtime.is_tracking
             && let Some((last, others)) = call.touches.split_last()

@@ -46,6 +46,8 @@ pub(crate) struct Core {
     pub device: DeviceId,
     name: String,
     priority: i32,
+    /// Whether an event is recorded behind every call that uses memory.
+    is_marking: bool,
     pub state: Mutex<State>,
 }
 
@@ -101,6 +103,7 @@ impl Core {
         priority: i32,
         name: &str,
         adopt: Option<u64>,
+        is_marking: bool,
     ) -> Result<Arc<Core>> {
         let id = runtime.live.new_stream(kind, device, name);
         runtime.seen(runtime.backend.create(Create::Stream {
@@ -116,6 +119,7 @@ impl Core {
             device,
             name: name.to_owned(),
             priority,
+            is_marking,
             state: Mutex::new(State {
                 clock: StreamClock::new(runtime.new_chain()),
                 is_marked: false,
@@ -138,16 +142,20 @@ impl Streams {
         device: DeviceId,
         name: &str,
         priority: i32,
+        is_marking: bool,
         at: Place,
     ) -> Result<Stream> {
         runtime.check()?;
         is_priority(runtime, device, priority)?;
-        if let Some(core) = self.idle(runtime, name, priority, at)? {
+        let alike = |core: &Core| {
+            core.name == name && core.priority == priority && core.is_marking == is_marking
+        };
+        if let Some(core) = self.idle(runtime, alike, at)? {
             let runtime = Arc::clone(runtime);
             return Ok(Stream { runtime, core });
         }
         let kind = StreamKind::NonBlocking;
-        let core = Core::new(runtime, device, kind, priority, name, None)?;
+        let core = Core::new(runtime, device, kind, priority, name, None, is_marking)?;
         self.made.lock().push(Arc::clone(&core));
         let runtime = Arc::clone(runtime);
         Ok(Stream { runtime, core })
@@ -181,14 +189,12 @@ impl Streams {
     fn idle(
         &self,
         runtime: &Arc<Runtime>,
-        name: &str,
-        priority: i32,
+        alike: impl Fn(&Core) -> bool,
         at: Place,
     ) -> Result<Option<Arc<Core>>> {
-        let alike = |core: &&Arc<Core>| core.name == name && core.priority == priority;
         let unused: Vec<Arc<Core>> = {
             let made = self.made.lock();
-            let unused = made.iter().filter(alike);
+            let unused = made.iter().filter(|core| alike(core));
             let unused = unused.filter(|core| Arc::strong_count(core) == 1);
             unused.cloned().collect()
         };

@@ -59,6 +59,16 @@ pub(super) struct Launched {
     pub copies: Vec<HostArg>,
 }
 
+impl Effect {
+    /// Whether it does nothing but read and write memory.
+    pub fn is_data(&self) -> bool {
+        matches!(
+            self,
+            Effect::Copy(_) | Effect::Stage { .. } | Effect::Fill(_) | Effect::Kernel(_)
+        )
+    }
+}
+
 impl Command {
     /// # Errors
     /// A kernel that has no form in Rust.

@@ -42,6 +42,7 @@ impl State {
         let outcome = match event.what {
             // A lost device does nothing any more.
             _ if is_lost => Ok(()),
+            _ if !self.computes && effect.is_data() => Ok(()),
             What::Started => self.start(&mut effect, callback),
             What::Finished => self.end(&mut effect, event),
         };

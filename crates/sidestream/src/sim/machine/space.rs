@@ -31,7 +31,8 @@ pub(super) struct Space {
     devices: Vec<DeviceSpace>,
     /// By first address.
     segments: BTreeMap<u64, Segment>,
-    pinned: BTreeMap<u64, Layout>,
+    /// By first address, which lies up to an alignment behind that of the allocation.
+    pinned: BTreeMap<u64, (u64, Layout)>,
     /// Given back while work was unfinished: the first task that cannot be a use of it, and where
     /// it is.
     leaving: VecDeque<(u64, Address)>,
@@ -161,14 +162,18 @@ impl Space {
             limit_bytes: 0,
         };
         let size = usize::try_from(bytes.max(1)).map_err(|_| full)?;
-        let layout = Layout::from_size_align(size, PINNED_ALIGN).map_err(|_| full)?;
+        // Zeros of ordinary alignment come from the system untouched; of a larger one they are
+        // written, which takes pages that may never be used.
+        let room = size.checked_add(PINNED_ALIGN).ok_or(full)?;
+        let layout = Layout::from_size_align(room, 1).map_err(|_| full)?;
         // SAFETY: the size is not zero.
-        let start = unsafe { alloc_zeroed(layout) };
-        if start.is_null() {
+        let base = unsafe { alloc_zeroed(layout) };
+        if base.is_null() {
             return Err(full);
         }
-        let start = start.expose_provenance() as u64;
-        self.pinned.insert(start, layout);
+        let base = base.expose_provenance() as u64;
+        let start = base.next_multiple_of(PINNED_ALIGN as u64);
+        self.pinned.insert(start, (base, layout));
         Ok(Address(start))
     }
 
@@ -188,8 +193,8 @@ impl Space {
         {
             self.leaving.pop_front();
             self.segments.remove(&at.0);
-            if let Some(layout) = self.pinned.remove(&at.0) {
-                free(at.0, layout);
+            if let Some((base, layout)) = self.pinned.remove(&at.0) {
+                free(base, layout);
             }
         }
     }
@@ -203,16 +208,16 @@ impl Space {
 
 impl Drop for Space {
     fn drop(&mut self) {
-        for (&start, &layout) in &self.pinned {
-            free(start, layout);
+        for &(base, layout) in self.pinned.values() {
+            free(base, layout);
         }
     }
 }
 
-fn free(start: u64, layout: Layout) {
+fn free(base: u64, layout: Layout) {
     // SAFETY: `reserve_host` allocated it with this layout, and it was in the table until now, so
     // it was not freed before. No task that could use it is left.
-    unsafe { dealloc(ptr::with_exposed_provenance_mut(start as usize), layout) }
+    unsafe { dealloc(ptr::with_exposed_provenance_mut(base as usize), layout) }
 }
 
 // ------------------------------------------------------------------ bytes
@@ -306,9 +311,10 @@ impl Space {
         if host == Host::Any || len == 0 {
             return Some(());
         }
-        let (&start, layout) = self.pinned.range(..=at.0).next_back()?;
+        let (&start, (_, layout)) = self.pinned.range(..=at.0).next_back()?;
         let end = at.0.checked_add(len as u64)?;
-        (end <= start + layout.size() as u64).then_some(())
+        let len = (layout.size() - PINNED_ALIGN) as u64;
+        (end <= start + len).then_some(())
     }
 }
 

@@ -43,6 +43,8 @@ pub(super) struct State {
     pub handed_over: u64,
     pub acknowledged: u64,
     pub keeps_times: bool,
+    /// Whether bytes are read and written at all.
+    pub computes: bool,
     /// By the number of the call.
     pub times: HashMap<u64, Times>,
     pub done: Vec<Done>,
@@ -110,6 +112,7 @@ impl State {
             handed_over: 0,
             acknowledged: 0,
             keeps_times: false,
+            computes: true,
             times: HashMap::new(),
             done: Vec::new(),
             dropped: Vec::new(),

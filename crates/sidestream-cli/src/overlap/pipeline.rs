@@ -1,0 +1,52 @@
+//! The job as the library's pipeline does it.
+
+use std::sync::Arc;
+
+use sidestream::device::{Device, Options};
+use sidestream::engine::Profile;
+use sidestream::error::{Error, Result};
+use sidestream::kernel::{Grid, Kernel, Read, Write};
+use sidestream::pipeline::{Cause, Pipeline, per_row};
+use sidestream::sim::{Machine, Schedule};
+
+use super::job::Job;
+
+/// How many slots it is given.
+pub const SLOTS: u32 = 4;
+
+/// How long the job takes, in nanoseconds; none if the slots find no room in this machine's memory.
+/// Only times are simulated, and the pinned buffers are ready from the start, as for the other
+/// arrangements.
+pub fn time_ns(job: &Job, profile: &Profile) -> Result<Option<u64>> {
+    let machine = machine(profile);
+    machine.times_only();
+    // A long wait is a long time of the simulation, and nobody's.
+    let device = Device::on(Arc::clone(&machine) as _, &Options::new().notice(|_| ())).remove(0);
+    let cost = job.kernel(profile);
+    let kernel = Kernel::<(Read<u8>, Write<u8>)>::on_host("kernel", |_, _| ());
+    let kernel = kernel.with_cost(move |_| cost);
+    let (bytes, count) = (job.batch_bytes as usize, u64::from(job.count));
+    let running = Pipeline::new(&device, bytes)
+        .upload(per_row::<u8>(1))
+        .stage("kernel", per_row::<u8>(1), move |at, x, y| {
+            let grid = Grid::new(1, 256);
+            at.stream().launch(&kernel, grid, (x.view(), y.view_mut()))
+        })
+        .download(per_row::<u8>(1), |(_, y)| y)
+        .depth(SLOTS as usize)
+        .fill(move |index, _| Ok((index < count).then_some(bytes)));
+    match running.run(|_| Ok(())) {
+        Ok(_) => Ok(Some(machine.now_ns())),
+        Err(failed) => match failed.cause {
+            Cause::Runtime(Error::OutOfMemory(_)) => Ok(None),
+            Cause::Runtime(error) => Err(error),
+            _ => Ok(None),
+        },
+    }
+}
+
+/// A machine with one such device.
+pub fn machine(profile: &Profile) -> Arc<Machine> {
+    let devices = vec![(profile.name.clone(), profile.clone())];
+    Arc::new(Machine::new(devices, Schedule::InOrder, None))
+}

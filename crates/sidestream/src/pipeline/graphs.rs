@@ -1,0 +1,131 @@
+//! Slots that are a graph each: an item is replayed by one call.
+
+use super::body::{Body, Home, Submitted};
+use super::failed::{Failed, guarded};
+use super::layout::Layout;
+use super::source::Filled;
+use super::stages::named;
+use crate::device::Device;
+use crate::error::Result;
+use crate::graph::{Graph, GraphBuilder};
+use crate::stream::Stream;
+
+/// Describes the graph of a slot, and says which of its pinned memory is input and which is output.
+pub(super) type Describe<I, O> =
+    Box<dyn FnMut(&Stream, &mut GraphBuilder) -> Result<(I, O)> + Send>;
+
+/// A pipeline of graphs with its slots.
+pub(super) struct OfGraphs<I: Layout, O: Layout> {
+    pub device: Device,
+    pub rows: usize,
+    pub input: I,
+    pub describe: Describe<I::Keys, O::Keys>,
+    pub slots: Vec<Slot<I, O>>,
+}
+
+pub(super) struct Slot<I: Layout, O: Layout> {
+    stream: Stream,
+    graph: Graph,
+    input: I::Keys,
+    output: O::Keys,
+    /// Until it is used first.
+    unused: Option<O::Host>,
+}
+
+impl<I: Layout, O: Layout> Body for OfGraphs<I, O> {
+    type Input = I::Host;
+    type Output = O::Host;
+    type Held = ();
+
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn rows(&self) -> usize {
+        self.rows
+    }
+
+    fn stages(&self) -> Vec<String> {
+        vec!["graph".to_owned()]
+    }
+
+    fn add_slot(&mut self) -> Result<I::Host> {
+        let name = format!("slot {}", self.slots.len());
+        let stream = self.device.unmarked_stream(&name)?;
+        let mut nodes = self.device.graph();
+        let (input, output) = (self.describe)(&stream, &mut nodes)?;
+        let mut graph = nodes.build()?;
+        let (first, unused) = (I::lend(&mut graph, input)?, O::lend(&mut graph, output)?);
+        self.slots.push(Slot {
+            stream,
+            graph,
+            input,
+            output,
+            unused: Some(unused),
+        });
+        Ok(first)
+    }
+
+    fn more_input(&mut self) -> Result<Option<I::Host>> {
+        // Each graph takes the memory that its nodes name, and no other.
+        Ok(None)
+    }
+
+    fn output(&mut self, slot: usize, home: &Home<O::Host>) -> Result<Option<O::Host>> {
+        Ok(self.slots[slot].unused.take().or_else(|| home.of(slot)))
+    }
+
+    fn submit(
+        &mut self,
+        slot: usize,
+        item: Filled<I::Host>,
+        output: O::Host,
+        is_timed: bool,
+    ) -> Result<Submitted<()>, Failed> {
+        let Filled {
+            index,
+            rows,
+            mut host,
+        } = item;
+        if rows < self.rows {
+            self.input.pad(rows, &mut host);
+        }
+        let Slot {
+            stream,
+            graph,
+            input: to,
+            output: from,
+            ..
+        } = &mut self.slots[slot];
+        let mut times = Vec::new();
+        let event = named(&self.device, "graph", || {
+            guarded("graph", index, || -> Result<_> {
+                I::give_back(graph, *to, host)?;
+                O::give_back(graph, *from, output)?;
+                if is_timed {
+                    times.push(stream.record_timed()?);
+                }
+                let event = graph.launch(stream)?;
+                if is_timed {
+                    times.push(stream.record_timed()?);
+                }
+                Ok(event)
+            })
+        })?;
+        Ok(Submitted {
+            event,
+            held: (),
+            times,
+        })
+    }
+
+    fn finish(&mut self, slot: usize, (): ()) -> Result<(I::Host, O::Host)> {
+        let Slot {
+            graph,
+            input,
+            output,
+            ..
+        } = &mut self.slots[slot];
+        Ok((I::lend(graph, *input)?, O::lend(graph, *output)?))
+    }
+}

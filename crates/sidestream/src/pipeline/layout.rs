@@ -1,0 +1,268 @@
+//! What an item consists of: buffers on the device, and their counterparts in pinned memory.
+
+use std::marker::PhantomData;
+
+use crate::buffer::{DeviceBuf, Pending, Pinned, Pod};
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::graph::{Graph, PinnedKey};
+use crate::stream::{Rows, Stream};
+
+/// One buffer of an item: so many values for each of its rows, or so many however many rows there
+/// are.
+#[derive(Debug)]
+pub struct Values<T> {
+    count: usize,
+    is_per_row: bool,
+    holds: PhantomData<fn() -> T>,
+}
+
+/// So many values for each row of an item. An item with fewer rows has fewer of them.
+pub fn per_row<T: Pod>(count: usize) -> Values<T> {
+    Values {
+        count,
+        is_per_row: true,
+        holds: PhantomData,
+    }
+}
+
+/// So many values for the whole item, however many rows it has: a sum, a header.
+pub fn per_item<T: Pod>(count: usize) -> Values<T> {
+    Values {
+        count,
+        is_per_row: false,
+        holds: PhantomData,
+    }
+}
+
+impl<T> Clone for Values<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Values<T> {}
+
+/// The buffers of an item: one [`Values`], or a tuple of two to four.
+pub trait Layout: Clone + Send + 'static {
+    /// They on the device: [`DeviceBuf`]s.
+    type Device: Send + 'static;
+    /// They on the host: [`Pinned`]s.
+    type Host: Send + 'static;
+    /// They as a graph knows them: [`PinnedKey`]s.
+    type Keys: Copy + Send + 'static;
+    /// They while they are copied.
+    #[doc(hidden)]
+    type Sent: Send + 'static;
+
+    #[doc(hidden)]
+    fn device(&self, stream: &Stream, rows: usize) -> Result<Self::Device>;
+    #[doc(hidden)]
+    fn host(&self, device: &Device, rows: usize) -> Result<Self::Host>;
+    #[doc(hidden)]
+    fn upload(
+        &self,
+        stream: &Stream,
+        rows: usize,
+        from: Self::Host,
+        to: &mut Self::Device,
+    ) -> Result<Self::Sent>;
+    #[doc(hidden)]
+    fn download(
+        &self,
+        stream: &Stream,
+        rows: usize,
+        from: &Self::Device,
+        to: Self::Host,
+    ) -> Result<Self::Sent>;
+    #[doc(hidden)]
+    fn arrived(sent: Self::Sent) -> Result<Self::Host>;
+    #[doc(hidden)]
+    fn lend(graph: &mut Graph, keys: Self::Keys) -> Result<Self::Host>;
+    #[doc(hidden)]
+    fn give_back(graph: &mut Graph, keys: Self::Keys, host: Self::Host) -> Result<()>;
+    /// Zeros behind the values of an item with fewer rows.
+    #[doc(hidden)]
+    fn pad(&self, rows: usize, host: &mut Self::Host);
+}
+
+impl<T> Values<T> {
+    /// How many values an item with so many rows has here.
+    pub fn of(self, rows: usize) -> usize {
+        match self.is_per_row {
+            true => rows.saturating_mul(self.count),
+            false => self.count,
+        }
+    }
+}
+
+impl<T: Pod + Send + Sync> Layout for Values<T> {
+    type Device = DeviceBuf<T>;
+    type Host = Pinned<T>;
+    type Keys = PinnedKey<T>;
+    type Sent = Pending<Pinned<T>>;
+
+    fn device(&self, stream: &Stream, rows: usize) -> Result<DeviceBuf<T>> {
+        stream.alloc(self.of(rows))
+    }
+
+    fn host(&self, device: &Device, rows: usize) -> Result<Pinned<T>> {
+        device.pinned(self.of(rows))
+    }
+
+    fn upload(
+        &self,
+        stream: &Stream,
+        rows: usize,
+        from: Pinned<T>,
+        to: &mut DeviceBuf<T>,
+    ) -> Result<Pending<Pinned<T>>> {
+        let part = part("upload", self.of(rows), from.len(), to.len())?;
+        Ok(stream.upload_rows(from, part, to.view_mut(), part)?)
+    }
+
+    fn download(
+        &self,
+        stream: &Stream,
+        rows: usize,
+        from: &DeviceBuf<T>,
+        to: Pinned<T>,
+    ) -> Result<Pending<Pinned<T>>> {
+        let part = part("download", self.of(rows), from.len(), to.len())?;
+        Ok(stream.download_rows(from.view(), part, to, part)?)
+    }
+
+    fn arrived(sent: Pending<Pinned<T>>) -> Result<Pinned<T>> {
+        sent.synchronize()
+    }
+
+    fn lend(graph: &mut Graph, key: PinnedKey<T>) -> Result<Pinned<T>> {
+        graph.lend_pinned(key)
+    }
+
+    fn give_back(graph: &mut Graph, key: PinnedKey<T>, host: Pinned<T>) -> Result<()> {
+        Ok(graph.return_pinned(key, host)?)
+    }
+
+    fn pad(&self, rows: usize, host: &mut Pinned<T>) {
+        let used = self.of(rows).min(host.len());
+        host[used..].fill(T::zeroed());
+    }
+}
+
+/// The first `len` values of both sides.
+fn part(call: &'static str, len: usize, from: usize, to: usize) -> Result<Rows> {
+    let room = from.min(to);
+    if len > room {
+        let why = format!("an item has {len} values here, and there is room for {room}");
+        return Err(Error::Invalid { call, why });
+    }
+    Ok(Rows {
+        len,
+        count: 1,
+        pitch: len,
+    })
+}
+
+/// A macro, because Rust has no other word for "tuples of every length".
+macro_rules! tuple {
+    ($($part:ident $at:tt $one:ident $other:ident),+) => {
+        impl<$($part: Layout),+> Layout for ($($part,)+) {
+            type Device = ($($part::Device,)+);
+            type Host = ($($part::Host,)+);
+            type Keys = ($($part::Keys,)+);
+            type Sent = ($($part::Sent,)+);
+
+            fn device(&self, stream: &Stream, rows: usize) -> Result<Self::Device> {
+                Ok(($(self.$at.device(stream, rows)?,)+))
+            }
+
+            fn host(&self, device: &Device, rows: usize) -> Result<Self::Host> {
+                Ok(($(self.$at.host(device, rows)?,)+))
+            }
+
+            fn upload(
+                &self,
+                stream: &Stream,
+                rows: usize,
+                ($($one,)+): Self::Host,
+                ($($other,)+): &mut Self::Device,
+            ) -> Result<Self::Sent> {
+                Ok(($(self.$at.upload(stream, rows, $one, $other)?,)+))
+            }
+
+            fn download(
+                &self,
+                stream: &Stream,
+                rows: usize,
+                ($($other,)+): &Self::Device,
+                ($($one,)+): Self::Host,
+            ) -> Result<Self::Sent> {
+                Ok(($(self.$at.download(stream, rows, $other, $one)?,)+))
+            }
+
+            fn arrived(($($one,)+): Self::Sent) -> Result<Self::Host> {
+                Ok(($($part::arrived($one)?,)+))
+            }
+
+            fn lend(graph: &mut Graph, keys: Self::Keys) -> Result<Self::Host> {
+                Ok(($($part::lend(graph, keys.$at)?,)+))
+            }
+
+            fn give_back(
+                graph: &mut Graph,
+                keys: Self::Keys,
+                ($($one,)+): Self::Host,
+            ) -> Result<()> {
+                $($part::give_back(graph, keys.$at, $one)?;)+
+                Ok(())
+            }
+
+            fn pad(&self, rows: usize, ($($one,)+): &mut Self::Host) {
+                $(self.$at.pad(rows, $one);)+
+            }
+        }
+    };
+}
+
+tuple!(A 0 a x, B 1 b y);
+tuple!(A 0 a x, B 1 b y, C 2 c z);
+tuple!(A 0 a x, B 1 b y, C 2 c z, D 3 d w);
+
+/// No buffers: of a pipeline that makes its data on the device, or leaves its results there.
+impl Layout for () {
+    type Device = ();
+    type Host = ();
+    type Keys = ();
+    type Sent = ();
+
+    fn device(&self, _: &Stream, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn host(&self, _: &Device, _: usize) -> Result<()> {
+        Ok(())
+    }
+
+    fn upload(&self, _: &Stream, _: usize, (): (), (): &mut ()) -> Result<()> {
+        Ok(())
+    }
+
+    fn download(&self, _: &Stream, _: usize, (): &(), (): ()) -> Result<()> {
+        Ok(())
+    }
+
+    fn arrived((): ()) -> Result<()> {
+        Ok(())
+    }
+
+    fn lend(_: &mut Graph, (): ()) -> Result<()> {
+        Ok(())
+    }
+
+    fn give_back(_: &mut Graph, (): (), (): ()) -> Result<()> {
+        Ok(())
+    }
+
+    fn pad(&self, _: usize, (): &mut ()) {}
+}

@@ -1,0 +1,270 @@
+//! Where items come from: code of the user's that fills pinned memory, on threads of its own or on
+//! the consumer's.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::task::Waker;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::failed::{BoxError, Cause, Failed, guarded};
+
+/// Fills the pinned memory of an item, and says how many rows it has; none at the end.
+pub(super) type Fill<H> = Box<dyn FnMut(u64, &mut H) -> Result<Option<usize>, BoxError> + Send>;
+
+/// The source of a pipeline that runs.
+pub(super) struct Source<H> {
+    /// On the consumer's thread.
+    here: Option<Fill<H>>,
+    /// Memory to be filled, if it is filled here.
+    empty: VecDeque<H>,
+    /// The next item that is asked for.
+    next: u64,
+    shared: Arc<Shared<H>>,
+}
+
+/// What the source has for the next item.
+pub(super) enum Next<H> {
+    Filled(Filled<H>),
+    /// There are no more.
+    End,
+    Failed(Failed),
+    /// Nothing yet.
+    NotYet,
+}
+
+/// An item on its way to the device.
+pub(super) struct Filled<H> {
+    pub index: u64,
+    pub rows: usize,
+    pub host: H,
+}
+
+/// What the consumer shares with the threads that fill.
+struct Shared<H> {
+    state: Mutex<State<H>>,
+    /// There is memory to fill, or nothing more to do.
+    to_fill: Condvar,
+    /// An item was filled, or the source has ended.
+    filled: Condvar,
+}
+
+struct State<H> {
+    empty: VecDeque<H>,
+    /// The next item that a thread begins.
+    next: u64,
+    filled: BTreeMap<u64, Result<Filled<H>, Failed>>,
+    /// The first item that there is not.
+    end: Option<u64>,
+    is_closed: bool,
+    waker: Option<Waker>,
+}
+
+/// Ends a pipeline from elsewhere: nothing more is started, what was started is delivered.
+#[derive(Clone)]
+pub struct Cancel {
+    shared: Arc<dyn Close>,
+}
+
+/// A `Shared` of any type.
+trait Close: Send + Sync {
+    fn close(&self);
+}
+
+impl Cancel {
+    /// Nothing more is started. Whoever waits for the source is woken.
+    pub fn cancel(&self) {
+        self.shared.close();
+    }
+}
+
+impl<H: Send> Close for Shared<H> {
+    fn close(&self) {
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        let waker = state.waker.take();
+        drop(state);
+        self.to_fill.notify_all();
+        self.filled.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl<H: Send + 'static> Source<H> {
+    /// One that fills on the thread that asks.
+    pub fn here(fill: Fill<H>) -> Source<H> {
+        Source {
+            here: Some(fill),
+            empty: VecDeque::new(),
+            next: 0,
+            shared: Arc::default(),
+        }
+    }
+
+    /// One that fills on threads of its own, one for each function.
+    ///
+    /// # Errors
+    /// If the system has no more threads.
+    pub fn on_threads(fills: Vec<Fill<H>>) -> Result<Source<H>, Failed> {
+        let shared: Arc<Shared<H>> = Arc::default();
+        let source = Source {
+            here: None,
+            empty: VecDeque::new(),
+            next: 0,
+            shared: Arc::clone(&shared),
+        };
+        for fill in fills {
+            let shared = Arc::clone(&shared);
+            let thread = std::thread::Builder::new().name("sidestream-fill".into());
+            let spawned = thread.spawn(move || fill_all(&shared, fill));
+            if let Err(error) = spawned {
+                return Err(Failed::new("source", 0, Cause::User(Box::new(error))));
+            }
+        }
+        Ok(source)
+    }
+
+    pub fn cancel(&self) -> Cancel {
+        Cancel {
+            shared: Arc::clone(&self.shared) as Arc<dyn Close>,
+        }
+    }
+
+    /// Memory that may be filled again.
+    pub fn give(&mut self, host: H) {
+        match self.here {
+            Some(_) => self.empty.push_back(host),
+            None => {
+                self.shared.state.lock().empty.push_back(host);
+                self.shared.to_fill.notify_one();
+            }
+        }
+    }
+
+    /// The next item. Waits for it if it may, and wakes the task later if there is one.
+    pub fn next(&mut self, may_wait: bool, waker: Option<&Waker>) -> Next<H> {
+        let next = match &mut self.here {
+            Some(fill) if !self.shared.state.lock().is_closed => {
+                let Some(mut host) = self.empty.pop_front() else {
+                    return Next::NotYet;
+                };
+                match fill_one(fill, self.next, &mut host) {
+                    Ok(Some(rows)) => Next::Filled(Filled {
+                        index: self.next,
+                        rows,
+                        host,
+                    }),
+                    Ok(None) => Next::End,
+                    Err(failed) => Next::Failed(failed),
+                }
+            }
+            Some(_) => Next::End,
+            None => self.shared.next(self.next, may_wait, waker),
+        };
+        if let Next::Filled(_) = next {
+            self.next += 1;
+        }
+        next
+    }
+}
+
+impl<H> Drop for Source<H> {
+    /// Threads that fill are not waited for: a source may block for ever. Each ends when its
+    /// function returns.
+    fn drop(&mut self) {
+        self.shared.state.lock().is_closed = true;
+        self.shared.to_fill.notify_all();
+    }
+}
+
+impl<H> Default for Shared<H> {
+    fn default() -> Shared<H> {
+        Shared {
+            state: Mutex::new(State {
+                empty: VecDeque::new(),
+                next: 0,
+                filled: BTreeMap::new(),
+                end: None,
+                is_closed: false,
+                waker: None,
+            }),
+            to_fill: Condvar::new(),
+            filled: Condvar::new(),
+        }
+    }
+}
+
+impl<H> Shared<H> {
+    fn next(&self, index: u64, may_wait: bool, waker: Option<&Waker>) -> Next<H> {
+        let mut state = self.state.lock();
+        loop {
+            if state.is_closed {
+                return Next::End;
+            }
+            match state.filled.remove(&index) {
+                Some(Ok(filled)) => return Next::Filled(filled),
+                Some(Err(failed)) => return Next::Failed(failed),
+                None if state.end.is_some_and(|end| index >= end) => return Next::End,
+                None if may_wait => self.filled.wait(&mut state),
+                None => {
+                    state.waker = waker.cloned();
+                    return Next::NotYet;
+                }
+            }
+        }
+    }
+
+    /// The next item to be filled, with its memory. None when there is nothing more to do.
+    fn begin(&self) -> Option<(u64, H)> {
+        let mut state = self.state.lock();
+        loop {
+            if state.is_closed || state.end.is_some() {
+                return None;
+            }
+            if let Some(host) = state.empty.pop_front() {
+                let index = state.next;
+                state.next += 1;
+                return Some((index, host));
+            }
+            self.to_fill.wait(&mut state);
+        }
+    }
+
+    fn end(&self, index: u64, filled: Option<Result<Filled<H>, Failed>>) {
+        let mut state = self.state.lock();
+        let is_last = !matches!(filled, Some(Ok(_)));
+        if let Some(filled) = filled {
+            state.filled.insert(index, filled);
+        }
+        if is_last {
+            // Of several threads that find the end the first item counts.
+            let end = state.end.map_or(index, |end| end.min(index));
+            state.end = Some(end);
+            self.to_fill.notify_all();
+        }
+        let waker = state.waker.take();
+        drop(state);
+        self.filled.notify_all();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// The life of a thread that fills.
+fn fill_all<H>(shared: &Shared<H>, mut fill: Fill<H>) {
+    while let Some((index, mut host)) = shared.begin() {
+        let filled = match fill_one(&mut fill, index, &mut host) {
+            Ok(Some(rows)) => Some(Ok(Filled { index, rows, host })),
+            Ok(None) => None,
+            Err(failed) => Some(Err(failed)),
+        };
+        shared.end(index, filled);
+    }
+}
+
+fn fill_one<H>(fill: &mut Fill<H>, index: u64, host: &mut H) -> Result<Option<usize>, Failed> {
+    guarded("source", index, || fill(index, host))
+}
