@@ -64,7 +64,7 @@ impl Event {
     }
 
     /// The same for so long at most; false if the time has passed first. The simulated GPU counts its
-    /// own time, but for functions on the host, which take real time.
+    /// own time; for a function on the host that runs it waits up to a second of real time.
     ///
     /// # Errors
     /// What failed on the device.

@@ -72,6 +72,8 @@ pub struct Live {
 
 /// So many calls can wait at once under numbers of their own, the highest there are.
 const NAMELESS: u32 = 1 << 20;
+/// The last number that a call in a log can have.
+pub(super) const LAST_OP: u32 = u32::MAX - NAMELESS;
 
 /// Stands for a sink that was attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -194,7 +196,7 @@ impl Live {
         let mut told = self.told.lock();
         for done in times {
             let mut done = *done;
-            if done.op.0 > u32::MAX - NAMELESS {
+            if done.op.0 > LAST_OP {
                 let Some(op) = told.called.remove(&done.op) else {
                     continue;
                 };
@@ -319,7 +321,7 @@ impl Pen<'_> {
         self.told.span(thread, enters);
     }
 
-    /// The next operation; its number is [`Pen::next_op`]. After 2^32 of them the sinks are told that
+    /// The next operation; its number is [`Pen::next_op`]. When the numbers are used up the sinks are told that
     /// there can be no more, and nothing else.
     pub fn op(&mut self, op: &Op) {
         let told = &mut *self.told;
@@ -356,7 +358,7 @@ impl Told {
     }
 
     fn is_full(&self) -> bool {
-        self.next_op > u64::from(u32::MAX - NAMELESS)
+        self.next_op > u64::from(LAST_OP)
     }
 
     fn span(&mut self, id: ThreadId, enters: Option<&str>) {
@@ -416,7 +418,7 @@ mod tests {
     fn after_the_last_number_a_recording_ends_with_an_error_and_does_not_begin_again() {
         let live = Arc::new(Live::default());
         let thread = live.new_thread("main");
-        live.told.lock().next_op = u64::from(u32::MAX) - 1;
+        live.told.lock().next_op = u64::from(LAST_OP) - 1;
         let calls = |count: u32| {
             for _ in 0..count {
                 let Some(mut pen) = live.write() else { return };
@@ -440,14 +442,14 @@ mod tests {
         calls(3);
         assert!(!live.is_on());
         let error = recorder.finish().unwrap_err().to_string();
-        assert!(error.contains("at most 4294967296 operations"), "{error}");
+        assert!(error.contains("at most 4293918720 operations"), "{error}");
         let bytes = file.0.lock().clone();
         let records: Vec<_> = Reader::new(&bytes[..]).unwrap().collect();
         let cut = records.last().unwrap().as_ref().unwrap_err();
         assert!(cut.is_cut());
         let ops = records
             .iter()
-            .filter(|r| matches!(r, Ok(Record::Op(op)) if op.id.0 >= u32::MAX - 1));
+            .filter(|r| matches!(r, Ok(Record::Op(op)) if op.id.0 >= LAST_OP - 1));
         assert_eq!(ops.count(), 2);
 
         let (late, sink) = Recorder::new(Vec::new()).unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::live::Sink;
+use super::live::{LAST_OP, Sink};
 use super::{Error, Problem, Within, Writer};
 use crate::backend::Done;
 use crate::op::{DeviceId, Memory, Op, OpId, StreamKind, ThreadId};
@@ -184,7 +184,7 @@ impl<W: Write + Send> Sink for Half<W> {
     }
 
     fn full(&mut self) {
-        let (what, limit) = ("operations", 1 << 32);
+        let (what, limit) = ("operations", u64::from(LAST_OP) + 1);
         let mut tape = self.tape.lock();
         let problem = Problem::TooMuch { what, limit };
         tape.write(|log| Err::<(), _>(log.error(problem)));

@@ -27,6 +27,10 @@ pub(super) enum Reached {
     Function,
 }
 
+/// So long a call waits for a function on the host to return, in real time, whatever virtual time it
+/// was given: only functions that take longer make runs of one seed differ.
+const FUNCTION: Duration = Duration::from_secs(1);
+
 impl Machine {
     pub(super) fn ask(
         &self,
@@ -75,7 +79,7 @@ impl Machine {
         for_at_most: Duration,
     ) -> Result<bool> {
         let is_current = self.callback.is_current();
-        let patience = (!is_current).then_some(for_at_most);
+        let patience = (!is_current).then_some(for_at_most.max(FUNCTION));
         let device = state.device_of(&op.kind, op.thread)?;
         let targets = state.targets(op)?;
         let call = state.push_ask(op)?;
