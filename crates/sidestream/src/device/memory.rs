@@ -235,31 +235,20 @@ impl Memories {
         home: Option<StreamId>,
         at: Place,
     ) -> Result<Granted<Carried>, Need<Carried>> {
-        let mut failed = None;
         // Streams on which something was not over when it was asked about: later work is not either.
         let mut pending = Pending::new();
-        let granted = {
-            let mut pen = caller.as_ref().and_then(|_| runtime.live.write());
-            let mut cache = self.cache.lock();
-            cache.alloc(size_bytes, home, |uses| {
-                let mut look = |thread: &mut Thread| {
-                    look(runtime, thread, uses, home, &mut pending, &mut pen, at)
-                };
-                let state = match &mut caller {
-                    Some(thread) => look(thread),
-                    None => as_thread(runtime, look),
-                };
-                state.unwrap_or_else(|error| {
-                    failed = Some(error);
-                    State::Pending
-                })
-            })
-        };
-        if let Some(error) = failed {
-            // To be pending is always safe; what is wrong with the device shows at its next use.
-            let _ = runtime.seen::<()>(Err(error));
-        }
-        granted
+        let mut pen = caller.as_ref().and_then(|_| runtime.live.write());
+        let mut cache = self.cache.lock();
+        cache.alloc(size_bytes, home, |uses| {
+            let mut look =
+                |thread: &mut Thread| look(runtime, thread, uses, home, &mut pending, &mut pen, at);
+            let state = match &mut caller {
+                Some(thread) => look(thread),
+                None => as_thread(runtime, look),
+            };
+            // To wait is always safe; what is wrong with the device shows at its next use.
+            state.unwrap_or(State::Pending)
+        })
     }
 
     fn reserve(&self, runtime: &Runtime, growth: Growth) -> Result<()> {
