@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use sidestream::backend::{Address, Arg, Backend, Caps, Create, Destroy, Done, Launch, Payload};
+use sidestream::backend::{
+    Address, Arg, Backend, Caps, Code, Create, Destroy, Done, Launch, Payload, Reserve,
+};
 use sidestream::device::{Device, Options};
 use sidestream::error::Result;
 use sidestream::kernel::{Grid, Kernel, Read, Write};
@@ -34,10 +36,19 @@ impl Backend for Nothing {
         Ok(())
     }
     fn destroy(&self, _: Destroy) {}
-    fn reserve(&self, _: Memory, _: DeviceId, bytes: u64, _: Option<Address>) -> Result<Address> {
-        Ok(Address(self.next.fetch_add(bytes, Ordering::Relaxed)))
+    fn reserve(&self, wanted: Reserve) -> Result<Address> {
+        Ok(Address(
+            self.next.fetch_add(wanted.bytes, Ordering::Relaxed),
+        ))
     }
     fn unreserve(&self, _: Memory, _: DeviceId, _: Address) {}
+    unsafe fn register(&self, _: Address, _: u64) -> Result<()> {
+        Ok(())
+    }
+    fn unregister(&self, _: Address) {}
+    fn prepare(&self, _: DeviceId, _: &Arc<Code>) -> Result<()> {
+        Ok(())
+    }
     #[inline(never)]
     fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
         black_box((op, &payload));
@@ -111,7 +122,7 @@ fn main() {
     let raw = nothing(false);
     let code = std::sync::Arc::new(sidestream::backend::Code {
         name: "scale".into(),
-        ptx: None,
+        image: None,
         host: None,
         cost: None,
     });

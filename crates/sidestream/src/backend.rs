@@ -39,24 +39,38 @@ pub trait Backend: Send + Sync {
     /// Gives it back. Work that was submitted to it still runs (R12, R13). Never waits.
     fn destroy(&self, what: Destroy);
 
-    /// Takes memory from the machine: exactly at `at`, behind what was reserved before, or anywhere.
-    /// The address is a device's, or for pinned and for pageable memory the host's.
+    /// Takes memory from the machine. The address is a device's, or for pinned and for pageable
+    /// memory the host's; memory of the host is zero.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](crate::error::Error::OutOfMemory) if there is none; only
     /// `asked_bytes` means something then. [`Error::Refused`](crate::error::Error::Refused) if there
-    /// is, and not at `at`.
-    fn reserve(
-        &self,
-        memory: Memory,
-        device: DeviceId,
-        bytes: u64,
-        at: Option<Address>,
-    ) -> Result<Address>;
+    /// is, and not at [`Reserve::at`].
+    fn reserve(&self, wanted: Reserve) -> Result<Address>;
 
     /// Gives memory back to the machine. The caller has seen all its uses complete. May wait for
     /// the whole device.
     fn unreserve(&self, memory: Memory, device: DeviceId, at: Address);
+
+    /// Pins memory of the program, so that devices reach it as what was reserved as pinned.
+    ///
+    /// # Safety
+    /// The memory is there, and stays where it is until [`unregister`](Backend::unregister).
+    ///
+    /// # Errors
+    /// What the driver answers: some of it may be pinned already, or there is too much.
+    unsafe fn register(&self, at: Address, bytes: u64) -> Result<()>;
+
+    /// Unpins it. The caller has seen all its uses complete. May wait for the whole device.
+    fn unregister(&self, at: Address);
+
+    /// Makes a kernel ready for a device, which its first launch would do otherwise: compiles and
+    /// loads what has to be.
+    ///
+    /// # Errors
+    /// [`Error::NoForm`](crate::error::Error::NoForm) if it has no form for this machine, or what the
+    /// compiler or the driver says.
+    fn prepare(&self, device: DeviceId, code: &Arc<Code>) -> Result<()>;
 
     /// Hands a call to the device. Returns once it is queued, not when it has run.
     ///
@@ -131,6 +145,34 @@ impl Address {
     }
 }
 
+/// Memory that is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reserve {
+    /// Of which kind.
+    pub memory: Memory,
+    /// The device that it belongs to; pinned and pageable memory belongs to all.
+    pub device: DeviceId,
+    /// How much.
+    pub bytes: u64,
+    /// Exactly here, behind what was reserved before; anywhere if absent.
+    pub at: Option<Address>,
+    /// Pinned memory that the host writes and nearly never reads: its writes pass by the caches.
+    pub write_combined: bool,
+}
+
+impl Reserve {
+    /// Memory anywhere.
+    pub fn new(memory: Memory, device: DeviceId, bytes: u64) -> Reserve {
+        Reserve {
+            memory,
+            device,
+            bytes,
+            at: None,
+            write_combined: false,
+        }
+    }
+}
+
 /// Something to be made.
 #[derive(Clone, Copy, Debug)]
 pub enum Create<'a> {
@@ -158,6 +200,8 @@ pub enum Create<'a> {
         device: DeviceId,
         /// Whether it keeps times.
         timing: bool,
+        /// Whether a thread that waits for it sleeps, instead of asking again and again.
+        sleeps: bool,
     },
     /// An executable graph.
     Graph {
@@ -186,6 +230,9 @@ pub enum Payload<'a> {
     None,
     /// Bytes from one place to another.
     Copy(Copy),
+    /// Many small copies at once, by a kernel that reads the host's memory: each has one row, from
+    /// pinned memory to the stream's device.
+    Gather(&'a [Copy]),
     /// The same few bytes again and again.
     Fill(Fill),
     /// A kernel.
@@ -271,14 +318,23 @@ pub enum Arg {
 
 /// A kernel, in all the forms that it has.
 pub struct Code {
-    /// Its name; in PTX its entry.
+    /// Its name; in an image its entry.
     pub name: String,
-    /// PTX that holds it.
-    pub ptx: Option<String>,
+    /// What a real device runs.
+    pub image: Option<Image>,
     /// The same in Rust, for the simulated GPU.
     pub host: Option<HostForm>,
     /// What it takes on the simulated GPU; without one it is bound by the bytes it touches.
     pub cost: Option<CostOf>,
+}
+
+/// Code for a real device.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub enum Image {
+    /// PTX, which the driver compiles.
+    Ptx(String),
+    /// CUDA C++, which has to be compiled first.
+    Cuda(String),
 }
 
 /// A kernel in Rust: it gets copies of all that it may touch.

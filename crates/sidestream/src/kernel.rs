@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::backend::{Arg, Code, HostArg};
+use crate::backend::{Arg, Code, HostArg, Image};
 use crate::buffer::{Pod, View, ViewMut};
 use crate::device::as_kernel;
 use crate::graph::{NodeArg, Part, PartMut};
@@ -52,7 +52,7 @@ impl<A: KernelArgs> Kernel<A> {
     ) -> Kernel<A> {
         Kernel::with(Code {
             name: name.to_owned(),
-            ptx: None,
+            image: None,
             host: Some(host_form::<A>(run)),
             cost: None,
         })
@@ -67,7 +67,7 @@ impl<A: KernelArgs> Kernel<A> {
     pub unsafe fn from_ptx(ptx: &str, name: &str) -> Kernel<A> {
         Kernel::with(Code {
             name: name.to_owned(),
-            ptx: Some(ptx.to_owned()),
+            image: Some(Image::Ptx(ptx.to_owned())),
             host: None,
             cost: None,
         })

@@ -35,6 +35,7 @@ pub mod backend;
 pub mod benchmark;
 pub mod buffer;
 pub mod check;
+pub mod cuda;
 pub mod device;
 pub mod engine;
 pub mod error;

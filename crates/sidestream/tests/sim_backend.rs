@@ -3,7 +3,7 @@
 mod rig;
 
 use rig::*;
-use sidestream::backend::{Address, Arg, Backend, Copy, Fill, Payload};
+use sidestream::backend::{Address, Arg, Backend, Copy, Fill, Payload, Reserve};
 use sidestream::error::Error;
 use sidestream::op::{DeviceId, Kind, Memory, StreamKind};
 use sidestream::sim::Schedule;
@@ -216,7 +216,7 @@ fn bytes_pass_from_one_device_to_another() {
         let here = rig.device_memory(100);
         let there = rig
             .machine
-            .reserve(Memory::Device, DeviceId(1), 100, None)
+            .reserve(Reserve::new(Memory::Device, DeviceId(1), 100))
             .unwrap();
         rig.fill(near, here, 0x2a2a_2a2a, 25).unwrap();
         rig.submit(
@@ -279,7 +279,7 @@ fn device_memory_ends_at_its_limit() {
     let whole = rig.machine.devices()[0].memory_bytes;
     let reserve = |bytes| {
         rig.machine
-            .reserve(Memory::Device, DeviceId(0), bytes, None)
+            .reserve(Reserve::new(Memory::Device, DeviceId(0), bytes))
     };
     let first = reserve(whole - 10).unwrap();
     match reserve(11) {

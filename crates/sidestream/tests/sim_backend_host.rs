@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use rig::*;
-use sidestream::backend::{Address, Backend, Code, Payload};
+use sidestream::backend::{Address, Backend, Code, Payload, Reserve};
 use sidestream::error::Error;
 use sidestream::op::{DeviceId, Kind, Memory, StreamKind};
 use sidestream::sim::Schedule;
@@ -189,7 +189,9 @@ fn an_access_outside_all_memory_loses_the_device_for_good() {
         again(rig.peek(event));
         again(rig.fill(stream, at, 1, 1).map(|()| true));
         again(rig.record(event, stream).map(|()| true));
-        let memory = rig.machine.reserve(Memory::Device, DeviceId(0), 8, None);
+        let memory = rig
+            .machine
+            .reserve(Reserve::new(Memory::Device, DeviceId(0), 8));
         again(memory.map(|_| true));
         assert_eq!(rig.look(output, 64), [0; 64], "nothing more was done");
 
@@ -246,7 +248,7 @@ fn a_kernel_without_a_form_in_rust_is_refused() {
     let stream = rig.stream(0);
     let code = Arc::new(Code {
         name: "foreign".into(),
-        ptx: Some(String::new()),
+        image: Some(sidestream::backend::Image::Ptx(String::new())),
         host: None,
         cost: None,
     });

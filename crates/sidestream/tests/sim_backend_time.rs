@@ -362,6 +362,7 @@ fn ids_of_what_was_destroyed_may_come_again() {
             id: EventId(0),
             device: DeviceId(0),
             timing: false,
+            sleeps: false,
         };
         rig.machine.create(what).unwrap();
         assert!(rig.query(EventId(0)).unwrap());

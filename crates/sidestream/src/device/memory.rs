@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::runtime::{Place, Runtime, plain, write};
 use super::threads::{Thread, as_thread};
 use crate::alloc::{Cache, Granted, Growth, Need, On, Piece, Rules, Segment, Spare, State};
-use crate::backend::{Address, Backend};
+use crate::backend::{Address, Backend, Reserve};
 use crate::buffer::block::{Block, BlockState};
 use crate::buffer::uses::{Conflicts, Uses, keep_last};
 use crate::error::{Error, Result};
@@ -253,7 +253,10 @@ impl Memories {
 
     fn reserve(&self, runtime: &Runtime, growth: Growth) -> Result<()> {
         let Growth { at, bytes } = growth;
-        let reserved = runtime.backend.reserve(self.memory, self.device, bytes, at);
+        let reserved = runtime.backend.reserve(Reserve {
+            at,
+            ..Reserve::new(self.memory, self.device, bytes)
+        });
         match (runtime.seen(reserved), at) {
             (Ok(address), _) => self.cache.lock().add_segment(address, bytes),
             (Err(Error::OutOfMemory(_)), _) => self.cache.lock().segment_refused(bytes),

@@ -216,7 +216,12 @@ impl Runtime {
                     Some(pen) => pen.new_event(timing, device),
                     None => self.live.new_event(timing, device),
                 };
-                let create = Create::Event { id, device, timing };
+                let create = Create::Event {
+                    id,
+                    device,
+                    timing,
+                    sleeps: false,
+                };
                 self.seen(self.backend.create(create))?;
                 id
             }

@@ -71,7 +71,12 @@ impl Event {
             None => runtime.live.new_event(timing, device.id()),
         };
         let device = device.id();
-        runtime.seen(runtime.backend.create(Create::Event { id, device, timing }))?;
+        runtime.seen(runtime.backend.create(Create::Event {
+            id,
+            device,
+            timing,
+            sleeps: false,
+        }))?;
         runtime.tell(Kind::CreateEvent { event: id }, |_| Accesses::new(), at);
         Ok(Event {
             runtime: Arc::clone(runtime),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::outside_host_functions;
-use crate::backend::{Address, shared};
+use crate::backend::{Address, Reserve, shared};
 use crate::buffer::Pod;
 use crate::buffer::block::Block;
 use crate::buffer::within;
@@ -249,10 +249,8 @@ impl Held {
         let runtime = &device.runtime;
         runtime.check()?;
         let reserve = || {
-            let reserved = runtime
-                .backend
-                .reserve(memory, device.id(), size_bytes, None);
-            runtime.seen(reserved)
+            let wanted = Reserve::new(memory, device.id(), size_bytes);
+            runtime.seen(runtime.backend.reserve(wanted))
         };
         let address = match reserve() {
             Err(Error::OutOfMemory(_)) if give_back_freed(runtime, device.id()) => reserve()?,

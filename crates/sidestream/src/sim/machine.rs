@@ -42,7 +42,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::backend::{Address, Backend, Caps, Code, Create, Destroy, Done, Payload};
+use crate::backend::{Address, Backend, Caps, Code, Create, Destroy, Done, Payload, Reserve};
 use crate::engine::Profile;
 use crate::error::{Error, Result};
 use crate::op::{DeviceId, EventId, Memory, Op, StreamId};
@@ -155,13 +155,14 @@ impl Backend for Machine {
         });
     }
 
-    fn reserve(
-        &self,
-        memory: Memory,
-        device: DeviceId,
-        bytes: u64,
-        at: Option<Address>,
-    ) -> Result<Address> {
+    fn reserve(&self, wanted: Reserve) -> Result<Address> {
+        let Reserve {
+            memory,
+            device,
+            bytes,
+            at,
+            ..
+        } = wanted;
         self.with_state(|state| {
             state.refuse_lost(device)?;
             if at.is_some_and(|at| !state.space.would_be_at(memory, device, at)) {
@@ -181,6 +182,26 @@ impl Backend for Machine {
             state.space.unreserve(at, unused_from);
             state.settle();
         });
+    }
+
+    unsafe fn register(&self, at: Address, bytes: u64) -> Result<()> {
+        match self.with_state(|state| state.space.register(at, bytes)) {
+            true => Ok(()),
+            false => Err(Error::Refused {
+                call: "register",
+                code: 712,
+                why: "some of the memory is pinned already; register it once".into(),
+            }),
+        }
+    }
+
+    fn unregister(&self, at: Address) {
+        self.with_state(|state| state.space.unregister(at));
+    }
+
+    fn prepare(&self, device: DeviceId, code: &Arc<Code>) -> Result<()> {
+        self.with_state(|state| state.refuse_lost(device))?;
+        command::host_form(code).map(|_| ())
     }
 
     fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {

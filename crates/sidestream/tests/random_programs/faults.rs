@@ -1,11 +1,12 @@
 //! A back end that refuses calls at random, and keeps account.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sidestream::backend::{Address, Backend, Caps, Create, Destroy, Done, Payload};
+use sidestream::backend::{Address, Backend, Caps, Code, Create, Destroy, Done, Payload, Reserve};
 use sidestream::error::{Error, Result};
 use sidestream::op::{DeviceId, EventId, GraphId, Memory, Op, StreamId};
 use sidestream::sim::Machine;
@@ -115,16 +116,10 @@ impl Backend for Faults {
         self.machine.destroy(what);
     }
 
-    fn reserve(
-        &self,
-        memory: Memory,
-        device: DeviceId,
-        bytes: u64,
-        at: Option<Address>,
-    ) -> Result<Address> {
+    fn reserve(&self, wanted: Reserve) -> Result<Address> {
         self.chance("reserve")?;
-        let address = self.machine.reserve(memory, device, bytes, at)?;
-        self.account.lock().memory.insert(address, bytes);
+        let address = self.machine.reserve(wanted)?;
+        self.account.lock().memory.insert(address, wanted.bytes);
         Ok(address)
     }
 
@@ -142,6 +137,21 @@ impl Backend for Faults {
     fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
         self.chance("submit")?;
         self.machine.submit(op, payload)
+    }
+
+    unsafe fn register(&self, at: Address, bytes: u64) -> Result<()> {
+        self.chance("register")?;
+        // SAFETY: the caller promises it.
+        unsafe { self.machine.register(at, bytes) }
+    }
+
+    fn unregister(&self, at: Address) {
+        self.machine.unregister(at);
+    }
+
+    fn prepare(&self, device: DeviceId, code: &Arc<Code>) -> Result<()> {
+        self.chance("prepare")?;
+        self.machine.prepare(device, code)
     }
 
     fn query(&self, op: &Op) -> Result<bool> {

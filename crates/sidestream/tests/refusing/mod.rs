@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sidestream::backend::{Address, Backend, Caps, Create, Destroy, Done, Payload};
+use sidestream::backend::{Address, Backend, Caps, Code, Create, Destroy, Done, Payload, Reserve};
 use sidestream::device::{Device, Options};
 use sidestream::engine::Profile;
 use sidestream::error::{Error, Result};
@@ -73,18 +73,25 @@ impl Backend for Refusing {
         self.machine.destroy(what);
     }
 
-    fn reserve(
-        &self,
-        memory: Memory,
-        device: DeviceId,
-        bytes: u64,
-        at: Option<Address>,
-    ) -> Result<Address> {
-        self.machine.reserve(memory, device, bytes, at)
+    fn reserve(&self, wanted: Reserve) -> Result<Address> {
+        self.machine.reserve(wanted)
     }
 
     fn unreserve(&self, memory: Memory, device: DeviceId, at: Address) {
         self.machine.unreserve(memory, device, at);
+    }
+
+    unsafe fn register(&self, at: Address, bytes: u64) -> Result<()> {
+        // SAFETY: the caller promises it.
+        unsafe { self.machine.register(at, bytes) }
+    }
+
+    fn unregister(&self, at: Address) {
+        self.machine.unregister(at);
+    }
+
+    fn prepare(&self, device: DeviceId, code: &Arc<Code>) -> Result<()> {
+        self.machine.prepare(device, code)
     }
 
     fn query(&self, op: &Op) -> Result<bool> {

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use sidestream::backend::{
-    Address, Arg, Backend, Code, Copy, Create, Fill, Grid, HostArg, Launch, Node, NodeWork, Payload,
+    Address, Arg, Backend, Code, Copy, Create, Fill, Grid, HostArg, Launch, Node, NodeWork,
+    Payload, Reserve,
 };
 use sidestream::engine::{KernelCost, Profile};
 use sidestream::error::Result;
@@ -79,7 +80,12 @@ impl Rig {
 
     pub fn event_on(&self, id: u32, device: u32, timing: bool) -> EventId {
         let (id, device) = (EventId(id), DeviceId(device));
-        let what = Create::Event { id, device, timing };
+        let what = Create::Event {
+            id,
+            device,
+            timing,
+            sleeps: false,
+        };
         self.machine.create(what).unwrap();
         id
     }
@@ -94,13 +100,15 @@ impl Rig {
     pub fn device_memory(&self, bytes: u64) -> Address {
         let device = DeviceId(0);
         self.machine
-            .reserve(Memory::Device, device, bytes, None)
+            .reserve(Reserve::new(Memory::Device, device, bytes))
             .unwrap()
     }
 
     pub fn pinned(&self, bytes: &[u8]) -> Address {
         let len = bytes.len() as u64;
-        let at = self.machine.reserve(Memory::Pinned, DeviceId(0), len, None);
+        let at = self
+            .machine
+            .reserve(Reserve::new(Memory::Pinned, DeviceId(0), len));
         let at = at.unwrap();
         // SAFETY: it was just reserved, with this size, and nobody uses it yet.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), pointer(at), bytes.len()) };
@@ -250,7 +258,7 @@ pub fn code(
 ) -> Arc<Code> {
     Arc::new(Code {
         name: name.to_owned(),
-        ptx: None,
+        image: None,
         host: Some(Box::new(host)),
         cost: Some(Box::new(move |_, _| KernelCost::Duration {
             ns: cost_ns,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::callback::HostFunc;
 use super::space::Host;
-use crate::backend::{Arg, Code, Copy, Fill, Grid, HostArg, Node, NodeWork, Payload};
+use crate::backend::{Arg, Code, Copy, Fill, Grid, HostArg, HostForm, Node, NodeWork, Payload};
 use crate::engine::{KernelCost, TaskId};
 use crate::error::{Error, Result};
 use crate::op::{Access, Accesses, BufferId, Kind, Memory, Mode, Op};
@@ -25,6 +25,8 @@ pub(super) enum Effect {
     #[default]
     Nothing,
     Copy(Moved),
+    /// Many copies by one kernel.
+    Gather(Vec<Moved>),
     /// The host's part of a copy from pageable memory: it reads for the task that writes.
     Stage {
         copy: Copy,
@@ -64,7 +66,11 @@ impl Effect {
     pub fn is_data(&self) -> bool {
         matches!(
             self,
-            Effect::Copy(_) | Effect::Stage { .. } | Effect::Fill(_) | Effect::Kernel(_)
+            Effect::Copy(_)
+                | Effect::Gather(_)
+                | Effect::Stage { .. }
+                | Effect::Fill(_)
+                | Effect::Kernel(_)
         )
     }
 }
@@ -85,6 +91,7 @@ impl Command {
                 }
             }
             Payload::Copy(copy) => command.copies(copy),
+            Payload::Gather(pieces) => command.gathers(pieces),
             Payload::Fill(fill) => command.fills(fill),
             Payload::Launch(launch) => {
                 command.launches(launch.code, launch.grid, launch.args.to_vec())?;
@@ -129,6 +136,24 @@ impl Command {
         });
     }
 
+    /// Many copies by one kernel, which is as fast as the link, and some microseconds slower than
+    /// one copy.
+    fn gathers(&mut self, pieces: &[Copy]) {
+        let bytes: u64 = pieces.iter().map(|piece| piece.row_bytes).sum();
+        self.op.accesses = [Mode::Read, Mode::Write]
+            .map(|mode| of(bytes, mode))
+            .into_iter()
+            .collect();
+        let moved = |&copy: &Copy| Moved {
+            copy,
+            from: Host::Pinned,
+            to: Host::Pinned,
+            is_staged: false,
+            bytes: Vec::new(),
+        };
+        self.effect = Effect::Gather(pieces.iter().map(moved).collect());
+    }
+
     fn fills(&mut self, fill: Fill) {
         let bytes = fill.count * u64::from(fill.width);
         self.op.accesses = Accesses::from_slice(&[of(bytes, Mode::Write)]);
@@ -136,12 +161,7 @@ impl Command {
     }
 
     fn launches(&mut self, code: &Arc<Code>, grid: Grid, args: Vec<Arg>) -> Result<()> {
-        if code.host.is_none() {
-            return Err(Error::NoForm {
-                kernel: code.name.clone(),
-                needed: "form in Rust, which the simulated GPU runs",
-            });
-        }
+        host_form(code)?;
         self.cost = code.cost.as_ref().map(|cost| cost(grid, &args));
         let memory = args.iter().filter_map(|arg| match *arg {
             Arg::Memory { bytes, mode, .. } => Some(of(bytes, mode)),
@@ -189,6 +209,17 @@ impl Effect {
             _ => None,
         }
     }
+}
+
+/// What the simulated GPU runs of a kernel.
+///
+/// # Errors
+/// If there is nothing.
+pub(super) fn host_form(code: &Code) -> Result<&HostForm> {
+    code.host.as_ref().ok_or_else(|| Error::NoForm {
+        kernel: code.name.clone(),
+        needed: "form in Rust, which the simulated GPU runs",
+    })
 }
 
 fn of(bytes: u64, mode: Mode) -> Access {

@@ -119,6 +119,9 @@ impl State {
         if step.performs == Performs::Nothing {
             return Work::Marker;
         }
+        if let (Effect::Gather(_), Some(read)) = (effect, op.accesses.first()) {
+            return work::gather(read.len_bytes(), &self.profile);
+        }
         if let Some(launches) = work::launches(op) {
             return work::kernel(op, cost, launches);
         }

@@ -75,6 +75,11 @@ impl State {
             Effect::Copy(moved) if !moved.is_staged => {
                 moved.bytes = self.space.gather(&moved.copy, moved.from)?;
             }
+            Effect::Gather(pieces) => {
+                for moved in pieces {
+                    moved.bytes = self.space.gather(&moved.copy, moved.from)?;
+                }
+            }
             Effect::Stage { copy, host, into } => {
                 let bytes = self.space.gather(copy, *host)?;
                 let into = self.index(*into);
@@ -100,6 +105,11 @@ impl State {
     fn end(&mut self, effect: &mut Effect, event: Event) -> Result<(), Failure> {
         match effect {
             Effect::Copy(moved) => self.space.scatter(&moved.copy, &moved.bytes, moved.to)?,
+            Effect::Gather(pieces) => {
+                for moved in pieces {
+                    self.space.scatter(&moved.copy, &moved.bytes, moved.to)?;
+                }
+            }
             Effect::Fill(fill) => self.space.write(fill.at, &pattern(fill), Host::Pinned)?,
             Effect::Kernel(launched) => {
                 compute(launched)?;

@@ -26,7 +26,9 @@ impl State {
                 let stream = self.new_stream(device, kind, priority);
                 self.tables.set_stream(id, stream);
             }
-            Create::Event { id, device, timing } => {
+            Create::Event {
+                id, device, timing, ..
+            } => {
                 self.refuse_lost(device)?;
                 let event = self.new_event(device, timing)?;
                 self.tables.set_event(id, event);

@@ -33,6 +33,8 @@ pub(super) struct Space {
     segments: BTreeMap<u64, Segment>,
     /// By first address, which lies up to an alignment behind that of the allocation.
     pinned: BTreeMap<u64, (u64, Layout)>,
+    /// Memory of the program that was pinned: by first address, how long.
+    registered: BTreeMap<u64, u64>,
     /// Given back while work was unfinished: the first task that cannot be a use of it, and where
     /// it is.
     leaving: VecDeque<(u64, Address)>,
@@ -105,6 +107,7 @@ impl Space {
             devices: limits.enumerate().map(device).collect(),
             segments: BTreeMap::new(),
             pinned: BTreeMap::new(),
+            registered: BTreeMap::new(),
             leaving: VecDeque::new(),
         }
     }
@@ -197,6 +200,25 @@ impl Space {
                 free(base, layout);
             }
         }
+    }
+
+    /// Pins memory of the program. False if some of it is pinned already.
+    pub fn register(&mut self, at: Address, bytes: u64) -> bool {
+        let end = at.0.saturating_add(bytes);
+        let of_program = self.registered.range(..end).next_back();
+        let overlaps = of_program.is_some_and(|(&start, &len)| start + len > at.0);
+        let reserved = self.pinned.range(..end).next_back();
+        let is_reserved = reserved.is_some_and(|(&start, (_, layout))| start + room(layout) > at.0);
+        if overlaps || is_reserved {
+            return false;
+        }
+        self.registered.insert(at.0, bytes);
+        true
+    }
+
+    /// Unpins it.
+    pub fn unregister(&mut self, at: Address) {
+        self.registered.remove(&at.0);
     }
 
     /// The device on which an address lies.
@@ -305,17 +327,24 @@ impl Space {
     }
 
     /// Whether host memory may be touched; if so it is valid. Pinned memory is in the table as long
-    /// as it is allocated, and this is asked under the lock under which it is freed. For pageable
-    /// memory the front end promises that it is there until the operation is over.
+    /// as it is allocated, and this is asked under the lock under which it is freed. For registered
+    /// and for pageable memory the front end promises that it is there until the operation is over.
     fn check_host(&self, at: Address, len: usize, host: Host) -> Option<()> {
         if host == Host::Any || len == 0 {
             return Some(());
         }
-        let (&start, (_, layout)) = self.pinned.range(..=at.0).next_back()?;
         let end = at.0.checked_add(len as u64)?;
-        let len = (layout.size() - PINNED_ALIGN) as u64;
-        (end <= start + len).then_some(())
+        let reserved = self.pinned.range(..=at.0).next_back();
+        let reserved = reserved.map(|(&start, (_, layout))| start + room(layout));
+        let of_program = self.registered.range(..=at.0).next_back();
+        let of_program = of_program.map(|(&start, &len)| start + len);
+        (end <= reserved.max(of_program)?).then_some(())
     }
+}
+
+/// How much of an allocation can be used.
+fn room(layout: &Layout) -> u64 {
+    (layout.size() - PINNED_ALIGN) as u64
 }
 
 impl Segment {

@@ -1,0 +1,87 @@
+//! Shared libraries that may be there or not.
+
+use std::fmt;
+
+use libloading::{Library, Symbol};
+
+/// Why a library cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NotLoaded {
+    /// None of the files could be loaded.
+    NoFile {
+        /// Each file with what the system said.
+        tried: Vec<(String, String)>,
+    },
+    /// A function is missing.
+    NoFunction {
+        /// Where it was looked for.
+        file: String,
+        /// Which.
+        function: String,
+    },
+}
+
+/// Loads the first of these files that there is, and says which.
+pub(super) fn open(files: &[&str]) -> Result<(Library, String), NotLoaded> {
+    let mut tried = Vec::new();
+    for &file in files {
+        // SAFETY: loading a library runs its initialisers. The files are NVIDIA's libraries, or one
+        // that the user of this library named as such.
+        match unsafe { Library::new(file) } {
+            Ok(library) => return Ok((library, file.to_owned())),
+            Err(error) => tried.push((file.to_owned(), reason(&error))),
+        }
+    }
+    Err(NotLoaded::NoFile { tried })
+}
+
+/// Looks a function up.
+///
+/// # Safety
+/// If the library has a function of this name, `F` is its type.
+pub(super) unsafe fn function<'a, F>(
+    library: &'a Library,
+    file: &str,
+    name: &str,
+) -> Result<Symbol<'a, F>, NotLoaded> {
+    // SAFETY: the caller promises the type.
+    let found = unsafe { library.get::<F>(name.as_bytes()) };
+    found.map_err(|_| NotLoaded::NoFunction {
+        file: file.to_owned(),
+        function: name.to_owned(),
+    })
+}
+
+/// The system's words without the library's own around them.
+fn reason(error: &libloading::Error) -> String {
+    use std::error::Error as _;
+    match error.source() {
+        Some(source) => source.to_string(),
+        None => error.to_string(),
+    }
+}
+
+impl fmt::Display for NotLoaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotLoaded::NoFile { tried } => {
+                write!(f, "no library could be loaded; tried")?;
+                for (at, (file, why)) in tried.iter().enumerate() {
+                    let comma = if at == 0 { "" } else { "," };
+                    // The system begins with the file's name.
+                    let why = why.strip_prefix(file.as_str()).unwrap_or(why);
+                    let why = why.trim_start_matches([':', ' ']);
+                    write!(f, "{comma} {file} ({why})")?;
+                }
+                Ok(())
+            }
+            NotLoaded::NoFunction { file, function } => write!(
+                f,
+                "{file} has no function {function}: it is too old, or it is no CUDA driver; a driver \
+                 for CUDA 12 or later is needed"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for NotLoaded {}
