@@ -51,10 +51,8 @@ impl<A: KernelArgs> Kernel<A> {
         run: impl Fn(Grid, A::Host<'_>) + Send + Sync + 'static,
     ) -> Kernel<A> {
         Kernel::with(Code {
-            name: name.to_owned(),
-            image: None,
             host: Some(host_form::<A>(run)),
-            cost: None,
+            ..Code::new(name)
         })
     }
 
@@ -66,10 +64,8 @@ impl<A: KernelArgs> Kernel<A> {
     /// it is given, as far as they go, and does not write what it only reads.
     pub unsafe fn from_ptx(ptx: &str, name: &str) -> Kernel<A> {
         Kernel::with(Code {
-            name: name.to_owned(),
             image: Some(Image::Ptx(ptx.to_owned())),
-            host: None,
-            cost: None,
+            ..Code::new(name)
         })
     }
 
