@@ -9,7 +9,7 @@ use sidestream::kernel::Grid;
 use sidestream::stream::Stream;
 
 use super::Bench;
-use super::kernels::{self, EMPTY, EMPTY_PTX, Empty};
+use super::kernels::{self, EMPTY, Empty};
 use super::rounds::{Side, in_a_row, interleaved, one_by_one};
 use super::table::{Bar, Row};
 use crate::failure::Failure;
@@ -155,7 +155,7 @@ impl Raw<'_> {
     fn new(gpu: &Gpu) -> Result<Raw<'_>, Failure> {
         let raw = Raw {
             gpu,
-            empty: gpu.function(EMPTY_PTX, EMPTY)?,
+            empty: gpu.function(EMPTY.0, EMPTY.1)?,
             memory: gpu.memory(1 << 20)?,
             a: gpu.stream()?,
             b: gpu.stream()?,

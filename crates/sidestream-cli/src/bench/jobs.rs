@@ -20,7 +20,7 @@ const BEFORE: u64 = 12;
 /// last result is there. The pinned memory is not filled again.
 pub fn on_streams(own: &Own, job: &Job, slots: u32) -> Result<f64, Failure> {
     let (rows, work) = (job.batch_bytes as usize / 4, job.work);
-    let kernel = kernels::step(job, own.profile.as_ref());
+    let kernel = kernels::step();
     let grid = grid_of(own, job);
     let source = Source::new(job);
     let running = Pipeline::new(&own.device, rows)
@@ -38,7 +38,7 @@ pub fn on_streams(own: &Own, job: &Job, slots: u32) -> Result<f64, Failure> {
 /// The same with a graph in each slot.
 pub fn on_graphs(own: &Own, job: &Job, slots: u32) -> Result<f64, Failure> {
     let (rows, work) = (job.batch_bytes as usize / 4, job.work);
-    let kernel = kernels::step(job, own.profile.as_ref());
+    let kernel = kernels::step();
     let grid = grid_of(own, job);
     let source = Source::new(job);
     let host = own.device.clone();
@@ -63,7 +63,6 @@ pub fn on_graphs(own: &Own, job: &Job, slots: u32) -> Result<f64, Failure> {
     source.time(own, running)
 }
 
-/// On a simulated device the cost of the kernel says what the grid is.
 fn grid_of(own: &Own, job: &Job) -> Grid {
     let blocks = grid(job.batch_bytes, own.sms);
     Grid::new(blocks.blocks, blocks.threads)

@@ -76,8 +76,6 @@ struct Own {
     device: Device,
     clock: Clock,
     sms: u32,
-    /// Of a simulated device.
-    profile: Option<Profile>,
 }
 
 /// What is measured, and how often.
@@ -137,6 +135,10 @@ impl Bench {
             },
         };
         let options = Options::new().notice(|_| ());
+        let options = match &args.driver {
+            Some(file) => options.driver(file),
+            None => options,
+        };
         match device::named(&args.device, args.driver.as_deref())? {
             Named::Cuda(number) => {
                 let gpu = Gpu::open(args.driver.as_deref(), number)?;
@@ -144,7 +146,6 @@ impl Bench {
                     device: Device::open_with(&format!("cuda:{number}"), &options)?,
                     clock: Clock::Host(Instant::now()),
                     sms: gpu.sms,
-                    profile: None,
                 };
                 let gpu = Some(gpu);
                 Ok(Bench { gpu, own, rounds })
@@ -213,14 +214,14 @@ impl Bench {
 impl Own {
     /// A simulated device of which only times are simulated.
     fn simulated(profile: Profile, options: &Options) -> Own {
-        let devices = vec![(profile.name.clone(), profile.clone())];
+        let sms = profile.sms as u32;
+        let devices = vec![(profile.name.clone(), profile)];
         let machine = Arc::new(Machine::new(devices, Schedule::InOrder, None));
         machine.times_only();
         Own {
             device: Device::on(Arc::clone(&machine) as _, options).remove(0),
             clock: Clock::Simulated(machine),
-            sms: profile.sms as u32,
-            profile: Some(profile),
+            sms,
         }
     }
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::rounds::{Side, interleaved, median};
 use super::table::{Bar, Row};
-use super::{Bench, jobs, kernels};
+use super::{Bench, jobs};
 use crate::failure::Failure;
 use crate::overlap::job::{Job, Layout};
 use crate::overlap::size;
@@ -31,16 +31,7 @@ pub struct Compared {
 pub fn rows(bench: &Bench) -> Result<(Vec<Row>, Vec<Compared>), Failure> {
     let raw = bench.gpu.as_ref().map(|gpu| {
         let most = SIZES.iter().copied().max().unwrap_or(0) as usize;
-        // SAFETY: the entry is the kernel of the overlap job.
-        unsafe {
-            RawJobs::new(
-                gpu,
-                kernels::STEP_PTX,
-                kernels::STEP,
-                most,
-                BATCHES as usize,
-            )
-        }
+        RawJobs::new(gpu, most, BATCHES as usize)
     });
     let raw = raw.transpose()?;
     let (mut pipelines, mut graphs, mut all) = (Vec::new(), Vec::new(), Vec::new());

@@ -1,5 +1,7 @@
 //! The overlap job by the driver's own calls, in every arrangement.
 
+use sidestream::ptx;
+
 use super::{Blocks, Event, Function, Gpu, Memory, StepArgs, Stream};
 use crate::failure::Failure;
 use crate::overlap::job::{Job, Layout};
@@ -49,18 +51,7 @@ pub enum Alone {
 
 impl<'a> RawJobs<'a> {
     /// Takes memory for jobs of up to `batch_bytes` a batch and `count` batches.
-    ///
-    /// # Safety
-    /// The entry `name` of `ptx` is the kernel of the overlap job: it takes an input, an output, the
-    /// number of elements and the work, reads as many floats of the input and writes as many of the
-    /// output.
-    pub unsafe fn new(
-        gpu: &'a Gpu,
-        ptx: &str,
-        name: &str,
-        batch_bytes: usize,
-        count: usize,
-    ) -> Result<RawJobs<'a>, Failure> {
+    pub fn new(gpu: &'a Gpu, batch_bytes: usize, count: usize) -> Result<RawJobs<'a>, Failure> {
         let events = || -> Result<[Event; MOST_SLOTS], Failure> {
             Ok([gpu.event()?, gpu.event()?, gpu.event()?, gpu.event()?])
         };
@@ -74,7 +65,7 @@ impl<'a> RawJobs<'a> {
         };
         Ok(RawJobs {
             gpu,
-            kernel: gpu.function(ptx, name)?,
+            kernel: gpu.function(ptx::OVERLAP_STEP, "overlap_step")?,
             streams: [gpu.stream()?, gpu.stream()?, gpu.stream()?, gpu.stream()?],
             uploaded: events()?,
             computed: events()?,
@@ -196,7 +187,7 @@ impl RawJob<'_> {
             elements: self.bytes as u64 / 4,
             work: self.work,
         };
-        // SAFETY: `RawJobs::new` was promised the signature; both have at least `bytes`.
+        // SAFETY: it is the kernel of the overlap job, and both have at least `bytes`.
         unsafe {
             self.jobs
                 .gpu
