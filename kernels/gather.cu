@@ -75,3 +75,9 @@ extern "C" __global__ void gather(const Piece* table, unsigned pieces) {
         copy(table[piece], thread, threads);
     }
 }
+
+// The same for a single piece, which comes with the launch: a node of a graph needs no table.
+extern "C" __global__ void copy_piece(Piece piece) {
+    const unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
+    copy(piece, thread, (unsigned long long)gridDim.x * blockDim.x);
+}

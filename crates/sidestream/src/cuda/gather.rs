@@ -26,13 +26,23 @@ pub(super) struct Table {
     device: DeviceId,
 }
 
-/// As the kernel reads it.
+/// A piece as the kernels read it.
 #[repr(C)]
 #[derive(Clone, std::marker::Copy)]
-struct Row {
+pub(super) struct Row {
     from: u64,
     to: u64,
     bytes: u64,
+}
+
+impl Row {
+    pub fn of(piece: &Copy) -> Row {
+        Row {
+            from: piece.from.0,
+            to: piece.to.0,
+            bytes: piece.row_bytes,
+        }
+    }
 }
 
 /// Tables are at least this long, so that one fits most uploads.
@@ -43,10 +53,11 @@ const BLOCK_BYTES: u64 = 32 << 10;
 /// More blocks than this do not ask for more at once.
 const BLOCKS: u32 = 2048;
 
-pub(super) fn code() -> Code {
+/// One of the kernels that copy pieces: `gather` by a table, `copy_piece` what it is launched with.
+pub(super) fn code(entry: &str) -> Code {
     Code {
         image: Some(Image::Ptx(ptx::GATHER.to_owned())),
-        ..Code::new("gather")
+        ..Code::new(entry)
     }
 }
 
@@ -91,13 +102,8 @@ impl Tables {
         };
         let rows = ptr::with_exposed_provenance_mut::<Row>(table.address as usize);
         for (at, piece) in pieces.iter().enumerate() {
-            let row = Row {
-                from: piece.from.0,
-                to: piece.to.0,
-                bytes: piece.row_bytes,
-            };
             // SAFETY: the table has room for them, and no launch reads it any more.
-            unsafe { rows.add(at).write(row) };
+            unsafe { rows.add(at).write(Row::of(piece)) };
         }
         Ok(table)
     }

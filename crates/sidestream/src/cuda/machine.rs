@@ -60,6 +60,8 @@ pub struct Machine {
     memories: Memories,
     /// The kernel that makes many small copies, and its tables.
     gather: Arc<Code>,
+    /// The same for one, in graphs.
+    piece: Code,
     tables: Tables,
     /// Functions on the host that have not run.
     waiting: Arc<Waiting>,
@@ -116,7 +118,8 @@ impl Machine {
             id: next_id(),
             captured: Mutex::new(vec![VecDeque::new(); devices.len()]),
             memories: Memories::default(),
-            gather: Arc::new(gather::code()),
+            gather: Arc::new(gather::code("gather")),
+            piece: gather::code("copy_piece"),
             tables: Tables::default(),
             devices,
             caps,
@@ -855,7 +858,7 @@ impl Backend for Machine {
                     None => Building::new(driver)?,
                 };
                 let load = |code: &Code| self.kernel(device, code);
-                building.add(nodes, self.devices[place], load)?;
+                building.add(nodes, self.devices[place], &self.piece, load)?;
                 let graph = self.graphs.at(id.0);
                 graph.handle.store(building.finish()?, Relaxed);
                 graph.device.store(device.0, Relaxed);
