@@ -12,6 +12,8 @@ mod launch;
 mod library;
 mod machine;
 mod memory;
+pub mod nvrtc;
+pub mod nvtx;
 mod streams;
 mod table;
 mod timing;
