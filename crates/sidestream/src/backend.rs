@@ -116,6 +116,12 @@ pub trait Backend: Send + Sync {
     /// The times of operations that are over, since they were last taken.
     fn take_times(&self, into: &mut Vec<Done>);
 
+    /// What the calling thread does from here on has this name, within the names before it; without one
+    /// the last name ends. For profilers of the driver's maker; where there are none, nothing happens.
+    fn range(&self, name: Option<&str>) {
+        let _ = name;
+    }
+
     /// The driver's handle of a stream, for other libraries. None where there is no driver.
     fn raw_stream(&self, stream: StreamId) -> Option<u64>;
 }

@@ -36,6 +36,7 @@ use super::graph::Building;
 use super::host_func::{self, HostFunc, Waiting};
 use super::launch::{Kernels, Loaded, Params, allow_shared};
 use super::memory::Memories;
+use super::nvtx;
 use super::streams::{Event, Stream, Work};
 use super::table::Table;
 use super::timing::Timing;
@@ -83,12 +84,16 @@ struct Graph {
 }
 
 impl Machine {
-    /// The devices with these ordinals, in this order. `file` is the driver's library, if it is not
-    /// to be looked for.
+    /// The devices with these ordinals, in this order. `file` is the driver's library and `compiler`
+    /// is NVRTC's, if they are not to be looked for.
     ///
     /// # Errors
     /// Why CUDA cannot be used, or which device there is not.
-    pub fn open(ordinals: &[u32], file: Option<&Path>) -> Result<Machine, Unusable> {
+    pub fn open(
+        ordinals: &[u32],
+        file: Option<&Path>,
+        compiler: Option<&Path>,
+    ) -> Result<Machine, Unusable> {
         let opened = opened(file).map_err(Unusable::Absent)?;
         let driver = &opened.driver;
         let (mut devices, mut caps, mut handles) = (Vec::new(), Vec::new(), Vec::new());
@@ -126,7 +131,7 @@ impl Machine {
             streams: Table::default(),
             events: Table::default(),
             graphs: Table::default(),
-            kernels: Kernels::default(),
+            kernels: Kernels::new(opened, &handles, compiler),
             waiting: Arc::default(),
             names: Mutex::default(),
             current: Mutex::default(),
@@ -983,6 +988,10 @@ impl Backend for Machine {
         if let Some(timing) = &mut *self.timing.lock() {
             timing.take(self.driver(), into);
         }
+    }
+
+    fn range(&self, name: Option<&str>) {
+        nvtx::range(name);
     }
 
     fn raw_stream(&self, stream: StreamId) -> Option<u64> {

@@ -60,6 +60,7 @@ pub struct Options {
     pub(crate) is_synchronous: bool,
     pub(crate) notice: fn(&str),
     pub(crate) driver: Option<PathBuf>,
+    pub(crate) compiler: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -76,6 +77,7 @@ impl Default for Options {
             is_synchronous: false,
             notice: |text| eprintln!("{text}"),
             driver: None,
+            compiler: None,
         }
     }
 }
@@ -133,6 +135,12 @@ impl Options {
     pub fn driver(self, file: impl Into<PathBuf>) -> Options {
         let driver = Some(file.into());
         Options { driver, ..self }
+    }
+
+    /// The library of NVRTC, which compiles kernels in CUDA C++, where it is not to be looked for.
+    pub fn compiler(self, file: impl Into<PathBuf>) -> Options {
+        let compiler = Some(file.into());
+        Options { compiler, ..self }
     }
 
     /// Nothing is tracked: no call waits for another stream by itself.
