@@ -31,6 +31,7 @@ use super::driver::{
     STREAM_NON_BLOCKING, STREAM_PER_THREAD, SUCCESS,
 };
 use super::failure::{NOT_READY, loses_the_device};
+use super::gather::{self, Tables};
 use super::graph::Building;
 use super::host_func::{self, HostFunc, Waiting};
 use super::launch::{Kernels, Loaded, Params, allow_shared};
@@ -40,7 +41,7 @@ use super::table::Table;
 use super::timing::Timing;
 use super::wait;
 use crate::backend::{
-    Address, Backend, Caps, Code, Copy, Create, Destroy, Done, Fill, Launch, Payload, Reserve,
+    Address, Arg, Backend, Caps, Code, Copy, Create, Destroy, Done, Fill, Launch, Payload, Reserve,
 };
 use crate::error::{Error, Lost, Result};
 use crate::op::{DeviceId, EventId, Kind, Memory, Op, OpId, StreamId, StreamKind, ThreadId};
@@ -57,6 +58,9 @@ pub struct Machine {
     graphs: Table<Graph>,
     kernels: Kernels,
     memories: Memories,
+    /// The kernel that makes many small copies, and its tables.
+    gather: Arc<Code>,
+    tables: Tables,
     /// Functions on the host that have not run.
     waiting: Arc<Waiting>,
     names: Mutex<HashMap<StreamId, String>>,
@@ -112,6 +116,8 @@ impl Machine {
             id: next_id(),
             captured: Mutex::new(vec![VecDeque::new(); devices.len()]),
             memories: Memories::default(),
+            gather: Arc::new(gather::code()),
+            tables: Tables::default(),
             devices,
             caps,
             streams: Table::default(),
@@ -329,7 +335,6 @@ impl Machine {
                 Work::Kernel(name) => format!("kernel `{}`", self.kernels.name(name)),
                 Work::Copy => "copy".to_owned(),
                 Work::Memset => "memset".to_owned(),
-                Work::Gather => "gathering copy".to_owned(),
                 Work::HostFunc => "host function".to_owned(),
                 Work::Graph => "graph".to_owned(),
             };
@@ -509,12 +514,23 @@ impl Machine {
     }
 
     fn gather(&self, stream: &Stream, pieces: &[Copy]) -> Result<()> {
-        for piece in pieces {
-            let code = self.copy(piece, stream.handle());
-            self.answer("gather", stream.device(), code)?;
-        }
-        stream.note(Work::Gather);
-        Ok(())
+        let (device, driver) = (stream.device(), self.driver());
+        let _current = self.on(device);
+        let table = self.tables.fill(driver, device, pieces);
+        let table = table.map_err(|code| self.failed("gather", device, code))?;
+        let scalar = |value: u64| Arg::Scalar {
+            bytes: value.to_le_bytes(),
+            len: 8,
+        };
+        let args = [scalar(table.address), scalar(pieces.len() as u64)];
+        let launch = Launch {
+            code: &self.gather,
+            grid: gather::grid(pieces),
+            args: &args,
+        };
+        self.launch(stream, 1, &launch)?;
+        let given = self.tables.give(driver, table, stream.handle());
+        given.map_err(|code| self.failed("gather", device, code))
     }
 
     #[inline]
@@ -990,6 +1006,7 @@ impl Drop for Machine {
             // SAFETY: it was captured and never made executable.
             unsafe { (driver.cuGraphDestroy)(graph) };
         }
+        self.tables.close(driver);
         let mut current = None;
         let (kernels, devices) = (&self.kernels, &self.devices);
         kernels.close(driver, |device| {

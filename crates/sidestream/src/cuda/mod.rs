@@ -6,6 +6,7 @@
 mod devices;
 pub mod driver;
 mod failure;
+mod gather;
 mod graph;
 mod host_func;
 mod launch;

@@ -43,7 +43,6 @@ pub(super) enum Work {
     Kernel(u32),
     Copy,
     Memset,
-    Gather,
     HostFunc,
     Graph,
 }
@@ -64,7 +63,6 @@ impl Work {
             Work::Kernel(name) => u64::from(name) << 8 | 1,
             Work::Copy => 2,
             Work::Memset => 3,
-            Work::Gather => 4,
             Work::HostFunc => 5,
             Work::Graph => 6,
         }
@@ -75,7 +73,6 @@ impl Work {
             1 => Work::Kernel((word >> 8) as u32),
             2 => Work::Copy,
             3 => Work::Memset,
-            4 => Work::Gather,
             5 => Work::HostFunc,
             6 => Work::Graph,
             _ => return None,
