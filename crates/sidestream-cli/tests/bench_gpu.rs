@@ -136,6 +136,19 @@ fn the_jobs_take_the_time_that_overlap_shows() {
 }
 
 #[test]
+fn a_part_alone_has_its_rows_alone() {
+    let rows = |part: &str| {
+        let ran = bench(&format!("--device sim:h200 --quick --json {part}"));
+        let json: Value = serde_json::from_str(&ran.out).expect("JSON");
+        let count = |list: &str| json[list].as_array().expect("a list").len();
+        (count("rows"), count("overlap"))
+    };
+    assert_eq!(rows("--part calls"), (12, 0));
+    assert_eq!(rows("--part jobs"), (16, 12));
+    assert_eq!(rows("--part pieces --part calls"), (14, 0));
+}
+
+#[test]
 fn the_table_says_that_it_is_a_dry_run() {
     let ran = bench("--device sim:a10g --quick");
     assert_eq!((ran.code, ran.err.as_str()), (0, ""));
@@ -163,6 +176,60 @@ fn without_a_gpu_it_says_what_was_looked_for() {
         "{}",
         refused.err
     );
+}
+
+#[test]
+fn other_commands_say_so_too() {
+    let driver = ["--driver", "/nowhere/libcuda.so"];
+    let overlap = sidestream(&[&["overlap", "--device", "cuda"][..], &driver].concat());
+    assert_eq!((overlap.code, overlap.out.as_str()), (2, ""));
+    assert!(
+        overlap.err.contains("/nowhere/libcuda.so"),
+        "{}",
+        overlap.err
+    );
+
+    let auto = sidestream(&[&["overlap", "--device", "auto"][..], &driver].concat());
+    assert_eq!(auto.code, 0);
+    assert_eq!(auto.out, sidestream(&["overlap"]).out);
+    assert!(auto.err.contains("/nowhere/libcuda.so"), "{}", auto.err);
+    assert!(
+        auto.err.contains("`auto` is the simulated H200"),
+        "{}",
+        auto.err
+    );
+
+    let devices = sidestream(&[&["devices"][..], &driver].concat());
+    assert_eq!((devices.code, devices.err.as_str()), (0, ""));
+    let why = devices
+        .out
+        .lines()
+        .find(|line| line.starts_with("No CUDA device: "));
+    let why = why.expect("it says why");
+    assert!(why.contains("/nowhere/libcuda.so"), "{why}");
+    let json: Value =
+        serde_json::from_str(&sidestream(&[&["devices", "--json"][..], &driver].concat()).out)
+            .expect("JSON");
+    assert!(
+        json["no_cuda_because"]
+            .as_str()
+            .is_some_and(|why| why.contains("/nowhere"))
+    );
+    let names = json["devices"].as_array().expect("a list").iter();
+    let names: Vec<&str> = names
+        .map(|device| device["name"].as_str().expect("a text"))
+        .collect();
+    assert_eq!(names, ["sim:h200", "sim:a100", "sim:a10g", "sim:rtx4090"]);
+}
+
+#[test]
+fn what_only_a_simulated_device_can_do_is_refused_on_a_real_one() {
+    for option in ["--trace", "--input"] {
+        let refused = sidestream(&["overlap", "--device", "cuda:0", option, "file"]);
+        assert_eq!((refused.code, refused.out.as_str()), (2, ""));
+        assert!(refused.err.contains(option), "{}", refused.err);
+        assert!(refused.err.contains("sim:h200"), "{}", refused.err);
+    }
 }
 
 #[test]

@@ -93,14 +93,14 @@ fn build(piece: &Piece, package: &str) -> Result<PathBuf> {
 
 /// Where cargo has put a program, by the messages of its build.
 fn executable(messages: &str, kind: &str, name: &str) -> Option<PathBuf> {
-    let messages = messages.lines().filter_map(|line| {
+    let mut found = messages.lines().filter_map(|line| {
         let message: Value = serde_json::from_str(line).ok()?;
         let target = &message["target"];
         let is_it = target["name"] == name && target["kind"].as_array()?.iter().any(|k| k == kind);
         let path = message["executable"].as_str()?;
         is_it.then(|| PathBuf::from(path))
     });
-    messages.last()
+    found.next_back()
 }
 
 /// Copies a program without what only a debugger reads, and says how large it is.
