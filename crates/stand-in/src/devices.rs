@@ -75,15 +75,16 @@ const BUS_BITS: i32 = 6144;
 
 /// `cuCtxEnablePeerAccess`: kernels on the current device reach the other's memory from here on.
 pub fn enable_peer(state: &State, here: Here, peer: CuContext, flags: u32) -> Answer<()> {
+    let device = here.device()?;
     let mut tables = state.tables();
     let peer = tables.device_of(peer)?;
     if flags != 0 {
         return Err(INVALID_VALUE);
     }
-    if peer == here.device {
+    if peer == device {
         return Err(INVALID_DEVICE);
     }
-    match tables.peers.insert((here.device, peer)) {
+    match tables.peers.insert((device, peer)) {
         true => Ok(()),
         false => Err(PEER_ACCESS_ALREADY_ENABLED),
     }

@@ -75,7 +75,7 @@ pub fn add_kernel(
     (graph, after): (CuGraph, &[CuNode]),
     (function, grid, values): (CuFunction, Grid, &[u64]),
 ) -> Answer<CuNode> {
-    let ready = modules::ready(&state.tables(), here.device, function, grid, values);
+    let ready = modules::ready(&state.tables(), here.device()?, function, grid, values);
     let (code, args) = ready?;
     let kind = Kind::Kernel {
         stream: StreamId(0),
@@ -154,7 +154,7 @@ pub fn instantiate(state: &State, here: Here, handle: CuGraph) -> Answer<CuGraph
 fn executable(state: &State, here: Here, handle: CuGraph) -> Answer<Exec> {
     let mut tables = state.tables();
     let tables = &mut *tables;
-    let device = here.device;
+    let device = here.device()?;
     match tables.graphs.get_mut(handle)? {
         Graph::Captured(captured) => {
             let Some(id) = captured.take() else {

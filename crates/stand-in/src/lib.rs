@@ -413,7 +413,7 @@ unsafe fn write_log(
 
 #[unsafe(no_mangle)]
 extern "C" fn cuModuleUnload(module: CuModule) -> Code {
-    call(|state, _| modules::unload(state, module))
+    anywhere(|state, _| modules::unload(state, module))
 }
 
 #[unsafe(no_mangle)]
@@ -424,7 +424,7 @@ unsafe extern "C" fn cuModuleGetFunction(
 ) -> Code {
     // SAFETY: as the page of this module says.
     let function = unsafe { out(function) };
-    call(|state, _| {
+    anywhere(|state, _| {
         if name.is_null() {
             return Err(INVALID_VALUE);
         }
@@ -436,7 +436,7 @@ unsafe extern "C" fn cuModuleGetFunction(
 
 #[unsafe(no_mangle)]
 extern "C" fn cuFuncSetAttribute(function: CuFunction, attribute: c_int, value: c_int) -> Code {
-    call(|state, _| modules::set_attribute(state, function, attribute, value))
+    anywhere(|state, _| modules::set_attribute(state, function, attribute, value))
 }
 
 #[unsafe(no_mangle)]
@@ -453,7 +453,7 @@ unsafe extern "C" fn cuLaunchKernel(
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Code {
-    call(|state, here| {
+    anywhere(|state, here| {
         if !extra.is_null() {
             return Err(NOT_SUPPORTED);
         }
@@ -474,7 +474,7 @@ unsafe extern "C" fn cuLaunchHostFunc(
     function: Option<HostFn>,
     argument: *mut c_void,
 ) -> Code {
-    call(|state, here| {
+    anywhere(|state, here| {
         let function = function.ok_or(INVALID_VALUE)?;
         let argument = argument.expose_provenance() as u64;
         // SAFETY: as `cuda.h` demands of the caller, the function may be called with the argument.
@@ -497,34 +497,34 @@ unsafe extern "C" fn cuStreamCreateWithPriority(
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamDestroy_v2(stream: CuStream) -> Code {
-    call(|state, _| streams::destroy(state, stream))
+    anywhere(|state, _| streams::destroy(state, stream))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamQuery(stream: CuStream) -> Code {
-    call(|state, here| streams::query(state, here, stream))
+    anywhere(|state, here| streams::query(state, here, stream))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamSynchronize(stream: CuStream) -> Code {
-    call(|state, here| streams::synchronize(state, here, stream))
+    anywhere(|state, here| streams::synchronize(state, here, stream))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamWaitEvent(stream: CuStream, event: CuEvent, flags: c_uint) -> Code {
-    call(|state, here| streams::wait_event(state, here, stream, event, flags))
+    anywhere(|state, here| streams::wait_event(state, here, stream, event, flags))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamBeginCapture_v2(stream: CuStream, mode: c_int) -> Code {
-    call(|state, here| capture::begin(state, here, stream, mode))
+    anywhere(|state, here| capture::begin(state, here, stream, mode))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamEndCapture(stream: CuStream, graph: *mut CuGraph) -> Code {
     // SAFETY: as the page of this module says.
     let graph = unsafe { out(graph) };
-    call(|state, here| {
+    anywhere(|state, here| {
         let graph = graph.ok_or(INVALID_VALUE)?;
         let ended = capture::end(state, here, stream);
         graph.write(ended.unwrap_or(0));
@@ -543,12 +543,12 @@ unsafe extern "C" fn cuEventCreate(event: *mut CuEvent, flags: c_uint) -> Code {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventDestroy_v2(event: CuEvent) -> Code {
-    call(|state, _| streams::destroy_event(state, event))
+    anywhere(|state, _| streams::destroy_event(state, event))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventRecord(event: CuEvent, stream: CuStream) -> Code {
-    call(|state, here| streams::record(state, here, event, stream))
+    anywhere(|state, here| streams::record(state, here, event, stream))
 }
 
 /// The one question that a function on the host may ask.
@@ -562,14 +562,14 @@ extern "C" fn cuEventQuery(event: CuEvent) -> Code {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventSynchronize(event: CuEvent) -> Code {
-    call(|state, here| streams::synchronize_event(state, here.thread, event))
+    anywhere(|state, here| streams::synchronize_event(state, here.thread, event))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventElapsedTime(ms: *mut f32, from: CuEvent, to: CuEvent) -> Code {
     // SAFETY: as the page of this module says.
     let ms = unsafe { out(ms) };
-    call(|state, _| give(ms, || streams::elapsed(state, from, to)))
+    anywhere(|state, _| give(ms, || streams::elapsed(state, from, to)))
 }
 
 // ------------------------------------------------------------------ memory
@@ -579,7 +579,7 @@ unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, all: *mut usize) -> Code 
     // SAFETY: as the page of this module says.
     let places = unsafe { (out(free), out(all)) };
     call(|state, here| {
-        let (free_bytes, all_bytes) = memory::info(state, here);
+        let (free_bytes, all_bytes) = memory::info(state, here)?;
         give(places.0, || Ok(free_bytes))?;
         give(places.1, || Ok(all_bytes))
     })
@@ -594,19 +594,19 @@ unsafe extern "C" fn cuMemAlloc_v2(at: *mut CuAddress, bytes: usize) -> Code {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFree_v2(at: CuAddress) -> Code {
-    call(|state, here| memory::free(state, here, at))
+    anywhere(|state, here| memory::free(state, here, at))
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemAllocAsync(at: *mut CuAddress, bytes: usize, stream: CuStream) -> Code {
     // SAFETY: as the page of this module says.
     let at = unsafe { out(at) };
-    call(|state, here| give(at, || memory::alloc_async(state, here, bytes, stream)))
+    anywhere(|state, here| give(at, || memory::alloc_async(state, here, bytes, stream)))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFreeAsync(at: CuAddress, stream: CuStream) -> Code {
-    call(|state, here| memory::free_async(state, here, at, stream))
+    anywhere(|state, here| memory::free_async(state, here, at, stream))
 }
 
 #[unsafe(no_mangle)]
@@ -618,7 +618,7 @@ unsafe extern "C" fn cuMemHostAlloc(at: *mut u64, bytes: usize, flags: c_uint) -
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemFreeHost(at: u64) -> Code {
-    call(|state, here| memory::free_host(state, here, at))
+    anywhere(|state, here| memory::free_host(state, here, at))
 }
 
 #[unsafe(no_mangle)]
@@ -646,7 +646,7 @@ unsafe extern "C" fn cuMemcpyAsync(
     bytes: usize,
     stream: CuStream,
 ) -> Code {
-    call(|state, here| {
+    anywhere(|state, here| {
         let copies = [memory::row(to, from, bytes)];
         let copies = if bytes == 0 { &[][..] } else { &copies };
         memory::copy(state, here, copies, stream)
@@ -657,7 +657,7 @@ unsafe extern "C" fn cuMemcpyAsync(
 unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Memcpy2d, stream: CuStream) -> Code {
     // SAFETY: as the page of this module says.
     let copy = unsafe { copy.as_ref() };
-    call(|state, here| {
+    anywhere(|state, here| {
         let copies = pitched::plane(copy.ok_or(INVALID_VALUE)?)?;
         memory::copy(state, here, &copies, stream)
     })
@@ -670,12 +670,12 @@ extern "C" fn cuMemsetD8_v2(at: CuAddress, value: u8, count: usize) -> Code {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemsetD8Async(at: CuAddress, value: u8, count: usize, stream: CuStream) -> Code {
-    call(|state, here| memory::fill(state, here, (at, value.into(), 1, count), stream))
+    anywhere(|state, here| memory::fill(state, here, (at, value.into(), 1, count), stream))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemsetD16Async(at: CuAddress, value: u16, count: usize, stream: CuStream) -> Code {
-    call(|state, here| memory::fill(state, here, (at, value.into(), 2, count), stream))
+    anywhere(|state, here| memory::fill(state, here, (at, value.into(), 2, count), stream))
 }
 
 #[unsafe(no_mangle)]
@@ -685,7 +685,7 @@ extern "C" fn cuMemsetD32Async(
     count: usize,
     stream: CuStream,
 ) -> Code {
-    call(|state, here| memory::fill(state, here, (at, value, 4, count), stream))
+    anywhere(|state, here| memory::fill(state, here, (at, value, 4, count), stream))
 }
 
 // ------------------------------------------------------------------ graphs
@@ -694,7 +694,7 @@ extern "C" fn cuMemsetD32Async(
 unsafe extern "C" fn cuGraphCreate(graph: *mut CuGraph, flags: c_uint) -> Code {
     // SAFETY: as the page of this module says.
     let graph = unsafe { out(graph) };
-    call(|state, _| match flags {
+    anywhere(|state, _| match flags {
         0 => give(graph, || Ok(graph::create(state))),
         _ => Err(INVALID_VALUE),
     })
@@ -702,7 +702,7 @@ unsafe extern "C" fn cuGraphCreate(graph: *mut CuGraph, flags: c_uint) -> Code {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphDestroy(graph: CuGraph) -> Code {
-    call(|state, _| graph::destroy(state, graph))
+    anywhere(|state, _| graph::destroy(state, graph))
 }
 
 #[unsafe(no_mangle)]
@@ -715,7 +715,7 @@ unsafe extern "C" fn cuGraphAddKernelNode_v2(
 ) -> Code {
     // SAFETY: as the page of this module says.
     let (node, after, kernel) = unsafe { (out(node), list(after, count), kernel.as_ref()) };
-    call(|state, here| {
+    anywhere(|state, here| {
         let kernel = kernel.ok_or(INVALID_VALUE)?;
         if !kernel.extra.is_null() || kernel.kernel != 0 {
             return Err(NOT_SUPPORTED);
@@ -747,7 +747,7 @@ unsafe extern "C" fn cuGraphAddMemcpyNode(
 ) -> Code {
     // SAFETY: as the page of this module says.
     let (node, after, copy) = unsafe { (out(node), list(after, count), copy.as_ref()) };
-    call(|state, here| {
+    anywhere(|state, here| {
         in_context(state, here, context)?;
         let copies = pitched::solid(copy.ok_or(INVALID_VALUE)?)?;
         let placed = |copy| Ok((copy, memory::sides(&state.tables().memory, &copy)?));
@@ -767,7 +767,7 @@ unsafe extern "C" fn cuGraphAddMemsetNode(
 ) -> Code {
     // SAFETY: as the page of this module says.
     let (node, after, fill) = unsafe { (out(node), list(after, count), fill.as_ref()) };
-    call(|state, here| {
+    anywhere(|state, here| {
         in_context(state, here, context)?;
         let fills = memory::fills(state, fill.ok_or(INVALID_VALUE)?)?;
         give(node, || graph::add_fills(state, (graph, after?), fills))
@@ -777,10 +777,10 @@ unsafe extern "C" fn cuGraphAddMemsetNode(
 /// The context that a node names; the current one if it names none.
 fn in_context(state: &state::State, here: state::Here, context: CuContext) -> Answer<state::Here> {
     let device = match context {
-        0 => here.device,
+        0 => here.device()?,
         context => state.tables().device_of(context)?,
     };
-    Ok(state::Here { device, ..here })
+    Ok(here.with(device))
 }
 
 #[unsafe(no_mangle)]
@@ -802,7 +802,7 @@ unsafe extern "C" fn cuGraphExecUpdate_v2(
 ) -> Code {
     // SAFETY: as the page of this module says.
     let result = unsafe { out(result) };
-    call(|state, here| {
+    anywhere(|state, here| {
         let place = result.ok_or(INVALID_VALUE)?;
         let (updated, result) = graph::update(state, here, exec, graph);
         place.write(result);
@@ -812,10 +812,10 @@ unsafe extern "C" fn cuGraphExecUpdate_v2(
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphExecDestroy(exec: CuGraphExec) -> Code {
-    call(|state, _| graph::destroy_exec(state, exec))
+    anywhere(|state, _| graph::destroy_exec(state, exec))
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphLaunch(exec: CuGraphExec, stream: CuStream) -> Code {
-    call(|state, here| graph::launch(state, here, exec, stream))
+    anywhere(|state, here| graph::launch(state, here, exec, stream))
 }

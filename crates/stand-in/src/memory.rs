@@ -28,9 +28,9 @@ enum Of {
     Device(DeviceId),
     /// `cuMemAllocAsync`.
     Stream(DeviceId),
-    Host,
+    Host(DeviceId),
     /// The program's own, registered.
-    Program,
+    Program(DeviceId),
 }
 
 /// Devices have addresses from here on; no process has memory there.
@@ -51,7 +51,7 @@ impl Memory {
             Some((&start, known)) if start <= at && end <= start + known.bytes => {
                 Ok(match known.of {
                     Of::Device(_) | Of::Stream(_) => Place::Device,
-                    Of::Host | Of::Program => Place::Pinned,
+                    Of::Host(_) | Of::Program(_) => Place::Pinned,
                 })
             }
             // It begins or ends in an allocation that does not hold all of it.
@@ -131,7 +131,7 @@ impl Reach<'_> {
             Of::Device(owner) | Of::Stream(owner) => {
                 owner == self.device || self.peers.contains(&(self.device, owner))
             }
-            Of::Host | Of::Program => true,
+            Of::Host(_) | Of::Program(_) => true,
         }
     }
 }
@@ -139,14 +139,15 @@ impl Reach<'_> {
 // ------------------------------------------------------------------ taking and giving back
 
 /// `cuMemGetInfo`: free bytes, all bytes.
-pub fn info(state: &State, here: Here) -> (usize, usize) {
-    let all = state.machine.devices()[here.device.0 as usize].memory_bytes;
-    let taken = state.tables().memory.taken_bytes(here.device);
-    (all.saturating_sub(taken) as usize, all as usize)
+pub fn info(state: &State, here: Here) -> Answer<(usize, usize)> {
+    let device = here.device()?;
+    let all = state.machine.devices()[device.0 as usize].memory_bytes;
+    let taken = state.tables().memory.taken_bytes(device);
+    Ok((all.saturating_sub(taken) as usize, all as usize))
 }
 
 pub fn alloc(state: &State, here: Here, bytes: usize) -> Answer<CuAddress> {
-    let device = here.device;
+    let device = here.device()?;
     take(state, here, bytes, Place::Device, Of::Device(device))
 }
 
@@ -155,7 +156,7 @@ pub fn alloc_host(state: &State, here: Here, bytes: usize, flags: u32) -> Answer
     if flags & !7 != 0 {
         return Err(INVALID_VALUE);
     }
-    take(state, here, bytes, Place::Pinned, Of::Host)
+    take(state, here, bytes, Place::Pinned, Of::Host(here.device()?))
 }
 
 pub fn alloc_async(state: &State, here: Here, bytes: usize, handle: CuStream) -> Answer<CuAddress> {
@@ -180,7 +181,7 @@ fn take(state: &State, here: Here, bytes: usize, place: Place, of: Of) -> Answer
         return Err(INVALID_VALUE);
     }
     state.tables().captures.refuse_unsafe(here.thread)?;
-    let at = reserve(state, place, here.device, bytes)?;
+    let at = reserve(state, place, here.device()?, bytes)?;
     Ok(state.tables().memory.add(at, bytes, of))
 }
 
@@ -212,25 +213,24 @@ pub fn free(state: &State, here: Here, at: CuAddress) -> Answer<()> {
 
 pub fn free_async(state: &State, here: Here, at: CuAddress, handle: CuStream) -> Answer<()> {
     let stream = streams::stream(state, here, handle)?.id;
-    let Of::Stream(device) = state.tables().memory.at(at)? else {
+    let (Of::Stream(device) | Of::Device(device)) = state.tables().memory.at(at)? else {
         return Err(INVALID_VALUE);
     };
-    streams::submit(
-        state,
-        here.thread,
-        Kind::FreeAsync { stream },
-        Payload::None,
-    )?;
+    let kind = Kind::FreeAsync { stream };
+    streams::submit(state, here.thread, kind, Payload::None)?;
     give_back(state, at, Place::Device, device)
 }
 
 pub fn free_host(state: &State, here: Here, at: CuAddress) -> Answer<()> {
-    if state.tables().memory.at(at)? != Of::Host {
-        return Err(INVALID_VALUE);
+    if at == 0 {
+        return Ok(());
     }
+    let Of::Host(device) = state.tables().memory.at(at)? else {
+        return Err(INVALID_VALUE);
+    };
     state.tables().captures.refuse_unsafe(here.thread)?;
-    wait_for_device(state, here, here.device)?;
-    give_back(state, at, Place::Pinned, here.device)
+    wait_for_device(state, here, device)?;
+    give_back(state, at, Place::Pinned, device)
 }
 
 fn give_back(state: &State, at: CuAddress, place: Place, device: DeviceId) -> Answer<()> {
@@ -263,6 +263,7 @@ pub unsafe fn register(
     flags: u32,
 ) -> Answer<()> {
     let bytes = bytes as u64;
+    let device = here.device()?;
     let end = at.checked_add(bytes).ok_or(INVALID_VALUE)?;
     if bytes == 0 || at < LOWEST || end > DEVICES || flags & !0xf != 0 {
         return Err(INVALID_VALUE);
@@ -271,21 +272,21 @@ pub unsafe fn register(
     tables.captures.refuse_unsafe(here.thread)?;
     let before = tables.memory.0.range(..end).next_back();
     let touched = before.filter(|&(&start, known)| start + known.bytes > at);
-    if touched.is_some_and(|(_, known)| known.of != Of::Program) {
+    if touched.is_some_and(|(_, known)| !matches!(known.of, Of::Program(_))) {
         return Err(INVALID_VALUE);
     }
     // SAFETY: the caller promises it.
     state.code(unsafe { state.machine.register(Address(at), bytes) })?;
-    tables.memory.add(Address(at), bytes, Of::Program);
+    tables.memory.add(Address(at), bytes, Of::Program(device));
     Ok(())
 }
 
 pub fn unregister(state: &State, here: Here, at: CuAddress) -> Answer<()> {
-    if state.tables().memory.at(at) != Ok(Of::Program) {
+    let Ok(Of::Program(device)) = state.tables().memory.at(at) else {
         return Err(HOST_MEMORY_NOT_REGISTERED);
-    }
+    };
     state.tables().captures.refuse_unsafe(here.thread)?;
-    wait_for_device(state, here, here.device)?;
+    wait_for_device(state, here, device)?;
     let removed = state.tables().memory.0.remove(&at);
     removed.ok_or(HOST_MEMORY_NOT_REGISTERED)?;
     state.machine.unregister(Address(at));

@@ -40,7 +40,21 @@ pub struct Config {
 #[derive(Clone, Copy)]
 pub struct Here {
     pub thread: ThreadId,
-    pub device: DeviceId,
+    context: Option<DeviceId>,
+}
+
+impl Here {
+    /// # Errors
+    /// If there is no current context.
+    pub fn device(&self) -> Answer<DeviceId> {
+        self.context.ok_or(INVALID_CONTEXT)
+    }
+
+    /// The same thread with this context.
+    pub fn with(&self, device: DeviceId) -> Here {
+        let context = Some(device);
+        Here { context, ..*self }
+    }
 }
 
 static CONFIG: Mutex<Config> = Mutex::new(Config {
@@ -66,22 +80,24 @@ pub fn asked(f: impl FnOnce(&'static State) -> Answer<()>) -> Code {
     always(|| f(STATE.get().ok_or(NOT_INITIALIZED)?))
 }
 
-/// A function that needs no context. Once a device is lost it does nothing.
-pub fn anywhere(f: impl FnOnce(&'static State, ThreadId) -> Answer<()>) -> Code {
+/// A function that finds its device by what it is given: it needs a current context only if that is
+/// a default stream. Once a device is lost it does nothing.
+pub fn anywhere(f: impl FnOnce(&'static State, Here) -> Answer<()>) -> Code {
     asked(|state| {
         if with_thread(|thread| thread.is_host_function) {
             return Err(NOT_PERMITTED);
         }
         state.refuse_lost()?;
-        f(state, this_thread())
+        let (thread, context) = (this_thread(), current());
+        f(state, Here { thread, context })
     })
 }
 
 /// A function that needs a current context.
 pub fn call(f: impl FnOnce(&'static State, Here) -> Answer<()>) -> Code {
-    anywhere(|state, thread| {
-        let device = current().ok_or(INVALID_CONTEXT)?;
-        f(state, Here { thread, device })
+    anywhere(|state, here| {
+        here.device()?;
+        f(state, here)
     })
 }
 
@@ -247,8 +263,8 @@ pub fn as_host_function(f: impl FnOnce()) {
 impl State {
     /// Tells the machine on which device the blocking calls of the thread run.
     pub fn tell_device(&self, here: Here) -> Answer<()> {
-        if with_thread(|thread| thread.told) != here.device {
-            let device = here.device;
+        let device = here.device()?;
+        if with_thread(|thread| thread.told) != device {
             self.submit(here.thread, Kind::SetDevice { device }, Payload::None)?;
             with_thread(|thread| thread.told = device);
         }

@@ -41,7 +41,7 @@ pub fn create(state: &State, here: Here, flags: u32, priority: i32) -> Answer<Cu
     };
     let priority = priority.clamp(PRIORITIES.0, PRIORITIES.1);
     let mut tables = state.tables();
-    let stream = tables.new_stream(state, here.device, kind, priority)?;
+    let stream = tables.new_stream(state, here.device()?, kind, priority)?;
     Ok(tables.streams.add(stream))
 }
 
@@ -69,7 +69,7 @@ pub fn synchronize(state: &State, here: Here, handle: CuStream) -> Answer<()> {
 
 /// Waits for all streams of the current context.
 pub fn synchronize_device(state: &State, here: Here) -> Answer<()> {
-    let device = Some(here.device);
+    let device = Some(here.device()?);
     let waited = state.wait(here.thread, Kind::SyncDevice { device });
     state.tables().captures.judge(waited)
 }
@@ -136,7 +136,7 @@ pub fn create_event(state: &State, here: Here, flags: u32) -> Answer<CuEvent> {
     let id = tables.new_event_id();
     state.code(state.machine.create(Create::Event {
         id,
-        device: here.device,
+        device: here.device()?,
         timing: flags & EVENT_DISABLE_TIMING == 0,
         sleeps: flags & EVENT_BLOCKING_SYNC != 0,
     }))?;

@@ -65,24 +65,25 @@ impl Tables {
 
     /// What a handle of a stream stands for, for this thread and its current context.
     pub fn stream(&mut self, state: &State, handle: CuStream, here: Here) -> Answer<Stream> {
-        let Here { thread, device } = here;
         match handle {
-            0 | STREAM_LEGACY => match self.legacy.get(&device) {
-                Some(&known) => Ok(known),
-                None => {
-                    let stream = self.new_stream(state, device, StreamKind::Legacy, 0)?;
-                    self.legacy.insert(device, stream);
-                    Ok(stream)
+            0 | STREAM_LEGACY => {
+                let device = here.device()?;
+                if let Some(&known) = self.legacy.get(&device) {
+                    return Ok(known);
                 }
-            },
-            STREAM_PER_THREAD => match self.per_thread.get(&(thread, device)) {
-                Some(&known) => Ok(known),
-                None => {
-                    let stream = self.new_stream(state, device, StreamKind::PerThread, 0)?;
-                    self.per_thread.insert((thread, device), stream);
-                    Ok(stream)
+                let stream = self.new_stream(state, device, StreamKind::Legacy, 0)?;
+                self.legacy.insert(device, stream);
+                Ok(stream)
+            }
+            STREAM_PER_THREAD => {
+                let place = (here.thread, here.device()?);
+                if let Some(&known) = self.per_thread.get(&place) {
+                    return Ok(known);
                 }
-            },
+                let stream = self.new_stream(state, place.1, StreamKind::PerThread, 0)?;
+                self.per_thread.insert(place, stream);
+                Ok(stream)
+            }
             _ => self.streams.get(handle).copied(),
         }
     }

@@ -345,23 +345,37 @@ fn handles_that_stand_for_nothing_are_refused() {
 fn a_thread_without_a_context_is_told_so() {
     let rig = Rig::new();
     let (stream, context) = (rig.stream(), rig.contexts[1]);
+    let (event, memory) = (rig.event(), rig.memory(64));
     let d = rig.driver;
     let other = move || {
-        let (mut current, mut event) = (1, 0);
+        let (mut current, mut out) = (1, 0);
         // SAFETY: the pointers are to local variables.
         unsafe {
             ok((d.cuCtxGetCurrent)(&mut current));
             assert_eq!(current, 0);
             assert_eq!((d.cuCtxPopCurrent_v2)(&mut current), 201);
-            assert_eq!((d.cuEventCreate)(&mut event, 0), 201);
-            assert_eq!((d.cuStreamQuery)(stream), 201);
+            assert_eq!((d.cuEventCreate)(&mut out, 0), 201);
+            assert_eq!((d.cuMemAlloc_v2)(&mut out, 64), 201);
+            assert_eq!((d.cuMemHostAlloc)(&mut out, 64, 0), 201);
+            assert_eq!((d.cuMemcpy)(memory, memory + 32, 32), 201);
             assert_eq!((d.cuCtxSynchronize)(), 201);
-            ok((d.cuCtxPushCurrent_v2)(context));
-            ok((d.cuEventCreate)(&mut event, 0));
+            for default in [0, 1, 2] {
+                assert_eq!((d.cuStreamQuery)(default), 201);
+                assert_eq!((d.cuEventRecord)(event, default), 201);
+            }
+            // A stream says by itself to which device it belongs (seen on an H200, driver 580).
+            ok((d.cuMemsetD8Async)(memory, 0, 64, stream));
+            ok((d.cuEventRecord)(event, stream));
+            ok((d.cuEventSynchronize)(event));
             ok((d.cuStreamQuery)(stream));
+            ok((d.cuMemFree_v2)(memory));
+
+            ok((d.cuCtxPushCurrent_v2)(context));
+            ok((d.cuEventCreate)(&mut out, 0));
+            ok((d.cuStreamQuery)(0));
             ok((d.cuCtxPopCurrent_v2)(&mut current));
             assert_eq!(current, context);
-            assert_eq!((d.cuEventCreate)(&mut event, 0), 201);
+            assert_eq!((d.cuEventCreate)(&mut out, 0), 201);
         }
     };
     std::thread::spawn(other).join().unwrap();
