@@ -1,12 +1,50 @@
-//! `--device`: the name of a simulated GPU, or the file that describes one.
+//! `--device`: the name of a GPU, real or simulated, or the file that describes one.
+
+use std::path::Path;
 
 use sidestream::engine::Profile;
 
 use crate::failure::Failure;
 use crate::input;
+use crate::raw::Gpu;
+
+/// What a `--device` names.
+pub enum Named {
+    /// This device of the driver's.
+    Cuda(u32),
+    /// A simulated device.
+    Simulated(Box<Profile>),
+}
+
+/// What a `--device` names: `cuda`, `cuda:1`, `sim:h200`, `sim:FILE.toml`, or with `auto` the GPU if
+/// there is one. `driver` is the driver's library, if not the one that the system has.
+pub fn named(name: &str, driver: Option<&Path>) -> Result<Named, Failure> {
+    if name == "auto" {
+        return match Gpu::open(driver, 0) {
+            Ok(_) => Ok(Named::Cuda(0)),
+            Err(why) => {
+                eprintln!("sidestream: {why}; `auto` is the simulated H200");
+                profile("sim:h200").map(|profile| Named::Simulated(Box::new(profile)))
+            }
+        };
+    }
+    let Some(rest) = name.strip_prefix("cuda") else {
+        return profile(name).map(|profile| Named::Simulated(Box::new(profile)));
+    };
+    let number = match rest.strip_prefix(':') {
+        _ if rest.is_empty() => Some(0),
+        Some(number) if !number.starts_with('+') => number.parse().ok(),
+        _ => None,
+    };
+    number.map(Named::Cuda).ok_or_else(|| {
+        Failure::input(format!(
+            "no device is called {name:?}; a GPU is called cuda, cuda:0, cuda:1 and so on"
+        ))
+    })
+}
 
 /// The profile that a `--device` names: `sim:h200`, or `sim:FILE.toml`.
-pub fn open(name: &str) -> Result<Profile, Failure> {
+pub fn profile(name: &str) -> Result<Profile, Failure> {
     let Some(model) = name.strip_prefix("sim:") else {
         return Err(Failure::input(format!(
             "no device is called {name:?}; there are {} and sim:FILE.toml",

@@ -14,6 +14,7 @@
 //! Every function may be called from any thread at any time. Calls that name one stream come in
 //! the order in which they are to stand there: the front end holds the lock of the stream.
 
+mod loaded;
 pub(crate) mod shared;
 
 use std::sync::Arc;
@@ -23,6 +24,8 @@ use smallvec::SmallVec;
 
 use crate::engine::KernelCost;
 use crate::error::Result;
+pub use loaded::Loaded;
+
 use crate::op::{DeviceId, EventId, GraphId, Memory, Mode, Op, OpId, StreamId, StreamKind};
 
 /// What runs the work: a driver with its devices, or a simulation of one.
@@ -326,6 +329,21 @@ pub struct Code {
     pub host: Option<HostForm>,
     /// What it takes on the simulated GPU; without one it is bound by the bytes it touches.
     pub cost: Option<CostOf>,
+    /// Where a back end notes what it has made of it.
+    pub loaded: Loaded,
+}
+
+impl Code {
+    /// A kernel without any form.
+    pub fn new(name: &str) -> Code {
+        Code {
+            name: name.to_owned(),
+            image: None,
+            host: None,
+            cost: None,
+            loaded: Loaded::default(),
+        }
+    }
 }
 
 /// Code for a real device.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use sidestream::backend::{Backend, Create, Destroy, Payload};
 use sidestream::cuda::driver::{Code, CuGraph, CuStream};
-use sidestream::op::{EventId, Kind, StreamId, ThreadId};
+use sidestream::op::{EventId, Kind, StreamId, StreamKind, ThreadId};
 
 use crate::codes::{
     Answer, CAPTURE_IMPLICIT, CAPTURE_INVALIDATED, CAPTURE_ISOLATION, CAPTURE_MERGE,
@@ -103,6 +103,17 @@ pub fn end(state: &State, here: Here, stream: CuStream) -> Answer<CuGraph> {
     }
 }
 
+/// Whether a stream is being captured: no, yes, or yes and a mistake has ended it.
+pub fn is_capturing(state: &State, here: Here, stream: CuStream) -> Answer<i32> {
+    let mut tables = state.tables();
+    let stream = tables.stream(state, stream, here)?;
+    if tables.captures.close(stream) {
+        return Err(CAPTURE_IMPLICIT);
+    }
+    let capture = tables.captures.0.iter().find(|c| c.has(stream.id));
+    Ok(capture.map_or(0, |capture| 1 + i32::from(capture.is_invalid)))
+}
+
 /// Joins a forked stream by an event of the stand-in's own, so that the capture can end.
 fn join(state: &State, capture: &Capture, fork: StreamId, event: EventId) -> Answer<()> {
     if fork == capture.origin.id {
@@ -152,17 +163,18 @@ impl Captures {
 
     /// Refuses to ask or wait for a stream outside the captures.
     pub fn refuse_question(&mut self, stream: Stream, thread: ThreadId) -> Answer<()> {
-        use sidestream::op::StreamKind::Legacy;
         // The machine says what is wrong with these.
-        let is_capturing = self.0.iter().any(|c| c.has(stream.id));
-        let has_blocking = |c: &Capture| {
-            let mut members = c.members.iter();
-            members.any(|m| m.kind.is_blocking() && m.device == stream.device)
-        };
-        if is_capturing || stream.kind == Legacy && self.0.iter().any(has_blocking) {
+        if self.0.iter().any(|c| c.has(stream.id)) || self.close(stream) {
             return Ok(());
         }
         self.refuse_unsafe(thread)
+    }
+
+    /// Whether this is the legacy stream beside a blocking one that is being captured.
+    fn close(&self, stream: Stream) -> bool {
+        let mut members = self.0.iter().flat_map(|c| &c.members);
+        stream.kind == StreamKind::Legacy
+            && members.any(|m| m.kind.is_blocking() && m.device == stream.device)
     }
 
     /// The same for an event.

@@ -6,12 +6,12 @@
 //! an unknown handle, a missing context and a call that a capture forbids are always refused.
 //!
 //! Time is the machine's: things happen while somebody asks or waits, as `sidestream::sim::Machine` says.
-//! Kernels are functions of Rust with the names of the entries in the PTX ([`twins`]).
+//! Kernels are functions of Rust with the names of the entries in the PTX (`twins`).
 //!
 //! The functions check for null and for unknown handles. What else `cuda.h` demands of pointers, the
 //! caller guarantees: what is not null points to as much as is to be read or written. Every `unsafe`
 //! block below relies on that, and no other file reads or writes through a pointer that it was
-//! given but for [`memory`] (pinned memory) and [`streams`] (functions on the host).
+//! given but for `memory` (pinned memory) and `streams` (functions on the host).
 
 mod capture;
 mod codes;
@@ -28,9 +28,10 @@ mod tables;
 mod twins;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::path::PathBuf;
 
+use libloading::Library;
 use sidestream::backend::{Backend, Grid};
 use sidestream::cuda::driver::{
     Code, CuAddress, CuContext, CuDevice, CuEvent, CuFunction, CuGraph, CuGraphExec, CuModule,
@@ -60,11 +61,31 @@ pub fn library() -> Option<PathBuf> {
 
 // ------------------------------------------------------------------ the stand-in itself
 
-/// Says how the machine is to be: how many devices, by which seed work is delayed (0: not at all), and
-/// how much memory each device has (0: all of an H200). Answers 0, or 1 if it is too late, which it is
-/// once `cuInit` was called, or if there are no devices or more than 16.
+/// Says how the machine of the shared library is to be, for this whole process, and gives the file: how
+/// many devices (1 to 16), by which seed work is delayed (0: not at all), and how much memory each
+/// device has (0: all of an H200).
+///
+/// # Errors
+/// If the library is not there, or `cuInit` was called before.
+pub fn configured(devices: u32, seed: u64, memory_bytes: u64) -> Result<PathBuf, String> {
+    type Configure = extern "C" fn(u32, u64, u64) -> i32;
+    let file = library().ok_or("the shared library is not beside this program")?;
+    // SAFETY: it is this crate as a shared library, which has the function below and initialises
+    // nothing when it is loaded. It is never unloaded.
+    let code = unsafe {
+        let loaded = ManuallyDrop::new(Library::new(&file).map_err(|why| why.to_string())?);
+        let configure = loaded.get::<Configure>(b"sidestream_stand_in_configure");
+        configure.map_err(|why| why.to_string())?(devices, seed, memory_bytes)
+    };
+    match code {
+        0 => Ok(file),
+        _ => Err("it is too late, or there would be no devices or more than 16".into()),
+    }
+}
+
+/// As [`configured`] says. Answers 0, or 1 if it is too late or cannot be.
 #[unsafe(no_mangle)]
-pub extern "C" fn sidestream_stand_in_configure(devices: u32, seed: u64, memory_bytes: u64) -> i32 {
+extern "C" fn sidestream_stand_in_configure(devices: u32, seed: u64, memory_bytes: u64) -> i32 {
     let config = Config {
         devices,
         schedule: match seed {
@@ -530,6 +551,13 @@ unsafe extern "C" fn cuStreamEndCapture(stream: CuStream, graph: *mut CuGraph) -
         graph.write(ended.unwrap_or(0));
         ended.map(|_| ())
     })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamIsCapturing(stream: CuStream, status: *mut c_int) -> Code {
+    // SAFETY: as the page of this module says.
+    let status = unsafe { out(status) };
+    anywhere(|state, here| give(status, || capture::is_capturing(state, here, stream)))
 }
 
 // ------------------------------------------------------------------ events

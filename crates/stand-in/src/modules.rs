@@ -79,10 +79,9 @@ pub fn function(state: &State, module: CuModule, name: &str) -> Answer<CuFunctio
         module,
         twin,
         code: Arc::new(Kernel {
-            name: name.to_owned(),
-            image: None,
             host: Some(Box::new(twin.host)),
             cost: twin.cost.map(|cost| Box::new(cost) as CostOf),
+            ..Kernel::new(name)
         }),
         shared_bytes: SHARED_BYTES.0,
     };

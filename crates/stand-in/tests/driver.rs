@@ -244,8 +244,16 @@ fn what_a_capture_forbids_ends_it() {
         let begin = |mode| ok((d.cuStreamBeginCapture_v2)(stream, mode));
 
         assert_eq!((d.cuStreamBeginCapture_v2)(0, 0), 900);
+        let status = |stream| {
+            let mut status = 9;
+            ok((d.cuStreamIsCapturing)(stream, &mut status));
+            status
+        };
+        assert_eq!(status(stream), 0);
         begin(0);
+        assert_eq!((status(stream), status(0), status(other)), (1, 0, 0));
         assert_eq!((d.cuMemAlloc_v2)(&mut at, 64), 900);
+        assert_eq!(status(stream), 2);
         assert_eq!((d.cuEventRecord)(event, stream), 901);
         ends_with(901, &mut graph);
 

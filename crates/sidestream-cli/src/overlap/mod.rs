@@ -1,10 +1,10 @@
 //! `sidestream overlap`: what overlapping copies with computing is worth for a job.
 
 mod file;
-mod job;
+pub mod job;
 mod limit;
 mod pipeline;
-mod size;
+pub mod size;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -66,7 +66,7 @@ struct Row {
 
 /// Runs the command.
 pub fn main(args: &Args) -> Result<ExitCode, Failure> {
-    let profile = device::open(&args.device)?;
+    let profile = device::profile(&args.device)?;
     let mut job = Job {
         batch_bytes: args.batch,
         count: args.count,
