@@ -325,6 +325,16 @@ pub enum Arg {
     },
 }
 
+impl Arg {
+    /// A number of eight bytes.
+    pub(crate) fn word(value: u64) -> Arg {
+        Arg::Scalar {
+            bytes: value.to_le_bytes(),
+            len: 8,
+        }
+    }
+}
+
 /// A kernel, in all the forms that it has.
 pub struct Code {
     /// Its name; in an image its entry.

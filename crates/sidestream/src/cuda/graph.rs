@@ -12,9 +12,9 @@ use super::driver::{
     Code as Answer, CuContext, CuFunction, CuGraph, CuGraphExec, CuNode, Driver, KernelNode,
     MEMORY_UNIFIED, Memcpy3d, MemsetNode,
 };
-use super::gather::{self, Row};
+use super::gather;
 use super::launch::{Loaded, Params, allow_shared};
-use crate::backend::{Code, Copy, Fill, Grid, Node, NodeWork};
+use crate::backend::{Arg, Code, Copy, Fill, Grid, Node, NodeWork};
 use crate::error::{Error, Result};
 use crate::op::{Kind, Memory, Op};
 
@@ -64,10 +64,10 @@ impl<'a> Building<'a> {
                     self.kernel(&mut handle, &before, function, grid, params.pointers())
                 }
                 NodeWork::Copy(copy) if is_small(&node.op, copy) => {
-                    let mut row = Row::of(copy);
-                    let mut params = [std::ptr::from_mut(&mut row).cast()];
+                    let words = [copy.from.0, copy.to.0, copy.row_bytes];
+                    let mut params = Params::of(&words.map(Arg::word));
                     let (function, grid) = (load(piece)?.function, gather::grid(&[*copy]));
-                    self.kernel(&mut handle, &before, function, &grid, params.as_mut_ptr())
+                    self.kernel(&mut handle, &before, function, &grid, params.pointers())
                 }
                 NodeWork::Copy(copy) => self.copy(&mut handle, &before, copy, context),
                 NodeWork::Fill(fill) => self.fill(&mut handle, &before, fill, context),
