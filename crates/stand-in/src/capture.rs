@@ -60,6 +60,15 @@ pub fn begin(state: &State, here: Here, stream: CuStream, mode: i32) -> Answer<(
     Ok(())
 }
 
+/// Whether a stream takes part in a capture, and in one that a mistake has ended: the driver's
+/// `CUstreamCaptureStatus`.
+pub fn status(state: &State, here: Here, stream: CuStream) -> Answer<i32> {
+    let mut tables = state.tables();
+    let stream = tables.stream(state, stream, here)?;
+    let capture = tables.captures.0.iter().find(|c| c.has(stream.id));
+    Ok(capture.map_or(0, |capture| 1 + i32::from(capture.is_invalid)))
+}
+
 /// Ends a capture, also one that went wrong: it is over in any case but 401 and 903.
 pub fn end(state: &State, here: Here, stream: CuStream) -> Answer<CuGraph> {
     // Nobody else may end a capture in between: the machine makes the oldest one into a graph.

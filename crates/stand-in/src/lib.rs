@@ -136,7 +136,8 @@ unsafe fn list<'a, T>(at: *const T, count: usize) -> Answer<&'a [T]> {
 /// The most nodes that one may stand behind.
 const MOST_NODES: usize = 1 << 20;
 
-/// The values of a kernel's parameters, each of so many bytes.
+/// The values of a kernel's parameters, each of so many bytes, in words of eight: a structure has
+/// several.
 ///
 /// # Safety
 /// If it is not null it points to as many pointers, and each that is not null to that many bytes.
@@ -144,18 +145,25 @@ unsafe fn values(params: *mut *mut c_void, bytes: &[u64]) -> Answer<Vec<u64>> {
     if params.is_null() && !bytes.is_empty() {
         return Err(INVALID_VALUE);
     }
-    let value = |(at, &len): (usize, &u64)| {
-        let mut value = [0; 8];
+    let mut words = Vec::new();
+    for (at, &len) in bytes.iter().enumerate() {
         // SAFETY: the caller promises it.
         let from = unsafe { *params.add(at) }.cast::<u8>();
-        if from.is_null() || len > 8 {
+        if from.is_null() {
             return Err(INVALID_VALUE);
         }
-        // SAFETY: the caller promises it, and there is room for eight.
-        unsafe { from.copy_to_nonoverlapping(value.as_mut_ptr(), len as usize) };
-        Ok(u64::from_le_bytes(value))
-    };
-    bytes.iter().enumerate().map(value).collect()
+        for start in (0..len as usize).step_by(8) {
+            let mut word = [0; 8];
+            let left = (len as usize - start).min(8);
+            // SAFETY: the caller promises that `len` bytes are there, and there is room for eight.
+            unsafe {
+                let from = from.add(start);
+                from.copy_to_nonoverlapping(word.as_mut_ptr(), left);
+            }
+            words.push(u64::from_le_bytes(word));
+        }
+    }
+    Ok(words)
 }
 
 // ------------------------------------------------------------------ the driver and its devices
@@ -539,6 +547,13 @@ extern "C" fn cuStreamWaitEvent(stream: CuStream, event: CuEvent, flags: c_uint)
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamBeginCapture_v2(stream: CuStream, mode: c_int) -> Code {
     anywhere(|state, here| capture::begin(state, here, stream, mode))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuStreamIsCapturing(stream: CuStream, status: *mut c_int) -> Code {
+    // SAFETY: as the page of this module says.
+    let status = unsafe { out(status) };
+    call(|state, here| give(status, || capture::status(state, here, stream)))
 }
 
 #[unsafe(no_mangle)]

@@ -127,7 +127,8 @@ pub fn ready(
     if !fits || !is_block || grid.shared_bytes > function.shared_bytes {
         return Err(INVALID_VALUE);
     }
-    if values.len() != function.twin.params.len() {
+    let words = function.twin.params.iter().map(|bytes| bytes.div_ceil(8));
+    if values.len() as u64 != words.sum::<u64>() {
         return Err(INVALID_HANDLE);
     }
     let peers = &tables.peers;

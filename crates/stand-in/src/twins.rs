@@ -16,7 +16,7 @@ pub struct Twin {
     pub name: &'static str,
     /// How many bytes each parameter has.
     pub params: &'static [u64],
-    /// What the machine is given for these parameters.
+    /// What the machine is given for these parameters, which come in words of eight bytes.
     pub args: fn(&[u64], &View<'_>) -> Vec<Arg>,
     pub host: fn(Grid, &mut [HostArg]),
     /// What it takes; without one it is bound by the bytes that it touches.
@@ -138,6 +138,32 @@ const TWINS: &[Twin] = &[
         host: |_, _| trap("it executed `trap`"),
         cost: Some(|_, _| lasts(1)),
     },
+    // The entries of the conformance suite, `tests/conformance/entries.ptx`.
+    Twin {
+        name: "sizes",
+        params: &[8, 1, 2, 4, 8, 8],
+        args: |values, view| {
+            let mut args = vec![view.bytes(values[0], 40, Mode::Write)];
+            args.extend(values[1..].iter().map(|&value| number(value, 8)));
+            args
+        },
+        host: sizes,
+        cost: None,
+    },
+    Twin {
+        name: "places",
+        params: &[8, 8],
+        args: |values, view| vec![view.bytes(values[0], values[1].saturating_mul(4), Mode::Write)],
+        host: places,
+        cost: None,
+    },
+    Twin {
+        name: "turned",
+        params: &[8, 8],
+        args: |values, view| vec![view.bytes(values[0], values[1].saturating_mul(4), Mode::Write)],
+        host: turned,
+        cost: None,
+    },
 ];
 
 // ------------------------------------------------------------------ the kernels
@@ -209,6 +235,57 @@ fn poke(_: Grid, args: &mut [HostArg]) {
     };
     let value = scalar(value) as u32;
     at.bytes_mut().copy_from_slice(&value.to_le_bytes());
+}
+
+/// Each number widened to eight bytes; the second is signed.
+fn sizes(_: Grid, args: &mut [HostArg]) {
+    let Some((HostArg::Memory(to), numbers)) = args.split_first_mut() else {
+        return;
+    };
+    for (at, (to, number)) in (to.bytes_mut().as_chunks_mut::<8>().0.iter_mut())
+        .zip(numbers)
+        .enumerate()
+    {
+        let value = match at {
+            1 => scalar(number) as u16 as i16 as u64,
+            _ => scalar(number),
+        };
+        *to = value.to_le_bytes();
+    }
+}
+
+/// Which thread of which block writes a place: x, y and z of both, four bits each.
+fn places(grid: Grid, args: &mut [HostArg]) {
+    let [HostArg::Memory(to)] = args else {
+        return;
+    };
+    let threads = grid.threads.iter().product::<u32>().max(1);
+    let apart = |number: u32, of: [u32; 3]| {
+        [
+            number % of[0],
+            number / of[0] % of[1],
+            number / of[0] / of[1],
+        ]
+    };
+    for (at, to) in (0..).zip(to.bytes_mut().as_chunks_mut::<4>().0) {
+        let (block, thread) = (
+            apart(at / threads, grid.blocks),
+            apart(at % threads, grid.threads),
+        );
+        let parts = block.into_iter().chain(thread).zip((0..).step_by(4));
+        let place: u32 = parts.map(|(part, shift)| part << shift).sum();
+        *to = place.to_le_bytes();
+    }
+}
+
+/// The values of each block, the other way round.
+fn turned(grid: Grid, args: &mut [HostArg]) {
+    let [HostArg::Memory(values)] = args else {
+        return;
+    };
+    let values = values.bytes_mut().as_chunks_mut::<4>().0;
+    let blocks = values.chunks_mut(grid.threads[0].max(1) as usize);
+    blocks.for_each(<[[u8; 4]]>::reverse);
 }
 
 /// A kernel fails, without the text that a panic prints.
