@@ -568,13 +568,6 @@ unsafe extern "C" fn cuStreamEndCapture(stream: CuStream, graph: *mut CuGraph) -
     })
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamIsCapturing(stream: CuStream, status: *mut c_int) -> Code {
-    // SAFETY: as the page of this module says.
-    let status = unsafe { out(status) };
-    anywhere(|state, here| give(status, || capture::is_capturing(state, here, stream)))
-}
-
 // ------------------------------------------------------------------ events
 
 #[unsafe(no_mangle)]
