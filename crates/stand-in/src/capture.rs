@@ -112,17 +112,6 @@ pub fn end(state: &State, here: Here, stream: CuStream) -> Answer<CuGraph> {
     }
 }
 
-/// Whether a stream is being captured: no, yes, or yes and a mistake has ended it.
-pub fn is_capturing(state: &State, here: Here, stream: CuStream) -> Answer<i32> {
-    let mut tables = state.tables();
-    let stream = tables.stream(state, stream, here)?;
-    if tables.captures.close(stream) {
-        return Err(CAPTURE_IMPLICIT);
-    }
-    let capture = tables.captures.0.iter().find(|c| c.has(stream.id));
-    Ok(capture.map_or(0, |capture| 1 + i32::from(capture.is_invalid)))
-}
-
 /// Joins a forked stream by an event of the stand-in's own, so that the capture can end.
 fn join(state: &State, capture: &Capture, fork: StreamId, event: EventId) -> Answer<()> {
     if fork == capture.origin.id {
