@@ -45,6 +45,10 @@ impl<T: Pod> Pinned<T> {
         &self.block
     }
 
+    pub(crate) fn block_mut(&mut self) -> &mut Block {
+        &mut self.block
+    }
+
     fn start(&self) -> NonNull<T> {
         let address = std::ptr::with_exposed_provenance_mut(self.block.address.0 as usize);
         NonNull::new(address).unwrap_or(NonNull::dangling())

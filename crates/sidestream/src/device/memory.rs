@@ -146,7 +146,7 @@ impl Memories {
         as_thread(&block.runtime, |thread| {
             let mut pen = block.runtime.live.write();
             let op = plain(thread.id, Kind::Free { buffer }, &mut pen, block.at);
-            write(&mut pen, op);
+            write(&mut pen, &op);
         });
     }
 
@@ -339,7 +339,7 @@ fn tell_alloc(block: &Block) {
             saw_events_of: None,
         };
         let op = plain(thread.id, kind, &mut pen, block.at);
-        write(&mut pen, op);
+        write(&mut pen, &op);
     });
 }
 

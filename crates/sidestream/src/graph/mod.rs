@@ -269,6 +269,7 @@ impl Graph {
             },
             payload: Payload::Graph,
             touches: &touches,
+            sources: &mut [],
             behind: self.holdings.last.as_ref().map(Mark::point),
             is_awaited: true,
             at,
