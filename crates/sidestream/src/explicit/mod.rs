@@ -250,7 +250,7 @@ fn of_host(runtime: &Arc<Runtime>, kind: Kind, at: Place) -> Result<()> {
 #[derive(Default)]
 pub(crate) struct OfDevice {
     legacy: Mutex<Option<Arc<Core>>>,
-    per_thread: Mutex<HashMap<ThreadId, (Arc<Core>, Arc<Capturing>)>>,
+    per_thread: Mutex<PerThread>,
     /// The last to be freed is at the end.
     freed: Mutex<Vec<Freed>>,
     /// Held from the end of a capture until it is a graph.
@@ -259,6 +259,9 @@ pub(crate) struct OfDevice {
     /// Of the whole machine, on its first device.
     flags: Mutex<Flags>,
 }
+
+/// The default stream of each thread that asked for it.
+type PerThread = HashMap<ThreadId, (Arc<Core>, Arc<Capturing>)>;
 
 /// Flags for what threads hand over.
 #[derive(Default)]
