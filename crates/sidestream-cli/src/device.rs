@@ -6,7 +6,7 @@ use sidestream::engine::Profile;
 
 use crate::failure::Failure;
 use crate::input;
-use crate::raw::Gpu;
+use crate::raw::devices::Started;
 
 /// What a `--device` names.
 pub enum Named {
@@ -19,28 +19,41 @@ pub enum Named {
 /// What a `--device` names: `cuda`, `cuda:1`, `sim:h200`, `sim:FILE.toml`, or with `auto` the GPU if
 /// there is one. `driver` is the driver's library, if not the one that the system has.
 pub fn named(name: &str, driver: Option<&Path>) -> Result<Named, Failure> {
+    let simulated = |name| Ok(Named::Simulated(Box::new(profile(name)?)));
     if name == "auto" {
-        return match Gpu::open(driver, 0) {
-            Ok(_) => Ok(Named::Cuda(0)),
+        return match Started::open(driver) {
+            Ok(started) if started.count > 0 => Ok(Named::Cuda(0)),
+            Ok(_) => {
+                eprintln!("sidestream: the driver has no GPU; `auto` is the simulated H200");
+                simulated("sim:h200")
+            }
             Err(why) => {
                 eprintln!("sidestream: {why}; `auto` is the simulated H200");
-                profile("sim:h200").map(|profile| Named::Simulated(Box::new(profile)))
+                simulated("sim:h200")
             }
         };
     }
-    let Some(rest) = name.strip_prefix("cuda") else {
-        return profile(name).map(|profile| Named::Simulated(Box::new(profile)));
-    };
-    let number = match rest.strip_prefix(':') {
-        _ if rest.is_empty() => Some(0),
-        Some(number) if !number.starts_with('+') => number.parse().ok(),
-        _ => None,
-    };
-    number.map(Named::Cuda).ok_or_else(|| {
+    if name.starts_with("sim:") {
+        return simulated(name);
+    }
+    cuda(name).map(Named::Cuda).ok_or_else(|| {
         Failure::input(format!(
-            "no device is called {name:?}; a GPU is called cuda, cuda:0, cuda:1 and so on"
+            "no device is called {name:?}; there are {} and sim:FILE.toml, and for a GPU cuda:0, \
+             cuda:1 and so on, or auto",
+            known()
         ))
     })
+}
+
+/// The number of `cuda`, `cuda:0`, `cuda:1`.
+fn cuda(name: &str) -> Option<u32> {
+    let rest = name.strip_prefix("cuda")?;
+    if rest.is_empty() {
+        return Some(0);
+    }
+    let digits = rest.strip_prefix(':')?;
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|_| is_number)
 }
 
 /// The profile that a `--device` names: `sim:h200`, or `sim:FILE.toml`.

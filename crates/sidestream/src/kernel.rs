@@ -71,6 +71,22 @@ impl<A: KernelArgs> Kernel<A> {
         })
     }
 
+    /// A kernel in CUDA C++: the function `name` of `source`, declared `extern "C" __global__`.
+    ///
+    /// It is compiled for a device when it is first launched there, which takes a tenth of a second
+    /// and more. NVRTC does it, which is loaded then and has to be installed. There are no header files
+    /// beside the compiler's own. [`Error::NotCompiled`](crate::error::Error::NotCompiled) has what the
+    /// compiler says.
+    ///
+    /// # Safety
+    /// As for [`from_ptx`](Kernel::from_ptx).
+    pub unsafe fn from_cuda(source: &str, name: &str) -> Kernel<A> {
+        Kernel::with(Code {
+            image: Some(Image::Cuda(source.to_owned())),
+            ..Code::new(name)
+        })
+    }
+
     /// The same kernel, also in Rust, so that the simulated GPU can run it.
     ///
     /// # Panics

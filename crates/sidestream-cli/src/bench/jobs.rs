@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sidestream::kernel::Grid;
 use sidestream::pipeline::{BoxError, Failed, Pipeline, Running, per_row};
 
-use super::Own;
 use super::kernels;
+use super::own::Own;
 use crate::failure::Failure;
 use crate::overlap::job::Job;
 use crate::raw::job::grid;

@@ -1,29 +1,25 @@
 //! `sidestream bench gpu`: what the library costs beside the driver's own calls.
 
 mod calls;
-mod jobs;
+pub mod jobs;
 mod kernels;
 mod overlap;
+pub mod own;
 mod pieces;
-mod rounds;
+pub mod rounds;
 mod table;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::time::Instant;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 use serde_json::json;
-use sidestream::device::{Device, Options};
-use sidestream::engine::Profile;
-use sidestream::sim::{Machine, Schedule};
 
 use crate::device::{self, Named};
 use crate::failure::{Failure, print};
 use crate::raw::Gpu;
-use rounds::Clock;
+use own::Own;
 use table::Row;
 
 /// Measure the library beside the driver's own calls
@@ -59,9 +55,23 @@ struct GpuArgs {
     /// Print one JSON object instead of the table
     #[arg(long)]
     json: bool,
+    /// Only this part; may be given several times
+    #[arg(long, value_enum)]
+    part: Vec<Part>,
     /// Three rounds of everything: too few for figures to rely on
     #[arg(long)]
     quick: bool,
+}
+
+/// A part of the table.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Single calls
+    Calls,
+    /// The overlap job in every arrangement
+    Jobs,
+    /// Many small uploads
+    Pieces,
 }
 
 /// How often things are measured.
@@ -69,13 +79,6 @@ struct Rounds {
     calls: usize,
     small_jobs: usize,
     jobs: usize,
-}
-
-/// The runtime's side of all rows.
-struct Own {
-    device: Device,
-    clock: Clock,
-    sms: u32,
 }
 
 /// What is measured, and how often.
@@ -90,13 +93,21 @@ struct Bench {
 pub fn main(args: &Args) -> Result<ExitCode, Failure> {
     let What::Gpu(args) = &args.what;
     let bench = Bench::open(args)?;
-    bench.progress("calls");
-    let mut rows = calls::rows(&bench)?;
-    bench.progress("pieces");
-    let mut pieces = pieces::rows(&bench)?;
-    let (mut jobs, compared) = overlap::rows(&bench)?;
-    rows.append(&mut jobs);
-    rows.append(&mut pieces);
+    let is_wanted = |part| args.part.is_empty() || args.part.contains(&part);
+    let (mut rows, mut compared) = (Vec::new(), Vec::new());
+    if is_wanted(Part::Calls) {
+        bench.progress("calls");
+        rows.extend(calls::rows(&bench)?);
+    }
+    if is_wanted(Part::Jobs) {
+        let (jobs, all) = overlap::rows(&bench)?;
+        rows.extend(jobs);
+        compared = all;
+    }
+    if is_wanted(Part::Pieces) {
+        bench.progress("pieces");
+        rows.extend(pieces::rows(&bench)?);
+    }
     if args.json {
         let rows: Vec<_> = rows.iter().map(Row::as_json).collect();
         let overlap: Vec<_> = compared.iter().map(overlap::Compared::as_json).collect();
@@ -134,24 +145,15 @@ impl Bench {
                 jobs: 9,
             },
         };
-        let options = Options::new().notice(|_| ());
-        let options = match &args.driver {
-            Some(file) => options.driver(file),
-            None => options,
-        };
         match device::named(&args.device, args.driver.as_deref())? {
             Named::Cuda(number) => {
                 let gpu = Gpu::open(args.driver.as_deref(), number)?;
-                let own = Own {
-                    device: Device::open_with(&format!("cuda:{number}"), &options)?,
-                    clock: Clock::Host(Instant::now()),
-                    sms: gpu.sms,
-                };
+                let own = Own::cuda(&gpu, number, args.driver.as_deref())?;
                 let gpu = Some(gpu);
                 Ok(Bench { gpu, own, rounds })
             }
             Named::Simulated(profile) => {
-                let own = Own::simulated(*profile, &options);
+                let own = Own::simulated(*profile);
                 let gpu = None;
                 Ok(Bench { gpu, own, rounds })
             }
@@ -203,25 +205,9 @@ impl Bench {
         };
         format!(
             "{head}\nmedians of {calls} rounds for calls, {small_jobs} for small jobs, {jobs} for \
-             others; raw and ours in turn in each\n\n{}\n{verdict}\n\nthe overlap job in every \
-             arrangement, ms\n{}",
+             others; raw and ours in turn in each\n\n{}\n{verdict}\n{}",
             table::as_text(rows),
             overlap::as_text(compared)
         )
-    }
-}
-
-impl Own {
-    /// A simulated device of which only times are simulated.
-    fn simulated(profile: Profile, options: &Options) -> Own {
-        let sms = profile.sms as u32;
-        let devices = vec![(profile.name.clone(), profile)];
-        let machine = Arc::new(Machine::new(devices, Schedule::InOrder, None));
-        machine.times_only();
-        Own {
-            device: Device::on(Arc::clone(&machine) as _, options).remove(0),
-            clock: Clock::Simulated(machine),
-            sms,
-        }
     }
 }

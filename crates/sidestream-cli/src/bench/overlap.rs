@@ -129,9 +129,13 @@ impl Compared {
     }
 }
 
-/// Every arrangement as a table, in milliseconds.
+/// Every arrangement as a table.
 pub fn as_text(all: &[Compared]) -> String {
-    let mut out = format!("{:>8} {:>6}", "batch", "work");
+    if all.is_empty() {
+        return String::new();
+    }
+    let mut out = "\nthe overlap job in every arrangement, ms\n".to_owned();
+    out += &format!("{:>8} {:>6}", "batch", "work");
     for layout in Layout::ALL {
         out += &format!(" {:>9}", format!("{} {}", layout.name(), layout.k()));
     }

@@ -47,6 +47,8 @@ pub enum Alone {
     BothWays,
     /// Kernels in turn on four streams, so that the head of one fills the tail of another.
     KernelsSideBySide,
+    /// All three, on one stream: what the host's calls take.
+    Calls,
 }
 
 impl<'a> RawJobs<'a> {
@@ -109,8 +111,8 @@ impl RawJob<'_> {
         self.jobs.gpu.synchronize_all()
     }
 
-    /// The same for one stage alone.
-    pub fn alone(&self, stage: Alone) -> Result<(), Failure> {
+    /// Submits one stage of all batches, and waits for nothing.
+    pub fn submit_alone(&self, stage: Alone) -> Result<(), Failure> {
         let [first, second, ..] = self.jobs.streams;
         for batch in 0..self.count {
             match stage {
@@ -125,9 +127,14 @@ impl RawJob<'_> {
                     let slot = batch % MOST_SLOTS;
                     self.compute(slot, self.jobs.streams[slot])?;
                 }
+                Alone::Calls => {
+                    self.upload(batch, 0, first)?;
+                    self.compute(0, first)?;
+                    self.download(batch, 0, first)?;
+                }
             }
         }
-        self.jobs.gpu.synchronize_all()
+        Ok(())
     }
 
     /// Batch `i` wholly on stream `i mod k`.

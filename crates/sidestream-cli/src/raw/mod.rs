@@ -3,6 +3,7 @@
 //! Everything that is made here lasts until the process ends, so that no handle is ever used after
 //! its end. That is right for a measurement and for nothing else.
 
+pub mod devices;
 pub mod job;
 
 use std::ffi::{CString, c_int, c_uint, c_void};
@@ -15,9 +16,7 @@ use sidestream::cuda::driver::{
 };
 
 use crate::failure::Failure;
-
-/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
-const MULTIPROCESSORS: c_int = 16;
+use devices::{Found, Started, in_words};
 
 /// A device by the driver's own calls, in the primary context, which the runtime uses too.
 ///
@@ -73,57 +72,33 @@ pub struct StepArgs {
 impl Gpu {
     /// Loads the driver, from this file or wherever the system has it, and opens a device.
     pub fn open(file: Option<&Path>, number: u32) -> Result<Gpu, Failure> {
-        let driver = Driver::load(file)
-            .map_err(|why| Failure::input(format!("there is no GPU to measure: {why}")))?;
-        let ask = |call: &str, code: Code| accepted(&driver, call, code);
-        let (mut version, mut count, mut device, mut sms) = (0, 0, 0, 0);
-        let (mut memory_bytes, mut context) = (0, 0);
-        let mut name = [0u8; 256];
-        // SAFETY: the driver's own sequence, `cuInit` first; it writes to these variables, and a
-        // text with its end into `name`, which is as long as it is told.
-        unsafe {
-            ask("cuInit", (driver.cuInit)(0))?;
-            ask(
-                "cuDriverGetVersion",
-                (driver.cuDriverGetVersion)(&mut version),
-            )?;
-            ask("cuDeviceGetCount", (driver.cuDeviceGetCount)(&mut count))?;
-            let ordinal = c_int::try_from(number).ok().filter(|&n| n < count);
-            let Some(ordinal) = ordinal else {
-                return Err(Failure::input(format!(
-                    "there is no device cuda:{number}; the driver has {count}, counted from 0"
-                )));
-            };
-            ask("cuDeviceGet", (driver.cuDeviceGet)(&mut device, ordinal))?;
-            let length = name.len() as c_int;
-            ask(
-                "cuDeviceGetName",
-                (driver.cuDeviceGetName)(name.as_mut_ptr().cast(), length, device),
-            )?;
-            ask(
-                "cuDeviceTotalMem",
-                (driver.cuDeviceTotalMem_v2)(&mut memory_bytes, device),
-            )?;
-            ask(
-                "cuDeviceGetAttribute",
-                (driver.cuDeviceGetAttribute)(&mut sms, MULTIPROCESSORS, device),
-            )?;
-            ask(
-                "cuDevicePrimaryCtxRetain",
-                (driver.cuDevicePrimaryCtxRetain)(&mut context, device),
-            )?;
-        }
-        let end = name
-            .iter()
-            .position(|&byte| byte == 0)
-            .unwrap_or(name.len());
-        let gpu = Gpu {
-            context,
-            name: String::from_utf8_lossy(&name[..end]).into_owned(),
-            cuda: format!("{}.{}", version / 1000, version % 1000 / 10),
-            sms: u32::try_from(sms).unwrap_or(0).max(1),
-            memory_bytes: memory_bytes as u64,
+        let absent = |why| Failure::input(format!("there is no GPU to measure: {why}"));
+        let Started {
             driver,
+            version,
+            count,
+        } = Started::open(file).map_err(absent)?;
+        if number >= count {
+            return Err(Failure::input(format!(
+                "there is no device cuda:{number}; the driver has {count}, counted from 0"
+            )));
+        }
+        let found = Found::of(&driver, number)?;
+        let (mut device, mut context) = (0, 0);
+        // SAFETY: the driver has started, and writes to these variables.
+        unsafe {
+            let code = (driver.cuDeviceGet)(&mut device, number as c_int);
+            accepted(&driver, "cuDeviceGet", code)?;
+            let code = (driver.cuDevicePrimaryCtxRetain)(&mut context, device);
+            accepted(&driver, "cuDevicePrimaryCtxRetain", code)?;
+        }
+        let gpu = Gpu {
+            driver,
+            context,
+            cuda: in_words(version),
+            name: found.name,
+            sms: found.sms,
+            memory_bytes: found.memory_bytes,
         };
         gpu.enter()?;
         Ok(gpu)

@@ -26,7 +26,7 @@ pub(super) struct Table {
     device: DeviceId,
 }
 
-/// As the kernel reads it.
+/// A piece as the kernel reads it.
 #[repr(C)]
 #[derive(Clone, std::marker::Copy)]
 struct Row {
@@ -43,10 +43,11 @@ const BLOCK_BYTES: u64 = 32 << 10;
 /// More blocks than this do not ask for more at once.
 const BLOCKS: u32 = 2048;
 
-pub(super) fn code() -> Code {
+/// One of the kernels that copy pieces: `gather` by a table, `copy_piece` what it is launched with.
+pub(super) fn code(entry: &str) -> Code {
     Code {
         image: Some(Image::Ptx(ptx::GATHER.to_owned())),
-        ..Code::new("gather")
+        ..Code::new(entry)
     }
 }
 

@@ -2,25 +2,34 @@
 
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::path::{Path, PathBuf};
 use std::ptr;
+use std::sync::OnceLock;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::driver::{Code as Answer, CuFunction, CuModule, Driver, SUCCESS};
+use super::devices::{COMPUTE_MAJOR, COMPUTE_MINOR, Opened};
+use super::driver::{Code as Answer, CuDevice, CuFunction, CuModule, Driver, SUCCESS};
+use super::nvrtc::{NotCompiled, Nvrtc};
 use crate::backend::{Arg, Code, Grid, Image};
 use crate::error::{Error, Result};
 use crate::op::DeviceId;
 
 /// What is loaded: modules by device and image, so that the same text is loaded once, and functions
 /// by device and kernel.
-#[derive(Default)]
 pub(super) struct Kernels {
     modules: Mutex<HashMap<(DeviceId, Image), CuModule>>,
     functions: Mutex<HashMap<(DeviceId, u64), CuFunction>>,
     /// What kernels are called, in the order in which they were first used.
     names: Mutex<Vec<String>>,
     numbers: Mutex<HashMap<u64, u32>>,
+    /// By device: 90 is compute capability 9.0.
+    architectures: Vec<u32>,
+    /// Loaded when the first source is met.
+    compiler: OnceLock<Nvrtc>,
+    /// Where it is, if it is not to be looked for.
+    compiler_file: Option<PathBuf>,
 }
 
 /// A kernel on one device.
@@ -32,6 +41,23 @@ pub(super) struct Loaded {
 }
 
 impl Kernels {
+    /// None yet, for these devices. `compiler_file` is NVRTC, if it is not to be looked for.
+    pub fn new(opened: &Opened, devices: &[CuDevice], compiler_file: Option<&Path>) -> Kernels {
+        let architecture = |&device: &CuDevice| {
+            let attribute = |which| opened.attribute(device, which).max(0) as u32;
+            attribute(COMPUTE_MAJOR) * 10 + attribute(COMPUTE_MINOR)
+        };
+        Kernels {
+            modules: Mutex::default(),
+            functions: Mutex::default(),
+            names: Mutex::default(),
+            numbers: Mutex::default(),
+            architectures: devices.iter().map(architecture).collect(),
+            compiler: OnceLock::new(),
+            compiler_file: compiler_file.map(Path::to_owned),
+        }
+    }
+
     /// The kernel on a device. The context of the device is current.
     ///
     /// # Errors
@@ -91,15 +117,38 @@ impl Kernels {
                 let text = CString::new(text.as_str()).map_err(|_| refused(218, NUL.into()))?;
                 load_image(driver, &code.name, text.as_bytes_with_nul())?
             }
-            Image::Cuda(_) => {
-                return Err(Error::NoForm {
+            Image::Cuda(source) => {
+                let built = self.compiled(driver, source, &code.name, device);
+                let built = built.map_err(|why| Error::NotCompiled {
                     kernel: code.name.clone(),
-                    needed: "PTX: sources are not compiled yet",
-                });
+                    why: why.to_string(),
+                })?;
+                load_image(driver, &code.name, &built)?
             }
         };
         modules.insert(key, module);
         Ok(module)
+    }
+
+    /// A source, compiled for a device. If there is no compiler now, it is looked for again next time.
+    fn compiled(
+        &self,
+        driver: &Driver,
+        source: &str,
+        name: &str,
+        device: DeviceId,
+    ) -> Result<Vec<u8>, NotCompiled> {
+        let compiler = match self.compiler.get() {
+            Some(compiler) => compiler,
+            None => {
+                let mut version = 0;
+                // SAFETY: writes one integer.
+                unsafe { (driver.cuDriverGetVersion)(&mut version) };
+                let loaded = Nvrtc::load(self.compiler_file.as_deref(), version)?;
+                self.compiler.get_or_init(|| loaded)
+            }
+        };
+        compiler.compile(source, name, self.architectures[device.0 as usize])
     }
 
     fn number(&self, code: &Code) -> u32 {

@@ -15,7 +15,11 @@
 //! answers with the same code. The first such answer becomes [`Error::DeviceLost`], with what was
 //! put into streams and is not known to be done.
 
-use std::cell::Cell;
+mod ask;
+mod context;
+mod failed;
+mod put;
+
 use std::collections::{HashMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
@@ -26,25 +30,24 @@ use parking_lot::Mutex;
 
 use super::devices::{Absent, Opened, opened};
 use super::driver::{
-    Code as Answer, CuContext, CuGraph, CuStream, Driver, EVENT_BLOCKING_SYNC,
-    EVENT_DISABLE_TIMING, MEMORY_UNIFIED, Memcpy2d, OUT_OF_MEMORY, STREAM_LEGACY,
-    STREAM_NON_BLOCKING, STREAM_PER_THREAD, SUCCESS,
+    CuContext, CuGraph, Driver, EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, OUT_OF_MEMORY,
+    STREAM_LEGACY, STREAM_NON_BLOCKING, STREAM_PER_THREAD, SUCCESS,
 };
-use super::failure::{NOT_READY, loses_the_device};
 use super::gather::{self, Tables};
 use super::graph::Building;
-use super::host_func::{self, HostFunc, Waiting};
-use super::launch::{Kernels, Loaded, Params, allow_shared};
+use super::host_func::Waiting;
+use super::launch::Kernels;
 use super::memory::Memories;
-use super::streams::{Event, Stream, Work};
+use super::nvtx;
+use super::streams::{Event, Stream};
 use super::table::Table;
 use super::timing::Timing;
 use super::wait;
-use crate::backend::{
-    Address, Arg, Backend, Caps, Code, Copy, Create, Destroy, Done, Fill, Launch, Payload, Reserve,
-};
-use crate::error::{Error, Lost, Result};
-use crate::op::{DeviceId, EventId, Kind, Memory, Op, OpId, StreamId, StreamKind, ThreadId};
+use crate::backend::{Address, Backend, Caps, Code, Create, Destroy, Done, Payload, Reserve};
+use crate::error::Result;
+use crate::op::{DeviceId, EventId, Memory, Op, StreamId, StreamKind, ThreadId};
+use ask::Asked;
+use context::Current;
 
 /// Some devices of this machine.
 pub struct Machine {
@@ -60,6 +63,8 @@ pub struct Machine {
     memories: Memories,
     /// The kernel that makes many small copies, and its tables.
     gather: Arc<Code>,
+    /// The same for one, in graphs.
+    piece: Code,
     tables: Tables,
     /// Functions on the host that have not run.
     waiting: Arc<Waiting>,
@@ -81,12 +86,16 @@ struct Graph {
 }
 
 impl Machine {
-    /// The devices with these ordinals, in this order. `file` is the driver's library, if it is not
-    /// to be looked for.
+    /// The devices with these ordinals, in this order. `file` is the driver's library and `compiler`
+    /// is NVRTC's, if they are not to be looked for.
     ///
     /// # Errors
     /// Why CUDA cannot be used, or which device there is not.
-    pub fn open(ordinals: &[u32], file: Option<&Path>) -> Result<Machine, Unusable> {
+    pub fn open(
+        ordinals: &[u32],
+        file: Option<&Path>,
+        compiler: Option<&Path>,
+    ) -> Result<Machine, Unusable> {
         let opened = opened(file).map_err(Unusable::Absent)?;
         let driver = &opened.driver;
         let (mut devices, mut caps, mut handles) = (Vec::new(), Vec::new(), Vec::new());
@@ -116,14 +125,15 @@ impl Machine {
             id: next_id(),
             captured: Mutex::new(vec![VecDeque::new(); devices.len()]),
             memories: Memories::default(),
-            gather: Arc::new(gather::code()),
+            gather: Arc::new(gather::code("gather")),
+            piece: gather::code("copy_piece"),
             tables: Tables::default(),
             devices,
             caps,
             streams: Table::default(),
             events: Table::default(),
             graphs: Table::default(),
-            kernels: Kernels::default(),
+            kernels: Kernels::new(opened, &handles, compiler),
             waiting: Arc::default(),
             names: Mutex::default(),
             current: Mutex::default(),
@@ -202,592 +212,6 @@ impl std::fmt::Display for Unusable {
 
 impl std::error::Error for Unusable {}
 
-// ------------------------------------------------------------------ contexts
-
-thread_local! {
-    /// The machine for which this thread is known to have a context.
-    static BOUND: Cell<u64> = const { Cell::new(0) };
-}
-
-/// The context of a device is the current one as long as this lives.
-pub(super) struct Current<'a>(Option<&'a Driver>);
-
-impl<'a> Current<'a> {
-    pub fn push(driver: &'a Driver, context: CuContext) -> Current<'a> {
-        // SAFETY: a primary context of this process, which is never released.
-        let pushed = unsafe { (driver.cuCtxPushCurrent_v2)(context) };
-        Current((pushed == SUCCESS).then_some(driver))
-    }
-}
-
-impl Drop for Current<'_> {
-    fn drop(&mut self) {
-        let Some(driver) = self.0 else { return };
-        let mut popped = 0;
-        // SAFETY: takes back what was pushed; writes one handle.
-        unsafe { (driver.cuCtxPopCurrent_v2)(&mut popped) };
-    }
-}
-
-impl Machine {
-    /// Sees to it that the thread has some context.
-    #[inline]
-    fn bind(&self) {
-        if BOUND.get() != self.id {
-            self.bind_for_the_first_time();
-        }
-    }
-
-    #[cold]
-    fn bind_for_the_first_time(&self) {
-        let driver = self.driver();
-        let mut current = 0;
-        // SAFETY: writes one handle; the context is a primary one, which is never released.
-        unsafe {
-            if (driver.cuCtxGetCurrent)(&mut current) != SUCCESS || current == 0 {
-                (driver.cuCtxSetCurrent)(self.devices[0]);
-            }
-        }
-        BOUND.set(self.id);
-    }
-
-    fn on(&self, device: DeviceId) -> Current<'static> {
-        Current::push(self.driver(), self.devices[device.0 as usize])
-    }
-
-    /// The default streams mean those of the current context.
-    #[inline]
-    fn for_default(&self, stream: &Stream) -> Option<Current<'static>> {
-        (stream.handle() <= STREAM_PER_THREAD).then(|| self.on(stream.device()))
-    }
-
-    fn current_device(&self, thread: ThreadId) -> DeviceId {
-        let current = self.current.lock();
-        current.get(&thread).copied().unwrap_or(DeviceId(0))
-    }
-}
-
-// ------------------------------------------------------------------ failures
-
-impl Machine {
-    /// What a call has answered.
-    #[inline]
-    fn answer(&self, call: &'static str, device: DeviceId, code: Answer) -> Result<()> {
-        match code {
-            SUCCESS => Ok(()),
-            code => Err(self.failed(call, device, code)),
-        }
-    }
-
-    /// The same for a question.
-    #[inline]
-    fn is_over(&self, call: &'static str, device: DeviceId, code: Answer) -> Result<bool> {
-        match code {
-            SUCCESS => Ok(true),
-            NOT_READY => Ok(false),
-            code => Err(self.failed(call, device, code)),
-        }
-    }
-
-    #[cold]
-    fn failed(&self, call: &'static str, device: DeviceId, code: Answer) -> Error {
-        let words = self.driver().words(code);
-        if !loses_the_device(code) {
-            let why = words;
-            return Error::Refused { call, code, why };
-        }
-        self.is_lost.store(true, Relaxed);
-        let why = match self.unfinished() {
-            unfinished if unfinished.is_empty() => words,
-            unfinished => format!("{words}; not known to be done: {unfinished}"),
-        };
-        Error::DeviceLost(Lost { device, code, why })
-    }
-
-    /// What was put into streams and is not known to be over, in words.
-    fn unfinished(&self) -> String {
-        /// More is not read by anybody.
-        const STREAMS: usize = 8;
-        let mut names: Vec<(StreamId, String)> = self.names.lock().clone().into_iter().collect();
-        names.sort_by_key(|(id, _)| *id);
-        let mut parts = Vec::new();
-        for (id, name) in names {
-            let (works, earlier) = self.streams.at(id.0).unfinished();
-            if works.is_empty() {
-                continue;
-            }
-            if parts.len() == STREAMS {
-                parts.push("more on other streams".to_owned());
-                break;
-            }
-            parts.push(format!(
-                "{} on stream {name:?}",
-                self.in_words(&works, earlier)
-            ));
-        }
-        parts.join("; ")
-    }
-
-    fn in_words(&self, works: &[Work], earlier: u64) -> String {
-        let mut texts: Vec<(String, u64)> = Vec::new();
-        for work in works {
-            let text = match *work {
-                Work::Kernel(name) => format!("kernel `{}`", self.kernels.name(name)),
-                Work::Copy => "copy".to_owned(),
-                Work::Memset => "memset".to_owned(),
-                Work::HostFunc => "host function".to_owned(),
-                Work::Graph => "graph".to_owned(),
-            };
-            match texts.last_mut() {
-                Some((last, times)) if *last == text => *times += 1,
-                _ => texts.push((text, 1)),
-            }
-        }
-        let each = texts.into_iter().map(|(text, times)| match times {
-            1 => text,
-            times => format!("{times} × {text}"),
-        });
-        let earlier = (earlier > 0).then(|| format!("{earlier} earlier ones"));
-        earlier
-            .into_iter()
-            .chain(each)
-            .collect::<Vec<_>>()
-            .join(", ")
-    }
-}
-
-// ------------------------------------------------------------------ what is put into streams
-
-impl Machine {
-    #[inline]
-    fn put(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
-        let driver = self.driver();
-        match (op.kind, payload) {
-            (Kind::Kernel { stream, launches }, Payload::Launch(launch)) => {
-                self.launch(self.streams.at(stream.0), launches, &launch)
-            }
-            (Kind::Kernel { stream, .. }, Payload::Gather(pieces)) => {
-                self.gather(self.streams.at(stream.0), pieces)
-            }
-            (Kind::Copy { stream, .. }, Payload::Copy(copy)) => {
-                let stream = self.streams.at(stream.0);
-                let _current = self.for_default(stream);
-                let code = self.copy(&copy, stream.handle());
-                self.answer("copy", stream.device(), code)?;
-                stream.note(Work::Copy);
-                Ok(())
-            }
-            (Kind::Memset { stream }, Payload::Fill(fill)) => {
-                let stream = self.streams.at(stream.0);
-                let _current = self.for_default(stream);
-                let code = self.fill(&fill, stream.handle());
-                self.answer("memset", stream.device(), code)?;
-                stream.note(Work::Memset);
-                Ok(())
-            }
-            (Kind::Record { event, stream }, _) => {
-                let (event, id) = (self.events.at(event.0), stream);
-                let stream = self.streams.at(id.0);
-                let _current = self.for_default(stream);
-                event.note(id, stream);
-                // SAFETY: both are open, as the front end promises.
-                let code = unsafe { (driver.cuEventRecord)(event.handle(), stream.handle()) };
-                self.answer("record", stream.device(), code)
-            }
-            (Kind::Wait { stream, event }, _) => {
-                let (event, stream) = (self.events.at(event.0), self.streams.at(stream.0));
-                let _current = self.for_default(stream);
-                // SAFETY: as above.
-                let code =
-                    unsafe { (driver.cuStreamWaitEvent)(stream.handle(), event.handle(), 0) };
-                self.answer("wait", stream.device(), code)
-            }
-            (Kind::GraphLaunch { stream, graph }, _) => {
-                let (graph, stream) = (self.graphs.at(graph.0), self.streams.at(stream.0));
-                let _current = self.for_default(stream);
-                // SAFETY: as above.
-                let code =
-                    unsafe { (driver.cuGraphLaunch)(graph.handle.load(Relaxed), stream.handle()) };
-                self.answer("graph launch", stream.device(), code)?;
-                stream.note(Work::Graph);
-                Ok(())
-            }
-            (Kind::HostFunc { stream, .. }, Payload::HostFunc(function)) => {
-                self.host_func(self.streams.at(stream.0), function)
-            }
-            (Kind::CopyBlocking { .. }, Payload::Copy(copy)) => {
-                let device = self.current_device(op.thread);
-                let _current = self.on(device);
-                let bytes = (copy.row_bytes * copy.rows) as usize;
-                // SAFETY: the front end promises that the memory is there; a blocking copy has one row.
-                let code = unsafe { (driver.cuMemcpy)(copy.to.0, copy.from.0, bytes) };
-                self.answer("copy", device, code)
-            }
-            (Kind::MemsetBlocking { .. }, Payload::Fill(fill)) => {
-                let device = self.current_device(op.thread);
-                let _current = self.on(device);
-                let (value, count) = (fill.value as u8, fill.count as usize);
-                // SAFETY: as above; a blocking memset writes single bytes.
-                let code = unsafe { (driver.cuMemsetD8_v2)(fill.at.0, value, count) };
-                self.answer("memset", device, code)
-            }
-            (Kind::SetDevice { device }, _) => {
-                self.current.lock().insert(op.thread, device);
-                Ok(())
-            }
-            (Kind::BeginCapture { stream }, _) => {
-                let stream = self.streams.at(stream.0);
-                let _current = self.for_default(stream);
-                /// `CU_STREAM_CAPTURE_MODE_GLOBAL`.
-                const GLOBAL: i32 = 0;
-                // SAFETY: the stream is open.
-                let code = unsafe { (driver.cuStreamBeginCapture_v2)(stream.handle(), GLOBAL) };
-                self.answer("begin_capture", stream.device(), code)
-            }
-            (Kind::EndCapture { stream }, _) => {
-                let stream = self.streams.at(stream.0);
-                let mut graph = 0;
-                // SAFETY: the stream is open; one handle is written.
-                let code = unsafe { (driver.cuStreamEndCapture)(stream.handle(), &mut graph) };
-                self.answer("end_capture", stream.device(), code)?;
-                self.captured.lock()[stream.device().0 as usize].push_back(graph);
-                Ok(())
-            }
-            // Memory is the front end's, and what threads tell each other too.
-            _ => Ok(()),
-        }
-    }
-
-    #[inline]
-    fn launch(&self, stream: &Stream, launches: u32, launch: &Launch<'_>) -> Result<()> {
-        let loaded = self.kernel(stream.device(), launch.code)?;
-        let Launch { grid, args, .. } = launch;
-        let _current = self.for_default(stream);
-        let driver = self.driver();
-        let allowed = allow_shared(driver, loaded.function, grid);
-        self.answer("kernel", stream.device(), allowed)?;
-        let mut params = Params::of(args);
-        let pointers = params.pointers();
-        let ([x, y, z], [a, b, c]) = (grid.blocks, grid.threads);
-        for _ in 0..launches {
-            // SAFETY: the function is loaded on the stream's device, and whoever made the kernel
-            // promised that these are its parameters and that it keeps to its memory; the pointers
-            // live until the call returns.
-            let code = unsafe {
-                (driver.cuLaunchKernel)(
-                    loaded.function,
-                    x,
-                    y,
-                    z,
-                    a,
-                    b,
-                    c,
-                    grid.shared_bytes,
-                    stream.handle(),
-                    pointers,
-                    std::ptr::null_mut(),
-                )
-            };
-            self.answer("kernel", stream.device(), code)?;
-            stream.note(Work::Kernel(loaded.name));
-        }
-        Ok(())
-    }
-
-    /// The kernel on a device, loaded if it is not.
-    #[inline]
-    fn kernel(&self, device: DeviceId, code: &Code) -> Result<Loaded> {
-        match code.loaded.get(self.id, device.0 as usize) {
-            Some((function, name)) => Ok(Loaded { function, name }),
-            None => self.load(device, code),
-        }
-    }
-
-    #[cold]
-    fn load(&self, device: DeviceId, code: &Code) -> Result<Loaded> {
-        let _current = self.on(device);
-        let loaded = self.kernels.load(self.driver(), device, code)?;
-        let Loaded { function, name } = loaded;
-        let place = device.0 as usize;
-        code.loaded.note(self.id, place, function, name);
-        Ok(loaded)
-    }
-
-    fn gather(&self, stream: &Stream, pieces: &[Copy]) -> Result<()> {
-        let (device, driver) = (stream.device(), self.driver());
-        let _current = self.on(device);
-        let table = self.tables.fill(driver, device, pieces);
-        let table = table.map_err(|code| self.failed("gather", device, code))?;
-        let scalar = |value: u64| Arg::Scalar {
-            bytes: value.to_le_bytes(),
-            len: 8,
-        };
-        let args = [scalar(table.address), scalar(pieces.len() as u64)];
-        let launch = Launch {
-            code: &self.gather,
-            grid: gather::grid(pieces),
-            args: &args,
-        };
-        self.launch(stream, 1, &launch)?;
-        let given = self.tables.give(driver, table, stream.handle());
-        given.map_err(|code| self.failed("gather", device, code))
-    }
-
-    #[inline]
-    fn copy(&self, copy: &Copy, stream: CuStream) -> Answer {
-        let driver = self.driver();
-        if copy.rows == 1 {
-            // SAFETY: the front end promises that the memory is there until the copy is over. The
-            // driver knows by the addresses where they lie.
-            return unsafe {
-                let bytes = copy.row_bytes as usize;
-                (driver.cuMemcpyAsync)(copy.to.0, copy.from.0, bytes, stream)
-            };
-        }
-        let rows = Memcpy2d {
-            src_type: MEMORY_UNIFIED,
-            src_device: copy.from.0,
-            src_pitch: copy.from_pitch as usize,
-            dst_type: MEMORY_UNIFIED,
-            dst_device: copy.to.0,
-            dst_pitch: copy.to_pitch as usize,
-            width_bytes: copy.row_bytes as usize,
-            height: copy.rows as usize,
-            ..Memcpy2d::default()
-        };
-        // SAFETY: as above; the driver copies the description.
-        unsafe { (driver.cuMemcpy2DAsync_v2)(&rows, stream) }
-    }
-
-    #[inline]
-    fn fill(&self, fill: &Fill, stream: CuStream) -> Answer {
-        let driver = self.driver();
-        let (at, count) = (fill.at.0, fill.count as usize);
-        // SAFETY: as in `copy`.
-        unsafe {
-            match fill.width {
-                1 => (driver.cuMemsetD8Async)(at, fill.value as u8, count, stream),
-                2 => (driver.cuMemsetD16Async)(at, fill.value as u16, count, stream),
-                _ => (driver.cuMemsetD32Async)(at, fill.value, count, stream),
-            }
-        }
-    }
-
-    fn host_func(&self, stream: &Stream, function: HostFunc) -> Result<()> {
-        if self.is_capturing(stream) {
-            return Err(Error::Refused {
-                call: "host function",
-                code: 900,
-                why:
-                    "a graph would run it again and again; put it into a stream that is not being \
-                      captured"
-                        .into(),
-            });
-        }
-        let _current = self.for_default(stream);
-        let driver = self.driver();
-        let ticket = self.waiting.keep(function);
-        // SAFETY: the driver gives the ticket to `run` once, since the stream is not being captured.
-        let code = unsafe { (driver.cuLaunchHostFunc)(stream.handle(), host_func::run, ticket) };
-        if code != SUCCESS {
-            // SAFETY: the driver did not take it.
-            drop(unsafe { Waiting::take_back(ticket) });
-        }
-        self.answer("host function", stream.device(), code)?;
-        stream.note(Work::HostFunc);
-        Ok(())
-    }
-
-    fn is_capturing(&self, stream: &Stream) -> bool {
-        let _current = self.for_default(stream);
-        let mut status = 0;
-        // SAFETY: the stream is open; one integer is written.
-        let code = unsafe { (self.driver().cuStreamIsCapturing)(stream.handle(), &mut status) };
-        code == SUCCESS && status != 0
-    }
-}
-
-// ------------------------------------------------------------------ questions
-
-/// What is asked about.
-enum Asked<'a> {
-    Event(&'a Event),
-    Stream(&'a Stream),
-    Device(DeviceId),
-}
-
-impl Machine {
-    fn asked(&self, op: &Op) -> Result<Asked<'_>> {
-        Ok(match op.kind {
-            Kind::QueryEvent { event, .. } | Kind::SyncEvent { event } => {
-                Asked::Event(self.events.at(event.0))
-            }
-            Kind::QueryStream { stream, .. } | Kind::SyncStream { stream } => {
-                Asked::Stream(self.streams.at(stream.0))
-            }
-            Kind::SyncDevice { device } => {
-                Asked::Device(device.unwrap_or_else(|| self.current_device(op.thread)))
-            }
-            _ => {
-                return Err(Error::Invalid {
-                    call: "wait",
-                    why: format!("{:?} is nothing that could be over", op.kind),
-                });
-            }
-        })
-    }
-
-    /// Whether it is over.
-    #[inline]
-    fn ask(&self, asked: &Asked<'_>) -> Result<bool> {
-        let driver = self.driver();
-        match asked {
-            Asked::Event(event) => {
-                let (stream, given) = event.recorded();
-                // SAFETY: the event is open, as the front end promises.
-                let code = unsafe { (driver.cuEventQuery)(event.handle()) };
-                let over = self.is_over("query", event.device(), code)?;
-                if over {
-                    self.streams.at(stream.0).is_done_up_to(given);
-                }
-                Ok(over)
-            }
-            Asked::Stream(stream) => {
-                let given = stream.given();
-                let _current = self.for_default(stream);
-                // SAFETY: as above.
-                let code = unsafe { (driver.cuStreamQuery)(stream.handle()) };
-                let over = self.is_over("query", stream.device(), code)?;
-                if over {
-                    stream.is_done_up_to(given);
-                }
-                Ok(over)
-            }
-            Asked::Device(device) => {
-                let open = self.streams.all().filter(|stream| stream.is_open());
-                for stream in open.filter(|stream| stream.device() == *device) {
-                    if !self.ask(&Asked::Stream(stream))? {
-                        return Ok(false);
-                    }
-                }
-                // What other libraries have put into it.
-                let _current = self.on(*device);
-                // SAFETY: takes nothing.
-                let code = unsafe { (driver.cuCtxSynchronize)() };
-                self.answer("synchronize", *device, code).map(|()| true)
-            }
-        }
-    }
-
-    /// Waits in the driver, with the thread asleep.
-    fn sleep(&self, event: &Event) -> Result<bool> {
-        let (stream, given) = event.recorded();
-        // SAFETY: the event is open.
-        let code = unsafe { (self.driver().cuEventSynchronize)(event.handle()) };
-        self.answer("synchronize", event.device(), code)?;
-        self.streams.at(stream.0).is_done_up_to(given);
-        Ok(true)
-    }
-
-    fn question(&self, op: &Op) -> Result<bool> {
-        self.bind();
-        let asked = self.asked(op)?;
-        self.ask(&asked)
-    }
-}
-
-// ------------------------------------------------------------------ times
-
-impl Machine {
-    /// Puts an operation into its stream between two timed events.
-    #[cold]
-    fn put_timed(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
-        let work = op.kind.stream().map(|stream| self.streams.at(stream.0));
-        let is_work = matches!(op.kind, Kind::Kernel { .. }) || Work::of(&op.kind).is_some();
-        let stream = work.filter(|stream| is_work && !self.is_capturing(stream));
-        let mut timing = self.timing.lock();
-        let Some(timing) = &mut *timing else {
-            return self.put(op, payload);
-        };
-        let Some(stream) = stream else {
-            let began_ns = timing.now_ns();
-            self.put(op, payload)?;
-            timing.note_call(op.id, (began_ns, timing.now_ns()));
-            return Ok(());
-        };
-        let device = stream.device();
-        self.start_clock(timing, device)?;
-        let start = timing.event(device, || self.timed_event(device))?;
-        let end = timing.event(device, || self.timed_event(device))?;
-        self.record_raw(start, stream)?;
-        let began_ns = timing.now_ns();
-        if let Err(error) = self.put(op, payload) {
-            timing.unused(device, start);
-            timing.unused(device, end);
-            return Err(error);
-        }
-        let call_ns = (began_ns, timing.now_ns());
-        self.record_raw(end, stream)?;
-        timing.note(op.id, device, call_ns, (start, end));
-        Ok(())
-    }
-
-    /// From an event that is recorded in a stream without work, and so is over at once.
-    fn start_clock(&self, timing: &mut Timing, device: DeviceId) -> Result<()> {
-        if timing.has_clock(device) {
-            return Ok(());
-        }
-        let driver = self.driver();
-        let event = self.timed_event(device)?;
-        let _current = self.on(device);
-        let mut empty = 0;
-        // SAFETY: makes a stream and gives it back when the record is over.
-        unsafe {
-            let made = (driver.cuStreamCreateWithPriority)(&mut empty, STREAM_NON_BLOCKING, 0);
-            self.answer("stream", device, made)?;
-            let recorded = (driver.cuEventRecord)(event, empty);
-            let over = wait::until(Duration::MAX, || {
-                self.is_over("query", device, (driver.cuEventQuery)(event))
-            });
-            (driver.cuStreamDestroy_v2)(empty);
-            self.answer("record", device, recorded)?;
-            over?;
-        }
-        timing.start_clock(device, event);
-        Ok(())
-    }
-
-    fn timed_event(&self, device: DeviceId) -> Result<u64> {
-        let _current = self.on(device);
-        let mut event = 0;
-        // SAFETY: writes one handle.
-        let code = unsafe { (self.driver().cuEventCreate)(&mut event, 0) };
-        self.answer("event", device, code).map(|()| event)
-    }
-
-    fn record_raw(&self, event: u64, stream: &Stream) -> Result<()> {
-        let _current = self.for_default(stream);
-        // SAFETY: both are open.
-        let code = unsafe { (self.driver().cuEventRecord)(event, stream.handle()) };
-        self.answer("record", stream.device(), code)
-    }
-
-    /// Notes how long a call of the host's lasted.
-    fn timed_call<R>(&self, op: OpId, call: impl FnOnce() -> R) -> R {
-        if !self.keeps_times.load(Relaxed) {
-            return call();
-        }
-        let now_ns = || self.timing.lock().as_ref().map(Timing::now_ns);
-        let began_ns = now_ns();
-        let result = call();
-        let mut timing = self.timing.lock();
-        if let (Some(timing), Some(began_ns)) = (&mut *timing, began_ns) {
-            timing.note_call(op, (began_ns, timing.now_ns()));
-        }
-        result
-    }
-}
-
 // ------------------------------------------------------------------ the waist
 
 impl Backend for Machine {
@@ -855,9 +279,12 @@ impl Backend for Machine {
                     None => Building::new(driver)?,
                 };
                 let load = |code: &Code| self.kernel(device, code);
-                building.add(nodes, self.devices[place], load)?;
+                building.add(nodes, self.devices[place], &self.piece, load)?;
                 let graph = self.graphs.at(id.0);
-                graph.handle.store(building.finish()?, Relaxed);
+                match graph.handle.load(Relaxed) {
+                    0 => graph.handle.store(building.finish()?, Relaxed),
+                    made => building.update(made)?,
+                }
                 graph.device.store(device.0, Relaxed);
             }
         }
@@ -980,6 +407,10 @@ impl Backend for Machine {
         if let Some(timing) = &mut *self.timing.lock() {
             timing.take(self.driver(), into);
         }
+    }
+
+    fn range(&self, name: Option<&str>) {
+        nvtx::range(name);
     }
 
     fn raw_stream(&self, stream: StreamId) -> Option<u64> {

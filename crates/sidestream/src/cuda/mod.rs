@@ -13,6 +13,8 @@ mod launch;
 mod library;
 mod machine;
 mod memory;
+pub mod nvrtc;
+pub mod nvtx;
 mod streams;
 mod table;
 mod timing;

@@ -40,7 +40,7 @@ pub(super) fn machine(names: &[&str], options: &Options) -> Result<Arc<dyn Backe
         }
         (false, true) => match repeated(&ordinals) {
             Some(ordinal) => Err(none(asked(), format!("cuda:{ordinal} is named twice"))),
-            None => match cuda::Machine::open(&ordinals, options.driver.as_deref()) {
+            None => match real(&ordinals, options) {
                 Ok(machine) => Ok(Arc::new(machine)),
                 Err(why) => Err(none(asked(), why.to_string())),
             },
@@ -51,7 +51,7 @@ pub(super) fn machine(names: &[&str], options: &Options) -> Result<Arc<dyn Backe
 
 /// A real device if there is one.
 fn auto(options: &Options) -> Result<Arc<dyn Backend>> {
-    match cuda::Machine::open(&[0], options.driver.as_deref()) {
+    match real(&[0], options) {
         Ok(machine) => {
             let name = &machine.devices()[0].name;
             (options.notice)(&format!("sidestream: `auto` is {name}"));
@@ -64,6 +64,11 @@ fn auto(options: &Options) -> Result<Arc<dyn Backend>> {
             Ok(simulated(vec![profile], options))
         }
     }
+}
+
+fn real(ordinals: &[u32], options: &Options) -> Result<cuda::Machine, cuda::Unusable> {
+    let (driver, compiler) = (options.driver.as_deref(), options.compiler.as_deref());
+    cuda::Machine::open(ordinals, driver, compiler)
 }
 
 fn simulated(profiles: Vec<(String, Profile)>, options: &Options) -> Arc<dyn Backend> {

@@ -23,6 +23,9 @@ pub const OVERLAP_STEP: &str = include_str!("overlap_step.ptx");
 /// Pieces may not overlap. With `k` times as many blocks as pieces, `k` blocks copy each piece. A
 /// block of 256 threads asks for up to 32 KB before the first bytes have come. The table may lie in
 /// pinned memory too.
+///
+/// `copy_piece(unsigned long long from, unsigned long long to, unsigned long long bytes)` does the
+/// same with one piece, in either direction.
 pub const GATHER: &str = include_str!("gather.ptx");
 
 /// `fill_pattern(unsigned* to, unsigned long long n, unsigned seed)` writes `n` values, and
