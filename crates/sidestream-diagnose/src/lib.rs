@@ -11,4 +11,4 @@ pub use model::{
     RangeKind, Record, Rows, Source, Stream, StreamFlag, StreamIndex, Sync, SyncKind, Thread,
     ThreadIndex, Trace, Warning, What, Work,
 };
-pub use read::{Error, Limits, Problem, Progress, read};
+pub use read::{Error, Limits, Problem, Progress, read, read_json};

@@ -80,6 +80,11 @@ impl Builder {
         self.trace.events += events;
     }
 
+    /// How many events were counted.
+    pub fn events(&self) -> u64 {
+        self.trace.events
+    }
+
     /// The name of a text.
     pub fn name(&mut self, text: &str) -> Name {
         self.trace.names.intern(text)
@@ -221,6 +226,22 @@ impl Builder {
             + size_of_val(&trace.syncs[..])
             + size_of_val(&trace.records[..]);
         bytes as u64
+    }
+
+    /// If all calls are of one process, the streams are too. For traces that do not say whose a
+    /// stream is.
+    pub fn one_process(&mut self) {
+        let trace = &mut self.trace;
+        let process = |call: &Call| trace.threads.get(call.thread.0 as usize).map(|t| t.process);
+        let mut processes = trace.calls.iter().map(process);
+        let Some(first) = processes.next() else {
+            return;
+        };
+        if processes.all(|process| process == first) {
+            for stream in &mut trace.streams {
+                stream.process = stream.process.or(first);
+            }
+        }
     }
 
     /// The trace, with its rows in order.

@@ -24,6 +24,8 @@ pub enum Problem {
     Empty,
     /// It does not start as any trace does.
     NotATrace,
+    /// It is JSON without a list of events.
+    NoEvents,
     /// It starts as a trace does, and is none.
     Malformed {
         /// The byte, of the unpacked text where it is compressed.
@@ -72,6 +74,11 @@ impl fmt::Display for Problem {
                 f,
                 "the file is no trace; give the JSON of PyTorch's profiler (.json or .json.gz), an \
                  Nsight Systems export (`nsys export --type sqlite`), or a trace that sidestream wrote"
+            ),
+            Problem::NoEvents => write!(
+                f,
+                "the file is JSON without a member `traceEvents`, so no trace; give what \
+                 `export_chrome_trace` of PyTorch's profiler wrote"
             ),
             Problem::Malformed { offset, why } => write!(f, "at byte {offset}: {why}"),
             Problem::Bomb { ratio } => write!(
