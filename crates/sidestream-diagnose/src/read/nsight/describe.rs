@@ -24,6 +24,13 @@ impl Reader<'_> {
         self.thread_names();
         self.graphs();
         self.complaints();
+        let missing = self.strings.missing();
+        if missing > 0 {
+            let text = format!(
+                "{missing} names are not in the file, or too long; they are shown as (other)"
+            );
+            self.builder.warn("MISSING_NAMES", text);
+        }
     }
 
     /// Flags and priorities of streams that have rows, from a table of streams.

@@ -16,6 +16,8 @@ pub struct Strings<'a> {
     texts: Option<TextsByNumber<'a>>,
     names: HashMap<i64, Name>,
     functions: HashMap<i64, (Name, Api)>,
+    /// Look-ups of numbers that the file has no text for.
+    missing: u64,
 }
 
 impl<'a> Strings<'a> {
@@ -25,6 +27,7 @@ impl<'a> Strings<'a> {
             texts: database.texts_by_number(TABLE, "id", "value"),
             names: HashMap::new(),
             functions: HashMap::new(),
+            missing: 0,
         };
         // Without a key each look-up would read the table.
         if strings.texts.is_none() {
@@ -51,7 +54,10 @@ impl<'a> Strings<'a> {
         if let Some(name) = self.names.get(&id) {
             return Some(*name);
         }
-        let name = self.texts.as_mut()?.find(id, |text| builder.name(text))?;
+        let texts = self.texts.as_mut();
+        let found = texts.and_then(|texts| texts.find(id, |text| builder.name(text)));
+        self.missing += u64::from(found.is_none());
+        let name = found?;
         if self.names.len() < MOST_REMEMBERED {
             self.names.insert(id, name);
         }
@@ -64,13 +70,7 @@ impl<'a> Strings<'a> {
         if let Some(function) = self.functions.get(&id) {
             return Some(*function);
         }
-        let function = match &mut self.texts {
-            Some(texts) => texts.find(id, |text| builder.function(text))?,
-            None => {
-                let text = builder.text(*self.names.get(&id)?).to_owned();
-                builder.function(&text)
-            }
-        };
+        let function = self.text(builder, Some(id), |builder, text| builder.function(text))?;
         if self.functions.len() < MOST_REMEMBERED {
             self.functions.insert(id, function);
         }
@@ -85,12 +85,22 @@ impl<'a> Strings<'a> {
         use_it: impl FnOnce(&mut Builder, &str) -> R,
     ) -> Option<R> {
         let id = id?;
-        match &mut self.texts {
+        let found = match &mut self.texts {
             Some(texts) => texts.find(id, |text| use_it(builder, text)),
             None => {
-                let text = builder.text(*self.names.get(&id)?).to_owned();
-                Some(use_it(builder, &text))
+                let text = self
+                    .names
+                    .get(&id)
+                    .map(|name| builder.text(*name).to_owned());
+                text.map(|text| use_it(builder, &text))
             }
-        }
+        };
+        self.missing += u64::from(found.is_none());
+        found
+    }
+
+    /// How many look-ups found nothing.
+    pub fn missing(&self) -> u64 {
+        self.missing
     }
 }
