@@ -10,7 +10,7 @@ use fixtures::pytorch::{self, Form, Options};
 use fixtures::{Folder, Scenario, nsys};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use sidestream_diagnose::{Limits, Trace, read, read_json};
+use sidestream_diagnose::{Collectives, Limits, Trace, copies, devices, read, read_json};
 
 fn json(bytes: &[u8]) -> Trace {
     match read_json(bytes, &Limits::default()) {
@@ -37,6 +37,102 @@ fn every_years_json_gives_the_run_exactly() {
         assert_eq!(steps_in(&trace), steps_of(&scenario), "{form:?}");
         assert_eq!(trace.warnings, [], "{form:?}");
     }
+}
+
+/// All that is measured of the devices, as text.
+fn measures(trace: &Trace) -> String {
+    let lines = devices(trace, &Collectives::of(trace)).into_iter().map(|d| {
+        let streams: Vec<_> = (d.streams.iter())
+            .map(|load| (load.gpu_ops, load.busy_ns))
+            .collect();
+        format!(
+            "{} ops {} span {} busy {} idle {} kernels {} host copies {} hidden {} gaps {} {} streams {streams:?} overlap {:?}",
+            d.device,
+            d.gpu_ops,
+            d.span_ns,
+            d.busy_ns(),
+            d.idle_ns(),
+            d.kernel_ns(),
+            d.host_copy_ns,
+            d.hidden_copy_ns,
+            d.gaps_10us,
+            d.gaps_1ms,
+            d.overlap_ns
+        )
+    });
+    let copies = copies(trace).into_iter().map(|c| {
+        format!(
+            "{} {} {} {} {}",
+            c.direction.as_str(),
+            c.memory.as_str(),
+            c.count,
+            c.bytes,
+            c.duration_ns
+        )
+    });
+    lines.chain(copies).collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn every_form_and_schema_gives_the_same_measures() {
+    let folder = Folder::new("formats-measures");
+    for scenario in [
+        Scenario::training(5),
+        Scenario::training(5).with_nanoseconds(),
+        Scenario::training(5).with_odd_names(),
+        Scenario::graphs(5),
+        Scenario::training(5).with_unknown_memory(),
+    ] {
+        // Old forms would round.
+        let is_fine = (scenario.work.iter()).any(|work| work.start_ns % 1_000 != 0);
+        let forms = Form::ALL
+            .into_iter()
+            .filter(|form| !is_fine || !form.is_coarse());
+        let mut all: Vec<(String, String)> = forms
+            .map(|form| {
+                let trace = json(&pytorch::write(&scenario, form, Options::NONE));
+                (format!("{form:?}"), measures(&trace))
+            })
+            .collect();
+        for schema in nsys::Schema::ALL {
+            let path = folder.file("run.sqlite");
+            let _ = std::fs::remove_file(&path);
+            nsys::write(&scenario, schema, nsys::Options::NONE, &path);
+            let trace = match read(&path, &Limits::default(), &mut |_, _| {}) {
+                Ok(trace) => trace,
+                Err(error) => panic!("{error}"),
+            };
+            all.push((format!("{schema:?}"), measures(&trace)));
+        }
+        let expected = all[0].1.clone();
+        for (form, found) in all {
+            assert_eq!(found, expected, "{form}");
+        }
+    }
+}
+
+/// One step of the run, worked out by hand: device 0 is busy in 130–178, 212–330 with the prefetch
+/// in 230–430 and kernels in 332–470 and 440–560, the memset in between, 590–592, 650–655.
+#[test]
+fn the_measures_of_one_step_are_those_worked_out_by_hand() {
+    let trace = json(&pytorch::write(
+        &Scenario::training(1),
+        Form::Y2022,
+        Options::NONE,
+    ));
+    let [first, second] = &devices(&trace, &Collectives::of(&trace))[..] else {
+        panic!("there are two devices");
+    };
+    let us = |ns: u64| ns as f64 / 1e3;
+    assert_eq!((first.gpu_ops, us(first.span_ns)), (8, 525.0));
+    assert_eq!(us(first.busy_ns()), 48.0 + 348.0 + 2.0 + 5.0);
+    assert_eq!(us(first.kernel_ns()), 118.0 + 228.0);
+    assert_eq!(us(first.host_copy_ns), 48.0 + 200.0 + 2.0);
+    // Of the prefetch, all but two microseconds between two kernels.
+    assert_eq!(us(first.hidden_copy_ns), 198.0);
+    assert_eq!((first.gaps_10us, first.gaps_1ms), (3, 0));
+    assert_eq!((second.gpu_ops, us(second.span_ns)), (2, 516.0));
+    assert_eq!(us(second.busy_ns()), 150.0);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod fixtures;
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use fixtures::hostile::{Counting, peak_bytes};
 use fixtures::{Folder, Scenario, nsys};
@@ -22,12 +23,19 @@ fn file(path: &Path) -> Result<Trace, String> {
 
 /// A good export, changed by some SQL.
 fn changed(folder: &Folder, sql: &str) -> PathBuf {
+    static GOOD: OnceLock<Vec<u8>> = OnceLock::new();
     let path = folder.file("changed.sqlite");
-    let _ = std::fs::remove_file(&path);
-    let scenario = Scenario::training(4);
-    nsys::write(&scenario, nsys::Schema::V3_20, nsys::Options::NONE, &path);
+    let good = GOOD.get_or_init(|| {
+        let good = folder.file("good.sqlite");
+        let scenario = Scenario::training(4);
+        nsys::write(&scenario, nsys::Schema::V3_20, nsys::Options::NONE, &good);
+        std::fs::read(&good).expect("the file was written")
+    });
+    std::fs::write(&path, good).expect("a temporary file can be written");
     let connection = Connection::open(&path).expect("the file was written");
-    connection.execute_batch(sql).expect("the change is legal");
+    connection
+        .execute_batch(&format!("PRAGMA synchronous = OFF; {sql}"))
+        .expect("the change is legal");
     path
 }
 

@@ -249,5 +249,5 @@ fn a_limit_on_rows_gives_the_first_part_and_says_so() {
     };
     let kept = size_of_val(&trace.work[..]) + size_of_val(&trace.calls[..]);
     assert!((9_000..=10_100).contains(&kept), "{kept}");
-    assert!(warnings(&trace).contains(&"TOO_LARGE"));
+    assert!(warnings(&trace).contains(&"LIMIT"));
 }

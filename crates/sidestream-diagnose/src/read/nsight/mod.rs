@@ -238,7 +238,7 @@ impl Reader<'_> {
             None => {}
             Some(Stop::Overflow(overflow)) => return Err(Problem::Overflow(overflow)),
             Some(Stop::Full) => self.builder.warn(
-                "TOO_LARGE",
+                "LIMIT",
                 format!(
                     "{table} was read for {rows} rows only: the trace is larger than the limit"
                 ),
