@@ -47,7 +47,7 @@ fn file(path: &Path) -> Result<Trace, Error> {
 fn export(folder: &Folder, scenario: &Scenario, schema: nsys::Schema) -> Vec<u8> {
     let path = folder.file("whole.sqlite");
     let _ = std::fs::remove_file(&path);
-    nsys::write(scenario, schema, nsys::Options::NONE, &path);
+    nsys::write(scenario, schema, nsys::Options::SHORT, &path);
     std::fs::read(&path).expect("the file was written")
 }
 

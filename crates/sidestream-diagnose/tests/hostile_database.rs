@@ -28,7 +28,7 @@ fn changed(folder: &Folder, sql: &str) -> PathBuf {
     let good = GOOD.get_or_init(|| {
         let good = folder.file("good.sqlite");
         let scenario = Scenario::training(4);
-        nsys::write(&scenario, nsys::Schema::V3_20, nsys::Options::NONE, &good);
+        nsys::write(&scenario, nsys::Schema::V3_20, nsys::Options::SHORT, &good);
         std::fs::read(&good).expect("the file was written")
     });
     std::fs::write(&path, good).expect("a temporary file can be written");
