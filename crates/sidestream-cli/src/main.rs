@@ -1,11 +1,13 @@
 //! The command `sidestream`. One file a subcommand; this one is the table of contents.
 
+mod bench;
 mod check;
 mod device;
 mod devices;
 mod failure;
 mod input;
 mod overlap;
+mod raw;
 mod run;
 
 use std::process::ExitCode;
@@ -32,6 +34,7 @@ enum Verb {
     Run(run::Args),
     Check(check::Args),
     Devices(devices::Args),
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Verb::Run(args) => run::main(&args),
         Verb::Check(args) => check::main(&args),
         Verb::Devices(args) => devices::main(&args),
+        Verb::Bench(args) => bench::main(&args),
     };
     result.unwrap_or_else(|failure| {
         eprintln!("sidestream: {failure}");

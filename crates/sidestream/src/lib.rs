@@ -28,7 +28,8 @@
 //!   [`benchmark`]; [`explicit`] for CUDA as it is; [`error`].
 //! - To look at them: [`check`], [`trace`], [`log`].
 //! - Below: [`op`] and [`order`], calls and CUDA's rules of order as data; [`engine`] and [`sim`],
-//!   the simulated GPU; [`backend`], what a GPU has to do; [`alloc`], the cache of memory.
+//!   the simulated GPU; [`backend`], what a GPU has to do; [`alloc`], the cache of memory;
+//!   [`ptx`], the library's own kernels.
 
 pub mod alloc;
 pub mod backend;
@@ -47,6 +48,7 @@ pub mod log;
 pub mod op;
 pub mod order;
 pub mod pipeline;
+pub mod ptx;
 pub mod sim;
 pub mod stream;
 pub mod trace;

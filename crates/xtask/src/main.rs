@@ -2,6 +2,8 @@
 
 mod bench;
 mod cargo;
+mod gpu_bundle;
+mod kernels;
 mod miri;
 mod test;
 mod tidy;
@@ -13,6 +15,8 @@ usage: cargo xtask <command>
   test [--torch]  everything that has to pass before a change goes in
   tidy            the rules of the house that the compiler does not know
   bench           every benchmark, briefly, in one table
+  gpu-bundle      what is run on a machine with a GPU, in one folder to carry there
+  kernels         PTX of the kernels in kernels/, where one was changed; fetches its compiler
   miri [test]     the soundness tests under Miri; takes a nightly toolchain";
 
 fn main() -> ExitCode {
@@ -23,6 +27,8 @@ fn main() -> ExitCode {
         ["test", "--torch"] => test::run(true),
         ["tidy"] => tidy::run(),
         ["bench"] => bench::run(),
+        ["gpu-bundle"] => gpu_bundle::run(),
+        ["kernels"] => kernels::run(),
         ["miri"] => miri::run(None),
         ["miri", test] if !test.starts_with('-') => miri::run(Some(test)),
         ["help" | "--help" | "-h"] => {
@@ -30,7 +36,10 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         [] => return refuse("a command is missing"),
-        ["test" | "tidy" | "bench" | "miri", ref rest @ ..] => {
+        [
+            "test" | "tidy" | "bench" | "gpu-bundle" | "kernels" | "miri",
+            ref rest @ ..,
+        ] => {
             return refuse(&format!("`{}` does not take `{}`", args[0], rest.join(" ")));
         }
         [unknown, ..] => return refuse(&format!("there is no command `{unknown}`")),
