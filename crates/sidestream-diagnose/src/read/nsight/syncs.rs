@@ -31,7 +31,9 @@ pub(super) const SYNC: [Column; 10] = [
 ];
 
 /// What stands where there is no stream or no event.
-const NONE: i64 = u32::MAX as i64;
+const NONE: u32 = u32::MAX;
+/// What stands where a row names no process: numbers of processes are positive.
+const NO_PROCESS: i32 = -1;
 
 /// Waits that have not met their calls and records yet.
 #[derive(Default)]
@@ -41,10 +43,10 @@ pub(super) struct Waits {
 }
 
 struct Wait {
-    process: Option<i64>,
     sync: Sync,
-    event: Option<i64>,
-    sync_id: u64,
+    process: i32,
+    event: u32,
+    sync_id: u32,
     /// The call turned out to wait for nothing.
     is_poll: bool,
 }
@@ -52,11 +54,15 @@ struct Wait {
 /// Where an event was recorded.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Recorded {
-    process: Option<i64>,
-    event: i64,
+    process: i32,
+    event: u32,
     correlation: u32,
-    sync_id: u64,
+    sync_id: u32,
 }
+
+// There may be as many of these as of calls.
+const _: () = assert!(size_of::<Wait>() <= 56);
+const _: () = assert!(size_of::<Recorded>() <= 16);
 
 impl Waits {
     pub(super) fn record(&mut self, reader: &mut Reader, row: &Row) -> Result<bool, Stop> {
@@ -68,19 +74,16 @@ impl Waits {
         self.check_room(reader)?;
         let (process, context) = (row.integer(4).map(process), row.integer(1).unwrap_or(0));
         let recorded = Recorded {
-            process,
-            event,
+            process: short(process),
+            event: u32::try_from(event).unwrap_or(NONE),
             correlation: small(row.integer(3)),
-            sync_id: row
-                .integer(6)
-                .and_then(|n| u64::try_from(n).ok())
-                .unwrap_or(0),
+            sync_id: small(row.integer(6)),
         };
         let stream = reader.stream_somewhere(process, device, context, number)?;
         reader.builder.record(Record {
             stream,
             event: event as u64,
-            sync_id: recorded.sync_id,
+            sync_id: recorded.sync_id.into(),
             correlation: recorded.correlation,
         });
         self.records.push(recorded);
@@ -94,14 +97,14 @@ impl Waits {
         self.check_room(reader)?;
         let process = row.integer(6).map(process);
         let stream = match (row.integer(2), row.integer(4)) {
-            (Some(device), Some(number)) if number != NONE && number >= 0 => {
+            (Some(device), Some(number)) if number != i64::from(NONE) && number >= 0 => {
                 let context = row.integer(3).unwrap_or(0);
                 Some(reader.stream_somewhere(process, device, context, number)?)
             }
             _ => None,
         };
         self.waits.push(Wait {
-            process,
+            process: short(process),
             sync: Sync {
                 start_ns,
                 duration_ns,
@@ -110,11 +113,11 @@ impl Waits {
                 correlation: small(row.integer(5)),
                 record_correlation: 0,
             },
-            event: row.integer(8).filter(|event| *event != NONE),
-            sync_id: row
-                .integer(9)
-                .and_then(|n| u64::try_from(n).ok())
-                .unwrap_or(0),
+            event: row
+                .integer(8)
+                .and_then(|n| u32::try_from(n).ok())
+                .unwrap_or(NONE),
+            sync_id: small(row.integer(9)),
             is_poll: false,
         });
         Ok(true)
@@ -150,7 +153,7 @@ impl Waits {
             // Copies and others may wait for whatever they need.
             _ => return,
         };
-        let key = (Some(process), call.correlation);
+        let key = (short(Some(process)), call.correlation);
         let of = |wait: &Wait| (wait.process, wait.sync.correlation);
         let first = self.waits.partition_point(|wait| of(wait) < key);
         for wait in self.waits[first..]
@@ -185,7 +188,7 @@ impl Waits {
 }
 
 /// The call that recorded with a number that no other record has.
-fn with_id(by_id: &[Recorded], process: Option<i64>, sync_id: u64) -> Option<u32> {
+fn with_id(by_id: &[Recorded], process: i32, sync_id: u32) -> Option<u32> {
     let key = |record: &Recorded| (record.process, record.sync_id);
     let at = by_id.binary_search_by_key(&(process, sync_id), key).ok()?;
     Some(by_id[at].correlation)
@@ -194,10 +197,19 @@ fn with_id(by_id: &[Recorded], process: Option<i64>, sync_id: u64) -> Option<u32
 /// The call that recorded the event last before a wait. Numbers of events are used again, and rows
 /// of records have no time in most versions; the numbers of calls rise.
 fn last_before(records: &[Recorded], wait: &Wait) -> Option<u32> {
-    let event = wait.event?;
+    let event = wait.event;
+    if event == NONE {
+        return None;
+    }
     let until = (wait.process, event, wait.sync.correlation);
     let key = |record: &Recorded| (record.process, record.event, record.correlation);
     let after = records.partition_point(|record| key(record) < until);
     let last = records[..after].last()?;
     (last.process == wait.process && last.event == event).then_some(last.correlation)
+}
+
+/// A process in few bytes; exports have 24 bits for it.
+fn short(process: Option<i64>) -> i32 {
+    let number = process.and_then(|process| i32::try_from(process).ok());
+    number.unwrap_or(NO_PROCESS)
 }
