@@ -11,6 +11,14 @@ use sidestream::kernel::{Grid, Kernel, Read, Write};
 const BATCHES: usize = 12;
 const LEN: usize = 1 << 20;
 
+/// For a real GPU; for the simulated one the kernel is in Rust below.
+const SQUARE: &str = r#"
+extern "C" __global__ void square(const unsigned* x, unsigned* y) {
+    unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    y[i] = x[i] * x[i];
+}
+"#;
+
 fn main() -> Result<()> {
     let device = Device::open(&std::env::args().nth(1).unwrap_or("auto".into()))?;
     let [load, compute, store] = [
@@ -18,7 +26,9 @@ fn main() -> Result<()> {
         device.stream("compute")?,
         device.stream("store")?,
     ];
-    let square = Kernel::<(Read<u32>, Write<u32>)>::on_host("square", |_, (x, y)| {
+    // SAFETY: there is a thread for each value, and no other.
+    let square = unsafe { Kernel::<(Read<u32>, Write<u32>)>::from_cuda(SQUARE, "square") };
+    let square = square.and_on_host(|_, (x, y): (&[u32], &mut [u32])| {
         for (y, x) in y.iter_mut().zip(x) {
             *y = x.wrapping_mul(*x);
         }

@@ -10,10 +10,22 @@ use sidestream::kernel::{Grid, Kernel, Read, Value, Write};
 
 const LEN: usize = 1 << 24;
 
+type Scale = (Read<f32>, Write<f32>, Value<f32>);
+
+/// For a real GPU; for the simulated one the kernel is in Rust below.
+const SCALE: &str = r#"
+extern "C" __global__ void scale(const float* x, float* y, float by) {
+    unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    y[i] = x[i] * by;
+}
+"#;
+
 fn main() -> Result<()> {
     let device = Device::open(&std::env::args().nth(1).unwrap_or("auto".into()))?;
     let stream = device.stream("timing")?;
-    let scale = Kernel::<(Read<f32>, Write<f32>, Value<f32>)>::on_host("scale", |_, (x, y, by)| {
+    // SAFETY: there is a thread for each value, and no other.
+    let scale = unsafe { Kernel::<Scale>::from_cuda(SCALE, "scale") };
+    let scale = scale.and_on_host(|_, (x, y, by): (&[f32], &mut [f32], f32)| {
         for (y, x) in y.iter_mut().zip(x) {
             *y = x * by;
         }

@@ -9,6 +9,29 @@ use sidestream::kernel::{Grid, Kernel, KernelCost, Read, Write};
 
 const LEN: usize = 1 << 16;
 
+type Branch = (Read<i64>, Write<i64>);
+type Join = (Read<i64>, Read<i64>, Write<i64>);
+
+/// For a real GPU, and as simple as can be: one thread does it all. For the simulated one the kernels are
+/// in Rust below.
+const BRANCHES: &str = r#"
+extern "C" __global__ void sum(const long long* x, long long* out) {
+    if (blockIdx.x || threadIdx.x) return;
+    long long all = 0;
+    for (int i = 0; i < 65536; i++) all += x[i];
+    *out = all;
+}
+extern "C" __global__ void max_of(const long long* x, long long* out) {
+    if (blockIdx.x || threadIdx.x) return;
+    long long most = x[0];
+    for (int i = 1; i < 65536; i++) most = x[i] > most ? x[i] : most;
+    *out = most;
+}
+extern "C" __global__ void join(const long long* a, const long long* b, long long* out) {
+    *out = *a + *b;
+}
+"#;
+
 fn main() -> Result<()> {
     let device = Device::open(&std::env::args().nth(1).unwrap_or("auto".into()))?;
     let (left, right) = (device.stream("left")?, device.stream("right")?);
@@ -17,17 +40,22 @@ fn main() -> Result<()> {
         ns: 200_000,
         share: 0.33,
     };
-    let sum = Kernel::<(Read<i64>, Write<i64>)>::on_host("sum", |_, (x, out)| {
-        out[0] = x.iter().sum();
-    })
-    .with_cost(takes);
-    let max = Kernel::<(Read<i64>, Write<i64>)>::on_host("max", |_, (x, out)| {
+    // SAFETY: the first two read as many values as there are, and write one; the third reads two
+    // and writes one.
+    let (sum, max, join) = unsafe {
+        (
+            Kernel::<Branch>::from_cuda(BRANCHES, "sum"),
+            Kernel::<Branch>::from_cuda(BRANCHES, "max_of"),
+            Kernel::<Join>::from_cuda(BRANCHES, "join"),
+        )
+    };
+    let sum = sum.and_on_host(|_, (x, out): (&[i64], &mut [i64])| out[0] = x.iter().sum());
+    let max = max.and_on_host(|_, (x, out): (&[i64], &mut [i64])| {
         out[0] = x.iter().copied().max().unwrap_or(0);
-    })
-    .with_cost(takes);
-    let join = Kernel::<(Read<i64>, Read<i64>, Write<i64>)>::on_host("join", |_, (a, b, out)| {
-        out[0] = a[0] + b[0];
     });
+    let (sum, max) = (sum.with_cost(takes), max.with_cost(takes));
+    let join =
+        join.and_on_host(|_, (a, b, out): (&[i64], &[i64], &mut [i64])| out[0] = a[0] + b[0]);
 
     let numbers: Vec<i64> = (0..LEN as i64).collect();
     let mut input = left.alloc(LEN)?;

@@ -6,7 +6,7 @@
 
 use sidestream::device::Device;
 use sidestream::error::Result;
-use sidestream::kernel::{Grid, Kernel, Read, Write};
+use sidestream::kernel::{Grid, library};
 use sidestream::stream::Stream;
 
 const PIECES: usize = 16;
@@ -14,11 +14,8 @@ const LEN: usize = 1 << 20;
 
 fn main() -> Result<()> {
     let device = Device::open(&std::env::args().nth(1).unwrap_or("auto".into()))?;
-    let add = Kernel::<(Read<f32>, Read<f32>, Write<f32>)>::on_host("add", |_, (x, y, sum)| {
-        for (sum, (x, y)) in sum.iter_mut().zip(x.iter().zip(y)) {
-            *sum = x + y;
-        }
-    });
+    // SAFETY: each launch is told how many values its buffers have.
+    let add = unsafe { library::vector_add() };
 
     let mut times = Vec::new();
     for width in [1, 3] {
@@ -38,7 +35,7 @@ fn main() -> Result<()> {
             let [host_x, host_y] = host;
             drop(stream.upload(host_x, x.view_mut())?);
             drop(stream.upload(host_y, y.view_mut())?);
-            let args = (x.view(), y.view(), sum.view_mut());
+            let args = (x.view(), y.view(), sum.view_mut(), LEN as u64);
             stream.launch(&add, Grid::cover(LEN, 256), args)?;
             sums.push(stream.download(sum.view(), device.pinned(LEN)?)?);
         }

@@ -58,7 +58,13 @@ fn auto(options: &Options) -> Result<Arc<dyn Backend>> {
             Ok(Arc::new(machine))
         }
         Err(why) => {
-            let text = format!("sidestream: `auto` is the simulated sim:h200; {why}");
+            let text = match why {
+                cuda::Unusable::Absent(cuda::Absent::NotLoaded(cuda::NotLoaded::NoFile {
+                    ..
+                })) => "sidestream: `auto` is the simulated sim:h200; there is no NVIDIA driver"
+                    .to_owned(),
+                why => format!("sidestream: `auto` is the simulated sim:h200; {why}"),
+            };
             (options.notice)(&text);
             let profile = ("sim:h200".to_owned(), Profile::h200());
             Ok(simulated(vec![profile], options))
