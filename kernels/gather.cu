@@ -77,7 +77,8 @@ extern "C" __global__ void gather(const Piece* table, unsigned pieces) {
 }
 
 // The same for a single piece, which comes with the launch: a node of a graph needs no table.
-extern "C" __global__ void copy_piece(Piece piece) {
+extern "C" __global__ void copy_piece(unsigned long long from, unsigned long long to, unsigned long long bytes) {
+    const Piece piece = {from, to, bytes};
     const unsigned thread = blockIdx.x * blockDim.x + threadIdx.x;
     copy(piece, thread, (unsigned long long)gridDim.x * blockDim.x);
 }

@@ -212,7 +212,10 @@ pub enum Create<'a> {
         /// Whether a thread that waits for it sleeps, instead of asking again and again.
         sleeps: bool,
     },
-    /// An executable graph.
+    /// An executable graph. Where the id stands for one already, that one does what the nodes say from
+    /// here on, without being made anew; launches that were submitted still do what it did before. The
+    /// nodes have to be of the same kinds and stand behind each other as the old ones do: else the answer is
+    /// [`Error::Refused`](crate::error::Error::Refused) with code 910, and the graph stays as it is.
     Graph {
         /// Its id.
         id: GraphId,
@@ -323,6 +326,16 @@ pub enum Arg {
         /// How many of the bytes count.
         len: u8,
     },
+}
+
+impl Arg {
+    /// A number of eight bytes.
+    pub(crate) fn word(value: u64) -> Arg {
+        Arg::Scalar {
+            bytes: value.to_le_bytes(),
+            len: 8,
+        }
+    }
 }
 
 /// A kernel, in all the forms that it has.

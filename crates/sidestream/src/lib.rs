@@ -1,7 +1,8 @@
 //! GPU work on side streams that is ordered correctly by construction.
 //!
 //! A program in the safe API cannot race: what has to be waited for is found from what each call
-//! reads and writes. The guide is `docs/runtime.md`; today the devices are simulated.
+//! reads and writes. The guide is `docs/runtime.md`. Devices are NVIDIA's, through
+//! their driver, or simulated.
 //!
 //! ```
 //! use sidestream::device::Device;

@@ -137,7 +137,7 @@ fn every_text_has_the_entries_that_its_page_names() {
         (ptx::EMPTY, vec!["empty"]),
         (ptx::VECTOR_ADD, vec!["vector_add"]),
         (ptx::OVERLAP_STEP, vec!["overlap_step"]),
-        (ptx::GATHER, vec!["gather"]),
+        (ptx::GATHER, vec!["copy_piece", "gather"]),
         (ptx::PATTERN, vec!["check_pattern", "fill_pattern"]),
         (ptx::SPIN, vec!["spin"]),
         (ptx::FAULT, vec!["poke", "trap"]),

@@ -26,23 +26,13 @@ pub(super) struct Table {
     device: DeviceId,
 }
 
-/// A piece as the kernels read it.
+/// A piece as the kernel reads it.
 #[repr(C)]
 #[derive(Clone, std::marker::Copy)]
-pub(super) struct Row {
+struct Row {
     from: u64,
     to: u64,
     bytes: u64,
-}
-
-impl Row {
-    pub fn of(piece: &Copy) -> Row {
-        Row {
-            from: piece.from.0,
-            to: piece.to.0,
-            bytes: piece.row_bytes,
-        }
-    }
 }
 
 /// Tables are at least this long, so that one fits most uploads.
@@ -102,8 +92,13 @@ impl Tables {
         };
         let rows = ptr::with_exposed_provenance_mut::<Row>(table.address as usize);
         for (at, piece) in pieces.iter().enumerate() {
+            let row = Row {
+                from: piece.from.0,
+                to: piece.to.0,
+                bytes: piece.row_bytes,
+            };
             // SAFETY: the table has room for them, and no launch reads it any more.
-            unsafe { rows.add(at).write(Row::of(piece)) };
+            unsafe { rows.add(at).write(row) };
         }
         Ok(table)
     }

@@ -10,11 +10,11 @@ use std::ffi::c_void;
 
 use super::driver::{
     Code as Answer, CuContext, CuFunction, CuGraph, CuGraphExec, CuNode, Driver, KernelNode,
-    MEMORY_UNIFIED, Memcpy3d, MemsetNode,
+    MEMORY_UNIFIED, Memcpy3d, MemsetNode, UpdateResult,
 };
-use super::gather::{self, Row};
+use super::gather;
 use super::launch::{Loaded, Params, allow_shared};
-use crate::backend::{Code, Copy, Fill, Grid, Node, NodeWork};
+use crate::backend::{Arg, Code, Copy, Fill, Grid, Node, NodeWork};
 use crate::error::{Error, Result};
 use crate::op::{Kind, Memory, Op};
 
@@ -64,10 +64,10 @@ impl<'a> Building<'a> {
                     self.kernel(&mut handle, &before, function, grid, params.pointers())
                 }
                 NodeWork::Copy(copy) if is_small(&node.op, copy) => {
-                    let mut row = Row::of(copy);
-                    let mut params = [std::ptr::from_mut(&mut row).cast()];
+                    let words = [copy.from.0, copy.to.0, copy.row_bytes];
+                    let mut params = Params::of(&words.map(Arg::word));
                     let (function, grid) = (load(piece)?.function, gather::grid(&[*copy]));
-                    self.kernel(&mut handle, &before, function, &grid, params.as_mut_ptr())
+                    self.kernel(&mut handle, &before, function, &grid, params.pointers())
                 }
                 NodeWork::Copy(copy) => self.copy(&mut handle, &before, copy, context),
                 NodeWork::Fill(fill) => self.fill(&mut handle, &before, fill, context),
@@ -161,6 +161,28 @@ impl<'a> Building<'a> {
         }
     }
 
+    /// Makes an executable graph do what this one says, from its next launch on.
+    ///
+    /// # Errors
+    /// If the two differ in more than what their nodes are given.
+    pub fn update(self, executable: CuGraphExec) -> Result<()> {
+        let mut outcome = UpdateResult::default();
+        // SAFETY: the graph is complete and the executable one is ours; one struct is written.
+        let answer =
+            unsafe { (self.driver.cuGraphExecUpdate_v2)(executable, self.graph, &mut outcome) };
+        match answer {
+            CANNOT_UPDATE => Err(Error::Refused {
+                call: "graph update",
+                code: CANNOT_UPDATE,
+                why: format!(
+                    "{}; describe the same nodes behind the same nodes, or build another graph",
+                    difference(outcome.result)
+                ),
+            }),
+            answer => self.driver.done("graph update", answer),
+        }
+    }
+
     /// Makes it executable.
     pub fn finish(self) -> Result<CuGraphExec> {
         let mut executable = 0;
@@ -185,6 +207,21 @@ fn is_small(op: &Op, copy: &Copy) -> bool {
         (Memory::Pinned, Memory::Device) | (Memory::Device, Memory::Pinned)
     );
     is_over_the_link && copy.rows == 1 && copy.row_bytes <= SMALL_BYTES
+}
+
+/// `CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE`.
+const CANNOT_UPDATE: Answer = 910;
+
+/// What `CUgraphExecUpdateResult` says, in words.
+fn difference(result: i32) -> &'static str {
+    match result {
+        2 => "there are more or fewer nodes, or they stand behind others",
+        3 => "a node is of another kind, which a copy becomes when it gets much larger or smaller",
+        4 | 7 => "the function of a kernel node cannot be exchanged for this one",
+        5 => "the parameters of a node cannot be exchanged for these, such as the memory of a copy",
+        6 | 8 => "the driver cannot update such a node",
+        _ => "the driver cannot update the graph",
+    }
 }
 
 impl Drop for Building<'_> {

@@ -281,7 +281,10 @@ impl Backend for Machine {
                 let load = |code: &Code| self.kernel(device, code);
                 building.add(nodes, self.devices[place], &self.piece, load)?;
                 let graph = self.graphs.at(id.0);
-                graph.handle.store(building.finish()?, Relaxed);
+                match graph.handle.load(Relaxed) {
+                    0 => graph.handle.store(building.finish()?, Relaxed),
+                    made => building.update(made)?,
+                }
                 graph.device.store(device.0, Relaxed);
             }
         }

@@ -5,6 +5,7 @@ mod memory;
 #[cfg(feature = "observe")]
 mod observe;
 mod open;
+mod registered;
 mod runtime;
 mod threads;
 
@@ -16,8 +17,9 @@ use std::sync::atomic::Ordering;
 
 use crate::alloc::Spare;
 use crate::backend::{Backend, Caps};
-use crate::buffer::{Pinned, Pod};
+use crate::buffer::{Pinned, Pod, Refused};
 use crate::error::Result;
+use crate::kernel::Kernel;
 use crate::op::DeviceId;
 use crate::sim::Schedule;
 use crate::stream::{Stream, size_of_all};
@@ -280,6 +282,68 @@ impl Device {
         Ok(Pinned::new(block, len))
     }
 
+    /// Pins memory that the program has, where it is, so that it is uploaded and downloaded like any
+    /// other [`Pinned`]. [`Pinned::into_vec`] gives it back.
+    ///
+    /// Pinning takes the driver far longer than [`Device::pinned`], which takes from a cache: it is for
+    /// memory that is large, or used again and again. It does not count for
+    /// [`Options::pinned_bytes`].
+    ///
+    /// ```
+    /// use sidestream::device::Device;
+    ///
+    /// let device = Device::open("sim:h200")?;
+    /// let stream = device.stream("work")?;
+    /// let values = device.register(vec![1u32, 2, 3])?;
+    /// let mut buffer = stream.alloc(3)?;
+    /// let values = stream.upload(values, buffer.view_mut())?.synchronize()?;
+    /// let values: Vec<u32> = values.into_vec()?;
+    /// assert_eq!(values, [1, 2, 3]);
+    /// # Ok::<(), sidestream::error::Error>(())
+    /// ```
+    ///
+    /// # Ordering
+    /// Waits for no work of its own. What was registered before and dropped is unpinned and freed first
+    /// if its uses are over; the driver may wait for the whole device for that.
+    ///
+    /// Dropping what it gives does none of this: the memory is kept with its last uses, and goes with the next
+    /// call of this function, with [`Device::empty_cache`], or with the machine.
+    ///
+    /// # Errors
+    /// The vector comes back with the error: [`Error::Refused`](crate::error::Error::Refused) with the
+    /// driver's 712 if some of it is pinned already, [`Error::Invalid`](crate::error::Error::Invalid) in a
+    /// function on the host, which may not call the driver, or what else the driver answers.
+    #[track_caller]
+    pub fn register<T: Pod>(&self, values: Vec<T>) -> Result<Pinned<T>, Refused<Vec<T>>> {
+        Pinned::register(&self.runtime, values, Location::caller())
+    }
+
+    /// Makes a kernel ready, which its first launch on this device would do otherwise: compiles and loads
+    /// what has to be.
+    ///
+    /// ```
+    /// use sidestream::device::Device;
+    /// use sidestream::kernel::{Kernel, Write};
+    ///
+    /// let device = Device::open("sim:h200")?;
+    /// let zero = Kernel::<(Write<u32>,)>::on_host("zero", |_, (x,)| x.fill(0));
+    /// device.prepare(&zero)?;
+    /// # Ok::<(), sidestream::error::Error>(())
+    /// ```
+    ///
+    /// # Ordering
+    /// Puts nothing into any stream. Holds up the host until the kernel is there, which on real hardware
+    /// may take milliseconds, and while the driver loads it, it may wait for the device.
+    ///
+    /// # Errors
+    /// [`Error::NoForm`](crate::error::Error::NoForm) if the kernel has no form for this machine, or what the
+    /// compiler or the driver says about it.
+    pub fn prepare<A>(&self, kernel: &Kernel<A>) -> Result<()> {
+        self.runtime.check()?;
+        let prepared = self.runtime.backend.prepare(self.id, kernel.code());
+        self.runtime.seen(prepared)
+    }
+
     /// Waits until all work of all its streams is over.
     ///
     /// # Ordering
@@ -317,7 +381,8 @@ impl Device {
             .statistics(&self.runtime, Location::caller())
     }
 
-    /// Gives memory that nobody holds back to the machine, device and pinned.
+    /// Gives memory that nobody holds back to the machine, device and pinned, and unpins and frees what was
+    /// registered and dropped.
     ///
     /// # Ordering
     /// Holds up the host until the work that uses it is over; the driver may wait for the whole
@@ -333,7 +398,8 @@ impl Device {
             .device(self.id)
             .memories
             .empty(&self.runtime, at)?;
-        self.runtime.pinned.empty(&self.runtime, at)
+        self.runtime.pinned.empty(&self.runtime, at)?;
+        self.runtime.registered.empty(&self.runtime, at)
     }
 
     pub(crate) fn of(runtime: &Arc<Runtime>, id: DeviceId) -> Device {

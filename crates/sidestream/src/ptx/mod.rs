@@ -24,7 +24,8 @@ pub const OVERLAP_STEP: &str = include_str!("overlap_step.ptx");
 /// block of 256 threads asks for up to 32 KB before the first bytes have come. The table may lie in
 /// pinned memory too.
 ///
-/// `copy_piece(Piece piece)` does the same with one piece, in either direction.
+/// `copy_piece(unsigned long long from, unsigned long long to, unsigned long long bytes)` does the
+/// same with one piece, in either direction.
 pub const GATHER: &str = include_str!("gather.ptx");
 
 /// `fill_pattern(unsigned* to, unsigned long long n, unsigned seed)` writes `n` values, and

@@ -172,11 +172,7 @@ impl Machine {
         let _current = self.on(device);
         let table = self.tables.fill(driver, device, pieces);
         let table = table.map_err(|code| self.failed("gather", device, code))?;
-        let scalar = |value: u64| Arg::Scalar {
-            bytes: value.to_le_bytes(),
-            len: 8,
-        };
-        let args = [scalar(table.address), scalar(pieces.len() as u64)];
+        let args = [table.address, pieces.len() as u64].map(Arg::word);
         let launch = Launch {
             code: &self.gather,
             grid: gather::grid(pieces),
