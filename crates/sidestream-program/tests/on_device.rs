@@ -15,7 +15,7 @@ fn program(text: &str) -> Program {
 }
 
 fn ran(plan: &Plan<'_>, schedule: Schedule) -> OnDevice {
-    let options = Options::new().schedule(schedule);
+    let options = Options::new().schedule(schedule).notice(|_| ());
     let devices = Device::open_all(&vec!["sim:h200"; plan.devices()], &options).unwrap();
     run_on(plan, &devices).expect("it runs")
 }
@@ -30,7 +30,9 @@ fn refused(text: &str, expected: &str) {
 /// Every file of `examples/streams`.
 fn examples() -> BTreeMap<String, Program> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/streams");
-    let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    let files = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|file| file.unwrap().path());
     let mut programs = BTreeMap::new();
     for path in files {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();

@@ -180,6 +180,8 @@ struct Tables {
     recorded: HashMap<EventId, DeviceId>,
     /// By op: recorded behind its function.
     raised: HashMap<usize, Arc<Event>>,
+    /// By op: what the allocator has recorded at a free.
+    marks: HashMap<usize, Vec<Arc<Event>>>,
     graphs: HashMap<GraphId, Graph>,
     /// By thread.
     current: Vec<DeviceId>,
@@ -307,6 +309,7 @@ impl Tables {
             events: HashMap::new(),
             recorded: HashMap::new(),
             raised: HashMap::new(),
+            marks: HashMap::new(),
             graphs: HashMap::new(),
             current: vec![DeviceId(0); plan.program.threads.len()],
             results: Vec::new(),

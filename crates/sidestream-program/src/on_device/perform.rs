@@ -18,7 +18,7 @@ pub(super) enum Wait {
     Device(Device),
     /// Asks until the answer is "done".
     AskStream(Stream),
-    AskEvent(Arc<Event>),
+    AskEvents(Vec<Arc<Event>>),
     /// The thread itself reads or writes memory.
     Host(Touch),
 }
@@ -38,7 +38,7 @@ impl Machine<'_> {
     /// Makes the call. What it waits for afterwards is given back.
     pub(super) fn perform(&self, at: usize, op: &Op, tables: &mut Tables) -> Result<Option<Wait>> {
         let plan = self.plan;
-        let needs = plan.needs[at];
+        let needs = &plan.needs[at];
         let thread = op.thread.0 as usize;
         match op.kind {
             Kind::Kernel { stream, launches } => {
@@ -122,7 +122,7 @@ impl Machine<'_> {
             Kind::QueryEvent { event, done } => {
                 let event = self.event_now(tables, event)?;
                 match done {
-                    true => return Ok(Some(Wait::AskEvent(event))),
+                    true => return Ok(Some(Wait::AskEvents(vec![event]))),
                     false => _ = event.query()?,
                 }
             }
@@ -187,11 +187,25 @@ impl Machine<'_> {
                 explicit::set_device(self.device(device))?;
                 tables.current[thread] = device;
             }
-            // The turns of the threads are the flag; the allocator's are names for bytes.
-            Kind::SetFlag { .. }
-            | Kind::Alloc { .. }
-            | Kind::Free { .. }
-            | Kind::RecordStream { .. } => {}
+            // The caching allocator's own calls are names for bytes, and questions.
+            Kind::Alloc { .. } => {
+                let marks = needs
+                    .sees
+                    .and_then(|freed| tables.marks.get(&freed).cloned());
+                return Ok(marks.map(Wait::AskEvents));
+            }
+            Kind::Free { .. } if !needs.marks.is_empty() => {
+                let mut marks = Vec::new();
+                for &stream in &needs.marks {
+                    let device = plan.lowered.streams[stream.0 as usize].device;
+                    let event = Event::new(self.device(device))?;
+                    tables.stream(stream)?.record(&event)?;
+                    marks.push(Arc::new(event));
+                }
+                tables.marks.insert(at, marks);
+            }
+            // The turns of the threads are the flag.
+            Kind::SetFlag { .. } | Kind::Free { .. } | Kind::RecordStream { .. } => {}
             // The plan holds none.
             Kind::BeginCapture { .. } | Kind::EndCapture { .. } => return Err(missing()),
         }
@@ -205,7 +219,11 @@ impl Machine<'_> {
             Wait::Event(event) => event.synchronize()?,
             Wait::Device(device) => explicit::synchronize(&device)?,
             Wait::AskStream(stream) => ask(|| stream.query())?,
-            Wait::AskEvent(event) => ask(|| event.query())?,
+            Wait::AskEvents(events) => {
+                for event in events {
+                    ask(|| event.query())?;
+                }
+            }
             Wait::Host(touch) if touch.writes => touch.write(touch.seed),
             Wait::Host(touch) => return Ok(Some(touch.read(touch.seed))),
         }

@@ -42,7 +42,7 @@ pub(super) struct Block {
 }
 
 /// What an op needs to be performed.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub(super) struct Needs {
     /// How long each launch of a kernel takes.
     pub kernel_ns: u64,
@@ -50,6 +50,10 @@ pub(super) struct Needs {
     pub block: Option<usize>,
     /// The function on the host that raises the flag that it waits for.
     pub raised_by: Option<usize>,
+    /// The streams in which it records an event, for an allocator that asks later.
+    pub marks: Vec<StreamId>,
+    /// The free whose events it sees complete.
+    pub sees: Option<usize>,
 }
 
 /// Why a device cannot run a program. Nothing was run.
@@ -129,6 +133,7 @@ impl<'a> Plan<'a> {
             destroyed: HashSet::new(),
             raised: HashMap::new(),
             graphs: HashMap::new(),
+            held: HashMap::new(),
             lowered: &lowered,
             needs,
         };
@@ -220,6 +225,8 @@ struct Planning<'a> {
     /// By flag: what raised it last.
     raised: HashMap<FlagId, usize>,
     graphs: HashMap<GraphId, Replayed>,
+    /// By buffer of the caching allocator: the op that freed it, and the streams noted for it.
+    held: HashMap<BufferId, (Option<usize>, Vec<StreamId>)>,
     needs: Vec<Needs>,
 }
 
@@ -348,13 +355,27 @@ impl Planning<'_> {
                 return Err("no op names the graph of a capture, so nothing would run".into());
             }
             Kind::Alloc {
-                saw_events_of: Some(_),
-                ..
+                buffer,
+                stream,
+                saw_events_of,
             } => {
-                return Err(
-                    "`after_events` is the answer of an allocator that is not there".into(),
-                );
+                let freed = saw_events_of.and_then(|earlier| self.held.get(&earlier));
+                if let Some((Some(freed), streams)) = freed.cloned() {
+                    let freeing = ThreadId(self.program.ops[freed].thread.0);
+                    self.own_streams(freeing, &streams)?;
+                    self.needs[freed].marks = streams;
+                    self.needs[at].sees = Some(freed);
+                }
+                self.held
+                    .insert(buffer, (None, stream.into_iter().collect()));
             }
+            Kind::RecordStream { buffer, stream } => {
+                let (_, streams) = self.held.entry(buffer).or_default();
+                if !streams.contains(&stream) {
+                    streams.push(stream);
+                }
+            }
+            Kind::Free { buffer } => self.held.entry(buffer).or_default().0 = Some(at),
             Kind::CreateStream { stream } | Kind::DestroyStream { stream } => {
                 use StreamKind::{Legacy, PerThread};
                 let kind = self.lowered.streams[stream.0 as usize].kind;
@@ -365,10 +386,7 @@ impl Planning<'_> {
                     self.destroyed.insert(stream);
                 }
             }
-            Kind::Alloc { .. }
-            | Kind::Free { .. }
-            | Kind::RecordStream { .. }
-            | Kind::Record { .. }
+            Kind::Record { .. }
             | Kind::Wait { .. }
             | Kind::WaitStream { .. }
             | Kind::SyncStream { .. }
@@ -393,7 +411,12 @@ impl Planning<'_> {
 
     /// CUDA has a per-thread stream for each thread and device, and other threads cannot name it.
     fn is_own(&mut self, op: &Op) -> Result<(), String> {
-        for stream in streams(&op.kind).into_iter().flatten() {
+        let named = streams(&op.kind).into_iter().flatten();
+        self.own_streams(op.thread, &named.collect::<Vec<_>>())
+    }
+
+    fn own_streams(&mut self, thread: ThreadId, named: &[StreamId]) -> Result<(), String> {
+        for &stream in named {
             let declared = &self.lowered.streams[stream.0 as usize];
             if self.destroyed.contains(&stream) {
                 return Err(format!("`{}` was destroyed before", declared.name));
@@ -403,7 +426,7 @@ impl Planning<'_> {
             }
             let others = self.owners.iter().find(|&(&known, &owner)| {
                 let device = self.lowered.streams[known.0 as usize].device;
-                known != stream && owner == op.thread && device == declared.device
+                known != stream && owner == thread && device == declared.device
             });
             if others.is_some() {
                 return Err(format!(
@@ -411,7 +434,7 @@ impl Planning<'_> {
                     declared.name
                 ));
             }
-            if *self.owners.entry(stream).or_insert(op.thread) != op.thread {
+            if *self.owners.entry(stream).or_insert(thread) != thread {
                 return Err(format!(
                     "`{}` is the default stream of another thread, and only that one can use it",
                     declared.name
