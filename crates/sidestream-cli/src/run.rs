@@ -41,10 +41,10 @@ use crate::input::is_same;
 /// program is the n-th from there. Times are from events around each operation, which cost the device
 /// about 2 us each. A kernel is one block that reads what `r` lists, takes as long as on sim:h200 and
 /// then writes what `w` lists; what is in the buffers at the end, and what the host read, is compared
-/// with the same run on sim:h200. Refused, before anything runs: programs of level `runtime` and the ops
-/// that need it, begin_capture and end_capture, calls that CUDA refuses, managed memory, kernels that
-/// touch more than 12 pieces, `after_events`, and memory that is used before it is allocated or after
-/// it was freed. docs/stream-programs.md says it all.
+/// with the same run on sim:h200. Refused, before anything runs: programs of level `runtime` and the
+/// ops that need it, begin_capture and end_capture, calls that CUDA refuses, managed memory, kernels
+/// that touch more than 12 pieces of memory, and memory that is used before it is allocated or after it
+/// was freed. docs/stream-programs.md has the whole list.
 ///
 /// Exit code: 0 if all went as the program expects, 1 if not, 2 if a program or an argument is at
 /// fault. If several apply, the largest.
