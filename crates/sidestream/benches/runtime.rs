@@ -7,15 +7,17 @@
 //! nanoseconds a call; what the back end is called for is counted beside it.
 
 use std::hint::black_box;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use sidestream::backend::{
     Address, Arg, Backend, Caps, Code, Create, Destroy, Done, Launch, Payload, Reserve,
 };
+use sidestream::buffer::Pinned;
 use sidestream::device::{Device, Options};
 use sidestream::error::Result;
+use sidestream::explicit;
 use sidestream::kernel::{Grid, Kernel, Read, Write};
 use sidestream::op::{
     Accesses, DeviceId, EventId, Kind, Memory, Mode, Op, OpId, SiteId, StreamId, ThreadId,
@@ -26,6 +28,14 @@ struct Nothing {
     caps: Vec<Caps>,
     next: AtomicU64,
     is_over: bool,
+    /// When it was last given many small copies at once.
+    gathered: Mutex<Option<Instant>>,
+}
+
+impl Nothing {
+    fn gathered(&self) -> Instant {
+        self.gathered.lock().unwrap().unwrap()
+    }
 }
 
 impl Backend for Nothing {
@@ -51,6 +61,9 @@ impl Backend for Nothing {
     }
     #[inline(never)]
     fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
+        if let Payload::Gather(_) = payload {
+            *self.gathered.lock().unwrap() = Some(Instant::now());
+        }
         black_box((op, &payload));
         Ok(())
     }
@@ -90,6 +103,7 @@ fn nothing(is_over: bool) -> Arc<Nothing> {
         caps: vec![caps],
         next: AtomicU64::new(1 << 40),
         is_over,
+        gathered: Mutex::new(None),
     })
 }
 
@@ -179,16 +193,20 @@ fn main() {
         a.launch(&kernel, grid, (x.view(), y.view_mut())).unwrap();
         b.wait_stream(&a).unwrap();
     });
+    unmarked(&device, &kernel, rounds);
+    explicit(&device, rounds);
     show("allocate and free, one stream", rounds, || {
         black_box(a.alloc::<f32>(1024).unwrap());
     });
-    let quick = Device::on(nothing(true), &Options::new()).remove(0);
+    let over = nothing(true);
+    let quick = Device::on(over.clone(), &Options::new()).remove(0);
     let (a, b) = (quick.stream("a").unwrap(), quick.stream("b").unwrap());
     show("allocate, two memsets on two streams, free", rounds, || {
         let mut z = a.alloc::<f32>(1024).unwrap();
         a.memset(z.view_mut(), 0).unwrap();
         b.memset(z.view_mut(), 0).unwrap();
     });
+    pieces(&quick, &over, rounds);
     let mut graph = quick.graph();
     let (x, y) = (a.alloc(1024).unwrap(), a.alloc(1024).unwrap());
     let (x, y) = (graph.own(x).unwrap(), graph.own(y).unwrap());
@@ -206,6 +224,63 @@ fn main() {
         },
     );
     threads();
+}
+
+/// Streams whose calls leave no events behind: whoever needs one records it.
+fn unmarked(device: &Device, kernel: &Scale, rounds: usize) {
+    let grid = Grid::new(1, 32);
+    let (a, b) = (
+        device.unmarked_stream("unmarked a").unwrap(),
+        device.unmarked_stream("unmarked b").unwrap(),
+    );
+    let (x, mut y) = (a.alloc(1024).unwrap(), a.alloc(1024).unwrap());
+    let mut launch = || a.launch(kernel, grid, (x.view(), y.view_mut())).unwrap();
+    show("unmarked: launch", rounds, &mut launch);
+    show("unmarked: launch, record_event", rounds, || {
+        launch();
+        black_box(a.record_event().unwrap());
+    });
+    show("unmarked: launch, record_event, wait_event", rounds, || {
+        launch();
+        let event = a.record_event().unwrap();
+        b.wait_event(&event).unwrap();
+    });
+    show("unmarked: launch, wait_stream", rounds, || {
+        launch();
+        b.wait_stream(&a).unwrap();
+    });
+}
+
+/// Records and waits of the explicit style.
+fn explicit(device: &Device, rounds: usize) {
+    let stream = |name| explicit::Stream::non_blocking(device, name, 0).unwrap();
+    let (a, b) = (stream("explicit a"), stream("explicit b"));
+    let event = explicit::Event::new(device).unwrap();
+    show("explicit record", rounds, || a.record(&event).unwrap());
+    show("explicit wait", rounds, || b.wait(&event).unwrap());
+    show("explicit wait_stream", rounds, || {
+        b.wait_stream(&a).unwrap()
+    });
+}
+
+/// Many pieces in one call: what comes before the back end is given the call, which the device has
+/// to wait for, and the whole.
+fn pieces(device: &Device, nothing: &Nothing, rounds: usize) {
+    const PIECES: usize = 500;
+    let stream = device.stream("pieces").unwrap();
+    let mut to = stream.alloc::<u32>(PIECES * 64).unwrap();
+    let pieces = (0..PIECES).map(|_| device.pinned(64).unwrap());
+    let mut pieces: Vec<Pinned<u32>> = pieces.collect();
+    let (mut before, mut whole) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let start = Instant::now();
+        let pending = stream.upload_pieces(pieces, to.view_mut()).unwrap();
+        whole.push(start.elapsed());
+        before.push(nothing.gathered().duration_since(start));
+        pieces = pending.synchronize().unwrap();
+    }
+    tell("upload_pieces of 500, before the back end", &mut before);
+    tell("upload_pieces of 500", &mut whole);
 }
 
 /// Launches on eight streams by as many threads, against one thread on one stream.
@@ -251,11 +326,15 @@ fn show(what: &str, rounds: usize, mut call: impl FnMut()) {
         }
         times.push(start.elapsed() / CALLS);
     }
+    tell(what, &mut times);
+}
+
+fn tell(what: &str, times: &mut [Duration]) {
     times.sort();
-    let tenth = times[rounds / 10];
+    let tenth = times[times.len() / 10];
     println!(
         "{:>6} ns (fast tenth {:>5})  {what}",
-        times[rounds / 2].as_nanos(),
+        times[times.len() / 2].as_nanos(),
         tenth.as_nanos()
     );
 }

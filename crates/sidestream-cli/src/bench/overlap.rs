@@ -24,7 +24,8 @@ pub struct Compared {
     job: Job,
     raw: Vec<(Layout, f64)>,
     pipeline: f64,
-    graphs: Option<f64>,
+    /// With a graph in each slot: as many slots as the pipeline, and more.
+    graphs: Option<[f64; 2]>,
 }
 
 /// Every row about the overlap job, and what all arrangements took.
@@ -45,7 +46,7 @@ pub fn rows(bench: &Bench) -> Result<(Vec<Row>, Vec<Compared>), Failure> {
             bench.progress(&format!("{}, work {work}", size::show(batch_bytes)));
             let compared = compare(bench, raw.as_ref(), &job)?;
             pipelines.push(compared.0);
-            graphs.extend(compared.1);
+            graphs.extend(compared.1.into_iter().flatten());
             all.push(compared.2);
         }
     }
@@ -57,7 +58,7 @@ fn compare(
     bench: &Bench,
     raw: Option<&RawJobs<'_>>,
     job: &Job,
-) -> Result<(Row, Option<Row>, Compared), Failure> {
+) -> Result<(Row, Option<[Row; 2]>, Compared), Failure> {
     let is_small = job.batch_bytes == SMALL;
     let rounds = match is_small {
         true => bench.rounds.small_jobs,
@@ -79,7 +80,9 @@ fn compare(
     let raw_sides = sides.len();
     sides.push(Box::new(|| jobs::on_streams(&bench.own, job, SLOTS)));
     if is_small {
-        sides.push(Box::new(|| jobs::on_graphs(&bench.own, job, GRAPH_SLOTS)));
+        for slots in [SLOTS, GRAPH_SLOTS] {
+            sides.push(Box::new(move || jobs::on_graphs(&bench.own, job, slots)));
+        }
     }
     let times = interleaved(rounds, &mut sides)?;
     let (raw_times, own_times) = times.split_at(raw_sides);
@@ -106,15 +109,21 @@ fn compare(
         &own_times[0],
         Some(bar),
     );
-    let graphs = own_times.get(1).map(|times| {
-        let what = named(&format!("a graph per slot, {GRAPH_SLOTS} slots"));
-        Row::new(what, "ms", best_times, times, Some(Bar::Faster(1.2))).note(note.clone())
+    let graphs = own_times.get(1..3).map(|times| {
+        let row = |slots: u32, times: &[f64], bar| {
+            let what = named(&format!("pipeline, a graph per slot, {slots} slots"));
+            Row::new(what, "ms", best_times, times, Some(bar)).note(note.clone())
+        };
+        let few = row(SLOTS, &times[0], bar);
+        [few, row(GRAPH_SLOTS, &times[1], Bar::Faster(1.2))]
     });
     let compared = Compared {
         job: *job,
         raw: medians,
         pipeline: median(&own_times[0]),
-        graphs: own_times.get(1).map(|times| median(times)),
+        graphs: own_times
+            .get(1..3)
+            .map(|times| [0, 1].map(|at| median(&times[at]))),
     };
     Ok((pipeline.note(note), graphs, compared))
 }
@@ -139,7 +148,12 @@ pub fn as_text(all: &[Compared]) -> String {
     for layout in Layout::ALL {
         out += &format!(" {:>9}", format!("{} {}", layout.name(), layout.k()));
     }
-    out += &format!(" {:>9} {:>9}\n", "pipeline", "graphs");
+    out += &format!(
+        " {:>9} {:>9} {:>9}\n",
+        "pipeline",
+        format!("graphs {SLOTS}"),
+        format!("graphs {GRAPH_SLOTS}")
+    );
     let number = |value: Option<f64>| value.map_or("-".to_owned(), |v| format!("{v:.3}"));
     for compared in all {
         let size = size::show(compared.job.batch_bytes);
@@ -148,8 +162,11 @@ pub fn as_text(all: &[Compared]) -> String {
             let time = compared.raw.get(at).map(|(_, time)| *time);
             out += &format!(" {:>9}", number(time));
         }
-        let (pipeline, graphs) = (number(Some(compared.pipeline)), number(compared.graphs));
-        out += &format!(" {pipeline:>9} {graphs:>9}\n");
+        let [few, more] = [0, 1].map(|at| number(compared.graphs.map(|times| times[at])));
+        out += &format!(
+            " {:>9} {few:>9} {more:>9}\n",
+            number(Some(compared.pipeline))
+        );
     }
     out
 }

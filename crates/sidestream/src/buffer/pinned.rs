@@ -46,7 +46,7 @@ impl<T: Pod> Pinned<T> {
         &self.block
     }
 
-    pub(super) fn block_mut(&mut self) -> &mut Block {
+    pub(crate) fn block_mut(&mut self) -> &mut Block {
         &mut self.block
     }
 

@@ -85,13 +85,15 @@ impl<M: UseMark> Uses<M> {
                 }
             }
         };
-        add(&self.before);
+        if !self.before.is_empty() {
+            add(&self.before);
+        }
         for cell in &self.cells[self.first_behind(bytes.start)..] {
             if cell.start >= bytes.end {
                 break;
             }
             add(&cell.writes);
-            if mode == Mode::Write {
+            if mode == Mode::Write && !cell.reads.is_empty() {
                 add(&cell.reads);
             }
         }
@@ -164,7 +166,10 @@ impl<M: UseMark> Uses<M> {
     /// The first cell that ends behind `at`.
     #[inline]
     fn first_behind(&self, at: u64) -> usize {
-        self.cells.partition_point(|cell| cell.end <= at)
+        match &self.cells[..] {
+            [only] => usize::from(only.end <= at),
+            cells => cells.partition_point(|cell| cell.end <= at),
+        }
     }
 
     fn split_at(&mut self, at: u64) {

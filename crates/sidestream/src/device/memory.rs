@@ -156,7 +156,7 @@ impl Memories {
         as_thread(&block.runtime, |thread| {
             let mut pen = block.runtime.live.write();
             let op = plain(thread.id, Kind::Free { buffer }, &mut pen, block.at);
-            write(&mut pen, op);
+            write(&mut pen, &op);
         });
     }
 
@@ -349,7 +349,7 @@ pub(super) fn tell_alloc(block: &Block) {
             saw_events_of: None,
         };
         let op = plain(thread.id, kind, &mut pen, block.at);
-        write(&mut pen, op);
+        write(&mut pen, &op);
     });
 }
 

@@ -30,7 +30,7 @@ pub use memory::Statistics;
 #[cfg(feature = "observe")]
 pub use observe::{Recording, Span};
 pub(crate) use runtime::{Place, Runtime, plain, write};
-pub(crate) use threads::{Thread, as_thread};
+pub(crate) use threads::{Caller, Thread, as_thread};
 
 /// A device. Clones are the same device.
 ///

@@ -263,7 +263,7 @@ impl Runtime {
             thread.clock.saw(mark.point());
             write(
                 pen,
-                Op {
+                &Op {
                     kind: mark.asked(true),
                     ..op
                 },
@@ -338,7 +338,7 @@ impl Runtime {
         as_thread(self, |thread| {
             let mut pen = self.live.write();
             let op = plain(thread.id, Kind::Elapsed { from, to }, &mut pen, at);
-            write(&mut pen, op);
+            write(&mut pen, &op);
         });
         Ok(ns)
     }
@@ -374,7 +374,7 @@ impl Runtime {
                 op.accesses = accesses(pen);
                 op.id = pen.next_op();
             }
-            write(&mut pen, op);
+            write(&mut pen, &op);
         });
     }
 
@@ -386,7 +386,7 @@ impl Runtime {
         if let Some(pen) = &mut pen {
             pen.is_called(called, op.id);
         }
-        write(&mut pen, op);
+        write(&mut pen, &op);
     }
 }
 
@@ -411,9 +411,9 @@ pub(crate) fn plain(thread: ThreadId, kind: Kind, pen: &mut Option<Pen<'_>>, at:
 
 /// Tells the log, if anybody listens.
 #[inline]
-pub(crate) fn write(pen: &mut Option<Pen<'_>>, op: Op) {
+pub(crate) fn write(pen: &mut Option<Pen<'_>>, op: &Op) {
     if let Some(pen) = pen {
-        pen.op(&op);
+        pen.op(op);
     }
 }
 

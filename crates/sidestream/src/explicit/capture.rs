@@ -21,6 +21,14 @@ pub(super) struct Capture {
     touched: Mutex<Vec<Kept>>,
 }
 
+/// The capture that a stream takes part in. Nearly always there is none, and no lock is taken to see
+/// that.
+#[derive(Default)]
+pub(super) struct Capturing {
+    is_any: AtomicBool,
+    capture: Mutex<Option<Arc<Capture>>>,
+}
+
 /// An executable graph that was captured.
 ///
 /// It uses the memory that the captured calls named, and does not own it.
@@ -58,14 +66,14 @@ impl Stream {
         let at = Location::caller();
         self.refuse_safe("begin_capture")?;
         let kind = Kind::BeginCapture { stream: self.id() };
-        self.put(kind, false, None, at)?;
+        self.put(kind, false, None, at, |_| ())?;
         let capture = Arc::new(Capture {
             is_open: AtomicBool::new(true),
             touched: Mutex::default(),
         });
         let of_device = &self.runtime().device(self.device_id()).explicit;
         of_device.captures.lock().push(Arc::downgrade(&capture));
-        *self.own.capture.lock() = Some(capture);
+        self.own.capture.join(capture);
         Ok(())
     }
 
@@ -117,12 +125,12 @@ impl Stream {
             // The back end makes the capture that ended last on a device into the next graph without
             // nodes: nobody may come between.
             let _alone = runtime.device(device).explicit.instantiates.lock();
-            self.put(kind, false, None, at)?;
+            self.put(kind, false, None, at, |_| ())?;
             let nodes = &[];
             runtime.seen(runtime.backend.create(Create::Graph { id, device, nodes }))
         };
         // It has ended, whether it became a graph or not.
-        let capture = self.own.capture.lock().take();
+        let capture = self.own.capture.take();
         let touched = capture.map(|capture| {
             capture.is_open.store(false, Ordering::Relaxed);
             std::mem::take(&mut *capture.touched.lock())
@@ -150,11 +158,10 @@ impl Stream {
             graph: graph.id,
         };
         let runs = self.own.captured_in().is_none();
-        self.submit(kind, Payload::Graph, runs, None, at, |pen| {
+        self.submit(kind, Payload::Graph, runs, at, |pen| {
             let touched = graph.touched.iter();
             touched.map(|kept| kept.access(pen)).collect::<Accesses>()
-        })?;
-        Ok(())
+        })
     }
 }
 
@@ -164,11 +171,46 @@ impl Capture {
     }
 }
 
+impl Capturing {
+    /// The capture, if it is open.
+    #[inline]
+    pub fn get(&self) -> Option<Arc<Capture>> {
+        match self.is_any.load(Ordering::Acquire) {
+            false => None,
+            true => self.look(),
+        }
+    }
+
+    #[cold]
+    fn look(&self) -> Option<Arc<Capture>> {
+        let mut capture = self.capture.lock();
+        // It ended on the stream on which it began.
+        if capture.as_ref().is_some_and(|capture| !capture.is_open()) {
+            *capture = None;
+            self.is_any.store(false, Ordering::Release);
+        }
+        capture.clone()
+    }
+
+    /// From here on the stream takes part in this one.
+    pub fn join(&self, joined: Arc<Capture>) {
+        let mut capture = self.capture.lock();
+        *capture = Some(joined);
+        self.is_any.store(true, Ordering::Release);
+    }
+
+    fn take(&self) -> Option<Arc<Capture>> {
+        let mut capture = self.capture.lock();
+        self.is_any.store(false, Ordering::Release);
+        capture.take()
+    }
+}
+
 impl Own {
     /// The capture that the stream takes part in.
+    #[inline]
     pub fn captured_in(&self) -> Option<Arc<Capture>> {
-        let capture = self.capture.lock();
-        capture.clone().filter(|capture| capture.is_open())
+        self.capture.get()
     }
 }
 

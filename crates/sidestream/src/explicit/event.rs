@@ -13,7 +13,7 @@ use crate::device::{Device, Place, Runtime, as_thread, plain, write};
 use crate::error::Result;
 use crate::event::OwnEvent;
 use crate::op::{Accesses, EventId, Kind};
-use crate::order::live::Point;
+use crate::order::live::{Point, StreamClock};
 
 /// An event as CUDA has it. A record takes what a stream was given so far, and overwrites what the
 /// event had before; until the first one it stands for nothing, and every wait for it is over.
@@ -35,6 +35,19 @@ pub struct Event {
 pub(super) struct Last {
     pub point: Option<Point>,
     pub capture: Option<Arc<Capture>>,
+}
+
+impl Last {
+    /// A record was made, in a capture or not.
+    #[inline]
+    pub fn note(&mut self, clock: &StreamClock, capture: Option<Arc<Capture>>) {
+        match (&capture, &mut self.point) {
+            (None, Some(point)) => clock.point_into(point),
+            (None, point) => *point = Some(clock.point()),
+            (Some(_), point) => *point = None,
+        }
+        self.capture = capture;
+    }
 }
 
 impl Event {
@@ -144,7 +157,7 @@ impl Event {
             if done {
                 let mut pen = runtime.live.write();
                 let op = plain(thread.id, kind(true), &mut pen, at);
-                write(&mut pen, op);
+                write(&mut pen, &op);
                 last.point.iter().for_each(|point| thread.clock.saw(point));
             }
             Ok(done)
@@ -171,7 +184,7 @@ impl Event {
                 let op = plain(thread.id, kind, &mut pen, at);
                 // In a capture it is refused, and what is refused did not happen.
                 if last.capture.is_none() {
-                    write(&mut pen, op.clone());
+                    write(&mut pen, &op);
                 }
                 op
             });

@@ -52,8 +52,9 @@ use crate::device::{
 use crate::error::{Error, Result};
 use crate::op::{Access, Accesses, DeviceId, FlagId, Kind, Mode, StreamId, ThreadId};
 use crate::stream::Core;
+use capture::Capturing;
 use memory::Freed;
-use stream::{Capturing, Own, copy_of, fill_of};
+use stream::{Own, copy_of, fill_of};
 
 pub use capture::Graph;
 pub use event::Event;
@@ -94,7 +95,7 @@ pub fn synchronize(device: &Device) -> Result<()> {
         let op = plain(thread.id, kind, &mut pen, at);
         // Beside a capture it is refused, and what is refused did not happen.
         if !captures {
-            write(&mut pen, op.clone());
+            write(&mut pen, &op);
         }
         op
     });
@@ -177,7 +178,7 @@ pub fn record_stream<T: Pod>(buffer: &DeviceBuf<T>, stream: &Stream) -> Result<(
         let stream = core.id;
         let kind = Kind::RecordStream { buffer, stream };
         let op = plain(thread.id, kind, &mut pen, at);
-        write(&mut pen, op);
+        write(&mut pen, &op);
     });
     Ok(())
 }
@@ -238,7 +239,7 @@ fn of_host(runtime: &Arc<Runtime>, kind: Kind, at: Place) -> Result<()> {
         if let Kind::SetDevice { device } = kind {
             thread.current = device;
         }
-        write(&mut pen, op);
+        write(&mut pen, &op);
         Ok(())
     })
 }
@@ -249,7 +250,7 @@ fn of_host(runtime: &Arc<Runtime>, kind: Kind, at: Place) -> Result<()> {
 #[derive(Default)]
 pub(crate) struct OfDevice {
     legacy: Mutex<Option<Arc<Core>>>,
-    per_thread: Mutex<HashMap<ThreadId, (Arc<Core>, Capturing)>>,
+    per_thread: Mutex<PerThread>,
     /// The last to be freed is at the end.
     freed: Mutex<Vec<Freed>>,
     /// Held from the end of a capture until it is a graph.
@@ -258,6 +259,9 @@ pub(crate) struct OfDevice {
     /// Of the whole machine, on its first device.
     flags: Mutex<Flags>,
 }
+
+/// The default stream of each thread that asked for it.
+type PerThread = HashMap<ThreadId, (Arc<Core>, Arc<Capturing>)>;
 
 /// Flags for what threads hand over.
 #[derive(Default)]

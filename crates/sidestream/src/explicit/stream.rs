@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::capture::Capture;
-use super::event::{Event, Last};
+use super::capture::Capturing;
+use super::event::Event;
 use super::memory::{DeviceMemory, Freed, Held, Region};
 use super::{accesses, outside_host_functions, same_machine};
 use crate::backend::{self, Address, Copy, Destroy, Fill, Launch, Payload};
@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::kernel::{Grid, Kernel, KernelArgs};
 use crate::log::Pen;
 use crate::op::{Accesses, DeviceId, Kind, Memory, Mode, StreamId, StreamKind, ThreadId};
-use crate::order::live::Point;
+use crate::order::live::{Point, StreamClock};
 use crate::stream::{Bare, Core, is_priority};
 
 /// A stream of any kind. Clones are the same stream.
@@ -39,11 +39,8 @@ pub(super) struct Own {
     origin: Origin,
     /// Memory was recorded on it: then it stays, because somebody may wait for it later.
     is_noted: AtomicBool,
-    pub capture: Capturing,
+    pub capture: Arc<Capturing>,
 }
-
-/// The capture that a stream takes part in, if it is open.
-pub(super) type Capturing = Arc<Mutex<Option<Arc<Capture>>>>;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Origin {
@@ -109,7 +106,7 @@ impl Stream {
                 let name = format!("per-thread {}", thread.0);
                 let kind = StreamKind::PerThread;
                 let core = Core::new(runtime, device.id(), kind, 0, &name, None, true)?;
-                let fresh = (core, Capturing::default());
+                let fresh = (core, Arc::default());
                 kept.insert(thread, fresh.clone());
                 fresh
             }
@@ -156,14 +153,14 @@ impl Stream {
         let runtime = &device.runtime;
         runtime.check()?;
         let core = Core::new(runtime, device.id(), kind, 0, name, Some(handle), true)?;
-        let capture = Capturing::default();
+        let capture = Arc::default();
         Ok(Stream::new(runtime, core, Origin::Adopted, None, capture))
     }
 
     /// A stream of the safe API, to be used in the explicit style too. It cannot be captured.
     pub fn of(stream: &crate::stream::Stream) -> Stream {
         let core = Arc::clone(&stream.core);
-        let capture = Capturing::default();
+        let capture = Arc::default();
         Stream::new(&stream.runtime, core, Origin::Safe, None, capture)
     }
 
@@ -186,7 +183,7 @@ impl Stream {
         let core = Core::new(runtime, device.id(), kind, priority, name, None, true)?;
         let created = Kind::CreateStream { stream: core.id };
         runtime.tell(created, |_| Accesses::new(), at);
-        let capture = Capturing::default();
+        let capture = Arc::default();
         Ok(Stream::new(runtime, core, Origin::Created, None, capture))
     }
 
@@ -201,7 +198,7 @@ impl Stream {
                 core
             }
         };
-        let capture = Capturing::default();
+        let capture = Arc::default();
         Ok(Stream::new(runtime, core, Origin::Default, None, capture))
     }
 
@@ -215,7 +212,7 @@ impl Stream {
         core: Arc<Core>,
         origin: Origin,
         thread: Option<ThreadId>,
-        capture: Capturing,
+        capture: Arc<Capturing>,
     ) -> Stream {
         let runtime = Arc::clone(runtime);
         Stream {
@@ -391,7 +388,7 @@ impl Stream {
         let held = Held::of_stream(&device, self.id(), size_bytes, at)?;
         let kind = Kind::MallocAsync { stream: self.id() };
         let runs = self.own.captured_in().is_none();
-        self.submit(kind, Payload::None, runs, None, at, |pen| {
+        self.submit(kind, Payload::None, runs, at, |pen| {
             Accesses::from_slice(&[held.memory.whole(pen)])
         })?;
         Ok(DeviceMemory { held })
@@ -418,7 +415,7 @@ impl Stream {
         }
         let kind = Kind::FreeAsync { stream: self.id() };
         let runs = self.own.captured_in().is_none();
-        self.submit(kind, Payload::None, runs, None, at, |pen| {
+        self.submit(kind, Payload::None, runs, at, |pen| {
             Accesses::from_slice(&[held.memory.whole(pen)])
         })?;
         let memory = held.release();
@@ -447,12 +444,7 @@ impl Stream {
             stream: self.id(),
         };
         let runs = capture.is_none();
-        let point = self.put(kind, runs, None, at)?;
-        *last = Last {
-            point: runs.then_some(point),
-            capture,
-        };
-        Ok(())
+        self.put(kind, runs, None, at, |clock| last.note(clock, capture))
     }
 
     /// `cudaStreamWaitEvent`: what the stream is given from here on waits for the last record of the
@@ -478,9 +470,9 @@ impl Stream {
             event: event.id(),
         };
         let runs = joins.is_none() && self.own.captured_in().is_none();
-        self.put(kind, runs, last.point.as_ref(), at)?;
+        self.put(kind, runs, last.point.as_ref(), at, |_| ())?;
         if let Some(capture) = joins {
-            *self.own.capture.lock() = Some(Arc::clone(capture));
+            self.own.capture.join(Arc::clone(capture));
         }
         Ok(())
     }
@@ -492,15 +484,26 @@ impl Stream {
     /// As [`Stream::record`] and [`Stream::wait`].
     #[track_caller]
     pub fn wait_stream(&self, other: &Stream) -> Result<()> {
+        let at = Location::caller();
         same_machine("wait_stream", self.runtime(), other.runtime())?;
-        let event = Event {
-            runtime: Arc::clone(self.runtime()),
-            own: self.runtime().event(other.device_id(), false, &mut None)?,
-            last: Mutex::default(),
-            sleeps: false,
+        if other.own.captured_in().is_some() {
+            let event = Event {
+                runtime: Arc::clone(self.runtime()),
+                own: self.runtime().event(other.device_id(), false, &mut None)?,
+                last: Mutex::default(),
+                sleeps: false,
+            };
+            other.record(&event)?;
+            return self.wait(&event);
+        }
+        other.is_mine()?;
+        let recorded = other.own.stream.record_bare(at)?;
+        let kind = Kind::Wait {
+            stream: self.id(),
+            event: recorded.event.id,
         };
-        other.record(&event)?;
-        self.wait(&event)
+        let runs = self.own.captured_in().is_none();
+        self.put(kind, runs, Some(&recorded.point), at, |_| ())
     }
 
     /// What the stream is given from here on waits for an event of the safe API.
@@ -648,11 +651,11 @@ impl Stream {
             capture.takes(call, touches)?;
         }
         let runs = capture.is_none();
-        self.submit(kind, payload, runs, None, at, |pen| accesses(touches, pen))?;
-        Ok(())
+        self.submit(kind, payload, runs, at, |pen| accesses(touches, pen))
     }
 
-    /// Puts a call without accesses into the stream.
+    /// Puts a call without accesses into the stream. `done` is shown the clock of the stream behind it.
+    #[inline]
     #[track_caller]
     pub(super) fn put(
         &self,
@@ -660,37 +663,43 @@ impl Stream {
         runs: bool,
         behind: Option<&Point>,
         at: Place,
-    ) -> Result<Point> {
-        self.submit(kind, Payload::None, runs, behind, at, |_| Accesses::new())
+        done: impl FnOnce(&StreamClock),
+    ) -> Result<()> {
+        self.is_mine()?;
+        self.own.stream.link_bare(kind, runs, behind, at, done)
     }
 
-    /// Puts anything into the stream. Gives its end.
+    /// Puts anything into the stream.
     #[track_caller]
     pub(super) fn submit(
         &self,
         kind: Kind,
         payload: Payload<'_>,
         runs: bool,
-        behind: Option<&Point>,
         at: Place,
         accesses: impl FnOnce(&mut Pen<'_>) -> Accesses,
-    ) -> Result<Point> {
+    ) -> Result<()> {
         self.is_mine()?;
         let call = Bare {
             kind,
             payload,
             runs,
-            behind,
             at,
         };
         self.own.stream.issue_bare(call, accesses)
     }
 
     /// A per-thread default stream is another stream on every thread.
+    #[inline]
     fn is_mine(&self) -> Result<()> {
-        let Some(owner) = self.own.thread else {
-            return Ok(());
-        };
+        match self.own.thread {
+            None => Ok(()),
+            Some(owner) => self.is_of(owner),
+        }
+    }
+
+    #[cold]
+    fn is_of(&self, owner: ThreadId) -> Result<()> {
         if as_thread(self.runtime(), |thread| thread.id) == owner {
             return Ok(());
         }

@@ -367,6 +367,7 @@ impl Graph {
             },
             payload: Payload::Graph,
             touches: &touches,
+            sources: &mut [],
             behind: self.launched.as_ref().map(Mark::point),
             is_awaited: true,
             at,

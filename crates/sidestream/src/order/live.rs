@@ -10,16 +10,24 @@
 //! streams have entries: a thread does no work that another has to wait for, it hands on what it
 //! knows (R3).
 //!
-//! A clock is shared and copied on write, so that to freeze it, which happens once an operation,
-//! costs one count; only a stream that learns something pays for a copy.
+//! A clock is frozen once an operation, so that has to cost little. A clock of few streams, which is
+//! the usual one, is a cache line that is copied. A clock of more is shared and copied on write: to
+//! freeze it costs one count, and only a stream that learns something pays for a copy.
 
 use std::sync::Arc;
 
 use super::Epoch;
 
 /// What is known of all streams at some point: by chain, how many steps.
-#[derive(Clone, Debug, Default)]
-struct Known(Arc<Vec<u32>>);
+#[derive(Clone, Debug)]
+enum Known {
+    /// Of the first chains; nothing is known of the others.
+    Few([u32; FEW]),
+    Many(Arc<Vec<u32>>),
+}
+
+/// With its tag this fills a cache line.
+const FEW: usize = 15;
 
 /// The clock of a stream. The lock of the stream guards it.
 #[derive(Clone, Debug)]
@@ -63,16 +71,22 @@ impl StreamClock {
     /// and behind all that the thread knows to be over (R3).
     #[inline]
     pub fn submitted(&mut self, thread: &ThreadClock) -> Epoch {
-        let state = (thread.thread, thread.version);
-        if self.fed_by != state {
+        if !self.is_fed_by(thread) {
             self.known.join(&thread.known);
-            self.fed_by = state;
+            self.fed_by = (thread.thread, thread.version);
         }
         self.tick += 1;
         Epoch {
             chain: self.chain,
             tick: self.tick,
         }
+    }
+
+    /// Whether a call of `thread` would only count a step: the stream has learned before all that the
+    /// thread knows.
+    #[inline]
+    pub fn is_fed_by(&self, thread: &ThreadClock) -> bool {
+        self.fed_by == (thread.thread, thread.version)
     }
 
     /// A call was refused. It is a step of its own, in case the device has seen some of it, but the
@@ -86,8 +100,7 @@ impl StreamClock {
     pub fn waits_for(&mut self, thread: &ThreadClock, point: &Point) {
         self.submitted(thread);
         if !self.knows(point.epoch) {
-            self.known.join(&point.known);
-            self.known.reach(point.epoch);
+            self.known.learn(point);
         }
     }
 
@@ -95,8 +108,7 @@ impl StreamClock {
     /// stands behind that one, wherever it ran (R49), and so does what the stream does next.
     pub fn launched(&mut self, thread: &ThreadClock, earlier: &Point) {
         if !self.knows(earlier.epoch) {
-            self.known.join(&earlier.known);
-            self.known.reach(earlier.epoch);
+            self.known.learn(earlier);
         }
         self.submitted(thread);
     }
@@ -120,8 +132,9 @@ impl StreamClock {
             chain: self.chain,
             tick: self.tick,
         };
-        if !Arc::ptr_eq(&point.known.0, &self.known.0) {
-            point.known = self.known.clone();
+        match (&mut point.known, &self.known) {
+            (Known::Many(mine), Known::Many(theirs)) if Arc::ptr_eq(mine, theirs) => {}
+            (mine, theirs) => *mine = theirs.clone(),
         }
     }
 
@@ -162,8 +175,7 @@ impl ThreadClock {
     /// The thread has waited for a point, or was told that it is over (R9, R10).
     pub fn saw(&mut self, point: &Point) {
         if !self.knows(point.epoch) {
-            self.known.join(&point.known);
-            self.known.reach(point.epoch);
+            self.known.learn(point);
             self.version += 1;
         }
     }
@@ -190,24 +202,84 @@ impl Point {
     }
 }
 
+impl Default for Known {
+    fn default() -> Known {
+        Known::Few([0; FEW])
+    }
+}
+
 impl Known {
     #[inline]
     fn has(&self, epoch: Epoch) -> bool {
-        let known = self.0.get(epoch.chain as usize);
-        known.is_some_and(|&tick| tick >= epoch.tick)
+        self.all()
+            .get(epoch.chain as usize)
+            .is_some_and(|&tick| tick >= epoch.tick)
     }
 
+    #[inline]
+    fn all(&self) -> &[u32] {
+        match self {
+            Known::Few(known) => known,
+            Known::Many(known) => known,
+        }
+    }
+
+    /// Learns a point, and all that was known there.
+    #[inline]
+    fn learn(&mut self, point: &Point) {
+        self.join(&point.known);
+        self.reach(point.epoch);
+    }
+
+    #[inline]
     fn reach(&mut self, epoch: Epoch) {
-        let entry = super::grow(Arc::make_mut(&mut self.0), epoch.chain);
-        *entry = (*entry).max(epoch.tick);
+        match self {
+            Known::Few(known) if (epoch.chain as usize) < FEW => {
+                let entry = &mut known[epoch.chain as usize];
+                *entry = (*entry).max(epoch.tick);
+            }
+            _ => self.reach_among_many(epoch),
+        }
+    }
+
+    #[inline]
+    fn join(&mut self, other: &Known) {
+        match (&mut *self, other) {
+            (Known::Few(mine), Known::Few(theirs)) => {
+                for (mine, theirs) in mine.iter_mut().zip(theirs) {
+                    *mine = (*mine).max(*theirs);
+                }
+            }
+            (Known::Many(mine), Known::Many(theirs)) if Arc::ptr_eq(mine, theirs) => {}
+            _ => self.join_many(other),
+        }
     }
 
     #[inline(never)]
-    fn join(&mut self, other: &Known) {
-        if Arc::ptr_eq(&self.0, &other.0) || other.0.is_empty() {
-            return;
+    fn join_many(&mut self, other: &Known) {
+        let (mine, theirs) = (self.all(), other.all());
+        let news = |(chain, tick): (usize, &u32)| mine.get(chain).copied().unwrap_or(0) < *tick;
+        // A copy is made only for news.
+        if theirs.iter().enumerate().any(news) {
+            super::clocks::join(self.many(), theirs);
         }
-        let mine = Arc::make_mut(&mut self.0);
-        super::clocks::join(mine, &other.0);
+    }
+
+    #[inline(never)]
+    fn reach_among_many(&mut self, epoch: Epoch) {
+        let entry = super::grow(self.many(), epoch.chain);
+        *entry = (*entry).max(epoch.tick);
+    }
+
+    /// The entries, of as many chains as there are.
+    #[inline(never)]
+    fn many(&mut self) -> &mut Vec<u32> {
+        if let Known::Few(known) = self {
+            *self = Known::Many(Arc::new(known.to_vec()));
+        }
+        match self {
+            Known::Many(known) => Arc::make_mut(known),
+            Known::Few(_) => unreachable!("there are many"),
+        }
     }
 }

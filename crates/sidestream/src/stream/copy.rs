@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Call, Stream, Touch, belong};
+use super::{Call, Source, Stream, Touch, belong, is_of};
 use crate::backend::{self, Payload};
 use crate::buffer::block::Block;
 use crate::buffer::{DeviceBuf, Held, Pending, Pinned, Pod, Refused, View, ViewMut};
@@ -121,7 +121,8 @@ impl Stream {
         pieces: Vec<Pinned<T>>,
         to: ViewMut<'_, T>,
     ) -> Result<Pending<Vec<Pinned<T>>>, Refused<Vec<Pinned<T>>>> {
-        let issued = self.gather(&pieces, &to, Location::caller());
+        let mut pieces = pieces;
+        let issued = self.gather(&mut pieces, &to, Location::caller());
         self.pending(issued, pieces)
     }
 
@@ -328,30 +329,26 @@ impl Stream {
     #[track_caller]
     fn gather<T: Pod>(
         &self,
-        pieces: &[Pinned<T>],
+        pieces: &mut [Pinned<T>],
         to: &ViewMut<'_, T>,
         at: Place,
     ) -> Result<Option<crate::event::Mark>> {
         let len = pieces.iter().map(|piece| piece.len()).sum();
         same_len("upload_pieces", len, to.len())?;
+        let touches = [to.touch()];
+        belong(self, "upload_pieces", &touches)?;
         let mut copies = Vec::with_capacity(pieces.len());
-        let mut touches = Vec::with_capacity(pieces.len() + 1);
+        let mut sources = Vec::with_capacity(pieces.len());
         let mut place = to.address();
         for piece in pieces {
-            let end = (piece.len() * size_of::<T>()) as u64;
-            let block = piece.block();
             let rows = one_row(piece.len());
+            let end = (piece.len() * size_of::<T>()) as u64;
+            let block = piece.block_mut();
+            is_of(self, "upload_pieces", block)?;
             copies.push(copy::<T>(block.address, rows, place, rows));
-            touches.push(Touch {
-                block,
-                start: 0,
-                end,
-                mode: Mode::Read,
-            });
+            sources.push(Source { block, end });
             place = place.offset(end);
         }
-        touches.push(to.touch());
-        belong(self, "upload_pieces", &touches)?;
         self.issue(Call {
             kind: Kind::Kernel {
                 stream: self.core.id,
@@ -359,6 +356,7 @@ impl Stream {
             },
             payload: Payload::Gather(&copies),
             touches: &touches,
+            sources: &mut sources,
             behind: None,
             is_awaited: true,
             at,
@@ -447,6 +445,7 @@ impl Stream {
             kind,
             payload: Payload::Copy(copy),
             touches,
+            sources: &mut [],
             behind: None,
             is_awaited: true,
             at,
@@ -476,6 +475,7 @@ impl Stream {
             },
             payload: Payload::Fill(fill),
             touches: &[touch],
+            sources: &mut [],
             behind: None,
             is_awaited: false,
             at: place,

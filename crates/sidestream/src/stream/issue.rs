@@ -16,18 +16,20 @@ use super::{State, Stream};
 use crate::backend::Payload;
 use crate::buffer::block::{Block, BlockState};
 use crate::buffer::uses::{Conflicts, keep_last};
-use crate::device::{Place, Thread, as_thread, plain, write};
+use crate::device::{Caller, Place, Thread, plain, write};
 use crate::error::{Error, Result};
 use crate::event::{Mark, OwnEvent, Recorded, Unrecorded};
 use crate::log::Pen;
 use crate::op::{Access, Accesses, EventId, Kind, Mode, Op};
-use crate::order::live::Point;
+use crate::order::live::{Point, StreamClock};
 
 /// Something to be put into a stream.
 pub(crate) struct Call<'a> {
     pub kind: Kind,
     pub payload: Payload<'a>,
     pub touches: &'a [Touch<'a>],
+    /// What it reads besides.
+    pub sources: &'a mut [Source<'a>],
     /// A point behind which the call stands by itself: of a graph, its last launch (R49).
     pub behind: Option<&'a Point>,
     /// Whether the caller wants to know when it is over.
@@ -41,8 +43,6 @@ pub(crate) struct Bare<'a> {
     pub payload: Payload<'a>,
     /// Whether it runs; if not, it becomes part of a capture.
     pub runs: bool,
-    /// The point that it makes the stream wait for.
-    pub behind: Option<&'a Point>,
     pub at: Place,
 }
 
@@ -55,16 +55,30 @@ pub(crate) struct Touch<'a> {
     pub mode: Mode,
 }
 
-/// The state of every touched block, sorted by where the block lies.
-type Held<'a> = SmallVec<[(*const Block, MutexGuard<'a, BlockState>); 4]>;
+/// The first bytes of a block that a call reads, and that nobody else can name: no lock is taken.
+pub(crate) struct Source<'a> {
+    pub block: &'a mut Block,
+    pub end: u64,
+}
+
+/// The state of every touched block.
+struct Held<'a> {
+    /// Sorted by where the block lies.
+    states: SmallVec<[(*const Block, MutexGuard<'a, BlockState>); 4]>,
+    /// Where the state of each touch is, by the number of the touch; empty for a few touches, where
+    /// to look is quicker.
+    places: Vec<u32>,
+}
+
+/// So many touches are few.
+const FEW: usize = 8;
 
 /// What a call needs all the way through.
-struct Step<'s, 'c> {
+struct Step<'s> {
     stream: &'s Stream,
     thread: &'s mut Thread,
     pen: Option<Pen<'s>>,
     state: MutexGuard<'s, State>,
-    held: Held<'c>,
     at: Place,
 }
 
@@ -79,29 +93,17 @@ impl Stream {
         let runtime = &self.runtime;
         runtime.check()?;
         let at = call.at;
-        let mut is_heard = false;
-        let mark = as_thread(runtime, |thread| {
-            let pen = runtime.live.write();
-            is_heard = pen.is_some();
-            let state = self.lock();
-            // Blocks are only looked at by the tracker and named by the log.
-            let held = match runtime.is_tracking || pen.is_some() {
-                true => lock_all(call.touches),
-                false => Held::new(),
-            };
-            let step = Step {
-                stream: self,
-                thread,
-                pen,
-                state,
-                held,
-                at,
-            };
-            step.take(&mut call)
-        });
-        if is_heard {
-            runtime.raise();
-        }
+        let mut caller = Caller::of(runtime);
+        let mut step = self.step(caller.thread(), at);
+        // Blocks are only looked at by the tracker and named by the log.
+        let mut held = match runtime.is_tracking || step.pen.is_some() {
+            true => Held::lock(call.touches),
+            false => Held::default(),
+        };
+        let mark = step.take(&mut held, &mut call);
+        drop(held);
+        step.close();
+        drop(caller);
         let mark = mark?;
         if runtime.is_synchronous {
             (self.finish_at(at)).map_err(|error| runtime.lost_by(error, at))?;
@@ -112,19 +114,22 @@ impl Stream {
     /// The end of the stream so far, as a mark.
     #[track_caller]
     pub(crate) fn mark(&self, at: Place) -> Result<Mark> {
-        self.begin(at, |mut step| {
-            if let Some(end) = step.state.end() {
-                return Ok(end);
-            }
-            step.learning(Step::record)?;
-            Ok(step.end())
-        })
+        self.runtime.check()?;
+        let mut caller = Caller::of(&self.runtime);
+        let mut step = self.step(caller.thread(), at);
+        let recorded = match step.state.is_marked {
+            true => Ok(()),
+            false => step.learning(Step::record),
+        };
+        let mark = recorded.map(|()| step.end());
+        step.close();
+        mark
     }
 
     /// Records an event of one's own at the end of the stream.
     #[track_caller]
     pub(crate) fn record_as(&self, event: OwnEvent, kind: Kind, at: Place) -> Result<Recorded> {
-        self.begin(at, |mut step| {
+        self.begin(at, |step| {
             step.learning(|step| step.submit(kind))?;
             Ok(Recorded {
                 point: step.state.clock.point(),
@@ -137,10 +142,15 @@ impl Stream {
     /// Makes the stream wait for a mark, unless it is known to stand behind it already.
     #[track_caller]
     pub(crate) fn wait_for(&self, mark: &Mark, at: Place) -> Result<()> {
-        self.begin(at, |mut step| match step.knows(mark) {
+        self.runtime.check()?;
+        let mut caller = Caller::of(&self.runtime);
+        let mut step = self.step(caller.thread(), at);
+        let waited = match step.knows(mark) {
             true => Ok(()),
             false => step.wait(mark),
-        })
+        };
+        step.close();
+        waited
     }
 
     #[inline]
@@ -154,65 +164,110 @@ impl Stream {
 
     /// Puts a call of the explicit style into the stream: it waits for nothing by itself, and nothing
     /// is noted. `accesses` is asked only if somebody listens. A call that is captured does not run, so
-    /// nothing is learned from it. Gives the end of the stream.
+    /// nothing is learned from it.
     ///
     /// # Errors
     /// What the back end answers. The call is not in the stream then.
     #[track_caller]
     pub(crate) fn issue_bare(
         &self,
-        call: Bare<'_>,
+        mut call: Bare<'_>,
         accesses: impl FnOnce(&mut Pen<'_>) -> Accesses,
-    ) -> Result<Point> {
-        let point = self.begin(call.at, |mut step| {
+    ) -> Result<()> {
+        self.begin(call.at, |step| {
             let mut op = plain(step.thread.id, call.kind, &mut step.pen, step.at);
             if let Some(pen) = &mut step.pen {
                 op.accesses = accesses(pen);
                 op.id = pen.next_op();
             }
             let runtime = &self.runtime;
-            runtime.seen(runtime.backend.submit(&op, call.payload))?;
+            let payload = std::mem::replace(&mut call.payload, Payload::None);
+            runtime.seen(runtime.backend.submit(&op, payload))?;
             if call.runs {
                 step.state.is_marked = false;
-                match call.behind {
+                step.state.clock.submitted(&step.thread.clock);
+            }
+            write(&mut step.pen, &op);
+            Ok(())
+        })?;
+        match call.runs && self.runtime.is_synchronous {
+            false => Ok(()),
+            true => self.finish_at(call.at),
+        }
+    }
+
+    /// The same for a call that touches no memory, such as a wait for the point `behind`. `done` is
+    /// shown the clock of the stream behind the call.
+    ///
+    /// # Errors
+    /// As [`Stream::issue_bare`].
+    #[inline]
+    #[track_caller]
+    pub(crate) fn link_bare(
+        &self,
+        kind: Kind,
+        runs: bool,
+        behind: Option<&Point>,
+        at: Place,
+        done: impl FnOnce(&StreamClock),
+    ) -> Result<()> {
+        self.runtime.check()?;
+        let mut caller = Caller::of(&self.runtime);
+        let mut step = self.step(caller.thread(), at);
+        let submitted = step.submit(kind);
+        if submitted.is_ok() {
+            if runs {
+                step.state.is_marked = false;
+                match behind {
                     Some(point) => step.state.clock.waits_for(&step.thread.clock, point),
                     None => _ = step.state.clock.submitted(&step.thread.clock),
                 }
             }
-            write(&mut step.pen, op);
-            Ok(step.state.clock.point())
-        })?;
-        if self.runtime.is_synchronous && call.runs {
-            self.finish_at(call.at)?;
+            done(&step.state.clock);
         }
-        Ok(point)
+        step.close();
+        drop(caller);
+        submitted?;
+        match runs && self.runtime.is_synchronous {
+            false => Ok(()),
+            true => self.finish_at(at),
+        }
+    }
+
+    /// Records an event behind all that the stream was given, for a call of the explicit style: also
+    /// where the end of the stream has an event, because others may have put work behind that one.
+    #[track_caller]
+    pub(crate) fn record_bare(&self, at: Place) -> Result<Arc<Recorded>> {
+        self.begin(at, |step| {
+            // If it is refused the newest mark may be one that was never recorded.
+            step.state.is_marked = false;
+            step.learning(Step::record)?;
+            let Mark::Recorded(recorded) = step.end() else {
+                unreachable!("an event was recorded")
+            };
+            step.state.is_marked = false;
+            Ok(recorded)
+        })
     }
 
     /// Makes the stream wait for what a use of these bytes would have to stand behind.
     pub(crate) fn stand_behind(&self, touch: Touch<'_>, at: Place) -> Result<()> {
         self.runtime.check()?;
-        let done = as_thread(&self.runtime, |thread| {
-            let mut step = Step {
-                stream: self,
-                thread,
-                pen: self.runtime.live.write(),
-                state: self.lock(),
-                held: lock_all(&[touch]),
-                at,
-            };
-            step.wait_for_conflicts(&[touch], None)
-        });
-        self.runtime.raise();
+        let mut caller = Caller::of(&self.runtime);
+        let mut step = self.step(caller.thread(), at);
+        let touches = [touch];
+        let done = step.wait_for_conflicts(&Held::lock(&touches), &touches, &mut [], None);
+        step.close();
         done
     }
 
     /// Tells the log, unless it is not to be told, that the calling thread waits for the stream, and
     /// gives the call and the end of the stream.
     pub(crate) fn tell_wait(&self, kind: Kind, is_told: bool, at: Place) -> Result<(Op, Point)> {
-        self.begin(at, |mut step| {
+        self.begin(at, |step| {
             let op = plain(step.thread.id, kind, &mut step.pen, step.at);
             if is_told {
-                write(&mut step.pen, op.clone());
+                write(&mut step.pen, &op);
             }
             Ok((op, step.state.clock.point()))
         })
@@ -220,38 +275,58 @@ impl Stream {
 
     /// Takes the locks for a call that touches no memory.
     #[track_caller]
-    fn begin<R>(&self, at: Place, act: impl FnOnce(Step<'_, '_>) -> Result<R>) -> Result<R> {
+    fn begin<R>(&self, at: Place, act: impl FnOnce(&mut Step<'_>) -> Result<R>) -> Result<R> {
         self.runtime.check()?;
-        let mut is_heard = false;
-        let done = as_thread(&self.runtime, |thread| {
-            let pen = self.runtime.live.write();
-            is_heard = pen.is_some();
-            act(Step {
-                stream: self,
-                thread,
-                pen,
-                state: self.lock(),
-                held: Held::new(),
-                at,
-            })
-        });
-        if is_heard {
-            self.runtime.raise();
-        }
+        let mut caller = Caller::of(&self.runtime);
+        let mut step = self.step(caller.thread(), at);
+        let done = act(&mut step);
+        step.close();
         done
+    }
+
+    /// The same, to be [closed](Step::close) when no lock of a block is held.
+    #[inline(always)]
+    fn step<'s>(&'s self, thread: &'s mut Thread, at: Place) -> Step<'s> {
+        Step {
+            stream: self,
+            thread,
+            pen: self.runtime.live.write(),
+            state: self.lock(),
+            at,
+        }
     }
 }
 
-impl<'c> Step<'_, 'c> {
-    fn take(mut self, call: &mut Call<'c>) -> Result<Option<Mark>> {
+impl Step<'_> {
+    /// Gives the locks back. What a sink has to say about the call is said.
+    #[inline]
+    #[track_caller]
+    fn close(self) {
+        let (stream, thread, is_heard) = (self.stream, self.thread.id, self.pen.is_some());
+        drop(self);
+        if is_heard {
+            stream.runtime.live.raise(thread);
+        }
+    }
+
+    fn take(&mut self, held: &mut Held<'_>, call: &mut Call<'_>) -> Result<Option<Mark>> {
         let runtime = &self.stream.runtime;
         if runtime.is_tracking {
-            self.wait_for_conflicts(call.touches, call.behind)?;
+            self.wait_for_conflicts(held, call.touches, call.sources, call.behind)?;
         }
         let mut op = plain(self.thread.id, call.kind, &mut self.pen, self.at);
         if let Some(pen) = &mut self.pen {
-            for touch in call.touches {
-                let state = find(&mut self.held, touch.block);
+            for source in call.sources.iter() {
+                let buffer = source.block.state.lock().name(source.block, pen);
+                op.accesses.push(Access {
+                    buffer,
+                    start: 0,
+                    end: source.end,
+                    mode: Mode::Read,
+                });
+            }
+            for (number, touch) in call.touches.iter().enumerate() {
+                let state = held.state(number, touch.block);
                 let buffer = state.name(touch.block, pen);
                 let (start, end, mode) = (touch.start, touch.end, touch.mode);
                 op.accesses.push(Access {
@@ -264,7 +339,6 @@ impl<'c> Step<'_, 'c> {
             // Names are records of their own; the number is taken behind them.
             op.id = pen.next_op();
         }
-        let op_kind = call.kind;
         let payload = std::mem::replace(&mut call.payload, Payload::None);
         let submitted = runtime.seen(runtime.backend.submit(&op, payload));
         self.state.is_marked = false;
@@ -275,61 +349,67 @@ impl<'c> Step<'_, 'c> {
             (Err(_), _) => self.state.clock.refused(),
         }
         if submitted.is_ok() {
-            write(&mut self.pen, op);
+            write(&mut self.pen, &op);
         }
-        if !(runtime.is_tracking && !call.touches.is_empty() || call.is_awaited) {
+        let touches_any = !call.touches.is_empty() || !call.sources.is_empty();
+        if !(runtime.is_tracking && touches_any || call.is_awaited) {
             return submitted.map(|()| None);
         }
         // Also a call that failed is noted: nobody can tell how much of it the device has seen, and
         // waiting for nothing is safe.
-        if self.stream.core.is_marking || matches!(op_kind, Kind::GraphLaunch { .. }) {
+        if self.stream.core.is_marking || matches!(call.kind, Kind::GraphLaunch { .. }) {
             let _ = self.record();
         }
         let mark = self.end();
+        if runtime.is_tracking {
+            for source in call.sources.iter_mut() {
+                let uses = &mut source.block.state.get_mut().uses;
+                uses.note(0..source.end, Mode::Read, mark.clone());
+            }
+        }
         if runtime.is_tracking
             && let Some((last, others)) = call.touches.split_last()
         {
-            for touch in others {
-                self.note(touch, mark.clone(), submitted.is_ok());
+            let is_in_the_stream = submitted.is_ok();
+            for (number, touch) in others.iter().enumerate() {
+                held.note(number, touch, mark.clone(), is_in_the_stream);
             }
             // One count less to keep where nobody asked for the mark.
             if !call.is_awaited {
-                self.note(last, mark, submitted.is_ok());
+                held.note(others.len(), last, mark, is_in_the_stream);
                 return submitted.map(|()| None);
             }
-            self.note(last, mark.clone(), submitted.is_ok());
+            held.note(others.len(), last, mark.clone(), is_in_the_stream);
         }
         submitted.map(|()| Some(mark))
     }
 
-    #[inline]
-    fn note(&mut self, touch: &Touch<'c>, mark: Mark, is_in_the_stream: bool) {
-        let uses = &mut find(&mut self.held, touch.block).uses;
-        let bytes = touch.start..touch.end;
-        match touch.mode {
-            // It need not stand behind what only its thread knows to be over, nor by itself behind
-            // an earlier launch.
-            Mode::Write if !is_in_the_stream => uses.note_beside(bytes, &mark),
-            mode => uses.note(bytes, mode, mark),
-        }
-    }
-
     /// Inserts the waits that are missing, and no others.
     #[inline]
-    fn wait_for_conflicts(&mut self, touches: &[Touch<'c>], behind: Option<&Point>) -> Result<()> {
+    fn wait_for_conflicts(
+        &mut self,
+        held: &Held<'_>,
+        touches: &[Touch<'_>],
+        sources: &mut [Source<'_>],
+        behind: Option<&Point>,
+    ) -> Result<()> {
         let mut conflicts = Conflicts::new();
-        for touch in touches {
-            let state = &self.held[place(&self.held, touch.block)].1;
-            let (clock, thread) = (&self.state.clock, &self.thread.clock);
-            let is_known = |mark: &Mark| {
-                let epoch = mark.epoch();
-                let by_itself = behind.is_some_and(|earlier| earlier.covers(epoch));
-                clock.knows(epoch) || thread.knows(epoch) || by_itself
-            };
+        let (clock, thread) = (&self.state.clock, &self.thread.clock);
+        let is_known = |mark: &Mark| {
+            let epoch = mark.epoch();
+            let by_itself = behind.is_some_and(|earlier| earlier.covers(epoch));
+            clock.knows(epoch) || thread.knows(epoch) || by_itself
+        };
+        for (number, touch) in touches.iter().enumerate() {
+            let state = &held.states[held.place(number, touch.block)].1;
             let bytes = touch.start..touch.end;
             state
                 .uses
                 .conflicts(bytes, touch.mode, is_known, &mut conflicts);
+        }
+        for source in sources {
+            let uses = &source.block.state.get_mut().uses;
+            uses.conflicts(0..source.end, Mode::Read, is_known, &mut conflicts);
         }
         if conflicts.is_empty() {
             return Ok(());
@@ -396,12 +476,16 @@ impl<'c> Step<'_, 'c> {
     }
 
     /// A call that touches no memory: the stream stands behind all that the thread knows to be over,
-    /// unless the call is refused.
+    /// unless the call is refused. If it knew that before, a call that is refused is a step like any.
+    #[inline]
     fn learning(&mut self, call: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
-        let before = self.state.clock.clone();
-        self.state.clock.submitted(&self.thread.clock);
+        let (clock, thread) = (&mut self.state.clock, &self.thread.clock);
+        let before = (!clock.is_fed_by(thread)).then(|| clock.clone());
+        clock.submitted(thread);
         let called = call(self);
-        if called.is_err() {
+        if called.is_err()
+            && let Some(before) = before
+        {
             self.state.clock = before;
             self.state.clock.refused();
         }
@@ -457,68 +541,143 @@ impl<'c> Step<'_, 'c> {
         let runtime = &self.stream.runtime;
         let op = plain(self.thread.id, kind, &mut self.pen, self.at);
         runtime.seen(runtime.backend.submit(&op, Payload::None))?;
-        write(&mut self.pen, op);
+        write(&mut self.pen, &op);
         Ok(())
     }
 }
 
-/// Locks every touched block once. Nearly every call touches one or two.
-#[inline]
-fn lock_all<'a>(touches: &[Touch<'a>]) -> Held<'a> {
-    let mut held = Held::new();
-    let mut lock = |block: &'a Block| held.push((std::ptr::from_ref(block), block.state.lock()));
-    match touches {
-        [] => {}
-        [only] => lock(only.block),
-        [a, b] => {
-            let (a, b) = (a.block, b.block);
-            match std::ptr::from_ref(a).cmp(&std::ptr::from_ref(b)) {
-                Ordering::Equal => lock(a),
-                Ordering::Less => (lock(a), lock(b)).0,
-                Ordering::Greater => (lock(b), lock(a)).0,
-            }
+impl Default for Held<'_> {
+    #[inline]
+    fn default() -> Self {
+        Held {
+            states: SmallVec::new(),
+            places: Vec::new(),
         }
-        more => sorted(more).into_iter().for_each(lock),
     }
-    held
 }
 
-#[inline(never)]
-fn sorted<'a>(touches: &[Touch<'a>]) -> SmallVec<[&'a Block; 8]> {
-    let mut blocks: SmallVec<[&'a Block; 8]> = touches.iter().map(|touch| touch.block).collect();
-    blocks.sort_unstable_by_key(|block| std::ptr::from_ref(*block));
-    blocks.dedup_by_key(|block| std::ptr::from_ref(*block));
-    blocks
-}
-
-#[inline]
-fn find<'h>(held: &'h mut Held<'_>, block: &Block) -> &'h mut BlockState {
-    let at = place(held, block);
-    &mut held[at].1
-}
-
-/// Where the state of a block is, among those that are held. A graph may touch many.
-#[inline]
-fn place(held: &Held<'_>, block: &Block) -> usize {
-    if held.len() <= 2 {
-        return usize::from(!std::ptr::eq(held[0].0, block));
+impl<'a> Held<'a> {
+    /// Locks every touched block once. Nearly every call touches one or two.
+    #[inline]
+    fn lock(touches: &[Touch<'a>]) -> Held<'a> {
+        let mut held = Held::default();
+        match touches {
+            [] => {}
+            [only] => held.add(only.block),
+            [a, b] => {
+                let (a, b) = (a.block, b.block);
+                match std::ptr::from_ref(a).cmp(&std::ptr::from_ref(b)) {
+                    Ordering::Equal => held.add(a),
+                    Ordering::Less => (held.add(a), held.add(b)).0,
+                    Ordering::Greater => (held.add(b), held.add(a)).0,
+                }
+            }
+            few if few.len() <= FEW => held.add_few(few),
+            many => held.add_many(many),
+        }
+        held
     }
-    let at = held.binary_search_by_key(&std::ptr::from_ref(block), |&(held, _)| held);
-    at.expect("every touched block was locked")
+
+    #[inline]
+    fn add(&mut self, block: &'a Block) {
+        let held = (std::ptr::from_ref(block), block.state.lock());
+        self.states.push(held);
+    }
+
+    fn add_few(&mut self, touches: &[Touch<'a>]) {
+        let mut blocks: [&Block; FEW] = [touches[0].block; FEW];
+        for (number, touch) in touches.iter().enumerate() {
+            let mut at = number;
+            while at > 0 && std::ptr::from_ref(blocks[at - 1]) > std::ptr::from_ref(touch.block) {
+                blocks[at] = blocks[at - 1];
+                at -= 1;
+            }
+            blocks[at] = touch.block;
+        }
+        for block in &blocks[..touches.len()] {
+            self.add_once(block);
+        }
+    }
+
+    #[inline(never)]
+    fn add_many(&mut self, touches: &[Touch<'a>]) {
+        let touched = (0u32..).zip(touches);
+        let touched = touched.map(|(number, touch)| (touch.block, number));
+        let mut touched: Vec<(&'a Block, u32)> = touched.collect();
+        // Not the unstable one: blocks that were made together mostly lie in order already.
+        touched.sort_by_key(|&(block, _)| std::ptr::from_ref(block));
+        self.states.reserve(touched.len());
+        self.places.resize(touched.len(), 0);
+        for (block, number) in touched {
+            self.add_once(block);
+            self.places[number as usize] = self.states.len() as u32 - 1;
+        }
+    }
+
+    /// Equal blocks come one after the other.
+    #[inline]
+    fn add_once(&mut self, block: &'a Block) {
+        let is_held = |&(last, _): &(*const Block, _)| std::ptr::eq(last, block);
+        if !self.states.last().is_some_and(is_held) {
+            self.add(block);
+        }
+    }
+
+    /// Where the state of the block of this touch is.
+    #[inline]
+    fn place(&self, number: usize, block: &Block) -> usize {
+        if self.states.len() <= 2 {
+            return usize::from(!std::ptr::eq(self.states[0].0, block));
+        }
+        if let Some(&place) = self.places.get(number) {
+            return place as usize;
+        }
+        let mut states = self.states.iter();
+        let place = states.position(|&(held, _)| std::ptr::eq(held, block));
+        place.expect("every touched block was locked")
+    }
+
+    #[inline]
+    fn state(&mut self, number: usize, block: &Block) -> &mut BlockState {
+        let place = self.place(number, block);
+        &mut self.states[place].1
+    }
+
+    #[inline]
+    fn note(&mut self, number: usize, touch: &Touch<'_>, mark: Mark, is_in_the_stream: bool) {
+        let uses = &mut self.state(number, touch.block).uses;
+        let bytes = touch.start..touch.end;
+        match touch.mode {
+            // It need not stand behind what only its thread knows to be over, nor by itself behind
+            // an earlier launch.
+            Mode::Write if !is_in_the_stream => uses.note_beside(bytes, &mark),
+            mode => uses.note(bytes, mode, mark),
+        }
+    }
 }
 
 /// Whether a call may name all these blocks: they have to belong to the stream's machine.
 #[inline]
 pub(crate) fn belong(stream: &Stream, call: &'static str, touches: &[Touch<'_>]) -> Result<()> {
-    let foreign = |touch: &Touch<'_>| !Arc::ptr_eq(&touch.block.runtime, &stream.runtime);
-    if touches.iter().any(foreign) {
-        return Err(Error::Invalid {
-            call,
-            why:
-                "the buffer belongs to another machine than the stream; open both devices together \
-                  with `Device::open_all`"
-                    .into(),
-        });
+    let mut blocks = touches.iter().map(|touch| touch.block);
+    blocks.try_for_each(|block| is_of(stream, call, block))
+}
+
+/// The same for one.
+#[inline]
+pub(crate) fn is_of(stream: &Stream, call: &'static str, block: &Block) -> Result<()> {
+    match Arc::ptr_eq(&block.runtime, &stream.runtime) {
+        true => Ok(()),
+        false => Err(foreign(call)),
     }
-    Ok(())
+}
+
+#[cold]
+fn foreign(call: &'static str) -> Error {
+    Error::Invalid {
+        call,
+        why: "the buffer belongs to another machine than the stream; open both devices together \
+              with `Device::open_all`"
+            .into(),
+    }
 }

@@ -25,7 +25,8 @@ use crate::order::live::{Point, StreamClock};
 
 pub use copy::Rows;
 pub(crate) use copy::{copy, each_row, one_row, pattern, same_len, same_rows, size_of_all};
-pub(crate) use issue::{Bare, Call, Touch, belong};
+use issue::is_of;
+pub(crate) use issue::{Bare, Call, Source, Touch, belong};
 pub(crate) use launch::not_empty;
 
 /// A stream of a device. Clones are the same stream.

@@ -1,0 +1,300 @@
+//! How readers fill a trace.
+
+use std::collections::HashMap;
+
+use super::*;
+
+/// The most streams, and the most threads, that a trace may name. Programs have tens of them; a file
+/// with more is none of a GPU's.
+const MOST_LANES: usize = 1 << 16;
+/// What all names of a trace may take together.
+const NAMES_BYTES: usize = 64 << 20;
+
+/// A trace under construction. Rows come in any order.
+#[derive(Debug)]
+pub struct Builder {
+    trace: Trace,
+    streams: HashMap<(Option<i64>, i64, i64, i64), StreamIndex>,
+    threads: HashMap<(i64, i64), ThreadIndex>,
+    /// What each name is as a function, as far as it was asked.
+    apis: HashMap<Name, Api>,
+}
+
+/// The kinds of rows, with how many of each are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rows {
+    /// Kernels, copies and memsets.
+    pub work: usize,
+    /// Calls of CUDA.
+    pub calls: usize,
+    /// Everything else.
+    pub others: usize,
+}
+
+/// More streams or threads than any program has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overflow {
+    /// What there is too much of.
+    pub what: &'static str,
+    /// How much there may be.
+    pub limit: usize,
+}
+
+impl Builder {
+    /// An empty trace.
+    pub fn new(source: Source) -> Builder {
+        Builder {
+            trace: Trace {
+                source,
+                events: 0,
+                rank: None,
+                names: Names::new(NAMES_BYTES),
+                devices: Vec::new(),
+                streams: Vec::new(),
+                threads: Vec::new(),
+                work: Vec::new(),
+                calls: Vec::new(),
+                ranges: Vec::new(),
+                syncs: Vec::new(),
+                records: Vec::new(),
+                warnings: Vec::new(),
+            },
+            streams: HashMap::new(),
+            threads: HashMap::new(),
+            apis: HashMap::new(),
+        }
+    }
+
+    /// Who wrote the trace, once that is known.
+    pub fn set_source(&mut self, source: Source) {
+        self.trace.source = source;
+    }
+
+    /// The place of the process among those that ran together.
+    pub fn set_rank(&mut self, rank: u32) {
+        self.trace.rank = Some(rank);
+    }
+
+    /// Counts events of the file, kept or not.
+    pub fn count(&mut self, events: u64) {
+        self.trace.events += events;
+    }
+
+    /// How many events were counted.
+    pub fn events(&self) -> u64 {
+        self.trace.events
+    }
+
+    /// The name of a text.
+    pub fn name(&mut self, text: &str) -> Name {
+        self.trace.names.intern(text)
+    }
+
+    /// The name of a function without its version, and what it does.
+    pub fn function(&mut self, text: &str) -> (Name, Api) {
+        let name = self.trace.names.intern(api::plain(text));
+        let api = *self.apis.entry(name).or_insert_with(|| Api::of(text));
+        (name, api)
+    }
+
+    /// A stream, by what tells it from all others.
+    ///
+    /// # Errors
+    /// More streams than any program has.
+    pub fn stream(
+        &mut self,
+        process: Option<i64>,
+        device: i64,
+        context: i64,
+        number: i64,
+    ) -> Result<StreamIndex, Overflow> {
+        let key = (process, device, context, number);
+        if let Some(index) = self.streams.get(&key) {
+            return Ok(*index);
+        }
+        let index = StreamIndex(lane(self.trace.streams.len(), "streams")?);
+        self.trace.streams.push(Stream {
+            process,
+            device,
+            context,
+            number,
+            flag: StreamFlag::Unknown,
+            priority: None,
+        });
+        self.streams.insert(key, index);
+        Ok(index)
+    }
+
+    /// A stream, to add what the trace says about it.
+    pub fn stream_mut(&mut self, index: StreamIndex) -> Option<&mut Stream> {
+        self.trace.streams.get_mut(index.0 as usize)
+    }
+
+    /// A thread, by what tells it from all others.
+    ///
+    /// # Errors
+    /// More threads than any program has.
+    pub fn thread(&mut self, process: i64, thread: i64) -> Result<ThreadIndex, Overflow> {
+        if let Some(index) = self.threads.get(&(process, thread)) {
+            return Ok(*index);
+        }
+        let index = ThreadIndex(lane(self.trace.threads.len(), "threads")?);
+        self.trace.threads.push(Thread {
+            process,
+            thread,
+            name: String::new(),
+        });
+        self.threads.insert((process, thread), index);
+        Ok(index)
+    }
+
+    /// A thread, to add what the trace says about it.
+    pub fn thread_mut(&mut self, index: ThreadIndex) -> Option<&mut Thread> {
+        self.trace.threads.get_mut(index.0 as usize)
+    }
+
+    /// A device, described.
+    pub fn device(&mut self, device: Device) {
+        // As many as there may be streams: each of those names one.
+        if self.trace.devices.len() < MOST_LANES {
+            self.trace.devices.push(device);
+        }
+    }
+
+    /// Adds work of a device.
+    pub fn work(&mut self, work: Work) {
+        self.trace.work.push(work);
+    }
+
+    /// Adds a call.
+    pub fn call(&mut self, call: Call) {
+        self.trace.calls.push(call);
+    }
+
+    /// Adds a range.
+    pub fn range(&mut self, range: Range) {
+        self.trace.ranges.push(range);
+    }
+
+    /// Adds a wait.
+    pub fn sync(&mut self, sync: Sync) {
+        self.trace.syncs.push(sync);
+    }
+
+    /// Adds the record of an event.
+    pub fn record(&mut self, record: Record) {
+        self.trace.records.push(record);
+    }
+
+    /// Adds a warning, once for each code and text.
+    pub fn warn(&mut self, code: &'static str, text: impl Into<String>) {
+        let warning = Warning {
+            code,
+            text: text.into(),
+        };
+        if !self.trace.warnings.contains(&warning) {
+            self.trace.warnings.push(warning);
+        }
+    }
+
+    /// The text of a name.
+    pub fn text(&self, name: Name) -> &str {
+        self.trace.names.text(name)
+    }
+
+    /// The warnings so far.
+    pub fn warnings(&self) -> &[Warning] {
+        &self.trace.warnings
+    }
+
+    /// How many rows are kept.
+    pub fn rows(&self) -> Rows {
+        let trace = &self.trace;
+        Rows {
+            work: trace.work.len(),
+            calls: trace.calls.len(),
+            others: trace.ranges.len() + trace.syncs.len() + trace.records.len(),
+        }
+    }
+
+    /// What the kept rows take.
+    pub fn kept_bytes(&self) -> u64 {
+        let trace = &self.trace;
+        let bytes = size_of_val(&trace.work[..])
+            + size_of_val(&trace.calls[..])
+            + size_of_val(&trace.ranges[..])
+            + size_of_val(&trace.syncs[..])
+            + size_of_val(&trace.records[..]);
+        bytes as u64
+    }
+
+    /// If all calls are of one process, the streams are too. For traces that do not say whose a
+    /// stream is.
+    pub fn one_process(&mut self) {
+        let trace = &mut self.trace;
+        let process = |call: &Call| trace.threads.get(call.thread.0 as usize).map(|t| t.process);
+        let mut processes = trace.calls.iter().map(process);
+        let Some(first) = processes.next() else {
+            return;
+        };
+        if processes.all(|process| process == first) {
+            for stream in &mut trace.streams {
+                stream.process = stream.process.or(first);
+            }
+        }
+    }
+
+    /// The trace, with its rows in order.
+    pub fn finish(mut self) -> Trace {
+        if self.trace.names.overflowed() {
+            self.warn(
+                "NAMES",
+                "the file has more different names than fit; some are shown as (other)",
+            );
+        }
+        let mut trace = self.trace;
+        // Of two that start together, the longer one is the outer one. What is equal in all that
+        // counts may stand in either sequence.
+        let longer_first = |duration_ns: u64| u64::MAX - duration_ns;
+        sort(&mut trace.work, |w| {
+            (w.start_ns, w.duration_ns, w.stream.0, w.correlation)
+        });
+        sort(&mut trace.calls, |c| {
+            (
+                c.start_ns,
+                longer_first(c.duration_ns),
+                c.thread.0,
+                c.correlation,
+            )
+        });
+        sort(&mut trace.ranges, |r| {
+            (
+                r.start_ns,
+                longer_first(r.duration_ns),
+                r.thread.0,
+                r.name.0,
+            )
+        });
+        sort(&mut trace.syncs, |s| {
+            (s.start_ns, s.duration_ns, 0, s.correlation)
+        });
+        trace
+    }
+}
+
+/// Files are mostly in order already; sorting in place takes no memory beside the rows.
+fn sort<T>(rows: &mut [T], key: impl Fn(&T) -> (i64, u64, u32, u32)) {
+    if !rows.is_sorted_by_key(&key) {
+        rows.sort_unstable_by_key(key);
+    }
+}
+
+fn lane(len: usize, what: &'static str) -> Result<u32, Overflow> {
+    if len >= MOST_LANES {
+        return Err(Overflow {
+            what,
+            limit: MOST_LANES,
+        });
+    }
+    Ok(len as u32)
+}

@@ -1,0 +1,152 @@
+//! The texts of a trace, each kept once.
+
+use std::collections::HashMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+
+/// Names a text of [`Names`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(pub u32);
+
+/// The texts of a trace.
+///
+/// What they may take together is bounded: a file that makes up a new name for every event ends in
+/// [`Names::OTHER`] and not in a full memory.
+#[derive(Debug)]
+pub struct Names {
+    text: String,
+    /// Where each name ends; it starts where the one before ends.
+    ends: Vec<u32>,
+    /// Names by their hash. Names with the same hash follow each other in `next`.
+    by_hash: HashMap<u64, Name>,
+    next: Vec<u32>,
+    hasher: RandomState,
+    left_bytes: usize,
+    overflowed: bool,
+}
+
+/// The end of a chain of names with the same hash.
+const NONE: u32 = u32::MAX;
+
+impl Names {
+    /// Stands for all names that did not fit.
+    pub const OTHER: Name = Name(0);
+    /// The longest name that is kept whole, in bytes. Those of templates run to a few thousand.
+    pub const LONGEST_BYTES: usize = 8 << 10;
+
+    /// No names but [`Names::OTHER`], with room for so many bytes of text.
+    pub fn new(most_bytes: usize) -> Names {
+        let mut names = Names {
+            text: String::new(),
+            ends: Vec::new(),
+            by_hash: HashMap::new(),
+            next: Vec::new(),
+            hasher: RandomState::new(),
+            left_bytes: most_bytes.min(u32::MAX as usize / 2),
+            overflowed: false,
+        };
+        let hash = names.hasher.hash_one("(other)");
+        names.keep("(other)", hash);
+        names
+    }
+
+    /// The name of a text.
+    pub fn intern(&mut self, text: &str) -> Name {
+        let text = &text[..text.floor_char_boundary(Self::LONGEST_BYTES)];
+        let hash = self.hasher.hash_one(text);
+        let mut at = self.by_hash.get(&hash).copied();
+        while let Some(name) = at {
+            if self.text(name) == text {
+                return name;
+            }
+            at = self
+                .next
+                .get(name.0 as usize)
+                .copied()
+                .filter(|next| *next != NONE)
+                .map(Name);
+        }
+        // A name costs its tables too.
+        let cost = text.len() + 40;
+        if cost > self.left_bytes {
+            self.overflowed = true;
+            return Names::OTHER;
+        }
+        self.left_bytes -= cost;
+        self.keep(text, hash)
+    }
+
+    fn keep(&mut self, text: &str, hash: u64) -> Name {
+        let name = Name(self.ends.len() as u32);
+        self.text.push_str(text);
+        self.ends.push(self.text.len() as u32);
+        let before = self.by_hash.insert(hash, name);
+        self.next.push(before.map_or(NONE, |name| name.0));
+        name
+    }
+
+    /// The text of a name; nothing for a name of another trace.
+    pub fn text(&self, name: Name) -> &str {
+        let at = name.0 as usize;
+        let start = match at.checked_sub(1) {
+            Some(before) => self.ends.get(before).copied().unwrap_or(0),
+            None => 0,
+        };
+        let end = self.ends.get(at).copied().unwrap_or(start);
+        self.text.get(start as usize..end as usize).unwrap_or("")
+    }
+
+    /// How many names there are.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there is none; there is always one.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Whether a name did not fit and became [`Names::OTHER`].
+    pub fn overflowed(&self) -> bool {
+        self.overflowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_has_one_name() {
+        let mut names = Names::new(1 << 20);
+        let (a, b) = (names.intern("kernel_a"), names.intern("kernel_b"));
+        assert_ne!(a, b);
+        assert_eq!(names.intern("kernel_a"), a);
+        assert_eq!((names.text(a), names.text(b)), ("kernel_a", "kernel_b"));
+        assert_eq!(names.text(Name(99)), "");
+    }
+
+    #[test]
+    fn names_that_do_not_fit_become_one() {
+        let mut names = Names::new(100);
+        let kept = names.intern("first");
+        let more: Vec<Name> = (0..10)
+            .map(|i| names.intern(&format!("name {i}")))
+            .collect();
+        assert_eq!(names.text(kept), "first");
+        assert_eq!(more.last(), Some(&Names::OTHER));
+        assert!(names.overflowed());
+        assert_eq!(names.intern("first"), kept);
+    }
+
+    #[test]
+    fn a_name_is_cut_between_letters() {
+        let mut names = Names::new(1 << 20);
+        let long = "ä".repeat(Names::LONGEST_BYTES);
+        let name = names.intern(&long);
+        assert_eq!(names.text(name).len(), Names::LONGEST_BYTES);
+        let odd = format!("x{long}");
+        let name = names.intern(&odd);
+        assert_eq!(names.text(name).len(), Names::LONGEST_BYTES - 1);
+    }
+}

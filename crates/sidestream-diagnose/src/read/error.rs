@@ -1,0 +1,111 @@
+//! Why a file is no trace that can be read.
+
+use std::path::{Path, PathBuf};
+use std::{fmt, io};
+
+use crate::model::Overflow;
+
+/// A trace could not be read.
+#[derive(Debug)]
+pub struct Error {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub problem: Problem,
+}
+
+/// What is wrong with a file.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Problem {
+    /// It could not be read.
+    Io(io::Error),
+    /// It has nothing in it.
+    Empty,
+    /// It does not start as any trace does.
+    NotATrace,
+    /// It is JSON without a list of events.
+    NoEvents,
+    /// It starts as a trace does, and is none.
+    Malformed {
+        /// The byte, of the unpacked text where it is compressed.
+        offset: u64,
+        /// What is there, and what should be.
+        why: String,
+    },
+    /// It unpacks to far more than traces do.
+    Bomb {
+        /// How many times its size it may unpack to.
+        ratio: u64,
+    },
+    /// It names more streams or threads than any program has.
+    Overflow(Overflow),
+    /// It is a database, but not one of Nsight Systems that can be read.
+    Database {
+        /// What is missing or wrong, and what to do.
+        why: String,
+    },
+    /// It is a trace without anything that a device did.
+    NoWork,
+}
+
+impl Error {
+    /// An error about a file.
+    pub fn new(path: &Path, problem: Problem) -> Error {
+        Error {
+            path: path.to_owned(),
+            problem,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.problem)
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Problem::Io(error) => write!(f, "the file cannot be read: {error}"),
+            Problem::Empty => write!(f, "the file is empty; was the trace written to its end?"),
+            Problem::NotATrace => write!(
+                f,
+                "the file is no trace; give the JSON of PyTorch's profiler (.json or .json.gz), an \
+                 Nsight Systems export (`nsys export --type sqlite`), or a trace that sidestream wrote"
+            ),
+            Problem::NoEvents => write!(
+                f,
+                "the file is JSON without a member `traceEvents`, so no trace; give what \
+                 `export_chrome_trace` of PyTorch's profiler wrote"
+            ),
+            Problem::Malformed { offset, why } => write!(f, "at byte {offset}: {why}"),
+            Problem::Bomb { ratio } => write!(
+                f,
+                "the file unpacks to more than {ratio} times its size, which no trace does; unpack \
+                 it yourself if you trust it"
+            ),
+            Problem::Overflow(Overflow { what, limit }) => write!(
+                f,
+                "the file names more than {limit} {what}, which no program has; is it a trace of a \
+                 GPU?"
+            ),
+            Problem::Database { why } => write!(f, "{why}"),
+            Problem::NoWork => write!(
+                f,
+                "the trace has no kernels, copies or memsets; was the profiler asked for CUDA \
+                 activity?"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.problem {
+            Problem::Io(error) => Some(error),
+            _ => None,
+        }
+    }
+}

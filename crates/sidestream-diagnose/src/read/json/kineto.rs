@@ -1,0 +1,329 @@
+//! What the events of PyTorch's profiler mean, in the words of each year.
+//!
+//! | since | words |
+//! |---|---|
+//! | 2021 | `Kernel`, `Memcpy`, `Memset`, `Runtime`, `Operator`; the thread is "stream 7" |
+//! | 2022 | `kernel`, `gpu_memcpy`, `gpu_memset`, `cuda_runtime`, `cpu_op`, `user_annotation` |
+//! | 2023 | `cuda_sync`, if asked for |
+//! | 2024 | times with three decimals, so nanoseconds |
+//! | 2026 | `graph id`; waits in lanes of their own |
+//!
+//! Only the category says what is work of a device. An operator may carry `args.stream` and is none;
+//! `gpu_user_annotation` lies over a stream's lane and is none.
+
+use std::collections::HashMap;
+
+use super::cursor::Value;
+use super::row::{Row, number};
+use crate::model::{
+    Builder, Call, Direction, Kernel, Memory, Name, Overflow, Range, RangeKind, Source,
+    StreamIndex, Sync, SyncKind, ThreadIndex, What, Work,
+};
+
+/// Puts events where they belong.
+#[derive(Debug)]
+pub struct Kineto {
+    /// Where the rows go.
+    pub builder: Builder,
+    /// Events that say less than their kind has to.
+    pub incomplete: u64,
+    python: bool,
+    /// The thread and the stream of the event before: the next one mostly has the same.
+    last_thread: Option<((i64, i64), ThreadIndex)>,
+    last_stream: Option<((i64, i64, i64), StreamIndex)>,
+    /// What copies of a name move; there are few such names.
+    copies: HashMap<Name, Copied>,
+}
+
+/// What a copy's name says of it.
+type Copied = (Direction, Memory, Memory);
+
+/// What an event is, by its category.
+enum Kind {
+    Kernel,
+    Copy,
+    Memset,
+    Call,
+    Sync,
+    Range(RangeKind),
+    /// Something that nothing here depends on.
+    Other,
+}
+
+impl Kineto {
+    /// With nothing read.
+    pub fn new(python: bool) -> Kineto {
+        Kineto {
+            builder: Builder::new(Source::Kineto),
+            incomplete: 0,
+            python,
+            last_thread: None,
+            last_stream: None,
+            copies: HashMap::new(),
+        }
+    }
+
+    /// Takes an event.
+    pub fn take(&mut self, row: &Row) -> Result<(), Overflow> {
+        self.builder.count(1);
+        match row.phase {
+            b'X' => self.complete(row),
+            b'M' => self.naming(row),
+            _ => Ok(()),
+        }
+    }
+
+    /// An event with a start and a duration.
+    fn complete(&mut self, row: &Row) -> Result<(), Overflow> {
+        let kind = kind(row.category);
+        match kind {
+            Kind::Other => return Ok(()),
+            Kind::Range(RangeKind::Python) if !self.python => return Ok(()),
+            _ => {}
+        }
+        let (Some(start_ns), Some(duration_ns)) = (row.start_ns(), row.duration_ns()) else {
+            self.incomplete += 1;
+            return Ok(());
+        };
+        match kind {
+            Kind::Kernel | Kind::Copy | Kind::Memset => {
+                self.work(&kind, row, start_ns, duration_ns)
+            }
+            Kind::Call => self.call(row, start_ns, duration_ns),
+            Kind::Sync => self.sync(row, start_ns, duration_ns),
+            Kind::Range(kind) => self.range(kind, row, start_ns, duration_ns),
+            Kind::Other => Ok(()),
+        }
+    }
+
+    fn work(
+        &mut self,
+        kind: &Kind,
+        row: &Row,
+        start_ns: i64,
+        duration_ns: u64,
+    ) -> Result<(), Overflow> {
+        let args = row.args();
+        if args.has_op {
+            self.builder.set_source(Source::Sidestream);
+        }
+        let device = args.device.or_else(|| lane(row.pid)).unwrap_or(0);
+        let number = args.stream.or_else(|| lane(row.tid)).unwrap_or(0);
+        let stream = self.stream(device, args.context.unwrap_or(0), number)?;
+        let name = self.builder.name(&row.name.decoded());
+        let bytes = args.bytes;
+        let what = match kind {
+            Kind::Copy => {
+                let read = || copied(&row.name.decoded());
+                let (direction, from, to) = *self.copies.entry(name).or_insert_with(read);
+                What::Copy {
+                    direction,
+                    from,
+                    to,
+                    bytes,
+                }
+            }
+            Kind::Memset => What::Memset {
+                memory: set(&row.name.decoded()),
+                bytes,
+            },
+            _ => What::Kernel(Kernel {
+                blocks: args.blocks,
+                threads: args.threads,
+                registers: args.registers,
+                shared_bytes: args.shared_bytes,
+            }),
+        };
+        self.builder.work(Work {
+            start_ns,
+            duration_ns,
+            what,
+            stream,
+            name,
+            correlation: args.correlation,
+            graph: args.graph,
+        });
+        Ok(())
+    }
+
+    fn call(&mut self, row: &Row, start_ns: i64, duration_ns: u64) -> Result<(), Overflow> {
+        let thread = self.thread(row)?;
+        let (name, api) = self.builder.function(&row.name.decoded());
+        self.builder.call(Call {
+            start_ns,
+            duration_ns,
+            name,
+            thread,
+            correlation: row.args().correlation,
+            api,
+        });
+        Ok(())
+    }
+
+    fn sync(&mut self, row: &Row, start_ns: i64, duration_ns: u64) -> Result<(), Overflow> {
+        let args = row.args();
+        let kind = match row.name.bytes() {
+            b"Stream Wait Event" => SyncKind::StreamWait,
+            b"Stream Sync" => SyncKind::Stream,
+            b"Event Sync" => SyncKind::Event,
+            b"Context Sync" => SyncKind::Context,
+            _ => SyncKind::Unknown,
+        };
+        // None is written as -1, by some versions as the unsigned number of the same bits.
+        let number = args.stream.filter(|n| *n >= 0 && *n != i64::from(u32::MAX));
+        let device = args.device.or_else(|| lane(row.pid)).unwrap_or(0);
+        let context = args.context.unwrap_or(0);
+        let stream = number.map(|number| self.stream(device, context, number));
+        self.builder.sync(Sync {
+            start_ns,
+            duration_ns,
+            kind,
+            stream: stream.transpose()?,
+            correlation: args.correlation,
+            record_correlation: args.record_correlation,
+        });
+        Ok(())
+    }
+
+    fn range(
+        &mut self,
+        kind: RangeKind,
+        row: &Row,
+        start_ns: i64,
+        duration_ns: u64,
+    ) -> Result<(), Overflow> {
+        let thread = self.thread(row)?;
+        let name = self.builder.name(&row.name.decoded());
+        // In 2021 a step was an operator.
+        let is_step = row.name.bytes().starts_with(b"ProfilerStep");
+        let is_named = matches!(kind, RangeKind::Operator | RangeKind::Annotation);
+        self.builder.range(Range {
+            start_ns,
+            duration_ns,
+            name,
+            thread,
+            kind: match is_step && is_named {
+                true => RangeKind::Step,
+                false => kind,
+            },
+        });
+        Ok(())
+    }
+
+    /// An event that names a thread.
+    fn naming(&mut self, row: &Row) -> Result<(), Overflow> {
+        if row.name.bytes() != b"thread_name" {
+            return Ok(());
+        }
+        let Some(name) = row.args().name.map(|name| name.decoded().into_owned()) else {
+            return Ok(());
+        };
+        // Streams are named in the same way, and are no threads.
+        if name.starts_with("stream ") {
+            return Ok(());
+        }
+        let thread = self.thread(row)?;
+        if let Some(thread) = self.builder.thread_mut(thread) {
+            thread.name = name.trim().to_owned();
+        }
+        Ok(())
+    }
+
+    fn thread(&mut self, row: &Row) -> Result<ThreadIndex, Overflow> {
+        let key = (lane(row.pid).unwrap_or(0), lane(row.tid).unwrap_or(0));
+        if let Some((last, index)) = self.last_thread
+            && last == key
+        {
+            return Ok(index);
+        }
+        let index = self.builder.thread(key.0, key.1)?;
+        self.last_thread = Some((key, index));
+        Ok(index)
+    }
+
+    fn stream(&mut self, device: i64, context: i64, number: i64) -> Result<StreamIndex, Overflow> {
+        let key = (device, context, number);
+        if let Some((last, index)) = self.last_stream
+            && last == key
+        {
+            return Ok(index);
+        }
+        let index = self.builder.stream(None, device, context, number)?;
+        self.last_stream = Some((key, index));
+        Ok(index)
+    }
+}
+
+fn kind(category: &[u8]) -> Kind {
+    match category {
+        b"kernel" | b"Kernel" => Kind::Kernel,
+        b"gpu_memcpy" | b"Memcpy" => Kind::Copy,
+        b"gpu_memset" | b"Memset" => Kind::Memset,
+        // HIP's calls have the same category.
+        b"cuda_runtime" | b"Runtime" | b"cuda_driver" | b"hip_runtime" | b"hip_driver" => {
+            Kind::Call
+        }
+        b"cuda_sync" => Kind::Sync,
+        b"cpu_op" | b"Operator" => Kind::Range(RangeKind::Operator),
+        b"user_annotation" => Kind::Range(RangeKind::Annotation),
+        b"overhead" => Kind::Range(RangeKind::Overhead),
+        b"python_function" => Kind::Range(RangeKind::Python),
+        _ => Kind::Other,
+    }
+}
+
+/// The number of a process, a thread or a lane; those of 2021 are "25738" and "stream 7".
+fn lane(value: Option<Value>) -> Option<i64> {
+    let value = value?;
+    number(value).or_else(|| match value {
+        Value::Text(text) => {
+            let word = text
+                .bytes()
+                .rsplit(|b| *b == b' ')
+                .find(|w| !w.is_empty())?;
+            super::decimal::scaled(word, 0)
+        }
+        _ => None,
+    })
+}
+
+/// What a copy moves, by its name: `Memcpy HtoD (Pageable -> Device)`. ROCm says `(Host -> Device)`:
+/// which kind of host memory that is, nobody knows.
+fn copied(name: &str) -> Copied {
+    let (words, memories) = name.split_once('(').unwrap_or((name, ""));
+    let mut sides = memories.trim_end_matches(')').split("->").map(memory);
+    let from = sides.next().unwrap_or(Memory::Unknown);
+    let to = sides.next().unwrap_or(Memory::Unknown);
+    let direction = words.split_whitespace().find_map(direction);
+    (direction.unwrap_or(Direction::Unknown), from, to)
+}
+
+fn direction(word: &str) -> Option<Direction> {
+    Some(match word {
+        "HtoD" | "HtoA" | "HostToDevice" | "CopyHostToDevice" => Direction::Upload,
+        "DtoH" | "AtoH" | "DeviceToHost" | "CopyDeviceToHost" => Direction::Download,
+        "DtoD" | "AtoA" | "AtoD" | "DtoA" | "DeviceToDevice" | "CopyDeviceToDevice" => {
+            Direction::OnDevice
+        }
+        "HtoH" | "HostToHost" => Direction::OnHost,
+        "PtoP" | "PeerToPeer" => Direction::Peer,
+        _ => return None,
+    })
+}
+
+fn memory(word: &str) -> Memory {
+    match word.trim() {
+        "Pageable" => Memory::Pageable,
+        "Pinned" => Memory::Pinned,
+        "Device" | "Device Static" => Memory::Device,
+        "Array" => Memory::Array,
+        "Managed" | "Managed Static" => Memory::Managed,
+        _ => Memory::Unknown,
+    }
+}
+
+/// The memory that is set: `Memset (Device)`.
+fn set(name: &str) -> Memory {
+    let inner = name.split_once('(').map_or("", |(_, inner)| inner);
+    memory(inner.trim_end_matches(')'))
+}

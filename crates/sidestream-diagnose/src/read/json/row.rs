@@ -1,0 +1,184 @@
+//! One event of the file, before anyone knows what it means.
+
+use super::cursor::{Cursor, Stop, Text, Value};
+use super::decimal::scaled;
+
+/// An event's own fields, as they stand in the file.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Row<'a> {
+    /// What shape of event it is: `X` has a duration, `M` names something.
+    pub phase: u8,
+    /// Its category; empty if it has none.
+    pub category: &'a [u8],
+    /// Its name.
+    pub name: Text<'a>,
+    /// The process, or the device.
+    pub pid: Option<Value<'a>>,
+    /// The thread, or the stream.
+    pub tid: Option<Value<'a>>,
+    start: &'a [u8],
+    duration: &'a [u8],
+    /// Its further fields, whole.
+    args: &'a [u8],
+}
+
+/// The further fields that matter, of any kind of event.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Args<'a> {
+    /// The device.
+    pub device: Option<i64>,
+    /// The context.
+    pub context: Option<i64>,
+    /// The stream.
+    pub stream: Option<i64>,
+    /// The number that a call and its work share; 0 for none.
+    pub correlation: u32,
+    /// How much was copied or set.
+    pub bytes: u64,
+    /// How many blocks.
+    pub blocks: u32,
+    /// How many threads in each.
+    pub threads: u16,
+    /// How many registers each thread takes.
+    pub registers: u16,
+    /// How much shared memory each block takes.
+    pub shared_bytes: u32,
+    /// The graph; 0 for none.
+    pub graph: u32,
+    /// The call that recorded the event that is waited for; 0 for none.
+    pub record_correlation: u32,
+    /// What is named, in an event that names something.
+    pub name: Option<Text<'a>>,
+    /// Whether Sidestream wrote the number of its operation here.
+    pub has_op: bool,
+}
+
+impl<'a> Row<'a> {
+    /// Reads an event. Its opening brace comes next.
+    pub fn read(cursor: &mut Cursor<'a>) -> Result<Row<'a>, Stop> {
+        cursor.expect(b'{')?;
+        let mut row = Row::default();
+        while let Some(key) = cursor.key()? {
+            let value = cursor.value()?;
+            match (key, value) {
+                (b"ph", Value::Text(text)) => {
+                    row.phase = text.bytes().first().copied().unwrap_or(0);
+                }
+                (b"cat", Value::Text(text)) => row.category = text.bytes(),
+                (b"name", Value::Text(text)) => row.name = text,
+                (b"pid", value) => row.pid = Some(value),
+                (b"tid", value) => row.tid = Some(value),
+                (b"ts", value) => row.start = digits(value),
+                (b"dur", value) => row.duration = digits(value),
+                (b"args", Value::Object(whole)) => row.args = whole,
+                _ => {}
+            }
+        }
+        Ok(row)
+    }
+
+    /// Whether it has anything that events have. An empty object has not.
+    pub fn is_event(&self) -> bool {
+        self.phase != 0
+    }
+
+    /// When it began.
+    pub fn start_ns(&self) -> Option<i64> {
+        scaled(self.start, 3)
+    }
+
+    /// How long it lasted; nothing where it does not say.
+    pub fn duration_ns(&self) -> Option<u64> {
+        match self.duration {
+            b"" => Some(0),
+            text => u64::try_from(scaled(text, 3)?).ok(),
+        }
+    }
+
+    /// Its further fields.
+    pub fn args(&self) -> Args<'a> {
+        let mut args = Args::default();
+        if self.args.is_empty() {
+            return args;
+        }
+        let mut cursor = Cursor::new(self.args);
+        // They were passed over once: what is wrong with them was found then.
+        let _ = read_args(&mut cursor, &mut args);
+        args
+    }
+}
+
+fn read_args<'a>(cursor: &mut Cursor<'a>, args: &mut Args<'a>) -> Result<(), Stop> {
+    cursor.expect(b'{')?;
+    while let Some(key) = cursor.key()? {
+        let value = cursor.value()?;
+        match key {
+            b"device" => args.device = number(value),
+            b"context" => args.context = number(value),
+            b"stream" => args.stream = number(value),
+            b"correlation" => args.correlation = correlation(value),
+            b"bytes" | b"size" => args.bytes = unsigned(value),
+            b"grid" => args.blocks = small(product(value)),
+            b"block" => args.threads = smaller(product(value)),
+            b"registers per thread" => args.registers = smaller(unsigned(value)),
+            b"shared memory" => args.shared_bytes = small(unsigned(value)),
+            b"graph id" => args.graph = correlation(value),
+            b"wait_on_cuda_event_record_corr_id" => args.record_correlation = correlation(value),
+            b"name" => {
+                if let Value::Text(text) = value {
+                    args.name = Some(text);
+                }
+            }
+            b"op" => args.has_op = true,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The text of a number, also where it was written as a string.
+fn digits<'a>(value: Value<'a>) -> &'a [u8] {
+    match value {
+        Value::Bare(digits) => digits,
+        Value::Text(text) => text.bytes(),
+        // Never empty: it is there, and is no number.
+        Value::Object(whole) | Value::Array(whole) => whole,
+    }
+}
+
+/// A whole number; none if it is not one.
+pub fn number(value: Value) -> Option<i64> {
+    scaled(digits(value), 0)
+}
+
+fn unsigned(value: Value) -> u64 {
+    number(value).and_then(|n| n.try_into().ok()).unwrap_or(0)
+}
+
+/// CUPTI's numbers are of 32 bits, from 1.
+fn correlation(value: Value) -> u32 {
+    number(value).and_then(|n| n.try_into().ok()).unwrap_or(0)
+}
+
+/// The product of the numbers in a list.
+fn product(value: Value) -> u64 {
+    let Value::Array(whole) = value else {
+        return 0;
+    };
+    let inner = whole.get(1..whole.len() - 1).unwrap_or(&[]);
+    let numbers = inner
+        .split(|b| *b == b',')
+        .map(|text| scaled(text.trim_ascii(), 0).and_then(|n| u64::try_from(n).ok()));
+    numbers
+        .take(3)
+        .try_fold(1u64, |product, n| product.checked_mul(n?))
+        .unwrap_or(0)
+}
+
+fn small(value: u64) -> u32 {
+    value.try_into().unwrap_or(u32::MAX)
+}
+
+fn smaller(value: u64) -> u16 {
+    value.try_into().unwrap_or(u16::MAX)
+}

@@ -1,0 +1,143 @@
+//! From files to a [`Trace`].
+
+mod error;
+mod json;
+mod nsight;
+
+pub use error::{Error, Problem};
+
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+use std::rc::Rc;
+
+use flate2::bufread::MultiGzDecoder;
+
+use crate::model::Trace;
+
+/// What a reader may take, so that a file from anywhere can be read safely.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// What the kept rows of one trace may take in memory. A trace that needs more is read up to
+    /// there, with a warning.
+    pub rows_bytes: u64,
+    /// How many times its size a compressed file may unpack to. Traces reach fifty.
+    pub unpacked_ratio: u64,
+    /// Whether functions of Python are kept. They are most of the file where the profiler was asked
+    /// for stacks.
+    pub python: bool,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            rows_bytes: 4 << 30,
+            unpacked_ratio: 200,
+            python: false,
+        }
+    }
+}
+
+/// Told now and then how much of a file was read: bytes of it so far, and its size.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
+/// Unpacked bytes from which on the ratio is looked at: what is smaller does no harm.
+const SMALL_BYTES: u64 = 64 << 20;
+
+/// Reads a trace of any known kind: what it is, its first bytes say.
+///
+/// # Errors
+/// The file cannot be read, or is no trace. A trace that ends too early is read up to there, and has
+/// a warning.
+pub fn read(path: &Path, limits: &Limits, progress: Progress) -> Result<Trace, Error> {
+    open(path, limits, progress).map_err(|problem| Error::new(path, problem))
+}
+
+/// Reads a JSON trace from memory, as it would be read from a file.
+///
+/// # Errors
+/// As [`read()`].
+pub fn read_json(text: &[u8], limits: &Limits) -> Result<Trace, Problem> {
+    match form(text) {
+        Form::Empty => Err(Problem::Empty),
+        Form::Gzip => {
+            let packed_bytes = text.len() as u64;
+            let mut look = |unpacked| within_ratio(limits, packed_bytes, unpacked);
+            json::read(MultiGzDecoder::new(text), limits, &mut look)
+        }
+        Form::Database | Form::Json => json::read(text, limits, &mut |_| Ok(())),
+    }
+}
+
+fn open(path: &Path, limits: &Limits, progress: Progress) -> Result<Trace, Problem> {
+    let mut file = File::open(path).map_err(Problem::Io)?;
+    let size_bytes = file.metadata().map_err(Problem::Io)?.len();
+    let mut start = Vec::new();
+    let mut head = (&mut file).take(16);
+    head.read_to_end(&mut start).map_err(Problem::Io)?;
+    let form = form(&start);
+    let taken = Rc::new(Cell::new(0));
+    let input = Taken {
+        input: io::Cursor::new(start).chain(file),
+        bytes: Rc::clone(&taken),
+    };
+    match form {
+        Form::Empty => Err(Problem::Empty),
+        Form::Gzip => {
+            let mut look = |unpacked| {
+                progress(taken.get(), size_bytes);
+                within_ratio(limits, taken.get(), unpacked)
+            };
+            let input = BufReader::with_capacity(256 << 10, input);
+            json::read(MultiGzDecoder::new(input), limits, &mut look)
+        }
+        Form::Database => nsight::read(path, limits, progress),
+        Form::Json => {
+            let mut look = |read| {
+                progress(read, size_bytes);
+                Ok(())
+            };
+            json::read(input, limits, &mut look)
+        }
+    }
+}
+
+/// What a file is.
+enum Form {
+    Empty,
+    Gzip,
+    Database,
+    Json,
+}
+
+fn form(start: &[u8]) -> Form {
+    match start {
+        [] => Form::Empty,
+        [0x1f, 0x8b, ..] => Form::Gzip,
+        _ if start.starts_with(b"SQLite format 3\0") => Form::Database,
+        _ => Form::Json,
+    }
+}
+
+/// Counts what is taken from a reader.
+struct Taken<R> {
+    input: R,
+    bytes: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for Taken<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.read(buffer)?;
+        self.bytes.set(self.bytes.get() + read as u64);
+        Ok(read)
+    }
+}
+
+fn within_ratio(limits: &Limits, packed: u64, unpacked: u64) -> Result<(), Problem> {
+    let ratio = limits.unpacked_ratio;
+    if unpacked > SMALL_BYTES && unpacked > packed.saturating_mul(ratio) {
+        return Err(Problem::Bomb { ratio });
+    }
+    Ok(())
+}
