@@ -39,9 +39,9 @@ use crate::input::is_same;
 ///
 /// On a real GPU (--device cuda:0) each op is the CUDA call that it stands for, and device n of the
 /// program is the n-th from there. Times are from events around each operation, which cost the device
-/// about 2 us each. A kernel is one block that reads what `r` lists, takes as long as on sim:h200 and
-/// then writes what `w` lists; what is in the buffers at the end, and what the host read, is compared
-/// with the same run on sim:h200. Refused, before anything runs: programs of level `runtime` and the
+/// about 2 us each. A kernel is one block that reads what `r` lists, takes at least as long as on
+/// sim:h200 and then writes what `w` lists; what is in the buffers at the end, and what the host read,
+/// is compared with the same run on sim:h200. Refused, before anything runs: programs of level `runtime` and the
 /// ops that need it, begin_capture and end_capture, calls that CUDA refuses, managed memory, kernels
 /// that touch more than 12 pieces of memory, and memory that is used before it is allocated or after it
 /// was freed. docs/stream-programs.md has the whole list.

@@ -252,6 +252,7 @@ impl Machine<'_> {
     }
 
     fn run_thread(&self, thread: u32) {
+        let _ends = EndsRun(self);
         let ops = self.plan.program.ops.iter().enumerate();
         for (at, op) in ops.filter(|(_, op)| op.thread.0 == thread) {
             let mut turn = self.turn.lock();
@@ -287,6 +288,18 @@ impl Machine<'_> {
                 }
             }
             drop(span);
+        }
+    }
+}
+
+/// A thread that panics does not leave the others waiting for its turn.
+struct EndsRun<'m>(&'m Machine<'m>);
+
+impl Drop for EndsRun<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.turn.lock().next = usize::MAX;
+            self.0.turns.notify_all();
         }
     }
 }
