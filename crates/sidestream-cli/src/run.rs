@@ -1,4 +1,4 @@
-//! `sidestream run`: runs a stream program on the simulated GPU.
+//! `sidestream run`: runs a stream program on the simulated GPU, or on a real one.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,13 +14,14 @@ use sidestream_program::{
 };
 
 mod explore;
+mod real;
 
 use crate::check::read;
-use crate::device;
+use crate::device::{self, Named};
 use crate::failure::{Failure, print};
 use crate::input::is_same;
 
-/// Run a stream program on the simulated GPU and show what ran when
+/// Run a stream program on a GPU, simulated or real, and show what ran when
 ///
 /// A stream program lists CUDA calls in the order in which they are made; docs/stream-programs.md
 /// describes the format. For example:
@@ -36,6 +37,15 @@ use crate::input::is_same;
 /// its name is a letter: U upload, K kernel, D download, C other copy, M memset, H host function.
 /// A run shows no races; `sidestream check` does.
 ///
+/// On a real GPU (--device cuda:0) each op is the CUDA call that it stands for, and device n of the
+/// program is the n-th from there. Times are from events around each operation, which cost the device
+/// about 2 us each. A kernel is one block that reads what `r` lists, takes at least as long as on
+/// sim:h200 and then writes what `w` lists; what is in the buffers at the end, and what the host read,
+/// is compared with the same run on sim:h200. Refused, before anything runs: programs of level `runtime` and the
+/// ops that need it, begin_capture and end_capture, calls that CUDA refuses, managed memory, kernels
+/// that touch more than 12 pieces of memory, and memory that is used before it is allocated or after it
+/// was freed. docs/stream-programs.md has the whole list.
+///
 /// Exit code: 0 if all went as the program expects, 1 if not, 2 if a program or an argument is at
 /// fault. If several apply, the largest.
 #[derive(Parser)]
@@ -47,9 +57,13 @@ pub struct Args {
     /// Run only the program of this name
     #[arg(long, value_name = "NAME")]
     case: Option<String>,
-    /// The GPU: sim:h200, sim:a100, sim:a10g, sim:rtx4090 or sim:FILE.toml
+    /// The GPU: sim:h200, sim:a100, sim:a10g, sim:rtx4090, sim:FILE.toml, or a real one: cuda:0, or
+    /// auto for one if there is one
     #[arg(long, default_value = "sim:h200")]
     device: String,
+    /// The library of the CUDA driver, if not the one that the system has
+    #[arg(long, value_name = "FILE")]
+    driver: Option<PathBuf>,
     /// Which of the orders that CUDA allows is taken: in-order (as a GPU was seen to do it),
     /// seeded:N (a random one), adversarial (all is as late as it can be), adversarial:N (the work
     /// of op N is) or adversarial:call:N (the call of op N is)
@@ -83,7 +97,10 @@ enum Outcome {
 
 /// Runs the command.
 pub fn main(args: &Args) -> Result<ExitCode, Failure> {
-    let profile = device::profile(&args.device)?;
+    let device = device::named(&args.device, args.driver.as_deref())?;
+    if let Named::Cuda(_) = device {
+        real::refuse_choices(args)?;
+    }
     let document = read(&args.program)?;
     let wanted = |name: Option<&str>| args.case.is_none() || args.case.as_deref() == name;
     let programs: Vec<_> = document
@@ -111,9 +128,12 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
     for program in programs {
         // One program that cannot be run does not keep the others from it.
         let outcome = match program {
-            Ok(program) => match args.explore {
-                Some(count) => explore::main(args, &profile, program, count as usize)?,
-                None => one(args, &profile, program)?,
+            Ok(program) => match (&device, args.explore) {
+                (Named::Cuda(ordinal), _) => real::one(args, *ordinal, program)?,
+                (Named::Simulated(profile), Some(count)) => {
+                    explore::main(args, profile, program, count as usize)?
+                }
+                (Named::Simulated(profile), None) => one(args, profile, program)?,
             },
             Err(bad) => {
                 let (name, why) = (bad.name.as_deref(), bad.to_string());
@@ -210,19 +230,7 @@ fn one(args: &Args, profile: &Profile, program: &Program) -> Result<Outcome, Fai
     };
     let mut trace = ran.trace(program);
     let judged = Judged::of(program, &ran);
-    if let Some(path) = &args.log {
-        let log = record(program).map_err(|e| Failure::input(format!("cannot log: {e}")))?;
-        std::fs::write(path, log).map_err(|e| Failure::file("write", path, &e))?;
-    }
-    if let Some(path) = &args.trace {
-        // With its log, `sidestream check` can check a trace. Where a program cannot be logged the
-        // trace goes without.
-        trace.log = record(program).ok();
-        let file = std::fs::File::create(path).map_err(|e| Failure::file("create", path, &e))?;
-        trace
-            .write_json(file)
-            .map_err(|e| Failure::file("write", path, &e))?;
-    }
+    write_files(args, program, &mut trace)?;
     if args.json {
         print(format_args!(
             "{}\n",
@@ -236,6 +244,24 @@ fn one(args: &Args, profile: &Profile, program: &Program) -> Result<Outcome, Fai
     } else {
         Outcome::NotAsExpected
     })
+}
+
+/// The files of `--log` and `--trace`.
+fn write_files(args: &Args, program: &Program, trace: &mut Trace) -> Result<(), Failure> {
+    if let Some(path) = &args.log {
+        let log = record(program).map_err(|e| Failure::input(format!("cannot log: {e}")))?;
+        std::fs::write(path, log).map_err(|e| Failure::file("write", path, &e))?;
+    }
+    if let Some(path) = &args.trace {
+        // With its log, `sidestream check` can check a trace. Where a program cannot be logged the
+        // trace goes without.
+        trace.log = record(program).ok();
+        let file = std::fs::File::create(path).map_err(|e| Failure::file("create", path, &e))?;
+        trace
+            .write_json(file)
+            .map_err(|e| Failure::file("write", path, &e))?;
+    }
+    Ok(())
 }
 
 /// Whether a program's expectations hold: what the allocator has to do, which call has to fail, and
@@ -299,6 +325,20 @@ fn as_json(args: &Args, program: &Program, ran: &Run, trace: &Trace, judged: &Ju
         json!({"at": at, "code": misuse.code.name(), "number": misuse.code.number(),
                "rule": misuse.rule.to_string(), "why": misuse.why})
     });
+    json!({
+        "schema": "sidestream.run/1",
+        "name": program.name,
+        "device": args.device,
+        "schedule": args.schedule.to_string(),
+        "time_ns": trace.end_ns(),
+        "work": work_as_json(trace),
+        "error": failed,
+        "as_expected": judged.unmet.is_empty(),
+        "unmet": judged.unmet,
+    })
+}
+
+fn work_as_json(trace: &Trace) -> Vec<Value> {
     let stream_of = |id| {
         trace
             .streams
@@ -306,26 +346,12 @@ fn as_json(args: &Args, program: &Program, ran: &Run, trace: &Trace, judged: &Ju
             .find(|s| s.id == id)
             .map(|s| s.name.as_str())
     };
-    let work: Vec<Value> = trace
-        .work
-        .iter()
-        .map(|w| {
-            json!({"op": w.op.0, "device": w.device.0, "stream": stream_of(w.stream),
-                   "engine": w.what.engine().map(|e| e.name()),
-                   "start_ns": w.start_ns, "end_ns": w.end_ns})
-        })
-        .collect();
-    json!({
-        "schema": "sidestream.run/1",
-        "name": program.name,
-        "device": args.device,
-        "schedule": args.schedule.to_string(),
-        "time_ns": trace.end_ns(),
-        "work": work,
-        "error": failed,
-        "as_expected": judged.unmet.is_empty(),
-        "unmet": judged.unmet,
-    })
+    let work = trace.work.iter().map(|w| {
+        json!({"op": w.op.0, "device": w.device.0, "stream": stream_of(w.stream),
+               "engine": w.what.engine().map(|e| e.name()),
+               "start_ns": w.start_ns, "end_ns": w.end_ns})
+    });
+    work.collect()
 }
 
 fn as_text(
@@ -336,10 +362,6 @@ fn as_text(
     trace: &Trace,
     judged: &Judged,
 ) -> String {
-    let any_work = trace
-        .work
-        .iter()
-        .any(|w| !matches!(w.what, What::Wait { .. }));
     let mut out = format!(
         "{} on a simulated {}, {}: {:.1} us\n",
         program.name,
@@ -347,11 +369,7 @@ fn as_text(
         args.schedule,
         trace.end_ns() as f64 / 1e3
     );
-    if any_work {
-        out += &Timeline::new(trace, args.width.into()).to_string();
-    } else {
-        out += "  no device has anything to do\n";
-    }
+    out += &drawn(args, trace);
     if let Some((at, misuse)) = ran.failed {
         out += &format!("  op {at} fails, the run ends before it: {misuse}\n");
     }
@@ -362,10 +380,25 @@ fn as_text(
         out += "  all expectations hold\n";
     }
     // A timeline looks as good with a race as without.
-    let races = check(program).report.races.len();
-    if !judged.asked && races > 0 {
-        let file = args.program.display();
-        out += &format!("  it races: `sidestream check {file}` says where\n");
+    if !judged.asked && races(program) {
+        out += &says_where(args);
     }
     out
+}
+
+fn drawn(args: &Args, trace: &Trace) -> String {
+    let mut work = trace.work.iter();
+    match work.any(|w| !matches!(w.what, What::Wait { .. })) {
+        true => Timeline::new(trace, args.width.into()).to_string(),
+        false => "  no device has anything to do\n".to_owned(),
+    }
+}
+
+fn races(program: &Program) -> bool {
+    !check(program).report.races.is_empty()
+}
+
+fn says_where(args: &Args) -> String {
+    let file = args.program.display();
+    format!("  it races: `sidestream check {file}` says where\n")
 }

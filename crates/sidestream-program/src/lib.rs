@@ -36,6 +36,7 @@ mod judge;
 mod limits;
 mod lower;
 mod names;
+mod on_device;
 mod program;
 mod read;
 mod record;
@@ -52,6 +53,7 @@ pub use explore::{Difference, Explored, explore};
 pub use judge::unmet;
 pub use limits::Limits;
 pub use lower::{Buffer, Command, Lowered, POOL_STREAMS, Stream, lower};
+pub use on_device::{Ended, NotOnDevice, OnDevice, Plan, Seen, differing, run_on};
 pub use program::{
     Access, Act, BufferDecl, BufferRef, Document, EventDecl, EventRef, FlagRef, GraphRef, Level,
     Op, Origin, Program, SiteRef, StreamDecl, StreamRef, ThreadRef,

@@ -125,6 +125,13 @@ const TWINS: &[Twin] = &[
         cost: Some(|_, args| gather_cost(args)),
     },
     Twin {
+        name: "mix",
+        params: &MIX_PARAMS,
+        args: mix_args,
+        host: mix,
+        cost: Some(|_, args| lasts(value(args.first()))),
+    },
+    Twin {
         name: "poke",
         params: &[8, 4],
         args: |values, view| vec![view.bytes(values[0], 4, Mode::Write), number(values[1], 4)],
@@ -227,6 +234,62 @@ fn pattern(at: u64, seed: u32) -> u32 {
     let x = (x ^ (x >> 16)).wrapping_mul(0x85EB_CA6B);
     let x = (x ^ (x >> 13)).wrapping_mul(0xC2B2_AE35);
     x ^ (x >> 16)
+}
+
+/// Time, seed, how many pieces are read and how many written; then twelve pieces.
+const MIX_PARAMS: [u64; 28] = {
+    let mut params = [8; 28];
+    (params[2], params[3]) = (4, 4);
+    params
+};
+
+fn mix_args(values: &[u64], view: &View<'_>) -> Vec<Arg> {
+    let (reads, writes) = (values[2] as usize, values[3] as usize);
+    let mut args: Vec<Arg> = values[..4].iter().map(|&value| number(value, 8)).collect();
+    let pieces = values[4..].as_chunks::<2>().0.iter().enumerate();
+    for (at, &[piece, bytes]) in pieces.take(reads.saturating_add(writes)) {
+        let mode = if at < reads { Mode::Read } else { Mode::Write };
+        args.push(view.bytes(piece, bytes, mode));
+    }
+    args
+}
+
+fn mix(_: Grid, args: &mut [HostArg]) {
+    let [_, seed, reads, _, pieces @ ..] = args else {
+        return;
+    };
+    let reads = (scalar(reads) as usize).min(pieces.len());
+    let (read, written) = pieces.split_at_mut(reads);
+    let mut seen = scramble(scalar(seed));
+    for piece in read {
+        let HostArg::Memory(piece) = piece else {
+            return;
+        };
+        let words = (0u64..).zip(piece.bytes().chunks(8)).map(|(at, bytes)| {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            let place = at.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            scramble(u64::from_le_bytes(word).wrapping_add(place))
+        });
+        let sum = words.fold(0, u64::wrapping_add);
+        seen = scramble(seen ^ sum).wrapping_add(piece.bytes().len() as u64);
+    }
+    for piece in written {
+        let HostArg::Memory(piece) = piece else {
+            return;
+        };
+        for (at, to) in (0..).zip(piece.bytes_mut().chunks_mut(8)) {
+            let word = scramble(seen.wrapping_add(at)).to_le_bytes();
+            to.copy_from_slice(&word[..to.len()]);
+        }
+    }
+}
+
+/// As in `kernels/mix.cu`.
+fn scramble(x: u64) -> u64 {
+    let x = (x ^ (x >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
+    let x = (x ^ (x >> 33)).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
+    x ^ (x >> 33)
 }
 
 fn poke(_: Grid, args: &mut [HostArg]) {

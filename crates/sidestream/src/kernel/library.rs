@@ -19,8 +19,12 @@
 //! # Ok::<(), sidestream::error::Error>(())
 //! ```
 
-use super::{Kernel, KernelArgs, KernelCost, Read, Value, Work, Write};
-use crate::backend::Arg;
+use smallvec::SmallVec;
+
+use super::{Kernel, KernelArgs, KernelCost, Passed, Read, Value, Work, Write};
+use crate::backend::{Arg, HostArg};
+use crate::explicit::{self, Region};
+use crate::graph::NodeArg;
 use crate::ptx;
 
 /// What [`vector_add`] takes: `(a, b, sum, n)`.
@@ -123,6 +127,110 @@ pub unsafe fn check_pattern() -> Kernel<CheckPattern> {
             errors[0] = errors[0].wrapping_add(wrong.count() as u32);
         },
     )
+}
+
+/// Stands for any kernel of which only the accesses and the duration are known. What it writes tells
+/// its seed and all that it has read, so that a kernel that ran too early or too late shows in the
+/// bytes. It reads when it starts and writes when it ends. [`mix_args`] makes its arguments; it is
+/// launched with one block of up to 1,024 threads, in the explicit style alone.
+pub fn mix() -> Kernel<Mix> {
+    // SAFETY: nobody can launch it in the safe API, because nobody can make a `Mix`.
+    let kernel = unsafe { Kernel::<Mix>::from_ptx(ptx::MIX, "mix") };
+    kernel
+        .and_on_host(|_, args: &mut [HostArg]| mixes(args))
+        .with_cost_of(|_, args| brief(number(args, 0)))
+}
+
+/// The arguments of [`mix`]: how long it takes, its seed, and what it reads and writes, in this order.
+/// None if that is more than [`MIX_PIECES`].
+pub fn mix_args<'a>(
+    ns: u64,
+    seed: u64,
+    reads: &[Region<'a>],
+    writes: &[Region<'a>],
+) -> Option<Vec<explicit::Arg<'a>>> {
+    let touched = reads.len() + writes.len();
+    let unused = MIX_PIECES.checked_sub(touched)?;
+    let value = explicit::Arg::value::<u64>;
+    let count = |regions: &[Region<'a>]| explicit::Arg::value(regions.len() as u32);
+    let mut args = vec![value(ns), value(seed), count(reads), count(writes)];
+    for &region in reads {
+        args.extend([explicit::Arg::Reads(region), value(region.size_bytes())]);
+    }
+    for &region in writes {
+        args.extend([explicit::Arg::Writes(region), value(region.size_bytes())]);
+    }
+    args.extend(std::iter::repeat_n(value(0), 2 * unused));
+    Some(args)
+}
+
+/// How many pieces of memory [`mix`] touches at most.
+pub const MIX_PIECES: usize = 12;
+
+/// What [`mix`] takes: see [`mix_args`].
+pub struct Mix(());
+
+impl KernelArgs for Mix {
+    type Access<'a> = Mix;
+    type Node = Mix;
+    type Host<'a> = &'a mut [HostArg];
+
+    fn pass<'a>(_: Mix, _: &mut Passed<'a>) {}
+
+    fn pass_node(_: Mix, _: &mut SmallVec<[NodeArg; 6]>) {}
+
+    fn host(args: &mut [HostArg]) -> Option<&mut [HostArg]> {
+        Some(args)
+    }
+}
+
+fn mixes(args: &mut [HostArg]) {
+    let count = |at: usize| match args.get(at) {
+        Some(HostArg::Scalar { bytes, .. }) => u64::from_le_bytes(*bytes),
+        _ => 0,
+    };
+    let (seed, reads, writes) = (count(1), count(2) as usize, count(3) as usize);
+    // Each piece is followed by its length.
+    let mut memory = args.iter_mut().skip(4).step_by(2);
+    let mut seen = scramble(seed);
+    for piece in memory.by_ref().take(reads) {
+        if let HostArg::Memory(piece) = piece {
+            seen = mixed(seen, piece.bytes());
+        }
+    }
+    for piece in memory.take(writes) {
+        if let HostArg::Memory(piece) = piece {
+            mixture(seen, piece.bytes_mut());
+        }
+    }
+}
+
+/// What [`mix`] has seen when it has seen these bytes, too.
+pub fn mixed(seen: u64, bytes: &[u8]) -> u64 {
+    let word = |(at, bytes): (u64, &[u8])| {
+        let mut word = [0; 8];
+        word[..bytes.len()].copy_from_slice(bytes);
+        let place = at.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        scramble(u64::from_le_bytes(word).wrapping_add(place))
+    };
+    let words = (0..).zip(bytes.chunks(8)).map(word);
+    let sum = words.fold(0, u64::wrapping_add);
+    scramble(seen ^ sum).wrapping_add(bytes.len() as u64)
+}
+
+/// What [`mix`] writes when it has seen this.
+pub fn mixture(seen: u64, to: &mut [u8]) {
+    for (at, to) in (0..).zip(to.chunks_mut(8)) {
+        let word = scramble(seen.wrapping_add(at));
+        to.copy_from_slice(&word.to_le_bytes()[..to.len()]);
+    }
+}
+
+/// All bits of a word count in each bit of the result.
+pub fn scramble(x: u64) -> u64 {
+    let x = (x ^ (x >> 33)).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
+    let x = (x ^ (x >> 33)).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
+    x ^ (x >> 33)
 }
 
 /// The value at a place: all bits of the place and of the seed count in each of its bits.

@@ -33,6 +33,13 @@ pub const GATHER: &str = include_str!("gather.ptx");
 /// to `errors` how many of them are others now.
 pub const PATTERN: &str = include_str!("pattern.ptx");
 
+/// `mix(unsigned long long ns, unsigned long long seed, unsigned reads, unsigned writes, unsigned char*
+/// at0, unsigned long long bytes0, …)`, with twelve pieces: what it writes to the `writes` pieces behind
+/// the first `reads` ones tells the seed and what it has read there. It reads at its start and writes
+/// when so many nanoseconds are over. It is launched with one block; its twin is
+/// [`library::mix`](crate::kernel::library::mix).
+pub const MIX: &str = include_str!("mix.ptx");
+
 /// `spin(unsigned long long ns)`: keeps the device busy until its clock has gone on so far. One block
 /// of one thread is enough.
 pub const SPIN: &str = include_str!("spin.ptx");

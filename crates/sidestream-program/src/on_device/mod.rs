@@ -1,0 +1,492 @@
+//! Running a program on devices, through the explicit style of the library: every op is the call that
+//! it stands for.
+//!
+//! Calls begin in the sequence of the file, each on its own host thread. One that only waits lets the
+//! other threads go on meanwhile. Kernels are [`mix`](sidestream::kernel::library::mix): their bytes
+//! tell what they read, and they take as long as they take on the simulated H200.
+
+mod perform;
+mod plan;
+mod trace;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+use parking_lot::{Condvar, Mutex};
+use sidestream::device::Device;
+use sidestream::error::{Error, Result};
+use sidestream::explicit::{self, Arg, DeviceMemory, Event, Graph, HostMemory, Stream};
+use sidestream::kernel::{Grid, Kernel, Value, library};
+use sidestream::log::Reader;
+use sidestream::op::{DeviceId, EventId, GraphId, Kind, Memory, Mode, Op, StreamKind};
+use sidestream::trace::{Trace, recorded};
+
+use crate::lower::Command;
+
+pub use plan::{NotOnDevice, Plan};
+
+/// What a run on devices came to.
+#[derive(Clone, Debug)]
+pub struct OnDevice {
+    /// What ran when.
+    pub trace: Trace,
+    /// What each op that reads on the host has seen, and at the end each buffer holds.
+    pub results: Vec<(Seen, u64)>,
+    /// The answers of `elapsed`, by op: nanoseconds, or why there are none.
+    pub elapsed: Vec<(usize, Result<f64, String>)>,
+}
+
+/// Something that bytes were read from.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Seen {
+    /// Op so and so, on the host.
+    Op(usize),
+    /// A buffer, when all was over.
+    Buffer(String),
+}
+
+/// A run that a device ended.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// The first op whose call failed; none if it was not a call of the program.
+    pub at: Option<usize>,
+    /// What the library says.
+    pub why: String,
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.at {
+            Some(at) => write!(f, "op {at} failed: {}", self.why),
+            None => f.write_str(&self.why),
+        }
+    }
+}
+
+impl std::error::Error for Ended {}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Seen::Op(at) => write!(f, "what op {at} reads"),
+            Seen::Buffer(name) => write!(f, "`{name}` at the end"),
+        }
+    }
+}
+
+/// Results that differ between two runs of one program.
+pub fn differing<'r>(one: &'r OnDevice, other: &OnDevice) -> Vec<&'r Seen> {
+    let theirs: HashMap<&Seen, u64> = other
+        .results
+        .iter()
+        .map(|(seen, hash)| (seen, *hash))
+        .collect();
+    let ours = one.results.iter();
+    let differing = ours.filter(|(seen, hash)| theirs.get(seen) != Some(hash));
+    differing.map(|(seen, _)| seen).collect()
+}
+
+/// What a trace may take.
+const TRACE_BYTES: u64 = 4 << 30;
+/// The stream for what is no part of the program.
+const OWN_STREAM: &str = "(preparation)";
+
+/// Runs a program. Device `n` of the program is the `n`th of these, which belong to one machine.
+///
+/// # Ordering
+/// Holds up the host until all is over.
+///
+/// # Errors
+/// What the device answers. What it computed until then is lost.
+///
+/// # Panics
+/// If there are fewer devices than the plan takes.
+#[track_caller]
+pub fn run_on(plan: &Plan<'_>, devices: &[Device]) -> Result<OnDevice, Ended> {
+    assert!(
+        devices.len() >= plan.devices(),
+        "the program takes more devices"
+    );
+    let not_a_call = |error: Error| Ended {
+        at: None,
+        why: error.to_string(),
+    };
+    let tables = Tables::new(plan, devices).map_err(not_a_call)?;
+    let machine = Machine {
+        plan,
+        devices,
+        turn: Mutex::new(Turn {
+            next: 0,
+            failed: None,
+            tables,
+        }),
+        turns: Condvar::new(),
+        mix: library::mix(),
+        spin: library::spin(),
+    };
+    let recorded_bytes = machine
+        .run_threads()
+        .map_err(|why| Ended { at: None, why })?;
+    let Turn {
+        failed, mut tables, ..
+    } = machine.turn.into_inner();
+    if let Some((at, error)) = failed {
+        let why = error.to_string();
+        return Err(Ended { at, why });
+    }
+    let results = tables.results(plan, devices).map_err(not_a_call)?;
+    let log = |error: sidestream::log::Error| Ended {
+        at: None,
+        why: format!("the recording cannot be read: {error}"),
+    };
+    let reader = Reader::new(&recorded_bytes[..]).map_err(log)?;
+    let trace = recorded(reader, TRACE_BYTES).map_err(log)?.trace;
+    let called = trace::called(&recorded_bytes).map_err(log)?;
+    Ok(OnDevice {
+        trace: trace::of_program(trace, &called, plan, devices),
+        results,
+        elapsed: tables.elapsed,
+    })
+}
+
+/// A run on its way.
+struct Machine<'p> {
+    plan: &'p Plan<'p>,
+    devices: &'p [Device],
+    turn: Mutex<Turn>,
+    turns: Condvar,
+    mix: Kernel<library::Mix>,
+    spin: Kernel<(Value<u64>,)>,
+}
+
+/// Whose turn it is.
+struct Turn {
+    /// The op that is called next.
+    next: usize,
+    failed: Option<(Option<usize>, Error)>,
+    tables: Tables,
+}
+
+/// What names stand for, when an op is called.
+struct Tables {
+    streams: Vec<Option<Stream>>,
+    /// By block.
+    memory: Vec<Option<Block>>,
+    /// An event of a program may be recorded on any device, one of the library on its own.
+    events: HashMap<(EventId, DeviceId), Arc<Event>>,
+    /// By event: where it was recorded last.
+    recorded: HashMap<EventId, DeviceId>,
+    /// By op: recorded behind its function.
+    raised: HashMap<usize, Arc<Event>>,
+    /// By op: what the allocator has recorded at a free.
+    marks: HashMap<usize, Vec<Arc<Event>>>,
+    graphs: HashMap<GraphId, Graph>,
+    /// By thread.
+    current: Vec<DeviceId>,
+    results: Vec<(Seen, u64)>,
+    elapsed: Vec<(usize, Result<f64, String>)>,
+}
+
+enum Block {
+    Device(DeviceMemory),
+    Host(Arc<HostMemory>),
+}
+
+// ------------------------------------------------------------------ threads
+
+impl Machine<'_> {
+    /// Runs all threads to their ends. Gives the recording.
+    fn run_threads(&self) -> Result<Vec<u8>, String> {
+        let threads = self.plan.program.threads.len();
+        let (ready, begins) = (Barrier::new(threads + 1), Barrier::new(threads + 1));
+        thread::scope(|scope| {
+            let spawned: Vec<_> = (0..threads as u32)
+                .map(|thread| {
+                    let (ready, begins) = (&ready, &begins);
+                    scope.spawn(move || {
+                        self.begin(thread);
+                        ready.wait();
+                        begins.wait();
+                        self.run_thread(thread);
+                    })
+                })
+                .collect();
+            ready.wait();
+            // From here on every call is kept, with the device's times.
+            let recording = self.devices[0].record(Vec::new());
+            if recording.is_err() {
+                self.turn.lock().next = usize::MAX;
+            }
+            begins.wait();
+            for thread in spawned {
+                if thread.join().is_err() {
+                    return Err("a host thread of the run panicked".to_owned());
+                }
+            }
+            let recording = recording.map_err(|error| error.to_string())?;
+            for device in &self.devices[..self.plan.devices()] {
+                if let Err(error) = explicit::synchronize(device) {
+                    self.turn.lock().fails(None, error);
+                }
+            }
+            recording.finish().map_err(|error| error.to_string())
+        })
+    }
+
+    /// What only the thread itself can make: its default streams.
+    fn begin(&self, thread: u32) {
+        for (&stream, &owner) in &self.plan.owners {
+            let declared = &self.plan.lowered.streams[stream.0 as usize];
+            if owner.0 != thread {
+                continue;
+            }
+            let made = Stream::per_thread(&self.devices[declared.device.0 as usize]);
+            let mut turn = self.turn.lock();
+            match made {
+                Ok(made) => turn.tables.streams[stream.0 as usize] = Some(made),
+                Err(error) => turn.fails(None, error),
+            }
+        }
+    }
+
+    fn run_thread(&self, thread: u32) {
+        let _ends = EndsRun(self);
+        let ops = self.plan.program.ops.iter().enumerate();
+        for (at, op) in ops.filter(|(_, op)| op.thread.0 == thread) {
+            let mut turn = self.turn.lock();
+            self.turns
+                .wait_while(&mut turn, |turn| turn.next < at && turn.failed.is_none());
+            if turn.failed.is_some() || turn.next > at {
+                return;
+            }
+            let device = turn.tables.current[thread as usize];
+            let name = format!("{at} {}", op.act.verb());
+            let span = self.devices[device.0 as usize].span(&name);
+            let called = match &self.plan.lowered.commands[at] {
+                Command::Op(op) => self.perform(at, op, &mut turn.tables),
+                // The plan holds none of the simulator's own.
+                _ => Ok(None),
+            };
+            turn.next += 1;
+            let waits = called.unwrap_or_else(|error| {
+                turn.fails(Some(at), error);
+                None
+            });
+            drop(turn);
+            self.turns.notify_all();
+            if let Some(wait) = waits {
+                let done = self.finish(wait);
+                let mut turn = self.turn.lock();
+                match done {
+                    Ok(seen) => turn
+                        .tables
+                        .results
+                        .extend(seen.map(|hash| (Seen::Op(at), hash))),
+                    Err(error) => turn.fails(Some(at), error),
+                }
+            }
+            drop(span);
+        }
+    }
+}
+
+/// A thread that panics does not leave the others waiting for its turn.
+struct EndsRun<'m>(&'m Machine<'m>);
+
+impl Drop for EndsRun<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.turn.lock().next = usize::MAX;
+            self.0.turns.notify_all();
+        }
+    }
+}
+
+impl Turn {
+    /// The first failure ends the run.
+    fn fails(&mut self, at: Option<usize>, error: Error) {
+        self.failed.get_or_insert((at, error));
+    }
+}
+
+// ------------------------------------------------------------------ before and after
+
+impl Tables {
+    /// All that is there from the start: streams, events, zeroed memory, graphs.
+    fn new(plan: &Plan<'_>, devices: &[Device]) -> Result<Tables> {
+        let mut tables = Tables {
+            streams: Vec::new(),
+            memory: Vec::new(),
+            events: HashMap::new(),
+            recorded: HashMap::new(),
+            raised: HashMap::new(),
+            marks: HashMap::new(),
+            graphs: HashMap::new(),
+            current: vec![DeviceId(0); plan.program.threads.len()],
+            results: Vec::new(),
+            elapsed: Vec::new(),
+        };
+        let own = devices[..plan.devices()].iter();
+        let own = own.map(|device| Stream::non_blocking(device, OWN_STREAM, 0));
+        let own = own.collect::<Result<Vec<_>>>()?;
+        for block in &plan.blocks {
+            let made = match block.is_born {
+                true => None,
+                false => Some(tables.block(block, &devices[block.device.0 as usize])?),
+            };
+            if let Some(Block::Device(memory)) = &made {
+                // SAFETY: nobody else knows the memory, and the stream is waited for below.
+                unsafe { own[block.device.0 as usize].memset(memory.all(), 0)? };
+            }
+            tables.memory.push(made);
+        }
+        for (at, declared) in plan.lowered.streams.iter().enumerate() {
+            let created_by = |command: &Command| match command {
+                Command::Op(op) => match op.kind {
+                    Kind::CreateStream { stream } => stream.0 as usize == at,
+                    _ => false,
+                },
+                _ => false,
+            };
+            let is_created = plan.lowered.commands.iter().any(created_by);
+            let device = &devices[declared.device.0 as usize];
+            tables.streams.push(match declared.kind {
+                // Its thread makes it.
+                StreamKind::PerThread => None,
+                _ if is_created => None,
+                kind => Some(stream(device, kind, &declared.name)?),
+            });
+        }
+        for command in &plan.lowered.commands {
+            if let Command::Op(op) = command {
+                tables.prepare(op, plan, devices, &own)?;
+            }
+        }
+        // The first launch of a kernel loads its code, which is no time of the program's.
+        let (mix, spin) = (library::mix(), library::spin());
+        for stream in &own {
+            let args = library::mix_args(0, 0, &[], &[]).unwrap_or_default();
+            // SAFETY: these are the kernels' arguments, and they touch no memory.
+            unsafe {
+                stream.launch(&mix, Grid::new(1, 32), &args)?;
+                stream.launch(&spin, Grid::new(1, 1), &[Arg::value(0u64)])?;
+            }
+            stream.synchronize()?;
+        }
+        Ok(tables)
+    }
+
+    /// Memory that nobody has used.
+    fn block(&self, block: &plan::Block, device: &Device) -> Result<Block> {
+        // There is no memory of no bytes.
+        let size_bytes = block.size_bytes.max(1);
+        Ok(match block.memory {
+            Memory::Device | Memory::Managed => {
+                Block::Device(DeviceMemory::malloc(device, size_bytes)?)
+            }
+            Memory::Pinned => Block::Host(Arc::new(HostMemory::pinned(device, size_bytes)?)),
+            Memory::Pageable => Block::Host(Arc::new(HostMemory::pageable(device, size_bytes)?)),
+        })
+    }
+
+    /// The event of a record, the graph of a launch.
+    fn prepare(
+        &mut self,
+        op: &Op,
+        plan: &Plan<'_>,
+        devices: &[Device],
+        own: &[Stream],
+    ) -> Result<()> {
+        let device_of = |stream: sidestream::op::StreamId| {
+            let declared: &crate::lower::Stream = &plan.lowered.streams[stream.0 as usize];
+            declared.device
+        };
+        match op.kind {
+            Kind::Record { event, stream } => {
+                let device = device_of(stream);
+                self.event(event, device, plan, devices)?;
+            }
+            Kind::GraphLaunch { graph, stream } if !self.graphs.contains_key(&graph) => {
+                let own = &own[device_of(stream).0 as usize];
+                own.begin_capture()?;
+                let launched = perform::launch_mix(self, plan, op, own, &library::mix());
+                let captured = own.end_capture();
+                launched?;
+                self.graphs.insert(graph, captured?);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// An event on a device.
+    fn event(
+        &mut self,
+        event: EventId,
+        device: DeviceId,
+        plan: &Plan<'_>,
+        devices: &[Device],
+    ) -> Result<Arc<Event>> {
+        if let Some(known) = self.events.get(&(event, device)) {
+            return Ok(Arc::clone(known));
+        }
+        let (timing, _) = plan.lowered.events[event.0 as usize];
+        let on = &devices[device.0 as usize];
+        let made = Arc::new(match timing {
+            true => Event::timed(on)?,
+            false => Event::new(on)?,
+        });
+        self.events.insert((event, device), Arc::clone(&made));
+        Ok(made)
+    }
+
+    /// What was read during the run, and what all memory that is left holds now.
+    fn results(&mut self, plan: &Plan<'_>, devices: &[Device]) -> Result<Vec<(Seen, u64)>> {
+        let mut results = std::mem::take(&mut self.results);
+        results.sort();
+        for (block, memory) in plan.blocks.iter().zip(&self.memory) {
+            let Some(memory) = memory else { continue };
+            let mut bytes = vec![0u8; block.size_bytes as usize];
+            match memory {
+                Block::Host(memory) => memory.read(0, &mut bytes),
+                Block::Device(memory) => {
+                    let device = &devices[block.device.0 as usize];
+                    let stream = Stream::non_blocking(device, OWN_STREAM, 0)?;
+                    let host = HostMemory::pinned(device, memory.size_bytes())?;
+                    // SAFETY: the program is over, and the copy is waited for.
+                    unsafe { stream.memcpy(memory.all(), host.all())? };
+                    stream.synchronize()?;
+                    host.read(0, &mut bytes);
+                }
+            }
+            let name = plan.lowered.buffers[block.buffer.0 as usize].name;
+            let name = plan.program.buffers[name.0 as usize].name.clone();
+            results.push((Seen::Buffer(name), library::mixed(0, &bytes)));
+        }
+        Ok(results)
+    }
+}
+
+fn stream(device: &Device, kind: StreamKind, name: &str) -> Result<Stream> {
+    match kind {
+        StreamKind::Legacy => Stream::legacy(device),
+        StreamKind::Blocking => Stream::blocking(device, name),
+        StreamKind::PerThread => Stream::per_thread(device),
+        StreamKind::NonBlocking => Stream::non_blocking(device, name, 0),
+    }
+}
+
+/// The accesses of an op, as places in blocks: those of one mode, in the order of the op.
+fn places<'a>(
+    plan: &'a Plan<'_>,
+    op: &'a Op,
+    mode: Mode,
+) -> impl Iterator<Item = (usize, u64, u64)> + 'a {
+    let of_mode = op.accesses.iter().filter(move |access| access.mode == mode);
+    of_mode.map(|access| {
+        let (block, from) = plan.places[access.buffer.0 as usize];
+        (block, from + access.start, from + access.end)
+    })
+}

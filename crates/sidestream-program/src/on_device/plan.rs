@@ -1,0 +1,588 @@
+//! Whether a program can run on a device, and what has to be known before it does.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+use sidestream::engine::Profile;
+use sidestream::kernel::library::MIX_PIECES;
+use sidestream::op::{
+    Access, BufferId, DeviceId, FlagId, GraphId, Kind, Memory, Op, StreamId, StreamKind, ThreadId,
+};
+use sidestream::sim::Schedule;
+use sidestream::trace::What;
+
+use crate::check::check;
+use crate::lower::{Command, Lowered};
+use crate::program::{Act, BufferRef, Level, Program};
+use crate::run::run;
+
+/// A program that a device can run: see [`Plan::of`].
+pub struct Plan<'a> {
+    pub(super) program: &'a Program,
+    pub(super) lowered: Lowered,
+    /// How many devices it takes.
+    pub(super) devices: usize,
+    /// By buffer: its block, and from which byte on it lies there.
+    pub(super) places: Vec<(usize, u64)>,
+    pub(super) blocks: Vec<Block>,
+    /// By op: what it needs beside itself.
+    pub(super) needs: Vec<Needs>,
+    /// By per-thread stream: whose it is.
+    pub(super) owners: HashMap<StreamId, ThreadId>,
+}
+
+/// Memory that is allocated once and freed once.
+pub(super) struct Block {
+    pub buffer: BufferId,
+    pub memory: Memory,
+    pub size_bytes: u64,
+    pub device: DeviceId,
+    /// Whether an op of the program allocates it. The others are there from the start.
+    pub is_born: bool,
+}
+
+/// What an op needs to be performed.
+#[derive(Clone, Default)]
+pub(super) struct Needs {
+    /// How long each launch of a kernel takes.
+    pub kernel_ns: u64,
+    /// The block that it allocates.
+    pub block: Option<usize>,
+    /// The function on the host that raises the flag that it waits for.
+    pub raised_by: Option<usize>,
+    /// The streams in which it records an event, for an allocator that asks later.
+    pub marks: Vec<StreamId>,
+    /// The free whose events it sees complete.
+    pub sees: Option<usize>,
+}
+
+/// Why a device cannot run a program. Nothing was run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NotOnDevice {
+    /// The op at fault, if it is one.
+    pub at: Option<usize>,
+    text: String,
+}
+
+impl fmt::Display for NotOnDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for NotOnDevice {}
+
+/// What a run may hold, so that it ends while somebody waits.
+const LAUNCHES: u64 = 1_000_000;
+const THREADS: usize = 64;
+const LASTS_NS: u64 = 60_000_000_000;
+
+impl<'a> Plan<'a> {
+    /// Looks at all of a program before anything of it runs.
+    ///
+    /// # Errors
+    /// The first op that is outside of what a device can run, and why.
+    pub fn of(program: &'a Program) -> Result<Plan<'a>, NotOnDevice> {
+        let whole = |why: String| NotOnDevice {
+            at: None,
+            text: format!("{why}; run it on sim:h200"),
+        };
+        if program.level == Level::Runtime {
+            return Err(whole(
+                "it is of level `runtime`, which needs the simulated device and its allocator"
+                    .into(),
+            ));
+        }
+        if let Some(refused) = check(program).report.error {
+            let why = format!("CUDA refuses it with {}", refused.misuse.code.name());
+            return Err(outside(program, refused.op.0 as usize, &why));
+        }
+        if program.threads.len() > THREADS {
+            return Err(whole(format!("it has more than {THREADS} host threads")));
+        }
+        // How long kernels take, and that the buffers are of a size that two machines can hold.
+        let profile = Profile::h200();
+        let usual = run(program, &profile, Schedule::InOrder, false);
+        let usual = usual.map_err(|why| NotOnDevice {
+            at: None,
+            text: why.to_string(),
+        })?;
+        let trace = usual.trace(program);
+        if trace.end_ns() > LASTS_NS {
+            return Err(whole(
+                "it would keep a device for more than a minute".into(),
+            ));
+        }
+        let lowered = usual.lowered;
+        let mut needs = vec![Needs::default(); program.ops.len()];
+        for work in trace.work.iter().filter(|work| work.what == What::Kernel) {
+            let at = work.op.0 as usize;
+            needs[at].kernel_ns = (work.end_ns - work.start_ns) / launches(&lowered.commands[at]);
+        }
+        let launches: u64 = lowered.commands.iter().map(launches).sum();
+        if launches > LAUNCHES {
+            return Err(whole(format!("it launches more than {LAUNCHES} kernels")));
+        }
+        let mut planning = Planning {
+            program,
+            blocks: blocks(&lowered),
+            state: Vec::new(),
+            used_on: Vec::new(),
+            current: vec![DeviceId(0); program.threads.len()],
+            owners: HashMap::new(),
+            destroyed: HashSet::new(),
+            raised: HashMap::new(),
+            graphs: HashMap::new(),
+            held: HashMap::new(),
+            lowered: &lowered,
+            needs,
+        };
+        planning.look()?;
+        let Planning {
+            needs,
+            blocks: (blocks, places),
+            owners,
+            ..
+        } = planning;
+        Ok(Plan {
+            program,
+            devices: lowered.last_device().0 as usize + 1,
+            lowered,
+            places,
+            blocks,
+            needs,
+            owners,
+        })
+    }
+
+    /// How many devices it takes.
+    pub fn devices(&self) -> usize {
+        self.devices
+    }
+}
+
+/// An error that names the op and the remedy.
+fn outside(program: &Program, at: usize, why: &str) -> NotOnDevice {
+    let op = &program.ops[at];
+    let text = format!(
+        "line {}, op {at} (`{}`): {why}; run it on sim:h200",
+        op.line,
+        op.act.verb()
+    );
+    NotOnDevice { at: Some(at), text }
+}
+
+fn launches(command: &Command) -> u64 {
+    match command {
+        Command::Op(op) => match op.kind {
+            Kind::Kernel { launches, .. } => u64::from(launches.max(1)),
+            _ => 1,
+        },
+        _ => 1,
+    }
+}
+
+/// The blocks, and where in them the buffers lie.
+fn blocks(lowered: &Lowered) -> (Vec<Block>, Vec<(usize, u64)>) {
+    let (mut blocks, mut places) = (Vec::<Block>::new(), Vec::<(usize, u64)>::new());
+    for (at, buffer) in lowered.buffers.iter().enumerate() {
+        // What it lies over was there before it.
+        let place = match buffer.over {
+            Some((below, start)) => {
+                let (block, below) = places[below.0 as usize];
+                (block, below + start)
+            }
+            None => {
+                blocks.push(Block {
+                    buffer: BufferId(at as u32),
+                    memory: buffer.memory,
+                    size_bytes: buffer.size_bytes,
+                    device: DeviceId(0),
+                    is_born: false,
+                });
+                (blocks.len() - 1, 0)
+            }
+        };
+        places.push(place);
+    }
+    (blocks, places)
+}
+
+/// What is known of a program as far as it was looked at.
+struct Planning<'a> {
+    program: &'a Program,
+    lowered: &'a Lowered,
+    blocks: (Vec<Block>, Vec<(usize, u64)>),
+    /// By block: where it is in its life.
+    state: Vec<Life>,
+    /// By block: the device on which work touches it, and whether that was more than a copy.
+    used_on: Vec<Option<(DeviceId, bool)>>,
+    /// By thread: its current device.
+    current: Vec<DeviceId>,
+    /// By per-thread stream: whose it is.
+    owners: HashMap<StreamId, ThreadId>,
+    destroyed: HashSet<StreamId>,
+    /// By flag: what raised it last.
+    raised: HashMap<FlagId, usize>,
+    graphs: HashMap<GraphId, Replayed>,
+    /// By buffer of the caching allocator: the op that freed it, and the streams noted for it.
+    held: HashMap<BufferId, (Option<usize>, Vec<StreamId>)>,
+    needs: Vec<Needs>,
+}
+
+/// How a graph was launched first.
+struct Replayed {
+    accesses: Vec<Access>,
+    device: DeviceId,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Unborn,
+    /// `by_stream` if it comes from `malloc_async`.
+    Lives {
+        by_stream: bool,
+    },
+    Freed {
+        by: usize,
+    },
+}
+
+impl Planning<'_> {
+    fn look(&mut self) -> Result<(), NotOnDevice> {
+        let lowered = self.lowered;
+        for (at, command) in lowered.commands.iter().enumerate() {
+            if let Command::Op(op) = command {
+                self.needs[at].block = self.allocates(at, op);
+            }
+        }
+        let born = self.needs.iter().filter_map(|needs| needs.block);
+        for block in born {
+            self.blocks.0[block].is_born = true;
+        }
+        let start = |block: &Block| match block.is_born {
+            true => Life::Unborn,
+            false => Life::Lives { by_stream: false },
+        };
+        self.state = self.blocks.0.iter().map(start).collect();
+        self.used_on = vec![None; self.state.len()];
+        for (at, command) in lowered.commands.iter().enumerate() {
+            let seen = match command {
+                Command::Op(op) => self.op(at, op),
+                _ => Err("only the simulated device and its allocator know it".to_owned()),
+            };
+            seen.map_err(|why| outside(self.program, at, &why))?;
+        }
+        for (block, used_on) in self.blocks.0.iter_mut().zip(&self.used_on) {
+            block.device = used_on.map_or(DeviceId(0), |(device, _)| device);
+        }
+        Ok(())
+    }
+
+    /// The block that an op allocates.
+    fn allocates(&self, at: usize, op: &Op) -> Option<usize> {
+        let buffer = match op.kind {
+            Kind::MallocAsync { .. } => op.accesses.first()?.buffer,
+            Kind::CudaMalloc => match self.program.ops[at].act {
+                Act::CudaMalloc { buffer } => self.next_use(at, buffer)?,
+                _ => return None,
+            },
+            _ => return None,
+        };
+        Some(self.blocks.1[buffer.0 as usize].0)
+    }
+
+    /// What a name stands for after an op that allocates it: an allocation does not say.
+    fn next_use(&self, at: usize, name: BufferRef) -> Option<BufferId> {
+        let later = &self.lowered.commands[at + 1..];
+        let mut touched = later.iter().flat_map(|command| match command {
+            Command::Op(op) => op.accesses.as_slice(),
+            _ => &[],
+        });
+        let is_it = |buffer: BufferId| self.lowered.buffers[buffer.0 as usize].name == name;
+        touched
+            .find(|access| is_it(access.buffer))
+            .map(|access| access.buffer)
+    }
+
+    fn op(&mut self, at: usize, op: &Op) -> Result<(), String> {
+        let device = self.runs_on(op);
+        self.is_own(op)?;
+        match op.kind {
+            Kind::Kernel { .. } | Kind::GraphLaunch { .. } => {
+                if op.accesses.len() > MIX_PIECES {
+                    return Err(format!(
+                        "it touches more than {MIX_PIECES} pieces of memory"
+                    ));
+                }
+                self.touches(op, device, true)?;
+                if let Kind::GraphLaunch { graph, .. } = op.kind {
+                    self.replays(op, graph, device)?;
+                }
+            }
+            Kind::Copy { .. } | Kind::CopyBlocking { .. } => {
+                let sizes: Vec<u64> = op.accesses.iter().map(Access::len_bytes).collect();
+                if sizes.first() != sizes.last() {
+                    return Err("its two sides differ in size, which one copy cannot do".into());
+                }
+                self.is_something(op)?;
+                self.touches(op, device, false)?;
+            }
+            Kind::Memset { .. } | Kind::MemsetBlocking { .. } => {
+                self.is_something(op)?;
+                self.touches(op, device, true)?;
+            }
+            Kind::HostFunc { raises, .. } => {
+                self.touches(op, device, false)?;
+                if let Some(flag) = raises {
+                    self.raised.insert(flag, at);
+                }
+            }
+            Kind::HostAccess => self.touches(op, device, false)?,
+            Kind::SetFlag { flag } => _ = self.raised.insert(flag, at),
+            Kind::WaitFlag { flag } => {
+                let by = self.raised.get(&flag).copied();
+                let is_func =
+                    |&by: &usize| matches!(self.program.ops[by].act, Act::HostFunc { .. });
+                self.needs[at].raised_by = by.filter(is_func);
+            }
+            Kind::MallocAsync { .. } | Kind::CudaMalloc => self.begins(at, op, device)?,
+            Kind::FreeAsync { .. } | Kind::CudaFree { .. } | Kind::FreePinned => {
+                self.ends(at, op, device)?;
+            }
+            Kind::SetDevice { device } => self.current[op.thread.0 as usize] = device,
+            Kind::BeginCapture { .. } | Kind::EndCapture { .. } => {
+                return Err("no op names the graph of a capture, so nothing would run".into());
+            }
+            Kind::Alloc {
+                buffer,
+                stream,
+                saw_events_of,
+            } => {
+                let freed = saw_events_of.and_then(|earlier| self.held.get(&earlier));
+                if let Some((Some(freed), streams)) = freed.cloned() {
+                    let freeing = ThreadId(self.program.ops[freed].thread.0);
+                    self.own_streams(freeing, &streams)?;
+                    self.needs[freed].marks = streams;
+                    self.needs[at].sees = Some(freed);
+                }
+                self.held
+                    .insert(buffer, (None, stream.into_iter().collect()));
+            }
+            Kind::RecordStream { buffer, stream } => {
+                let (_, streams) = self.held.entry(buffer).or_default();
+                if !streams.contains(&stream) {
+                    streams.push(stream);
+                }
+            }
+            Kind::Free { buffer } => self.held.entry(buffer).or_default().0 = Some(at),
+            Kind::CreateStream { stream } | Kind::DestroyStream { stream } => {
+                use StreamKind::{Legacy, PerThread};
+                let kind = self.lowered.streams[stream.0 as usize].kind;
+                if matches!(kind, Legacy | PerThread) {
+                    return Err("a default stream is always there".into());
+                }
+                if let Kind::DestroyStream { .. } = op.kind {
+                    self.destroyed.insert(stream);
+                }
+            }
+            Kind::Record { .. }
+            | Kind::Wait { .. }
+            | Kind::WaitStream { .. }
+            | Kind::SyncStream { .. }
+            | Kind::SyncEvent { .. }
+            | Kind::SyncDevice { .. }
+            | Kind::QueryStream { .. }
+            | Kind::QueryEvent { .. }
+            | Kind::Elapsed { .. }
+            | Kind::CreateEvent { .. }
+            | Kind::DestroyEvent { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// The device of its stream, or of its thread.
+    fn runs_on(&self, op: &Op) -> DeviceId {
+        match op.kind.stream() {
+            Some(stream) => self.lowered.streams[stream.0 as usize].device,
+            None => self.current[op.thread.0 as usize],
+        }
+    }
+
+    /// CUDA has a per-thread stream for each thread and device, and other threads cannot name it.
+    fn is_own(&mut self, op: &Op) -> Result<(), String> {
+        let named = streams(&op.kind).into_iter().flatten();
+        self.own_streams(op.thread, &named.collect::<Vec<_>>())
+    }
+
+    fn own_streams(&mut self, thread: ThreadId, named: &[StreamId]) -> Result<(), String> {
+        for &stream in named {
+            let declared = &self.lowered.streams[stream.0 as usize];
+            if self.destroyed.contains(&stream) {
+                return Err(format!("`{}` was destroyed before", declared.name));
+            }
+            if declared.kind != StreamKind::PerThread {
+                continue;
+            }
+            let others = self.owners.iter().find(|&(&known, &owner)| {
+                let device = self.lowered.streams[known.0 as usize].device;
+                known != stream && owner == thread && device == declared.device
+            });
+            if others.is_some() {
+                return Err(format!(
+                    "`{}` is the second per-thread stream of its thread, which has one",
+                    declared.name
+                ));
+            }
+            if *self.owners.entry(stream).or_insert(thread) != thread {
+                return Err(format!(
+                    "`{}` is the default stream of another thread, and only that one can use it",
+                    declared.name
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_something(&self, op: &Op) -> Result<(), String> {
+        match op.accesses.iter().any(|access| access.len_bytes() > 0) {
+            true => Ok(()),
+            false => Err("it touches no byte, which the driver does not take".into()),
+        }
+    }
+
+    /// What an op touches is there, and work on a device can reach it.
+    fn touches(&mut self, op: &Op, device: DeviceId, is_work: bool) -> Result<(), String> {
+        for access in &op.accesses {
+            let name = self.name(access.buffer);
+            let block = self.blocks.1[access.buffer.0 as usize].0;
+            match self.state[block] {
+                Life::Unborn => return Err(format!("`{name}` is allocated only later")),
+                Life::Freed { by } => return Err(format!("`{name}` was freed by op {by}")),
+                Life::Lives { .. } => {}
+            }
+            match self.blocks.0[block].memory {
+                Memory::Managed => return Err(format!("`{name}` is managed memory")),
+                Memory::Pageable if is_work => {
+                    return Err(format!(
+                        "a device does not reach `{name}`, which is pageable"
+                    ));
+                }
+                Memory::Device => self.lies_on(block, device, is_work, &name)?,
+                Memory::Pageable | Memory::Pinned => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Device memory lies where kernels touch it, and else where it is copied first.
+    fn lies_on(
+        &mut self,
+        block: usize,
+        device: DeviceId,
+        is_work: bool,
+        name: &str,
+    ) -> Result<(), String> {
+        match self.used_on[block] {
+            Some((other, true)) if is_work && other != device => Err(format!(
+                "`{name}` lies on device {}, and work on device {} does not reach it",
+                other.0, device.0
+            )),
+            Some((_, false)) if is_work => {
+                self.used_on[block] = Some((device, true));
+                Ok(())
+            }
+            None => {
+                self.used_on[block] = Some((device, is_work));
+                Ok(())
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn replays(&mut self, op: &Op, graph: GraphId, device: DeviceId) -> Result<(), String> {
+        for access in &op.accesses {
+            let block = &self.blocks.0[self.blocks.1[access.buffer.0 as usize].0];
+            if block.is_born {
+                let name = self.name(access.buffer);
+                return Err(format!(
+                    "a graph is made before the run, when `{name}` is not allocated"
+                ));
+            }
+        }
+        let accesses = op.accesses.to_vec();
+        let first = self.graphs.entry(graph).or_insert_with(|| Replayed {
+            accesses: accesses.clone(),
+            device,
+        });
+        if first.accesses != accesses || first.device != device {
+            return Err("an earlier launch of the graph touches something else".into());
+        }
+        Ok(())
+    }
+
+    fn begins(&mut self, at: usize, op: &Op, device: DeviceId) -> Result<(), String> {
+        let Some(block) = self.needs[at].block else {
+            return Ok(());
+        };
+        let by_stream = matches!(op.kind, Kind::MallocAsync { .. });
+        let memory = self.blocks.0[block].memory;
+        let name = self.name(self.blocks.0[block].buffer);
+        if memory == Memory::Managed || (by_stream && memory != Memory::Device) {
+            return Err(format!("`{name}` is not device memory"));
+        }
+        if self.state[block] != Life::Unborn {
+            return Err(format!("`{name}` is allocated already"));
+        }
+        self.state[block] = Life::Lives { by_stream };
+        self.used_on[block] = Some((device, true));
+        Ok(())
+    }
+
+    fn ends(&mut self, at: usize, op: &Op, device: DeviceId) -> Result<(), String> {
+        // It is a write of the memory, which is there therefore.
+        self.touches(op, device, false)?;
+        let Some(access) = op.accesses.first() else {
+            return Ok(());
+        };
+        let (block, _) = self.blocks.1[access.buffer.0 as usize];
+        let name = self.name(access.buffer);
+        let Block { buffer, memory, .. } = self.blocks.0[block];
+        if buffer != access.buffer {
+            return Err(format!(
+                "`{name}` lies within another buffer, which would go with it"
+            ));
+        }
+        let wanted = match op.kind {
+            Kind::FreePinned => Memory::Pinned,
+            _ => Memory::Device,
+        };
+        if memory != wanted {
+            return Err(format!("`{name}` is not memory that this call frees"));
+        }
+        if matches!(op.kind, Kind::FreeAsync { .. }) {
+            if self.state[block] != (Life::Lives { by_stream: true }) {
+                return Err(format!("`{name}` does not come from `malloc_async`"));
+            }
+            if self.used_on[block].is_some_and(|(on, _)| on != device) {
+                return Err(format!("`{name}` lies on another device than the stream"));
+            }
+        }
+        self.state[block] = Life::Freed { by: at };
+        Ok(())
+    }
+
+    fn name(&self, buffer: BufferId) -> String {
+        let name = self.lowered.buffers[buffer.0 as usize].name;
+        self.program.buffers[name.0 as usize].name.clone()
+    }
+}
+
+/// The streams that an op does something with; the allocator only notes them.
+fn streams(kind: &Kind) -> [Option<StreamId>; 2] {
+    match *kind {
+        Kind::Alloc { .. } | Kind::RecordStream { .. } => [None, None],
+        Kind::WaitStream { stream, source } => [Some(stream), Some(source)],
+        _ => [kind.stream(), None],
+    }
+}

@@ -1,0 +1,120 @@
+//! A recorded run under the names of its program.
+
+use std::collections::HashMap;
+
+use sidestream::device::Device;
+use sidestream::log::{Error, Reader, Record};
+use sidestream::op::{OpId, ThreadId};
+use sidestream::trace::{Trace, Waits, What};
+
+use super::OWN_STREAM;
+use super::plan::Plan;
+
+/// By operation of the recording: the op of the program in which it was called. Each op is a span,
+/// whose name begins with its number.
+pub(super) fn called(recording: &[u8]) -> Result<HashMap<OpId, usize>, Error> {
+    let mut called = HashMap::new();
+    let mut within: HashMap<ThreadId, Vec<Option<usize>>> = HashMap::new();
+    let mut log = Reader::new(recording)?;
+    let mut record = Record::default();
+    while log.read_into(&mut record)? {
+        match &record {
+            Record::Span { thread, enters } => {
+                let spans = within.entry(*thread).or_default();
+                match enters {
+                    Some(name) => spans.push(number(name)),
+                    None => _ = spans.pop(),
+                }
+            }
+            Record::Op(op) => {
+                let span = within.get(&op.thread).and_then(|spans| spans.last());
+                if let Some(&Some(at)) = span {
+                    called.insert(op.id, at);
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(called)
+}
+
+fn number(span: &str) -> Option<usize> {
+    span.split(' ').next()?.parse().ok()
+}
+
+/// The trace of a recording, with the ops, names and threads of the program. What no op has called is
+/// left out.
+pub(super) fn of_program(
+    recorded: Trace,
+    called: &HashMap<OpId, usize>,
+    plan: &Plan<'_>,
+    devices: &[Device],
+) -> Trace {
+    let program = plan.program;
+    let op_of = |op: OpId| called.get(&op).map(|&at| OpId(at as u32));
+    let mut trace = Trace {
+        threads: recorded.threads,
+        streams: recorded.streams,
+        devices: recorded.devices,
+        ..Trace::default()
+    };
+    for device in &mut trace.devices {
+        if let Some(opened) = devices.get(device.id.0 as usize) {
+            device.name = opened.name().to_owned();
+            device.memory_bytes = opened.caps().memory_bytes;
+        }
+    }
+    trace.streams.retain(|stream| stream.name != OWN_STREAM);
+    for mut call in recorded.calls {
+        let Some(op) = op_of(call.op) else { continue };
+        call.op = op;
+        if let Some(Waits::Event { recorded_by }) = &mut call.waits {
+            *recorded_by = recorded_by.and_then(op_of);
+        }
+        // An op that takes several calls shows as one.
+        let before = trace
+            .calls
+            .iter_mut()
+            .rev()
+            .find(|c| c.thread == call.thread);
+        match before.filter(|before| before.op == op) {
+            Some(before) => {
+                before.end_ns = before.end_ns.max(call.end_ns);
+                before.waits = before.waits.or(call.waits);
+            }
+            None => trace.calls.push(call),
+        }
+    }
+    for mut work in recorded.work {
+        let Some(op) = op_of(work.op) else { continue };
+        let listed = &program.ops[op.0 as usize];
+        let name = match listed.site {
+            Some(site) => program.sites[site.0 as usize].clone(),
+            None => listed.act.verb().to_owned(),
+        };
+        if let What::Wait { recorded_by } = &mut work.what {
+            *recorded_by = recorded_by.and_then(op_of);
+        }
+        let before = trace
+            .work
+            .iter_mut()
+            .rev()
+            .find(|w| w.stream == work.stream);
+        if let Some(before) = before.filter(|before| before.op == op && before.what == work.what) {
+            before.end_ns = before.end_ns.max(work.end_ns);
+            continue;
+        }
+        work.op = op;
+        work.label = format!("{} {name}", op.0);
+        work.name = name;
+        trace.work.push(work);
+    }
+    trace.threads.retain_mut(|thread| {
+        let call = trace.calls.iter().find(|call| call.thread == thread.id);
+        let Some(call) = call else { return false };
+        let caller = program.ops[call.op.0 as usize].thread;
+        thread.name.clone_from(&program.threads[caller.0 as usize]);
+        true
+    });
+    trace
+}
