@@ -3,6 +3,7 @@
 mod check;
 mod device;
 mod devices;
+mod diagnose;
 mod failure;
 mod input;
 mod overlap;
@@ -31,6 +32,7 @@ enum Verb {
     Overlap(overlap::Args),
     Run(run::Args),
     Check(check::Args),
+    Diagnose(diagnose::Args),
     Devices(devices::Args),
 }
 
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Verb::Overlap(args) => overlap::main(&args),
         Verb::Run(args) => run::main(&args),
         Verb::Check(args) => check::main(&args),
+        Verb::Diagnose(args) => diagnose::main(&args),
         Verb::Devices(args) => devices::main(&args),
     };
     result.unwrap_or_else(|failure| {

@@ -1,6 +1,7 @@
 //! The chores of this repository. `cargo xtask test` is the one test command.
 
 mod bench;
+mod big_trace;
 mod cargo;
 mod miri;
 mod test;
@@ -13,6 +14,8 @@ usage: cargo xtask <command>
   test [--torch]  everything that has to pass before a change goes in
   tidy            the rules of the house that the compiler does not know
   bench           every benchmark, briefly, in one table
+  big-trace FROM TO SIZE
+                  a trace of PyTorch's profiler, repeated up to a size, as in 644MB
   miri [test]     the soundness tests under Miri; takes a nightly toolchain";
 
 fn main() -> ExitCode {
@@ -23,6 +26,8 @@ fn main() -> ExitCode {
         ["test", "--torch"] => test::run(true),
         ["tidy"] => tidy::run(),
         ["bench"] => bench::run(),
+        ["big-trace", from, to, size] => big_trace::run(from, to, size),
+        ["big-trace", ..] => return refuse("big-trace takes a trace, a file to write and a size"),
         ["miri"] => miri::run(None),
         ["miri", test] if !test.starts_with('-') => miri::run(Some(test)),
         ["help" | "--help" | "-h"] => {
