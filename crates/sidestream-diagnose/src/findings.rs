@@ -5,11 +5,13 @@
 //! the floor of a step: the work of the device, the copies of each direction, the host's own time.
 //! Time inside a call that blocks is no saving: a host that waits less may have nothing else to do.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use crate::idle::{Cause, Idle, Stretch};
 use crate::measure::{Class, DeviceTime, Launches, Links, Steps};
 use crate::model::{ApiKind, Direction, Memory, Trace, What, Work};
+use crate::replay::{Change, Replay};
 
 /// One thing that costs time.
 #[derive(Clone, Debug, PartialEq)]
@@ -158,20 +160,81 @@ impl Grounds<'_> {
         .into_iter()
         .flatten()
         .collect();
-        findings.sort_by(|a, b| {
-            let key = |f: &Finding| (f.saving_ns.likely, f.saving_ns.high);
-            key(b).cmp(&key(a))
-        });
-        let best = findings
-            .iter()
-            .map(|f| f.saving_ns.likely.max(f.saving_ns.high / 2));
-        if (best.max().unwrap_or(0) as f64) < GAIN * view.step_ns as f64 {
-            findings.push(view.nothing());
-        }
+        findings.sort_by_key(|f| Reverse((f.saving_ns.likely, f.saving_ns.high)));
         findings.extend(view.excluded(Cause::Startup, Code::Startup));
         findings.extend(view.excluded(Cause::ProfilerOverhead, Code::ProfilerOverhead));
         findings
     }
+}
+
+/// Takes the savings from a replay, where there is one for them. Bounds from the trace stay where they
+/// are narrower.
+pub fn simulated(findings: &mut [Finding], replay: &Replay) {
+    use Change::{Graphs, NoSync, Pinned, Prefetch, SecondStream, Workers};
+    let step_ns = |changes: &[Change]| match changes {
+        [] => Some(replay.replayed_ns),
+        _ => {
+            let same = replay.predictions.iter().find(|p| p.changes == changes);
+            same.map(|p| p.likely_ns)
+        }
+    };
+    for finding in findings.iter_mut() {
+        // What it is worth shows where nothing else is in the way.
+        let (without, with): (&[Change], &[Change]) = match finding.code {
+            Code::PageableCopy => (&[], &[Pinned]),
+            Code::BlockingCopy => (&[Pinned], &[Pinned, NoSync]),
+            Code::SyncInStep => (&[], &[NoSync]),
+            Code::CopyOnComputeStream => (&[Pinned, NoSync], &[Pinned, Prefetch(2), NoSync]),
+            Code::LaunchBound => (&[], &[Graphs]),
+            Code::HostStarved => (&[], &[Workers(4)]),
+            Code::SerialBranches => (&[], &[SecondStream]),
+            _ => continue,
+        };
+        let (Some(without), Some(with)) = (step_ns(without), step_ns(with)) else {
+            continue;
+        };
+        let old = finding.saving_ns;
+        let likely = match finding.code {
+            // A graph saves work of the host that costs no idle time too: that is no gain.
+            Code::LaunchBound => without.saturating_sub(with).min(old.high),
+            _ => without.saturating_sub(with),
+        };
+        finding.saving_ns = match finding.code {
+            // Whether the kernels depend on each other, no replay knows.
+            Code::SerialBranches => Saving {
+                low: 0,
+                likely: 0,
+                high: likely,
+            },
+            _ => Saving {
+                low: old.low.min(likely * 9 / 10),
+                likely,
+                high: old.high.max(likely).min(replay.measured_ns),
+            },
+        };
+    }
+    findings.sort_by_key(|f| Reverse((f.saving_ns.likely, f.saving_ns.high)));
+}
+
+/// Says so where nothing is worth a change.
+pub fn conclude(findings: &mut Vec<Finding>, steps: &Steps, device: &DeviceTime) {
+    let step_ns = steps.median_ns().unwrap_or(device.span_ns) as f64;
+    let worth = |f: &Finding| f.saving_ns.likely.max(f.saving_ns.high / 2) as f64;
+    if findings.iter().map(worth).any(|ns| ns >= GAIN * step_ns) {
+        return;
+    }
+    let busy = device.busy_ns() as f64 / device.span_ns.max(1) as f64;
+    findings.push(Finding {
+        code: Code::NothingToGain,
+        text: format!(
+            "no change of streams, copies or waits is worth 5 % of a step; the device is busy for \
+             {:.1} % of the time",
+            100.0 * busy
+        ),
+        share: 0.0,
+        saving_ns: Saving::default(),
+        evidence: Vec::new(),
+    });
 }
 
 /// One device, by the step.
@@ -484,21 +547,6 @@ impl<'a> View<'a> {
             text,
             Vec::new(),
         )
-    }
-
-    fn nothing(&self) -> Finding {
-        let busy = self.device.busy_ns() as f64 / self.device.span_ns.max(1) as f64;
-        Finding {
-            code: Code::NothingToGain,
-            text: format!(
-                "no change of streams, copies or waits is worth 5 % of a step; the device is busy for \
-                 {:.1} % of the time",
-                100.0 * busy
-            ),
-            share: 0.0,
-            saving_ns: Saving::default(),
-            evidence: Vec::new(),
-        }
     }
 
     /// Time that no step of a run without the profiler has.

@@ -87,7 +87,7 @@ const EVIDENCE: usize = 5;
 const LATENCY_NS: u64 = 50_000;
 /// A thread that shows nothing for so long does something of its own. Between two operators Python
 /// takes tens of microseconds.
-const OWN_NS: u64 = 500_000;
+pub const OWN_NS: u64 = 500_000;
 
 /// Everything that the causes are found with.
 pub struct Scene<'t> {
@@ -399,6 +399,6 @@ fn overlapping(
 }
 
 /// Names of ranges in which a program waits for its data.
-fn is_loading(name: &str) -> bool {
+pub fn is_loading(name: &str) -> bool {
     name.contains("DataLoader") || name.contains("dataloader") || name.contains("data_loader")
 }

@@ -8,6 +8,7 @@ mod idle;
 mod measure;
 mod model;
 mod read;
+mod replay;
 mod report;
 
 pub use findings::{Code, Evidence, Finding, Saving, size, time};
@@ -22,4 +23,5 @@ pub use model::{
     ThreadIndex, Trace, Warning, What, Work,
 };
 pub use read::{Error, Limits, Problem, Progress, read, read_json};
+pub use replay::{Change, Prediction, Replay, UnknownChange};
 pub use report::{Link, Options, Report, SCHEMA, kind};

@@ -2,13 +2,14 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::findings::{Finding, Grounds, Saving, is_launch_blocking};
+use crate::findings::{Finding, Grounds, Saving, conclude, is_launch_blocking, simulated};
 use crate::idle::{Idle, Scene};
 use crate::measure::{
     Blocking, Class, Collectives, Copies, DeviceTime, Launches, Line, Links, Steps, WorkOfCalls,
     blocking, copies, devices, kernels, launches, operators,
 };
 use crate::model::{Direction, Memory, Names, Source, Stream, Trace, Warning};
+use crate::replay::{Change, Prediction, Replay, replay};
 
 /// The version of the JSON. Fields may be added within a version; none changes its meaning.
 pub const SCHEMA: &str = "sidestream.diagnose/1";
@@ -26,6 +27,8 @@ const LISTED: usize = 20;
 pub struct Options {
     /// How fast copies from and to pinned memory go, in GB/s.
     pub link_gb_per_s: Option<f64>,
+    /// The sets of changes to predict; none for the usual ones.
+    pub what_if: Option<Vec<Vec<Change>>>,
 }
 
 /// All that is said about a trace.
@@ -59,6 +62,8 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// The speed that pinned copies are taken to have, and where that is from.
     pub link: (f64, Link),
+    /// How well a replay explains the trace and what changes are worth, or why there is none.
+    pub replay: Result<Replay, &'static str>,
     /// What a reader has to know.
     pub warnings: Vec<Warning>,
 }
@@ -108,9 +113,24 @@ impl Report {
         };
         // Of several devices, the one that says most speaks for the trace.
         let findings = times.iter().zip(&idles);
-        let findings = findings.map(|(device, idle)| grounds.findings(device, idle));
-        let worth = |findings: &Vec<Finding>| findings.iter().map(|f| f.saving_ns.likely).max();
-        let findings = findings.max_by_key(worth).unwrap_or_default();
+        let findings = findings.map(|(device, idle)| (device, grounds.findings(device, idle)));
+        let worth = |findings: &[Finding]| findings.iter().map(|f| f.saving_ns.likely).max();
+        let findings = findings.max_by_key(|(_, findings)| worth(findings));
+        let (speaker, mut findings) = findings.map_or((None, Vec::new()), |(d, f)| (Some(d), f));
+        let mut sets = usual();
+        sets.extend(options.what_if.iter().flatten().cloned());
+        let mut replay = replay(&trace, &links, &steps, link.0, &sets);
+        if let Ok(replay) = &replay {
+            simulated(&mut findings, replay);
+        }
+        if let Some(device) = speaker {
+            conclude(&mut findings, &steps, device);
+        }
+        // The usual ones are known now; what was asked for stands at the end.
+        if let (Ok(replay), Some(asked)) = (&mut replay, &options.what_if) {
+            let usual = replay.predictions.len().saturating_sub(asked.len());
+            replay.predictions.drain(..usual);
+        }
         let blocking = blocking(&trace, &works, &times);
         let (mut kernels, mut operators) = (kernels(&trace), operators(&trace));
         kernels.truncate(LISTED);
@@ -130,6 +150,7 @@ impl Report {
             operators,
             findings,
             link,
+            replay,
             warnings,
         }
     }
@@ -162,6 +183,8 @@ impl Report {
             "kernels": self.kernels.iter().map(name).collect::<Vec<_>>(),
             "operators": self.operators.iter().map(name).collect::<Vec<_>>(),
             "findings": self.findings.iter().map(finding_json).collect::<Vec<_>>(),
+            "replay": replay_json(&self.replay),
+            "what_if": self.what_if(),
             "warnings": self.warnings.iter().map(warning_json).collect::<Vec<_>>(),
         })
     }
@@ -206,6 +229,21 @@ impl Report {
         })
     }
 
+    fn what_if(&self) -> Vec<Value> {
+        let Ok(replay) = &self.replay else {
+            return Vec::new();
+        };
+        let prediction = |prediction: &Prediction| {
+            let changes: Vec<String> = prediction.changes.iter().map(Change::to_string).collect();
+            let ratio = prediction.likely_ns as f64 / replay.measured_ns.max(1) as f64;
+            json!({"changes": changes,
+                   "step_ns": {"low": prediction.low_ns, "likely": prediction.likely_ns,
+                               "high": prediction.high_ns},
+                   "ratio": ratio})
+        };
+        replay.predictions.iter().map(prediction).collect()
+    }
+
     fn steps_json(&self) -> Value {
         let spread = self.steps.spread_ns();
         json!({
@@ -224,6 +262,36 @@ pub fn kind(source: Source) -> &'static str {
         Source::Kineto => "pytorch",
         Source::Nsight => "nsys",
         Source::Sidestream => "sidestream",
+    }
+}
+
+/// Each change alone, and those that are made together.
+fn usual() -> Vec<Vec<Change>> {
+    let prefetch = Change::Prefetch(2);
+    vec![
+        vec![Change::Pinned],
+        vec![prefetch],
+        vec![Change::NoSync],
+        vec![Change::Graphs],
+        vec![Change::Workers(4)],
+        vec![Change::SecondStream],
+        vec![Change::Pinned, prefetch],
+        vec![Change::Pinned, Change::NoSync],
+        vec![Change::Pinned, prefetch, Change::NoSync],
+        vec![Change::Pinned, prefetch, Change::NoSync, Change::Graphs],
+    ]
+}
+
+fn replay_json(replay: &Result<Replay, &'static str>) -> Value {
+    match replay {
+        Ok(replay) => json!({
+            "measured_ns": replay.measured_ns,
+            "replayed_ns": replay.replayed_ns,
+            "median_error": replay.error(),
+            "explained_share": 1.0 - replay.error().min(1.0),
+            "ok": replay.is_ok(),
+        }),
+        Err(why) => json!({"ok": false, "why": why}),
     }
 }
 

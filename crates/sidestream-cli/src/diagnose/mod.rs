@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use sidestream_diagnose::{Limits, Options, Report, read};
+use sidestream_diagnose::{Change, Limits, Options, Report, read};
 
 use crate::failure::{Failure, print};
 
@@ -30,12 +30,17 @@ pub struct Args {
     /// table of devices
     #[arg(long, value_name = "GB/S", value_parser = link)]
     link_gbps: Option<f64>,
+    /// Changes to predict together, separated by commas: pinned, prefetch=N, no-sync, graphs,
+    /// workers=N, second-stream; by default each of them alone, and some together
+    #[arg(long, value_name = "CHANGES", value_delimiter = ',')]
+    what_if: Option<Vec<Change>>,
 }
 
 /// Runs the command.
 pub fn main(args: &Args) -> Result<ExitCode, Failure> {
     let options = Options {
         link_gb_per_s: args.link_gbps,
+        what_if: args.what_if.clone().map(|changes| vec![changes]),
     };
     let mut code = ExitCode::SUCCESS;
     for path in files(&args.traces)? {

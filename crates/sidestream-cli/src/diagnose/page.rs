@@ -68,10 +68,45 @@ fn write_page(out: &mut String, path: &Path, report: &Report) -> std::fmt::Resul
             writeln!(out, "    such as {what}, {took} at {at} ns")?;
         }
     }
+    write_replay(out, report)?;
     for warning in &report.warnings {
         writeln!(out, "note: {}", plain(&warning.text))?;
     }
     writeln!(out)
+}
+
+/// How far the replay is off comes first: it says what the rest is worth.
+fn write_replay(out: &mut String, report: &Report) -> std::fmt::Result {
+    let replay = match &report.replay {
+        Ok(replay) => replay,
+        Err(why) => return writeln!(out, "what-if: none, since {why}"),
+    };
+    writeln!(
+        out,
+        "replay  {} a step instead of {}, {:.1} % off",
+        time(replay.replayed_ns),
+        time(replay.measured_ns),
+        100.0 * replay.error()
+    )?;
+    if !replay.is_ok() {
+        return writeln!(out, "what-if: none, since the replay is more than 3 % off");
+    }
+    for prediction in &replay.predictions {
+        let changes: Vec<String> = prediction.changes.iter().map(|c| c.to_string()).collect();
+        let part = prediction.likely_ns as f64 / replay.measured_ns.max(1) as f64;
+        // What changes nothing is not worth a line unless it was asked for.
+        if (part - 1.0).abs() >= SHOWN || replay.predictions.len() == 1 {
+            writeln!(
+                out,
+                "what-if {}: {} a step ({} to {})",
+                changes.join(","),
+                time(prediction.likely_ns),
+                time(prediction.low_ns),
+                time(prediction.high_ns)
+            )?;
+        }
+    }
+    Ok(())
 }
 
 fn write_device(out: &mut String, (device, idle): &(DeviceTime, Idle)) -> std::fmt::Result {

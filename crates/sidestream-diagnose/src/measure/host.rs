@@ -103,7 +103,13 @@ pub fn held(trace: &Trace, call: usize, work: Option<usize>) -> Option<Held> {
                 Direction::Upload => from == Memory::Pageable || from == Memory::Unknown,
                 _ => false,
             };
-            let waited = call.end_ns() >= work.end_ns();
+            // The last bytes of an upload move after the call has come back.
+            let within = (
+                call.start_ns.max(work.start_ns),
+                call.end_ns().min(work.end_ns()),
+            );
+            let inside_ns = within.1.saturating_sub(within.0).max(0) as u64;
+            let waited = 2 * inside_ns > work.duration_ns;
             (pageable && waited).then_some(Held::Copy)
         }
         _ => None,

@@ -13,5 +13,5 @@ pub use devices::{Class, Collectives, DeviceTime, StreamLoad, devices};
 pub use host::{Blocking, Held, Launches, WorkOfCalls, blocking, held, launches};
 pub use links::Links;
 pub use spans::Spans;
-pub use steps::{Step, Steps, StepsBy};
+pub use steps::{Step, Steps, StepsBy, quantile};
 pub use tables::{Line, kernels, operators};

@@ -47,7 +47,7 @@ impl StepsBy {
 /// One step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// When the host began it; where steps were found by repetition, when the device did.
+    /// When the host began it; where the trace has no calls, when the device did.
     pub start_ns: i64,
     /// When the next one begins.
     pub end_ns: i64,
@@ -76,7 +76,7 @@ impl Steps {
                 steps: named,
             };
         }
-        let repeated = repeated(trace);
+        let repeated = repeated(trace, links);
         if repeated.len() > 2 {
             return Steps {
                 by: StepsBy::Repetition,
@@ -216,7 +216,7 @@ const MOST_MARKERS: usize = 64;
 
 /// Steps where the work repeats itself: some name starts stretches of equal length. Of several, the
 /// one that starts the longest stretches.
-fn repeated(trace: &Trace) -> Vec<Step> {
+fn repeated(trace: &Trace, links: &Links) -> Vec<Step> {
     let mut counts: HashMap<Name, usize> = HashMap::new();
     for work in &trace.work {
         *counts.entry(work.name).or_default() += 1;
@@ -241,13 +241,22 @@ fn repeated(trace: &Trace) -> Vec<Step> {
         if alike * 10 < lengths.len() * 8 || covers * 2 < trace.work.len() as u64 {
             continue;
         }
+        // On the host, a step begins with the call for its first work.
+        let called = |work: &usize| Some(trace.calls[links.call_of(*work)?].start_ns);
+        let calls: Option<Vec<i64>> = places.iter().map(called).collect();
+        let calls = calls.filter(|calls| calls.is_sorted());
+        let begun = |at: usize| match &calls {
+            Some(calls) => calls[at],
+            None => trace.work[places[at]].start_ns,
+        };
         return places
             .iter()
             .zip(places.iter().skip(1))
-            .map(|(from, to)| {
+            .enumerate()
+            .map(|(at, (from, to))| {
                 let mut step = Step {
-                    start_ns: trace.work[*from].start_ns,
-                    end_ns: trace.work[*to].start_ns,
+                    start_ns: begun(at),
+                    end_ns: begun(at + 1),
                     first_gpu_ns: i64::MAX,
                     last_gpu_ns: i64::MIN,
                     gpu_ops: 0,
