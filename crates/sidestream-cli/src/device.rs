@@ -1,12 +1,63 @@
-//! `--device`: the name of a simulated GPU, or the file that describes one.
+//! `--device`: the name of a GPU, real or simulated, or the file that describes one.
+
+use std::path::Path;
 
 use sidestream::engine::Profile;
 
 use crate::failure::Failure;
 use crate::input;
+use crate::raw::devices::Started;
+
+/// What a `--device` names.
+pub enum Named {
+    /// This device of the driver's.
+    Cuda(u32),
+    /// A simulated device.
+    Simulated(Box<Profile>),
+}
+
+/// What a `--device` names: `cuda`, `cuda:1`, `sim:h200`, `sim:FILE.toml`, or with `auto` the GPU if
+/// there is one. `driver` is the driver's library, if not the one that the system has.
+pub fn named(name: &str, driver: Option<&Path>) -> Result<Named, Failure> {
+    let simulated = |name| Ok(Named::Simulated(Box::new(profile(name)?)));
+    if name == "auto" {
+        return match Started::open(driver) {
+            Ok(started) if started.count > 0 => Ok(Named::Cuda(0)),
+            Ok(_) => {
+                eprintln!("sidestream: the driver has no GPU; `auto` is the simulated H200");
+                simulated("sim:h200")
+            }
+            Err(why) => {
+                eprintln!("sidestream: {why}; `auto` is the simulated H200");
+                simulated("sim:h200")
+            }
+        };
+    }
+    if name.starts_with("sim:") {
+        return simulated(name);
+    }
+    cuda(name).map(Named::Cuda).ok_or_else(|| {
+        Failure::input(format!(
+            "no device is called {name:?}; there are {} and sim:FILE.toml, and for a GPU cuda:0, \
+             cuda:1 and so on, or auto",
+            known()
+        ))
+    })
+}
+
+/// The number of `cuda`, `cuda:0`, `cuda:1`.
+fn cuda(name: &str) -> Option<u32> {
+    let rest = name.strip_prefix("cuda")?;
+    if rest.is_empty() {
+        return Some(0);
+    }
+    let digits = rest.strip_prefix(':')?;
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+    digits.parse().ok().filter(|_| is_number)
+}
 
 /// The profile that a `--device` names: `sim:h200`, or `sim:FILE.toml`.
-pub fn open(name: &str) -> Result<Profile, Failure> {
+pub fn profile(name: &str) -> Result<Profile, Failure> {
     let Some(model) = name.strip_prefix("sim:") else {
         return Err(Failure::input(format!(
             "no device is called {name:?}; there are {} and sim:FILE.toml",

@@ -1,5 +1,6 @@
 //! `sidestream devices`: what there is to run on.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -7,6 +8,7 @@ use serde_json::json;
 use sidestream::engine::Profile;
 
 use crate::failure::{Failure, print};
+use crate::raw::devices::{Found, Started, in_words};
 
 /// List the devices to run on, and where the figures of simulated ones come from
 #[derive(Parser)]
@@ -17,6 +19,9 @@ pub struct Args {
     /// Print one JSON object instead of the table
     #[arg(long)]
     json: bool,
+    /// The library of the CUDA driver, if not the one that the system has
+    #[arg(long, value_name = "FILE")]
+    driver: Option<PathBuf>,
 }
 
 /// Runs the command.
@@ -25,16 +30,32 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
     let profiles: Vec<(&str, Profile)> = named
         .filter_map(|&name| Some((name, Profile::named(name)?)))
         .collect();
+    let started = Started::open(args.driver.as_deref());
+    let found = started.and_then(|started| Ok((in_words(started.version), started.all()?)));
+    let real = found.as_ref().map_or(&[][..], |(_, found)| found);
     if args.json {
-        let devices: Vec<_> = profiles.iter().map(|(name, p)| as_json(name, p)).collect();
-        let all = json!({"schema": "sidestream.devices/1", "devices": devices});
+        let real = (0..)
+            .zip(real)
+            .map(|(number, found)| real_as_json(number, found));
+        let simulated = profiles.iter().map(|(name, p)| as_json(name, p));
+        let devices: Vec<_> = real.chain(simulated).collect();
+        let absent = found.as_ref().err().map(Failure::to_string);
+        let all = json!({"schema": "sidestream.devices/1", "devices": devices,
+                         "no_cuda_because": absent});
         print(format_args!("{all}\n"))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut out = format!(
         "{:12} {:28} {:>5} {:>9} {:>12} {:>10}\n",
-        "device", "simulates", "SMs", "memory", "memory GB/s", "link GB/s"
+        "device", "GPU", "SMs", "memory", "memory GB/s", "link GB/s"
     );
+    for (number, found) in real.iter().enumerate() {
+        let (device, memory) = (format!("cuda:{number}"), gib(found.memory_bytes as f64));
+        out += &format!(
+            "{device:12} {:28} {:>5} {memory:>9} {:>12.0} {:>10}\n",
+            found.name, found.sms, found.memory_gb_s, "-"
+        );
+    }
     for (name, p) in &profiles {
         let (device, memory) = (format!("sim:{name}"), format!("{:.0} GiB", p.memory_gib));
         out += &format!(
@@ -47,9 +68,27 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
             }
         }
     }
-    out += "\nA device of your own: sim:FILE.toml, with the fields of crates/sidestream/profiles/h200.toml.\n";
+    out += &match &found {
+        Ok((cuda, real)) if real.is_empty() => {
+            format!("\nNo CUDA device: the driver for CUDA {cuda} finds none.\n")
+        }
+        Ok((cuda, _)) => format!("\nThe driver is for CUDA {cuda}.\n"),
+        Err(why) => format!("\nNo CUDA device: {why}.\n"),
+    };
+    out += "A device of your own: sim:FILE.toml, with the fields of crates/sidestream/profiles/h200.toml.\n";
     print(out)?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn gib(bytes: f64) -> String {
+    format!("{:.0} GiB", bytes / f64::from(1 << 30))
+}
+
+fn real_as_json(number: u32, found: &Found) -> serde_json::Value {
+    let memory_gib = found.memory_bytes as f64 / f64::from(1 << 30);
+    json!({"name": format!("cuda:{number}"), "title": found.name, "simulated": false,
+           "sms": found.sms, "memory_gib": memory_gib, "memory_gb_s": found.memory_gb_s,
+           "link_gb_s": null, "sources": {}})
 }
 
 fn as_json(name: &str, profile: &Profile) -> serde_json::Value {

@@ -32,6 +32,12 @@ impl Failure {
     }
 }
 
+impl From<sidestream::error::Error> for Failure {
+    fn from(error: sidestream::error::Error) -> Failure {
+        Failure::input(error)
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)

@@ -1,5 +1,6 @@
 //! The command `sidestream`. One file a subcommand; this one is the table of contents.
 
+mod bench;
 mod check;
 mod device;
 mod devices;
@@ -7,6 +8,7 @@ mod diagnose;
 mod failure;
 mod input;
 mod overlap;
+mod raw;
 mod run;
 
 use std::process::ExitCode;
@@ -34,6 +36,7 @@ enum Verb {
     Check(check::Args),
     Diagnose(diagnose::Args),
     Devices(devices::Args),
+    Bench(bench::Args),
 }
 
 fn main() -> ExitCode {
@@ -43,6 +46,7 @@ fn main() -> ExitCode {
         Verb::Check(args) => check::main(&args),
         Verb::Diagnose(args) => diagnose::main(&args),
         Verb::Devices(args) => devices::main(&args),
+        Verb::Bench(args) => bench::main(&args),
     };
     result.unwrap_or_else(|failure| {
         eprintln!("sidestream: {failure}");

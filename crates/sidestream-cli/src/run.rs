@@ -83,7 +83,7 @@ enum Outcome {
 
 /// Runs the command.
 pub fn main(args: &Args) -> Result<ExitCode, Failure> {
-    let profile = device::open(&args.device)?;
+    let profile = device::profile(&args.device)?;
     let document = read(&args.program)?;
     let wanted = |name: Option<&str>| args.case.is_none() || args.case.as_deref() == name;
     let programs: Vec<_> = document

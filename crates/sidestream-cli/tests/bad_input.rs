@@ -170,7 +170,7 @@ fn arguments() {
 fn devices() {
     let program = file("name: x\nops: []\n");
     let known = "there are sim:h200, sim:a100, sim:a10g, sim:rtx4090 and sim:FILE.toml";
-    for device in ["h200", "cuda:0", "sim", "gpu", "SIM:h200"] {
+    for device in ["h200", "cuda:", "cuda0", "sim", "gpu", "SIM:h200"] {
         for command in ["overlap", &format!("run {program}")] {
             check(
                 &format!("{command} --device {device}"),
@@ -178,6 +178,11 @@ fn devices() {
             );
         }
     }
+    // Programs run on simulated devices only.
+    check(
+        &format!("run {program} --device cuda:0"),
+        &["no device is called", "cuda:0", known],
+    );
     says_all(&refused(&["overlap", "--device", ""]), &[known]);
     for device in ["sim:", "sim:h300", "sim:h200.yaml"] {
         check(

@@ -538,7 +538,7 @@ fn what_was_found_before_a_failure_stays() {
         "kernel, s: s3, w: [A]",
     ];
     let answer = answer("", &ops);
-    assert_eq!(answer.error, Some((2, "StreamCaptureUnmatched")));
+    assert_eq!(answer.error, Some((2, "IllegalState")));
     assert_eq!(shown(&answer), ["WAW A 0 1+"]);
 }
 

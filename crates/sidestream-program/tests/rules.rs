@@ -407,7 +407,7 @@ fn r45_the_legacy_stream_and_captures() {
             "begin_capture, s: s1; {used}; kernel, s: d; end_capture, s: s1; end_capture, s: s1"
         );
         if !used.starts_with("wait_stream") {
-            check(LEGACY, &ops, "!4 StreamCaptureUnmatched");
+            check(LEGACY, &ops, "!4 IllegalState");
         }
     }
 }
@@ -454,7 +454,7 @@ fn r47_a_capture_keeps_to_itself() {
         "begin_capture, s: s1; begin_capture, s: s2; record, ev: e, s: s2; wait, s: s1, ev: e";
     check("", two, "!3 StreamCaptureMerge");
     let never = "begin_capture, s: s1; wait, s: s1, ev: e; end_capture, s: s1; end_capture, s: s1";
-    check("", never, "!3 StreamCaptureUnmatched");
+    check("", never, "!3 IllegalState");
 }
 
 #[test]
@@ -478,12 +478,12 @@ fn r48_forks_must_be_joined_where_the_capture_began() {
     let joined = format!(
         "{fork}; kernel, s: s2; wait_stream, s: s1, src: s2; end_capture, s: s1; kernel, s: s1, w: [A]; kernel, s: s2, w: [A]; end_capture, s: s1"
     );
-    check("", &joined, "6|7  !8 StreamCaptureUnmatched");
+    check("", &joined, "6|7  !8 IllegalState");
     // A fork without work need not be joined.
     check(
         "",
         &format!("{fork}; end_capture, s: s1; end_capture, s: s1"),
-        "!4 StreamCaptureUnmatched",
+        "!4 IllegalState",
     );
 }
 

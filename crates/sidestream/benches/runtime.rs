@@ -120,12 +120,7 @@ fn main() {
 
     // What every figure below has in it: the op, its payload, and a call through the trait.
     let raw = nothing(false);
-    let code = std::sync::Arc::new(sidestream::backend::Code {
-        name: "scale".into(),
-        image: None,
-        host: None,
-        cost: None,
-    });
+    let code = Arc::new(Code::new("scale"));
     show("launch, the back end alone", rounds, || {
         let kind = Kind::Kernel {
             stream: StreamId(0),

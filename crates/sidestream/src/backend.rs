@@ -14,6 +14,7 @@
 //! Every function may be called from any thread at any time. Calls that name one stream come in
 //! the order in which they are to stand there: the front end holds the lock of the stream.
 
+mod loaded;
 pub(crate) mod shared;
 
 use std::sync::Arc;
@@ -23,6 +24,8 @@ use smallvec::SmallVec;
 
 use crate::engine::KernelCost;
 use crate::error::Result;
+pub use loaded::Loaded;
+
 use crate::op::{DeviceId, EventId, GraphId, Memory, Mode, Op, OpId, StreamId, StreamKind};
 
 /// What runs the work: a driver with its devices, or a simulation of one.
@@ -112,6 +115,12 @@ pub trait Backend: Send + Sync {
 
     /// The times of operations that are over, since they were last taken.
     fn take_times(&self, into: &mut Vec<Done>);
+
+    /// What the calling thread does from here on has this name, within the names before it; without one
+    /// the last name ends. For profilers of the driver's maker; where there are none, nothing happens.
+    fn range(&self, name: Option<&str>) {
+        let _ = name;
+    }
 
     /// The driver's handle of a stream, for other libraries. None where there is no driver.
     fn raw_stream(&self, stream: StreamId) -> Option<u64>;
@@ -203,7 +212,10 @@ pub enum Create<'a> {
         /// Whether a thread that waits for it sleeps, instead of asking again and again.
         sleeps: bool,
     },
-    /// An executable graph.
+    /// An executable graph. Where the id stands for one already, that one does what the nodes say from
+    /// here on, without being made anew; launches that were submitted still do what it did before. The
+    /// nodes have to be of the same kinds and stand behind each other as the old ones do: else the answer is
+    /// [`Error::Refused`](crate::error::Error::Refused) with code 910, and the graph stays as it is.
     Graph {
         /// Its id.
         id: GraphId,
@@ -316,6 +328,16 @@ pub enum Arg {
     },
 }
 
+impl Arg {
+    /// A number of eight bytes.
+    pub(crate) fn word(value: u64) -> Arg {
+        Arg::Scalar {
+            bytes: value.to_le_bytes(),
+            len: 8,
+        }
+    }
+}
+
 /// A kernel, in all the forms that it has.
 pub struct Code {
     /// Its name; in an image its entry.
@@ -326,6 +348,21 @@ pub struct Code {
     pub host: Option<HostForm>,
     /// What it takes on the simulated GPU; without one it is bound by the bytes it touches.
     pub cost: Option<CostOf>,
+    /// Where a back end notes what it has made of it.
+    pub loaded: Loaded,
+}
+
+impl Code {
+    /// A kernel without any form.
+    pub fn new(name: &str) -> Code {
+        Code {
+            name: name.to_owned(),
+            image: None,
+            host: None,
+            cost: None,
+            loaded: Loaded::default(),
+        }
+    }
 }
 
 /// Code for a real device.

@@ -43,6 +43,13 @@ pub enum Error {
         /// Which form would be needed.
         needed: &'static str,
     },
+    /// A kernel in CUDA C++ was not compiled: its source is wrong, or there is no compiler here.
+    NotCompiled {
+        /// The kernel's name.
+        kernel: String,
+        /// What the compiler says, or where it was looked for.
+        why: String,
+    },
     /// The work itself failed on the device, which runs nothing any more. Every later call gives
     /// this error: open the device again, in a new process on real hardware.
     DeviceLost(Lost),
@@ -93,6 +100,9 @@ impl fmt::Display for Error {
                 f,
                 "kernel `{kernel}` cannot run here: it has no {needed}; add one where it is made"
             ),
+            Error::NotCompiled { kernel, why } => {
+                write!(f, "kernel `{kernel}` was not compiled: {why}")
+            }
             Error::DeviceLost(lost) => write!(f, "{lost}"),
             Error::Panicked { message } => write!(f, "a function on the host panicked: {message}"),
         }

@@ -4,6 +4,8 @@
 //! parameters. A launch takes views and numbers of just these types, so that the stream knows what
 //! the kernel touches without being told.
 
+pub mod library;
+
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -51,10 +53,8 @@ impl<A: KernelArgs> Kernel<A> {
         run: impl Fn(Grid, A::Host<'_>) + Send + Sync + 'static,
     ) -> Kernel<A> {
         Kernel::with(Code {
-            name: name.to_owned(),
-            image: None,
             host: Some(host_form::<A>(run)),
-            cost: None,
+            ..Code::new(name)
         })
     }
 
@@ -66,10 +66,24 @@ impl<A: KernelArgs> Kernel<A> {
     /// it is given, as far as they go, and does not write what it only reads.
     pub unsafe fn from_ptx(ptx: &str, name: &str) -> Kernel<A> {
         Kernel::with(Code {
-            name: name.to_owned(),
             image: Some(Image::Ptx(ptx.to_owned())),
-            host: None,
-            cost: None,
+            ..Code::new(name)
+        })
+    }
+
+    /// A kernel in CUDA C++: the function `name` of `source`, declared `extern "C" __global__`.
+    ///
+    /// It is compiled for a device when it is first launched there, which takes a tenth of a second
+    /// and more. NVRTC does it, which is loaded then and has to be installed. There are no header files
+    /// beside the compiler's own. [`Error::NotCompiled`](crate::error::Error::NotCompiled) has what the
+    /// compiler says.
+    ///
+    /// # Safety
+    /// As for [`from_ptx`](Kernel::from_ptx).
+    pub unsafe fn from_cuda(source: &str, name: &str) -> Kernel<A> {
+        Kernel::with(Code {
+            image: Some(Image::Cuda(source.to_owned())),
+            ..Code::new(name)
         })
     }
 
@@ -92,11 +106,17 @@ impl<A: KernelArgs> Kernel<A> {
     /// # Panics
     /// If the kernel has clones.
     #[track_caller]
-    pub fn with_cost(
+    pub fn with_cost(self, cost: impl Fn(Grid) -> KernelCost + Send + Sync + 'static) -> Kernel<A> {
+        self.with_cost_of(move |grid, _| cost(grid))
+    }
+
+    /// The same, where it depends on what the launch is given.
+    #[track_caller]
+    fn with_cost_of(
         mut self,
-        cost: impl Fn(Grid) -> KernelCost + Send + Sync + 'static,
+        cost: impl Fn(Grid, &[Arg]) -> KernelCost + Send + Sync + 'static,
     ) -> Kernel<A> {
-        self.code_mut().cost = Some(Box::new(move |grid, _| cost(grid)));
+        self.code_mut().cost = Some(Box::new(cost));
         self
     }
 }
@@ -312,6 +332,21 @@ fn host_form<A: KernelArgs>(
         let args = A::host(args).expect("the back end passes on what the launch was given");
         as_kernel(|| run(grid, args));
     })
+}
+
+/// No parameters.
+impl KernelArgs for () {
+    type Access<'a> = ();
+    type Node = ();
+    type Host<'a> = ();
+
+    fn pass<'a>((): (), _: &mut Passed<'a>) {}
+
+    fn pass_node((): (), _: &mut SmallVec<[NodeArg; 6]>) {}
+
+    fn host(_: &mut [HostArg]) -> Option<()> {
+        Some(())
+    }
 }
 
 /// A tuple of parameters is a signature. A macro, because Rust has no other word for "tuples of every

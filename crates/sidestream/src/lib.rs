@@ -1,7 +1,8 @@
 //! GPU work on side streams that is ordered correctly by construction.
 //!
 //! A program in the safe API cannot race: what has to be waited for is found from what each call
-//! reads and writes. The guide is `docs/runtime.md`; today the devices are simulated.
+//! reads and writes. The guide is `docs/runtime.md`. Devices are NVIDIA's, through
+//! their driver, or simulated.
 //!
 //! ```
 //! use sidestream::device::Device;
@@ -28,7 +29,8 @@
 //!   [`benchmark`]; [`explicit`] for CUDA as it is; [`error`].
 //! - To look at them: [`check`], [`trace`], [`log`].
 //! - Below: [`op`] and [`order`], calls and CUDA's rules of order as data; [`engine`] and [`sim`],
-//!   the simulated GPU; [`backend`], what a GPU has to do; [`alloc`], the cache of memory.
+//!   the simulated GPU; [`backend`], what a GPU has to do; [`alloc`], the cache of memory;
+//!   [`ptx`], the library's own kernels.
 
 pub mod alloc;
 pub mod backend;
@@ -47,6 +49,7 @@ pub mod log;
 pub mod op;
 pub mod order;
 pub mod pipeline;
+pub mod ptx;
 pub mod sim;
 pub mod stream;
 pub mod trace;

@@ -654,3 +654,94 @@ fn an_event_that_outlives_its_device_is_given_back() {
     drop(event);
     assert_eq!(backend.events(), 0);
 }
+
+#[test]
+fn a_blocking_event_sleeps_and_is_waited_for_at_once_without_end() {
+    let (backend, device) = Refusing::open(Schedule::InOrder);
+    let work = stream(&device, "work");
+    let [sleeps, asks] = [Event::blocking(&device), Event::new(&device)].map(Result::unwrap);
+    assert_eq!(backend.sleeping(), 1);
+    work.record(&asks).unwrap();
+    asks.synchronize().unwrap();
+    assert_eq!(backend.endless_waits(), 0);
+    work.record(&sleeps).unwrap();
+    sleeps.synchronize().unwrap();
+    assert_eq!(backend.endless_waits(), 1);
+    // Given back, it does not become an event of another kind.
+    drop(sleeps);
+    drop(Event::new(&device).unwrap());
+    assert_eq!(backend.sleeping(), 1);
+    drop(Event::blocking(&device).unwrap());
+    assert_eq!(backend.sleeping(), 2);
+}
+
+#[test]
+fn write_combined_memory_is_asked_for_and_is_pinned() {
+    let (backend, device) = Refusing::open(Schedule::InOrder);
+    let work = stream(&device, "work");
+    let from = HostMemory::write_combined(&device, BYTES).unwrap();
+    assert_eq!(backend.combined_bytes(), BYTES as usize);
+    from.write(0, &[3u8; BYTES as usize]);
+    let data = DeviceMemory::malloc(&device, BYTES).unwrap();
+    let to = pinned(&device, 0);
+    // SAFETY: see above.
+    unsafe {
+        work.memcpy(from.all(), data.all()).unwrap();
+        work.memcpy(data.all(), to.all()).unwrap();
+    }
+    work.synchronize().unwrap();
+    assert_eq!(last(&to), 3);
+    assert_eq!(backend.combined_bytes(), BYTES as usize);
+}
+
+#[test]
+fn a_capture_becomes_what_a_graph_does_from_its_next_launch_on() {
+    let add = add();
+    let (value, report) = run(Schedule::Adversarial, |device| {
+        let work = stream(device, "work");
+        let to = pinned(device, 0);
+        let [a, b] = [(); 2].map(|()| DeviceMemory::malloc(device, BYTES).unwrap());
+        let adds = |stream: &Stream, memory: &DeviceMemory, n: u8, times: usize| {
+            stream.begin_capture().unwrap();
+            for _ in 0..times {
+                let args = [
+                    Arg::Reads(memory.all()),
+                    Arg::Writes(memory.all()),
+                    Arg::value(n),
+                ];
+                // SAFETY: see above.
+                unsafe { stream.launch(&add, Grid::new(1, 32), &args).unwrap() };
+            }
+        };
+        // SAFETY: see above.
+        unsafe {
+            work.memset(a.all(), 0).unwrap();
+            work.memset(b.all(), 0).unwrap();
+            adds(&work, &a, 1, 1);
+            let mut graph = work.end_capture().unwrap();
+            work.launch_graph(&graph).unwrap();
+            adds(&work, &b, 10, 1);
+            work.end_capture_into(&mut graph).unwrap();
+            work.launch_graph(&graph).unwrap();
+            work.launch_graph(&graph).unwrap();
+            // Of another shape: the graph stays as it is.
+            adds(&work, &b, 100, 2);
+            let refused = work.end_capture_into(&mut graph);
+            assert!(
+                matches!(refused, Err(Error::Refused { code: 910, .. })),
+                "{refused:?}"
+            );
+            work.launch_graph(&graph).unwrap();
+            let args = [Arg::Reads(a.all()), Arg::Writes(b.all()), Arg::value(0u8)];
+            work.memcpy(b.all(), to.all()).unwrap();
+            work.synchronize().unwrap();
+            let thrice = last(&to);
+            work.launch(&add, Grid::new(1, 32), &args).unwrap();
+            work.memcpy(b.all(), to.all()).unwrap();
+            work.synchronize().unwrap();
+            thrice + last(&to)
+        }
+    });
+    assert_eq!(kinds(&report), []);
+    assert_eq!(value, 31);
+}

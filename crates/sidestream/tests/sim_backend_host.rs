@@ -247,10 +247,8 @@ fn a_kernel_without_a_form_in_rust_is_refused() {
     let rig = Rig::new(Schedule::InOrder);
     let stream = rig.stream(0);
     let code = Arc::new(Code {
-        name: "foreign".into(),
         image: Some(sidestream::backend::Image::Ptx(String::new())),
-        host: None,
-        cost: None,
+        ..Code::new("foreign")
     });
     match rig.launch(stream, &code, &[]) {
         Err(Error::NoForm { kernel, .. }) => assert_eq!(kernel, "foreign"),

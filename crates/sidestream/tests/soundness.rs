@@ -78,7 +78,39 @@ fn forgetting_anything_leaves_the_rest_usable() {
     assert_eq!(in_flight(&stream, 3).synchronize().unwrap()[..], [3; 16]);
 }
 
+#[test]
+fn registered_memory_that_is_forgotten_in_flight_stays_where_it_is() {
+    let device = open();
+    let stream = device.stream("s").unwrap();
+    let buffer = filled(&stream, 7);
+    let page = device.register(vec![1u32; 16]).unwrap();
+    std::mem::forget(stream.download(buffer.view(), page).unwrap());
+    // Were it freed, this could be the same memory, and the copy would show in it.
+    let other = vec![2u32; 16];
+    device.empty_cache().unwrap();
+    stream.synchronize().unwrap();
+    assert_eq!(other, [2; 16]);
+}
+
 // ------------------------------------------------------------------ dropping
+
+#[test]
+fn registered_memory_that_is_dropped_in_flight_is_freed_when_the_copy_is_over() {
+    let device = open();
+    let stream = device.stream("s").unwrap();
+    for round in 0..4 {
+        let buffer = filled(&stream, round);
+        let page = device.register(vec![9u32; 16]).unwrap();
+        drop(stream.download(buffer.view(), page).unwrap());
+        let page = device.register(vec![8u32; 16]).unwrap();
+        let page = stream.download(buffer.view(), page).unwrap();
+        let values = page.synchronize().unwrap().into_vec().unwrap();
+        assert_eq!(values, [round; 16]);
+    }
+    let last = device.register(vec![9u32; 16]).unwrap();
+    drop(device);
+    drop((last, stream));
+}
 
 #[test]
 fn memory_of_a_pending_that_is_dropped_is_given_out_when_the_copy_is_over() {

@@ -3,6 +3,8 @@
 mod bench;
 mod big_trace;
 mod cargo;
+mod gpu_bundle;
+mod kernels;
 mod miri;
 mod test;
 mod tidy;
@@ -16,6 +18,8 @@ usage: cargo xtask <command>
   bench           every benchmark, briefly, in one table
   big-trace FROM TO SIZE
                   a trace of PyTorch's profiler, repeated up to a size, as in 644MB
+  gpu-bundle      what is run on a machine with a GPU, in one folder to carry there
+  kernels         PTX of the kernels in kernels/, where one was changed; fetches its compiler
   miri [test]     the soundness tests under Miri; takes a nightly toolchain";
 
 fn main() -> ExitCode {
@@ -28,6 +32,8 @@ fn main() -> ExitCode {
         ["bench"] => bench::run(),
         ["big-trace", from, to, size] => big_trace::run(from, to, size),
         ["big-trace", ..] => return refuse("big-trace takes a trace, a file to write and a size"),
+        ["gpu-bundle"] => gpu_bundle::run(),
+        ["kernels"] => kernels::run(),
         ["miri"] => miri::run(None),
         ["miri", test] if !test.starts_with('-') => miri::run(Some(test)),
         ["help" | "--help" | "-h"] => {
@@ -35,7 +41,10 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         [] => return refuse("a command is missing"),
-        ["test" | "tidy" | "bench" | "miri", ref rest @ ..] => {
+        [
+            "test" | "tidy" | "bench" | "gpu-bundle" | "kernels" | "miri",
+            ref rest @ ..,
+        ] => {
             return refuse(&format!("`{}` does not take `{}`", args[0], rest.join(" ")));
         }
         [unknown, ..] => return refuse(&format!("there is no command `{unknown}`")),

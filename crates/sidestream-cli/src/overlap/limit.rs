@@ -15,6 +15,20 @@ pub struct OverlapLimit {
     parts: Limit,
 }
 
+/// What one batch takes of a real device, nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    pub upload_ns: f64,
+    pub kernel_ns: f64,
+    pub download_ns: f64,
+    /// An upload and a download at once.
+    pub both_ways_ns: f64,
+    /// A kernel whose neighbours fill what it leaves empty.
+    pub kernel_in_a_row_ns: f64,
+    /// The host's three calls.
+    pub calls_ns: f64,
+}
+
 impl OverlapLimit {
     /// The limit from the profile alone.
     pub fn of(profile: &Profile, job: &Job) -> OverlapLimit {
@@ -28,6 +42,35 @@ impl OverlapLimit {
             both_ways_ns: whole(profile.both_ways_ns(bytes)),
             total_ns: whole(parts.ns()),
             count: job.count,
+            parts,
+        }
+    }
+
+    /// The limit from what the parts were measured to take, a batch each.
+    pub fn measured(count: u32, measured: &Measured) -> OverlapLimit {
+        let Measured {
+            upload_ns,
+            kernel_ns,
+            download_ns,
+            both_ways_ns,
+            kernel_in_a_row_ns,
+            calls_ns,
+        } = *measured;
+        let n = f64::from(count);
+        let rest_ns = upload_ns + download_ns;
+        let parts = Limit {
+            copies_ns: rest_ns + (n - 1.0) * both_ways_ns,
+            kernels_ns: rest_ns + n * kernel_in_a_row_ns,
+            calls_ns: n * calls_ns,
+        };
+        let whole = |ns: f64| ns.round() as u64;
+        OverlapLimit {
+            upload_ns: whole(upload_ns),
+            kernel_ns: whole(kernel_ns),
+            download_ns: whole(download_ns),
+            both_ways_ns: whole(both_ways_ns),
+            total_ns: whole(parts.ns()),
+            count,
             parts,
         }
     }

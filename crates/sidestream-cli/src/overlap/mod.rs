@@ -1,10 +1,11 @@
 //! `sidestream overlap`: what overlapping copies with computing is worth for a job.
 
 mod file;
-mod job;
+pub mod job;
 mod limit;
+mod measured;
 mod pipeline;
-mod size;
+pub mod size;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,7 +15,7 @@ use serde_json::json;
 use sidestream::engine::Profile;
 use sidestream::trace::Timeline;
 
-use crate::device;
+use crate::device::{self, Named};
 use crate::failure::{Failure, print};
 use file::Streamed;
 use job::{Job, Layout};
@@ -29,9 +30,12 @@ use limit::OverlapLimit;
 /// batch.
 ///
 /// The table says how long each arrangement takes, and which share of the limit it reaches: the
-/// time in which the copies, the kernels or the host's calls alone could be done. Below it, the
-/// worst and the best arrangement are drawn, a lane for each stream and for each engine, and the
-/// last line says whether overlapping is worth it.
+/// time in which the copies, the kernels or the host's calls alone could be done. Below it, for a
+/// simulated GPU, the worst and the best arrangement are drawn, a lane for each stream and for each
+/// engine. The last line says whether overlapping is worth it.
+///
+/// On a real GPU the arrangements are made of the driver's own calls, and each time is the median of
+/// several rounds in which all of them run.
 #[derive(Parser)]
 #[command(allow_negative_numbers = true)]
 pub struct Args {
@@ -44,9 +48,13 @@ pub struct Args {
     /// How heavy the kernel is: multiplications and additions for each four bytes
     #[arg(long, value_name = "STEPS", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     work: u32,
-    /// The GPU: sim:h200, sim:a100, sim:a10g, sim:rtx4090 or sim:FILE.toml
+    /// The GPU: cuda:0, cuda:1 and so on; sim:h200, sim:a100, sim:a10g, sim:rtx4090 or sim:FILE.toml;
+    /// auto for cuda:0 if there is one. On a real GPU every time is measured, in several rounds
     #[arg(long, default_value = "sim:h200")]
     device: String,
+    /// The library of the CUDA driver, if not the one that the system has
+    #[arg(long, value_name = "FILE")]
+    driver: Option<PathBuf>,
     /// Stream the bytes of this file through the device in batches, verify them, and compare
     #[arg(long, value_name = "FILE", conflicts_with = "count")]
     input: Option<PathBuf>,
@@ -64,15 +72,49 @@ struct Row {
     time_ns: u64,
 }
 
+/// The job in every arrangement on one device.
+struct Compared {
+    job: Job,
+    device_name: String,
+    /// Of a simulated device.
+    profile: Option<Profile>,
+    /// How often each time was measured, if it was.
+    rounds: Option<usize>,
+    rows: Vec<Row>,
+    /// The pipeline's time; none if its slots find no room.
+    own_ns: Option<u64>,
+    limit: OverlapLimit,
+    verdict: Verdict,
+}
+
 /// Runs the command.
 pub fn main(args: &Args) -> Result<ExitCode, Failure> {
-    let profile = device::open(&args.device)?;
-    let mut job = Job {
-        batch_bytes: args.batch,
-        count: args.count,
-        work: args.work,
-    };
-    refuse_impossible(&job, &profile)?;
+    match device::named(&args.device, args.driver.as_deref())? {
+        Named::Simulated(profile) => simulated(args, *profile),
+        Named::Cuda(number) => measured(args, number),
+    }
+}
+
+/// The job on a real device.
+fn measured(args: &Args, number: u32) -> Result<ExitCode, Failure> {
+    let simulated_only = [
+        ("--input", args.input.is_some()),
+        ("--trace", args.trace.is_some()),
+    ];
+    if let Some((option, _)) = simulated_only.iter().find(|(_, is_given)| *is_given) {
+        return Err(Failure::input(format!(
+            "{option} needs a simulated device, such as --device sim:h200"
+        )));
+    }
+    let compared = measured::compare(&args.job(), number, args.driver.as_deref())?;
+    compared.print(args, None)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The job on a simulated device.
+fn simulated(args: &Args, profile: Profile) -> Result<ExitCode, Failure> {
+    let mut job = args.job();
+    refuse_impossible(&job, &profile.name, profile.memory_bytes())?;
     let streamed = match &args.input {
         None => None,
         Some(path) => {
@@ -95,52 +137,52 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
     };
     let rows: Vec<Row> = Layout::ALL.iter().map(row).collect();
     let verdict = Verdict::of(job.count, &rows, &limit);
-    let own = pipeline::time_ns(&job, &profile).map_err(Failure::input)?;
+    let own_ns = pipeline::time_ns(&job, &profile)?;
     if let Some(path) = &args.trace {
         let trace = job.trace(rows[verdict.best].layout, &profile);
         let file = std::fs::File::create(path).map_err(|e| Failure::file("create", path, &e))?;
         let written = trace.write_json(file);
         written.map_err(|e| Failure::file("write", path, &e))?;
     }
-    if args.json {
-        print(format_args!(
-            "{}\n",
-            as_json(
-                args,
-                &job,
-                &profile,
-                &rows,
-                own,
-                streamed.as_ref(),
-                &limit,
-                &verdict
-            )
-        ))?;
-    } else {
-        if let (Some(streamed), Some(path)) = (&streamed, &args.input) {
-            print(format_args!("{}\n\n", streamed.in_words(path)))?;
-        }
-        print(as_text(&job, &profile, &rows, own, &limit, &verdict))?;
-    }
+    let compared = Compared {
+        job,
+        device_name: profile.name.clone(),
+        profile: Some(profile),
+        rounds: None,
+        rows,
+        own_ns,
+        limit,
+        verdict,
+    };
+    compared.print(args, streamed.as_ref())?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn refuse_impossible(job: &Job, profile: &Profile) -> Result<(), Failure> {
+impl Args {
+    fn job(&self) -> Job {
+        Job {
+            batch_bytes: self.batch,
+            count: self.count,
+            work: self.work,
+        }
+    }
+}
+
+fn refuse_impossible(job: &Job, name: &str, memory_bytes: u64) -> Result<(), Failure> {
     if job.batch_bytes < 4 {
         return Err(Failure::input(
             "a batch holds at least one float; give --batch 4 or more",
         ));
     }
     // Four slots, each with an input and an output.
-    let memory = profile.memory_bytes();
-    let largest = memory / 8;
+    let largest = memory_bytes / 8;
     if job.batch_bytes > largest {
         return Err(Failure::input(format!(
             "four slots of {} for input and {0} for output do not fit into the {} GiB of {}; \
              give --batch {}MiB or less",
             size::show(job.batch_bytes),
-            profile.memory_gib,
-            profile.name,
+            memory_bytes >> 30,
+            name,
             largest >> 20,
         )));
     }
@@ -234,114 +276,148 @@ fn describe(layout: Layout) -> String {
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "all that is in the object")]
-fn as_json(
-    args: &Args,
-    job: &Job,
-    profile: &Profile,
-    rows: &[Row],
-    own: Option<u64>,
-    streamed: Option<&Streamed>,
-    limit: &OverlapLimit,
-    verdict: &Verdict,
-) -> serde_json::Value {
-    let row = |layout: &str, k: u32, time_ns: u64| {
-        json!({"layout": layout, "k": k, "time_ns": time_ns,
-               "share": limit.total_ns as f64 / time_ns as f64})
-    };
-    let raw = rows
-        .iter()
-        .map(|r| row(r.layout.name(), r.layout.k(), r.time_ns));
-    let own = own.map(|time_ns| row("pipeline", pipeline::SLOTS, time_ns));
-    let mut object = json!({
-        "schema": "sidestream.overlap/1",
-        "device": args.device,
-        "device_name": profile.name,
-        "simulated": true,
-        "batch_bytes": args.batch,
-        "count": job.count,
-        "work": args.work,
-        "stages": {"upload_ns": limit.upload_ns, "kernel_ns": limit.kernel_ns,
-                   "download_ns": limit.download_ns, "both_ways_ns": limit.both_ways_ns},
-        "rows": raw.chain(own).collect::<Vec<_>>(),
-        "limit_ns": limit.total_ns,
-        "verdict": verdict.text,
-    });
-    if let Some(streamed) = streamed {
-        object["input"] = json!({"bytes": streamed.bytes, "batches": streamed.batches,
-            "time_ns": streamed.time_ns, "checksum": format!("{:016x}", streamed.checksum),
-            "device_bytes": streamed.device_bytes, "pinned_bytes": streamed.pinned_bytes});
+impl Compared {
+    fn print(&self, args: &Args, streamed: Option<&Streamed>) -> Result<(), Failure> {
+        if args.json {
+            return print(format_args!("{}\n", self.as_json(args, streamed)));
+        }
+        if let (Some(streamed), Some(path)) = (streamed, &args.input) {
+            print(format_args!("{}\n\n", streamed.in_words(path)))?;
+        }
+        print(self.as_text())
     }
-    object
-}
 
-fn as_text(
-    job: &Job,
-    profile: &Profile,
-    rows: &[Row],
-    own: Option<u64>,
-    limit: &OverlapLimit,
-    verdict: &Verdict,
-) -> String {
-    let mut out = String::new();
-    let mut line = |text: String| {
-        out.push_str(text.trim_end());
-        out.push('\n');
-    };
-    line(format!(
-        "{} {} of {}, work {}, on a simulated {}",
-        job.count,
-        if job.count == 1 { "batch" } else { "batches" },
-        size::show(job.batch_bytes),
-        job.work,
-        profile.name
-    ));
-    line(format!(
-        "one batch: upload {}, kernel {}, download {}; both ways at once {}",
-        time(limit.upload_ns),
-        time(limit.kernel_ns),
-        time(limit.download_ns),
-        time(limit.both_ways_ns)
-    ));
-    line(String::new());
-    line("  arrangement                       time    share of limit".to_owned());
-    for (at, row) in rows.iter().enumerate() {
-        let name = match row.layout {
-            Layout::Streams(1) => "1 stream".to_owned(),
-            Layout::Streams(k) => format!("{k} streams, a batch each"),
-            Layout::Ring(d) => format!("stream per stage, {d} slots"),
+    fn as_json(&self, args: &Args, streamed: Option<&Streamed>) -> serde_json::Value {
+        let limit = &self.limit;
+        let row = |layout: &str, k: u32, time_ns: u64| {
+            json!({"layout": layout, "k": k, "time_ns": time_ns,
+                   "share": limit.total_ns as f64 / time_ns as f64})
         };
-        let mark = if at == verdict.best { "  <- best" } else { "" };
-        let share = 100.0 * limit.total_ns as f64 / row.time_ns as f64;
+        let raw = self.rows.iter();
+        let raw = raw.map(|r| row(r.layout.name(), r.layout.k(), r.time_ns));
+        let own = self
+            .own_ns
+            .map(|time_ns| row("pipeline", pipeline::SLOTS, time_ns));
+        let mut object = json!({
+            "schema": "sidestream.overlap/1",
+            "device": args.device,
+            "device_name": self.device_name,
+            "simulated": self.profile.is_some(),
+            "batch_bytes": args.batch,
+            "count": self.job.count,
+            "work": args.work,
+            "stages": {"upload_ns": limit.upload_ns, "kernel_ns": limit.kernel_ns,
+                       "download_ns": limit.download_ns, "both_ways_ns": limit.both_ways_ns},
+            "rows": raw.chain(own).collect::<Vec<_>>(),
+            "limit_ns": limit.total_ns,
+            "verdict": self.verdict.text,
+        });
+        if let Some(rounds) = self.rounds {
+            object["rounds"] = json!(rounds);
+        }
+        if let Some(streamed) = streamed {
+            object["input"] = json!({"bytes": streamed.bytes, "batches": streamed.batches,
+                "time_ns": streamed.time_ns, "checksum": format!("{:016x}", streamed.checksum),
+                "device_bytes": streamed.device_bytes, "pinned_bytes": streamed.pinned_bytes});
+        }
+        object
+    }
+
+    fn as_text(&self) -> String {
+        let Compared {
+            job,
+            device_name,
+            profile,
+            rounds,
+            rows,
+            own_ns,
+            limit,
+            verdict,
+        } = self;
+        let mut out = String::new();
+        let mut line = |text: String| {
+            out.push_str(text.trim_end());
+            out.push('\n');
+        };
         line(format!(
-            "  {name:28} {:>12} {share:>9.1} %{mark}",
-            time(row.time_ns)
+            "{} {} of {}, work {}, on {}{}",
+            job.count,
+            if job.count == 1 { "batch" } else { "batches" },
+            size::show(job.batch_bytes),
+            job.work,
+            if profile.is_some() {
+                "a simulated "
+            } else {
+                ""
+            },
+            device_name
         ));
+        line(format!(
+            "one batch: upload {}, kernel {}, download {}; both ways at once {}",
+            time(limit.upload_ns),
+            time(limit.kernel_ns),
+            time(limit.download_ns),
+            time(limit.both_ways_ns)
+        ));
+        if let Some(rounds) = rounds {
+            line(format!(
+                "medians of {rounds} rounds, all in turn in each; pinned memory is never filled again"
+            ));
+        }
+        line(String::new());
+        line("  arrangement                       time    share of limit".to_owned());
+        for (at, row) in rows.iter().enumerate() {
+            let name = match row.layout {
+                Layout::Streams(1) => "1 stream".to_owned(),
+                Layout::Streams(k) => format!("{k} streams, a batch each"),
+                Layout::Ring(d) => format!("stream per stage, {d} slots"),
+            };
+            let mark = if at == verdict.best { "  <- best" } else { "" };
+            let share = 100.0 * limit.total_ns as f64 / row.time_ns as f64;
+            line(format!(
+                "  {name:28} {:>12} {share:>9.1} %{mark}",
+                time(row.time_ns)
+            ));
+        }
+        if let Some(time_ns) = *own_ns {
+            let name = format!("pipeline, {} slots", pipeline::SLOTS);
+            let share = 100.0 * limit.total_ns as f64 / time_ns as f64;
+            line(format!("  {name:28} {:>12} {share:>9.1} %", time(time_ns)));
+        }
+        line(format!(
+            "  {:28} {:>12}   {}",
+            "limit",
+            time(limit.total_ns),
+            format_args!("set by {}", limit.set_by())
+        ));
+        if let Some(profile) = profile {
+            line(self.pictures(profile));
+        }
+        line(format!("\n{}", verdict.text));
+        out
     }
-    if let Some(time_ns) = own {
-        let name = format!("pipeline, {} slots", pipeline::SLOTS);
-        let share = 100.0 * limit.total_ns as f64 / time_ns as f64;
-        line(format!("  {name:28} {:>12} {share:>9.1} %", time(time_ns)));
+
+    /// The worst and the best arrangement, drawn.
+    fn pictures(&self, profile: &Profile) -> String {
+        let Compared {
+            job, rows, verdict, ..
+        } = self;
+        // Both on one scale: as long as the worst takes for four batches.
+        let worst_ns = rows[verdict.worst].time_ns;
+        let until_ns = worst_ns.min(worst_ns * 4 / u64::from(job.count));
+        let pictures = [("worst", verdict.worst), ("best", verdict.best)];
+        let picture = |(what, at): (&str, usize)| {
+            let layout = rows[at].layout;
+            let trace = job.trace(layout, profile);
+            let timeline = Timeline::new(&trace, 100).between(0, until_ns).to_string();
+            format!(
+                "\nThe {what}, {}:\n{}\n",
+                describe(layout),
+                timeline.trim_end()
+            )
+        };
+        pictures.map(picture).concat()
     }
-    line(format!(
-        "  {:28} {:>12}   {}",
-        "limit",
-        time(limit.total_ns),
-        format_args!("set by {}", limit.set_by())
-    ));
-    // Both on one scale: as long as the worst takes for four batches.
-    let worst_ns = rows[verdict.worst].time_ns;
-    let until_ns = worst_ns.min(worst_ns * 4 / u64::from(job.count));
-    let pictures = [("worst", verdict.worst), ("best", verdict.best)];
-    for (what, at) in pictures {
-        let layout = rows[at].layout;
-        let trace = job.trace(layout, profile);
-        let timeline = Timeline::new(&trace, 100).between(0, until_ns);
-        line(format!("\nThe {what}, {}:", describe(layout)));
-        line(timeline.to_string());
-    }
-    line(format!("\n{}", verdict.text));
-    out
 }
 
 impl Streamed {

@@ -25,7 +25,7 @@ pub(crate) struct Block {
     /// Where it was allocated.
     pub at: Place,
     pub state: Mutex<BlockState>,
-    /// What the allocator knows it by.
+    /// What the allocator knows it by, or the program's own memory.
     pub grant: Grant,
 }
 
@@ -66,9 +66,10 @@ impl BlockState {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        let Some(piece) = self.grant.take() else {
+        let grant = std::mem::take(&mut self.grant);
+        if let Grant::Nothing = grant {
             return;
-        };
+        }
         let state = self.state.get_mut();
         let mut uses = std::mem::take(&mut state.uses);
         // R54: the work of a noted stream up to here. Whoever waits for it records the event.
@@ -85,6 +86,13 @@ impl Drop for Block {
         if self.runtime.live.is_on() {
             memories.tell_free(self);
         }
-        memories.give(piece, uses);
+        match grant {
+            Grant::Piece(piece) => memories.give(piece, uses),
+            Grant::Registered(vector) => {
+                let registered = &self.runtime.registered;
+                registered.leave(vector, self.size_bytes, uses);
+            }
+            Grant::Nothing => {}
+        }
     }
 }

@@ -9,6 +9,7 @@ mod pending;
 mod pinned;
 #[cfg(doctest)]
 mod refused;
+mod registered;
 pub(crate) mod uses;
 mod view;
 
@@ -23,6 +24,7 @@ use block::Block;
 pub(crate) use pending::Held;
 pub use pending::{Pending, Refused};
 pub use pinned::Pinned;
+pub(crate) use registered::Vector;
 pub(crate) use view::within;
 pub use view::{View, ViewMut};
 

@@ -15,7 +15,8 @@ use super::block::Block;
 /// [`Stream::download`](crate::stream::Stream::download)) and comes back from the
 /// [`Pending`](super::Pending) when the copy is over.
 ///
-/// Its content is unspecified at first: it may be what an earlier owner left.
+/// Its content is unspecified at first: it may be what an earlier owner left. Memory that the program has
+/// already is pinned by [`Device::register`](crate::device::Device::register), and keeps its content.
 pub struct Pinned<T> {
     block: Box<Block>,
     len: usize,
@@ -45,6 +46,10 @@ impl<T: Pod> Pinned<T> {
         &self.block
     }
 
+    pub(super) fn block_mut(&mut self) -> &mut Block {
+        &mut self.block
+    }
+
     fn start(&self) -> NonNull<T> {
         let address = std::ptr::with_exposed_provenance_mut(self.block.address.0 as usize);
         NonNull::new(address).unwrap_or(NonNull::dangling())
@@ -57,7 +62,8 @@ impl<T: Pod> Deref for Pinned<T> {
     fn deref(&self) -> &[T] {
         // SAFETY: the back end promises that the address is host memory of the block's size, always
         // initialised and exposed; the allocator aligns pieces to 64 bytes and gives each to one
-        // owner; `T` is `Pod`, so all bits are values. No device writes it: whoever submits a copy
+        // owner. Registered memory is a vector of `T` with so many values, which nobody else has;
+        // its address is exposed as well. `T` is `Pod`, so all bits are values. No device writes it: whoever submits a copy
         // owns the `Pinned`, and gives it back only when the copy is over.
         unsafe { std::slice::from_raw_parts(self.start().as_ptr(), self.len) }
     }

@@ -231,6 +231,7 @@ functions! {
     cuStreamWaitEvent: fn(CuStream, CuEvent, c_uint);
     cuStreamBeginCapture_v2: fn(CuStream, c_int);
     cuStreamEndCapture: fn(CuStream, *mut CuGraph);
+    cuStreamIsCapturing: fn(CuStream, *mut c_int);
 
     cuEventCreate: fn(*mut CuEvent, c_uint);
     cuEventDestroy_v2: fn(CuEvent);

@@ -10,6 +10,7 @@ use super::runtime::{Place, Runtime, plain, write};
 use super::threads::{Thread, as_thread};
 use crate::alloc::{Cache, Granted, Growth, Need, On, Piece, Rules, Segment, Spare, State};
 use crate::backend::{Address, Backend, Reserve};
+use crate::buffer::Vector;
 use crate::buffer::block::{Block, BlockState};
 use crate::buffer::uses::{Conflicts, Uses, keep_last};
 use crate::error::{Error, Result};
@@ -41,8 +42,17 @@ struct Names {
 /// Where it starts, how long it is, and where in the source it was allocated.
 type Range = (Address, u64, Place);
 
-/// A piece of the cache, held by a block.
-pub(crate) type Grant = Option<Piece>;
+/// What a block holds.
+#[derive(Default)]
+pub(crate) enum Grant {
+    /// A piece of the cache.
+    Piece(Piece),
+    /// Memory of the program.
+    Registered(Vector),
+    /// Nothing any more.
+    #[default]
+    Nothing,
+}
 
 /// The last uses of a piece that nobody holds.
 #[derive(Clone, Default)]
@@ -123,7 +133,7 @@ impl Memories {
             home,
             at,
             state: Mutex::new(BlockState::new(uses)),
-            grant: Some(piece),
+            grant: Grant::Piece(piece),
         });
         if runtime.live.is_on() {
             tell_alloc(&block);
@@ -328,7 +338,7 @@ fn look(
 }
 
 #[cold]
-fn tell_alloc(block: &Block) {
+pub(super) fn tell_alloc(block: &Block) {
     as_thread(&block.runtime, |thread| {
         let mut pen = block.runtime.live.write();
         let Some(open) = &mut pen else { return };

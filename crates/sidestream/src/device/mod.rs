@@ -4,21 +4,24 @@ mod elsewhere;
 mod memory;
 #[cfg(feature = "observe")]
 mod observe;
+mod open;
+mod registered;
 mod runtime;
 mod threads;
 
 use std::fmt;
 use std::panic::Location;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::alloc::Spare;
 use crate::backend::{Backend, Caps};
-use crate::buffer::{Pinned, Pod};
-use crate::engine::Profile;
-use crate::error::{Error, Result};
+use crate::buffer::{Pinned, Pod, Refused};
+use crate::error::Result;
+use crate::kernel::Kernel;
 use crate::op::DeviceId;
-use crate::sim::{Machine, Schedule};
+use crate::sim::Schedule;
 use crate::stream::{Stream, size_of_all};
 
 pub(crate) use elsewhere::{as_host_func, as_kernel, drop_elsewhere, is_host_func, wake_when_over};
@@ -58,6 +61,8 @@ pub struct Options {
     pub(crate) is_tracking: bool,
     pub(crate) is_synchronous: bool,
     pub(crate) notice: fn(&str),
+    pub(crate) driver: Option<PathBuf>,
+    pub(crate) compiler: Option<PathBuf>,
 }
 
 impl Default for Options {
@@ -73,6 +78,8 @@ impl Default for Options {
             is_tracking: true,
             is_synchronous: false,
             notice: |text| eprintln!("{text}"),
+            driver: None,
+            compiler: None,
         }
     }
 }
@@ -126,6 +133,18 @@ impl Options {
         Options { notice, ..self }
     }
 
+    /// The library of the CUDA driver, where it is not to be looked for.
+    pub fn driver(self, file: impl Into<PathBuf>) -> Options {
+        let driver = Some(file.into());
+        Options { driver, ..self }
+    }
+
+    /// The library of NVRTC, which compiles kernels in CUDA C++, where it is not to be looked for.
+    pub fn compiler(self, file: impl Into<PathBuf>) -> Options {
+        let compiler = Some(file.into());
+        Options { compiler, ..self }
+    }
+
     /// Nothing is tracked: no call waits for another stream by itself.
     ///
     /// # Safety
@@ -141,13 +160,17 @@ impl Options {
 }
 
 impl Device {
-    /// Opens a device by its name: `sim:h200`, `sim:a100`, `sim:a10g` or `sim:rtx4090` for a
-    /// simulated one, `sim:FILE.toml` for one that a file describes. `auto` takes the best there is and says which ([`Device::name`]).
+    /// Opens a device by its name: `cuda:0` for the first of NVIDIA's devices, `cuda:1` for the
+    /// second; `sim:h200`, `sim:a100`, `sim:a10g` or `sim:rtx4090` for a simulated one,
+    /// `sim:FILE.toml` for one that a file describes. `cuda` is `cuda:0`. `auto` is `cuda:0` where that
+    /// can be opened and else `sim:h200`; which of them, and why, it says as a notice
+    /// ([`Options::notice`]).
     ///
     /// Every call opens a machine of its own; [`Device::open_all`] opens several devices of one.
     ///
     /// # Errors
-    /// [`Error::NoSuchDevice`] with the names that there are.
+    /// [`Error::NoSuchDevice`](crate::error::Error::NoSuchDevice) with the names that there are, or with the reason why there is no CUDA:
+    /// which files were tried for the driver's library, and what it said.
     pub fn open(name: &str) -> Result<Device> {
         Device::open_with(name, &Options::new())
     }
@@ -161,21 +184,13 @@ impl Device {
         Ok(devices.remove(0))
     }
 
-    /// Opens several devices of one machine, whose streams can wait for each other.
+    /// Opens several devices of one machine, whose streams can wait for each other: all real or all
+    /// simulated.
     ///
     /// # Errors
-    /// As [`Device::open`]; also if no name is given.
+    /// As [`Device::open`]; also if no name is given, or real and simulated devices are mixed.
     pub fn open_all(names: &[&str], options: &Options) -> Result<Vec<Device>> {
-        let profiles = names.iter().map(|name| profile(name, options));
-        let profiles: Vec<(String, Profile)> = profiles.collect::<Result<_>>()?;
-        if profiles.is_empty() {
-            return Err(Error::NoSuchDevice {
-                asked: String::new(),
-                why: "no name was given".into(),
-            });
-        }
-        let machine = Machine::new(profiles, options.schedule, options.memory_bytes);
-        Ok(Device::on(Arc::new(machine), options))
+        Ok(Device::on(open::machine(names, options)?, options))
     }
 
     /// The devices of a back end.
@@ -255,7 +270,7 @@ impl Device {
     /// dropped.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] with the sizes.
+    /// [`Error::OutOfMemory`](crate::error::Error::OutOfMemory) with the sizes.
     #[track_caller]
     pub fn pinned<T: Pod>(&self, len: usize) -> Result<Pinned<T>> {
         self.pinned_at(len, Location::caller())
@@ -265,6 +280,68 @@ impl Device {
         let bytes = size_of_all::<T>("pinned", len)?;
         let block = self.runtime.pinned.take(&self.runtime, bytes, None, at)?;
         Ok(Pinned::new(block, len))
+    }
+
+    /// Pins memory that the program has, where it is, so that it is uploaded and downloaded like any
+    /// other [`Pinned`]. [`Pinned::into_vec`] gives it back.
+    ///
+    /// Pinning takes the driver far longer than [`Device::pinned`], which takes from a cache: it is for
+    /// memory that is large, or used again and again. It does not count for
+    /// [`Options::pinned_bytes`].
+    ///
+    /// ```
+    /// use sidestream::device::Device;
+    ///
+    /// let device = Device::open("sim:h200")?;
+    /// let stream = device.stream("work")?;
+    /// let values = device.register(vec![1u32, 2, 3])?;
+    /// let mut buffer = stream.alloc(3)?;
+    /// let values = stream.upload(values, buffer.view_mut())?.synchronize()?;
+    /// let values: Vec<u32> = values.into_vec()?;
+    /// assert_eq!(values, [1, 2, 3]);
+    /// # Ok::<(), sidestream::error::Error>(())
+    /// ```
+    ///
+    /// # Ordering
+    /// Waits for no work of its own. What was registered before and dropped is unpinned and freed first
+    /// if its uses are over; the driver may wait for the whole device for that.
+    ///
+    /// Dropping what it gives does none of this: the memory is kept with its last uses, and goes with the next
+    /// call of this function, with [`Device::empty_cache`], or with the machine.
+    ///
+    /// # Errors
+    /// The vector comes back with the error: [`Error::Refused`](crate::error::Error::Refused) with the
+    /// driver's 712 if some of it is pinned already, [`Error::Invalid`](crate::error::Error::Invalid) in a
+    /// function on the host, which may not call the driver, or what else the driver answers.
+    #[track_caller]
+    pub fn register<T: Pod>(&self, values: Vec<T>) -> Result<Pinned<T>, Refused<Vec<T>>> {
+        Pinned::register(&self.runtime, values, Location::caller())
+    }
+
+    /// Makes a kernel ready, which its first launch on this device would do otherwise: compiles and loads
+    /// what has to be.
+    ///
+    /// ```
+    /// use sidestream::device::Device;
+    /// use sidestream::kernel::{Kernel, Write};
+    ///
+    /// let device = Device::open("sim:h200")?;
+    /// let zero = Kernel::<(Write<u32>,)>::on_host("zero", |_, (x,)| x.fill(0));
+    /// device.prepare(&zero)?;
+    /// # Ok::<(), sidestream::error::Error>(())
+    /// ```
+    ///
+    /// # Ordering
+    /// Puts nothing into any stream. Holds up the host until the kernel is there, which on real hardware
+    /// may take milliseconds, and while the driver loads it, it may wait for the device.
+    ///
+    /// # Errors
+    /// [`Error::NoForm`](crate::error::Error::NoForm) if the kernel has no form for this machine, or what the
+    /// compiler or the driver says about it.
+    pub fn prepare<A>(&self, kernel: &Kernel<A>) -> Result<()> {
+        self.runtime.check()?;
+        let prepared = self.runtime.backend.prepare(self.id, kernel.code());
+        self.runtime.seen(prepared)
     }
 
     /// Waits until all work of all its streams is over.
@@ -304,7 +381,8 @@ impl Device {
             .statistics(&self.runtime, Location::caller())
     }
 
-    /// Gives memory that nobody holds back to the machine, device and pinned.
+    /// Gives memory that nobody holds back to the machine, device and pinned, and unpins and frees what was
+    /// registered and dropped.
     ///
     /// # Ordering
     /// Holds up the host until the work that uses it is over; the driver may wait for the whole
@@ -320,44 +398,14 @@ impl Device {
             .device(self.id)
             .memories
             .empty(&self.runtime, at)?;
-        self.runtime.pinned.empty(&self.runtime, at)
+        self.runtime.pinned.empty(&self.runtime, at)?;
+        self.runtime.registered.empty(&self.runtime, at)
     }
 
     pub(crate) fn of(runtime: &Arc<Runtime>, id: DeviceId) -> Device {
         let runtime = Arc::clone(runtime);
         Device { runtime, id }
     }
-}
-
-fn profile(name: &str, options: &Options) -> Result<(String, Profile)> {
-    let named = match name {
-        "auto" => {
-            (options.notice)("sidestream: no GPU driver is built in; `auto` is the simulated H200");
-            "sim:h200"
-        }
-        name => name,
-    };
-    let asked = |why: String| Error::NoSuchDevice {
-        asked: name.to_owned(),
-        why,
-    };
-    let kind = named.strip_prefix("sim:");
-    let file = kind.filter(|file| file.ends_with(".toml"));
-    let profile = match file {
-        Some(file) => {
-            let text = std::fs::read_to_string(file).map_err(|error| asked(error.to_string()))?;
-            Some(Profile::from_toml(&text).map_err(|error| asked(error.to_string()))?)
-        }
-        None => kind.and_then(Profile::named),
-    };
-    let profile = profile.ok_or_else(|| {
-        asked(
-            "there are sim:h200, sim:a100, sim:a10g, sim:rtx4090, sim:FILE.toml for one of your \
-             own, and auto"
-                .into(),
-        )
-    })?;
-    Ok((named.to_owned(), profile))
 }
 
 impl fmt::Debug for Device {

@@ -74,11 +74,13 @@ impl Device {
     }
 
     /// Names what the calling thread submits until the span is dropped: it appears in traces and in
-    /// reports. Spans lie within each other: the one that began last has to be dropped first.
+    /// reports. Spans lie within each other: the one that began last has to be dropped first. On CUDA
+    /// they are ranges of NVTX too, where its library is there.
     #[must_use = "a span ends when it is dropped"]
     pub fn span(&self, name: &str) -> Span {
         let runtime = Arc::clone(&self.runtime);
         as_thread(&runtime, |thread| runtime.live.span(thread.id, Some(name)));
+        runtime.backend.range(Some(name));
         Span {
             runtime,
             stays_here: PhantomData,
@@ -118,6 +120,7 @@ impl Drop for Span {
         as_thread(&self.runtime, |thread| {
             self.runtime.live.span(thread.id, None)
         });
+        self.runtime.backend.range(None);
     }
 }
 

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::elsewhere::is_kernel;
 use super::memory::Memories;
+use super::registered::Registered;
 use super::threads::{Thread, as_thread};
 use crate::backend::{Address, Backend, Create};
 use crate::error::{Error, Lost, Result};
@@ -26,6 +27,8 @@ pub(crate) struct Runtime {
     pub live: Live,
     pub devices: Vec<PerDevice>,
     pub pinned: Memories,
+    /// Memory of the program that is pinned.
+    pub registered: Registered,
     /// Whether waits are inserted. Off only by an `unsafe` option.
     pub is_tracking: bool,
     /// Whether every call waits for its work.
@@ -48,6 +51,8 @@ pub(crate) struct PerDevice {
     pub streams: Streams,
     pub spare: Arc<SpareEvents>,
     pub spare_timed: Arc<SpareEvents>,
+    /// Of the explicit style alone.
+    pub spare_sleeping: Arc<SpareEvents>,
     pub explicit: OfDevice,
 }
 
@@ -68,11 +73,13 @@ impl Runtime {
             streams: Streams::default(),
             spare: Arc::default(),
             spare_timed: Arc::default(),
+            spare_sleeping: Arc::default(),
             explicit: OfDevice::default(),
         });
         Arc::new(Runtime {
             devices: devices.collect(),
             pinned: Memories::pinned(options.pinned_bytes),
+            registered: Registered::default(),
             backend,
             live: Live::default(),
             is_tracking: options.is_tracking,
@@ -428,6 +435,7 @@ impl Drop for Runtime {
             freed: devices.iter().flat_map(|d| d.explicit.freed()).collect(),
             devices,
             pinned: std::mem::replace(&mut self.pinned, Memories::pinned(0)),
+            registered: std::mem::take(&mut self.registered),
         };
         // A function on the host cannot wait for the stream that waits for it.
         match super::elsewhere::is_host_func() {
@@ -444,6 +452,7 @@ struct Rest {
     freed: Vec<(DeviceId, Address)>,
     devices: Vec<PerDevice>,
     pinned: Memories,
+    registered: Registered,
 }
 
 impl Drop for Rest {
@@ -467,6 +476,7 @@ impl Drop for Rest {
         for memories in of_devices.chain([&mut self.pinned]) {
             memories.close(backend, is_over);
         }
+        self.registered.close(backend, is_over);
         for device in &self.devices {
             device.streams.close(backend);
         }
@@ -474,6 +484,7 @@ impl Drop for Rest {
         for device in &self.devices {
             device.spare.close(backend);
             device.spare_timed.close(backend);
+            device.spare_sleeping.close(backend);
         }
     }
 }

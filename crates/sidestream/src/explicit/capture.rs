@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::memory::{Kept, Region};
 use super::{Own, Stream};
 use crate::backend::{Create, Destroy, Payload};
-use crate::device::Runtime;
+use crate::device::{Place, Runtime};
 use crate::error::{Error, Result};
 use crate::op::{Accesses, DeviceId, GraphId, Kind, Mode};
 
@@ -78,29 +78,56 @@ impl Stream {
     #[track_caller]
     pub fn end_capture(&self) -> Result<Graph> {
         let at = Location::caller();
-        let kind = Kind::EndCapture { stream: self.id() };
         let runtime = self.runtime();
-        let device = self.device_id();
         let id = GraphId(runtime.graphs.fetch_add(1, Ordering::Relaxed));
-        {
+        let touched = self.end_as(id, at)?;
+        Ok(Graph {
+            runtime: Arc::clone(runtime),
+            id,
+            device: self.device_id(),
+            touched,
+        })
+    }
+
+    /// `cudaStreamEndCapture` and `cudaGraphExecUpdate`: the graph does what was captured from here on,
+    /// and is not made anew. The capture has to be of the same shape as the one that made the graph: as many
+    /// calls of the same kinds, ordered in the same way, with other arguments, sizes and memory.
+    ///
+    /// # Ordering
+    /// Does not wait: launches that were submitted still do what the graph did then.
+    ///
+    /// # Errors
+    /// As [`Stream::end_capture`]; [`Error::Invalid`] if the graph belongs to another device, and then the
+    /// capture goes on; [`Error::Refused`] with the driver's 910 if the shapes differ, and then the graph
+    /// stays as it was and the capture is gone.
+    #[track_caller]
+    pub fn end_capture_into(&self, graph: &mut Graph) -> Result<()> {
+        let at = Location::caller();
+        graph.belongs_to("end_capture_into", self)?;
+        graph.touched = self.end_as(graph.id, at)?;
+        Ok(())
+    }
+
+    /// Ends the capture and makes it the graph with this id; gives what that touches.
+    #[track_caller]
+    fn end_as(&self, id: GraphId, at: Place) -> Result<Vec<Kept>> {
+        let kind = Kind::EndCapture { stream: self.id() };
+        let (runtime, device) = (self.runtime(), self.device_id());
+        let made = {
             // The back end makes the capture that ended last on a device into the next graph without
             // nodes: nobody may come between.
             let _alone = runtime.device(device).explicit.instantiates.lock();
             self.put(kind, false, None, at)?;
             let nodes = &[];
-            runtime.seen(runtime.backend.create(Create::Graph { id, device, nodes }))?;
-        }
+            runtime.seen(runtime.backend.create(Create::Graph { id, device, nodes }))
+        };
+        // It has ended, whether it became a graph or not.
         let capture = self.own.capture.lock().take();
         let touched = capture.map(|capture| {
             capture.is_open.store(false, Ordering::Relaxed);
             std::mem::take(&mut *capture.touched.lock())
         });
-        Ok(Graph {
-            runtime: Arc::clone(runtime),
-            id,
-            device,
-            touched: touched.unwrap_or_default(),
-        })
+        made.map(|()| touched.unwrap_or_default())
     }
 
     /// `cudaGraphLaunch`.
@@ -117,13 +144,7 @@ impl Stream {
     #[track_caller]
     pub unsafe fn launch_graph(&self, graph: &Graph) -> Result<()> {
         let at = Location::caller();
-        super::same_machine("launch_graph", self.runtime(), &graph.runtime)?;
-        if graph.device != self.device_id() {
-            return Err(Error::Invalid {
-                call: "launch_graph",
-                why: "the graph was captured on another device than the stream's".into(),
-            });
-        }
+        graph.belongs_to("launch_graph", self)?;
         let kind = Kind::GraphLaunch {
             stream: self.id(),
             graph: graph.id,
@@ -148,6 +169,19 @@ impl Own {
     pub fn captured_in(&self) -> Option<Arc<Capture>> {
         let capture = self.capture.lock();
         capture.clone().filter(|capture| capture.is_open())
+    }
+}
+
+impl Graph {
+    fn belongs_to(&self, call: &'static str, stream: &Stream) -> Result<()> {
+        super::same_machine(call, stream.runtime(), &self.runtime)?;
+        match self.device == stream.device_id() {
+            true => Ok(()),
+            false => Err(Error::Invalid {
+                call,
+                why: "the graph was captured on another device than the stream's".into(),
+            }),
+        }
     }
 }
 

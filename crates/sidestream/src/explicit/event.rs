@@ -3,6 +3,7 @@
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -23,6 +24,8 @@ pub struct Event {
     /// Taken before the pen and the locks of streams, so that questions and records of one event
     /// are in the log as the driver saw them.
     pub(super) last: Mutex<Last>,
+    /// Whether a thread that waits for it sleeps.
+    pub(super) sleeps: bool,
     // After the event, which is given back when the machine goes.
     pub(super) runtime: Arc<Runtime>,
 }
@@ -41,7 +44,33 @@ impl Event {
     /// What the driver answers.
     #[track_caller]
     pub fn new(device: &Device) -> Result<Event> {
-        Event::create(device, false, Location::caller())
+        Event::create(device, false, false, Location::caller())
+    }
+
+    /// The same with `cudaEventBlockingSync`: a thread that waits for it in [`Event::synchronize`]
+    /// sleeps until the device wakes it, instead of asking again and again. That leaves its core to
+    /// others, and the thread goes on some microseconds later.
+    ///
+    /// No notice says that such a wait takes long ([`Options::notice`](crate::device::Options::notice)),
+    /// since nobody looks at the clock. The simulated GPU waits as for any other event.
+    ///
+    /// ```
+    /// use sidestream::device::Device;
+    /// use sidestream::explicit::{Event, Stream};
+    ///
+    /// let device = Device::open("sim:h200")?;
+    /// let stream = Stream::non_blocking(&device, "work", 0)?;
+    /// let done = Event::blocking(&device)?;
+    /// stream.record(&done)?;
+    /// done.synchronize()?;
+    /// # Ok::<(), sidestream::error::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What the driver answers.
+    #[track_caller]
+    pub fn blocking(device: &Device) -> Result<Event> {
+        Event::create(device, false, true, Location::caller())
     }
 
     /// The same for an event that also keeps the device's time.
@@ -50,16 +79,18 @@ impl Event {
     /// What the driver answers.
     #[track_caller]
     pub fn timed(device: &Device) -> Result<Event> {
-        Event::create(device, true, Location::caller())
+        Event::create(device, true, false, Location::caller())
     }
 
-    fn create(device: &Device, timing: bool, at: Place) -> Result<Event> {
+    fn create(device: &Device, timing: bool, sleeps: bool, at: Place) -> Result<Event> {
         let runtime = &device.runtime;
         runtime.check()?;
         let per_device = runtime.device(device.id());
-        let spare = match timing {
-            true => &per_device.spare_timed,
-            false => &per_device.spare,
+        // Those that sleep are kept apart: the runtime's own waits take any of the others.
+        let spare = match (timing, sleeps) {
+            (_, true) => &per_device.spare_sleeping,
+            (true, false) => &per_device.spare_timed,
+            (false, false) => &per_device.spare,
         };
         let known = spare.0.lock().pop();
         let id = match known {
@@ -75,7 +106,7 @@ impl Event {
             id,
             device,
             timing,
-            sleeps: false,
+            sleeps,
         }))?;
         runtime.tell(Kind::CreateEvent { event: id }, |_| Accesses::new(), at);
         Ok(Event {
@@ -86,6 +117,7 @@ impl Event {
                 spare: Arc::clone(spare),
             },
             last: Mutex::default(),
+            sleeps,
         })
     }
 
@@ -145,7 +177,11 @@ impl Event {
             });
             (op, last.point.clone())
         };
-        runtime.finish(&op, at)?;
+        match self.sleeps {
+            // At once and without end: the driver's own wait is the one that sleeps.
+            true => _ = runtime.seen(runtime.backend.wait(&op, Duration::MAX))?,
+            false => runtime.finish(&op, at)?,
+        }
         if let Some(point) = point {
             as_thread(runtime, |thread| thread.clock.saw(&point));
         }

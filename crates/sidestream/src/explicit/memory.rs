@@ -10,9 +10,8 @@ use parking_lot::Mutex;
 
 use super::outside_host_functions;
 use crate::backend::{Address, Reserve, shared};
-use crate::buffer::Pod;
 use crate::buffer::block::Block;
-use crate::buffer::within;
+use crate::buffer::{Pod, Refused, Vector, within};
 use crate::device::{Device, Place, Runtime, as_thread, is_host_func, plain};
 use crate::error::{Error, Result};
 use crate::log::{Pen, Within};
@@ -43,6 +42,8 @@ pub(super) struct Held {
     pub memory: Arc<Untracked>,
     /// Absent if it is given back by other means.
     frees: Option<Kind>,
+    /// The program's own memory, if it is that.
+    registered: Option<Vector>,
 }
 
 /// What the log and the back end know of some memory. It does not own it.
@@ -95,13 +96,8 @@ impl DeviceMemory {
         let frees = Kind::CudaFree {
             stream_ordered: false,
         };
-        let held = Held::new(
-            device,
-            Memory::Device,
-            size_bytes,
-            frees,
-            Location::caller(),
-        )?;
+        let wanted = Reserve::new(Memory::Device, device.id(), size_bytes);
+        let held = Held::new(device, wanted, frees, Location::caller())?;
         held.runtime
             .tell(Kind::CudaMalloc, |_| Accesses::new(), held.memory.at);
         Ok(DeviceMemory { held })
@@ -146,8 +142,105 @@ impl HostMemory {
     /// [`Error::OutOfMemory`].
     #[track_caller]
     pub fn pinned(device: &Device, size_bytes: u64) -> Result<HostMemory> {
+        let wanted = Reserve::new(Memory::Pinned, device.id(), size_bytes);
+        HostMemory::reserve(device, wanted, Location::caller())
+    }
+
+    /// `cudaHostAlloc` with `cudaHostAllocWriteCombined`: page-locked memory, all zero, whose writes
+    /// pass by the host's caches. It is for what the host writes once, from front to back, and a device
+    /// reads. The host should only write it: every read goes to the memory itself and is many times as
+    /// slow as one of ordinary pinned memory. On the simulated GPU it is ordinary pinned memory.
+    ///
+    /// ```
+    /// use sidestream::device::Device;
+    /// use sidestream::explicit::{self, DeviceMemory, HostMemory, Stream};
+    ///
+    /// let device = Device::open("sim:h200")?;
+    /// let stream = Stream::non_blocking(&device, "up", 0)?;
+    /// let (sent, data) = (HostMemory::write_combined(&device, 64)?, DeviceMemory::malloc(&device, 64)?);
+    /// sent.write(0, &[7u8; 64]);
+    /// // SAFETY: the host waits before it touches the memory again or drops it.
+    /// unsafe { stream.memcpy(sent.all(), data.all())? };
+    /// stream.synchronize()?;
+    /// # Ok::<(), sidestream::error::Error>(())
+    /// ```
+    ///
+    /// # Ordering
+    /// As [`HostMemory::pinned`]. The driver sees to it that what was written is there for whatever is
+    /// submitted afterwards.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    #[track_caller]
+    pub fn write_combined(device: &Device, size_bytes: u64) -> Result<HostMemory> {
+        let wanted = Reserve {
+            write_combined: true,
+            ..Reserve::new(Memory::Pinned, device.id(), size_bytes)
+        };
+        HostMemory::reserve(device, wanted, Location::caller())
+    }
+
+    /// `cudaHostRegister`: pins memory that the program has, where it is. [`HostMemory::into_vec`]
+    /// gives it back; dropping it is `cudaHostUnregister` and frees the vector.
+    ///
+    /// # Ordering
+    /// Pinning takes the driver time that grows with the size; it waits for no work.
+    ///
+    /// # Errors
+    /// The vector comes back with the error: [`Error::Refused`] with the driver's 712 if some of it
+    /// is pinned already, [`Error::Invalid`] in a function on the host, or what else the driver answers.
+    #[track_caller]
+    pub fn register(device: &Device, bytes: Vec<u8>) -> Result<HostMemory, Refused<Vec<u8>>> {
         let at = Location::caller();
-        let held = Held::new(device, Memory::Pinned, size_bytes, Kind::FreePinned, at)?;
+        let runtime = &device.runtime;
+        let size_bytes = bytes.len() as u64;
+        let vector = Vector::of(bytes);
+        let address = vector.address();
+        if let Err(error) = runtime.pin(&vector, size_bytes, at) {
+            // SAFETY: it is a vector of bytes, and it is not pinned.
+            let value = Some(unsafe { vector.into_vec(size_bytes as usize) });
+            return Err(Refused { error, value });
+        }
+        let wanted = Reserve::new(Memory::Pinned, device.id(), size_bytes);
+        let mut held = Held::of(runtime, wanted, address, Kind::FreePinned, at);
+        held.registered = Some(vector);
+        held.runtime.tell(Kind::CudaMalloc, |_| Accesses::new(), at);
+        Ok(HostMemory { held })
+    }
+
+    /// `cudaHostUnregister`, of what [`HostMemory::register`] has pinned: the vector comes back.
+    ///
+    /// # Ordering
+    /// None that is promised: all uses have to be over before it, as before it is dropped. The driver may
+    /// wait for the whole device.
+    ///
+    /// # Errors
+    /// The memory comes back if it was not registered, or in a function on the host. It is lost with a
+    /// device that is lost, which may still use it.
+    #[track_caller]
+    pub fn into_vec(mut self) -> Result<Vec<u8>, Refused<HostMemory>> {
+        let at = Location::caller();
+        let runtime = Arc::clone(&self.held.runtime);
+        let is_registered = self.held.registered.is_some();
+        if let Err(error) = runtime.may_unpin(is_registered) {
+            return Err(Refused::new(error, self));
+        }
+        let Some(vector) = self.held.registered.take() else {
+            unreachable!("what is not registered was refused")
+        };
+        let memory = Arc::clone(&self.held.memory);
+        self.held.frees = None;
+        let all = |pen: &mut Pen<'_>| Accesses::from_slice(&[memory.whole(pen)]);
+        runtime.tell(Kind::FreePinned, all, at);
+        runtime.unpin(&vector, memory.size_bytes);
+        // SAFETY: it is a vector of bytes, and it is not pinned any more. Whoever submitted work that
+        // uses the memory has promised that it is over.
+        Ok(unsafe { vector.into_vec(memory.size_bytes as usize) })
+    }
+
+    #[track_caller]
+    fn reserve(device: &Device, wanted: Reserve, at: Place) -> Result<HostMemory> {
+        let held = Held::new(device, wanted, Kind::FreePinned, at)?;
         held.runtime.tell(Kind::CudaMalloc, |_| Accesses::new(), at);
         Ok(HostMemory { held })
     }
@@ -158,8 +251,8 @@ impl HostMemory {
     /// [`Error::OutOfMemory`].
     #[track_caller]
     pub fn pageable(device: &Device, size_bytes: u64) -> Result<HostMemory> {
-        let at = Location::caller();
-        let held = Held::new(device, Memory::Pageable, size_bytes, Kind::HostAccess, at)?;
+        let wanted = Reserve::new(Memory::Pageable, device.id(), size_bytes);
+        let held = Held::new(device, wanted, Kind::HostAccess, Location::caller())?;
         Ok(HostMemory { held })
     }
 
@@ -239,36 +332,38 @@ impl HostMemory {
 // ------------------------------------------------------------------ what stands behind them
 
 impl Held {
-    fn new(
-        device: &Device,
-        memory: Memory,
-        size_bytes: u64,
-        frees: Kind,
-        at: Place,
-    ) -> Result<Held> {
+    fn new(device: &Device, wanted: Reserve, frees: Kind, at: Place) -> Result<Held> {
         let runtime = &device.runtime;
         runtime.check()?;
-        let reserve = || {
-            let wanted = Reserve::new(memory, device.id(), size_bytes);
-            runtime.seen(runtime.backend.reserve(wanted))
-        };
+        let reserve = || runtime.seen(runtime.backend.reserve(wanted));
         let address = match reserve() {
             Err(Error::OutOfMemory(_)) if give_back_freed(runtime, device.id()) => reserve()?,
             reserved => reserved?,
         };
-        Ok(Held {
+        Ok(Held::of(runtime, wanted, address, frees, at))
+    }
+
+    fn of(
+        runtime: &Arc<Runtime>,
+        wanted: Reserve,
+        address: Address,
+        frees: Kind,
+        at: Place,
+    ) -> Held {
+        Held {
             runtime: Arc::clone(runtime),
             memory: Arc::new(Untracked {
-                memory,
-                device: device.id(),
+                memory: wanted.memory,
+                device: wanted.device,
                 address,
-                size_bytes,
+                size_bytes: wanted.bytes,
                 at,
                 first: None,
                 name: Mutex::new(None),
             }),
             frees: Some(frees),
-        })
+            registered: None,
+        }
     }
 
     /// Memory for the order of a stream: what was freed in its order before, or new memory.
@@ -283,7 +378,8 @@ impl Held {
         };
         let per_device = device.runtime.device(device.id());
         let Some(freed) = per_device.explicit.take_freed(stream, size_bytes) else {
-            return Held::new(device, Memory::Device, size_bytes, frees, at);
+            let wanted = Reserve::new(Memory::Device, device.id(), size_bytes);
+            return Held::new(device, wanted, frees, at);
         };
         Ok(Held {
             runtime: Arc::clone(&device.runtime),
@@ -294,6 +390,7 @@ impl Held {
                 ..*freed.memory
             }),
             frees: Some(frees),
+            registered: None,
         })
     }
 
@@ -331,6 +428,7 @@ impl Held {
             return;
         };
         let (runtime, memory) = (Arc::clone(&self.runtime), Arc::clone(&self.memory));
+        let registered = self.registered.take();
         outside_host_functions(move || {
             let all = |pen: &mut Pen<'_>| Accesses::from_slice(&[memory.whole(pen)]);
             runtime.tell(kind, all, at);
@@ -338,11 +436,21 @@ impl Held {
                 memory,
                 device,
                 address,
+                size_bytes,
                 ..
             } = *memory;
             // What a lost device may still use is never given back.
-            if runtime.check().is_ok() {
-                runtime.backend.unreserve(memory, device, address);
+            if runtime.check().is_err() {
+                return;
+            }
+            match registered {
+                None => runtime.backend.unreserve(memory, device, address),
+                Some(vector) => {
+                    runtime.unpin(&vector, size_bytes);
+                    // SAFETY: it is not pinned any more, and whoever submitted work that uses it has
+                    // promised that it is over.
+                    unsafe { vector.free() };
+                }
             }
         });
     }

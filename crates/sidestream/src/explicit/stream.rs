@@ -240,7 +240,8 @@ impl Stream {
     /// other side (R14). Does not hold up the host, unless one side is pageable: then it may (R22).
     ///
     /// # Safety
-    /// The memory is not freed before the copy is over. The caller has ordered it against all
+    /// The memory is not freed, or taken out by [`HostMemory::into_vec`](super::HostMemory::into_vec), before
+    /// the copy is over. The caller has ordered it against all
     /// conflicting accesses: of other streams, of the host, and of the safe API if the memory was
     /// lent.
     ///
@@ -496,6 +497,7 @@ impl Stream {
             runtime: Arc::clone(self.runtime()),
             own: self.runtime().event(other.device_id(), false, &mut None)?,
             last: Mutex::default(),
+            sleeps: false,
         };
         other.record(&event)?;
         self.wait(&event)

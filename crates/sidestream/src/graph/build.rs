@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
@@ -15,7 +15,7 @@ use crate::backend::{self, Address, Arg, Create, Fill, Grid, Node, NodeWork};
 use crate::buffer::block::Block;
 use crate::buffer::uses::{Conflicts, UseMark, Uses};
 use crate::buffer::{DeviceBuf, Pinned, Pod, Refused};
-use crate::device::Device;
+use crate::device::{Device, Runtime};
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelArgs};
 use crate::op::{
@@ -50,21 +50,7 @@ const RANGES_TRACKED: usize = 16;
 impl Device {
     /// A graph without nodes, whose kernels run on this device. See [`graph`](crate::graph).
     pub fn graph(&self) -> GraphBuilder {
-        static GRAPHS: AtomicU64 = AtomicU64::new(0);
-        GraphBuilder {
-            device: self.id(),
-            holdings: Holdings {
-                runtime: Arc::clone(&self.runtime),
-                graph: GRAPHS.fetch_add(1, Ordering::Relaxed),
-                values: Vec::new(),
-                last: None,
-                lent: Vec::new(),
-            },
-            nodes: Vec::new(),
-            uses: Vec::new(),
-            reads: Vec::new(),
-            writes: Vec::new(),
-        }
+        GraphBuilder::over(self.id(), Holdings::new(&self.runtime))
     }
 }
 
@@ -353,15 +339,56 @@ impl GraphBuilder {
     /// [`Error::NoForm`] if a kernel has no form for the device, or what the driver answers. The
     /// memory is dropped then.
     pub fn build(self) -> Result<Graph> {
+        let runtime = Arc::clone(&self.holdings.runtime);
+        let id = GraphId(runtime.graphs.fetch_add(1, Ordering::Relaxed));
+        self.make(id)?;
+        let device = self.device;
+        let (holdings, touches) = self.into_parts();
+        Ok(Graph {
+            executable: Executable { runtime, id },
+            device,
+            launched: None,
+            is_edited: false,
+            holdings,
+            touches,
+        })
+    }
+
+    /// A description over this memory, without nodes yet.
+    pub(super) fn over(device: DeviceId, holdings: Holdings) -> GraphBuilder {
+        let owned = 0..holdings.values.len();
+        GraphBuilder {
+            device,
+            uses: owned.clone().map(|_| Uses::default()).collect(),
+            reads: vec![Vec::new(); owned.len()],
+            writes: vec![Vec::new(); owned.len()],
+            holdings,
+            nodes: Vec::new(),
+        }
+    }
+
+    /// # Errors
+    /// If it is for another device.
+    pub(super) fn belongs_to(&self, runtime: &Arc<Runtime>, device: DeviceId) -> Result<()> {
+        if Arc::ptr_eq(runtime, &self.holdings.runtime) && self.device == device {
+            return Ok(());
+        }
+        Err(Error::Invalid {
+            call: "graph update",
+            why: "the description is for another device than the graph; build a graph of it".into(),
+        })
+    }
+
+    /// Makes the graph with this id do what the nodes say.
+    pub(super) fn make(&self, id: GraphId) -> Result<()> {
         let runtime = &self.holdings.runtime;
         runtime.check()?;
-        let id = GraphId(runtime.graphs.fetch_add(1, Ordering::Relaxed));
         let (device, nodes) = (self.device, &self.nodes[..]);
-        runtime.seen(runtime.backend.create(Create::Graph { id, device, nodes }))?;
-        let executable = Executable {
-            runtime: Arc::clone(runtime),
-            id,
-        };
+        runtime.seen(runtime.backend.create(Create::Graph { id, device, nodes }))
+    }
+
+    /// The memory, and what a launch touches of it.
+    pub(super) fn into_parts(self) -> (Holdings, Vec<Touched>) {
         let mut touches = Vec::new();
         for (index, (reads, writes)) in (0..).zip(self.reads.into_iter().zip(self.writes)) {
             for (Range { start, end }, mode) in together(reads, writes) {
@@ -373,12 +400,7 @@ impl GraphBuilder {
                 });
             }
         }
-        Ok(Graph {
-            executable,
-            device,
-            holdings: self.holdings,
-            touches,
-        })
+        (self.holdings, touches)
     }
 }
 

@@ -42,6 +42,7 @@ use std::any::Any;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
@@ -75,6 +76,10 @@ pub struct Graph {
     // Before the memory, so that nothing can launch it any more when that goes.
     executable: Executable,
     device: DeviceId,
+    /// Where its last launch ends. Before the runtime, as in `Holdings`.
+    launched: Option<Mark>,
+    /// Whether its memory is with a builder: [`Graph::edit`].
+    is_edited: bool,
     holdings: Holdings,
     /// What a launch touches, all nodes together: per buffer disjoint and in order.
     touches: Vec<Touched>,
@@ -113,15 +118,18 @@ impl Graph {
                 ),
             });
         }
-        if !self.holdings.lent.is_empty() {
+        if self.is_edited {
             return Err(Error::Invalid {
                 call: "graph launch",
-                why: "pinned memory of the graph is lent; give it back with `return_pinned`".into(),
+                why: "the graph is being described anew; give the description to `update` first"
+                    .into(),
             });
         }
+        self.not_lent("graph launch")?;
         let mark = self.issue(stream, at)?;
         let runtime = Arc::clone(runtime);
         self.holdings.last = Some(mark.clone());
+        self.launched = Some(mark.clone());
         Ok(Event { runtime, mark })
     }
 
@@ -244,6 +252,96 @@ impl Graph {
         Ok(())
     }
 
+    /// Begins another description of the graph, over the memory that it owns: its keys stay good, and
+    /// [`GraphBuilder::own`] adds to them. [`Graph::update`] takes the description.
+    ///
+    /// The memory is with the builder until then, and the graph cannot be launched. A builder that is
+    /// dropped takes the memory along; one that is [built](GraphBuilder::build) gives another graph.
+    ///
+    /// # Ordering
+    /// Does not wait: what was launched still runs.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if pinned memory of the graph is lent, or it is being described anew already.
+    pub fn edit(&mut self) -> Result<GraphBuilder> {
+        self.not_lent("edit")?;
+        if self.is_edited {
+            return Err(Error::Invalid {
+                call: "edit",
+                why: "the graph is being described anew already; go on with that builder".into(),
+            });
+        }
+        let without = Holdings::new(&self.holdings.runtime);
+        let holdings = std::mem::replace(&mut self.holdings, without);
+        self.is_edited = true;
+        self.touches.clear();
+        Ok(GraphBuilder::over(self.device, holdings))
+    }
+
+    /// Makes the graph do something else of the same shape: as many nodes of the same kinds behind the
+    /// same nodes, with other arguments, grids, sizes and memory. Nothing is made anew, which would take
+    /// the driver longer.
+    ///
+    /// The description comes from [`Graph::edit`], over the same memory, or from
+    /// [`Device::graph`](crate::device::Device::graph), with memory of its own; its keys are those of
+    /// the graph from here on. What the graph owned until now and the description does not is given back.
+    ///
+    /// ```
+    /// # use sidestream::device::Device;
+    /// use sidestream::kernel::{Grid, Kernel, Value, Write};
+    ///
+    /// # let device = Device::open("sim:h200")?;
+    /// # let stream = device.stream("work")?;
+    /// let fill = Kernel::<(Write<u32>, Value<u32>)>::on_host("fill", |_, (x, n)| x.fill(n));
+    /// let mut nodes = device.graph();
+    /// let x = nodes.own(stream.alloc(8)?)?;
+    /// nodes.launch(&fill, Grid::new(1, 32), (x.view_mut(), 1))?;
+    /// let mut graph = nodes.build()?;
+    /// graph.launch(&stream)?;
+    ///
+    /// let mut nodes = graph.edit()?;
+    /// nodes.launch(&fill, Grid::new(1, 32), (x.view_mut(), 2))?;
+    /// graph.update(nodes)?;
+    /// graph.launch(&stream)?;
+    /// let mut host = [0; 8];
+    /// stream.memcpy_d2h(graph.view(x), &mut host)?;
+    /// assert_eq!(host, [2; 8]);
+    /// # Ok::<(), sidestream::error::Error>(())
+    /// ```
+    ///
+    /// # Ordering
+    /// Does not wait: launches that were submitted still do what the graph did then, and the next one stands
+    /// behind them.
+    ///
+    /// # Errors
+    /// The description comes back with its memory: [`Error::Refused`] with the driver's 910 if it is not of
+    /// the same shape, or the driver cannot exchange some of it ([build](GraphBuilder::build) it then);
+    /// [`Error::Invalid`] if it is for another device; [`Error::NoForm`] as for a build. The graph stays as
+    /// it was; but one whose memory is with the description cannot be launched.
+    #[expect(clippy::result_large_err, reason = "the description comes back")]
+    pub fn update(&mut self, nodes: GraphBuilder) -> Result<GraphBuffers, Refused<GraphBuilder>> {
+        let updated = nodes.belongs_to(&self.holdings.runtime, self.device);
+        let updated = updated.and_then(|()| nodes.make(self.executable.id));
+        if let Err(error) = updated {
+            return Err(Refused::new(error, nodes));
+        }
+        let (holdings, touches) = nodes.into_parts();
+        self.touches = touches;
+        self.is_edited = false;
+        let holdings = std::mem::replace(&mut self.holdings, holdings);
+        Ok(GraphBuffers { holdings })
+    }
+
+    fn not_lent(&self, call: &'static str) -> Result<()> {
+        match self.holdings.lent.is_empty() {
+            true => Ok(()),
+            false => Err(Error::Invalid {
+                call,
+                why: "pinned memory of the graph is lent; give it back with `return_pinned`".into(),
+            }),
+        }
+    }
+
     /// Gives up the graph and keeps its memory.
     ///
     /// # Ordering
@@ -269,7 +367,7 @@ impl Graph {
             },
             payload: Payload::Graph,
             touches: &touches,
-            behind: self.holdings.last.as_ref().map(Mark::point),
+            behind: self.launched.as_ref().map(Mark::point),
             is_awaited: true,
             at,
         })?;
@@ -366,6 +464,17 @@ impl<T: Pod + Send + Sync> Owned for Pinned<T> {
 }
 
 impl Holdings {
+    fn new(runtime: &Arc<Runtime>) -> Holdings {
+        static GRAPHS: AtomicU64 = AtomicU64::new(0);
+        Holdings {
+            graph: GRAPHS.fetch_add(1, Ordering::Relaxed),
+            values: Vec::new(),
+            last: None,
+            lent: Vec::new(),
+            runtime: Arc::clone(runtime),
+        }
+    }
+
     fn block(&self, index: u32) -> &Block {
         let value = self.values[index as usize].as_deref();
         value

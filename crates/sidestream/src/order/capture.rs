@@ -135,16 +135,20 @@ impl Order {
         stream: StreamId,
         thread: ThreadId,
     ) -> Result<Runs, Misuse> {
-        let Some(id) = self
-            .capture_of(stream)
-            .filter(|&id| self.captures[id.0 as usize].origin == stream)
-        else {
+        let Some(id) = self.capture_of(stream) else {
+            return Err(misuse(
+                Code::IllegalState,
+                48,
+                "the stream is not being captured; begin a capture in it first",
+            ));
+        };
+        if self.captures[id.0 as usize].origin != stream {
             return Err(misuse(
                 Code::StreamCaptureUnmatched,
                 48,
-                "no capture began in this stream; end it where it began",
+                "the capture began in another stream; end it where it began",
             ));
-        };
+        }
         let capture = self.capture(id);
         if capture.thread != thread {
             return Err(misuse(

@@ -336,18 +336,19 @@ impl<'c> Step<'_, 'c> {
         }
         keep_last(&mut conflicts);
         for mark in &conflicts {
-            self.wait_unless_over(mark)?;
+            self.wait_unless_known(mark)?;
         }
         Ok(())
     }
 
-    /// A pending wait slows down every stream of the device, so asking comes first.
+    /// Without asking whether it is over: a wait for what is over costs 0.13 µs and holds nothing up,
+    /// a question that is answered "yes" up to 1.4 µs, and one that is answered "no" gains nothing (H200).
     #[inline(never)]
-    fn wait_unless_over(&mut self, mark: &Mark) -> Result<()> {
-        let runtime = &self.stream.runtime;
-        if self.knows(mark) || runtime.peek(self.thread, mark, &mut self.pen, self.at)? {
+    fn wait_unless_known(&mut self, mark: &Mark) -> Result<()> {
+        if self.knows(mark) {
             return Ok(());
         }
+        let runtime = &self.stream.runtime;
         runtime
             .waits_inserted
             .fetch_add(1, atomic::Ordering::Relaxed);

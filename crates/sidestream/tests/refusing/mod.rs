@@ -1,4 +1,5 @@
-//! A simulated machine that refuses to launch graphs when it is told to, and counts events.
+//! A simulated machine that refuses to launch graphs or to pin memory when it is told to, and counts what
+//! it was asked for.
 
 // Not every file of tests that has it uses all of it.
 #![allow(dead_code)]
@@ -17,8 +18,17 @@ use sidestream::sim::{Machine, Schedule};
 pub struct Refusing {
     machine: Machine,
     refuses: AtomicBool,
+    refuses_to_pin: AtomicBool,
     /// Made and not given back.
     events: AtomicUsize,
+    /// Pinned and not unpinned, memory of the program.
+    registered: AtomicUsize,
+    /// How many events were made with which a thread sleeps.
+    sleeping: AtomicUsize,
+    /// How much write-combined memory was asked for.
+    combined_bytes: AtomicUsize,
+    /// How many waits had no end.
+    endless_waits: AtomicUsize,
 }
 
 impl Refusing {
@@ -27,7 +37,12 @@ impl Refusing {
         let backend = Arc::new(Refusing {
             machine: Machine::new(vec![profile], schedule, None),
             refuses: AtomicBool::new(false),
+            refuses_to_pin: AtomicBool::new(false),
             events: AtomicUsize::new(0),
+            registered: AtomicUsize::new(0),
+            sleeping: AtomicUsize::new(0),
+            combined_bytes: AtomicUsize::new(0),
+            endless_waits: AtomicUsize::new(0),
         });
         let mut devices = Device::on(Arc::<Refusing>::clone(&backend), &Options::new());
         (backend, devices.remove(0))
@@ -35,6 +50,26 @@ impl Refusing {
 
     pub fn refuse_graphs(&self, refuses: bool) {
         self.refuses.store(refuses, Ordering::Relaxed);
+    }
+
+    pub fn refuse_to_pin(&self, refuses: bool) {
+        self.refuses_to_pin.store(refuses, Ordering::Relaxed);
+    }
+
+    pub fn registered(&self) -> usize {
+        self.registered.load(Ordering::Relaxed)
+    }
+
+    pub fn sleeping(&self) -> usize {
+        self.sleeping.load(Ordering::Relaxed)
+    }
+
+    pub fn combined_bytes(&self) -> usize {
+        self.combined_bytes.load(Ordering::Relaxed)
+    }
+
+    pub fn endless_waits(&self) -> usize {
+        self.endless_waits.load(Ordering::Relaxed)
     }
 
     pub fn events(&self) -> usize {
@@ -60,8 +95,10 @@ impl Backend for Refusing {
 
     fn create(&self, what: Create<'_>) -> Result<()> {
         self.machine.create(what)?;
-        if let Create::Event { .. } = what {
+        if let Create::Event { sleeps, .. } = what {
             self.events.fetch_add(1, Ordering::Relaxed);
+            self.sleeping
+                .fetch_add(usize::from(sleeps), Ordering::Relaxed);
         }
         Ok(())
     }
@@ -74,6 +111,10 @@ impl Backend for Refusing {
     }
 
     fn reserve(&self, wanted: Reserve) -> Result<Address> {
+        if wanted.write_combined {
+            self.combined_bytes
+                .fetch_add(wanted.bytes as usize, Ordering::Relaxed);
+        }
         self.machine.reserve(wanted)
     }
 
@@ -82,11 +123,21 @@ impl Backend for Refusing {
     }
 
     unsafe fn register(&self, at: Address, bytes: u64) -> Result<()> {
+        if self.refuses_to_pin.load(Ordering::Relaxed) {
+            return Err(Error::Refused {
+                call: "register",
+                code: 712,
+                why: "it was told to".into(),
+            });
+        }
         // SAFETY: the caller promises it.
-        unsafe { self.machine.register(at, bytes) }
+        unsafe { self.machine.register(at, bytes)? };
+        self.registered.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 
     fn unregister(&self, at: Address) {
+        self.registered.fetch_sub(1, Ordering::Relaxed);
         self.machine.unregister(at);
     }
 
@@ -103,6 +154,9 @@ impl Backend for Refusing {
     }
 
     fn wait(&self, op: &Op, for_at_most: Duration) -> Result<bool> {
+        if for_at_most == Duration::MAX {
+            self.endless_waits.fetch_add(1, Ordering::Relaxed);
+        }
         self.machine.wait(op, for_at_most)
     }
 

@@ -257,13 +257,12 @@ pub fn code(
     host: impl Fn(Grid, &mut [HostArg]) + Send + Sync + 'static,
 ) -> Arc<Code> {
     Arc::new(Code {
-        name: name.to_owned(),
-        image: None,
         host: Some(Box::new(host)),
         cost: Some(Box::new(move |_, _| KernelCost::Duration {
             ns: cost_ns,
             share: 1.0,
         })),
+        ..Code::new(name)
     })
 }
 

@@ -9,7 +9,7 @@ const INSIDE: &str = "crates/sidestream/src/";
 /// From the bottom up: a module may name those of its own row and of the rows above this line of
 /// the table.
 const LAYERS: &[&[&str]] = &[
-    &["op", "error"],
+    &["op", "error", "ptx"],
     &["order"],
     &["engine"],
     &["backend", "log"],
@@ -38,7 +38,7 @@ const BESIDE: &[(&str, &[&str])] = &[
             "engine", "backend", "op", "order", "log", "error", "alloc", "trace",
         ],
     ),
-    ("cuda", &["backend", "op", "log", "error"]),
+    ("cuda", &["backend", "op", "log", "error", "ptx"]),
 ];
 
 /// The back ends, and the one module that names them.
@@ -216,7 +216,7 @@ mod tests {
         );
         assert_eq!(
             complaints("cuda/mod.rs", "use crate::engine::Profile;"),
-            ["1: `cuda` names `engine`; it may only name backend, op, log, error"]
+            ["1: `cuda` names `engine`; it may only name backend, op, log, error, ptx"]
         );
         assert_eq!(
             complaints("stream.rs", "use crate::sim::Machine;"),

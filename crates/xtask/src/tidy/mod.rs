@@ -5,6 +5,7 @@
 //! string without breaking it.
 
 mod code;
+mod kernels;
 mod layers;
 mod manifests;
 mod names;
@@ -82,6 +83,7 @@ fn all(tree: &Tree) -> Vec<Complaint> {
             out.extend(pages::links(file, text, tree));
         }
     }
+    out.extend(kernels::check(tree));
     out.extend(rule_table::check(tree));
     out.sort();
     out
@@ -109,6 +111,7 @@ mod tests {
             ("crates/sidestream/src/util.rs", ""),
             ("crates/new/Cargo.toml", "[dependencies]\nserde = \"1\"\n"),
             ("README.md", "[gone](gone.md)\n"),
+            ("kernels/new.cu", ""),
             (
                 "docs/order.md",
                 "| R1 | stream order | `nobody` | `nothing` |\n",
@@ -125,6 +128,7 @@ mod tests {
             ("crates/sidestream/src/order/mod.rs", 1),
             ("crates/sidestream/src/util.rs", 1),
             ("docs/order.md", 1),
+            ("kernels/new.cu", 1),
         ];
         assert_eq!(files, expected.map(|(file, line)| (file.to_owned(), line)));
     }

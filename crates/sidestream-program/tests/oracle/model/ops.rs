@@ -297,10 +297,11 @@ impl Run<'_> {
             }
             Act::EndCapture { s } => {
                 let stream = self.stream(s);
-                // R48. Reading: of several failures, the first of: no capture began here, another thread, unjoined work.
+                // R48. Reading: of several failures, the first of: not captured, begun in another stream, another thread, unjoined work.
                 let capture = match self.capturing(stream) {
                     Some(capture) if self.captures[capture].origin == stream => capture,
-                    _ => return Err("StreamCaptureUnmatched"),
+                    Some(_) => return Err("StreamCaptureUnmatched"),
+                    None => return Err("IllegalState"),
                 };
                 if self.captures[capture].thread != here.thread {
                     return Err("StreamCaptureWrongThread");

@@ -5,6 +5,7 @@ use super::capture::Captured;
 use super::command::{Command, Effect};
 use super::state::{Part, State};
 use crate::engine::{Delay, LaneId, Task, TaskId, Work};
+use crate::error::{Error, Result};
 use crate::op::{DeviceId, GraphId, Kind, OpId};
 use crate::order::{Performs, Step};
 use crate::sim::work;
@@ -63,6 +64,68 @@ impl State {
             });
         }
         ready
+    }
+
+    /// The graph does something else from its next launch on.
+    ///
+    /// # Errors
+    /// If it is not of the same shape, as on a device; the graph stays as it was.
+    pub fn update_graph(
+        &mut self,
+        id: GraphId,
+        mut graph: Graph,
+        nodes: Vec<GraphNode>,
+    ) -> Result<()> {
+        let difference = self.difference(&graph.nodes, &nodes);
+        // What goes is the program's: it is dropped without the lock.
+        let unused = match difference {
+            None => std::mem::replace(&mut graph.nodes, nodes),
+            Some(_) => nodes,
+        };
+        self.dropped
+            .extend(unused.into_iter().map(|node| node.effect));
+        self.tables.set_graph(id, graph);
+        match difference {
+            None => Ok(()),
+            Some(difference) => Err(Error::Refused {
+                call: "graph update",
+                code: 910,
+                why: format!(
+                    "{difference}; describe the same nodes behind the same nodes, or build another \
+                     graph"
+                ),
+            }),
+        }
+    }
+
+    fn difference(&self, old: &[GraphNode], new: &[GraphNode]) -> Option<String> {
+        if old.len() != new.len() {
+            let (old, new) = (old.len(), new.len());
+            return Some(format!(
+                "the graph has {old} nodes, and its new description {new}"
+            ));
+        }
+        let ends = |node: &GraphNode| {
+            let copy = node.effect.copy();
+            copy.map(|copy| [copy.from, copy.to].map(|at| self.space.device_of(at)))
+        };
+        let mut pairs = old.iter().zip(new).enumerate();
+        pairs.find_map(|(number, (old, new))| {
+            if old.call != new.call {
+                let (old, new) = (old.call, new.call);
+                Some(format!("node {number} was a {old} and is a {new}"))
+            } else if old.after != new.after {
+                Some(format!(
+                    "node {number} stands behind other nodes than before"
+                ))
+            } else if ends(old) != ends(new) {
+                Some(format!(
+                    "node {number} copies between other memories than before"
+                ))
+            } else {
+                None
+            }
+        })
     }
 
     /// A launch: a point in the stream, the nodes behind it, and a point behind all of them.

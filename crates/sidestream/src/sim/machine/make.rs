@@ -44,8 +44,13 @@ impl State {
                     nodes = self.captures.take_ended(device).unwrap_or_default();
                 }
                 let nodes = self.graph_nodes(device, nodes);
-                let graph = self.new_graph(device);
-                self.tables.set_graph(id, Graph { nodes, ..graph });
+                match self.tables.take_graph(id) {
+                    Some(graph) => return self.update_graph(id, graph, nodes),
+                    None => {
+                        let graph = self.new_graph(device);
+                        self.tables.set_graph(id, Graph { nodes, ..graph });
+                    }
+                }
             }
         }
         Ok(())

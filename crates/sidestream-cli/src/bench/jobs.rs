@@ -1,0 +1,115 @@
+//! The overlap job as the library's pipelines do it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sidestream::kernel::Grid;
+use sidestream::pipeline::{BoxError, Failed, Pipeline, Running, per_row};
+
+use super::kernels;
+use super::own::Own;
+use crate::failure::Failure;
+use crate::overlap::job::Job;
+use crate::raw::job::grid;
+
+/// Items that go through the pipeline before the clock starts, so that its slots are there then, as
+/// the streams and the memory of the driver's arrangements are.
+const BEFORE: u64 = 12;
+
+/// Milliseconds for a job in a pipeline of so many slots: from before the first call to when the
+/// last result is there. The pinned memory is not filled again.
+pub fn on_streams(own: &Own, job: &Job, slots: u32) -> Result<f64, Failure> {
+    let (rows, work) = (job.batch_bytes as usize / 4, job.work);
+    let kernel = kernels::step();
+    let grid = grid_of(own, job);
+    let source = Source::new(job);
+    let running = Pipeline::new(&own.device, rows)
+        .upload(per_row::<f32>(1))
+        .stage("kernel", per_row::<f32>(1), move |at, x, y| {
+            let args = (x.view(), y.view_mut(), at.rows() as u64, work);
+            at.stream().launch(&kernel, grid, args)
+        })
+        .download(per_row::<f32>(1), |(_, y)| y)
+        .depth(slots as usize)
+        .fill(source.fill(own, rows));
+    source.time(own, running)
+}
+
+/// The same with a graph in each slot.
+pub fn on_graphs(own: &Own, job: &Job, slots: u32) -> Result<f64, Failure> {
+    let (rows, work) = (job.batch_bytes as usize / 4, job.work);
+    let kernel = kernels::step();
+    let grid = grid_of(own, job);
+    let source = Source::new(job);
+    let host = own.device.clone();
+    let running = Pipeline::new(&own.device, rows)
+        .graphs(
+            per_row::<f32>(1),
+            per_row::<f32>(1),
+            move |stream, nodes| {
+                let x = nodes.own(stream.alloc(rows)?)?;
+                let y = nodes.own(stream.alloc(rows)?)?;
+                let sent = nodes.own_pinned(host.pinned(rows)?)?;
+                let back = nodes.own_pinned(host.pinned(rows)?)?;
+                nodes.upload(sent, x.view_mut())?;
+                let args = (x.view(), y.view_mut(), rows as u64, work);
+                nodes.launch(&kernel, grid, args)?;
+                nodes.download(y.view(), back)?;
+                Ok((sent, back))
+            },
+        )
+        .depth(slots as usize)
+        .fill(source.fill(own, rows));
+    source.time(own, running)
+}
+
+fn grid_of(own: &Own, job: &Job) -> Grid {
+    let blocks = grid(job.batch_bytes, own.sms);
+    Grid::new(blocks.blocks, blocks.threads)
+}
+
+/// Where the items come from, and when the first that counts was asked for.
+struct Source {
+    items: u64,
+    start_ns: Arc<AtomicU64>,
+}
+
+type Fill<T> = Box<dyn FnMut(u64, &mut T) -> Result<Option<usize>, BoxError> + Send>;
+
+impl Source {
+    fn new(job: &Job) -> Source {
+        Source {
+            items: BEFORE + u64::from(job.count),
+            start_ns: Arc::default(),
+        }
+    }
+
+    fn fill<T>(&self, own: &Own, rows: usize) -> Fill<T> {
+        let (device, clock) = (own.device.clone(), own.clock.clone());
+        let (items, start_ns) = (self.items, Arc::clone(&self.start_ns));
+        Box::new(move |index, _| {
+            if index == BEFORE {
+                device.synchronize()?;
+                start_ns.store(clock.now_ns(), Ordering::Relaxed);
+            }
+            Ok((index < items).then_some(rows))
+        })
+    }
+
+    fn time<I: Send + 'static, O: Send + 'static, H>(
+        &self,
+        own: &Own,
+        running: Running<I, O, H>,
+    ) -> Result<f64, Failure> {
+        let (last, mut end_ns) = (self.items - 1, 0);
+        let ran: Result<_, Failed> = running.run(|item| {
+            if item.index() == last {
+                end_ns = own.clock.now_ns();
+            }
+            Ok(())
+        });
+        ran.map_err(Failure::input)?;
+        let start_ns = self.start_ns.load(Ordering::Relaxed);
+        Ok(end_ns.saturating_sub(start_ns) as f64 / 1e6)
+    }
+}

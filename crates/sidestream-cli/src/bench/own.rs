@@ -1,0 +1,55 @@
+//! The runtime's side of what is measured.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use sidestream::device::{Device, Options};
+use sidestream::engine::Profile;
+use sidestream::sim::{Machine, Schedule};
+
+use super::rounds::Clock;
+use crate::failure::Failure;
+use crate::raw::Gpu;
+
+/// A device of the runtime, and the clock that goes with it.
+pub struct Own {
+    pub device: Device,
+    pub clock: Clock,
+    /// Its multiprocessors.
+    pub sms: u32,
+}
+
+impl Own {
+    /// A real device, the same as the one that the driver's side uses.
+    pub fn cuda(gpu: &Gpu, number: u32, driver: Option<&Path>) -> Result<Own, Failure> {
+        let options = quiet();
+        let options = match driver {
+            Some(file) => options.driver(file),
+            None => options,
+        };
+        Ok(Own {
+            device: Device::open_with(&format!("cuda:{number}"), &options)?,
+            clock: Clock::Host(Instant::now()),
+            sms: gpu.sms,
+        })
+    }
+
+    /// A simulated device of which only times are simulated.
+    pub fn simulated(profile: Profile) -> Own {
+        let sms = profile.sms as u32;
+        let devices = vec![(profile.name.clone(), profile)];
+        let machine = Arc::new(Machine::new(devices, Schedule::InOrder, None));
+        machine.times_only();
+        Own {
+            device: Device::on(Arc::clone(&machine) as _, &quiet()).remove(0),
+            clock: Clock::Simulated(machine),
+            sms,
+        }
+    }
+}
+
+/// A long wait is a long measurement, and no news.
+fn quiet() -> Options {
+    Options::new().notice(|_| ())
+}

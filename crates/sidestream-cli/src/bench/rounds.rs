@@ -1,0 +1,136 @@
+//! Measuring several things in turn, so that they see the same machine at the same time.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use sidestream::sim::Machine;
+
+use crate::failure::Failure;
+
+/// Whose time counts.
+#[derive(Clone)]
+pub enum Clock {
+    /// The host's, since this moment.
+    Host(Instant),
+    /// A simulated machine's.
+    Simulated(Arc<Machine>),
+}
+
+impl Clock {
+    pub fn now_ns(&self) -> u64 {
+        match self {
+            Clock::Host(start) => start.elapsed().as_nanos() as u64,
+            Clock::Simulated(machine) => machine.now_ns(),
+        }
+    }
+}
+
+/// Something that is measured: does its work once, and says how long that took.
+pub type Side<'a> = Box<dyn FnMut() -> Result<f64, Failure> + 'a>;
+
+/// Runs all sides once in each round, in one order and then in the other, after one round that does
+/// not count. The times are by side, then by round.
+pub fn interleaved(rounds: usize, sides: &mut [Side<'_>]) -> Result<Vec<Vec<f64>>, Failure> {
+    let mut times = vec![Vec::with_capacity(rounds); sides.len()];
+    for round in 0..=rounds {
+        for step in 0..sides.len() {
+            let side = match round % 2 {
+                0 => step,
+                _ => sides.len() - 1 - step,
+            };
+            let time = sides[side]()?;
+            if round > 0 {
+                times[side].push(time);
+            }
+        }
+    }
+    Ok(times)
+}
+
+/// So many calls come first and do not count: the driver's pool of memory, for one, is empty after
+/// each synchronisation.
+const FIRST: u32 = 10;
+
+/// Microseconds a call of `call`, for so many calls one after the other.
+pub fn in_a_row(calls: u32, mut call: impl FnMut() -> Result<(), Failure>) -> Result<f64, Failure> {
+    for _ in 0..FIRST {
+        call()?;
+    }
+    let start = Instant::now();
+    for _ in 0..calls {
+        call()?;
+    }
+    Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(calls))
+}
+
+/// Microseconds a call of `call`, each timed alone behind a `prepare` that does not count. What it
+/// costs to ask for the time is taken off.
+pub fn one_by_one<T>(
+    calls: u32,
+    mut prepare: impl FnMut() -> Result<T, Failure>,
+    mut call: impl FnMut(T) -> Result<(), Failure>,
+) -> Result<f64, Failure> {
+    let mut sum = 0.0;
+    for at in 0..FIRST + calls {
+        let prepared = prepare()?;
+        let start = Instant::now();
+        call(prepared)?;
+        let end = Instant::now();
+        // The second pair says what the first one itself takes.
+        let own = end.elapsed();
+        if at >= FIRST {
+            sum += (end - start).saturating_sub(own).as_secs_f64();
+        }
+    }
+    Ok(sum * 1e6 / f64::from(calls))
+}
+
+/// The value below which this share of the values lies; the median at 0.5.
+pub fn quantile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let at = share * sorted.len().saturating_sub(1) as f64;
+    let (below, above) = (at.floor() as usize, at.ceil() as usize);
+    match (sorted.get(below), sorted.get(above)) {
+        (Some(low), Some(high)) => low + (high - low) * (at - at.floor()),
+        _ => f64::NAN,
+    }
+}
+
+pub fn median(values: &[f64]) -> f64 {
+    quantile(values, 0.5)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn sides_run_in_turn_forwards_and_backwards_and_the_first_round_does_not_count() {
+        let ran = RefCell::new(String::new());
+        let side = |name: char| -> Side<'_> { Box::new(move || Ok(f64::from(name as u32))) };
+        let noted = |name: char| -> Side<'_> {
+            let ran = &ran;
+            let mut inner = side(name);
+            Box::new(move || {
+                ran.borrow_mut().push(name);
+                inner()
+            })
+        };
+        let times = interleaved(3, &mut [noted('a'), noted('b'), noted('c')]).expect("no failure");
+        assert_eq!(*ran.borrow(), "abccbaabccba");
+        assert_eq!(times, [[97.0; 3], [98.0; 3], [99.0; 3]]);
+    }
+
+    #[test]
+    fn quantiles_lie_between_the_values() {
+        let values = [4.0, 1.0, 3.0, 2.0, 5.0];
+        assert_eq!(median(&values), 3.0);
+        assert_eq!(quantile(&values, 0.1), 1.4);
+        assert_eq!(quantile(&values, 0.9), 4.6);
+        assert_eq!(median(&[1.0, 2.0]), 1.5);
+        assert!(median(&[]).is_nan());
+    }
+}

@@ -1,0 +1,134 @@
+//! The job on a real device: every arrangement by the driver's own calls, and the pipeline, in turn.
+
+use std::path::Path;
+use std::time::Instant;
+
+use super::job::{Job, Layout};
+use super::limit::{Measured, OverlapLimit};
+use super::pipeline::SLOTS;
+use super::{Compared, Row, Verdict, refuse_impossible};
+use crate::bench::jobs;
+use crate::bench::own::Own;
+use crate::bench::rounds::{Side, interleaved, median};
+use crate::failure::Failure;
+use crate::raw::Gpu;
+use crate::raw::job::{Alone, RawJob, RawJobs};
+
+const ROUNDS: usize = 9;
+/// For a job that takes longer than [`LONG_NS`].
+const FEW_ROUNDS: usize = 3;
+const LONG_NS: f64 = 1e9;
+
+/// The stages alone are measured over so many batches.
+const ALONE: std::ops::RangeInclusive<u32> = 8..=32;
+
+/// The parts of the job that the limit comes from.
+const PARTS: [Alone; 6] = [
+    Alone::Uploads,
+    Alone::Kernels,
+    Alone::Downloads,
+    Alone::BothWays,
+    Alone::KernelsSideBySide,
+    Alone::Calls,
+];
+
+/// Measures the job on this device.
+pub fn compare(job: &Job, number: u32, driver: Option<&Path>) -> Result<Compared, Failure> {
+    let gpu = Gpu::open(driver, number)?;
+    refuse_impossible(job, &gpu.name, gpu.memory_bytes)?;
+    let own = Own::cuda(&gpu, number, driver)?;
+    let raw = RawJobs::new(&gpu, job.batch_bytes as usize, job.count as usize)?;
+    let few = Job {
+        count: job.count.clamp(*ALONE.start(), *ALONE.end()),
+        ..*job
+    };
+    let (raw_job, few_batches) = (raw.job(job), raw.job(&few));
+    let once_ns = timed(&gpu, || raw_job.run(Layout::Streams(1)))?;
+    let rounds = if once_ns > LONG_NS {
+        FEW_ROUNDS
+    } else {
+        ROUNDS
+    };
+
+    let mut sides: Vec<Side<'_>> = Vec::new();
+    for layout in Layout::ALL {
+        let (gpu, raw_job) = (&gpu, &raw_job);
+        sides.push(Box::new(move || timed(gpu, || raw_job.run(layout))));
+    }
+    for part in PARTS {
+        let (gpu, few_batches) = (&gpu, &few_batches);
+        let batches = f64::from(few.count);
+        sides.push(Box::new(move || {
+            Ok(part_ns(gpu, few_batches, part)? / batches)
+        }));
+    }
+    sides.push(Box::new(|| Ok(jobs::on_streams(&own, job, SLOTS)? * 1e6)));
+    let times = interleaved(rounds, &mut sides)?;
+    let medians: Vec<f64> = times.iter().map(|times| median(times)).collect();
+
+    let (arrangements, rest) = medians.split_at(Layout::ALL.len());
+    let rows: Vec<Row> = Layout::ALL
+        .into_iter()
+        .zip(arrangements)
+        .map(|(layout, &ns)| Row {
+            layout,
+            time_ns: ns.round() as u64,
+        })
+        .collect();
+    let &[
+        upload_ns,
+        kernel_ns,
+        download_ns,
+        both_ways_ns,
+        kernel_in_a_row_ns,
+        calls_ns,
+        own_ns,
+    ] = rest
+    else {
+        return Err(Failure::input("a part of the job was not measured"));
+    };
+    let measured = Measured {
+        upload_ns,
+        kernel_ns,
+        download_ns,
+        both_ways_ns,
+        kernel_in_a_row_ns,
+        calls_ns,
+    };
+    let limit = OverlapLimit::measured(job.count, &measured);
+    let verdict = Verdict::of(job.count, &rows, &limit);
+    Ok(Compared {
+        job: *job,
+        device_name: gpu.name.clone(),
+        profile: None,
+        rounds: Some(rounds),
+        rows,
+        own_ns: Some(own_ns.round() as u64),
+        limit,
+        verdict,
+    })
+}
+
+/// Nanoseconds for one part of all batches: until it is over, or for the calls until they are made.
+fn part_ns(gpu: &Gpu, job: &RawJob<'_>, part: Alone) -> Result<f64, Failure> {
+    match part {
+        Alone::Calls => {
+            let ns = timed(gpu, || job.submit_alone(part))?;
+            gpu.synchronize_all()?;
+            Ok(ns)
+        }
+        _ => timed(gpu, || {
+            job.submit_alone(part)?;
+            gpu.synchronize_all()
+        }),
+    }
+}
+
+/// Nanoseconds that a function takes on the host, on a device that is idle before.
+fn timed(gpu: &Gpu, run: impl FnOnce() -> Result<(), Failure>) -> Result<f64, Failure> {
+    gpu.enter()?;
+    gpu.synchronize_all()?;
+    let start = Instant::now();
+    run()?;
+    Ok(start.elapsed().as_nanos() as f64)
+}

@@ -1,0 +1,338 @@
+//! The driver's own calls, without the runtime: what its figures stand beside.
+//!
+//! Everything that is made here lasts until the process ends, so that no handle is ever used after
+//! its end. That is right for a measurement and for nothing else.
+
+pub mod devices;
+pub mod job;
+
+use std::ffi::{CString, c_int, c_uint, c_void};
+use std::path::Path;
+use std::ptr::null_mut;
+
+use sidestream::cuda::driver::{
+    Code, CuAddress, CuContext, CuEvent, CuFunction, CuModule, CuStream, Driver,
+    EVENT_DISABLE_TIMING, HOST_PORTABLE, STREAM_NON_BLOCKING, SUCCESS,
+};
+
+use crate::failure::Failure;
+use devices::{Found, Started, in_words};
+
+/// A device by the driver's own calls, in the primary context, which the runtime uses too.
+///
+/// One thread uses it: the one that opened it.
+pub struct Gpu {
+    driver: Driver,
+    context: CuContext,
+    /// The name that the driver gives it.
+    pub name: String,
+    /// The version of CUDA that the driver is for, such as `13.0`.
+    pub cuda: String,
+    /// Its multiprocessors.
+    pub sms: u32,
+    /// So many bytes are its memory.
+    pub memory_bytes: u64,
+}
+
+/// A stream that orders itself with no other.
+#[derive(Clone, Copy)]
+pub struct Stream(CuStream);
+
+/// An event that keeps no time.
+#[derive(Clone, Copy)]
+pub struct Event(CuEvent);
+
+/// A kernel.
+#[derive(Clone, Copy)]
+pub struct Function(CuFunction);
+
+/// Memory of the device, or pinned memory of the host. The host itself never touches it.
+#[derive(Clone, Copy)]
+pub struct Memory {
+    address: CuAddress,
+    bytes: usize,
+}
+
+/// A grid in one dimension.
+#[derive(Clone, Copy)]
+pub struct Blocks {
+    pub blocks: u32,
+    pub threads: u32,
+}
+
+/// What the kernel of the overlap job takes.
+#[derive(Clone, Copy)]
+pub struct StepArgs {
+    pub input: Memory,
+    pub output: Memory,
+    pub elements: u64,
+    pub work: u32,
+}
+
+impl Gpu {
+    /// Loads the driver, from this file or wherever the system has it, and opens a device.
+    pub fn open(file: Option<&Path>, number: u32) -> Result<Gpu, Failure> {
+        let absent = |why| Failure::input(format!("there is no GPU to measure: {why}"));
+        let Started {
+            driver,
+            version,
+            count,
+        } = Started::open(file).map_err(absent)?;
+        if number >= count {
+            return Err(Failure::input(format!(
+                "there is no device cuda:{number}; the driver has {count}, counted from 0"
+            )));
+        }
+        let found = Found::of(&driver, number)?;
+        let (mut device, mut context) = (0, 0);
+        // SAFETY: the driver has started, and writes to these variables.
+        unsafe {
+            let code = (driver.cuDeviceGet)(&mut device, number as c_int);
+            accepted(&driver, "cuDeviceGet", code)?;
+            let code = (driver.cuDevicePrimaryCtxRetain)(&mut context, device);
+            accepted(&driver, "cuDevicePrimaryCtxRetain", code)?;
+        }
+        let gpu = Gpu {
+            driver,
+            context,
+            cuda: in_words(version),
+            name: found.name,
+            sms: found.sms,
+            memory_bytes: found.memory_bytes,
+        };
+        gpu.enter()?;
+        Ok(gpu)
+    }
+
+    /// The file that the driver was found in.
+    pub fn file(&self) -> &str {
+        &self.driver.file
+    }
+
+    /// Makes its context this thread's. Whoever runs the runtime in between does it again.
+    pub fn enter(&self) -> Result<(), Failure> {
+        // SAFETY: the context was retained and is never released.
+        let code = unsafe { (self.driver.cuCtxSetCurrent)(self.context) };
+        self.accepted("cuCtxSetCurrent", code)
+    }
+
+    /// The kernel `name` of this PTX.
+    pub fn function(&self, ptx: &str, name: &str) -> Result<Function, Failure> {
+        let text = |text: &str| {
+            CString::new(text).map_err(|_| Failure::input("a kernel has a zero in its text"))
+        };
+        let (ptx, name) = (text(ptx)?, text(name)?);
+        let (mut module, mut function): (CuModule, CuFunction) = (0, 0);
+        // SAFETY: both texts end with a zero and outlive the calls; there are no options.
+        unsafe {
+            let image = ptx.as_ptr().cast();
+            let code =
+                (self.driver.cuModuleLoadDataEx)(&mut module, image, 0, null_mut(), null_mut());
+            self.accepted("cuModuleLoadDataEx", code)?;
+            let code = (self.driver.cuModuleGetFunction)(&mut function, module, name.as_ptr());
+            self.accepted("cuModuleGetFunction", code)?;
+        }
+        Ok(Function(function))
+    }
+
+    pub fn stream(&self) -> Result<Stream, Failure> {
+        let mut stream = 0;
+        // SAFETY: the driver writes the handle.
+        let code = unsafe {
+            (self.driver.cuStreamCreateWithPriority)(&mut stream, STREAM_NON_BLOCKING, 0)
+        };
+        self.accepted("cuStreamCreateWithPriority", code)?;
+        Ok(Stream(stream))
+    }
+
+    pub fn event(&self) -> Result<Event, Failure> {
+        let mut event = 0;
+        // SAFETY: the driver writes the handle.
+        let code = unsafe { (self.driver.cuEventCreate)(&mut event, EVENT_DISABLE_TIMING) };
+        self.accepted("cuEventCreate", code)?;
+        Ok(Event(event))
+    }
+
+    /// Memory of the device.
+    pub fn memory(&self, bytes: usize) -> Result<Memory, Failure> {
+        let mut address = 0;
+        // SAFETY: the driver writes the address.
+        let code = unsafe { (self.driver.cuMemAlloc_v2)(&mut address, bytes) };
+        self.accepted("cuMemAlloc", code)?;
+        Ok(Memory { address, bytes })
+    }
+
+    /// Pinned memory of the host.
+    pub fn pinned(&self, bytes: usize) -> Result<Memory, Failure> {
+        let mut address = 0;
+        // SAFETY: the driver writes the address.
+        let code = unsafe { (self.driver.cuMemHostAlloc)(&mut address, bytes, HOST_PORTABLE) };
+        self.accepted("cuMemHostAlloc", code)?;
+        Ok(Memory { address, bytes })
+    }
+
+    // ---------------------------------------------------------------- what is measured
+
+    #[inline]
+    pub fn record(&self, event: Event, stream: Stream) -> Result<(), Failure> {
+        // SAFETY: both were made here and are never destroyed.
+        let code = unsafe { (self.driver.cuEventRecord)(event.0, stream.0) };
+        self.accepted("cuEventRecord", code)
+    }
+
+    #[inline]
+    pub fn wait(&self, stream: Stream, event: Event) -> Result<(), Failure> {
+        // SAFETY: both were made here and are never destroyed.
+        let code = unsafe { (self.driver.cuStreamWaitEvent)(stream.0, event.0, 0) };
+        self.accepted("cuStreamWaitEvent", code)
+    }
+
+    #[inline]
+    pub fn synchronize(&self, stream: Stream) -> Result<(), Failure> {
+        // SAFETY: the stream was made here and is never destroyed.
+        let code = unsafe { (self.driver.cuStreamSynchronize)(stream.0) };
+        self.accepted("cuStreamSynchronize", code)
+    }
+
+    /// Waits for all work of the context, the runtime's too.
+    pub fn synchronize_all(&self) -> Result<(), Failure> {
+        // SAFETY: the context is this thread's.
+        let code = unsafe { (self.driver.cuCtxSynchronize)() };
+        self.accepted("cuCtxSynchronize", code)
+    }
+
+    /// Allocates memory in stream order and frees it again.
+    #[inline]
+    pub fn allocate_and_free(&self, bytes: usize, stream: Stream) -> Result<(), Failure> {
+        let mut address = 0;
+        // SAFETY: the stream was made here; the driver writes the address, which nobody keeps.
+        unsafe {
+            let code = (self.driver.cuMemAllocAsync)(&mut address, bytes, stream.0);
+            self.accepted("cuMemAllocAsync", code)?;
+            let code = (self.driver.cuMemFreeAsync)(address, stream.0);
+            self.accepted("cuMemFreeAsync", code)
+        }
+    }
+
+    /// Copies as much as fits into `to`.
+    #[inline]
+    pub fn copy(&self, from: Memory, to: Memory, stream: Stream) -> Result<(), Failure> {
+        let bytes = from.bytes.min(to.bytes);
+        // SAFETY: both are that long and are never freed, and the host touches neither.
+        let code =
+            unsafe { (self.driver.cuMemcpyAsync)(to.address, from.address, bytes, stream.0) };
+        self.accepted("cuMemcpyAsync", code)
+    }
+
+    /// Launches a kernel that takes one address and touches nothing.
+    ///
+    /// # Safety
+    /// The function is such a kernel.
+    #[inline]
+    pub unsafe fn launch_empty(
+        &self,
+        function: Function,
+        memory: Memory,
+        stream: Stream,
+    ) -> Result<(), Failure> {
+        let mut address = memory.address;
+        let grid = Blocks {
+            blocks: 1,
+            threads: 32,
+        };
+        // SAFETY: the caller promises the signature.
+        unsafe { self.launch(function, grid, &mut [param(&mut address)], stream) }
+    }
+
+    /// Launches the kernel of the overlap job.
+    ///
+    /// # Safety
+    /// The function is that kernel: it reads `elements` floats of the input and writes as many of
+    /// the output, and both have them.
+    #[inline]
+    pub unsafe fn launch_step(
+        &self,
+        function: Function,
+        grid: Blocks,
+        args: StepArgs,
+        stream: Stream,
+    ) -> Result<(), Failure> {
+        let (mut input, mut output) = (args.input.address, args.output.address);
+        let (mut elements, mut work) = (args.elements, args.work);
+        let mut params = [
+            param(&mut input),
+            param(&mut output),
+            param(&mut elements),
+            param(&mut work),
+        ];
+        // SAFETY: the caller promises the signature and the lengths.
+        unsafe { self.launch(function, grid, &mut params, stream) }
+    }
+
+    /// # Safety
+    /// The parameters are those of the function, and it stays within the memory that they name.
+    #[inline]
+    unsafe fn launch(
+        &self,
+        function: Function,
+        grid: Blocks,
+        params: &mut [*mut c_void],
+        stream: Stream,
+    ) -> Result<(), Failure> {
+        let Blocks { blocks, threads } = grid;
+        let (one, shared): (c_uint, c_uint) = (1, 0);
+        // SAFETY: the caller promises the parameters; the driver copies them before it returns.
+        let code = unsafe {
+            (self.driver.cuLaunchKernel)(
+                function.0,
+                blocks,
+                one,
+                one,
+                threads,
+                one,
+                one,
+                shared,
+                stream.0,
+                params.as_mut_ptr(),
+                null_mut(),
+            )
+        };
+        self.accepted("cuLaunchKernel", code)
+    }
+
+    #[inline]
+    fn accepted(&self, call: &str, code: Code) -> Result<(), Failure> {
+        accepted(&self.driver, call, code)
+    }
+}
+
+impl Memory {
+    /// So many bytes from here on.
+    pub fn part(self, start: usize, bytes: usize) -> Memory {
+        let start = start.min(self.bytes);
+        Memory {
+            address: self.address + start as u64,
+            bytes: bytes.min(self.bytes - start),
+        }
+    }
+}
+
+fn param<T>(value: &mut T) -> *mut c_void {
+    std::ptr::from_mut(value).cast()
+}
+
+#[inline]
+fn accepted(driver: &Driver, call: &str, code: Code) -> Result<(), Failure> {
+    if code == SUCCESS {
+        return Ok(());
+    }
+    refused(driver, call, code)
+}
+
+#[cold]
+fn refused(driver: &Driver, call: &str, code: Code) -> Result<(), Failure> {
+    Err(Failure::input(format!(
+        "{call} answers {code}, {}",
+        driver.words(code)
+    )))
+}

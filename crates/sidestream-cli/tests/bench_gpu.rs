@@ -1,0 +1,251 @@
+//! `sidestream bench gpu` where there is no GPU: the dry run has every row, and the rest is said.
+
+mod command;
+
+use command::{Ran, sidestream};
+use serde_json::Value;
+
+/// Runs `bench gpu` with these arguments, separated by spaces.
+#[track_caller]
+fn bench(arguments: &str) -> Ran {
+    let args = ["bench", "gpu"].into_iter().chain(arguments.split(' '));
+    sidestream(&args.collect::<Vec<_>>())
+}
+
+#[track_caller]
+fn dry_run() -> Value {
+    let ran = bench("--device sim:h200 --quick --json");
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    assert_eq!(ran.out.lines().count(), 1, "one object on one line");
+    serde_json::from_str(&ran.out).expect("JSON")
+}
+
+#[test]
+fn the_dry_run_has_every_row_and_judges_none() {
+    let json = dry_run();
+    assert_eq!(json["schema"], "sidestream.bench.gpu/1");
+    assert_eq!(json["device"], "NVIDIA H200");
+    assert_eq!(json["driver"], Value::Null);
+    let rows = json["rows"].as_array().expect("a list");
+    let mut seen = Vec::new();
+    for row in rows {
+        let keys: Vec<&str> = row
+            .as_object()
+            .expect("an object")
+            .keys()
+            .map(String::as_str)
+            .collect();
+        let expected = [
+            "what", "unit", "raw", "ours", "ratio", "low", "high", "bar", "met", "note",
+        ];
+        assert_eq!(keys, expected);
+        for absent in ["raw", "ratio", "met"] {
+            assert_eq!(row[absent], Value::Null, "{row}");
+        }
+        seen.push(row["what"].as_str().expect("a text").to_owned());
+    }
+    let mut expected: Vec<String> = [
+        "launch of an empty kernel, tracked",
+        "launch of an empty kernel, tracked, unmarked stream",
+        "launch of an empty kernel, explicit",
+        "event record, behind a launch",
+        "event record, explicit",
+        "event wait, behind a new event",
+        "event wait, explicit",
+        "make stream B wait for A, behind a launch",
+        "make stream B wait for A, explicit",
+        "launch on A and make B wait for it, tracked",
+        "allocate and free 1 MiB, one stream",
+        "launch and synchronize",
+    ]
+    .map(str::to_owned)
+    .into();
+    for size in ["64 KiB", "4 MiB", "32 MiB"] {
+        for work in [16, 256, 4096, 16384] {
+            expected.push(format!("pipeline, 4 slots, 32 x {size}, work {work}"));
+        }
+    }
+    for work in [16, 256, 4096, 16384] {
+        expected.push(format!(
+            "a graph per slot, 6 slots, 32 x 64 KiB, work {work}"
+        ));
+    }
+    for raw in ["one copy", "500 copies"] {
+        expected.push(format!("500 pieces of 16 KiB as one batch, raw: {raw}"));
+    }
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn the_bars_are_those_that_were_agreed() {
+    let json = dry_run();
+    let bar = |begins: &str| {
+        let rows = json["rows"].as_array().expect("a list").iter();
+        let bars = rows
+            .filter(|row| {
+                row["what"]
+                    .as_str()
+                    .is_some_and(|what| what.starts_with(begins))
+            })
+            .map(|row| row["bar"].as_str().unwrap_or("none").to_owned());
+        let mut bars: Vec<String> = bars.collect();
+        bars.dedup();
+        bars
+    };
+    assert_eq!(bar("launch of an empty"), ["at most 1.15 x raw"]);
+    assert_eq!(bar("event "), ["at most 1.20 x raw"]);
+    assert_eq!(bar("make stream B"), ["at most 1.30 x raw"]);
+    assert_eq!(bar("allocate"), ["at most 0.15 us"]);
+    assert_eq!(
+        bar("pipeline, 4 slots, 32 x 64 KiB"),
+        ["at most 1.10 x raw"]
+    );
+    assert_eq!(bar("pipeline, 4 slots, 32 x 4 MiB"), ["at most 1.03 x raw"]);
+    assert_eq!(
+        bar("pipeline, 4 slots, 32 x 32 MiB"),
+        ["at most 1.03 x raw"]
+    );
+    assert_eq!(bar("a graph per slot"), ["at least 1.2 x as fast as raw"]);
+    assert_eq!(bar("500 pieces"), ["at most 1.20 x raw", "none"]);
+}
+
+/// The simulated time of a job is that of `sidestream overlap`: the slots are there before the
+/// clock starts in both, up to the making of the slots.
+#[test]
+fn the_jobs_take_the_time_that_overlap_shows() {
+    let json = dry_run();
+    for (size, batch) in [("64KiB", 64 << 10), ("4MiB", 4 << 20), ("32MiB", 32 << 20)] {
+        let args = ["overlap", "--json", "--work", "256", "--batch", size];
+        let shown: Value = serde_json::from_str(&sidestream(&args).out).expect("JSON");
+        let rows = shown["rows"].as_array().expect("a list").iter();
+        let pipeline = rows.filter(|row| row["layout"] == "pipeline");
+        let shown_ns: f64 = pipeline
+            .map(|row| row["time_ns"].as_f64().expect("a number"))
+            .sum();
+        let jobs = json["overlap"].as_array().expect("a list").iter();
+        let job = jobs.filter(|job| job["batch_bytes"] == batch && job["work"] == 256);
+        let own_ms: f64 = job
+            .map(|job| job["pipeline_ms"].as_f64().expect("a number"))
+            .sum();
+        let ratio = own_ms * 1e6 / shown_ns;
+        assert!(
+            (0.95..=1.02).contains(&ratio),
+            "{size}: {own_ms} ms against {shown_ns} ns"
+        );
+    }
+}
+
+#[test]
+fn a_part_alone_has_its_rows_alone() {
+    let rows = |part: &str| {
+        let ran = bench(&format!("--device sim:h200 --quick --json {part}"));
+        let json: Value = serde_json::from_str(&ran.out).expect("JSON");
+        let count = |list: &str| json[list].as_array().expect("a list").len();
+        (count("rows"), count("overlap"))
+    };
+    assert_eq!(rows("--part calls"), (12, 0));
+    assert_eq!(rows("--part jobs"), (16, 12));
+    assert_eq!(rows("--part pieces --part calls"), (14, 0));
+}
+
+#[test]
+fn the_table_says_that_it_is_a_dry_run() {
+    let ran = bench("--device sim:a10g --quick");
+    assert_eq!((ran.code, ran.err.as_str()), (0, ""));
+    let mut lines = ran.out.lines();
+    let head = lines.next().expect("a head");
+    assert!(
+        head.contains("A10G") && head.contains("a dry run"),
+        "{head}"
+    );
+    assert!(lines.any(|line| line == "bars: none judged"), "{}", ran.out);
+}
+
+#[test]
+fn without_a_gpu_it_says_what_was_looked_for() {
+    let refused = bench("--driver /nowhere/libcuda.so");
+    assert_eq!((refused.code, refused.out.as_str()), (2, ""));
+    assert_eq!(refused.err.lines().count(), 1, "{}", refused.err);
+    assert!(
+        refused.err.contains("/nowhere/libcuda.so"),
+        "{}",
+        refused.err
+    );
+    assert!(
+        refused.err.contains("there is no GPU to measure"),
+        "{}",
+        refused.err
+    );
+}
+
+#[test]
+fn other_commands_say_so_too() {
+    let driver = ["--driver", "/nowhere/libcuda.so"];
+    let overlap = sidestream(&[&["overlap", "--device", "cuda"][..], &driver].concat());
+    assert_eq!((overlap.code, overlap.out.as_str()), (2, ""));
+    assert!(
+        overlap.err.contains("/nowhere/libcuda.so"),
+        "{}",
+        overlap.err
+    );
+
+    let auto = sidestream(&[&["overlap", "--device", "auto"][..], &driver].concat());
+    assert_eq!(auto.code, 0);
+    assert_eq!(auto.out, sidestream(&["overlap"]).out);
+    assert!(auto.err.contains("/nowhere/libcuda.so"), "{}", auto.err);
+    assert!(
+        auto.err.contains("`auto` is the simulated H200"),
+        "{}",
+        auto.err
+    );
+
+    let devices = sidestream(&[&["devices"][..], &driver].concat());
+    assert_eq!((devices.code, devices.err.as_str()), (0, ""));
+    let why = devices
+        .out
+        .lines()
+        .find(|line| line.starts_with("No CUDA device: "));
+    let why = why.expect("it says why");
+    assert!(why.contains("/nowhere/libcuda.so"), "{why}");
+    let json: Value =
+        serde_json::from_str(&sidestream(&[&["devices", "--json"][..], &driver].concat()).out)
+            .expect("JSON");
+    assert!(
+        json["no_cuda_because"]
+            .as_str()
+            .is_some_and(|why| why.contains("/nowhere"))
+    );
+    let names = json["devices"].as_array().expect("a list").iter();
+    let names: Vec<&str> = names
+        .map(|device| device["name"].as_str().expect("a text"))
+        .collect();
+    assert_eq!(names, ["sim:h200", "sim:a100", "sim:a10g", "sim:rtx4090"]);
+}
+
+#[test]
+fn what_only_a_simulated_device_can_do_is_refused_on_a_real_one() {
+    for option in ["--trace", "--input"] {
+        let refused = sidestream(&["overlap", "--device", "cuda:0", option, "file"]);
+        assert_eq!((refused.code, refused.out.as_str()), (2, ""));
+        assert!(refused.err.contains(option), "{}", refused.err);
+        assert!(refused.err.contains("sim:h200"), "{}", refused.err);
+    }
+}
+
+#[test]
+fn a_name_that_no_device_has_is_refused_with_the_names_that_there_are() {
+    for name in [
+        "cuda:",
+        "cuda:x",
+        "cuda:-1",
+        "cuda:+1",
+        "cuda0",
+        "cuda:99999999999",
+    ] {
+        let refused = bench(&format!("--device {name}"));
+        assert_eq!(refused.code, 2, "{name}");
+        assert!(refused.err.contains("cuda:0"), "{name}: {}", refused.err);
+    }
+    let refused = bench("--device h200");
+    assert!(refused.err.contains("sim:h200"), "{}", refused.err);
+}

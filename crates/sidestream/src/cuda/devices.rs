@@ -1,0 +1,237 @@
+//! The driver of this process and its devices.
+
+use std::ffi::{CStr, c_int};
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+
+use super::driver::{Code, CuContext, CuDevice, Driver, SUCCESS};
+use super::library::NotLoaded;
+use crate::backend::Caps;
+
+/// The driver, ready to be called. There is one for the whole process, and it stays: other libraries
+/// use the same contexts, and threads of the driver may run until the end.
+pub(super) struct Opened {
+    pub driver: Driver,
+    /// How many devices there are.
+    pub count: u32,
+    /// The primary contexts that were asked for, by ordinal.
+    contexts: Mutex<Vec<Option<CuContext>>>,
+}
+
+/// Why CUDA cannot be used here.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Absent {
+    /// The driver's library.
+    NotLoaded(NotLoaded),
+    /// The driver is there and does not start.
+    DoesNotStart {
+        /// Where it is.
+        file: String,
+        /// Its code, and its words.
+        code: Code,
+        /// Its words.
+        why: String,
+    },
+    /// The driver is for an older CUDA than 12.
+    TooOld {
+        /// Where it is.
+        file: String,
+        /// What it says: 11080 is 11.8.
+        version: i32,
+    },
+    /// The driver is there, and no device.
+    NoDevice {
+        /// Where the driver is.
+        file: String,
+    },
+}
+
+/// The oldest driver: its functions and its PTX are those that are used here.
+const OLDEST: i32 = 12_000;
+/// What `cuInit` answers where there is no device.
+const NO_DEVICE: Code = 100;
+
+/// The driver in this file, or wherever the system has it.
+pub(super) fn opened(file: Option<&Path>) -> Result<&'static Opened, Absent> {
+    static OPENED: Mutex<Vec<(Option<PathBuf>, &'static Opened)>> = Mutex::new(Vec::new());
+    let mut known = OPENED.lock();
+    if let Some((_, opened)) = known.iter().find(|(at, _)| at.as_deref() == file) {
+        return Ok(opened);
+    }
+    let opened = Box::leak(Box::new(Opened::start(file)?));
+    known.push((file.map(Path::to_owned), opened));
+    Ok(opened)
+}
+
+impl Opened {
+    fn start(file: Option<&Path>) -> Result<Opened, Absent> {
+        let driver = Driver::load(file).map_err(Absent::NotLoaded)?;
+        let file = driver.file.clone();
+        // SAFETY: takes no pointer.
+        match unsafe { (driver.cuInit)(0) } {
+            SUCCESS => {}
+            NO_DEVICE => return Err(Absent::NoDevice { file }),
+            code => {
+                let why = driver.words(code);
+                return Err(Absent::DoesNotStart { file, code, why });
+            }
+        }
+        let (mut version, mut count) = (0, 0);
+        // SAFETY: each writes one integer.
+        let codes = unsafe {
+            [
+                (driver.cuDriverGetVersion)(&mut version),
+                (driver.cuDeviceGetCount)(&mut count),
+            ]
+        };
+        if let Some(&code) = codes.iter().find(|&&code| code != SUCCESS) {
+            let why = driver.words(code);
+            return Err(Absent::DoesNotStart { file, code, why });
+        }
+        if version < OLDEST {
+            return Err(Absent::TooOld { file, version });
+        }
+        if count < 1 {
+            return Err(Absent::NoDevice { file });
+        }
+        Ok(Opened {
+            driver,
+            count: count as u32,
+            contexts: Mutex::new(vec![None; count as usize]),
+        })
+    }
+
+    /// The driver's number of a device, and its primary context, which is made if nobody has.
+    pub fn context(&self, ordinal: u32) -> Result<(CuDevice, CuContext), Code> {
+        let mut device = 0;
+        // SAFETY: writes one integer.
+        worked(unsafe { (self.driver.cuDeviceGet)(&mut device, ordinal as c_int) })?;
+        let mut contexts = self.contexts.lock();
+        if let Some(Some(context)) = contexts.get(ordinal as usize) {
+            return Ok((device, *context));
+        }
+        let mut context = 0;
+        // SAFETY: writes one handle.
+        worked(unsafe { (self.driver.cuDevicePrimaryCtxRetain)(&mut context, device) })?;
+        if let Some(kept) = contexts.get_mut(ordinal as usize) {
+            *kept = Some(context);
+        }
+        Ok((device, context))
+    }
+
+    /// What a device can do.
+    pub fn caps(&self, ordinal: u32, device: CuDevice, priorities: (i32, i32)) -> Caps {
+        let attribute = |which: c_int| f64::from(self.attribute(device, which));
+        let mut memory_bytes = 0;
+        // SAFETY: writes one number.
+        unsafe { (self.driver.cuDeviceTotalMem_v2)(&mut memory_bytes, device) };
+        let major = self.attribute(device, COMPUTE_MAJOR);
+        let minor = self.attribute(device, COMPUTE_MINOR);
+        let lanes = attribute(MULTIPROCESSORS) * lanes_per_multiprocessor(major, minor);
+        // Both clocks are in kilohertz; memory moves data twice a cycle, an operation counts as two.
+        let memory = 2.0 * 1e3 * attribute(MEMORY_CLOCK) * attribute(MEMORY_BUS_BITS) / 8.0;
+        Caps {
+            name: format!("cuda:{ordinal} ({})", self.name(device)),
+            memory_bytes: memory_bytes as u64,
+            memory_bytes_per_s: memory,
+            flops_per_s: 2.0 * 1e3 * attribute(CLOCK) * lanes,
+            link_bytes_per_s: link_bytes_per_s(
+                self.attribute(device, PCI_DOMAIN),
+                self.attribute(device, PCI_BUS),
+                self.attribute(device, PCI_DEVICE),
+            ),
+            priorities,
+        }
+    }
+
+    pub fn name(&self, device: CuDevice) -> String {
+        let mut text = [0; 128];
+        // SAFETY: writes a text of at most this length, with its end.
+        let code = unsafe { (self.driver.cuDeviceGetName)(text.as_mut_ptr(), 128, device) };
+        let bytes = text.map(|c| c as u8);
+        match CStr::from_bytes_until_nul(&bytes) {
+            Ok(name) if code == SUCCESS => name.to_string_lossy().into_owned(),
+            _ => "unnamed".to_owned(),
+        }
+    }
+
+    /// Zero where the driver does not know it.
+    pub fn attribute(&self, device: CuDevice, which: c_int) -> i32 {
+        let mut value = 0;
+        // SAFETY: writes one integer.
+        unsafe { (self.driver.cuDeviceGetAttribute)(&mut value, which, device) };
+        value
+    }
+}
+
+fn worked(code: Code) -> Result<(), Code> {
+    if code == SUCCESS { Ok(()) } else { Err(code) }
+}
+
+// Numbers of attributes, as in `cuda.h`.
+const CLOCK: c_int = 13;
+const MULTIPROCESSORS: c_int = 16;
+const PCI_BUS: c_int = 33;
+const PCI_DEVICE: c_int = 34;
+const MEMORY_CLOCK: c_int = 36;
+const MEMORY_BUS_BITS: c_int = 37;
+const PCI_DOMAIN: c_int = 50;
+pub(super) const COMPUTE_MAJOR: c_int = 75;
+pub(super) const COMPUTE_MINOR: c_int = 76;
+
+/// Lanes for single precision, from the table of arithmetic throughput in NVIDIA's programming guide.
+fn lanes_per_multiprocessor(major: i32, minor: i32) -> f64 {
+    match (major, minor) {
+        (7, _) | (8, 0) => 64.0,
+        _ => 128.0,
+    }
+}
+
+/// What one direction of the link carries: its raw rate and the share of it that data has, which is
+/// 0.88 on an H200 (55.4 of 63 GB/s). Where the system does not say how fast the link is, this is a
+/// guess: PCIe 4 with 16 lanes.
+fn link_bytes_per_s(domain: i32, bus: i32, device: i32) -> f64 {
+    let folder = format!("/sys/bus/pci/devices/{domain:04x}:{bus:02x}:{device:02x}.0");
+    let number = |file: &str| -> Option<f64> {
+        let text = std::fs::read_to_string(format!("{folder}/{file}")).ok()?;
+        let number = text.split_whitespace().next()?.parse().ok()?;
+        (number > 0.0).then_some(number)
+    };
+    let transfers = number("max_link_speed").unwrap_or(16.0);
+    let lanes = number("max_link_width")
+        .filter(|&n| n <= 32.0)
+        .unwrap_or(16.0);
+    transfers * 1e9 / 8.0 * lanes * (128.0 / 130.0) * 0.88
+}
+
+impl fmt::Display for Absent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Absent::NotLoaded(NotLoaded::NoFile { .. }) => {
+                let Absent::NotLoaded(why) = self else {
+                    return Ok(());
+                };
+                write!(f, "NVIDIA's driver is not installed: {why}")
+            }
+            Absent::NotLoaded(why) => write!(f, "{why}"),
+            Absent::DoesNotStart { file, code, why } => {
+                write!(f, "the driver in {file} does not start ({code}): {why}")
+            }
+            Absent::TooOld { file, version } => write!(
+                f,
+                "the driver in {file} is for CUDA {}.{}; install one for CUDA 12 or later",
+                version / 1000,
+                version % 1000 / 10
+            ),
+            Absent::NoDevice { file } => write!(
+                f,
+                "the driver in {file} finds no device; look at `nvidia-smi`, and whether \
+                 CUDA_VISIBLE_DEVICES hides it"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for Absent {}

@@ -1,0 +1,47 @@
+//! What the driver's codes mean to the runtime.
+
+use super::driver::{Code, Driver, SUCCESS};
+use crate::error::{Error, Result};
+
+/// The device has not come so far.
+pub(super) const NOT_READY: Code = 600;
+
+/// Codes after which a context answers every call with the same code. The list is that of `cuda.h`,
+/// where it says that the process has to be ended and started again.
+const LOSES_THE_DEVICE: &[Code] = &[
+    4,   // deinitialised
+    46,  // the device is unavailable
+    214, // memory error that cannot be corrected
+    220, // link error that cannot be corrected
+    226, // memory of a peer failed
+    700, // illegal address
+    702, // a kernel ran too long
+    709, // the context was destroyed
+    710, // assertion in a kernel
+    714, // hardware stack error
+    715, // illegal instruction
+    716, // misaligned address
+    717, // invalid address space
+    718, // invalid program counter
+    719, // launch failure
+    721, // the grid of a launch is too large for what it synchronises
+    999, // unknown
+];
+
+pub(super) fn loses_the_device(code: Code) -> bool {
+    LOSES_THE_DEVICE.contains(&code)
+}
+
+impl Driver {
+    /// The answer of a call that cannot lose a device: what is made or asked before anything runs.
+    pub(super) fn done(&self, call: &'static str, code: Code) -> Result<()> {
+        match code {
+            SUCCESS => Ok(()),
+            code => Err(Error::Refused {
+                call,
+                code,
+                why: self.words(code),
+            }),
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Kernels: their code on the device, and how arguments are passed.
+
+use std::collections::HashMap;
+use std::ffi::{CString, c_char, c_int, c_uint, c_void};
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::OnceLock;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::devices::{COMPUTE_MAJOR, COMPUTE_MINOR, Opened};
+use super::driver::{Code as Answer, CuDevice, CuFunction, CuModule, Driver, SUCCESS};
+use super::nvrtc::{NotCompiled, Nvrtc};
+use crate::backend::{Arg, Code, Grid, Image};
+use crate::error::{Error, Result};
+use crate::op::DeviceId;
+
+/// What is loaded: modules by device and image, so that the same text is loaded once, and functions
+/// by device and kernel.
+pub(super) struct Kernels {
+    modules: Mutex<HashMap<(DeviceId, Image), CuModule>>,
+    functions: Mutex<HashMap<(DeviceId, u64), CuFunction>>,
+    /// What kernels are called, in the order in which they were first used.
+    names: Mutex<Vec<String>>,
+    numbers: Mutex<HashMap<u64, u32>>,
+    /// By device: 90 is compute capability 9.0.
+    architectures: Vec<u32>,
+    /// Loaded when the first source is met.
+    compiler: OnceLock<Nvrtc>,
+    /// Where it is, if it is not to be looked for.
+    compiler_file: Option<PathBuf>,
+}
+
+/// A kernel on one device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Loaded {
+    pub function: CuFunction,
+    /// Its number among the names.
+    pub name: u32,
+}
+
+impl Kernels {
+    /// None yet, for these devices. `compiler_file` is NVRTC, if it is not to be looked for.
+    pub fn new(opened: &Opened, devices: &[CuDevice], compiler_file: Option<&Path>) -> Kernels {
+        let architecture = |&device: &CuDevice| {
+            let attribute = |which| opened.attribute(device, which).max(0) as u32;
+            attribute(COMPUTE_MAJOR) * 10 + attribute(COMPUTE_MINOR)
+        };
+        Kernels {
+            modules: Mutex::default(),
+            functions: Mutex::default(),
+            names: Mutex::default(),
+            numbers: Mutex::default(),
+            architectures: devices.iter().map(architecture).collect(),
+            compiler: OnceLock::new(),
+            compiler_file: compiler_file.map(Path::to_owned),
+        }
+    }
+
+    /// The kernel on a device. The context of the device is current.
+    ///
+    /// # Errors
+    /// If it has no image, or what the compiler or the driver says about it.
+    pub fn load(&self, driver: &Driver, device: DeviceId, code: &Code) -> Result<Loaded> {
+        let name = self.number(code);
+        let key = (device, code.loaded.id());
+        if let Some(&function) = self.functions.lock().get(&key) {
+            return Ok(Loaded { function, name });
+        }
+        let module = self.module(driver, device, code)?;
+        let entry = CString::new(code.name.as_str()).map_err(|_| refused(500, NUL.into()))?;
+        let mut function = 0;
+        // SAFETY: the module is loaded, the name ends with a zero, and one handle is written.
+        let answer = unsafe { (driver.cuModuleGetFunction)(&mut function, module, entry.as_ptr()) };
+        if answer != SUCCESS {
+            let why = format!(
+                "the image has no entry `{}` ({}); declare it `extern \"C\" __global__`",
+                code.name,
+                driver.words(answer)
+            );
+            return Err(refused(answer, why));
+        }
+        self.functions.lock().insert(key, function);
+        Ok(Loaded { function, name })
+    }
+
+    pub fn name(&self, number: u32) -> String {
+        let names = self.names.lock();
+        names.get(number as usize).cloned().unwrap_or_default()
+    }
+
+    /// Unloads everything.
+    pub fn close(&self, driver: &Driver, mut bind: impl FnMut(DeviceId)) {
+        self.functions.lock().clear();
+        for ((device, _), module) in self.modules.lock().drain() {
+            bind(device);
+            // SAFETY: it was loaded in the context of its device, and nothing runs any more.
+            unsafe { (driver.cuModuleUnload)(module) };
+        }
+    }
+
+    fn module(&self, driver: &Driver, device: DeviceId, code: &Code) -> Result<CuModule> {
+        let Some(image) = &code.image else {
+            return Err(Error::NoForm {
+                kernel: code.name.clone(),
+                needed: "PTX or CUDA source, which a real GPU runs",
+            });
+        };
+        let mut modules = self.modules.lock();
+        let key = (device, image.clone());
+        if let Some(&module) = modules.get(&key) {
+            return Ok(module);
+        }
+        let module = match image {
+            Image::Ptx(text) => {
+                let text = CString::new(text.as_str()).map_err(|_| refused(218, NUL.into()))?;
+                load_image(driver, &code.name, text.as_bytes_with_nul())?
+            }
+            Image::Cuda(source) => {
+                let built = self.compiled(driver, source, &code.name, device);
+                let built = built.map_err(|why| Error::NotCompiled {
+                    kernel: code.name.clone(),
+                    why: why.to_string(),
+                })?;
+                load_image(driver, &code.name, &built)?
+            }
+        };
+        modules.insert(key, module);
+        Ok(module)
+    }
+
+    /// A source, compiled for a device. If there is no compiler now, it is looked for again next time.
+    fn compiled(
+        &self,
+        driver: &Driver,
+        source: &str,
+        name: &str,
+        device: DeviceId,
+    ) -> Result<Vec<u8>, NotCompiled> {
+        let compiler = match self.compiler.get() {
+            Some(compiler) => compiler,
+            None => {
+                let mut version = 0;
+                // SAFETY: writes one integer.
+                unsafe { (driver.cuDriverGetVersion)(&mut version) };
+                let loaded = Nvrtc::load(self.compiler_file.as_deref(), version)?;
+                self.compiler.get_or_init(|| loaded)
+            }
+        };
+        compiler.compile(source, name, self.architectures[device.0 as usize])
+    }
+
+    fn number(&self, code: &Code) -> u32 {
+        let mut numbers = self.numbers.lock();
+        *numbers.entry(code.loaded.id()).or_insert_with(|| {
+            let mut names = self.names.lock();
+            names.push(code.name.clone());
+            names.len() as u32 - 1
+        })
+    }
+}
+
+const NUL: &str = "it contains a zero byte; remove it";
+
+/// Loads PTX or a cubin. What the driver's compiler says is in the error.
+fn load_image(driver: &Driver, name: &str, image: &[u8]) -> Result<CuModule> {
+    /// `CU_JIT_ERROR_LOG_BUFFER` and `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`.
+    const LOG: [c_int; 2] = [5, 6];
+    let mut log = vec![0u8; 4096];
+    let mut options = LOG;
+    let mut values = [
+        log.as_mut_ptr().cast::<c_void>(),
+        // The size itself is passed where a pointer is expected.
+        ptr::without_provenance_mut(log.len()),
+    ];
+    let mut module = 0;
+    // SAFETY: the image ends with a zero or has its own length inside, as the driver demands; the log
+    // has the size that is said, and two options with two values are passed.
+    let answer = unsafe {
+        (driver.cuModuleLoadDataEx)(
+            &mut module,
+            image.as_ptr().cast(),
+            2,
+            options.as_mut_ptr(),
+            values.as_mut_ptr(),
+        )
+    };
+    if answer == SUCCESS {
+        return Ok(module);
+    }
+    let end = log.iter().position(|&byte| byte == 0).unwrap_or(0);
+    let said = String::from_utf8_lossy(&log[..end]);
+    let said = said.trim().replace('\n', "; ");
+    let words = driver.words(answer);
+    let why = match said.is_empty() {
+        true => format!("kernel `{name}` cannot be loaded: {words}"),
+        false => format!("kernel `{name}` cannot be loaded: {words}; the compiler says: {said}"),
+    };
+    Err(refused(answer, why))
+}
+
+fn refused(code: Answer, why: String) -> Error {
+    Error::Refused {
+        call: "kernel",
+        code,
+        why,
+    }
+}
+
+// ------------------------------------------------------------------ arguments
+
+/// Values of arguments in memory, with the pointers to them that the driver reads.
+pub(super) struct Params {
+    values: SmallVec<[u64; 12]>,
+    pointers: SmallVec<[*mut c_void; 12]>,
+}
+
+impl Params {
+    #[inline]
+    pub fn of(args: &[Arg]) -> Params {
+        let value = |arg: &Arg| match *arg {
+            Arg::Memory { at, .. } => at.0,
+            // A shorter number is read from its lowest bytes.
+            Arg::Scalar { bytes, .. } => u64::from_le_bytes(bytes),
+        };
+        Params {
+            values: args.iter().map(value).collect(),
+            pointers: SmallVec::new(),
+        }
+    }
+
+    /// What the driver is given; good until the params are moved.
+    #[inline]
+    pub fn pointers(&mut self) -> *mut *mut c_void {
+        let values = self.values.iter_mut();
+        self.pointers = values.map(|value| ptr::from_mut(value).cast()).collect();
+        self.pointers.as_mut_ptr()
+    }
+}
+
+/// More dynamic shared memory than this has to be asked for.
+const SHARED_BYTES: u32 = 48 << 10;
+
+/// Allows a function the shared memory that a grid wants.
+pub(super) fn allow_shared(driver: &Driver, function: CuFunction, grid: &Grid) -> Answer {
+    /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
+    const MAX_DYNAMIC: c_int = 8;
+    match grid.shared_bytes > SHARED_BYTES {
+        // SAFETY: the function is loaded.
+        true => unsafe {
+            (driver.cuFuncSetAttribute)(function, MAX_DYNAMIC, grid.shared_bytes as c_int)
+        },
+        false => SUCCESS,
+    }
+}
+
+const _: () = assert!(size_of::<c_uint>() == 4 && size_of::<c_char>() == 1);

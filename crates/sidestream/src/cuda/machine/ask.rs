@@ -1,0 +1,192 @@
+//! Whether something is over, and when it was.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use super::Machine;
+use crate::backend::Payload;
+use crate::cuda::driver::STREAM_NON_BLOCKING;
+use crate::cuda::streams::{Event, Stream, Work};
+use crate::cuda::timing::Timing;
+use crate::cuda::wait;
+use crate::error::{Error, Result};
+use crate::op::{DeviceId, Kind, Op, OpId};
+
+/// What is asked about.
+pub(super) enum Asked<'a> {
+    Event(&'a Event),
+    Stream(&'a Stream),
+    Device(DeviceId),
+}
+
+impl Machine {
+    pub(super) fn asked(&self, op: &Op) -> Result<Asked<'_>> {
+        Ok(match op.kind {
+            Kind::QueryEvent { event, .. } | Kind::SyncEvent { event } => {
+                Asked::Event(self.events.at(event.0))
+            }
+            Kind::QueryStream { stream, .. } | Kind::SyncStream { stream } => {
+                Asked::Stream(self.streams.at(stream.0))
+            }
+            Kind::SyncDevice { device } => {
+                Asked::Device(device.unwrap_or_else(|| self.current_device(op.thread)))
+            }
+            _ => {
+                return Err(Error::Invalid {
+                    call: "wait",
+                    why: format!("{:?} is nothing that could be over", op.kind),
+                });
+            }
+        })
+    }
+
+    /// Whether it is over.
+    #[inline]
+    pub(super) fn ask(&self, asked: &Asked<'_>) -> Result<bool> {
+        let driver = self.driver();
+        match asked {
+            Asked::Event(event) => {
+                let (stream, given) = event.recorded();
+                // SAFETY: the event is open, as the front end promises.
+                let code = unsafe { (driver.cuEventQuery)(event.handle()) };
+                let over = self.is_over("query", event.device(), code)?;
+                if over {
+                    self.streams.at(stream.0).is_done_up_to(given);
+                }
+                Ok(over)
+            }
+            Asked::Stream(stream) => {
+                let given = stream.given();
+                let _current = self.for_default(stream);
+                // SAFETY: as above.
+                let code = unsafe { (driver.cuStreamQuery)(stream.handle()) };
+                let over = self.is_over("query", stream.device(), code)?;
+                if over {
+                    stream.is_done_up_to(given);
+                }
+                Ok(over)
+            }
+            Asked::Device(device) => {
+                let open = self.streams.all().filter(|stream| stream.is_open());
+                for stream in open.filter(|stream| stream.device() == *device) {
+                    if !self.ask(&Asked::Stream(stream))? {
+                        return Ok(false);
+                    }
+                }
+                // What other libraries have put into it.
+                let _current = self.on(*device);
+                // SAFETY: takes nothing.
+                let code = unsafe { (driver.cuCtxSynchronize)() };
+                self.answer("synchronize", *device, code).map(|()| true)
+            }
+        }
+    }
+
+    /// Waits in the driver, with the thread asleep.
+    pub(super) fn sleep(&self, event: &Event) -> Result<bool> {
+        let (stream, given) = event.recorded();
+        // SAFETY: the event is open.
+        let code = unsafe { (self.driver().cuEventSynchronize)(event.handle()) };
+        self.answer("synchronize", event.device(), code)?;
+        self.streams.at(stream.0).is_done_up_to(given);
+        Ok(true)
+    }
+
+    pub(super) fn question(&self, op: &Op) -> Result<bool> {
+        self.bind();
+        let asked = self.asked(op)?;
+        self.ask(&asked)
+    }
+}
+
+// ------------------------------------------------------------------ times
+
+impl Machine {
+    /// Puts an operation into its stream between two timed events.
+    #[cold]
+    pub(super) fn put_timed(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
+        let work = op.kind.stream().map(|stream| self.streams.at(stream.0));
+        let is_work = matches!(op.kind, Kind::Kernel { .. }) || Work::of(&op.kind).is_some();
+        let stream = work.filter(|stream| is_work && !self.is_capturing(stream));
+        let mut timing = self.timing.lock();
+        let Some(timing) = &mut *timing else {
+            return self.put(op, payload);
+        };
+        let Some(stream) = stream else {
+            let began_ns = timing.now_ns();
+            self.put(op, payload)?;
+            timing.note_call(op.id, (began_ns, timing.now_ns()));
+            return Ok(());
+        };
+        let device = stream.device();
+        self.start_clock(timing, device)?;
+        let start = timing.event(device, || self.timed_event(device))?;
+        let end = timing.event(device, || self.timed_event(device))?;
+        self.record_raw(start, stream)?;
+        let began_ns = timing.now_ns();
+        if let Err(error) = self.put(op, payload) {
+            timing.unused(device, start);
+            timing.unused(device, end);
+            return Err(error);
+        }
+        let call_ns = (began_ns, timing.now_ns());
+        self.record_raw(end, stream)?;
+        timing.note(op.id, device, call_ns, (start, end));
+        Ok(())
+    }
+
+    /// From an event that is recorded in a stream without work, and so is over at once.
+    pub(super) fn start_clock(&self, timing: &mut Timing, device: DeviceId) -> Result<()> {
+        if timing.has_clock(device) {
+            return Ok(());
+        }
+        let driver = self.driver();
+        let event = self.timed_event(device)?;
+        let _current = self.on(device);
+        let mut empty = 0;
+        // SAFETY: makes a stream and gives it back when the record is over.
+        unsafe {
+            let made = (driver.cuStreamCreateWithPriority)(&mut empty, STREAM_NON_BLOCKING, 0);
+            self.answer("stream", device, made)?;
+            let recorded = (driver.cuEventRecord)(event, empty);
+            let over = wait::until(Duration::MAX, || {
+                self.is_over("query", device, (driver.cuEventQuery)(event))
+            });
+            (driver.cuStreamDestroy_v2)(empty);
+            self.answer("record", device, recorded)?;
+            over?;
+        }
+        timing.start_clock(device, event);
+        Ok(())
+    }
+
+    pub(super) fn timed_event(&self, device: DeviceId) -> Result<u64> {
+        let _current = self.on(device);
+        let mut event = 0;
+        // SAFETY: writes one handle.
+        let code = unsafe { (self.driver().cuEventCreate)(&mut event, 0) };
+        self.answer("event", device, code).map(|()| event)
+    }
+
+    pub(super) fn record_raw(&self, event: u64, stream: &Stream) -> Result<()> {
+        let _current = self.for_default(stream);
+        // SAFETY: both are open.
+        let code = unsafe { (self.driver().cuEventRecord)(event, stream.handle()) };
+        self.answer("record", stream.device(), code)
+    }
+
+    /// Notes how long a call of the host's lasted.
+    pub(super) fn timed_call<R>(&self, op: OpId, call: impl FnOnce() -> R) -> R {
+        if !self.keeps_times.load(Relaxed) {
+            return call();
+        }
+        let now_ns = || self.timing.lock().as_ref().map(Timing::now_ns);
+        let began_ns = now_ns();
+        let result = call();
+        let mut timing = self.timing.lock();
+        if let (Some(timing), Some(began_ns)) = (&mut *timing, began_ns) {
+            timing.note_call(op, (began_ns, timing.now_ns()));
+        }
+        result
+    }
+}

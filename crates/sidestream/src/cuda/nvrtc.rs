@@ -1,0 +1,386 @@
+//! NVRTC: the compiler for kernels in CUDA C++, loaded when the first of them is used.
+//!
+//! It compiles for the device itself, to machine code: that runs under a driver that is older than the
+//! compiler, which would refuse the compiler's PTX. A compiler that is older than the device makes PTX
+//! of the newest kind that it knows, and the driver does the rest.
+
+#![expect(
+    non_snake_case,
+    reason = "functions have the names that `nvrtc.h` gives them"
+)]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::fmt;
+use std::path::Path;
+use std::ptr;
+
+use libloading::Library;
+
+use super::library::{self, NotLoaded};
+
+/// What a function of NVRTC answers; zero is success.
+type Code = c_int;
+/// `nvrtcProgram`.
+type Program = *mut c_void;
+
+const SUCCESS: Code = 0;
+/// The source does not compile; the log says why.
+const COMPILATION: Code = 6;
+
+/// Writes the table once: its fields and the names under which they are found. A macro, because
+/// the two lists have to agree.
+macro_rules! functions {
+    ($($name:ident: fn($($arg:ty),*);)+) => {
+        /// The compiler.
+        pub struct Nvrtc {
+            $($name: unsafe extern "C" fn($($arg),*) -> Code,)+
+            nvrtcGetErrorString: unsafe extern "C" fn(Code) -> *const c_char,
+            file: String,
+            // What the functions point into; never unloaded, because its threads may still run.
+            _library: std::mem::ManuallyDrop<Library>,
+        }
+
+        impl Nvrtc {
+            fn of(library: Library, file: String) -> Result<Nvrtc, NotLoaded> {
+                $(
+                    // SAFETY: the library is NVRTC, or whatever the caller named as such, and exports the
+                    // function under this name with the type that `nvrtc.h` gives it.
+                    let $name = unsafe {
+                        *library::function(&library, &file, stringify!($name))?
+                    };
+                )+
+                // SAFETY: as above.
+                let nvrtcGetErrorString = unsafe {
+                    *library::function(&library, &file, "nvrtcGetErrorString")?
+                };
+                let _library = std::mem::ManuallyDrop::new(library);
+                Ok(Nvrtc { $($name,)+ nvrtcGetErrorString, file, _library })
+            }
+        }
+    };
+}
+
+functions! {
+    nvrtcVersion: fn(*mut c_int, *mut c_int);
+    nvrtcGetNumSupportedArchs: fn(*mut c_int);
+    nvrtcGetSupportedArchs: fn(*mut c_int);
+    nvrtcCreateProgram: fn(*mut Program, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char);
+    nvrtcDestroyProgram: fn(*mut Program);
+    nvrtcCompileProgram: fn(Program, c_int, *const *const c_char);
+    nvrtcGetProgramLogSize: fn(Program, *mut usize);
+    nvrtcGetProgramLog: fn(Program, *mut c_char);
+    nvrtcGetCUBINSize: fn(Program, *mut usize);
+    nvrtcGetCUBIN: fn(Program, *mut c_char);
+    nvrtcGetPTXSize: fn(Program, *mut usize);
+    nvrtcGetPTX: fn(Program, *mut c_char);
+}
+
+/// Where the library is looked for, with the major version of CUDA where the name has it: the newest
+/// first.
+const FILES: &[(&str, i32)] = &[
+    ("libnvrtc.so.13", 13),
+    ("libnvrtc.so.12", 12),
+    ("libnvrtc.so", 0),
+    ("libnvrtc.so.11.2", 11),
+];
+
+/// Why a kernel was not compiled.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum NotCompiled {
+    /// There is no compiler here.
+    NoCompiler {
+        /// What was tried.
+        why: NotLoaded,
+    },
+    /// The compiler supports newer devices only.
+    Architecture {
+        /// The device's: 70 is compute capability 7.0.
+        device: u32,
+        /// What the compiler supports.
+        supported: Vec<u32>,
+        /// Where the compiler is.
+        file: String,
+    },
+    /// The source has a zero byte in it.
+    ZeroByte,
+    /// The source is wrong.
+    Source {
+        /// What the compiler says.
+        log: String,
+    },
+    /// The compiler itself failed.
+    Failed {
+        /// Its code.
+        code: i32,
+        /// What it says.
+        why: String,
+        /// Where it is.
+        file: String,
+    },
+}
+
+impl Nvrtc {
+    /// Loads the compiler: this file, or wherever the system has it. Where there are several, those of a
+    /// later CUDA than the driver's come last, because a driver need not take their machine code. The
+    /// driver's version is as the driver says it: 12040 is 12.4.
+    ///
+    /// # Errors
+    /// [`NotCompiled::NoCompiler`].
+    pub fn load(file: Option<&Path>, driver_version: i32) -> Result<Nvrtc, NotCompiled> {
+        let opened = match file {
+            Some(file) => library::open(&[&file.to_string_lossy()]),
+            None => library::open(&files(driver_version / 1000)),
+        };
+        opened
+            .and_then(|(library, file)| Nvrtc::of(library, file))
+            .map_err(|why| NotCompiled::NoCompiler { why })
+    }
+
+    /// Where it was found.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// Which CUDA it belongs to, such as 12 and 4.
+    pub fn version(&self) -> (i32, i32) {
+        let (mut major, mut minor) = (0, 0);
+        // SAFETY: writes two integers.
+        unsafe { (self.nvrtcVersion)(&mut major, &mut minor) };
+        (major, minor)
+    }
+
+    /// Compiles CUDA C++ for a device: 90 is compute capability 9.0. The messages of the
+    /// compiler call it `NAME.cu`. The driver loads what comes out as it is: machine code, or PTX with a zero at its end.
+    ///
+    /// Holds up the calling thread, for a tenth of a second and more.
+    ///
+    /// # Errors
+    /// What the compiler says.
+    pub fn compile(&self, source: &str, name: &str, device: u32) -> Result<Vec<u8>, NotCompiled> {
+        let target = target(&self.supported()?, device);
+        let target = target.map_err(|supported| NotCompiled::Architecture {
+            device,
+            supported,
+            file: self.file.clone(),
+        })?;
+        let program = self.program(source, name)?;
+        self.build(&program, target)?;
+        match target {
+            Target::Cubin(_) => self.bytes(&program, self.nvrtcGetCUBINSize, self.nvrtcGetCUBIN),
+            Target::Ptx(_) => {
+                let mut ptx = self.bytes(&program, self.nvrtcGetPTXSize, self.nvrtcGetPTX)?;
+                // NVRTC counts the zero; whatever it does, there is one.
+                ptx.push(0);
+                Ok(ptx)
+            }
+        }
+    }
+
+    /// The architectures that it compiles for, the oldest first.
+    fn supported(&self) -> Result<Vec<u32>, NotCompiled> {
+        let mut count = 0;
+        // SAFETY: writes one integer.
+        self.worked(unsafe { (self.nvrtcGetNumSupportedArchs)(&mut count) })?;
+        let mut found: Vec<c_int> = vec![0; usize::try_from(count).unwrap_or(0)];
+        // SAFETY: writes as many integers as it said before.
+        self.worked(unsafe { (self.nvrtcGetSupportedArchs)(found.as_mut_ptr()) })?;
+        let mut found: Vec<u32> = found
+            .iter()
+            .filter_map(|&one| u32::try_from(one).ok())
+            .collect();
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    fn program(&self, source: &str, name: &str) -> Result<OpenProgram<'_>, NotCompiled> {
+        let text = |text: &str| CString::new(text).map_err(|_| NotCompiled::ZeroByte);
+        let (source, name) = (text(source)?, text(&format!("{name}.cu"))?);
+        let mut program = ptr::null_mut();
+        // SAFETY: both texts end with a zero; there are no headers, so their tables may be null.
+        self.worked(unsafe {
+            (self.nvrtcCreateProgram)(
+                &mut program,
+                source.as_ptr(),
+                name.as_ptr(),
+                0,
+                ptr::null(),
+                ptr::null(),
+            )
+        })?;
+        Ok(OpenProgram {
+            compiler: self,
+            program,
+        })
+    }
+
+    fn build(&self, program: &OpenProgram<'_>, target: Target) -> Result<(), NotCompiled> {
+        let option = match target {
+            Target::Cubin(device) => format!("--gpu-architecture=sm_{device}\0"),
+            Target::Ptx(device) => format!("--gpu-architecture=compute_{device}\0"),
+        };
+        let options = [option.as_ptr().cast::<c_char>()];
+        // SAFETY: the program is there; the table has one text, which ends with a zero.
+        let code = unsafe { (self.nvrtcCompileProgram)(program.program, 1, options.as_ptr()) };
+        if code != COMPILATION {
+            return self.worked(code);
+        }
+        let log = self.bytes(
+            program,
+            self.nvrtcGetProgramLogSize,
+            self.nvrtcGetProgramLog,
+        )?;
+        let log = String::from_utf8_lossy(&log);
+        Err(NotCompiled::Source {
+            log: log.trim_end_matches('\0').trim().to_owned(),
+        })
+    }
+
+    /// Something of a program whose size is asked for first.
+    fn bytes(
+        &self,
+        program: &OpenProgram<'_>,
+        size: unsafe extern "C" fn(Program, *mut usize) -> Code,
+        get: unsafe extern "C" fn(Program, *mut c_char) -> Code,
+    ) -> Result<Vec<u8>, NotCompiled> {
+        let mut len = 0;
+        // SAFETY: the program is there, and one number is written.
+        self.worked(unsafe { size(program.program, &mut len) })?;
+        let mut bytes = vec![0; len];
+        // SAFETY: there is as much room as was asked for.
+        self.worked(unsafe { get(program.program, bytes.as_mut_ptr().cast()) })?;
+        Ok(bytes)
+    }
+
+    fn worked(&self, code: Code) -> Result<(), NotCompiled> {
+        if code == SUCCESS {
+            return Ok(());
+        }
+        // SAFETY: it takes any code, and answers with a constant text or with null.
+        let why = unsafe {
+            let text = (self.nvrtcGetErrorString)(code);
+            match text.is_null() {
+                true => format!("code {code}"),
+                false => CStr::from_ptr(text).to_string_lossy().into_owned(),
+            }
+        };
+        Err(NotCompiled::Failed {
+            code,
+            why,
+            file: self.file.clone(),
+        })
+    }
+}
+
+/// A program of NVRTC's.
+struct OpenProgram<'a> {
+    compiler: &'a Nvrtc,
+    program: Program,
+}
+
+impl Drop for OpenProgram<'_> {
+    fn drop(&mut self) {
+        // SAFETY: it was made by this compiler, and is not used after this.
+        unsafe { (self.compiler.nvrtcDestroyProgram)(&mut self.program) };
+    }
+}
+
+/// What is compiled for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Target {
+    /// The machine code of this architecture.
+    Cubin(u32),
+    /// PTX of this one.
+    Ptx(u32),
+}
+
+/// The files in the order in which they are tried, under a driver of this major version.
+fn files(driver: i32) -> Vec<&'static str> {
+    let mut files = FILES.to_vec();
+    // Stable: within both parts the newest stays first.
+    files.sort_by_key(|&(_, major)| major > driver);
+    files.into_iter().map(|(name, _)| name).collect()
+}
+
+/// The device's own code if the compiler knows it, otherwise PTX of the newest architecture before it;
+/// if there is none, what there is.
+fn target(supported: &[u32], device: u32) -> Result<Target, Vec<u32>> {
+    if supported.contains(&device) {
+        return Ok(Target::Cubin(device));
+    }
+    let older = supported.iter().filter(|&&known| known < device).max();
+    older
+        .map(|&newest| Target::Ptx(newest))
+        .ok_or_else(|| supported.to_vec())
+}
+
+impl fmt::Display for NotCompiled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NotCompiled::NoCompiler {
+                why: NotLoaded::NoFunction { file, function },
+            } => write!(
+                f,
+                "{file} has no function {function}: it is too old, or it is no NVRTC; that of CUDA \
+                 11.2 or later is needed"
+            ),
+            NotCompiled::NoCompiler { why } => write!(
+                f,
+                "CUDA C++ needs the compiler NVRTC: {why}; install it (the Python package \
+                 nvidia-cuda-nvrtc has it), name its file, or give the kernel as PTX"
+            ),
+            NotCompiled::Architecture {
+                device,
+                supported,
+                file,
+            } => {
+                let known: Vec<_> = supported.iter().map(|one| format!("sm_{one}")).collect();
+                write!(
+                    f,
+                    "{file} compiles for {}, and the device is sm_{device}; use an older NVRTC, or give \
+                     the kernel as PTX",
+                    known.join(", ")
+                )
+            }
+            NotCompiled::ZeroByte => write!(f, "the source contains a zero byte; remove it"),
+            NotCompiled::Source { log } => write!(f, "the compiler says: {log}"),
+            NotCompiled::Failed { code, why, file } => write!(f, "{file} says {why} ({code})"),
+        }
+    }
+}
+
+impl std::error::Error for NotCompiled {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compiler_that_is_newer_than_the_driver_comes_last() {
+        let all = [
+            "libnvrtc.so.13",
+            "libnvrtc.so.12",
+            "libnvrtc.so",
+            "libnvrtc.so.11.2",
+        ];
+        assert_eq!(files(13), all);
+        assert_eq!(files(14), all);
+        assert_eq!(files(12), [all[1], all[2], all[3], all[0]]);
+    }
+
+    #[test]
+    fn a_device_that_the_compiler_knows_gets_its_own_code() {
+        assert_eq!(target(&[75, 80, 90], 90), Ok(Target::Cubin(90)));
+    }
+
+    #[test]
+    fn a_newer_device_gets_the_newest_ptx() {
+        assert_eq!(target(&[75, 80, 90], 100), Ok(Target::Ptx(90)));
+        assert_eq!(target(&[75, 80, 90], 86), Ok(Target::Ptx(80)));
+    }
+
+    #[test]
+    fn an_older_device_gets_nothing() {
+        assert_eq!(target(&[75, 80], 70), Err(vec![75, 80]));
+        assert_eq!(target(&[], 70), Err(vec![]));
+    }
+}

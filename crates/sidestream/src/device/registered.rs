@@ -1,0 +1,230 @@
+//! Memory of the program that is pinned: how it becomes so, and how it goes when its owner has.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::elsewhere::is_host_func;
+use super::memory::tell_alloc;
+use super::runtime::{Place, Runtime};
+use crate::backend::Backend;
+use crate::buffer::Vector;
+use crate::buffer::block::Block;
+use crate::buffer::uses::{Conflicts, Uses};
+use crate::error::{Error, Result};
+
+/// What is kept of registered memory.
+#[derive(Default)]
+pub(crate) struct Registered {
+    /// Dropped by its owner, pinned still, and perhaps in use.
+    left: Mutex<Vec<Left>>,
+    /// Where memory was that is not pinned any more, with its last uses, while somebody listens: it may
+    /// be registered again by a thread that does not know of them.
+    gone: Mutex<VecDeque<Gone>>,
+}
+
+struct Left {
+    vector: Vector,
+    size_bytes: u64,
+    uses: Conflicts,
+}
+
+struct Gone {
+    start: u64,
+    end: u64,
+    uses: Conflicts,
+}
+
+/// So many are remembered.
+const GONE: usize = 4096;
+
+impl Runtime {
+    /// Pins memory of the program, after what nobody needs any more is unpinned.
+    ///
+    /// # Errors
+    /// What the driver answers, or that a function on the host asked for it.
+    pub fn pin(self: &Arc<Self>, vector: &Vector, size_bytes: u64, at: Place) -> Result<()> {
+        self.check()?;
+        if is_host_func() {
+            return Err(in_host_func("register"));
+        }
+        self.registered.sweep(self, at)?;
+        if size_bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the vector is there; whoever holds it frees it or gives it away after `unpin`.
+        let pinned = unsafe { self.backend.register(vector.address(), size_bytes) };
+        self.seen(pinned)
+    }
+
+    /// Unpins it. All its uses are over.
+    pub fn unpin(&self, vector: &Vector, size_bytes: u64) {
+        unpin(&*self.backend, vector, size_bytes);
+    }
+
+    /// Whether memory may be given back to the program.
+    ///
+    /// # Errors
+    /// If it is not the program's, a function on the host asks, or the device is lost.
+    pub fn may_unpin(&self, is_registered: bool) -> Result<()> {
+        self.check()?;
+        if !is_registered {
+            return Err(Error::Invalid {
+                call: "into_vec",
+                why: "the memory was not registered, so that it is no vector; copy the values out"
+                    .into(),
+            });
+        }
+        match is_host_func() {
+            true => Err(in_host_func("into_vec")),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Registered {
+    /// Its owner is gone. Neither waits nor calls the driver.
+    pub fn leave(&self, vector: Vector, size_bytes: u64, uses: Uses) {
+        self.left.lock().push(Left {
+            vector,
+            size_bytes,
+            uses: uses.all(),
+        });
+    }
+
+    /// What memory that is registered anew was used for before, as far as anybody has to know.
+    pub fn uses_of(&self, vector: &Vector, size_bytes: u64) -> Uses {
+        let start = vector.address().0;
+        let end = start + size_bytes;
+        let mut before = Conflicts::new();
+        self.gone.lock().retain_mut(|gone| {
+            let overlaps = gone.start < end && start < gone.end;
+            if overlaps {
+                before.extend(gone.uses.clone());
+            }
+            // What lies outside may be registered as well, later.
+            !(start <= gone.start && gone.end <= end)
+        });
+        match before.is_empty() {
+            true => Uses::default(),
+            false => Uses::carried(size_bytes, before),
+        }
+    }
+
+    /// It is not pinned any more, and all these uses are over, as its last owner knows.
+    pub fn gone(&self, vector: &Vector, size_bytes: u64, uses: Conflicts) {
+        if uses.is_empty() {
+            return;
+        }
+        let start = vector.address().0;
+        let mut gone = self.gone.lock();
+        if gone.len() == GONE {
+            gone.pop_front();
+        }
+        gone.push_back(Gone {
+            start,
+            end: start + size_bytes,
+            uses,
+        });
+    }
+
+    /// Tells the log, if anybody listens, that a block begins.
+    pub fn tell(&self, block: &Block) {
+        if block.runtime.live.is_on() {
+            tell_alloc(block);
+        }
+    }
+
+    /// Unpins and frees what nobody uses any more. Waits for no work.
+    fn sweep(&self, runtime: &Arc<Runtime>, at: Place) -> Result<()> {
+        // Without tracking nobody knows what is over.
+        if !runtime.is_tracking {
+            return Ok(());
+        }
+        self.each(runtime, |left| {
+            for mark in &left.uses {
+                if !runtime.query(mark, at)? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        })
+    }
+
+    /// Unpins and frees all of it, once its uses are over.
+    ///
+    /// # Errors
+    /// What failed on the device.
+    pub fn empty(&self, runtime: &Arc<Runtime>, at: Place) -> Result<()> {
+        if !runtime.is_tracking || is_host_func() {
+            return Ok(());
+        }
+        self.each(runtime, |left| {
+            let mut marks = left.uses.iter();
+            marks.try_for_each(|mark| runtime.synchronize(mark, at))?;
+            Ok(true)
+        })
+    }
+
+    fn each(&self, runtime: &Arc<Runtime>, is_over: impl Fn(&Left) -> Result<bool>) -> Result<()> {
+        let mut result = Ok(());
+        let left = std::mem::take(&mut *self.left.lock());
+        for left in left {
+            match is_over(&left) {
+                Ok(true) => {
+                    let Left {
+                        vector,
+                        size_bytes,
+                        uses,
+                    } = left;
+                    if runtime.live.is_on() {
+                        self.gone(&vector, size_bytes, uses);
+                    }
+                    free(&*runtime.backend, vector, size_bytes);
+                }
+                Ok(false) => self.left.lock().push(left),
+                Err(error) => {
+                    self.left.lock().push(left);
+                    result = Err(error);
+                }
+            }
+        }
+        result
+    }
+
+    /// Gives everything back: nobody holds any of it. What a device may still use stays where it is.
+    pub fn close(&mut self, backend: &dyn Backend, is_over: bool) {
+        self.gone.get_mut().clear();
+        for Left {
+            vector, size_bytes, ..
+        } in self.left.get_mut().drain(..)
+        {
+            if is_over {
+                free(backend, vector, size_bytes);
+            }
+        }
+    }
+}
+
+/// Unpins and frees memory whose uses are over.
+fn free(backend: &dyn Backend, vector: Vector, size_bytes: u64) {
+    unpin(backend, &vector, size_bytes);
+    // SAFETY: its owner is gone, its uses are over and it is not pinned any more.
+    unsafe { vector.free() };
+}
+
+/// An empty vector was never pinned.
+fn unpin(backend: &dyn Backend, vector: &Vector, size_bytes: u64) {
+    if size_bytes > 0 {
+        backend.unregister(vector.address());
+    }
+}
+
+fn in_host_func(call: &'static str) -> Error {
+    Error::Invalid {
+        call,
+        why: "a function on the host may not call the driver; do it on a thread of the program"
+            .into(),
+    }
+}

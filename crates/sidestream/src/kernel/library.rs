@@ -1,0 +1,173 @@
+//! Kernels that the library brings along: to try a device, to measure it and to test with.
+//!
+//! Each runs on a GPU and, in Rust, on the simulated one, with the same result to the last bit. A
+//! kernel that takes a number of values takes it from the launch, and a type cannot say that the
+//! views have so many: to make such a kernel is `unsafe`.
+//!
+//! ```
+//! use sidestream::device::Device;
+//! use sidestream::kernel::{Grid, library};
+//!
+//! let device = Device::open("sim:h200")?;
+//! let stream = device.stream("compute")?;
+//! // SAFETY: each launch is told the length of its views.
+//! let add = unsafe { library::vector_add() };
+//! let (a, b) = (stream.alloc_zeroed::<f32>(1000)?, stream.alloc_zeroed::<f32>(1000)?);
+//! let mut sum = stream.alloc(1000)?;
+//! stream.launch(&add, Grid::cover(1000, 256), (a.view(), b.view(), sum.view_mut(), 1000))?;
+//! # stream.synchronize()?;
+//! # Ok::<(), sidestream::error::Error>(())
+//! ```
+
+use super::{Kernel, KernelArgs, KernelCost, Read, Value, Work, Write};
+use crate::backend::Arg;
+use crate::ptx;
+
+/// What [`vector_add`] takes: `(a, b, sum, n)`.
+pub type VectorAdd = (Read<f32>, Read<f32>, Write<f32>, Value<u64>);
+/// What [`overlap_step`] takes: `(input, output, n, work)`.
+pub type OverlapStep = (Read<f32>, Write<f32>, Value<u64>, Value<u32>);
+/// What [`fill_pattern`] takes: `(to, n, seed)`.
+pub type FillPattern = (Write<u32>, Value<u64>, Value<u32>);
+/// What [`check_pattern`] takes: `(from, n, seed, errors)`.
+pub type CheckPattern = (Read<u32>, Value<u64>, Value<u32>, Write<u32>);
+
+/// Nothing: what a launch costs when there is no work.
+pub fn empty() -> Kernel<()> {
+    // SAFETY: the entry has no parameters and touches no memory.
+    let kernel = unsafe { Kernel::<()>::from_ptx(ptx::EMPTY, "empty") };
+    kernel.and_on_host(|_, ()| ()).with_cost(|_| brief(0))
+}
+
+/// Keeps the device busy for so many nanoseconds. One block of one thread is enough.
+pub fn spin() -> Kernel<(Value<u64>,)> {
+    // SAFETY: the entry takes one number of eight bytes and touches no memory.
+    let kernel = unsafe { Kernel::<(Value<u64>,)>::from_ptx(ptx::SPIN, "spin") };
+    kernel
+        .and_on_host(|_, _| ())
+        .with_cost_of(|_, args| brief(number(args, 0)))
+}
+
+/// Stops the device with an error. What comes after it fails, on a GPU until the process ends.
+pub fn trap() -> Kernel<()> {
+    // SAFETY: the entry has no parameters and touches no memory.
+    let kernel = unsafe { Kernel::<()>::from_ptx(ptx::FAULT, "trap") };
+    kernel
+        .and_on_host(|_, ()| panic!("the kernel `trap` does what it is for"))
+        .with_cost(|_| brief(0))
+}
+
+/// `(a, b, sum, n)`: `sum = a + b`, for the first `n` values.
+///
+/// # Safety
+/// Each launch is told an `n` that is no more than what each of its views has.
+pub unsafe fn vector_add() -> Kernel<VectorAdd> {
+    // SAFETY: the entry has these parameters, and touches the first `n` values of each view, which
+    // the caller promises to be there.
+    let kernel = unsafe { Kernel::from_ptx(ptx::VECTOR_ADD, "vector_add") };
+    each_value(kernel, |args| (number(args, 3), 4, 1)).and_on_host(
+        |_, (a, b, sum, n): (&[f32], &[f32], &mut [f32], u64)| {
+            for ((sum, a), b) in sum.iter_mut().zip(a).zip(b).take(at_most(n)) {
+                *sum = a + b;
+            }
+        },
+    )
+}
+
+/// `(input, output, n, work)`: each of the first `n` values goes through `work` steps
+/// `v = v * 1.0001 + 0.0001`, rounded once a step. Pipelines are measured with it.
+///
+/// # Safety
+/// Each launch is told an `n` that is no more than what each of its views has.
+pub unsafe fn overlap_step() -> Kernel<OverlapStep> {
+    // SAFETY: as for `vector_add`.
+    let kernel = unsafe { Kernel::from_ptx(ptx::OVERLAP_STEP, "overlap_step") };
+    each_value(kernel, |args| (number(args, 2), 4, number(args, 3))).and_on_host(
+        |_, (input, output, n, work): (&[f32], &mut [f32], u64, u32)| {
+            for (to, from) in output.iter_mut().zip(input).take(at_most(n)) {
+                *to = (0..work).fold(*from, |v, _| v.mul_add(1.0001, 1e-4));
+            }
+        },
+    )
+}
+
+/// `(to, n, seed)`: writes [`pattern`] to the first `n` places.
+///
+/// # Safety
+/// Each launch is told an `n` that is no more than what its view has.
+pub unsafe fn fill_pattern() -> Kernel<FillPattern> {
+    // SAFETY: as for `vector_add`.
+    let kernel = unsafe { Kernel::from_ptx(ptx::PATTERN, "fill_pattern") };
+    each_value(kernel, |args| (number(args, 1), 2, 8)).and_on_host(
+        |_, (to, n, seed): (&mut [u32], u64, u32)| {
+            for (at, to) in (0..n).zip(to) {
+                *to = pattern(at, seed);
+            }
+        },
+    )
+}
+
+/// `(from, n, seed, errors)`: adds to `errors[0]` how many of the first `n` values are not those of
+/// [`pattern`].
+///
+/// # Safety
+/// Each launch is told an `n` that is no more than what its first view has, and its last one has a
+/// value.
+pub unsafe fn check_pattern() -> Kernel<CheckPattern> {
+    // SAFETY: as for `vector_add`; the caller promises the counter too.
+    let kernel = unsafe { Kernel::from_ptx(ptx::PATTERN, "check_pattern") };
+    each_value(kernel, |args| (number(args, 1), 2, 8)).and_on_host(
+        |_, (from, n, seed, errors): (&[u32], u64, u32, &mut [u32])| {
+            let values = (0..n).zip(from);
+            let wrong = values.filter(|&(at, &found)| found != pattern(at, seed));
+            errors[0] = errors[0].wrapping_add(wrong.count() as u32);
+        },
+    )
+}
+
+/// The value at a place: all bits of the place and of the seed count in each of its bits.
+pub fn pattern(at: u64, seed: u32) -> u32 {
+    let mut x = (at as u32).wrapping_mul(0x9E37_79B1);
+    x = x.wrapping_add((at >> 32) as u32).wrapping_add(seed);
+    x = (x ^ (x >> 16)).wrapping_mul(0x85EB_CA6B);
+    x = (x ^ (x >> 13)).wrapping_mul(0xC2B2_AE35);
+    x ^ (x >> 16)
+}
+
+// ------------------------------------------------------------------ what a launch takes
+
+/// It occupies next to nothing of the device.
+fn brief(ns: u64) -> KernelCost {
+    KernelCost::Duration { ns, share: 0.001 }
+}
+
+/// A kernel that goes over values of four bytes; `size` finds in the arguments how many there are,
+/// how many bytes each of them moves on average one way, and how many steps it takes.
+fn each_value<A: KernelArgs>(
+    kernel: Kernel<A>,
+    size: impl Fn(&[Arg]) -> (u64, u32, u64) + Send + Sync + 'static,
+) -> Kernel<A> {
+    kernel.with_cost_of(move |grid, args| {
+        let (count, bytes, steps) = size(args);
+        let (blocks, threads) = (grid.blocks[0], grid.threads[0]);
+        KernelCost::Grid(Work::elementwise(
+            count,
+            bytes,
+            steps,
+            threads,
+            blocks.into(),
+        ))
+    })
+}
+
+/// The argument at a place, which the kernel's type says is a number.
+fn number(args: &[Arg], at: usize) -> u64 {
+    match args.get(at) {
+        Some(Arg::Scalar { bytes, .. }) => u64::from_le_bytes(*bytes),
+        _ => 0,
+    }
+}
+
+fn at_most(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,239 @@
+//! What the driver does about captures and the simulated machine does not: calls that a capture
+//! forbids to others, and captures that a mistake has ended.
+
+use std::collections::HashSet;
+
+use sidestream::backend::{Backend, Create, Destroy, Payload};
+use sidestream::cuda::driver::{Code, CuGraph, CuStream};
+use sidestream::op::{EventId, Kind, StreamId, StreamKind, ThreadId};
+
+use crate::codes::{
+    Answer, CAPTURE_IMPLICIT, CAPTURE_INVALIDATED, CAPTURE_ISOLATION, CAPTURE_MERGE,
+    CAPTURE_UNJOINED, CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, CAPTURE_WRONG_THREAD, CAPTURED_EVENT,
+    ILLEGAL_STATE, INVALID_VALUE,
+};
+use crate::graph::Graph;
+use crate::state::{Here, State};
+use crate::tables::Stream;
+
+/// The captures that are under way.
+#[derive(Default)]
+pub struct Captures(Vec<Capture>);
+
+struct Capture {
+    origin: Stream,
+    thread: ThreadId,
+    mode: Mode,
+    members: Vec<Stream>,
+    events: HashSet<EventId>,
+    /// A mistake has ended it: all that is left is `cuStreamEndCapture`.
+    is_invalid: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Global,
+    ThreadLocal,
+    Relaxed,
+}
+
+// ------------------------------------------------------------------ begin and end
+
+pub fn begin(state: &State, here: Here, stream: CuStream, mode: i32) -> Answer<()> {
+    let mode = match mode {
+        0 => Mode::Global,
+        1 => Mode::ThreadLocal,
+        2 => Mode::Relaxed,
+        _ => return Err(INVALID_VALUE),
+    };
+    let origin = state.tables().stream(state, stream, here)?;
+    let kind = Kind::BeginCapture { stream: origin.id };
+    state.submit(here.thread, kind, Payload::None)?;
+    state.tables().captures.0.push(Capture {
+        origin,
+        thread: here.thread,
+        mode,
+        members: vec![origin],
+        events: HashSet::new(),
+        is_invalid: false,
+    });
+    Ok(())
+}
+
+/// Whether a stream takes part in a capture, and in one that a mistake has ended: the driver's
+/// `CUstreamCaptureStatus`.
+pub fn status(state: &State, here: Here, stream: CuStream) -> Answer<i32> {
+    let mut tables = state.tables();
+    let stream = tables.stream(state, stream, here)?;
+    let capture = tables.captures.0.iter().find(|c| c.has(stream.id));
+    Ok(capture.map_or(0, |capture| 1 + i32::from(capture.is_invalid)))
+}
+
+/// Ends a capture, also one that went wrong: it is over in any case but 401 and 903.
+pub fn end(state: &State, here: Here, stream: CuStream) -> Answer<CuGraph> {
+    // Nobody else may end a capture in between: the machine makes the oldest one into a graph.
+    let mut tables = state.tables();
+    let stream = tables.stream(state, stream, here)?;
+    let captures = &mut tables.captures.0;
+    let Some(at) = captures.iter().position(|c| c.has(stream.id)) else {
+        return Err(ILLEGAL_STATE);
+    };
+    if captures[at].origin.id != stream.id {
+        captures[at].is_invalid = true;
+        return Err(CAPTURE_UNMATCHED);
+    }
+    let capture = captures.swap_remove(at);
+    let is_foreign = capture.mode != Mode::Relaxed && capture.thread != here.thread;
+    let end = Kind::EndCapture { stream: stream.id };
+    let mut ended = state.submit(capture.thread, end, Payload::None);
+    if ended == Err(CAPTURE_UNJOINED) {
+        for fork in &capture.members {
+            let event = tables.new_event_id();
+            join(state, &capture, fork.id, event)?;
+        }
+        state.submit(capture.thread, end, Payload::None)?;
+        ended = Err(CAPTURE_UNJOINED);
+    }
+    let id = tables.new_graph_id();
+    let device = stream.device;
+    let nodes = &[];
+    state.code(state.machine.create(Create::Graph { id, device, nodes }))?;
+    let outcome = match ended {
+        _ if capture.is_invalid => Err(CAPTURE_INVALIDATED),
+        _ if is_foreign => Err(CAPTURE_WRONG_THREAD),
+        ended => ended,
+    };
+    match outcome {
+        Ok(()) => Ok(tables.graphs.add(Graph::Captured(Some(id)))),
+        Err(code) => {
+            state.machine.destroy(Destroy::Graph(id));
+            Err(code)
+        }
+    }
+}
+
+/// Joins a forked stream by an event of the stand-in's own, so that the capture can end.
+fn join(state: &State, capture: &Capture, fork: StreamId, event: EventId) -> Answer<()> {
+    if fork == capture.origin.id {
+        return Ok(());
+    }
+    state.code(state.machine.create(Create::Event {
+        id: event,
+        device: capture.origin.device,
+        timing: false,
+        sleeps: false,
+    }))?;
+    let record = Kind::Record {
+        event,
+        stream: fork,
+    };
+    let wait = Kind::Wait {
+        stream: capture.origin.id,
+        event,
+    };
+    state.submit(capture.thread, record, Payload::None)?;
+    let waited = state.submit(capture.thread, wait, Payload::None);
+    state.machine.destroy(Destroy::Event(event));
+    waited
+}
+
+// ------------------------------------------------------------------ what captures forbid
+
+impl Captures {
+    /// Refuses what may wait for a device or change its memory: the driver takes it as a mistake of
+    /// the program while such a capture is under way.
+    pub fn refuse_unsafe(&mut self, thread: ThreadId) -> Answer<()> {
+        let forbids = |c: &Capture| match c.mode {
+            Mode::Global => true,
+            Mode::ThreadLocal => c.thread == thread,
+            Mode::Relaxed => false,
+        };
+        let mut is_refused = false;
+        for capture in self.0.iter_mut().filter(|c| forbids(c)) {
+            capture.is_invalid = true;
+            is_refused = true;
+        }
+        match is_refused {
+            true => Err(CAPTURE_UNSUPPORTED),
+            false => Ok(()),
+        }
+    }
+
+    /// Refuses to ask or wait for a stream outside the captures.
+    pub fn refuse_question(&mut self, stream: Stream, thread: ThreadId) -> Answer<()> {
+        // The machine says what is wrong with these.
+        if self.0.iter().any(|c| c.has(stream.id)) || self.close(stream) {
+            return Ok(());
+        }
+        self.refuse_unsafe(thread)
+    }
+
+    /// Whether this is the legacy stream beside a blocking one that is being captured.
+    fn close(&self, stream: Stream) -> bool {
+        let mut members = self.0.iter().flat_map(|c| &c.members);
+        stream.kind == StreamKind::Legacy
+            && members.any(|m| m.kind.is_blocking() && m.device == stream.device)
+    }
+
+    /// The same for an event.
+    pub fn refuse_event_question(&mut self, event: EventId, thread: ThreadId) -> Answer<()> {
+        match self.0.iter().any(|c| c.events.contains(&event)) {
+            true => Ok(()),
+            false => self.refuse_unsafe(thread),
+        }
+    }
+
+    /// Refuses everything in a stream whose capture a mistake has ended.
+    pub fn refuse_invalid(&self, stream: StreamId) -> Answer<()> {
+        match self.0.iter().any(|c| c.is_invalid && c.has(stream)) {
+            true => Err(CAPTURE_INVALIDATED),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes the outcome of a call: a mistake about captures ends all that are under way. The driver
+    /// ends those that the call has to do with, which is mostly the same.
+    pub fn judge<T>(&mut self, outcome: Answer<T>) -> Answer<T> {
+        if let Err(code) = outcome
+            && DEADLY.contains(&code)
+        {
+            for capture in &mut self.0 {
+                capture.is_invalid = true;
+            }
+        }
+        outcome
+    }
+
+    pub fn recorded(&mut self, event: EventId, stream: StreamId) {
+        for capture in &mut self.0 {
+            match capture.has(stream) {
+                true => _ = capture.events.insert(event),
+                false => _ = capture.events.remove(&event),
+            }
+        }
+    }
+
+    pub fn waited(&mut self, stream: Stream, event: EventId) {
+        let captures = self.0.iter_mut();
+        for capture in captures.filter(|c| c.events.contains(&event)) {
+            if !capture.has(stream.id) {
+                capture.members.push(stream);
+            }
+        }
+    }
+}
+
+/// What ends a capture.
+const DEADLY: [Code; 5] = [
+    CAPTURE_UNSUPPORTED,
+    CAPTURE_MERGE,
+    CAPTURE_ISOLATION,
+    CAPTURE_IMPLICIT,
+    CAPTURED_EVENT,
+];
+
+impl Capture {
+    fn has(&self, stream: StreamId) -> bool {
+        self.members.iter().any(|member| member.id == stream)
+    }
+}

@@ -1,0 +1,308 @@
+//! Graphs: from nodes or from captures, executable ones, and their launches.
+
+use sidestream::backend::{Backend, Copy, Create, Destroy, Fill, Grid, Node, NodeWork, Payload};
+use sidestream::cuda::driver::{CuFunction, CuGraph, CuGraphExec, CuNode, CuStream, UpdateResult};
+use sidestream::op::{
+    DeviceId, GraphId, Kind, Memory as Place, Op, OpId, SiteId, StreamId, ThreadId,
+};
+
+use crate::codes::{Answer, GRAPH_UPDATE_FAILURE, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED};
+use crate::modules;
+use crate::state::{Here, State};
+use crate::streams;
+
+pub enum Graph {
+    /// Of nodes, each behind earlier ones.
+    Built(Vec<Part>),
+    /// A capture, which is a graph of the machine from the start. It can be made executable once.
+    Captured(Option<GraphId>),
+}
+
+/// A node. Each of its works is a node of the machine: a copy in three dimensions has several.
+pub struct Part {
+    works: Vec<(Kind, NodeWork)>,
+    shape: Shape,
+}
+
+/// What may not change when an executable graph is updated.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Shape {
+    what: What,
+    after: Vec<usize>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    Copy,
+    Fill,
+    Kernel,
+}
+
+/// Where a node is.
+#[derive(Clone, Copy)]
+pub struct NodeAt {
+    graph: CuGraph,
+    place: usize,
+}
+
+/// An executable graph.
+pub struct Exec {
+    id: GraphId,
+    device: DeviceId,
+    /// Of one that was captured nothing is known.
+    shapes: Option<Vec<Shape>>,
+}
+
+// ------------------------------------------------------------------ nodes
+
+pub fn create(state: &State) -> CuGraph {
+    state.tables().graphs.add(Graph::Built(Vec::new()))
+}
+
+pub fn destroy(state: &State, handle: CuGraph) -> Answer<()> {
+    let mut tables = state.tables();
+    let graph = tables.graphs.remove(handle)?;
+    tables.nodes.retain(|_, node| node.graph != handle);
+    if let Graph::Captured(Some(id)) = graph {
+        state.machine.destroy(Destroy::Graph(id));
+    }
+    Ok(())
+}
+
+pub fn add_kernel(
+    state: &State,
+    here: Here,
+    (graph, after): (CuGraph, &[CuNode]),
+    (function, grid, values): (CuFunction, Grid, &[u64]),
+) -> Answer<CuNode> {
+    let ready = modules::ready(&state.tables(), here.device()?, function, grid, values);
+    let (code, args) = ready?;
+    let kind = Kind::Kernel {
+        stream: StreamId(0),
+        launches: 1,
+    };
+    let work = NodeWork::Launch { code, grid, args };
+    add(state, graph, after, What::Kernel, vec![(kind, work)])
+}
+
+/// A node that copies, each with where its sides lie.
+pub fn add_copies(
+    state: &State,
+    (graph, after): (CuGraph, &[CuNode]),
+    copies: Vec<(Copy, (Place, Place))>,
+) -> Answer<CuNode> {
+    let work = |(copy, (from, to))| {
+        let stream = StreamId(0);
+        (Kind::Copy { stream, from, to }, NodeWork::Copy(copy))
+    };
+    let works = copies.into_iter().map(work).collect();
+    add(state, graph, after, What::Copy, works)
+}
+
+pub fn add_fills(
+    state: &State,
+    (graph, after): (CuGraph, &[CuNode]),
+    fills: Vec<Fill>,
+) -> Answer<CuNode> {
+    let stream = StreamId(0);
+    let work = |fill| (Kind::Memset { stream }, NodeWork::Fill(fill));
+    let works = fills.into_iter().map(work).collect();
+    add(state, graph, after, What::Fill, works)
+}
+
+fn add(
+    state: &State,
+    graph: CuGraph,
+    after: &[CuNode],
+    what: What,
+    works: Vec<(Kind, NodeWork)>,
+) -> Answer<CuNode> {
+    let mut tables = state.tables();
+    let tables = &mut *tables;
+    let mut places = Vec::with_capacity(after.len());
+    for &handle in after {
+        let node = tables.nodes.get(handle)?;
+        if node.graph != graph {
+            return Err(INVALID_VALUE);
+        }
+        places.push(node.place);
+    }
+    places.sort_unstable();
+    places.dedup();
+    let Graph::Built(parts) = tables.graphs.get_mut(graph)? else {
+        eprintln!(
+            "stand-in for the CUDA driver: nodes cannot be added to a graph that was captured"
+        );
+        return Err(NOT_SUPPORTED);
+    };
+    let place = parts.len();
+    let shape = Shape {
+        what,
+        after: places,
+    };
+    parts.push(Part { works, shape });
+    Ok(tables.nodes.add(NodeAt { graph, place }))
+}
+
+// ------------------------------------------------------------------ executable graphs
+
+pub fn instantiate(state: &State, here: Here, handle: CuGraph) -> Answer<CuGraphExec> {
+    let exec = executable(state, here, handle)?;
+    Ok(state.tables().execs.add(exec))
+}
+
+fn executable(state: &State, here: Here, handle: CuGraph) -> Answer<Exec> {
+    let mut tables = state.tables();
+    let tables = &mut *tables;
+    let device = here.device()?;
+    match tables.graphs.get_mut(handle)? {
+        Graph::Captured(captured) => {
+            let Some(id) = captured.take() else {
+                eprintln!(
+                    "stand-in for the CUDA driver: a captured graph can be instantiated only once"
+                );
+                return Err(NOT_SUPPORTED);
+            };
+            Ok(Exec {
+                id,
+                device,
+                shapes: None,
+            })
+        }
+        Graph::Built(parts) => {
+            let nodes = nodes(parts);
+            let shapes = parts.iter().map(|part| part.shape.clone()).collect();
+            let id = tables.new_graph_id();
+            let nodes = &nodes;
+            state.code(state.machine.create(Create::Graph { id, device, nodes }))?;
+            Ok(Exec {
+                id,
+                device,
+                shapes: Some(shapes),
+            })
+        }
+    }
+}
+
+/// The nodes of the machine: those of a part stand behind all of the parts before it.
+fn nodes(parts: &[Part]) -> Vec<Node> {
+    let mut nodes: Vec<Node> = Vec::new();
+    // For each part where its nodes are; one without work stands for those before it.
+    let mut places: Vec<Vec<u32>> = Vec::new();
+    for part in parts {
+        let after: Vec<u32> = part
+            .shape
+            .after
+            .iter()
+            .flat_map(|&at| places[at].iter().copied())
+            .collect();
+        let first = nodes.len() as u32;
+        for (kind, work) in &part.works {
+            nodes.push(Node {
+                op: Op {
+                    id: OpId(nodes.len() as u32),
+                    thread: ThreadId(0),
+                    site: SiteId(0),
+                    kind: *kind,
+                    accesses: Default::default(),
+                },
+                work: again(work),
+                after: after.iter().copied().collect(),
+            });
+        }
+        let last = nodes.len() as u32;
+        places.push(match first == last {
+            true => after,
+            false => (first..last).collect(),
+        });
+    }
+    nodes
+}
+
+fn again(work: &NodeWork) -> NodeWork {
+    match work {
+        NodeWork::Copy(copy) => NodeWork::Copy(*copy),
+        NodeWork::Fill(fill) => NodeWork::Fill(*fill),
+        NodeWork::Launch { code, grid, args } => NodeWork::Launch {
+            code: code.clone(),
+            grid: *grid,
+            args: args.clone(),
+        },
+    }
+}
+
+/// `CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED`.
+const TOPOLOGY_CHANGED: i32 = 2;
+/// `CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED`.
+const TYPE_CHANGED: i32 = 3;
+/// `CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED`.
+const UPDATE_NOT_SUPPORTED: i32 = 6;
+
+/// Later launches are those of the other graph, if it has the same nodes in the same places. The order
+/// between launches before and after the update is that of their streams alone.
+pub fn update(
+    state: &State,
+    here: Here,
+    handle: CuGraphExec,
+    graph: CuGraph,
+) -> (Answer<()>, UpdateResult) {
+    let result = |result| UpdateResult {
+        result,
+        ..UpdateResult::default()
+    };
+    match changed(state, handle, graph) {
+        Err(code) => return (Err(code), result(1)),
+        Ok(Some(why)) => return (Err(GRAPH_UPDATE_FAILURE), result(why)),
+        Ok(None) => {}
+    }
+    let updated = executable(state, here, graph).and_then(|exec| {
+        let mut tables = state.tables();
+        let old = std::mem::replace(tables.execs.get_mut(handle)?, exec);
+        state.machine.destroy(Destroy::Graph(old.id));
+        Ok(())
+    });
+    (updated, result(i32::from(updated.is_err())))
+}
+
+/// Why a graph is too different, if it is.
+fn changed(state: &State, handle: CuGraphExec, graph: CuGraph) -> Answer<Option<i32>> {
+    let tables = state.tables();
+    let old = &tables.execs.get(handle)?.shapes;
+    let new = tables.graphs.get(graph)?;
+    let (Some(old), Graph::Built(new)) = (old, new) else {
+        return Ok(Some(UPDATE_NOT_SUPPORTED));
+    };
+    let mut pairs = old.iter().zip(new);
+    if old.len() != new.len() || pairs.any(|(old, new)| old.after != new.shape.after) {
+        return Ok(Some(TOPOLOGY_CHANGED));
+    }
+    let mut pairs = old.iter().zip(new);
+    Ok(pairs
+        .any(|(old, new)| old.what != new.shape.what)
+        .then_some(TYPE_CHANGED))
+}
+
+pub fn destroy_exec(state: &State, handle: CuGraphExec) -> Answer<()> {
+    let exec = state.tables().execs.remove(handle)?;
+    state.machine.destroy(Destroy::Graph(exec.id));
+    Ok(())
+}
+
+pub fn launch(state: &State, here: Here, handle: CuGraphExec, at: CuStream) -> Answer<()> {
+    let (graph, device) = {
+        let tables = state.tables();
+        let exec = tables.execs.get(handle)?;
+        (exec.id, exec.device)
+    };
+    let stream = streams::stream(state, here, at)?;
+    if stream.device != device {
+        return Err(INVALID_HANDLE);
+    }
+    let stream = stream.id;
+    streams::submit(
+        state,
+        here.thread,
+        Kind::GraphLaunch { stream, graph },
+        Payload::Graph,
+    )
+}

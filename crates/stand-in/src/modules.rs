@@ -1,0 +1,165 @@
+//! Modules, functions and launches.
+
+use std::sync::Arc;
+
+use sidestream::backend::{Arg, Code as Kernel, CostOf, Grid, Launch, Payload};
+use sidestream::cuda::driver::{CuFunction, CuModule, CuStream};
+use sidestream::op::{DeviceId, Kind};
+
+use crate::codes::{Answer, INVALID_HANDLE, INVALID_PTX, INVALID_VALUE, NOT_FOUND};
+use crate::memory::Reach;
+use crate::ptx::{self, Entry};
+use crate::state::{Here, State};
+use crate::streams;
+use crate::tables::Tables;
+use crate::twins::{self, Twin, View};
+
+pub struct Module {
+    entries: Vec<Entry>,
+}
+
+pub struct Function {
+    module: CuModule,
+    twin: &'static Twin,
+    code: Arc<Kernel>,
+    /// Dynamic shared memory that a block may have.
+    shared_bytes: u32,
+}
+
+/// Dynamic shared memory of a block: what there is unasked, and what may be asked for.
+const SHARED_BYTES: (u32, u32) = (48 << 10, 227 << 10);
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
+const MAX_DYNAMIC_SHARED: i32 = 8;
+/// `CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`.
+const SHARED_CARVEOUT: i32 = 9;
+
+/// Takes the text of a module.
+///
+/// # Errors
+/// The code, and what the driver would write into its log.
+pub fn load(state: &State, text: &str) -> Result<CuModule, (i32, String)> {
+    let entries = ptx::entries(text).map_err(|why| (INVALID_PTX, why))?;
+    Ok(state.tables().modules.add(Module { entries }))
+}
+
+pub fn unload(state: &State, handle: CuModule) -> Answer<()> {
+    let mut tables = state.tables();
+    tables.modules.remove(handle)?;
+    tables
+        .functions
+        .retain(|_, function| function.module != handle);
+    Ok(())
+}
+
+pub fn function(state: &State, module: CuModule, name: &str) -> Answer<CuFunction> {
+    let mut tables = state.tables();
+    let entries = &tables.modules.get(module)?.entries;
+    let entry = entries.iter().find(|entry| entry.name == name);
+    let params = &entry.ok_or(NOT_FOUND)?.params;
+    let Some(twin) = twins::of(name) else {
+        eprintln!(
+            "stand-in for the CUDA driver: the kernel `{name}` has no twin in Rust; add one in \
+             crates/stand-in/src/twins.rs"
+        );
+        return Err(NOT_FOUND);
+    };
+    if params != twin.params {
+        eprintln!(
+            "stand-in for the CUDA driver: the parameters of the kernel `{name}` have {params:?} \
+             bytes, those of its twin in Rust {:?}; make them alike",
+            twin.params
+        );
+        return Err(NOT_FOUND);
+    }
+    let is_it = |known: &Function| known.module == module && known.twin.name == name;
+    if let Some(known) = tables.functions.find(is_it) {
+        return Ok(known);
+    }
+    let function = Function {
+        module,
+        twin,
+        code: Arc::new(Kernel {
+            host: Some(Box::new(twin.host)),
+            cost: twin.cost.map(|cost| Box::new(cost) as CostOf),
+            ..Kernel::new(name)
+        }),
+        shared_bytes: SHARED_BYTES.0,
+    };
+    Ok(tables.functions.add(function))
+}
+
+pub fn set_attribute(state: &State, handle: CuFunction, attribute: i32, value: i32) -> Answer<()> {
+    let mut tables = state.tables();
+    let function = tables.functions.get_mut(handle)?;
+    match (attribute, u32::try_from(value)) {
+        (MAX_DYNAMIC_SHARED, Ok(bytes)) if bytes <= SHARED_BYTES.1 => {
+            function.shared_bytes = bytes;
+            Ok(())
+        }
+        (SHARED_CARVEOUT, _) if (-1..=100).contains(&value) => Ok(()),
+        _ => Err(INVALID_VALUE),
+    }
+}
+
+/// How many bytes each parameter of a function has.
+pub fn params(state: &State, handle: CuFunction) -> Answer<&'static [u64]> {
+    Ok(state.tables().functions.get(handle)?.twin.params)
+}
+
+/// A launch, checked: what the machine needs for it.
+pub fn ready(
+    tables: &Tables,
+    device: DeviceId,
+    handle: CuFunction,
+    grid: Grid,
+    values: &[u64],
+) -> Answer<(Arc<Kernel>, Vec<Arg>)> {
+    let function = tables.functions.get(handle)?;
+    let [x, y, z] = grid.threads;
+    let threads = u64::from(x) * u64::from(y) * u64::from(z);
+    let most = [i32::MAX as u32, 65_535, 65_535];
+    let fits = grid
+        .blocks
+        .iter()
+        .zip(most)
+        .all(|(&n, most)| (1..=most).contains(&n));
+    let is_block = (1..=1024).contains(&threads) && z <= 64;
+    if !fits || !is_block || grid.shared_bytes > function.shared_bytes {
+        return Err(INVALID_VALUE);
+    }
+    let words = function.twin.params.iter().map(|bytes| bytes.div_ceil(8));
+    if values.len() as u64 != words.sum::<u64>() {
+        return Err(INVALID_HANDLE);
+    }
+    let peers = &tables.peers;
+    let view = View {
+        memory: &tables.memory,
+        reach: Reach { device, peers },
+    };
+    Ok((
+        Arc::clone(&function.code),
+        (function.twin.args)(values, &view),
+    ))
+}
+
+pub fn launch(
+    state: &State,
+    here: Here,
+    function: CuFunction,
+    grid: Grid,
+    values: &[u64],
+    handle: CuStream,
+) -> Answer<()> {
+    let stream = streams::stream(state, here, handle)?;
+    let (code, args) = ready(&state.tables(), stream.device, function, grid, values)?;
+    let kind = Kind::Kernel {
+        stream: stream.id,
+        launches: 1,
+    };
+    let launch = Launch {
+        code: &code,
+        grid,
+        args: &args,
+    };
+    streams::submit(state, here.thread, kind, Payload::Launch(launch))
+}

@@ -1,0 +1,278 @@
+//! What the process has of the driver: one machine, the tables of handles, and for each thread its
+//! current contexts.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use sidestream::backend::{Backend, Payload};
+use sidestream::cuda::driver::{Code, SUCCESS};
+use sidestream::engine::Profile;
+use sidestream::error::Error;
+use sidestream::op::{DeviceId, Kind, Op, OpId, SiteId, ThreadId};
+use sidestream::sim::{Machine, Schedule};
+
+use crate::codes::{self, Answer, INVALID_CONTEXT, NOT_INITIALIZED, NOT_PERMITTED, UNKNOWN};
+use crate::tables::Tables;
+
+/// Everything that `cuInit` makes.
+pub struct State {
+    pub machine: Machine,
+    schedule: Schedule,
+    tables: Mutex<Tables>,
+    /// The code with which the devices were lost; zero as long as they are not.
+    lost: AtomicI32,
+    ops: AtomicU32,
+}
+
+/// How the machine is to be.
+#[derive(Clone, Copy)]
+pub struct Config {
+    pub devices: u32,
+    pub schedule: Schedule,
+    /// What each device has; all of its profile if absent.
+    pub memory_bytes: Option<u64>,
+}
+
+/// The calling thread, and the device of its current context.
+#[derive(Clone, Copy)]
+pub struct Here {
+    pub thread: ThreadId,
+    context: Option<DeviceId>,
+}
+
+impl Here {
+    /// # Errors
+    /// If there is no current context.
+    pub fn device(&self) -> Answer<DeviceId> {
+        self.context.ok_or(INVALID_CONTEXT)
+    }
+
+    /// The same thread with this context.
+    pub fn with(&self, device: DeviceId) -> Here {
+        let context = Some(device);
+        Here { context, ..*self }
+    }
+}
+
+static CONFIG: Mutex<Config> = Mutex::new(Config {
+    devices: 2,
+    schedule: Schedule::InOrder,
+    memory_bytes: None,
+});
+static STATE: OnceLock<State> = OnceLock::new();
+
+// ------------------------------------------------------------------ how a function is entered
+
+/// A function that needs nothing.
+pub fn always(f: impl FnOnce() -> Answer<()>) -> Code {
+    match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(Ok(())) => SUCCESS,
+        Ok(Err(code)) => code,
+        Err(_) => UNKNOWN,
+    }
+}
+
+/// A function that needs no context and may be called from functions on the host.
+pub fn asked(f: impl FnOnce(&'static State) -> Answer<()>) -> Code {
+    always(|| f(STATE.get().ok_or(NOT_INITIALIZED)?))
+}
+
+/// A function that finds its device by what it is given: it needs a current context only if that is
+/// a default stream. Once a device is lost it does nothing.
+pub fn anywhere(f: impl FnOnce(&'static State, Here) -> Answer<()>) -> Code {
+    asked(|state| {
+        if with_thread(|thread| thread.is_host_function) {
+            return Err(NOT_PERMITTED);
+        }
+        state.refuse_lost()?;
+        let (thread, context) = (this_thread(), current());
+        f(state, Here { thread, context })
+    })
+}
+
+/// A function that needs a current context.
+pub fn call(f: impl FnOnce(&'static State, Here) -> Answer<()>) -> Code {
+    anywhere(|state, here| {
+        here.device()?;
+        f(state, here)
+    })
+}
+
+/// `cuInit`: makes the machine, once.
+pub fn init() {
+    // The lock is held meanwhile, so that nobody configures a machine that is being made.
+    let config = lock(&CONFIG);
+    STATE.get_or_init(|| State::new(*config));
+}
+
+/// Whether it was early enough to say how the machine is to be.
+pub fn configure(wanted: Config) -> bool {
+    let mut config = lock(&CONFIG);
+    if STATE.get().is_some() {
+        return false;
+    }
+    *config = wanted;
+    true
+}
+
+// ------------------------------------------------------------------ the machine
+
+impl State {
+    fn new(config: Config) -> State {
+        let device = |_| (String::from(NAME), Profile::h200());
+        let devices = (0..config.devices).map(device).collect();
+        State {
+            machine: Machine::new(devices, config.schedule, config.memory_bytes),
+            schedule: config.schedule,
+            tables: Mutex::new(Tables::default()),
+            lost: AtomicI32::new(SUCCESS),
+            ops: AtomicU32::new(0),
+        }
+    }
+
+    /// The tables. Nobody holds them while the machine is asked for something that takes time.
+    pub fn tables(&self) -> MutexGuard<'_, Tables> {
+        lock(&self.tables)
+    }
+
+    /// Hands a call to the machine.
+    pub fn submit(&self, thread: ThreadId, kind: Kind, payload: Payload<'_>) -> Answer<()> {
+        self.code(self.machine.submit(&self.op(thread, kind), payload))
+    }
+
+    /// Waits as long as it takes.
+    pub fn wait(&self, thread: ThreadId, kind: Kind) -> Answer<()> {
+        let waited = self.machine.wait(&self.op(thread, kind), Duration::MAX);
+        self.code(waited.map(|_| ()))
+    }
+
+    pub fn query(&self, thread: ThreadId, kind: Kind) -> Answer<bool> {
+        self.code(self.machine.query(&self.op(thread, kind)))
+    }
+
+    /// What devices were seen to do besides what is promised: only then it is done.
+    pub fn as_observed(&self) -> bool {
+        self.schedule == Schedule::InOrder
+    }
+
+    /// The code for what the machine answers. Some mistakes end all captures that are under way.
+    pub fn code<T>(&self, outcome: Result<T, Error>) -> Answer<T> {
+        let error = match outcome {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        let code = codes::of(&error);
+        if let Error::DeviceLost(lost) = &error
+            && self.lost.swap(code, Ordering::Relaxed) == SUCCESS
+        {
+            eprintln!("stand-in for the CUDA driver: {lost}");
+        }
+        Err(code)
+    }
+
+    pub fn refuse_lost(&self) -> Answer<()> {
+        match self.lost.load(Ordering::Relaxed) {
+            SUCCESS => Ok(()),
+            code => Err(code),
+        }
+    }
+
+    fn op(&self, thread: ThreadId, kind: Kind) -> Op {
+        Op {
+            id: OpId(self.ops.fetch_add(1, Ordering::Relaxed)),
+            thread,
+            site: SiteId(0),
+            kind,
+            accesses: Default::default(),
+        }
+    }
+}
+
+/// What every device is called.
+pub const NAME: &str = "NVIDIA H200 (stand-in)";
+
+// ------------------------------------------------------------------ threads
+
+struct Thread {
+    id: ThreadId,
+    /// The devices of its contexts, the current one last.
+    contexts: Vec<DeviceId>,
+    /// Where the machine believes the thread to be.
+    told: DeviceId,
+    /// Whether a function on the host runs, which may call nearly nothing.
+    is_host_function: bool,
+}
+
+impl Thread {
+    fn new() -> Thread {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Thread {
+            id: ThreadId(NEXT.fetch_add(1, Ordering::Relaxed)),
+            contexts: Vec::new(),
+            told: DeviceId(0),
+            is_host_function: false,
+        }
+    }
+}
+
+thread_local! {
+    static THREAD: RefCell<Thread> = RefCell::new(Thread::new());
+}
+
+/// Something about the calling thread; at its very end it is one without a context.
+fn with_thread<R>(f: impl Fn(&mut Thread) -> R) -> R {
+    let known = THREAD.try_with(|thread| f(&mut thread.borrow_mut()));
+    known.unwrap_or_else(|_| f(&mut Thread::new()))
+}
+
+pub fn this_thread() -> ThreadId {
+    with_thread(|thread| thread.id)
+}
+
+/// The device of the current context.
+pub fn current() -> Option<DeviceId> {
+    with_thread(|thread| thread.contexts.last().copied())
+}
+
+/// Replaces the current context, or takes it away.
+pub fn set_current(device: Option<DeviceId>) {
+    with_thread(|thread| {
+        thread.contexts.pop();
+        thread.contexts.extend(device);
+    });
+}
+
+pub fn push_current(device: DeviceId) {
+    with_thread(|thread| thread.contexts.push(device));
+}
+
+pub fn pop_current() -> Option<DeviceId> {
+    with_thread(|thread| thread.contexts.pop())
+}
+
+/// Runs a function on the host, during which the thread may call nearly nothing.
+pub fn as_host_function(f: impl FnOnce()) {
+    with_thread(|thread| thread.is_host_function = true);
+    f();
+    with_thread(|thread| thread.is_host_function = false);
+}
+
+impl State {
+    /// Tells the machine on which device the blocking calls of the thread run.
+    pub fn tell_device(&self, here: Here) -> Answer<()> {
+        let device = here.device()?;
+        if with_thread(|thread| thread.told) != device {
+            self.submit(here.thread, Kind::SetDevice { device }, Payload::None)?;
+            with_thread(|thread| thread.told = device);
+        }
+        Ok(())
+    }
+}
+
+/// A panic that was caught leaves tables that are good enough for a test.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

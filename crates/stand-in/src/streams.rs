@@ -1,0 +1,209 @@
+//! Streams and events.
+
+use sidestream::backend::{Backend, Create, Destroy, Payload};
+use sidestream::cuda::driver::{
+    CuEvent, CuStream, EVENT_BLOCKING_SYNC, EVENT_DISABLE_TIMING, HostFn, STREAM_NON_BLOCKING,
+};
+use sidestream::op::{Kind, StreamKind, ThreadId};
+
+use crate::codes::{Answer, INVALID_VALUE, NOT_READY, NOT_SUPPORTED};
+use crate::state::{Here, State, as_host_function};
+use crate::tables::{Event, Stream};
+
+/// The most and the least urgent priority.
+pub const PRIORITIES: (i32, i32) = (-5, 0);
+/// `CU_EVENT_INTERPROCESS`.
+const EVENT_INTERPROCESS: u32 = 4;
+
+// ------------------------------------------------------------------ what any call in a stream does
+
+/// The stream of a handle, for a call that puts something into it.
+pub fn stream(state: &State, here: Here, handle: CuStream) -> Answer<Stream> {
+    let mut tables = state.tables();
+    let stream = tables.stream(state, handle, here)?;
+    tables.captures.refuse_invalid(stream.id)?;
+    Ok(stream)
+}
+
+/// Puts a call into a stream, or into its capture.
+pub fn submit(state: &State, thread: ThreadId, kind: Kind, payload: Payload<'_>) -> Answer<()> {
+    let outcome = state.submit(thread, kind, payload);
+    state.tables().captures.judge(outcome)
+}
+
+// ------------------------------------------------------------------ streams
+
+pub fn create(state: &State, here: Here, flags: u32, priority: i32) -> Answer<CuStream> {
+    let kind = match flags {
+        0 => StreamKind::Blocking,
+        STREAM_NON_BLOCKING => StreamKind::NonBlocking,
+        _ => return Err(INVALID_VALUE),
+    };
+    let priority = priority.clamp(PRIORITIES.0, PRIORITIES.1);
+    let mut tables = state.tables();
+    let stream = tables.new_stream(state, here.device()?, kind, priority)?;
+    Ok(tables.streams.add(stream))
+}
+
+pub fn destroy(state: &State, handle: CuStream) -> Answer<()> {
+    let stream = state.tables().streams.remove(handle)?;
+    state.machine.destroy(Destroy::Stream(stream.id));
+    Ok(())
+}
+
+pub fn query(state: &State, here: Here, handle: CuStream) -> Answer<()> {
+    let stream = asked(state, here, handle)?;
+    let kind = Kind::QueryStream {
+        stream,
+        done: false,
+    };
+    let answer = state.query(here.thread, kind);
+    ready(state.tables().captures.judge(answer)?)
+}
+
+pub fn synchronize(state: &State, here: Here, handle: CuStream) -> Answer<()> {
+    let stream = asked(state, here, handle)?;
+    let waited = state.wait(here.thread, Kind::SyncStream { stream });
+    state.tables().captures.judge(waited)
+}
+
+/// Waits for all streams of the current context.
+pub fn synchronize_device(state: &State, here: Here) -> Answer<()> {
+    let device = Some(here.device()?);
+    let waited = state.wait(here.thread, Kind::SyncDevice { device });
+    state.tables().captures.judge(waited)
+}
+
+pub fn wait_event(
+    state: &State,
+    here: Here,
+    handle: CuStream,
+    event: CuEvent,
+    flags: u32,
+) -> Answer<()> {
+    match flags {
+        0 => {}
+        1 => return Err(NOT_SUPPORTED),
+        _ => return Err(INVALID_VALUE),
+    }
+    let at = stream(state, here, handle)?;
+    let event = state.tables().events.get(event)?.id;
+    let stream = at.id;
+    submit(
+        state,
+        here.thread,
+        Kind::Wait { stream, event },
+        Payload::None,
+    )?;
+    state.tables().captures.waited(at, event);
+    Ok(())
+}
+
+/// Runs a function in the order of the stream.
+///
+/// # Safety
+/// The function may be called once with this argument, from any thread.
+pub unsafe fn host_function(
+    state: &State,
+    here: Here,
+    handle: CuStream,
+    function: HostFn,
+    argument: u64,
+) -> Answer<()> {
+    let stream = stream(state, here, handle)?.id;
+    let run = move || {
+        let argument = std::ptr::with_exposed_provenance_mut(argument as usize);
+        // SAFETY: the caller of `host_function` promises it.
+        as_host_function(|| unsafe { function(argument) });
+    };
+    let kind = Kind::HostFunc {
+        stream,
+        raises: None,
+    };
+    submit(state, here.thread, kind, Payload::HostFunc(Box::new(run)))
+}
+
+// ------------------------------------------------------------------ events
+
+pub fn create_event(state: &State, here: Here, flags: u32) -> Answer<CuEvent> {
+    if flags & !(EVENT_BLOCKING_SYNC | EVENT_DISABLE_TIMING | EVENT_INTERPROCESS) != 0 {
+        return Err(INVALID_VALUE);
+    }
+    if flags & EVENT_INTERPROCESS != 0 {
+        return Err(NOT_SUPPORTED);
+    }
+    let mut tables = state.tables();
+    let id = tables.new_event_id();
+    state.code(state.machine.create(Create::Event {
+        id,
+        device: here.device()?,
+        timing: flags & EVENT_DISABLE_TIMING == 0,
+        sleeps: flags & EVENT_BLOCKING_SYNC != 0,
+    }))?;
+    Ok(tables.events.add(Event { id }))
+}
+
+pub fn destroy_event(state: &State, handle: CuEvent) -> Answer<()> {
+    let event = state.tables().events.remove(handle)?;
+    state.machine.destroy(Destroy::Event(event.id));
+    Ok(())
+}
+
+pub fn record(state: &State, here: Here, handle: CuEvent, at: CuStream) -> Answer<()> {
+    let stream = stream(state, here, at)?.id;
+    let event = state.tables().events.get(handle)?.id;
+    submit(
+        state,
+        here.thread,
+        Kind::Record { event, stream },
+        Payload::None,
+    )?;
+    state.tables().captures.recorded(event, stream);
+    Ok(())
+}
+
+pub fn query_event(state: &State, thread: ThreadId, handle: CuEvent) -> Answer<()> {
+    let event = asked_event(state, thread, handle)?.id;
+    let answer = state.query(thread, Kind::QueryEvent { event, done: false });
+    ready(state.tables().captures.judge(answer)?)
+}
+
+pub fn synchronize_event(state: &State, thread: ThreadId, handle: CuEvent) -> Answer<()> {
+    let event = asked_event(state, thread, handle)?.id;
+    let waited = state.wait(thread, Kind::SyncEvent { event });
+    state.tables().captures.judge(waited)
+}
+
+/// Milliseconds.
+pub fn elapsed(state: &State, from: CuEvent, to: CuEvent) -> Answer<f32> {
+    let (from, to) = {
+        let tables = state.tables();
+        (tables.events.get(from)?.id, tables.events.get(to)?.id)
+    };
+    let ns = state.code(state.machine.elapsed_ns(from, to))?;
+    Ok((ns / 1e6) as f32)
+}
+
+// ------------------------------------------------------------------ questions
+
+fn asked(state: &State, here: Here, handle: CuStream) -> Answer<sidestream::op::StreamId> {
+    let mut tables = state.tables();
+    let stream = tables.stream(state, handle, here)?;
+    tables.captures.refuse_invalid(stream.id)?;
+    tables.captures.refuse_question(stream, here.thread)?;
+    Ok(stream.id)
+}
+
+fn asked_event(state: &State, thread: ThreadId, handle: CuEvent) -> Answer<Event> {
+    let mut tables = state.tables();
+    let event = *tables.events.get(handle)?;
+    tables.captures.refuse_event_question(event.id, thread)?;
+    Ok(event)
+}
+
+fn ready(is_over: bool) -> Answer<()> {
+    match is_over {
+        true => Ok(()),
+        false => Err(NOT_READY),
+    }
+}

@@ -1,0 +1,120 @@
+//! What the handles of the process stand for.
+
+use std::collections::{HashMap, HashSet};
+
+use sidestream::backend::{Backend, Create};
+use sidestream::cuda::driver::{CuContext, CuStream, STREAM_LEGACY, STREAM_PER_THREAD};
+use sidestream::op::{DeviceId, EventId, GraphId, StreamId, StreamKind, ThreadId};
+
+use crate::capture::Captures;
+use crate::codes::{Answer, INVALID_CONTEXT};
+use crate::graph::{Exec, Graph, NodeAt};
+use crate::handles::{Handles, fresh};
+use crate::memory::Memory;
+use crate::modules::{Function, Module};
+use crate::state::{Here, State};
+
+#[derive(Default)]
+pub struct Tables {
+    pub streams: Handles<Stream>,
+    pub events: Handles<Event>,
+    pub modules: Handles<Module>,
+    pub functions: Handles<Function>,
+    pub graphs: Handles<Graph>,
+    pub nodes: Handles<NodeAt>,
+    pub execs: Handles<Exec>,
+    pub memory: Memory,
+    pub captures: Captures,
+    /// Who reaches the memory of whom.
+    pub peers: HashSet<(DeviceId, DeviceId)>,
+    /// The primary context of each device.
+    contexts: HashMap<DeviceId, CuContext>,
+    /// The default streams, which are made when they are first named.
+    legacy: HashMap<DeviceId, Stream>,
+    per_thread: HashMap<(ThreadId, DeviceId), Stream>,
+    /// Ids of the machine; none is used twice.
+    streams_so_far: u32,
+    events_so_far: u32,
+    graphs_so_far: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Stream {
+    pub id: StreamId,
+    pub device: DeviceId,
+    pub kind: StreamKind,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Event {
+    pub id: EventId,
+}
+
+impl Tables {
+    /// The primary context of a device. It is never destroyed.
+    pub fn context(&mut self, device: DeviceId) -> CuContext {
+        *self.contexts.entry(device).or_insert_with(fresh)
+    }
+
+    /// The device of a context.
+    pub fn device_of(&self, context: CuContext) -> Answer<DeviceId> {
+        let mut known = self.contexts.iter();
+        let known = known.find(|&(_, &handle)| handle == context);
+        known.map(|(&device, _)| device).ok_or(INVALID_CONTEXT)
+    }
+
+    /// What a handle of a stream stands for, for this thread and its current context.
+    pub fn stream(&mut self, state: &State, handle: CuStream, here: Here) -> Answer<Stream> {
+        match handle {
+            0 | STREAM_LEGACY => {
+                let device = here.device()?;
+                if let Some(&known) = self.legacy.get(&device) {
+                    return Ok(known);
+                }
+                let stream = self.new_stream(state, device, StreamKind::Legacy, 0)?;
+                self.legacy.insert(device, stream);
+                Ok(stream)
+            }
+            STREAM_PER_THREAD => {
+                let place = (here.thread, here.device()?);
+                if let Some(&known) = self.per_thread.get(&place) {
+                    return Ok(known);
+                }
+                let stream = self.new_stream(state, place.1, StreamKind::PerThread, 0)?;
+                self.per_thread.insert(place, stream);
+                Ok(stream)
+            }
+            _ => self.streams.get(handle).copied(),
+        }
+    }
+
+    pub fn new_stream(
+        &mut self,
+        state: &State,
+        device: DeviceId,
+        kind: StreamKind,
+        priority: i32,
+    ) -> Answer<Stream> {
+        let id = StreamId(self.streams_so_far);
+        state.code(state.machine.create(Create::Stream {
+            id,
+            device,
+            kind,
+            priority,
+            name: "",
+            adopt: None,
+        }))?;
+        self.streams_so_far += 1;
+        Ok(Stream { id, device, kind })
+    }
+
+    pub fn new_event_id(&mut self) -> EventId {
+        self.events_so_far += 1;
+        EventId(self.events_so_far - 1)
+    }
+
+    pub fn new_graph_id(&mut self) -> GraphId {
+        self.graphs_so_far += 1;
+        GraphId(self.graphs_so_far - 1)
+    }
+}

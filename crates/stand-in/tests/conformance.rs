@@ -1,0 +1,152 @@
+//! The conformance suite: what a program can rely on, tried on every kind of device.
+//!
+//! A scenario is written once. It runs as `sim::…` on the simulated GPU, as `stand_in::…` through the
+//! back end for CUDA on the stand-in for its driver, and as `cuda::…` on a GPU, if there is one. The bytes and the codes that it looks at are the same everywhere: where
+//! CUDA leaves something open, no scenario depends on it.
+//!
+//! Two environment variables are for those who run the suite on a machine with GPUs:
+//! `SIDESTREAM_REQUIRE_CUDA=1` makes it fail where no GPU opens, `=2` where there are fewer than two.
+
+#[path = "conformance/child.rs"]
+mod child;
+#[path = "conformance/kernels.rs"]
+mod kernels;
+#[path = "conformance/random.rs"]
+mod random;
+#[path = "conformance/target.rs"]
+mod target;
+#[path = "conformance/untracked.rs"]
+mod untracked;
+
+#[path = "conformance/captures.rs"]
+mod captures;
+#[path = "conformance/devices.rs"]
+mod devices;
+#[path = "conformance/events.rs"]
+mod events;
+#[path = "conformance/explicit.rs"]
+mod explicit;
+#[path = "conformance/graphs.rs"]
+mod graphs;
+#[path = "conformance/host_functions.rs"]
+mod host_functions;
+#[path = "conformance/launches.rs"]
+mod launches;
+#[path = "conformance/losses.rs"]
+mod losses;
+#[path = "conformance/memory.rs"]
+mod memory;
+#[path = "conformance/pipelines.rs"]
+mod pipelines;
+#[path = "conformance/streams.rs"]
+mod streams;
+#[path = "conformance/threads.rs"]
+mod threads;
+#[path = "conformance/tracing.rs"]
+mod tracing;
+
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use libtest_mimic::{Arguments, Failed, Trial};
+use sidestream::device::Device;
+
+use target::{Scenario, Target};
+
+fn main() -> ExitCode {
+    // A scenario that loses its device runs as a program of its own: this one, called again.
+    if let Some(code) = child::run_if_asked() {
+        return code;
+    }
+    let arguments = Arguments::from_args();
+    let cuda = Cuda::find();
+    let mut trials = Vec::new();
+    for (target, prefix) in Target::ALL {
+        let devices = match target {
+            Target::Sim | Target::StandIn => 2,
+            Target::Cuda => cuda.devices.len(),
+        };
+        let scenarios = scenarios().into_iter();
+        let possible = scenarios.filter(|scenario| scenario.devices <= devices);
+        trials.extend(possible.map(|scenario| trial(target, prefix, scenario)));
+    }
+    trials.extend(cuda.missing());
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+fn scenarios() -> Vec<Scenario> {
+    let mut all = streams::scenarios();
+    all.extend(events::scenarios());
+    all.extend(memory::scenarios());
+    all.extend(launches::scenarios());
+    all.extend(graphs::scenarios());
+    all.extend(captures::scenarios());
+    all.extend(host_functions::scenarios());
+    all.extend(explicit::scenarios());
+    all.extend(pipelines::scenarios());
+    all.extend(devices::scenarios());
+    all.extend(tracing::scenarios());
+    all.extend(threads::scenarios());
+    all.extend(losses::scenarios());
+    all
+}
+
+/// A scenario on a target. On a driver they run one after the other: `cudaFree` waits for the whole
+/// device, a capture forbids calls to all threads, and streams share a few queues of the hardware.
+fn trial(target: Target, prefix: &str, scenario: Scenario) -> Trial {
+    static ON_STAND_IN: Mutex<()> = Mutex::new(());
+    static ON_CUDA: Mutex<()> = Mutex::new(());
+    Trial::test(format!("{prefix}::{}", scenario.name), move || {
+        let alone = match target {
+            Target::Sim => None,
+            Target::StandIn => Some(&ON_STAND_IN),
+            Target::Cuda => Some(&ON_CUDA),
+        };
+        let _alone = alone.map(|lock| lock.lock().unwrap_or_else(PoisonError::into_inner));
+        (scenario.run)(target);
+        Ok(())
+    })
+}
+
+/// The GPUs that there are. Their handles stay until the program ends, which keeps the driver from
+/// making everything anew for each scenario.
+struct Cuda {
+    devices: Vec<Device>,
+    /// Why there are no more.
+    why: String,
+    wanted: usize,
+}
+
+impl Cuda {
+    fn find() -> Cuda {
+        let wanted = std::env::var("SIDESTREAM_REQUIRE_CUDA");
+        let wanted = wanted.map_or(0, |wanted| wanted.parse().unwrap_or(1));
+        let mut cuda = Cuda {
+            devices: Vec::new(),
+            why: String::new(),
+            wanted,
+        };
+        for count in 1..=2 {
+            match Target::Cuda.try_open(count, &Target::Cuda.options()) {
+                Ok(devices) => cuda.devices = devices,
+                Err(error) => {
+                    cuda.why = error.to_string();
+                    break;
+                }
+            }
+        }
+        cuda
+    }
+
+    /// A failure, if fewer were found than somebody asked for.
+    fn missing(self) -> Option<Trial> {
+        let (found, wanted, why) = (self.devices.len(), self.wanted, Arc::new(self.why));
+        std::mem::forget(self.devices);
+        (found < wanted).then(|| {
+            Trial::test("cuda::the_devices_that_are_required_are_there", move || {
+                let missing = format!("{found} of {wanted} devices open: {why}");
+                Err(Failed::from(missing))
+            })
+        })
+    }
+}

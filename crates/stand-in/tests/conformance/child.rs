@@ -1,0 +1,62 @@
+//! Scenarios that lose their device, each in a process of its own: on real hardware a device that
+//! is lost is lost to its whole process.
+
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use crate::losses;
+use crate::target::Target;
+
+/// The argument that asks for such a scenario; a target and a name follow.
+const ASK: &str = "--in-a-process-of-its-own";
+
+/// A child that takes longer has hung: what it has to show is that it ends.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Runs the scenario that the arguments ask for. None if they ask for none.
+pub fn run_if_asked() -> Option<ExitCode> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, ask, target, name] = &arguments[..] else {
+        return None;
+    };
+    if ask != ASK {
+        return None;
+    }
+    let target = Target::named(target).expect("the parent names a target that there is");
+    losses::run(name, target);
+    println!("{DONE}");
+    Some(ExitCode::SUCCESS)
+}
+
+/// What a child says last, when its handles are gone.
+const DONE: &str = "all handles are dropped";
+
+/// Runs a scenario in a process of its own.
+///
+/// # Panics
+/// If it fails, does not end, or ends before its handles are dropped.
+#[track_caller]
+pub fn run(name: &str, target: Target) {
+    let program = std::env::current_exe().unwrap();
+    let child = Command::new(program)
+        .args([ASK, target.name(), name])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let id = child.id();
+    let (sender, ended) = channel();
+    std::thread::spawn(move || sender.send(child.wait_with_output()));
+    let output = match ended.recv_timeout(PATIENCE) {
+        Ok(output) => output.unwrap(),
+        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+            let _ = Command::new("kill").args(["-9", &id.to_string()]).status();
+            panic!("the process has not ended after {PATIENCE:?}");
+        }
+    };
+    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(output.status.success(), "{}\n{out}{err}", output.status);
+    assert!(out.contains(DONE), "it ended early\n{out}{err}");
+}

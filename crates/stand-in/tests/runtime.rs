@@ -1,0 +1,50 @@
+//! The safe API on `cuda:0`, with the stand-in in the driver's place.
+
+use sidestream::device::{Device, Options};
+use sidestream::kernel::{Grid, Kernel, Read, Value, Write};
+
+const VECTOR_ADD: &str = include_str!("../../sidestream/src/ptx/vector_add.ptx");
+
+#[test]
+fn a_program_of_the_safe_api_runs_through_the_back_end_for_cuda() {
+    let file = sidestream_stand_in::library().unwrap();
+    let options = Options::new().driver(file);
+    let device = Device::open_with("cuda:0", &options).unwrap();
+    assert!(device.caps().name.contains("NVIDIA H200 (stand-in)"));
+    let (load, compute) = (
+        device.stream("load").unwrap(),
+        device.stream("compute").unwrap(),
+    );
+    // SAFETY: the entry takes three pointers and a number, and stays below that many elements.
+    let add = unsafe {
+        Kernel::<(Read<f32>, Read<f32>, Write<f32>, Value<u64>)>::from_ptx(VECTOR_ADD, "vector_add")
+    };
+    let mut host = device.pinned(1024).unwrap();
+    host.fill(3.0);
+    let mut x = load.alloc(1024).unwrap();
+    let mut sum = compute.alloc(1024).unwrap();
+    let sent = load.upload(host, x.view_mut()).unwrap();
+    // It waits for the upload in the other stream.
+    let args = (x.view(), x.view(), sum.view_mut(), 1024);
+    compute.launch(&add, Grid::cover(1024, 256), args).unwrap();
+    let host = sent.synchronize().unwrap();
+    let back = compute.download(sum.view(), host).unwrap();
+    assert_eq!(back.synchronize().unwrap()[..], [6.0; 1024]);
+    assert_eq!(device.waits_inserted(), 1);
+    // Many pieces at once go by the kernel `gather`.
+    let pieces = (0..8).map(|n| {
+        let mut piece = device.pinned(128).unwrap();
+        piece.fill(n as f32);
+        piece
+    });
+    let sent = load.upload_pieces(pieces.collect(), x.view_mut()).unwrap();
+    sent.synchronize().unwrap();
+    let host = device.pinned(1024).unwrap();
+    let back = load
+        .download(x.view(), host)
+        .unwrap()
+        .synchronize()
+        .unwrap();
+    let expected: Vec<f32> = (0..1024).map(|i| (i / 128) as f32).collect();
+    assert_eq!(back[..], expected);
+}

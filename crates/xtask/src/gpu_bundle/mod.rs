@@ -1,0 +1,228 @@
+//! `cargo xtask gpu-bundle`: all that is run on a machine with a GPU, in one folder to carry there.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+use crate::cargo::{self, Workspace};
+
+/// The folder, below the target folder.
+const FOLDER: &str = "gpu-bundle";
+/// The most that all of it may have.
+const MOST_BYTES: u64 = 60_000_000;
+/// What runs it there.
+const RUN: &str = include_str!("run.sh");
+
+/// A program of the bundle.
+struct Piece {
+    /// Its name in the bundle.
+    name: &'static str,
+    /// What cargo calls such a target.
+    kind: &'static str,
+    /// How it is built, up to the name of its package.
+    build: &'static [&'static str],
+    /// The option that names it.
+    option: &'static str,
+}
+
+const PIECES: [Piece; 3] = [
+    Piece {
+        name: "sidestream",
+        kind: "bin",
+        build: &["build", "--release"],
+        option: "--bin",
+    },
+    Piece {
+        name: "conformance",
+        kind: "test",
+        build: &["test", "--release", "--no-run"],
+        option: "--test",
+    },
+    Piece {
+        name: "runtime",
+        kind: "bench",
+        build: &["bench", "--no-run"],
+        option: "--bench",
+    },
+];
+
+/// Collects the bundle; false if it became too large. What the repository does not have is
+/// reported, and left out.
+pub fn run() -> Result<bool> {
+    let workspace = Workspace::read()?;
+    let folder = workspace.target_dir.join(FOLDER);
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let mut bytes = 0;
+    for piece in &PIECES {
+        let to = folder.join(piece.name);
+        remove(&to)?;
+        let targets = workspace.targets(piece.kind);
+        let Some(target) = targets.iter().find(|target| target.name == piece.name) else {
+            println!("{}: missing, there is no such {}", piece.name, piece.kind);
+            continue;
+        };
+        let built = build(piece, &target.package)?;
+        bytes += carry(&built, &to)?;
+    }
+    let script = folder.join("run.sh");
+    fs::write(&script, RUN).with_context(|| format!("cannot write {}", script.display()))?;
+    make_executable(&script)?;
+    let (megabytes, most) = (bytes as f64 / 1e6, MOST_BYTES as f64 / 1e6);
+    println!("{}: {megabytes:.1} MB, at most {most} MB", folder.display());
+    if bytes > MOST_BYTES {
+        println!("it is too large to be carried");
+    }
+    Ok(bytes <= MOST_BYTES)
+}
+
+/// Builds a program and says where it is.
+fn build(piece: &Piece, package: &str) -> Result<PathBuf> {
+    let target = ["--package", package, piece.option, piece.name];
+    let args = [piece.build, &target, &["--message-format", "json"]].concat();
+    let mut cargo = cargo::command(&args);
+    let output = cargo.stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| format!("cannot build `{}`", piece.name))?;
+    ensure!(output.status.success(), "`{}` cannot be built", piece.name);
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let built = executable(&messages, piece.kind, piece.name);
+    built.with_context(|| format!("cargo does not say where `{}` is", piece.name))
+}
+
+/// Where cargo has put a program, by the messages of its build.
+fn executable(messages: &str, kind: &str, name: &str) -> Option<PathBuf> {
+    let mut found = messages.lines().filter_map(|line| {
+        let message: Value = serde_json::from_str(line).ok()?;
+        let target = &message["target"];
+        let is_it = target["name"] == name && target["kind"].as_array()?.iter().any(|k| k == kind);
+        let path = message["executable"].as_str()?;
+        is_it.then(|| PathBuf::from(path))
+    });
+    found.next_back()
+}
+
+/// Copies a program without what only a debugger reads, and says how large it is.
+fn carry(from: &Path, to: &Path) -> Result<u64> {
+    let stripped = Command::new("strip").arg("-o").arg(to).arg(from).status();
+    if !stripped.is_ok_and(|status| status.success()) {
+        println!("`strip` does not work here; {} stays large", to.display());
+        fs::copy(from, to).with_context(|| format!("cannot copy {}", from.display()))?;
+    }
+    let data = fs::metadata(to).with_context(|| format!("cannot read {}", to.display()))?;
+    let name = to.file_name().unwrap_or_default().to_string_lossy();
+    println!("{name}: {:.1} MB", data.len() as f64 / 1e6);
+    Ok(data.len())
+}
+
+/// Removes what an earlier run may have left.
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(unix)]
+fn make_executable(path: &Path) -> Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(path, mode)
+        .with_context(|| format!("cannot make {} executable", path.display()))
+}
+
+#[cfg(not(unix))]
+fn make_executable(_: &Path) -> Result<()> {
+    Ok(())
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_is_found_among_the_messages_of_its_build() {
+        let messages = r#"{"reason":"compiler-artifact","target":{"name":"conformance","kind":["test"]},"executable":"/t/conformance-1"}
+{"reason":"compiler-artifact","target":{"name":"conformance","kind":["lib"]},"executable":null}
+{"reason":"compiler-artifact","target":{"name":"sidestream","kind":["bin"]},"executable":"/t/sidestream"}
+{"reason":"build-finished","success":true}
+no json"#;
+        let found = |kind, name| executable(messages, kind, name);
+        assert_eq!(
+            found("test", "conformance"),
+            Some("/t/conformance-1".into())
+        );
+        assert_eq!(found("bin", "sidestream"), Some("/t/sidestream".into()));
+        assert_eq!(found("bench", "runtime"), None);
+    }
+
+    /// A bundle with these programs, each a line of shell, and what `run.sh` with these arguments
+    /// answers: its exit code, its output, and its folder.
+    fn bundle(name: &str, programs: &[(&str, &str)], args: &[&str]) -> (i32, String, PathBuf) {
+        let folder = std::env::temp_dir().join(format!("sidestream-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).expect("a folder");
+        let script = |name: &str, text: &str| {
+            let path = folder.join(name);
+            fs::write(&path, text).expect("a file");
+            make_executable(&path).expect("it is ours");
+            path
+        };
+        for (name, line) in programs {
+            script(name, &format!("#!/bin/sh\n{line}\n"));
+        }
+        let run = script("run.sh", RUN);
+        let mut command = Command::new("sh");
+        let output = command
+            .arg(&run)
+            .args(args)
+            .env("OUT", folder.join("results"));
+        let output = output.output().expect("there is a shell");
+        let text = String::from_utf8(output.stdout).expect("text");
+        (output.status.code().expect("an exit code"), text, folder)
+    }
+
+    #[test]
+    fn every_part_has_its_log_and_its_line() {
+        let programs = [
+            ("sidestream", "echo \"$@\"; echo noise >&2"),
+            ("conformance", "echo \"required: $SIDESTREAM_REQUIRE_CUDA\""),
+            ("runtime", "echo costs"),
+        ];
+        let (code, said, folder) = bundle("bundle-all", &programs, &[]);
+        let log = |name: &str| {
+            fs::read_to_string(folder.join("results").join(name)).expect("it was written")
+        };
+        assert_eq!(log("conformance.log"), "required: 1\n");
+        assert_eq!(log("devices.log"), "devices\nnoise\n");
+        assert_eq!(log("bench.json"), "bench gpu --json\n");
+        assert_eq!(log("bench.log"), "noise\n");
+        assert_eq!(log("overlap.log"), "overlap --device cuda:0\nnoise\n");
+        assert_eq!(log("runtime.log"), "costs\n");
+        let expected = "conformance: exit code 0, conformance.log\ndevices: exit code 0, devices.log\n\
+                        bench: exit code 0, bench.json\noverlap: exit code 0, overlap.log\n\
+                        runtime: exit code 0, runtime.log\n";
+        assert_eq!((code, said.as_str()), (0, expected));
+        assert_eq!(log("summary.txt"), expected);
+        fs::remove_dir_all(folder).expect("it is there");
+    }
+
+    #[test]
+    fn a_part_that_fails_or_is_missing_does_not_stop_the_others() {
+        let programs = [
+            ("conformance", "echo one test failed; exit 101"),
+            ("runtime", "echo costs"),
+        ];
+        let parts = ["conformance", "devices", "runtime", "nonsense"];
+        let (code, said, folder) = bundle("bundle-part", &programs, &parts);
+        let expected = "conformance: exit code 101, conformance.log\none test failed\n\
+                        devices: missing from the bundle\nruntime: exit code 0, runtime.log\n\
+                        there is no part nonsense; there are conformance, devices, bench, overlap \
+                        and runtime\n";
+        assert_eq!((code, said.as_str()), (1, expected));
+        fs::remove_dir_all(folder).expect("it is there");
+    }
+}
