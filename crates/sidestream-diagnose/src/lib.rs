@@ -15,7 +15,7 @@ pub use findings::{Code, Evidence, Finding, Saving, size, time};
 pub use idle::{Cause, Idle, Stretch};
 pub use measure::{
     Blocking, Class, Collectives, Copies, DeviceTime, Launches, Line, Links, Spans, Step, Steps,
-    StepsBy, StreamLoad, devices,
+    StepsBy, StreamLoad, copies, devices,
 };
 pub use model::{
     Api, ApiKind, Builder, Call, Device, Direction, Kernel, Memory, Name, Names, Overflow, Range,

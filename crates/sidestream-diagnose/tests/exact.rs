@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sidestream_diagnose::{Collectives, Limits, Trace, devices, read};
+use sidestream_diagnose::{Collectives, Limits, SyncKind, Trace, devices, read};
 
 /// The traces of other projects, if they are here.
 fn public(file: &str) -> Option<PathBuf> {
@@ -79,6 +79,41 @@ fn a_b200_in_nanoseconds() {
         "929 ops, span 84487178, busy 11596482, kernels 10793638, host copies 21344, hidden 0, \
          gaps 715 / 5"
     );
+}
+
+#[test]
+fn an_a100_that_is_waited_for_after_each_kernel() {
+    let Some(path) = public("pipit_a100_cloverleaf_sync_each_kernel.sqlite") else {
+        return;
+    };
+    let trace = trace(&path);
+    assert_eq!(
+        table(&trace),
+        "1591 ops, span 342407810, busy 303795463, kernels 294404540, host copies 9390923, \
+         hidden 0, gaps 409 / 3"
+    );
+    // The rows call these waits for events.
+    let contexts = trace.syncs.iter().filter(|s| s.kind == SyncKind::Context);
+    assert_eq!(contexts.count(), 1312);
+    assert_eq!(trace.warnings, []);
+}
+
+#[test]
+fn two_gpus_with_collectives_in_an_export() {
+    let Some(path) = public("nsysai_mfu_2gpu_before.sqlite") else {
+        return;
+    };
+    let trace = trace(&path);
+    assert_eq!(
+        table(&trace),
+        "2636 ops, span 299848812, busy 273817787, kernels 270863484, host copies 13408, \
+         hidden 0, gaps 217 / 2\n\
+         2663 ops, span 298661551, busy 267275916, kernels 264324724, host copies 13248, \
+         hidden 0, gaps 329 / 3"
+    );
+    // 133 of the 366 rows are polls.
+    assert_eq!(trace.syncs.len(), 233);
+    assert_eq!(trace.warnings, []);
 }
 
 #[test]

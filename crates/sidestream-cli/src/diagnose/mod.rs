@@ -13,7 +13,8 @@ use crate::failure::{Failure, print};
 
 /// Say why a GPU idled, from a trace of any program
 ///
-/// Reads the JSON of PyTorch's profiler (.json or .json.gz) and the traces that sidestream writes.
+/// Reads the JSON of PyTorch's profiler (.json or .json.gz), exports of Nsight Systems (`nsys export
+/// --type sqlite`), and the traces that sidestream writes.
 /// A folder stands for all traces in it, such as one for each rank. Nothing is run, and no GPU is
 /// needed.
 ///

@@ -197,6 +197,16 @@ impl Builder {
         }
     }
 
+    /// The text of a name.
+    pub fn text(&self, name: Name) -> &str {
+        self.trace.names.text(name)
+    }
+
+    /// The warnings so far.
+    pub fn warnings(&self) -> &[Warning] {
+        &self.trace.warnings
+    }
+
     /// How many rows are kept.
     pub fn rows(&self) -> Rows {
         let trace = &self.trace;

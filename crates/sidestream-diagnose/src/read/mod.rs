@@ -2,6 +2,7 @@
 
 mod error;
 mod json;
+mod nsight;
 
 pub use error::{Error, Problem};
 
@@ -91,9 +92,7 @@ fn open(path: &Path, limits: &Limits, progress: Progress) -> Result<Trace, Probl
             let input = BufReader::with_capacity(256 << 10, input);
             json::read(MultiGzDecoder::new(input), limits, &mut look)
         }
-        Form::Database => Err(Problem::Database {
-            why: "traces of Nsight Systems cannot be read yet".to_owned(),
-        }),
+        Form::Database => nsight::read(path, limits, progress),
         Form::Json => {
             let mut look = |read| {
                 progress(read, size_bytes);

@@ -106,7 +106,9 @@ pub fn replay(
         for change in changes {
             change.apply(&mut changed, &profile);
         }
-        let likely_ns = run(&changed)?;
+        // What the replay is off by, the prediction would be too.
+        let corrected = run(&changed)? as f64 * measured_ns as f64 / replayed_ns.max(1) as f64;
+        let likely_ns = corrected as u64;
         let of = |factor: f64| (likely_ns as f64 * factor) as u64;
         replay.predictions.push(Prediction {
             changes: changes.clone(),

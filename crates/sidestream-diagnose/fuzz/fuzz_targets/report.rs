@@ -1,6 +1,6 @@
-//! No JSON trace makes the reader or the report panic, and idle time is always given to causes once.
+//! No trace makes the report panic, and idle time is always given to causes once.
 //!
-//! `cargo +nightly fuzz run json_trace` in the folder `fuzz`. What does not start as a trace does is
+//! `cargo +nightly fuzz run report` in the folder `fuzz`. What does not start as a trace does is
 //! taken for its events, behind a few that are whole.
 
 #![no_main]

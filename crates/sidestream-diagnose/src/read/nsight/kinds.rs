@@ -1,0 +1,211 @@
+//! What the numbers of an export stand for.
+//!
+//! The numbers changed between versions, and those of memory are not CUPTI's own. Exports since
+//! schema 3 list them in tables of their own; the fixed numbers here are for those that do not.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+use super::database::{Database, integer, text};
+use crate::model::{Direction, Memory, StreamFlag, SyncKind};
+
+/// More words than any list has.
+const MOST_WORDS: usize = 4096;
+const LONGEST_WORD_BYTES: usize = 100;
+
+/// The meanings of numbers in one file.
+#[derive(Debug)]
+pub struct Kinds {
+    copies: Words,
+    memory: Words,
+    syncs: Words,
+    streams: Words,
+    events: Words,
+    classes: Words,
+}
+
+/// What a class of calls belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// CUDA's runtime or driver.
+    Cuda,
+    /// Something else, or a second row for the same call.
+    Other,
+}
+
+/// Numbers and their words, in upper case and without what all words of a list begin with.
+#[derive(Debug)]
+struct Words(HashMap<i64, String>);
+
+impl Kinds {
+    /// The tables that hold the lists.
+    pub const TABLES: [&'static str; 6] = [
+        "ENUM_CUDA_MEMCPY_OPER",
+        "ENUM_CUDA_MEM_KIND",
+        "ENUM_CUPTI_SYNC_TYPE",
+        "ENUM_CUPTI_STREAM_TYPE",
+        "ENUM_NSYS_EVENT_TYPE",
+        "ENUM_NSYS_EVENT_CLASS",
+    ];
+
+    /// Reads the lists of a file.
+    pub fn read(database: &Database) -> Kinds {
+        let [copies, memory, syncs, streams, events, classes] = Kinds::TABLES;
+        Kinds {
+            copies: Words::read(
+                database,
+                copies,
+                "CUDA_MEMCPY_KIND_",
+                &[
+                    (1, "HTOD"),
+                    (2, "DTOH"),
+                    (3, "HTOA"),
+                    (4, "ATOH"),
+                    (5, "ATOA"),
+                    (6, "ATOD"),
+                    (7, "DTOA"),
+                    (8, "DTOD"),
+                    (9, "HTOH"),
+                    (10, "PTOP"),
+                    (11, "UVM_HTOD"),
+                    (12, "UVM_DTOH"),
+                    (13, "UVM_DTOD"),
+                ],
+            ),
+            memory: Words::read(
+                database,
+                memory,
+                "CUDA_MEMOPR_MEMORY_KIND_",
+                &[
+                    (0, "PAGEABLE"),
+                    (1, "PINNED"),
+                    (2, "DEVICE"),
+                    (3, "ARRAY"),
+                    (4, "MANAGED"),
+                    (5, "DEVICE_STATIC"),
+                    (6, "MANAGED_STATIC"),
+                ],
+            ),
+            syncs: Words::read(
+                database,
+                syncs,
+                "CUPTI_ACTIVITY_SYNCHRONIZATION_TYPE_",
+                &[
+                    (1, "EVENT_SYNCHRONIZE"),
+                    (2, "STREAM_WAIT_EVENT"),
+                    (3, "STREAM_SYNCHRONIZE"),
+                    (4, "CONTEXT_SYNCHRONIZE"),
+                ],
+            ),
+            streams: Words::read(
+                database,
+                streams,
+                "CUPTI_ACTIVITY_STREAM_CREATE_FLAG_",
+                &[(1, "DEFAULT"), (2, "NON_BLOCKING"), (3, "NULL")],
+            ),
+            events: Words::read(
+                database,
+                events,
+                "",
+                &[(59, "NVTXPUSHPOPRANGE"), (60, "NVTXSTARTENDRANGE")],
+            ),
+            classes: Words::read(
+                database,
+                classes,
+                "TRACE_PROCESS_EVENT_",
+                &[(0, "CUDA_RUNTIME"), (1, "CUDA_DRIVER")],
+            ),
+        }
+    }
+
+    /// Between what a copy went.
+    pub fn direction(&self, number: Option<i64>) -> Direction {
+        match self.copies.word(number) {
+            "HTOD" | "HTOA" | "UVM_HTOD" => Direction::Upload,
+            "DTOH" | "ATOH" | "UVM_DTOH" => Direction::Download,
+            "DTOD" | "DTOA" | "ATOD" | "ATOA" => Direction::OnDevice,
+            // Pages move from one device to another.
+            "PTOP" | "UVM_DTOD" => Direction::Peer,
+            "HTOH" => Direction::OnHost,
+            _ => Direction::Unknown,
+        }
+    }
+
+    /// A kind of memory.
+    pub fn memory(&self, number: Option<i64>) -> Memory {
+        match self.memory.word(number) {
+            "PAGEABLE" => Memory::Pageable,
+            "PINNED" => Memory::Pinned,
+            "DEVICE" | "DEVICE_STATIC" => Memory::Device,
+            "ARRAY" => Memory::Array,
+            "MANAGED" | "MANAGED_STATIC" => Memory::Managed,
+            _ => Memory::Unknown,
+        }
+    }
+
+    /// What waits for what.
+    pub fn sync(&self, number: Option<i64>) -> SyncKind {
+        match self.syncs.word(number) {
+            "EVENT_SYNCHRONIZE" => SyncKind::Event,
+            "STREAM_WAIT_EVENT" => SyncKind::StreamWait,
+            "STREAM_SYNCHRONIZE" => SyncKind::Stream,
+            "CONTEXT_SYNCHRONIZE" => SyncKind::Context,
+            _ => SyncKind::Unknown,
+        }
+    }
+
+    /// How a stream stands to the legacy default stream.
+    pub fn stream(&self, number: Option<i64>) -> StreamFlag {
+        match self.streams.word(number) {
+            "DEFAULT" => StreamFlag::Blocking,
+            "NON_BLOCKING" => StreamFlag::NonBlocking,
+            "NULL" => StreamFlag::Null,
+            _ => StreamFlag::Unknown,
+        }
+    }
+
+    /// Whether a row of NVTX is a range, and no mark or definition.
+    pub fn is_range(&self, number: Option<i64>) -> bool {
+        matches!(
+            self.events.word(number),
+            "NVTXPUSHPOPRANGE" | "NVTXSTARTENDRANGE"
+        )
+    }
+
+    /// What a call belongs to. Schema 2.9 has a second row for each, of a class for backtraces.
+    pub fn class(&self, number: Option<i64>) -> Class {
+        match self.classes.word(number) {
+            "CUDA_RUNTIME" | "CUDA_DRIVER" => Class::Cuda,
+            _ => Class::Other,
+        }
+    }
+}
+
+impl Words {
+    fn read(database: &Database, table: &str, prefix: &str, otherwise: &[(i64, &str)]) -> Words {
+        let mut words = HashMap::new();
+        database.rows(table, &[integer("id"), text("name")], |row| {
+            if let (Some(id), Some(name)) = (row.integer(0), row.text(1)) {
+                let name = name.to_ascii_uppercase();
+                let word = name.strip_prefix(prefix).unwrap_or(&name);
+                if word.len() <= LONGEST_WORD_BYTES {
+                    words.insert(id, word.to_owned());
+                }
+            }
+            match words.len() < MOST_WORDS {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        });
+        if words.is_empty() {
+            let fixed = otherwise.iter().map(|(id, word)| (*id, (*word).to_owned()));
+            words.extend(fixed);
+        }
+        Words(words)
+    }
+
+    fn word(&self, number: Option<i64>) -> &str {
+        let word = number.and_then(|number| self.0.get(&number));
+        word.map_or("", String::as_str)
+    }
+}

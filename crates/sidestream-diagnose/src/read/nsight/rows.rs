@@ -1,0 +1,357 @@
+//! From rows to the model, a function for each table.
+
+use super::kinds::Class;
+use super::*;
+use crate::model::{
+    Api, ApiKind, Call, Direction, Kernel, Memory, Name, Names, Range, RangeKind, ThreadIndex,
+    What, Work,
+};
+
+// The first nine columns are those of all work of devices.
+pub(super) const KERNEL: [Column; 20] = [
+    integer("start"),
+    integer("end"),
+    integer("deviceId"),
+    integer("contextId"),
+    integer("streamId"),
+    integer("correlationId"),
+    integer("globalPid"),
+    integer("graphNodeId"),
+    integer("graphId"),
+    integer("demangledName"),
+    integer("shortName"),
+    integer("gridX"),
+    integer("gridY"),
+    integer("gridZ"),
+    integer("blockX"),
+    integer("blockY"),
+    integer("blockZ"),
+    integer("registersPerThread"),
+    integer("staticSharedMemory"),
+    integer("dynamicSharedMemory"),
+];
+pub(super) const MEMCPY: [Column; 13] = [
+    integer("start"),
+    integer("end"),
+    integer("deviceId"),
+    integer("contextId"),
+    integer("streamId"),
+    integer("correlationId"),
+    integer("globalPid"),
+    integer("graphNodeId"),
+    integer("graphId"),
+    integer("copyKind"),
+    integer("srcKind"),
+    integer("dstKind"),
+    integer("bytes"),
+];
+pub(super) const MEMSET: [Column; 11] = [
+    integer("start"),
+    integer("end"),
+    integer("deviceId"),
+    integer("contextId"),
+    integer("streamId"),
+    integer("correlationId"),
+    integer("globalPid"),
+    integer("graphNodeId"),
+    integer("graphId"),
+    integer("memKind"),
+    integer("bytes"),
+];
+pub(super) const GRAPH: [Column; 9] = [
+    integer("start"),
+    integer("end"),
+    integer("deviceId"),
+    integer("contextId"),
+    integer("streamId"),
+    integer("correlationId"),
+    integer("globalPid"),
+    integer("graphNodeId"),
+    integer("graphId"),
+];
+pub(super) const RUNTIME: [Column; 6] = [
+    integer("start"),
+    integer("end"),
+    integer("globalTid"),
+    integer("correlationId"),
+    integer("nameId"),
+    integer("eventClass"),
+];
+pub(super) const NVTX: [Column; 6] = [
+    integer("start"),
+    integer("end"),
+    integer("globalTid"),
+    integer("eventType"),
+    integer("textId"),
+    text("text"),
+];
+pub(super) const OVERHEAD: [Column; 4] = [
+    integer("start"),
+    integer("end"),
+    integer("globalTid"),
+    integer("nameId"),
+];
+
+/// What PyTorch's wrappers put behind a name, with numbers that no two ranges share.
+const NUMBERED: [&str; 2] = [", seq = ", ", op_id = "];
+
+impl Reader<'_> {
+    pub(super) fn kernel(&mut self, row: &Row) -> Result<bool, Stop> {
+        let name = self.strings.name(&mut self.builder, row.integer(9));
+        let name = match name {
+            Some(name) => Some(name),
+            None => self.strings.name(&mut self.builder, row.integer(10)),
+        };
+        let product = |columns: [usize; 3]| {
+            let sizes = columns.map(|at| row.integer(at).and_then(|n| u64::try_from(n).ok()));
+            sizes
+                .iter()
+                .fold(1_u64, |all, size| all.saturating_mul(size.unwrap_or(0)))
+        };
+        let number = |at| {
+            row.integer(at)
+                .and_then(|n| u64::try_from(n).ok())
+                .unwrap_or(0)
+        };
+        let kernel = Kernel {
+            blocks: u32::try_from(product([11, 12, 13])).unwrap_or(u32::MAX),
+            threads: u16::try_from(product([14, 15, 16])).unwrap_or(u16::MAX),
+            registers: u16::try_from(number(17)).unwrap_or(u16::MAX),
+            shared_bytes: u32::try_from(number(18).saturating_add(number(19))).unwrap_or(u32::MAX),
+        };
+        self.push_work(row, What::Kernel(kernel), name.unwrap_or(Names::OTHER))
+    }
+
+    pub(super) fn copy(&mut self, row: &Row) -> Result<bool, Stop> {
+        let direction = self.kinds.direction(row.integer(9));
+        let (from, to) = (
+            self.kinds.memory(row.integer(10)),
+            self.kinds.memory(row.integer(11)),
+        );
+        let name = self.builder.name(&copy_name(direction, from, to));
+        let what = What::Copy {
+            direction,
+            from,
+            to,
+            bytes: bytes(row.integer(12)),
+        };
+        self.push_work(row, what, name)
+    }
+
+    pub(super) fn memset(&mut self, row: &Row) -> Result<bool, Stop> {
+        let memory = self.kinds.memory(row.integer(9));
+        let name = format!("Memset ({})", title(memory));
+        let name = self.builder.name(&name);
+        let what = What::Memset {
+            memory,
+            bytes: bytes(row.integer(10)),
+        };
+        self.push_work(row, what, name)
+    }
+
+    /// A graph that was traced as a whole: the device was busy with it, and with what is not known.
+    pub(super) fn graph(&mut self, row: &Row) -> Result<bool, Stop> {
+        let name = format!("graph {}", row.integer(8).unwrap_or(0));
+        let name = self.builder.name(&name);
+        self.whole_graphs += 1;
+        self.push_work(row, What::Kernel(Kernel::default()), name)
+    }
+
+    fn push_work(&mut self, row: &Row, what: What, name: Name) -> Result<bool, Stop> {
+        let Some((start_ns, duration_ns)) = times(row) else {
+            return Ok(false);
+        };
+        let (Some(device), Some(number)) = (row.integer(2), row.integer(4)) else {
+            return Ok(false);
+        };
+        let context = row.integer(3).unwrap_or(0);
+        let stream = self.stream(row.integer(6).map(process), device, context, number)?;
+        self.builder.work(Work {
+            start_ns,
+            duration_ns,
+            what,
+            stream,
+            name,
+            correlation: small(row.integer(5)),
+            graph: graph(row.integer(8), row.integer(7)),
+        });
+        Ok(true)
+    }
+
+    /// Whether the row is of something else, or the second one of a call.
+    pub(super) fn is_no_call(&self, row: &Row) -> bool {
+        let class = row.integer(5);
+        class.is_some() && self.kinds.class(class) == Class::Other
+    }
+
+    pub(super) fn call(&mut self, row: &Row) -> Result<Option<Call>, Stop> {
+        let (Some((start_ns, duration_ns)), Some(thread)) = (times(row), row.integer(2)) else {
+            return Ok(None);
+        };
+        // Work may still be joined to a call whose name is gone.
+        let unnamed = Api {
+            kind: ApiKind::Other,
+            is_driver: false,
+        };
+        let (name, api) = self
+            .strings
+            .function(&mut self.builder, row.integer(4))
+            .unwrap_or((Names::OTHER, unnamed));
+        self.has_graph_launch |= api.kind == ApiKind::GraphLaunch;
+        Ok(Some(Call {
+            start_ns,
+            duration_ns,
+            name,
+            thread: self.thread(thread)?,
+            correlation: small(row.integer(3)),
+            api,
+        }))
+    }
+
+    pub(super) fn nvtx(&mut self, row: &Row) -> Result<bool, Stop> {
+        // Marks and ranges that were never closed are no spans of time.
+        if !self.kinds.is_range(row.integer(3)) || row.integer(1).is_none() {
+            return Ok(true);
+        }
+        let (Some((start_ns, duration_ns)), Some(thread)) = (times(row), row.integer(2)) else {
+            return Ok(false);
+        };
+        let builder = &mut self.builder;
+        let named = match row.text(5) {
+            Some(text) => Some(range(builder, &text)),
+            None => {
+                let id = row.integer(4);
+                self.strings.text(builder, id, range)
+            }
+        };
+        let (name, kind) = named.unwrap_or((Names::OTHER, RangeKind::Annotation));
+        let thread = self.thread(thread)?;
+        self.builder.range(Range {
+            start_ns,
+            duration_ns,
+            name,
+            thread,
+            kind,
+        });
+        Ok(true)
+    }
+
+    pub(super) fn overhead(&mut self, row: &Row) -> Result<bool, Stop> {
+        let Some((start_ns, duration_ns)) = times(row) else {
+            return Ok(false);
+        };
+        let name = self.strings.name(&mut self.builder, row.integer(3));
+        let thread = self.thread(row.integer(2).unwrap_or(0))?;
+        self.builder.range(Range {
+            start_ns,
+            duration_ns,
+            name: name.unwrap_or(Names::OTHER),
+            thread,
+            kind: RangeKind::Overhead,
+        });
+        Ok(true)
+    }
+
+    pub(super) fn stream(
+        &mut self,
+        process: Option<i64>,
+        device: i64,
+        context: i64,
+        number: i64,
+    ) -> Result<StreamIndex, Overflow> {
+        let index = self.builder.stream(process, device, context, number)?;
+        if index.0 as usize == self.streams.len() {
+            let place = (process, context, number);
+            self.streams.push(place);
+            self.by_place.entry(place).or_insert(index);
+        }
+        Ok(index)
+    }
+
+    /// A stream of a row that names a device, but not reliably: schema 3.25 has device 0 in the rows
+    /// of waits of other devices.
+    pub(super) fn stream_somewhere(
+        &mut self,
+        process: Option<i64>,
+        device: i64,
+        context: i64,
+        number: i64,
+    ) -> Result<StreamIndex, Overflow> {
+        match self.by_place.get(&(process, context, number)) {
+            Some(index) => Ok(*index),
+            None => self.stream(process, device, context, number),
+        }
+    }
+
+    fn thread(&mut self, global: i64) -> Result<ThreadIndex, Overflow> {
+        let key = (process(global), global & 0xFF_FFFF);
+        let index = self.builder.thread(key.0, key.1)?;
+        if index.0 as usize == self.threads.len() {
+            self.threads.push(key);
+        }
+        Ok(index)
+    }
+}
+
+/// The process in a number of a process or of a thread.
+pub(super) fn process(global: i64) -> i64 {
+    (global >> 24) & 0xFF_FFFF
+}
+
+/// Start and length, if they can be true. Zeros stand for times that were not taken.
+pub(super) fn times(row: &Row) -> Option<(i64, u64)> {
+    const FARTHEST_NS: i64 = 1 << 62;
+    let (start, end) = (row.integer(0)?, row.integer(1)?);
+    let is_near = |ns: i64| (-FARTHEST_NS..=FARTHEST_NS).contains(&ns);
+    let is_real = is_near(start) && is_near(end) && (start, end) != (0, 0);
+    let duration = end.checked_sub(start).filter(|_| is_real)?;
+    Some((start, u64::try_from(duration).ok()?))
+}
+
+/// A number that fits; others stand for none.
+pub(super) fn small(number: Option<i64>) -> u32 {
+    number.and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
+}
+
+fn bytes(number: Option<i64>) -> u64 {
+    number.and_then(|n| u64::try_from(n).ok()).unwrap_or(0)
+}
+
+/// The graph of a node: by itself in new files, the upper half of the node's number in all.
+fn graph(graph: Option<i64>, node: Option<i64>) -> u32 {
+    match (small(graph), node) {
+        (0, Some(node)) if node != 0 => small(Some(node >> 32)).max(1),
+        (graph, _) => graph,
+    }
+}
+
+/// A range's name without the numbers of its call, and its kind.
+fn range(builder: &mut Builder, text: &str) -> (Name, RangeKind) {
+    let cut = NUMBERED.iter().filter_map(|mark| text.find(mark)).min();
+    let name = builder.name(&text[..cut.unwrap_or(text.len())]);
+    let kind = if text.starts_with("ProfilerStep#") {
+        RangeKind::Step
+    } else if cut.is_some() || text.starts_with("aten::") {
+        RangeKind::Operator
+    } else {
+        RangeKind::Annotation
+    };
+    (name, kind)
+}
+
+/// A copy's name as PyTorch's profiler writes it, so that one word stands for one thing.
+fn copy_name(direction: Direction, from: Memory, to: Memory) -> String {
+    let direction = direction.as_str();
+    format!("Memcpy {direction} ({} -> {})", title(from), title(to))
+}
+
+fn title(memory: Memory) -> &'static str {
+    match memory {
+        Memory::Unknown => "Unknown",
+        Memory::Pageable => "Pageable",
+        Memory::Pinned => "Pinned",
+        Memory::Device => "Device",
+        Memory::Array => "Array",
+        Memory::Managed => "Managed",
+    }
+}
