@@ -134,10 +134,13 @@ impl Grounds<'_> {
                 && direction == which
             {
                 let at_link = (bytes as f64 / self.link_gb_per_s) as u64;
-                sum += match host_memory(work) {
-                    Memory::Pageable => at_link.min(work.duration_ns),
-                    _ => work.duration_ns,
-                };
+                sum = u64::saturating_add(
+                    sum,
+                    match host_memory(work) {
+                        Memory::Pageable => at_link.min(work.duration_ns),
+                        _ => work.duration_ns,
+                    },
+                );
             }
         }
         sum
@@ -207,7 +210,7 @@ pub fn simulated(findings: &mut [Finding], replay: &Replay) {
                 high: likely,
             },
             _ => Saving {
-                low: old.low.min(likely * 9 / 10),
+                low: old.low.min(likely / 10 * 9),
                 likely,
                 high: old.high.max(likely).min(replay.measured_ns),
             },
@@ -327,8 +330,9 @@ impl<'a> View<'a> {
                 continue;
             }
             let covered = self.device.kernels.within_ns(work.start_ns, work.end_ns());
-            sum.exposed_ns += work.duration_ns.saturating_sub(covered);
-            sum.duration_ns += work.duration_ns;
+            let exposed_ns = work.duration_ns.saturating_sub(covered);
+            sum.exposed_ns = sum.exposed_ns.saturating_add(exposed_ns);
+            sum.duration_ns = sum.duration_ns.saturating_add(work.duration_ns);
             if let What::Copy { bytes, .. } = work.what {
                 sum.bytes = sum.bytes.saturating_add(bytes);
             }
@@ -367,8 +371,12 @@ impl<'a> View<'a> {
         );
         self.finding(
             Code::PageableCopy,
-            copies.exposed_ns + idle,
-            (exposed / 2, exposed + idle / 2, exposed + idle),
+            copies.exposed_ns.saturating_add(idle),
+            (
+                exposed / 2,
+                exposed.saturating_add(idle / 2),
+                exposed.saturating_add(idle),
+            ),
             text,
             copies.evidence,
         )
@@ -385,7 +393,7 @@ impl<'a> View<'a> {
         self.finding(
             Code::BlockingCopy,
             idle,
-            (0, idle * 3 / 4, idle),
+            (0, idle / 4 * 3, idle),
             text,
             evidence,
         )
@@ -402,7 +410,7 @@ impl<'a> View<'a> {
         self.finding(
             Code::SyncInStep,
             idle,
-            (0, idle * 3 / 4, idle),
+            (0, idle / 4 * 3, idle),
             text,
             evidence,
         )
@@ -414,7 +422,8 @@ impl<'a> View<'a> {
         let mut kernels: BTreeMap<_, u64> = BTreeMap::new();
         for work in &trace.work {
             if let What::Kernel(_) = work.what {
-                *kernels.entry(work.stream).or_default() += work.duration_ns;
+                let sum = kernels.entry(work.stream).or_default();
+                *sum = sum.saturating_add(work.duration_ns);
             }
         }
         let compute = self.device.streams.iter().map(|load| load.stream);
@@ -430,7 +439,7 @@ impl<'a> View<'a> {
         self.finding(
             Code::CopyOnComputeStream,
             exposed,
-            (exposed / 2, exposed * 9 / 10, exposed),
+            (exposed / 2, exposed / 10 * 9, exposed),
             text,
             copies.evidence,
         )
@@ -450,7 +459,7 @@ impl<'a> View<'a> {
         self.finding(
             Code::LaunchBound,
             idle,
-            (idle / 2, idle * 9 / 10, idle),
+            (idle / 2, idle / 10 * 9, idle),
             text,
             evidence,
         )
@@ -466,7 +475,7 @@ impl<'a> View<'a> {
         self.finding(
             Code::HostStarved,
             idle,
-            (idle / 4, idle * 3 / 4, idle),
+            (idle / 4, idle / 4 * 3, idle),
             text,
             evidence,
         )
@@ -488,12 +497,12 @@ impl<'a> View<'a> {
                 && !in_graph
                 && 2 * u64::from(kernel.blocks) <= sms
             {
-                narrow_ns += work.duration_ns;
+                narrow_ns = u64::saturating_add(narrow_ns, work.duration_ns);
             }
         }
         let several = self.device.streams.iter().filter(|s| s.busy_ns > 0).count() > 1;
         let narrow_ns = narrow_ns / self.steps;
-        if several || 2 * narrow_ns < self.step_ns {
+        if several || narrow_ns < self.step_ns / 2 {
             return None;
         }
         let text = format!(
@@ -519,7 +528,7 @@ impl<'a> View<'a> {
     fn copy_bound(&self) -> Option<Finding> {
         let copy = |class: Class| self.device.overlap_ns[class as usize][class as usize];
         let longest = copy(Class::Upload).max(copy(Class::Download)) / self.steps;
-        if longest * 10 < self.step_ns * 9 {
+        if longest / 9 < self.step_ns / 10 {
             return None;
         }
         let copies = self.host_copies(|_| true);

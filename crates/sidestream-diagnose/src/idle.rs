@@ -144,7 +144,7 @@ impl<'t> Scene<'t> {
                 let lane = &mut threads[call.thread.0 as usize];
                 lane.act(call.start_ns, call.end_ns());
                 if let Some(held) = held(trace, at, works.first(at)) {
-                    lane.held_ns += call.duration_ns;
+                    lane.held_ns = lane.held_ns.saturating_add(call.duration_ns);
                     lane.held
                         .push((call.start_ns, call.end_ns(), call.name, held));
                 }

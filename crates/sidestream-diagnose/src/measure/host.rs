@@ -109,7 +109,7 @@ pub fn held(trace: &Trace, call: usize, work: Option<usize>) -> Option<Held> {
                 call.end_ns().min(work.end_ns()),
             );
             let inside_ns = within.1.saturating_sub(within.0).max(0) as u64;
-            let waited = 2 * inside_ns > work.duration_ns;
+            let waited = inside_ns > work.duration_ns / 2;
             (pageable && waited).then_some(Held::Copy)
         }
         _ => None,
@@ -130,10 +130,11 @@ pub fn blocking(trace: &Trace, works: &WorkOfCalls, devices: &[DeviceTime]) -> V
             idle_ns: 0,
         });
         sum.count += 1;
-        sum.duration_ns += call.duration_ns;
+        sum.duration_ns = sum.duration_ns.saturating_add(call.duration_ns);
         let busy = |device: &DeviceTime| device.busy.within_ns(call.start_ns, call.end_ns());
         let busy_ns = devices.iter().map(busy).max().unwrap_or(0);
-        sum.idle_ns += call.duration_ns.saturating_sub(busy_ns);
+        let idle_ns = call.duration_ns.saturating_sub(busy_ns);
+        sum.idle_ns = sum.idle_ns.saturating_add(idle_ns);
     }
     let mut sums: Vec<Blocking> = sums.into_values().collect();
     sums.sort_by_key(|sum| (u64::MAX - sum.duration_ns, sum.name));

@@ -130,7 +130,9 @@ pub fn quantile(values: &[u64], part: usize, of: usize) -> Option<u64> {
     let last = sorted.len().checked_sub(1)?;
     let (at, rest) = (last * part / of, last * part % of);
     let (low, high) = (sorted[at], sorted[(at + 1).min(last)]);
-    Some(low + (high - low) * rest as u64 / of as u64)
+    // Files may state times so far apart that the product does not fit.
+    let part = u128::from(high - low) * rest as u128 / of as u128;
+    Some(low + part as u64)
 }
 
 /// Steps that ranges mark. Of several kinds of ranges, those that most of the work comes from.
@@ -156,7 +158,8 @@ fn annotated(trace: &Trace, links: &Links, kind: RangeKind) -> Vec<Step> {
     for (_, group) in groups {
         let steps = filled(trace, links, &group);
         let gpu_ops = steps.iter().map(|step| step.gpu_ops).sum();
-        let length_ns = group.iter().map(|(start, end)| end.abs_diff(*start)).sum();
+        let lengths = group.iter().map(|(start, end)| end.abs_diff(*start));
+        let length_ns = lengths.fold(0, u64::saturating_add);
         if best
             .as_ref()
             .is_none_or(|b| (b.0, b.1) < (gpu_ops, length_ns))

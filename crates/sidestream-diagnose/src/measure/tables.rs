@@ -48,7 +48,7 @@ pub fn operators(trace: &Trace) -> Vec<Line> {
             close(top);
         }
         if let Some(outer) = stack.last_mut() {
-            outer.1 += range.duration_ns;
+            outer.1 = outer.1.saturating_add(range.duration_ns);
         }
         stack.push((at, 0));
     }

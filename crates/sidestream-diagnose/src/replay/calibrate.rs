@@ -34,7 +34,7 @@ pub fn profile(trace: &Trace, links: &Links, link_gb_per_s: f64) -> Profile {
                 false => seen.submit.push(ns),
             }
         } else if let Some(before) = before
-            && submitted_ns + 20_000 < free_ns
+            && submitted_ns.saturating_add(20_000) < free_ns
         {
             // It was queued long before: what passes is the device's own.
             let ns = work.start_ns.saturating_sub(free_ns).max(0) as u64;

@@ -246,7 +246,8 @@ fn second_stream(program: &mut Program) {
     let mut kernel_ns = vec![0u64; second];
     for node in &program.nodes {
         if let Job::Kernel { .. } = node.job {
-            kernel_ns[node.stream] += node.duration_ns;
+            let sum = &mut kernel_ns[node.stream];
+            *sum = sum.saturating_add(node.duration_ns);
         }
     }
     let Some(main) = (0..second).max_by_key(|stream| kernel_ns[*stream]) else {
@@ -260,15 +261,13 @@ fn second_stream(program: &mut Program) {
             .filter(|at| !program.nodes[*at].in_graph)
             .filter(|at| matches!(program.nodes[*at].job, Job::Kernel { .. }))
             .collect();
-        let all_ns: u64 = of_step
-            .iter()
-            .map(|at| program.nodes[*at].duration_ns)
-            .sum();
-        let mut so_far = 0;
+        let durations = of_step.iter().map(|at| program.nodes[*at].duration_ns);
+        let all_ns = durations.fold(0, u64::saturating_add);
+        let mut so_far: u64 = 0;
         let (mut last_main, mut last_second) = (None, None);
         for at in of_step {
             let node = &mut program.nodes[at];
-            let is_second = 2 * so_far + node.duration_ns > all_ns;
+            let is_second = so_far.saturating_add(node.duration_ns / 2) > all_ns / 2;
             let is_first = match is_second {
                 true => last_second.is_none(),
                 false => last_main.is_none(),
@@ -284,7 +283,7 @@ fn second_stream(program: &mut Program) {
             } else {
                 last_main = Some(at);
             }
-            so_far += node.duration_ns;
+            so_far = so_far.saturating_add(node.duration_ns);
         }
         if let Some(main) = last_main {
             joins = Some((main, last_second));

@@ -290,7 +290,7 @@ impl Making<'_> {
             return;
         }
         item.waits = waits;
-        if last_end + NOTICED_NS < start_ns {
+        if last_end.saturating_add(NOTICED_NS) < start_ns {
             // It found nothing to wait for.
             return;
         }
@@ -365,9 +365,10 @@ impl Lanes {
         let mut last: Option<ThreadIndex> = None;
         for call in &trace.calls {
             if last.is_some_and(|thread| thread != call.thread) && call.start_ns < end {
-                both_ns += end.min(call.end_ns()).abs_diff(call.start_ns);
+                both_ns =
+                    u64::saturating_add(both_ns, end.min(call.end_ns()).abs_diff(call.start_ns));
             }
-            all_ns += call.duration_ns;
+            all_ns = u64::saturating_add(all_ns, call.duration_ns);
             if call.end_ns() > end {
                 end = call.end_ns();
                 last = Some(call.thread);
@@ -378,7 +379,7 @@ impl Lanes {
             .iter()
             .map(|c| process(&trace.threads, c.thread))
             .collect();
-        if processes.len() == 1 && both_ns * 50 <= all_ns {
+        if processes.len() == 1 && both_ns <= all_ns / 50 {
             return Lanes {
                 of: vec![0; trace.threads.len()],
                 count: 1,

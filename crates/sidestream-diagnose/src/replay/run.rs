@@ -27,7 +27,7 @@ pub fn periods_ns(program: &Program, profile: &Profile) -> Vec<u64> {
             loaded.push(engine.push(Task::new(loader, load)));
             batches += 1;
         }
-        let call = Work::Call(Call::HostNs(own_ns + item.call_ns));
+        let call = Work::Call(Call::HostNs(own_ns.saturating_add(item.call_ns)));
         let call = engine.push(Task::new(lane, call).after(&loaded));
         for at in &item.submits {
             let node = &program.nodes[*at];
