@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod device;
 mod devices;
+mod diagnose;
 mod failure;
 mod input;
 mod overlap;
@@ -33,6 +34,7 @@ enum Verb {
     Overlap(overlap::Args),
     Run(run::Args),
     Check(check::Args),
+    Diagnose(diagnose::Args),
     Devices(devices::Args),
     Bench(bench::Args),
 }
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
         Verb::Overlap(args) => overlap::main(&args),
         Verb::Run(args) => run::main(&args),
         Verb::Check(args) => check::main(&args),
+        Verb::Diagnose(args) => diagnose::main(&args),
         Verb::Devices(args) => devices::main(&args),
         Verb::Bench(args) => bench::main(&args),
     };

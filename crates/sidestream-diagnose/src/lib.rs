@@ -3,13 +3,19 @@
 //! [`read()`] takes a trace of any known kind and gives a [`Trace`]: what ran on each device and
 //! stream, which calls of the host asked for it, and what the program itself named.
 
+mod findings;
+mod idle;
 mod measure;
 mod model;
 mod read;
+mod replay;
+mod report;
 
+pub use findings::{Code, Evidence, Finding, Saving, size, time};
+pub use idle::{Cause, Idle, Stretch};
 pub use measure::{
-    Class, Collectives, Copies, DeviceTime, Links, Spans, StreamLoad, class, copies, devices,
-    host_side,
+    Blocking, Class, Collectives, Copies, DeviceTime, Launches, Line, Links, Spans, Step, Steps,
+    StepsBy, StreamLoad, copies, devices,
 };
 pub use model::{
     Api, ApiKind, Builder, Call, Device, Direction, Kernel, Memory, Name, Names, Overflow, Range,
@@ -17,3 +23,5 @@ pub use model::{
     ThreadIndex, Trace, Warning, What, Work,
 };
 pub use read::{Error, Limits, Problem, Progress, read, read_json};
+pub use replay::{Change, Prediction, Replay, UnknownChange};
+pub use report::{Link, Options, Report, SCHEMA, kind};

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use sidestream_diagnose::{Limits, Problem, Trace, What, read_json};
+use sidestream_diagnose::{Limits, Options, Problem, Report, Trace, What, read_json};
 
 /// The rows of a trace, one a line, in their order; its warnings behind them.
 fn shown(trace: &Trace) -> String {
@@ -339,4 +339,46 @@ fn a_file_that_unpacks_without_end_is_refused() {
         Err(Problem::Bomb { ratio: 200 }) => {}
         other => panic!("{other:?}"),
     }
+}
+
+#[test]
+fn times_at_the_ends_of_the_range_make_a_report() {
+    // About the longest times, in microseconds, that are whole numbers of nanoseconds.
+    let (first, longest) = ("-9223372036854775", "9223372036854775");
+    let mut rows = Vec::new();
+    for (at, start) in [first, "0", "1", longest]
+        .iter()
+        .cycle()
+        .take(40)
+        .enumerate()
+    {
+        rows.push(format!(
+            r#"{{"ph": "X", "cat": "cuda_runtime", "name": "cudaMemcpyAsync", "pid": 1, "tid": {}, "ts": {start}, "dur": {longest}, "args": {{"correlation": {}}}}}"#,
+            at % 3,
+            at + 1
+        ));
+        rows.push(format!(
+            r#"{{"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "pid": 0, "tid": {}, "ts": {start}, "dur": {longest}, "args": {{"correlation": {}, "bytes": 9223372036854775807}}}}"#,
+            at % 2,
+            at + 1
+        ));
+        rows.push(format!(
+            r#"{{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 9, "ts": {start}, "dur": {longest}, "args": {{"correlation": {}}}}}"#,
+            at + 1
+        ));
+        rows.push(format!(
+            r#"{{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#{at}", "pid": 1, "tid": {}, "ts": {start}, "dur": {}}}"#,
+            at % 3,
+            at
+        ));
+        rows.push(format!(
+            r#"{{"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 1, "ts": {start}, "dur": {longest}}}"#
+        ));
+    }
+    let trace = read_json(events(&rows.join(",\n")).as_bytes(), &Limits::default());
+    let report = Report::of(trace.expect("a trace"), &Options::default());
+    for (device, idle) in &report.devices {
+        assert_eq!(idle.by_cause.values().sum::<u64>(), device.idle_ns());
+    }
+    assert!(report.json().to_string().contains("\"schema\""));
 }

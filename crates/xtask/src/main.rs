@@ -1,6 +1,7 @@
 //! The chores of this repository. `cargo xtask test` is the one test command.
 
 mod bench;
+mod big_trace;
 mod cargo;
 mod gpu_bundle;
 mod kernels;
@@ -15,6 +16,8 @@ usage: cargo xtask <command>
   test [--torch]  everything that has to pass before a change goes in
   tidy            the rules of the house that the compiler does not know
   bench           every benchmark, briefly, in one table
+  big-trace FROM TO SIZE
+                  a trace of PyTorch's profiler, repeated up to a size, as in 644MB
   gpu-bundle      what is run on a machine with a GPU, in one folder to carry there
   kernels         PTX of the kernels in kernels/, where one was changed; fetches its compiler
   miri [test]     the soundness tests under Miri; takes a nightly toolchain";
@@ -27,6 +30,8 @@ fn main() -> ExitCode {
         ["test", "--torch"] => test::run(true),
         ["tidy"] => tidy::run(),
         ["bench"] => bench::run(),
+        ["big-trace", from, to, size] => big_trace::run(from, to, size),
+        ["big-trace", ..] => return refuse("big-trace takes a trace, a file to write and a size"),
         ["gpu-bundle"] => gpu_bundle::run(),
         ["kernels"] => kernels::run(),
         ["miri"] => miri::run(None),

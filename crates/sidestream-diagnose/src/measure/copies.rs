@@ -56,7 +56,7 @@ pub fn copies(trace: &Trace) -> Vec<Copies> {
 }
 
 /// The memory that decides how a copy goes.
-pub fn host_side(direction: Direction, from: Memory, to: Memory) -> Memory {
+fn host_side(direction: Direction, from: Memory, to: Memory) -> Memory {
     match direction {
         Direction::Download => to,
         _ => from,

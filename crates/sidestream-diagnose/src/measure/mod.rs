@@ -2,10 +2,16 @@
 
 mod copies;
 mod devices;
+mod host;
 mod links;
 mod spans;
+mod steps;
+mod tables;
 
-pub use copies::{Copies, copies, host_side};
-pub use devices::{Class, Collectives, DeviceTime, StreamLoad, class, devices};
+pub use copies::{Copies, copies};
+pub use devices::{Class, Collectives, DeviceTime, StreamLoad, devices};
+pub use host::{Blocking, Held, Launches, WorkOfCalls, blocking, held, launches};
 pub use links::Links;
 pub use spans::Spans;
+pub use steps::{Step, Steps, StepsBy, quantile};
+pub use tables::{Line, kernels, operators};

@@ -1,0 +1,40 @@
+//! No trace makes the report panic, and idle time is always given to causes once.
+//!
+//! `cargo +nightly fuzz run report` in the folder `fuzz`. What does not start as a trace does is
+//! taken for its events, behind a few that are whole.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use sidestream_diagnose::{Limits, Options, Report, read_json};
+
+/// A call, its kernel, a copy and a step.
+const START: &str = r#"{"traceEvents": [
+{"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":9,"tid":9,"ts":1.5,"dur":5,"args":{"correlation":1}},
+{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":10,"dur":5,"args":{"device":0,"context":1,"stream":7,"correlation":1,"grid":[1,1,1],"block":[32,1,1]}},
+{"ph":"X","cat":"gpu_memcpy","name":"Memcpy HtoD (Pageable -> Device)","pid":0,"tid":7,"ts":90,"dur":5,"args":{"stream":7,"bytes":64}},
+{"ph":"X","cat":"user_annotation","name":"ProfilerStep#1","pid":9,"tid":9,"ts":1,"dur":50},
+"#;
+
+fuzz_target!(|bytes: &[u8]| {
+    let is_whole = matches!(bytes.first(), Some(b'{' | b'[' | 0x1f));
+    let text = match is_whole {
+        true => bytes.to_vec(),
+        false => [START.as_bytes(), bytes].concat(),
+    };
+    let limits = Limits {
+        rows_bytes: 1 << 24,
+        python: bytes.len() % 2 == 1,
+        ..Limits::default()
+    };
+    // An error is as good an answer as a trace.
+    let Ok(trace) = read_json(&text, &limits) else {
+        return;
+    };
+    let report = Report::of(trace, &Options::default());
+    for (device, idle) in &report.devices {
+        let sum: u64 = idle.by_cause.values().sum();
+        assert_eq!(sum, device.idle_ns());
+    }
+    let _ = report.json().to_string();
+});

@@ -1,0 +1,167 @@
+//! How far the host runs ahead of the devices, and where it waits for them.
+
+use std::collections::BTreeMap;
+
+use super::devices::DeviceTime;
+use super::links::Links;
+use super::steps::quantile;
+use crate::model::{ApiKind, Direction, Memory, Name, Trace, What};
+
+/// How launches reach the devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Launches {
+    /// Work whose call is known.
+    pub linked: usize,
+    /// Work whose call is not in the trace.
+    pub orphans: usize,
+    /// From the start of a call to the start of its work, in the median.
+    pub latency_ns: u64,
+    /// How much work was submitted and had not begun when another began, in the median.
+    pub queue_depth: u64,
+    /// Of all work with a call, that which began with nothing else waiting: the device took it as
+    /// soon as it came. In thousandths.
+    pub launch_bound_per_mille: u64,
+}
+
+/// How launches reach the devices.
+pub fn launches(trace: &Trace, links: &Links) -> Launches {
+    let mut calls = Vec::new();
+    let mut starts = Vec::new();
+    let mut latencies = Vec::new();
+    for (at, work) in trace.work.iter().enumerate() {
+        if let Some(call) = links.call_of(at) {
+            let call_ns = trace.calls[call].start_ns;
+            calls.push(call_ns);
+            starts.push(work.start_ns);
+            latencies.push(work.start_ns.saturating_sub(call_ns).max(0) as u64);
+        }
+    }
+    calls.sort_unstable();
+    // Work comes in the order of its starts.
+    let mut depths = Vec::with_capacity(starts.len());
+    let mut submitted = 0;
+    for (begun, start_ns) in starts.iter().enumerate() {
+        while calls.get(submitted).is_some_and(|call| call <= start_ns) {
+            submitted += 1;
+        }
+        // This one waits no longer.
+        depths.push(submitted.saturating_sub(begun + 1) as u64);
+    }
+    let alone = depths.iter().filter(|depth| **depth == 0).count() as u64;
+    Launches {
+        linked: starts.len(),
+        orphans: trace.work.len() - starts.len(),
+        latency_ns: quantile(&latencies, 1, 2).unwrap_or(0),
+        queue_depth: quantile(&depths, 1, 2).unwrap_or(0),
+        launch_bound_per_mille: (1000 * alone).checked_div(starts.len() as u64).unwrap_or(0),
+    }
+}
+
+/// A function that held up the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocking {
+    /// The function.
+    pub name: Name,
+    /// How often it did.
+    pub count: usize,
+    /// How long, summed over threads.
+    pub duration_ns: u64,
+    /// For how much of that no device did anything.
+    pub idle_ns: u64,
+}
+
+/// Why a call held up the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Held {
+    /// It is a synchronisation, or a call that implies one.
+    Sync,
+    /// It copied from or to memory of the host and came back when that was over.
+    Copy,
+}
+
+/// Whether a call held up the host until work of the device was over, and why.
+pub fn held(trace: &Trace, call: usize, work: Option<usize>) -> Option<Held> {
+    let call = &trace.calls[call];
+    match call.api.kind {
+        kind if kind.is_sync() => Some(Held::Sync),
+        ApiKind::Malloc | ApiKind::Free => Some(Held::Sync),
+        ApiKind::Copy => Some(Held::Copy),
+        // It says that it does not wait; what it did tells.
+        ApiKind::CopyAsync => {
+            let work = &trace.work[work?];
+            let What::Copy {
+                direction,
+                from,
+                to,
+                ..
+            } = work.what
+            else {
+                return None;
+            };
+            let pageable = match direction {
+                Direction::Download => to == Memory::Pageable || to == Memory::Unknown,
+                Direction::Upload => from == Memory::Pageable || from == Memory::Unknown,
+                _ => false,
+            };
+            // The last bytes of an upload move after the call has come back.
+            let within = (
+                call.start_ns.max(work.start_ns),
+                call.end_ns().min(work.end_ns()),
+            );
+            let inside_ns = within.1.saturating_sub(within.0).max(0) as u64;
+            let waited = inside_ns > work.duration_ns / 2;
+            (pageable && waited).then_some(Held::Copy)
+        }
+        _ => None,
+    }
+}
+
+/// The functions that held up the host, the longest first.
+pub fn blocking(trace: &Trace, works: &WorkOfCalls, devices: &[DeviceTime]) -> Vec<Blocking> {
+    let mut sums: BTreeMap<Name, Blocking> = BTreeMap::new();
+    for (at, call) in trace.calls.iter().enumerate() {
+        if held(trace, at, works.first(at)).is_none() {
+            continue;
+        }
+        let sum = sums.entry(call.name).or_insert(Blocking {
+            name: call.name,
+            count: 0,
+            duration_ns: 0,
+            idle_ns: 0,
+        });
+        sum.count += 1;
+        sum.duration_ns = sum.duration_ns.saturating_add(call.duration_ns);
+        let busy = |device: &DeviceTime| device.busy.within_ns(call.start_ns, call.end_ns());
+        let busy_ns = devices.iter().map(busy).max().unwrap_or(0);
+        let idle_ns = call.duration_ns.saturating_sub(busy_ns);
+        sum.idle_ns = sum.idle_ns.saturating_add(idle_ns);
+    }
+    let mut sums: Vec<Blocking> = sums.into_values().collect();
+    sums.sort_by_key(|sum| (u64::MAX - sum.duration_ns, sum.name));
+    sums
+}
+
+/// The work that each call asked for.
+#[derive(Debug)]
+pub struct WorkOfCalls {
+    first: Vec<u32>,
+}
+
+impl WorkOfCalls {
+    /// The links, the other way round.
+    pub fn of(trace: &Trace, links: &Links) -> WorkOfCalls {
+        let mut first = vec![u32::MAX; trace.calls.len()];
+        for at in (0..trace.work.len()).rev() {
+            if let Some(call) = links.call_of(at) {
+                first[call] = at as u32;
+            }
+        }
+        WorkOfCalls { first }
+    }
+
+    /// The first work that a call asked for. Only a graph has more than one.
+    pub fn first(&self, call: usize) -> Option<usize> {
+        let at = self.first.get(call).copied().filter(|at| *at != u32::MAX);
+        at.map(|at| at as usize)
+    }
+}

@@ -1,0 +1,275 @@
+//! The steps of a program, and how long one takes.
+//!
+//! The time of a step is the median time from the last GPU operation of one step to that of the next.
+//! The length of its annotation is not: it ends when the host has submitted the step, which may be
+//! long before the device is done.
+
+use std::collections::HashMap;
+
+use super::links::Links;
+use crate::model::{Name, RangeKind, ThreadIndex, Trace};
+
+/// The steps of a trace.
+#[derive(Clone, Debug, Default)]
+pub struct Steps {
+    /// How they were found.
+    pub by: StepsBy,
+    /// In order. None begins before the one before it.
+    pub steps: Vec<Step>,
+}
+
+/// How steps were found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StepsBy {
+    /// There are none.
+    #[default]
+    Nothing,
+    /// The profiler's schedule marks them: `ProfilerStep#N`.
+    ProfilerStep,
+    /// An annotation of the program comes again and again, with most of the work in it.
+    Annotation,
+    /// The work of the device repeats itself.
+    Repetition,
+}
+
+impl StepsBy {
+    /// The word of the output.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            StepsBy::Nothing => "none",
+            StepsBy::ProfilerStep => "profiler_step",
+            StepsBy::Annotation => "annotation",
+            StepsBy::Repetition => "repetition",
+        }
+    }
+}
+
+/// One step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// When the host began it; where the trace has no calls, when the device did.
+    pub start_ns: i64,
+    /// When the next one begins.
+    pub end_ns: i64,
+    /// When its first work on a device began.
+    pub first_gpu_ns: i64,
+    /// When its last work on a device ended.
+    pub last_gpu_ns: i64,
+    /// How much work it put on devices.
+    pub gpu_ops: usize,
+}
+
+impl Steps {
+    /// Finds the steps of a trace.
+    pub fn of(trace: &Trace, links: &Links) -> Steps {
+        let marked = annotated(trace, links, RangeKind::Step);
+        if marked.len() > 1 {
+            return Steps {
+                by: StepsBy::ProfilerStep,
+                steps: marked,
+            };
+        }
+        let named = annotated(trace, links, RangeKind::Annotation);
+        if named.len() > 2 {
+            return Steps {
+                by: StepsBy::Annotation,
+                steps: named,
+            };
+        }
+        let repeated = repeated(trace, links);
+        if repeated.len() > 2 {
+            return Steps {
+                by: StepsBy::Repetition,
+                steps: repeated,
+            };
+        }
+        Steps {
+            by: match marked.is_empty() {
+                true => StepsBy::Nothing,
+                false => StepsBy::ProfilerStep,
+            },
+            steps: marked,
+        }
+    }
+
+    /// The times from each step's last GPU operation to that of the next, in order.
+    pub fn periods_ns(&self) -> Vec<u64> {
+        let ends = self.steps.windows(2);
+        ends.map(|pair| {
+            pair[1]
+                .last_gpu_ns
+                .saturating_sub(pair[0].last_gpu_ns)
+                .max(0) as u64
+        })
+        .collect()
+    }
+
+    /// The time of a step, if there are two or more.
+    pub fn median_ns(&self) -> Option<u64> {
+        quantile(&self.periods_ns(), 1, 2)
+    }
+
+    /// A tenth of the steps are quicker than the first, a tenth slower than the second.
+    pub fn spread_ns(&self) -> Option<(u64, u64)> {
+        let periods = self.periods_ns();
+        Some((quantile(&periods, 1, 10)?, quantile(&periods, 9, 10)?))
+    }
+
+    /// The step that a moment of the host is in.
+    pub fn at(&self, time_ns: i64) -> Option<usize> {
+        let at = self.steps.partition_point(|s| s.start_ns <= time_ns);
+        let at = at.checked_sub(1)?;
+        (time_ns < self.steps[at].end_ns).then_some(at)
+    }
+}
+
+/// A quantile of some values: the mean of the two in the middle where there is none, for the median.
+pub fn quantile(values: &[u64], part: usize, of: usize) -> Option<u64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    let last = sorted.len().checked_sub(1)?;
+    let (at, rest) = (last * part / of, last * part % of);
+    let (low, high) = (sorted[at], sorted[(at + 1).min(last)]);
+    // Files may state times so far apart that the product does not fit.
+    let part = u128::from(high - low) * rest as u128 / of as u128;
+    Some(low + part as u64)
+}
+
+/// Steps that ranges mark. Of several kinds of ranges, those that most of the work comes from.
+fn annotated(trace: &Trace, links: &Links, kind: RangeKind) -> Vec<Step> {
+    let mut groups: HashMap<(ThreadIndex, String), Vec<(i64, i64)>> = HashMap::new();
+    let mut labels: HashMap<Name, String> = HashMap::new();
+    for range in trace.ranges.iter().filter(|r| r.kind == kind) {
+        let label = labels
+            .entry(range.name)
+            .or_insert_with(|| without_numbers(trace.names.text(range.name)));
+        let key = (range.thread, label.clone());
+        let group = groups.entry(key).or_default();
+        // A range inside one of the same name is no step of its own.
+        if group.last().is_none_or(|last| last.1 <= range.start_ns) {
+            group.push((range.start_ns, range.end_ns()));
+        }
+    }
+    groups.retain(|_, group| group.len() > 1);
+    let mut best: Option<(usize, u64, Vec<Step>)> = None;
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    // The result may not depend on the sequence of a hash table.
+    groups.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+    for (_, group) in groups {
+        let steps = filled(trace, links, &group);
+        let gpu_ops = steps.iter().map(|step| step.gpu_ops).sum();
+        let lengths = group.iter().map(|(start, end)| end.abs_diff(*start));
+        let length_ns = lengths.fold(0, u64::saturating_add);
+        if best
+            .as_ref()
+            .is_none_or(|b| (b.0, b.1) < (gpu_ops, length_ns))
+        {
+            best = Some((gpu_ops, length_ns, steps));
+        }
+    }
+    match best {
+        Some((gpu_ops, _, steps)) if 2 * gpu_ops >= trace.work.len() => steps,
+        _ => Vec::new(),
+    }
+}
+
+/// Ranges as steps, with the work that was asked for from the start of each to that of the next.
+/// Those without work are left out.
+fn filled(trace: &Trace, links: &Links, ranges: &[(i64, i64)]) -> Vec<Step> {
+    let starts = ranges.iter().skip(1).map(|range| range.0);
+    let last = ranges.last().map_or(0, |range| range.1);
+    let ends = starts.chain([last]);
+    let empty = |(range, end_ns): (&(i64, i64), i64)| Step {
+        start_ns: range.0,
+        end_ns,
+        first_gpu_ns: i64::MAX,
+        last_gpu_ns: i64::MIN,
+        gpu_ops: 0,
+    };
+    let mut steps = Steps {
+        by: StepsBy::Nothing,
+        steps: ranges.iter().zip(ends).map(empty).collect(),
+    };
+    for (at, work) in trace.work.iter().enumerate() {
+        let Some(call) = links.call_of(at) else {
+            continue;
+        };
+        if let Some(step) = steps.at(trace.calls[call].start_ns) {
+            steps.steps[step].add(work.start_ns, work.end_ns());
+        }
+    }
+    steps.steps.retain(|step| step.gpu_ops > 0);
+    steps.steps
+}
+
+impl Step {
+    fn add(&mut self, start_ns: i64, end_ns: i64) {
+        self.first_gpu_ns = self.first_gpu_ns.min(start_ns);
+        self.last_gpu_ns = self.last_gpu_ns.max(end_ns);
+        self.gpu_ops += 1;
+    }
+}
+
+fn without_numbers(name: &str) -> String {
+    name.chars().filter(|c| !c.is_ascii_digit()).collect()
+}
+
+/// The most names that are tried as the start of a step.
+const MOST_MARKERS: usize = 64;
+
+/// Steps where the work repeats itself: some name starts stretches of equal length. Of several, the
+/// one that starts the longest stretches.
+fn repeated(trace: &Trace, links: &Links) -> Vec<Step> {
+    let mut counts: HashMap<Name, usize> = HashMap::new();
+    for work in &trace.work {
+        *counts.entry(work.name).or_default() += 1;
+    }
+    let mut markers: Vec<(usize, Name)> = counts
+        .into_iter()
+        .map(|(name, count)| (count, name))
+        .filter(|(count, _)| *count > 2)
+        .collect();
+    markers.sort_unstable();
+    markers.truncate(MOST_MARKERS);
+    for (_, marker) in markers {
+        let places: Vec<usize> = (0..trace.work.len())
+            .filter(|at| trace.work[*at].name == marker)
+            .collect();
+        let lengths: Vec<u64> = places.windows(2).map(|p| (p[1] - p[0]) as u64).collect();
+        let usual = quantile(&lengths, 1, 2).unwrap_or(0);
+        // An allocation more or less does not make another step.
+        let near = |length: &&u64| length.abs_diff(usual) * 50 <= usual;
+        let alike = lengths.iter().filter(near).count();
+        let covers: u64 = lengths.iter().filter(near).sum();
+        if alike * 10 < lengths.len() * 8 || covers * 2 < trace.work.len() as u64 {
+            continue;
+        }
+        // On the host, a step begins with the call for its first work.
+        let called = |work: &usize| Some(trace.calls[links.call_of(*work)?].start_ns);
+        let calls: Option<Vec<i64>> = places.iter().map(called).collect();
+        let calls = calls.filter(|calls| calls.is_sorted());
+        let begun = |at: usize| match &calls {
+            Some(calls) => calls[at],
+            None => trace.work[places[at]].start_ns,
+        };
+        return places
+            .iter()
+            .zip(places.iter().skip(1))
+            .enumerate()
+            .map(|(at, (from, to))| {
+                let mut step = Step {
+                    start_ns: begun(at),
+                    end_ns: begun(at + 1),
+                    first_gpu_ns: i64::MAX,
+                    last_gpu_ns: i64::MIN,
+                    gpu_ops: 0,
+                };
+                for work in &trace.work[*from..*to] {
+                    step.add(work.start_ns, work.end_ns());
+                }
+                step
+            })
+            .collect();
+    }
+    Vec::new()
+}

@@ -1,0 +1,70 @@
+//! The latencies of the device, as the trace has them.
+
+use sidestream::engine::Profile;
+
+use crate::measure::{Links, quantile};
+use crate::model::{ApiKind, StreamIndex, Trace, What};
+
+/// A profile with the latencies of the trace and the speed of its link. All else is of a known device; durations
+/// are taken from the trace, so that little of it matters.
+pub fn profile(trace: &Trace, links: &Links, link_gb_per_s: f64) -> Profile {
+    let mut profile = Profile::h200();
+    if let Some(sms) = trace.devices.first().and_then(|device| device.sms) {
+        profile.sms = f64::from(sms);
+    }
+    profile.link_gb_s = link_gb_per_s;
+    let mut seen = Seen::default();
+    let mut last: std::collections::HashMap<StreamIndex, usize> = std::collections::HashMap::new();
+    for (at, work) in trace.work.iter().enumerate() {
+        let before = last
+            .insert(work.stream, at)
+            .map(|before| &trace.work[before]);
+        let Some(call) = links.call_of(at).map(|call| &trace.calls[call]) else {
+            continue;
+        };
+        let is_kernel = |what: &What| matches!(what, What::Kernel(_));
+        let free_ns = before.map_or(i64::MIN, |before| before.end_ns());
+        let submitted_ns = call.end_ns();
+        let in_graph = call.api.kind == ApiKind::GraphLaunch;
+        if free_ns < call.start_ns {
+            // The stream was free: what passes is the way of the submission.
+            let ns = work.start_ns.saturating_sub(submitted_ns).max(0) as u64;
+            match is_kernel(&work.what) {
+                true => seen.submit_kernel.push(ns),
+                false => seen.submit.push(ns),
+            }
+        } else if let Some(before) = before
+            && submitted_ns.saturating_add(20_000) < free_ns
+        {
+            // It was queued long before: what passes is the device's own.
+            let ns = work.start_ns.saturating_sub(free_ns).max(0) as u64;
+            match (is_kernel(&before.what) && is_kernel(&work.what), in_graph) {
+                (true, true) => seen.graph_gap.push(ns),
+                (true, false) => seen.kernel_gap.push(ns),
+                (false, _) => seen.hop.push(ns),
+            }
+        }
+    }
+    let set = |field: &mut f64, values: &[u64]| {
+        if values.len() >= 5
+            && let Some(median) = quantile(values, 1, 2)
+        {
+            *field = median as f64;
+        }
+    };
+    set(&mut profile.submit_kernel_ns, &seen.submit_kernel);
+    set(&mut profile.submit_ns, &seen.submit);
+    set(&mut profile.kernel_gap_ns, &seen.kernel_gap);
+    set(&mut profile.graph_gap_ns, &seen.graph_gap);
+    set(&mut profile.engine_hop_ns, &seen.hop);
+    profile
+}
+
+#[derive(Default)]
+struct Seen {
+    submit_kernel: Vec<u64>,
+    submit: Vec<u64>,
+    kernel_gap: Vec<u64>,
+    graph_gap: Vec<u64>,
+    hop: Vec<u64>,
+}

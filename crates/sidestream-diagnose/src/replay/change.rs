@@ -1,0 +1,292 @@
+//! Changes of a program that people make.
+
+use std::fmt;
+use std::str::FromStr;
+
+use sidestream::engine::Profile;
+
+use super::program::{Item, Job, Program};
+use crate::idle::OWN_NS;
+use crate::model::{ApiKind, Direction, Memory};
+
+/// One change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// Host memory of copies is pinned: they go at the speed of the link, and uploads do not hold up the host.
+    Pinned,
+    /// Copies have streams of their own, so many steps ahead of the kernels.
+    Prefetch(usize),
+    /// The host does not wait for the device inside a step.
+    NoSync,
+    /// Kernels of a step are submitted as one graph, as far as no wait lies between them.
+    Graphs,
+    /// So many workers load data.
+    Workers(usize),
+    /// Half of the kernels of a step run in a second stream, as if they did not depend on the others.
+    SecondStream,
+}
+
+/// A change that nobody knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownChange(pub String);
+
+impl fmt::Display for UnknownChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "there is no change `{}`; there are pinned, prefetch=N, no-sync, graphs, workers=N and second-stream",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for UnknownChange {}
+
+/// More slots, or workers, than anyone has.
+const MOST: usize = 1024;
+
+impl FromStr for Change {
+    type Err = UnknownChange;
+
+    fn from_str(text: &str) -> Result<Change, UnknownChange> {
+        let unknown = || UnknownChange(text.to_owned());
+        let (name, number) = match text.split_once('=') {
+            Some((name, number)) => {
+                let number = number.parse().ok().filter(|n| (1..=MOST).contains(n));
+                (name, Some(number.ok_or_else(unknown)?))
+            }
+            None => (text, None),
+        };
+        match (name, number) {
+            ("pinned", None) => Ok(Change::Pinned),
+            ("prefetch", number) => Ok(Change::Prefetch(number.unwrap_or(2))),
+            ("no-sync", None) => Ok(Change::NoSync),
+            ("graphs", None) => Ok(Change::Graphs),
+            ("workers", number) => Ok(Change::Workers(number.unwrap_or(4))),
+            ("second-stream", None) => Ok(Change::SecondStream),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::Pinned => write!(f, "pinned"),
+            Change::Prefetch(slots) => write!(f, "prefetch={slots}"),
+            Change::NoSync => write!(f, "no-sync"),
+            Change::Graphs => write!(f, "graphs"),
+            Change::Workers(workers) => write!(f, "workers={workers}"),
+            Change::SecondStream => write!(f, "second-stream"),
+        }
+    }
+}
+
+/// A copy call takes about so long, the profiler included.
+const COPY_CALL_NS: u64 = 10_000;
+/// A synchronisation that finds nothing to wait for takes about so long.
+const IDLE_SYNC_NS: u64 = 2_000;
+/// So does the launch of a graph.
+const GRAPH_LAUNCH_NS: u64 = 20_000;
+
+impl Change {
+    /// Makes the change.
+    pub fn apply(self, program: &mut Program, profile: &Profile) {
+        match self {
+            Change::Pinned => pinned(program, profile),
+            Change::Prefetch(slots) => prefetch(program, slots),
+            Change::NoSync => no_sync(program),
+            Change::Graphs => graphs(program),
+            Change::Workers(workers) => program.loaders = workers,
+            Change::SecondStream => second_stream(program),
+        }
+    }
+}
+
+fn pinned(program: &mut Program, profile: &Profile) {
+    let mut uploaded = false;
+    for item in &mut program.items {
+        let mut is_upload = false;
+        for at in &item.submits {
+            let node = &mut program.nodes[*at];
+            if let Job::HostCopy {
+                direction,
+                memory: memory @ Memory::Pageable,
+                bytes,
+            } = &mut node.job
+            {
+                *memory = Memory::Pinned;
+                let at_link = (*bytes as f64 / profile.link_gb_s) as u64;
+                node.duration_ns = at_link.min(node.duration_ns);
+                is_upload = *direction == Direction::Upload;
+                item.call_ns = item.call_ns.min(COPY_CALL_NS);
+                item.return_ns = item.return_ns.min(COPY_CALL_NS);
+            }
+        }
+        if is_upload {
+            item.waits.clear();
+            item.return_ns = 0;
+        } else if uploaded && item.kind == ApiKind::SyncStream {
+            // A framework waits after an upload from pageable memory only.
+            item.waits.clear();
+            item.call_ns = 0;
+            item.return_ns = 0;
+        }
+        uploaded = is_upload;
+    }
+}
+
+fn no_sync(program: &mut Program) {
+    for item in &mut program.items {
+        let is_copy = item.submits.iter().any(|at| {
+            let job = program.nodes[*at].job;
+            // What is not pinned waits by itself.
+            matches!(job, Job::HostCopy { memory, .. } if memory != Memory::Pinned)
+        });
+        if !item.waits.is_empty() && !is_copy {
+            item.waits.clear();
+            item.call_ns = item.call_ns.min(IDLE_SYNC_NS);
+            item.return_ns = 0;
+        }
+    }
+}
+
+fn prefetch(program: &mut Program, slots: usize) {
+    let (uploads, downloads) = (program.streams, program.streams + 1);
+    program.streams += 2;
+    // The last node of each stream before and behind a copy, in the order of submission.
+    let mut last: Vec<Option<usize>> = vec![None; program.streams];
+    let mut behind: Vec<Vec<usize>> = vec![Vec::new(); program.streams];
+    let mut last_of_step: Vec<Option<usize>> = vec![None; program.steps];
+    let mut last_download: Vec<Option<usize>> = vec![None; program.steps];
+    for at in 0..program.nodes.len() {
+        let (stream, step) = (program.nodes[at].stream, program.nodes[at].step);
+        let freed = |of: &[Option<usize>]| step.checked_sub(slots).and_then(|step| of[step]);
+        match program.nodes[at].job {
+            Job::HostCopy {
+                direction: Direction::Upload,
+                memory: Memory::Pinned,
+                ..
+            } => {
+                let slot = freed(&last_of_step);
+                program.nodes[at].stream = uploads;
+                program.nodes[at].after.extend(slot);
+                behind[stream].push(at);
+            }
+            Job::HostCopy {
+                memory: Memory::Pinned,
+                ..
+            } => {
+                program.nodes[at].stream = downloads;
+                program.nodes[at].after.extend(last[stream]);
+                last_download[step] = Some(at);
+            }
+            _ => {
+                let copies = std::mem::take(&mut behind[stream]);
+                let slot = freed(&last_download);
+                program.nodes[at].after.extend(copies);
+                program.nodes[at].after.extend(slot);
+                last[stream] = Some(at);
+                last_of_step[step] = Some(at);
+            }
+        }
+    }
+}
+
+fn graphs(program: &mut Program) {
+    let mut graph_of: Option<(usize, usize)> = None;
+    for at in 0..program.items.len() {
+        let item = &program.items[at];
+        let (step, lane) = (item.step, item.lane);
+        if !item.waits.is_empty() || !matches!(graph_of, Some((_, s)) if s == step) {
+            graph_of = None;
+        }
+        let is_kernels = !item.submits.is_empty()
+            && item
+                .submits
+                .iter()
+                .all(|n| !matches!(program.nodes[*n].job, Job::HostCopy { .. }));
+        if !is_kernels {
+            // Calls between the launches of a graph are not made again.
+            if graph_of.is_some() && item.submits.is_empty() && item.waits.is_empty() {
+                program.items[at].replay_as_graph();
+            }
+            continue;
+        }
+        for node in program.items[at].submits.clone() {
+            program.nodes[node].in_graph = true;
+        }
+        match graph_of {
+            Some((first, _)) if program.items[first].lane == lane => {
+                program.items[at].replay_as_graph();
+            }
+            _ => {
+                program.items[at].call_ns = program.items[at].call_ns.min(GRAPH_LAUNCH_NS);
+                graph_of = Some((at, step));
+            }
+        }
+    }
+}
+
+impl Item {
+    /// Leaves of a call what a graph does not save: the program's own work, which is that between
+    /// calls that are far apart, and its waiting for data.
+    fn replay_as_graph(&mut self) {
+        self.call_ns = 0;
+        if self.own_ns < OWN_NS {
+            self.own_ns = self.loading_ns;
+        }
+    }
+}
+
+fn second_stream(program: &mut Program) {
+    let second = program.streams;
+    program.streams += 1;
+    // The stream that has most of the kernels.
+    let mut kernel_ns = vec![0u64; second];
+    for node in &program.nodes {
+        if let Job::Kernel { .. } = node.job {
+            let sum = &mut kernel_ns[node.stream];
+            *sum = sum.saturating_add(node.duration_ns);
+        }
+    }
+    let Some(main) = (0..second).max_by_key(|stream| kernel_ns[*stream]) else {
+        return;
+    };
+    let mut joins: Option<(usize, Option<usize>)> = None;
+    for step in 0..program.steps {
+        let of_step: Vec<usize> = (0..program.nodes.len())
+            .filter(|at| program.nodes[*at].step == step && program.nodes[*at].stream == main)
+            // A graph says itself what is independent.
+            .filter(|at| !program.nodes[*at].in_graph)
+            .filter(|at| matches!(program.nodes[*at].job, Job::Kernel { .. }))
+            .collect();
+        let durations = of_step.iter().map(|at| program.nodes[*at].duration_ns);
+        let all_ns = durations.fold(0, u64::saturating_add);
+        let mut so_far: u64 = 0;
+        let (mut last_main, mut last_second) = (None, None);
+        for at in of_step {
+            let node = &mut program.nodes[at];
+            let is_second = so_far.saturating_add(node.duration_ns / 2) > all_ns / 2;
+            let is_first = match is_second {
+                true => last_second.is_none(),
+                false => last_main.is_none(),
+            };
+            // A step begins when both halves of the one before are over.
+            if let (Some((main, second)), true) = (joins, is_first) {
+                node.after.push(main);
+                node.after.extend(second);
+            }
+            if is_second {
+                node.stream = second;
+                last_second = Some(at);
+            } else {
+                last_main = Some(at);
+            }
+            so_far = so_far.saturating_add(node.duration_ns);
+        }
+        if let Some(main) = last_main {
+            joins = Some((main, last_second));
+        }
+    }
+}

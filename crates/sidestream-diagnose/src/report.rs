@@ -1,0 +1,378 @@
+//! All that is said about a trace, as values and as JSON.
+
+use serde_json::{Map, Value, json};
+
+use crate::findings::{Finding, Grounds, Saving, conclude, is_launch_blocking, simulated};
+use crate::idle::{Idle, Scene};
+use crate::measure::{
+    Blocking, Class, Collectives, Copies, DeviceTime, Launches, Line, Links, Steps, WorkOfCalls,
+    blocking, copies, devices, kernels, launches, operators,
+};
+use crate::model::{Direction, Memory, Names, Source, Stream, Trace, Warning};
+use crate::replay::{Change, Prediction, Replay, replay};
+
+/// The version of the JSON. Fields may be added within a version; none changes its meaning.
+pub const SCHEMA: &str = "sidestream.diagnose/1";
+
+/// How fast copies from and to pinned memory are taken to go where the trace has none: what PCIe 4.0
+/// with sixteen lanes reaches.
+const ASSUMED_LINK_GB_PER_S: f64 = 25.0;
+/// Copies below this size say more about their start than about the link.
+const LARGE_BYTES: u64 = 1 << 20;
+/// How many kernels and operators are listed.
+const LISTED: usize = 20;
+
+/// What the caller knows besides the trace.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Options {
+    /// How fast copies from and to pinned memory go, in GB/s.
+    pub link_gb_per_s: Option<f64>,
+    /// The sets of changes to predict; none for the usual ones.
+    pub what_if: Option<Vec<Vec<Change>>>,
+}
+
+/// All that is said about a trace.
+#[derive(Debug)]
+pub struct Report {
+    /// Who wrote it.
+    pub source: Source,
+    /// How many events it has.
+    pub events: u64,
+    /// Its place among those that ran together.
+    pub rank: Option<u32>,
+    /// What each device did, and why it did nothing.
+    pub devices: Vec<(DeviceTime, Idle)>,
+    /// The streams, to be named.
+    pub streams: Vec<Stream>,
+    /// The names, to be shown.
+    pub names: Names,
+    /// The steps.
+    pub steps: Steps,
+    /// The copies.
+    pub copies: Vec<Copies>,
+    /// How launches reach the devices.
+    pub launches: Launches,
+    /// What held up the host.
+    pub blocking: Vec<Blocking>,
+    /// Kernels by name.
+    pub kernels: Vec<Line>,
+    /// Operators by name.
+    pub operators: Vec<Line>,
+    /// What costs time, the most valuable first.
+    pub findings: Vec<Finding>,
+    /// The speed that pinned copies are taken to have, and where that is from.
+    pub link: (f64, Link),
+    /// How well a replay explains the trace and what changes are worth, or why there is none.
+    pub replay: Result<Replay, &'static str>,
+    /// What a reader has to know.
+    pub warnings: Vec<Warning>,
+}
+
+/// Where the speed of pinned copies is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// The caller stated it.
+    Stated,
+    /// Pinned copies of the trace had it.
+    Measured,
+    /// It is an assumption.
+    Assumed,
+}
+
+impl Link {
+    /// The word of the output.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Link::Stated => "stated",
+            Link::Measured => "measured",
+            Link::Assumed => "assumed",
+        }
+    }
+}
+
+impl Report {
+    /// Looks at a trace.
+    pub fn of(trace: Trace, options: &Options) -> Report {
+        let links = Links::of(&trace);
+        let works = WorkOfCalls::of(&trace, &links);
+        let steps = Steps::of(&trace, &links);
+        let times = devices(&trace, &Collectives::of(&trace));
+        let launches = launches(&trace, &links);
+        let copies = copies(&trace);
+        let link = link(&copies, &trace, options);
+        let mut warnings = trace.warnings.clone();
+        warnings.extend(doubts(&trace, &links, &launches));
+        let scene = Scene::of(&trace, &links, &works, &steps);
+        let idles: Vec<Idle> = times.iter().map(|device| scene.idle(device)).collect();
+        let grounds = Grounds {
+            trace: &trace,
+            links: &links,
+            steps: &steps,
+            launches,
+            link_gb_per_s: link.0,
+        };
+        // Of several devices, the one that says most speaks for the trace.
+        let findings = times.iter().zip(&idles);
+        let findings = findings.map(|(device, idle)| (device, grounds.findings(device, idle)));
+        let worth = |findings: &[Finding]| findings.iter().map(|f| f.saving_ns.likely).max();
+        let findings = findings.max_by_key(|(_, findings)| worth(findings));
+        let (speaker, mut findings) = findings.map_or((None, Vec::new()), |(d, f)| (Some(d), f));
+        let mut sets = usual();
+        sets.extend(options.what_if.iter().flatten().cloned());
+        let mut replay = replay(&trace, &links, &steps, link.0, &sets);
+        if let Ok(replay) = &replay {
+            simulated(&mut findings, replay);
+        }
+        if let Some(device) = speaker {
+            conclude(&mut findings, &steps, device);
+        }
+        // The usual ones are known now; what was asked for stands at the end.
+        if let (Ok(replay), Some(asked)) = (&mut replay, &options.what_if) {
+            let usual = replay.predictions.len().saturating_sub(asked.len());
+            replay.predictions.drain(..usual);
+        }
+        let blocking = blocking(&trace, &works, &times);
+        let (mut kernels, mut operators) = (kernels(&trace), operators(&trace));
+        kernels.truncate(LISTED);
+        operators.truncate(LISTED);
+        Report {
+            source: trace.source,
+            events: trace.events,
+            rank: trace.rank,
+            devices: times.into_iter().zip(idles).collect(),
+            streams: trace.streams,
+            names: trace.names,
+            steps,
+            copies,
+            launches,
+            blocking,
+            kernels,
+            operators,
+            findings,
+            link,
+            replay,
+            warnings,
+        }
+    }
+
+    /// The report as JSON; docs/diagnose.md lists the fields.
+    pub fn json(&self) -> Value {
+        let name = |line: &Line| {
+            json!({"name": self.names.text(line.name), "calls": line.calls,
+                   "total_ns": line.total_ns, "self_ns": line.self_ns})
+        };
+        let blocking = |b: &Blocking| {
+            json!({"call": self.names.text(b.name), "count": b.count, "ns": b.duration_ns,
+                   "idle_ns": b.idle_ns})
+        };
+        json!({
+            "schema": SCHEMA,
+            "source": {"kind": kind(self.source), "events": self.events, "rank": self.rank},
+            "devices": self.devices.iter().map(|d| self.device(d)).collect::<Vec<_>>(),
+            "steps": self.steps_json(),
+            "copies": self.copies.iter().map(copies_json).collect::<Vec<_>>(),
+            "link": {"gb_per_s": self.link.0, "by": self.link.1.as_str()},
+            "launches": {
+                "linked": self.launches.linked,
+                "orphans": self.launches.orphans,
+                "latency_ns": self.launches.latency_ns,
+                "queue_depth": self.launches.queue_depth,
+                "launch_bound_share": self.launches.launch_bound_per_mille as f64 / 1e3,
+            },
+            "blocking": self.blocking.iter().map(blocking).collect::<Vec<_>>(),
+            "kernels": self.kernels.iter().map(name).collect::<Vec<_>>(),
+            "operators": self.operators.iter().map(name).collect::<Vec<_>>(),
+            "findings": self.findings.iter().map(finding_json).collect::<Vec<_>>(),
+            "replay": replay_json(&self.replay),
+            "what_if": self.what_if(),
+            "warnings": self.warnings.iter().map(warning_json).collect::<Vec<_>>(),
+        })
+    }
+
+    fn device(&self, (device, idle): &(DeviceTime, Idle)) -> Value {
+        let by_cause: Map<String, Value> = idle
+            .by_cause
+            .iter()
+            .map(|(cause, ns)| (cause.as_str().to_owned(), (*ns).into()))
+            .collect();
+        let streams = device.streams.iter().map(|load| {
+            let stream = self.streams.get(load.stream.0 as usize);
+            json!({"stream": stream.map(|s| s.number), "context": stream.map(|s| s.context),
+                   "gpu_ops": load.gpu_ops, "busy_ns": load.busy_ns})
+        });
+        let overlap: Map<String, Value> = Class::ALL
+            .iter()
+            .map(|a| {
+                let row = Class::ALL.iter().map(|b| {
+                    let ns = device.overlap_ns[*a as usize][*b as usize];
+                    (b.as_str().to_owned(), ns.into())
+                });
+                (a.as_str().to_owned(), Value::Object(row.collect()))
+            })
+            .collect();
+        json!({
+            "process": device.process,
+            "device": device.device,
+            "name": device.name,
+            "gpu_ops": device.gpu_ops,
+            "span_ns": device.span_ns,
+            "busy_ns": device.busy_ns(),
+            "idle_ns": device.idle_ns(),
+            "kernel_ns": device.kernel_ns(),
+            "host_copy_ns": device.host_copy_ns,
+            "hidden_copy_ns": device.hidden_copy_ns,
+            "gaps_10us": device.gaps_10us,
+            "gaps_1ms": device.gaps_1ms,
+            "idle_by_cause": by_cause,
+            "streams": streams.collect::<Vec<_>>(),
+            "overlap_ns": overlap,
+        })
+    }
+
+    fn what_if(&self) -> Vec<Value> {
+        let Ok(replay) = &self.replay else {
+            return Vec::new();
+        };
+        let prediction = |prediction: &Prediction| {
+            let changes: Vec<String> = prediction.changes.iter().map(Change::to_string).collect();
+            let ratio = prediction.likely_ns as f64 / replay.measured_ns.max(1) as f64;
+            json!({"changes": changes,
+                   "step_ns": {"low": prediction.low_ns, "likely": prediction.likely_ns,
+                               "high": prediction.high_ns},
+                   "ratio": ratio})
+        };
+        replay.predictions.iter().map(prediction).collect()
+    }
+
+    fn steps_json(&self) -> Value {
+        let spread = self.steps.spread_ns();
+        json!({
+            "count": self.steps.steps.len(),
+            "median_ns": self.steps.median_ns(),
+            "by": self.steps.by.as_str(),
+            "p10_ns": spread.map(|s| s.0),
+            "p90_ns": spread.map(|s| s.1),
+        })
+    }
+}
+
+/// The name of a source in the output.
+pub fn kind(source: Source) -> &'static str {
+    match source {
+        Source::Kineto => "pytorch",
+        Source::Nsight => "nsys",
+        Source::Sidestream => "sidestream",
+    }
+}
+
+/// Each change alone, and those that are made together.
+fn usual() -> Vec<Vec<Change>> {
+    let prefetch = Change::Prefetch(2);
+    vec![
+        vec![Change::Pinned],
+        vec![prefetch],
+        vec![Change::NoSync],
+        vec![Change::Graphs],
+        vec![Change::Workers(4)],
+        vec![Change::SecondStream],
+        vec![Change::Pinned, prefetch],
+        vec![Change::Pinned, Change::NoSync],
+        vec![Change::Pinned, prefetch, Change::NoSync],
+        vec![Change::Pinned, prefetch, Change::NoSync, Change::Graphs],
+    ]
+}
+
+fn replay_json(replay: &Result<Replay, &'static str>) -> Value {
+    match replay {
+        Ok(replay) => json!({
+            "measured_ns": replay.measured_ns,
+            "replayed_ns": replay.replayed_ns,
+            "median_error": replay.error(),
+            "explained_share": 1.0 - replay.error().min(1.0),
+            "ok": replay.is_ok(),
+        }),
+        Err(why) => json!({"ok": false, "why": why}),
+    }
+}
+
+fn copies_json(copies: &Copies) -> Value {
+    json!({"direction": copies.direction.as_str(), "memory": copies.memory.as_str(),
+           "count": copies.count, "bytes": copies.bytes, "ns": copies.duration_ns,
+           "gb_per_s": copies.gb_per_s()})
+}
+
+fn finding_json(finding: &Finding) -> Value {
+    let evidence = finding.evidence.iter().map(|evidence| {
+        json!({"what": evidence.what, "start_ns": evidence.start_ns,
+               "duration_ns": evidence.duration_ns})
+    });
+    let Saving { low, likely, high } = finding.saving_ns;
+    json!({"code": finding.code.as_str(), "text": finding.text, "share": finding.share,
+           "saving_ns": {"low": low, "likely": likely, "high": high},
+           "evidence": evidence.collect::<Vec<_>>()})
+}
+
+fn warning_json(warning: &Warning) -> Value {
+    json!({"code": warning.code, "text": warning.text})
+}
+
+/// How fast pinned copies go: what the caller says, else the best of the trace, else an assumption.
+fn link(copies: &[Copies], trace: &Trace, options: &Options) -> (f64, Link) {
+    if let Some(stated) = options.link_gb_per_s {
+        return (stated, Link::Stated);
+    }
+    let pinned = copies.iter().filter(|copies| {
+        let to_or_from_host = matches!(copies.direction, Direction::Upload | Direction::Download);
+        let large = copies.bytes / copies.count.max(1) as u64 >= LARGE_BYTES;
+        to_or_from_host && large && copies.memory == Memory::Pinned
+    });
+    let best = pinned.filter_map(Copies::gb_per_s).max_by(f64::total_cmp);
+    if let Some(best) = best {
+        return (best, Link::Measured);
+    }
+    let name = trace.devices.first().map_or("", |device| &device.name);
+    (assumed(name), Link::Assumed)
+}
+
+/// What the link of a device reaches, by its generation of PCIe.
+fn assumed(name: &str) -> f64 {
+    let gen5 = ["H100", "H200", "H20", "B200", "B100", "GB200", "B300"];
+    if gen5.iter().any(|device| name.contains(device)) {
+        // 55.4 GB/s was measured on an H200.
+        return 55.0;
+    }
+    if name.contains("V100") || name.contains("T4") || name.contains("P100") {
+        return 12.5;
+    }
+    ASSUMED_LINK_GB_PER_S
+}
+
+/// What is doubtful about the trace itself.
+fn doubts(trace: &Trace, links: &Links, launches: &Launches) -> Vec<Warning> {
+    let mut doubts = Vec::new();
+    let mut doubt = |code, text: String| doubts.push(Warning { code, text });
+    if trace.calls.is_empty() {
+        let text = "the trace has no calls of the host: why the device idled cannot be said";
+        doubt("NO_HOST_ROWS", text.to_owned());
+    } else if launches.orphans > 0 {
+        let (orphans, all) = (launches.orphans, trace.work.len());
+        doubt(
+            "ORPHANS",
+            format!("the calls of {orphans} of {all} GPU operations are not in the trace"),
+        );
+    }
+    if is_launch_blocking(trace, links) {
+        let text =
+            "every launch was waited for, as with CUDA_LAUNCH_BLOCKING=1: run without it first";
+        doubt("LAUNCH_BLOCKING", text.to_owned());
+    }
+    let unknown = copies(trace).iter().any(|copies| {
+        let to_or_from_host = matches!(copies.direction, Direction::Upload | Direction::Download);
+        to_or_from_host && copies.memory == Memory::Unknown
+    });
+    if unknown {
+        let text = "the trace does not say whether the host's memory is pinned";
+        doubt("UNKNOWN_MEMORY", text.to_owned());
+    }
+    doubts
+}

@@ -1,0 +1,224 @@
+//! `cargo xtask big-trace`: a trace of any size, to see how a reader behaves with it.
+//!
+//! The events of a real trace are written again and again. Each time they come later and with other
+//! ids, as if the program had gone on.
+
+use std::fs::File;
+use std::io::{BufWriter, Read, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use flate2::Compression;
+use flate2::bufread::MultiGzDecoder;
+use flate2::write::GzEncoder;
+
+/// Numbers of events that differ from one repetition to the next.
+const IDS: [&str; 6] = [
+    "correlation",
+    "External id",
+    "external id",
+    "id",
+    "Ev Idx",
+    "wait_on_cuda_event_record_corr_id",
+];
+
+/// Writes the trace `from` to `to`, repeated until it has about `size_bytes`. What ends in `.gz` is
+/// compressed.
+pub fn run(from: &str, to: &str, size: &str) -> Result<bool> {
+    let size_bytes =
+        size_bytes(size).with_context(|| format!("`{size}` is no size, as in 644MB"))?;
+    let packed = std::fs::read(from).with_context(|| format!("cannot read {from}"))?;
+    let mut text = String::new();
+    if from.ends_with(".gz") {
+        let unpacked = MultiGzDecoder::new(&packed[..]).read_to_string(&mut text);
+        unpacked.with_context(|| format!("cannot unpack {from}"))?;
+    } else {
+        text = String::from_utf8(packed).with_context(|| format!("{from} is no text"))?;
+    }
+    let trace = Parts::of(&text).with_context(|| format!("{from} has no list of events"))?;
+    ensure!(!trace.pieces.is_empty(), "{from} has no events with times");
+    let file = File::create(to).with_context(|| format!("cannot write {to}"))?;
+    let out = BufWriter::with_capacity(1 << 20, file);
+    let (repeated, written) = if Path::new(to).extension().is_some_and(|e| e == "gz") {
+        let mut out = GzEncoder::new(out, Compression::fast());
+        let wrote = trace.write(&mut out, size_bytes)?;
+        out.finish()?.flush()?;
+        wrote
+    } else {
+        let mut out = out;
+        let wrote = trace.write(&mut out, size_bytes)?;
+        out.flush()?;
+        wrote
+    };
+    println!("{to}: {from} {repeated} times, {written} bytes of JSON");
+    Ok(true)
+}
+
+fn size_bytes(text: &str) -> Option<u64> {
+    let units = [("GB", 1_000_000_000), ("MB", 1_000_000), ("kB", 1_000)];
+    let (digits, unit) = units
+        .iter()
+        .find_map(|(name, unit)| Some((text.strip_suffix(name)?, *unit)))?;
+    digits.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+/// A trace, taken apart where its repetitions differ.
+struct Parts<'t> {
+    /// Up to the bracket that opens the list of events.
+    head: &'t str,
+    /// The events: text, and the number that follows it.
+    pieces: Vec<(&'t str, Number)>,
+    /// The rest of the last event.
+    last: &'t str,
+    /// From the bracket that closes the list on.
+    tail: &'t str,
+    /// How much later a repetition is, and how much higher its ids.
+    shift_us: u64,
+    shift_id: u64,
+}
+
+/// A number that differs, without its decimals.
+#[derive(Clone, Copy)]
+enum Number {
+    Time(u64),
+    Id(u64),
+}
+
+impl<'t> Parts<'t> {
+    fn of(text: &'t str) -> Option<Parts<'t>> {
+        let key = text.find("\"traceEvents\"")?;
+        let open = key + text[key..].find('[')? + 1;
+        let close = list_end(text, open)?;
+        let events = text[open..close].trim_end();
+        let mut parts = Parts {
+            head: &text[..open],
+            pieces: Vec::new(),
+            last: "",
+            tail: &text[close..],
+            shift_us: 0,
+            shift_id: 0,
+        };
+        let (mut first, mut last, mut highest) = (u64::MAX, 0, 0);
+        let mut from = 0;
+        let mut at = 0;
+        while let Some(found) = events[at..].find("\": ") {
+            let value = at + found + 3;
+            at = value;
+            let key_start = events[..value - 3].rfind('"').map_or(0, |q| q + 1);
+            let key = &events[key_start..value - 3];
+            let digits: String = events[value..]
+                .chars()
+                .take_while(char::is_ascii_digit)
+                .collect();
+            let Ok(number) = digits.parse::<u64>() else {
+                continue;
+            };
+            let number = match key {
+                "ts" => {
+                    first = first.min(number);
+                    last = last.max(number);
+                    Number::Time(number)
+                }
+                _ if IDS.contains(&key) => {
+                    highest = highest.max(number);
+                    Number::Id(number)
+                }
+                _ => continue,
+            };
+            parts.pieces.push((&events[from..value], number));
+            from = value + digits.len();
+            at = from;
+        }
+        parts.last = &events[from..];
+        parts.shift_us = last.saturating_sub(first) + 1_000;
+        parts.shift_id = highest + 1;
+        Some(parts)
+    }
+
+    /// How often the events were written, and how many bytes in all.
+    fn write(&self, out: &mut impl Write, size_bytes: u64) -> Result<(u64, u64)> {
+        out.write_all(self.head.as_bytes())?;
+        let mut written = (self.head.len() + self.tail.len()) as u64;
+        let mut repeated = 0;
+        let mut line = String::new();
+        loop {
+            line.clear();
+            if repeated > 0 {
+                line.push(',');
+            }
+            for (text, number) in &self.pieces {
+                line.push_str(text);
+                let number = match number {
+                    Number::Time(us) => us + repeated * self.shift_us,
+                    // CUPTI's ids have 32 bits.
+                    Number::Id(id) => (id + repeated * self.shift_id) % (1 << 32),
+                };
+                line.push_str(&number.to_string());
+            }
+            line.push_str(self.last);
+            out.write_all(line.as_bytes())?;
+            written += line.len() as u64;
+            repeated += 1;
+            if written + line.len() as u64 > size_bytes {
+                break;
+            }
+        }
+        out.write_all(self.tail.as_bytes())?;
+        Ok((repeated, written))
+    }
+}
+
+/// Where the list that was opened before `from` is closed.
+fn list_end(text: &str, from: usize) -> Option<usize> {
+    let (mut depth, mut in_string, mut escaped) = (1, false, false);
+    for (at, byte) in text.bytes().enumerate().skip(from) {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'[' | b'{' if !in_string => depth += 1,
+            b']' | b'}' if !in_string => {
+                depth -= 1;
+                if depth == 0 {
+                    return Some(at);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repetition_comes_later_and_has_other_ids() {
+        let text = r#"{"a": [1], "traceEvents": [
+{"name": "x]", "ts": 100.25, "dur": 5, "args": {"correlation": 7}},
+{"name": "y", "ts": 200.5, "id": 3}
+], "b": 1}"#;
+        let parts = Parts::of(text).expect("a trace");
+        let mut out = Vec::new();
+        let size_bytes = 2 * text.len() as u64;
+        let (repeated, written) = parts.write(&mut out, size_bytes).expect("memory");
+        let out = String::from_utf8(out).expect("text");
+        assert_eq!((repeated, written), (2, out.len() as u64));
+        let value: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+        let events = value["traceEvents"].as_array().expect("a list");
+        let times: Vec<f64> = events.iter().filter_map(|e| e["ts"].as_f64()).collect();
+        assert_eq!(times, [100.25, 200.5, 1200.25, 1300.5]);
+        assert_eq!(events[2]["args"]["correlation"], 15);
+        assert_eq!(events[3]["id"], 11);
+        assert_eq!(value["b"], 1);
+    }
+
+    #[test]
+    fn sizes_have_a_unit() {
+        assert_eq!(size_bytes("644MB"), Some(644_000_000));
+        assert_eq!(size_bytes("2GB"), Some(2_000_000_000));
+        assert_eq!(size_bytes("644"), None);
+        assert_eq!(size_bytes("MB"), None);
+    }
+}
