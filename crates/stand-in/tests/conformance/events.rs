@@ -331,7 +331,8 @@ fn an_event_that_puts_its_waiter_to_sleep_is_over_when_its_work_is(target: Targe
         // Several threads may sleep.
         std::thread::scope(|scope| {
             let waits = [(); 3].map(|()| scope.spawn(|| event.synchronize()));
-            waits.map(|wait| wait.join().unwrap().unwrap());
+            let waits = waits.into_iter();
+            waits.for_each(|wait| wait.join().unwrap().unwrap());
         });
         assert!(s.query().unwrap());
         was_held
