@@ -81,6 +81,13 @@ pub trait Backend: Send + Sync {
     /// What the driver answers; nothing was queued then.
     fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()>;
 
+    /// Whether a stream still takes part in a capture after a call that was refused. A driver may end a
+    /// capture with such a call; where what is refused did not happen, nothing has ended.
+    fn is_captured(&self, stream: StreamId) -> bool {
+        let _ = stream;
+        true
+    }
+
     /// Whether what the op asks for is over: [`Kind::QueryEvent`](crate::op::Kind::QueryEvent) or
     /// [`Kind::QueryStream`](crate::op::Kind::QueryStream), whose own `done` means nothing here.
     ///

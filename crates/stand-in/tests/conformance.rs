@@ -38,12 +38,16 @@ mod losses;
 mod memory;
 #[path = "conformance/pipelines.rs"]
 mod pipelines;
+#[path = "conformance/registered.rs"]
+mod registered;
 #[path = "conformance/streams.rs"]
 mod streams;
 #[path = "conformance/threads.rs"]
 mod threads;
 #[path = "conformance/tracing.rs"]
 mod tracing;
+#[path = "conformance/updates.rs"]
+mod updates;
 
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -78,8 +82,10 @@ fn scenarios() -> Vec<Scenario> {
     let mut all = streams::scenarios();
     all.extend(events::scenarios());
     all.extend(memory::scenarios());
+    all.extend(registered::scenarios());
     all.extend(launches::scenarios());
     all.extend(graphs::scenarios());
+    all.extend(updates::scenarios());
     all.extend(captures::scenarios());
     all.extend(host_functions::scenarios());
     all.extend(explicit::scenarios());

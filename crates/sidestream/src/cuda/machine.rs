@@ -362,6 +362,17 @@ impl Backend for Machine {
         }
     }
 
+    fn is_captured(&self, stream: StreamId) -> bool {
+        self.bind();
+        let mut status = 0;
+        // SAFETY: the stream is open; writes one integer.
+        let asked = unsafe {
+            (self.driver().cuStreamIsCapturing)(self.streams.at(stream.0).handle(), &mut status)
+        };
+        // Without an answer nobody knows that it has ended.
+        asked != SUCCESS || status != 0
+    }
+
     #[inline]
     fn query(&self, op: &Op) -> Result<bool> {
         self.timed_call(op.id, || self.question(op))

@@ -82,7 +82,8 @@ impl Stream {
     ///
     /// # Errors
     /// If no capture began here, another thread began it, or a stream that was pulled in has work
-    /// that this stream does not wait for.
+    /// that this stream does not wait for. A driver may end the capture all the same: then nothing is left
+    /// of it, and the streams that took part are streams like any others. On the simulated GPU it goes on.
     #[track_caller]
     pub fn end_capture(&self) -> Result<Graph> {
         let at = Location::caller();
@@ -121,21 +122,32 @@ impl Stream {
     fn end_as(&self, id: GraphId, at: Place) -> Result<Vec<Kept>> {
         let kind = Kind::EndCapture { stream: self.id() };
         let (runtime, device) = (self.runtime(), self.device_id());
-        let made = {
-            // The back end makes the capture that ended last on a device into the next graph without
-            // nodes: nobody may come between.
-            let _alone = runtime.device(device).explicit.instantiates.lock();
-            self.put(kind, false, None, at, |_| ())?;
-            let nodes = &[];
-            runtime.seen(runtime.backend.create(Create::Graph { id, device, nodes }))
-        };
+        // The back end makes the capture that ended last on a device into the next graph without nodes:
+        // nobody may come between.
+        let alone = runtime.device(device).explicit.instantiates.lock();
+        if let Err(error) = self.put(kind, false, None, at, |_| ()) {
+            let is_answer = matches!(error, Error::Refused { .. });
+            if is_answer && !runtime.backend.is_captured(self.id()) {
+                self.close_capture();
+            }
+            return Err(error);
+        }
+        let nodes = &[];
+        let made = runtime.seen(runtime.backend.create(Create::Graph { id, device, nodes }));
+        drop(alone);
         // It has ended, whether it became a graph or not.
+        let touched = self.close_capture();
+        made.map(|()| touched)
+    }
+
+    /// The capture that began here is over; gives what it touches.
+    fn close_capture(&self) -> Vec<Kept> {
         let capture = self.own.capture.take();
         let touched = capture.map(|capture| {
             capture.is_open.store(false, Ordering::Relaxed);
             std::mem::take(&mut *capture.touched.lock())
         });
-        made.map(|()| touched.unwrap_or_default())
+        touched.unwrap_or_default()
     }
 
     /// `cudaGraphLaunch`.

@@ -29,6 +29,7 @@ pub fn scenarios() -> Vec<Scenario> {
         one(two_captures_cannot_be_merged),
         one(a_capture_ends_where_and_by_whom_it_began),
         one(a_capture_begins_once),
+        one(a_stream_whose_capture_has_failed_is_a_stream_like_any_other),
     ]
 }
 
@@ -475,4 +476,71 @@ fn a_capture_begins_once(target: Target) {
         was_held
     });
     assert!(seen, "a launch does not stand behind its stream");
+}
+
+/// Drivers end a capture also where its end is refused; the simulated GPU goes on with it, as with all
+/// that is refused, and it can be ended well.
+fn a_stream_whose_capture_has_failed_is_a_stream_like_any_other(target: Target) {
+    let goes_on = target == Target::Sim;
+    let is_over = |device: &Device, s: &Stream| {
+        let safe = device.stream("safe").unwrap();
+        let (x, event) = (filled(device, 1), Event::new(device).unwrap());
+        let buffer = safe.alloc_zeroed::<u32>(LEN).unwrap();
+        let zeroed = safe.record_event().unwrap();
+        // In a capture it may neither use memory of the safe API nor wait for its events.
+        s.wait_event(&zeroed).unwrap();
+        // SAFETY: the stream waits for whoever wrote it, and the host for the stream.
+        unsafe {
+            let lent = s.lend(buffer.view()).unwrap();
+            s.memcpy(lent, x.all()).unwrap();
+        }
+        s.record(&event).unwrap();
+        event.synchronize().unwrap();
+        s.synchronize().unwrap();
+        assert!(s.query().unwrap());
+        write(s, &x, 2);
+        expect_device(device, &x, 2);
+        s.begin_capture().unwrap();
+        write(s, &x, 3);
+        let graph = s.end_capture().unwrap();
+        expect_device(device, &x, 2);
+        launch(s, &graph);
+        expect_device(device, &x, 3);
+    };
+    let unjoined = |device: &Device| {
+        let [s, side] = ["s", "side"].map(|name| stream(device, name));
+        let x = filled(device, 1);
+        s.begin_capture().unwrap();
+        side.wait_stream(&s).unwrap();
+        write(&side, &x, 2);
+        expect_code(s.end_capture(), 904);
+        if goes_on {
+            s.wait_stream(&side).unwrap();
+            drop(s.end_capture().unwrap());
+        }
+        is_over(device, &s);
+        is_over(device, &side);
+        expect_device(device, &x, 1);
+    };
+    let by_another_thread = |device: &Device| {
+        let s = stream(device, "s");
+        s.begin_capture().unwrap();
+        let other = std::thread::scope(|scope| scope.spawn(|| s.end_capture()).join());
+        expect_code(other.unwrap(), 908);
+        // A driver may have ended it or not: its own thread ends what is left.
+        let _ = s.end_capture();
+        is_over(device, &s);
+    };
+    let invalid = |device: &Device| {
+        let s = stream(device, "s");
+        s.begin_capture().unwrap();
+        expect_code(s.synchronize(), 900);
+        // A driver ends a capture with such a mistake.
+        match s.end_capture() {
+            Ok(graph) => drop(graph),
+            refused => expect_code(refused, 901),
+        }
+        is_over(device, &s);
+    };
+    each_refused(target, [&unjoined, &by_another_thread, &invalid]);
 }

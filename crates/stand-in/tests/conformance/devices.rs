@@ -21,6 +21,8 @@ pub fn scenarios() -> Vec<Scenario> {
         two(a_ping_pong_between_devices_is_in_order),
         two(streams_of_two_devices_do_not_wait_for_each_other),
         two(pinned_memory_serves_both_devices),
+        two(pieces_go_up_to_both_devices),
+        two(a_graph_copies_pinned_memory_on_either_device),
         two(a_kernel_does_not_take_memory_of_the_other_device),
         two(to_synchronize_one_device_covers_that_one),
         two(an_event_is_recorded_on_its_own_device),
@@ -155,6 +157,49 @@ fn pinned_memory_serves_both_devices(target: Target) {
         let host = a.download(x.view(), host).unwrap().synchronize().unwrap();
         expect_pattern(&host, 3);
         expect_pattern(&values(&b, y.view()), 3);
+    }
+}
+
+fn pieces_go_up_to_both_devices(target: Target) {
+    let devices = target.open_two();
+    let streams = devices.each_ref().map(|device| device.stream("s").unwrap());
+    let mut pieces: Vec<_> = (0..60)
+        .map(|at| devices[at % 2].pinned::<u32>(40 + at).unwrap())
+        .collect();
+    let len = pieces.iter().map(|piece| piece.len()).sum();
+    for seed in 1..4 {
+        let values_of = pieces.iter_mut().flat_map(|piece| piece.iter_mut());
+        let values_of = values_of.enumerate();
+        values_of.for_each(|(at, value)| *value = crate::kernels::pattern(at, seed));
+        for stream in &streams {
+            let mut x = filled(stream, len, 100);
+            spin(HOLD_NS).hold(stream);
+            let sent = stream.upload_pieces(pieces, x.view_mut()).unwrap();
+            expect_pattern(&values(stream, x.view()), seed);
+            pieces = sent.synchronize().unwrap();
+        }
+    }
+}
+
+/// Each device owns the pinned memory once: it is the other's too.
+fn a_graph_copies_pinned_memory_on_either_device(target: Target) {
+    let devices = target.open_two();
+    for (owner, device) in [(0, 1), (1, 0), (1, 1)].map(|(a, b)| (&devices[a], &devices[b])) {
+        let stream = device.stream("s").unwrap();
+        for len in [LEN, 1 << 16] {
+            let mut nodes = device.graph();
+            let page = || owner.pinned::<u32>(len).unwrap();
+            let [sent, back] = [(); 2].map(|()| nodes.own_pinned(page()).unwrap());
+            let x = nodes.own(filled(&stream, len, 1)).unwrap();
+            nodes.upload(sent, x.view_mut()).unwrap();
+            nodes.download(x.view(), back).unwrap();
+            let mut graph = nodes.build().unwrap();
+            let pattern = crate::kernels::patterned(len, 2);
+            graph.pinned_mut(sent).unwrap().copy_from_slice(&pattern);
+            graph.launch(&stream).unwrap();
+            expect_pattern(graph.synchronize_pinned(back).unwrap(), 2);
+            expect_pattern(&values(&stream, graph.view(x)), 2);
+        }
     }
 }
 

@@ -23,6 +23,7 @@ pub fn scenarios() -> Vec<Scenario> {
         one(a_record_overwrites_the_one_before),
         one(an_event_that_was_never_recorded_is_over),
         one(a_pending_event_may_be_destroyed),
+        one(an_event_that_puts_its_waiter_to_sleep_is_over_when_its_work_is),
         one(elapsed_is_refused_with_the_codes_of_the_driver),
         one(elapsed_is_less_than_nothing_backwards),
         one(an_event_that_is_awaited_by_a_task_wakes_it),
@@ -298,4 +299,43 @@ fn an_event_that_is_awaited_by_a_task_wakes_it(target: Target) {
     }
     assert!(event.query().unwrap());
     expect_pattern(&crate::kernels::values(&stream, x.view()), 2);
+}
+
+fn an_event_that_puts_its_waiter_to_sleep_is_over_when_its_work_is(target: Target) {
+    let device = target.open();
+    let [s, other] = ["s", "o"].map(|name| untracked::stream(&device, name));
+    let (x, y) = (untracked::filled(&device, 1), untracked::filled(&device, 1));
+    let host = untracked::pinned(&device, 1);
+    let event = Event::blocking(&device).unwrap();
+    // Until its first record it stands for nothing.
+    event.synchronize().unwrap();
+    for seed in 2..8 {
+        // SAFETY: the streams are ordered by the event, and the host waits for it or the device.
+        unsafe {
+            spin(HOLD_NS).hold_explicit(&s);
+            fill_explicit(&s, x.all(), seed);
+            s.memcpy(x.all(), host.all()).unwrap();
+            s.record(&event).unwrap();
+            other.wait(&event).unwrap();
+            other.memcpy(x.all(), y.all()).unwrap();
+        }
+        event.synchronize().unwrap();
+        untracked::expect_host(&host, seed);
+        assert!(event.query().unwrap());
+        untracked::expect_device(&device, &y, seed);
+    }
+    let seen = is_seen_in_time(|spin| {
+        spin.hold_explicit(&s);
+        s.record(&event).unwrap();
+        let was_held = !event.query().unwrap();
+        // Several threads may sleep.
+        std::thread::scope(|scope| {
+            let waits = [(); 3].map(|()| scope.spawn(|| event.synchronize()));
+            let waits = waits.into_iter();
+            waits.for_each(|wait| wait.join().unwrap().unwrap());
+        });
+        assert!(s.query().unwrap());
+        was_held
+    });
+    assert!(seen, "the event was never seen to be pending");
 }

@@ -28,6 +28,8 @@ pub fn scenarios() -> Vec<Scenario> {
         one(a_graph_of_many_nodes_is_right),
         one(a_graph_without_nodes_is_no_trouble),
         one(a_node_that_cannot_be_is_refused),
+        one(small_and_large_copies_of_pinned_memory_are_right),
+        one(small_copies_of_bytes_begin_and_end_anywhere),
     ]
 }
 
@@ -395,4 +397,71 @@ fn a_node_that_cannot_be_is_refused(target: Target) {
     let mut graph = nodes.build().unwrap();
     graph.launch(&stream).unwrap();
     expect_pattern(&of_graph(&graph, &stream, x), 6);
+}
+
+/// On CUDA the small ones are kernels, up to 128 KiB, and the others copies.
+fn small_and_large_copies_of_pinned_memory_are_right(target: Target) {
+    const MOST: usize = (128 << 10) / 4;
+    let (device, stream) = open(target);
+    let mut nodes = device.graph();
+    let lens = [1, 3, 1000, MOST - 1, MOST, MOST + 1, 100_003];
+    let parts = lens.map(|len| {
+        let page = || device.pinned::<u32>(len).unwrap();
+        let [sent, back] = [(); 2].map(|()| nodes.own_pinned(page()).unwrap());
+        let x = zeroed(&mut nodes, &stream, len);
+        nodes.upload(sent, x.view_mut()).unwrap();
+        nodes.download(x.view(), back).unwrap();
+        (sent, back, x)
+    });
+    let mut graph = nodes.build().unwrap();
+    for seed in 0..4 {
+        for ((sent, ..), len) in parts.into_iter().zip(lens) {
+            let sent = graph.synchronize_pinned(sent).unwrap();
+            sent.copy_from_slice(&patterned(len, seed + len as u32));
+        }
+        graph.launch(&stream).unwrap();
+        for ((_, back, x), len) in parts.into_iter().zip(lens) {
+            let seed = seed + len as u32;
+            expect_pattern(graph.synchronize_pinned(back).unwrap(), seed);
+            expect_pattern(&of_graph(&graph, &stream, x), seed);
+        }
+    }
+}
+
+fn small_copies_of_bytes_begin_and_end_anywhere(target: Target) {
+    const BYTES: usize = 3000;
+    let (device, stream) = open(target);
+    for (from, to) in [(0, 1), (1, 0), (3, 2), (5, 5), (2, 7), (16, 4)] {
+        for len in [1, 2, 3, 5, 15, 17, 64, 1021, 2970] {
+            let mut nodes = device.graph();
+            let page = || device.pinned::<u8>(BYTES).unwrap();
+            let [sent, back] = [(); 2].map(|()| nodes.own_pinned(page()).unwrap());
+            let x = nodes.own(stream.alloc_zeroed::<u8>(BYTES).unwrap());
+            let x = x.unwrap();
+            let (start, end) = (to, to + len);
+            let part = sent.slice(from..from + len);
+            nodes.upload(part, x.slice_mut(start..end)).unwrap();
+            nodes
+                .download(x.slice(start..end), back.slice(from..from + len))
+                .unwrap();
+            let mut graph = nodes.build().unwrap();
+            let bytes: Vec<u8> = (0..BYTES).map(|at| pattern(at, 7) as u8).collect();
+            graph.pinned_mut(sent).unwrap().copy_from_slice(&bytes);
+            graph.pinned_mut(back).unwrap().fill(0xaa);
+            graph.launch(&stream).unwrap();
+            let copied = &bytes[from..from + len];
+            let mut on_device = vec![1; BYTES];
+            stream.memcpy_d2h(graph.view(x), &mut on_device).unwrap();
+            assert!(
+                on_device[start..end] == *copied,
+                "{len} from {from} to {to}"
+            );
+            let outside = on_device[..start].iter().chain(&on_device[end..]);
+            assert!(outside.copied().all(|byte| byte == 0), "{len} to {to}");
+            let host = graph.synchronize_pinned(back).unwrap();
+            assert!(host[from..from + len] == *copied, "{len} back to {from}");
+            let outside = host[..from].iter().chain(&host[from + len..]);
+            assert!(outside.copied().all(|byte| byte == 0xaa), "{len} to {from}");
+        }
+    }
 }

@@ -6,7 +6,7 @@ use sidestream::kernel::{Grid, Kernel, Read, Value, Write};
 use sidestream::ptx::PATTERN;
 
 use crate::kernels::{
-    ADD, FILL, STEP, check, expect_pattern, fill, filled, pattern, stepped, values,
+    ADD, FILL, HOLD_NS, STEP, check, expect_pattern, fill, filled, pattern, spin, stepped, values,
 };
 use crate::target::{Scenario, Target, one};
 
@@ -22,6 +22,8 @@ pub fn scenarios() -> Vec<Scenario> {
         one(a_kernel_that_is_no_ptx_is_refused_with_the_compilers_words),
         one(a_kernel_in_cuda_runs_where_there_is_a_compiler),
         one(a_kernel_without_a_form_for_the_device_is_refused_by_its_name),
+        one(a_kernel_that_was_made_ready_is_launched),
+        one(a_kernel_that_cannot_be_launched_cannot_be_made_ready),
         one(a_kernel_is_loaded_on_many_machines_and_threads_at_once),
     ]
 }
@@ -277,8 +279,11 @@ fn a_kernel_in_cuda_runs_where_there_is_a_compiler(target: Target) {
     let mut x = filled(&stream, LEN, 1);
     // SAFETY: it writes `n` values, on every grid.
     let kernel = unsafe { Kernel::<FillPattern>::from_cuda(source, "fill_pattern") };
+    let ready = device.prepare(&kernel);
     let args = (x.view_mut(), LEN as u64, 2);
-    match stream.launch(&kernel, Grid::new(4, 64), args) {
+    let launched = stream.launch(&kernel, Grid::new(4, 64), args);
+    assert_eq!(launched, ready);
+    match launched {
         Ok(()) => expect_pattern(&values(&stream, x.view()), 2),
         Err(error) => {
             let text = error.to_string().to_lowercase();
@@ -310,12 +315,7 @@ fn a_kernel_without_a_form_for_the_device_is_refused_by_its_name(target: Target)
 }
 
 fn a_kernel_is_loaded_on_many_machines_and_threads_at_once(target: Target) {
-    // SAFETY: as `FILL`, which it is; this one was never launched.
-    let kernel = unsafe { Kernel::<FillPattern>::from_ptx(PATTERN, "fill_pattern") };
-    let kernel = kernel.and_on_host(|_, (to, _, seed)| {
-        let values = to.iter_mut().enumerate();
-        values.for_each(|(at, value)| *value = pattern(at, seed));
-    });
+    let kernel = fresh();
     let machines = [target.open(), target.open()];
     std::thread::scope(|scope| {
         for (at, device) in machines.iter().cycle().take(6).enumerate() {
@@ -329,4 +329,62 @@ fn a_kernel_is_loaded_on_many_machines_and_threads_at_once(target: Target) {
             });
         }
     });
+}
+
+/// A kernel in PTX that was never launched, and in Rust.
+fn fresh() -> Kernel<FillPattern> {
+    // SAFETY: as `FILL`, which it is.
+    let kernel = unsafe { Kernel::<FillPattern>::from_ptx(PATTERN, "fill_pattern") };
+    kernel.and_on_host(|_, (to, _, seed)| {
+        let values = to.iter_mut().enumerate();
+        values.for_each(|(at, value)| *value = pattern(at, seed));
+    })
+}
+
+fn a_kernel_that_was_made_ready_is_launched(target: Target) {
+    let device = target.open();
+    let stream = device.stream("s").unwrap();
+    let mut x = filled(&stream, LEN, 1);
+    for seed in 2..5 {
+        let kernel = fresh();
+        device.prepare(&kernel).unwrap();
+        device.prepare(&kernel.clone()).unwrap();
+        expect_pattern(&values(&stream, x.view()), seed - 1);
+        let args = (x.view_mut(), LEN as u64, seed);
+        stream.launch(&kernel, Grid::cover(LEN, 256), args).unwrap();
+        expect_pattern(&values(&stream, x.view()), seed);
+    }
+    // While the stream works.
+    let kernel = fresh();
+    spin(HOLD_NS).hold(&stream);
+    fill(&stream, x.view_mut(), 6);
+    device.prepare(&kernel).unwrap();
+    expect_pattern(&values(&stream, x.view()), 6);
+}
+
+fn a_kernel_that_cannot_be_launched_cannot_be_made_ready(target: Target) {
+    let device = target.open();
+    let half: Kernel<FillPattern> = match target {
+        // SAFETY: nothing runs it.
+        Target::Sim => unsafe { Kernel::from_ptx(PATTERN, "fill_pattern") },
+        Target::StandIn | Target::Cuda => {
+            Kernel::<FillPattern>::on_host("fill_pattern", |_, (to, _, seed)| to.fill(seed))
+        }
+    };
+    let refused = device.prepare(&half).unwrap_err();
+    let Error::NoForm { kernel, .. } = &refused else {
+        panic!("{refused}");
+    };
+    assert_eq!(kernel, "fill_pattern");
+    // SAFETY: there is no such entry.
+    let wrong = unsafe { Kernel::<FillPattern>::from_ptx(PATTERN, "fill_patern") };
+    let refused = device.prepare(&wrong).unwrap_err();
+    assert!(refused.to_string().contains("fill_patern"), "{refused}");
+    let has_no_form = matches!(refused, Error::NoForm { .. });
+    assert_eq!(has_no_form, target == Target::Sim, "{refused}");
+    // Nothing is lost by it.
+    let stream = device.stream("s").unwrap();
+    let mut x = filled(&stream, LEN, 1);
+    fill(&stream, x.view_mut(), 2);
+    expect_pattern(&values(&stream, x.view()), 2);
 }

@@ -1,9 +1,9 @@
 //! Memory: where it comes from, when it may be used again, and what copies and fills leave in it.
 
-use sidestream::buffer::DeviceBuf;
+use sidestream::buffer::{DeviceBuf, Pinned, Pod};
 use sidestream::error::Error;
-use sidestream::explicit::{self, DeviceMemory, HostMemory, Stream};
-use sidestream::stream::Rows;
+use sidestream::explicit::{self, DeviceMemory, HostMemory};
+use sidestream::stream::{Rows, Stream};
 
 use crate::kernels::{
     HOLD_NS, check, expect_pattern, fill, filled, pattern, patterned, spin, values,
@@ -24,6 +24,8 @@ pub fn scenarios() -> Vec<Scenario> {
         one(pinned_memory_is_used_again_and_not_too_early),
         one(slices_are_free_when_their_copies_return),
         one(many_small_pieces_go_up_at_once),
+        one(pieces_of_odd_lengths_begin_anywhere),
+        one(no_pieces_at_all_are_no_trouble),
         one(pieces_stand_in_the_order_of_their_stream_and_come_back),
         one(rows_are_copied_with_their_pitches),
         one(more_rows_than_are_tracked_one_by_one_are_copied),
@@ -273,6 +275,68 @@ fn many_small_pieces_go_up_at_once(target: Target) {
     }
 }
 
+/// Uploads pieces behind `first` values, with as many behind them, and holds all against what has to
+/// be there.
+fn expect_pieces<T: Pod + PartialEq>(
+    stream: &Stream,
+    pieces: Vec<Pinned<T>>,
+    first: usize,
+    beside: T,
+) -> Vec<Pinned<T>> {
+    let sent: Vec<T> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
+    let expected = [vec![beside; first], sent.clone(), vec![beside; first]].concat();
+    let mut all = stream.alloc::<T>(expected.len()).unwrap();
+    stream
+        .memcpy_h2d(&vec![beside; expected.len()], all.view_mut())
+        .unwrap();
+    let to = all.slice_mut(first..first + sent.len());
+    let copy = stream.upload_pieces(pieces, to).unwrap();
+    let mut found = vec![T::zeroed(); expected.len()];
+    stream.memcpy_d2h(all.view(), &mut found).unwrap();
+    assert!(found == expected, "{} values behind {first}", sent.len());
+    let pieces = copy.synchronize().unwrap();
+    let back: Vec<T> = pieces.iter().flat_map(|piece| piece.to_vec()).collect();
+    assert!(back == sent);
+    pieces
+}
+
+fn pieces_of_odd_lengths_begin_anywhere(target: Target) {
+    let device = target.open();
+    let stream = device.stream("s").unwrap();
+    let lens = [
+        1, 3, 5, 7, 9, 1, 1, 2, 15, 17, 0, 31, 33, 63, 127, 129, 1023, 1,
+    ];
+    for first in 0..9 {
+        let bytes = lens.map(|len| {
+            let mut piece = device.pinned::<u8>(len).unwrap();
+            let values = piece.iter_mut().enumerate();
+            values.for_each(|(at, value)| *value = pattern(at, len as u32) as u8 | 1);
+            piece
+        });
+        expect_pieces(&stream, bytes.into(), first, 0);
+        let halves = lens.map(|len| {
+            let mut piece = device.pinned::<u16>(len).unwrap();
+            let values = piece.iter_mut().enumerate();
+            values.for_each(|(at, value)| *value = pattern(at, len as u32) as u16 | 1);
+            piece
+        });
+        expect_pieces(&stream, halves.into(), first, 0);
+    }
+}
+
+fn no_pieces_at_all_are_no_trouble(target: Target) {
+    let device = target.open();
+    let stream = device.stream("s").unwrap();
+    assert!(expect_pieces::<u8>(&stream, Vec::new(), 3, 9).is_empty());
+    assert!(expect_pieces::<u32>(&stream, Vec::new(), 0, 9).is_empty());
+    let empty = [(); 4].map(|()| device.pinned::<u8>(0).unwrap());
+    assert_eq!(expect_pieces(&stream, empty.into(), 3, 9).len(), 4);
+    let mut x = stream.alloc::<u8>(3).unwrap();
+    let refused = stream.upload_pieces(Vec::new(), x.view_mut()).unwrap_err();
+    assert!(matches!(refused.error, Error::Invalid { .. }), "{refused}");
+    stream.synchronize().unwrap();
+}
+
 fn pieces_stand_in_the_order_of_their_stream_and_come_back(target: Target) {
     let device = target.open();
     let (a, b) = (device.stream("a").unwrap(), device.stream("b").unwrap());
@@ -437,8 +501,8 @@ fn buffers_of_no_values_are_no_trouble(target: Target) {
 
 fn blocking_copies_are_as_complete_as_they_promise(target: Target) {
     let device = target.open();
-    let blocking = Stream::blocking(&device, "b").unwrap();
-    let legacy = Stream::legacy(&device).unwrap();
+    let blocking = explicit::Stream::blocking(&device, "b").unwrap();
+    let legacy = explicit::Stream::legacy(&device).unwrap();
     for bytes in [BYTES, MIB] {
         let memory = DeviceMemory::malloc(&device, bytes).unwrap();
         let host = HostMemory::pinned(&device, bytes).unwrap();
