@@ -27,13 +27,20 @@ pub fn named(name: &str, driver: Option<&Path>) -> Result<Named, Failure> {
                 eprintln!("sidestream: the driver has no GPU; `auto` is the simulated H200");
                 simulated("sim:h200")
             }
-            Err(why) => {
-                eprintln!("sidestream: {why}; `auto` is the simulated H200");
+            // A driver that was named and is none is a mistake, not a machine without a GPU.
+            Err(why) if driver.is_some() => Err(Failure::input(why)),
+            Err(_) => {
+                eprintln!("sidestream: there is no NVIDIA driver; `auto` is the simulated H200");
                 simulated("sim:h200")
             }
         };
     }
     if name.starts_with("sim:") {
+        if driver.is_some() {
+            return Err(Failure::input(format!(
+                "{name} needs no driver; leave --driver out, or give --device cuda:0"
+            )));
+        }
         return simulated(name);
     }
     cuda(name).map(Named::Cuda).ok_or_else(|| {

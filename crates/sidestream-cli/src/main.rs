@@ -15,9 +15,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Keep a GPU busy: see what overlap is worth, run stream programs, and find races
+/// Keep a GPU busy: see what overlap is worth, run stream programs, find races, diagnose traces
 ///
-/// All of this needs no GPU: a simulated one runs the programs.
+/// No GPU is needed, but for `bench gpu`: a simulated one runs the programs.
 ///
 /// Start with `sidestream overlap`, which shows what streams can gain. A stream program is a YAML
 /// file that lists CUDA calls: `sidestream check FILE` finds what is not ordered in it, and

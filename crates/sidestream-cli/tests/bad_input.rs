@@ -178,10 +178,16 @@ fn devices() {
             );
         }
     }
-    // Programs run on simulated devices only.
+    // With a driver that is none, so that it is the same where there is a GPU.
+    for device in ["cuda:0", "auto"] {
+        check(
+            &format!("run {program} --device {device} --driver no-driver.so"),
+            &["no-driver.so", "could be loaded"],
+        );
+    }
     check(
-        &format!("run {program} --device cuda:0"),
-        &["no device is called", "cuda:0", known],
+        "overlap --device sim:h200 --driver no-driver.so",
+        &["sim:h200 needs no driver", "--device cuda:0"],
     );
     says_all(&refused(&["overlap", "--device", ""]), &[known]);
     for device in ["sim:", "sim:h300", "sim:h200.yaml"] {

@@ -11,7 +11,7 @@ use crate::op::DeviceId;
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// No device has this name.
+    /// There is no device of this name, or it cannot be used.
     NoSuchDevice {
         /// What was asked for.
         asked: String,
@@ -92,7 +92,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::NoSuchDevice { asked, why } => write!(f, "no device is called {asked:?}: {why}"),
+            Error::NoSuchDevice { asked, why } => {
+                write!(f, "device {asked:?} cannot be opened: {why}")
+            }
             Error::OutOfMemory(memory) => write!(f, "{memory}"),
             Error::Refused { call, code, why } => write!(f, "{call} was refused ({code}): {why}"),
             Error::Invalid { call, why } => write!(f, "{call}: {why}"),

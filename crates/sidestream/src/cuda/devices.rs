@@ -209,12 +209,11 @@ fn link_bytes_per_s(domain: i32, bus: i32, device: i32) -> f64 {
 impl fmt::Display for Absent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Absent::NotLoaded(NotLoaded::NoFile { .. }) => {
-                let Absent::NotLoaded(why) = self else {
-                    return Ok(());
-                };
-                write!(f, "NVIDIA's driver is not installed: {why}")
-            }
+            Absent::NotLoaded(why @ NotLoaded::NoFile { tried }) => match tried.as_slice() {
+                // The one that the caller named.
+                [_] => write!(f, "{why}"),
+                _ => write!(f, "NVIDIA's driver is not installed: {why}"),
+            },
             Absent::NotLoaded(why) => write!(f, "{why}"),
             Absent::DoesNotStart { file, code, why } => {
                 write!(f, "the driver in {file} does not start ({code}): {why}")

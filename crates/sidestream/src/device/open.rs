@@ -59,10 +59,10 @@ fn auto(options: &Options) -> Result<Arc<dyn Backend>> {
         }
         Err(why) => {
             let text = match why {
-                cuda::Unusable::Absent(cuda::Absent::NotLoaded(cuda::NotLoaded::NoFile {
-                    ..
-                })) => "sidestream: `auto` is the simulated sim:h200; there is no NVIDIA driver"
-                    .to_owned(),
+                cuda::Unusable::Absent(cuda::Absent::NotLoaded(_)) if options.driver.is_none() => {
+                    "sidestream: `auto` is the simulated sim:h200; there is no NVIDIA driver"
+                        .to_owned()
+                }
                 why => format!("sidestream: `auto` is the simulated sim:h200; {why}"),
             };
             (options.notice)(&text);
