@@ -88,6 +88,7 @@ const AT_LEAST: [(u64, &[&str]); 5] = [
             "error StreamCaptureUnsupported query_stream",
             "error StreamCaptureUnjoined end_capture",
             "error StreamCaptureUnmatched end_capture",
+            "error IllegalState end_capture",
             "error StreamCaptureIsolation wait",
             "error CapturedEvent query_event",
         ],

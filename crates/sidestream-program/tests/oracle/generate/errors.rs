@@ -35,7 +35,7 @@ impl Gen {
             6 => self.error_isolation(t),
             7 => self.error_merge(t),
             8 | 9 => self.error_unjoined(t),
-            10 => self.error_unmatched(t),
+            10 | 14 => self.error_unmatched(t),
             11 => self.error_wrong_thread(t),
             12 => self.error_captured_event(t),
             13 => self.error_record_device(t),
@@ -205,7 +205,7 @@ impl Gen {
     }
 
     pub(super) fn error_unmatched(&mut self, t: usize) -> Option<(usize, Act)> {
-        if self.rng.percent(50)
+        if self.rng.percent(60)
             && let Some(s) = self.some_capture(t, |_| true)
         {
             let fork = self.capturable(|_| true)?;
