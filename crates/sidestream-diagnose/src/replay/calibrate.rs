@@ -1,20 +1,39 @@
 //! The latencies of the device, as the trace has them.
 
+use std::collections::{BTreeSet, HashMap};
+
 use sidestream::engine::Profile;
 
 use crate::measure::{Links, quantile};
-use crate::model::{ApiKind, StreamIndex, Trace, What};
+use crate::model::{ApiKind, Source, StreamIndex, Trace, What};
+
+/// From one kernel of a graph to the next, as profilers record kernels: the median of the graphs in
+/// examples/traces, of an H200.
+const GRAPH_GAP_NS: f64 = 290.0;
+
+/// A profile for each device that has streams, in the order of their numbers.
+pub fn profiles(trace: &Trace, links: &Links, link_gb_per_s: f64) -> Vec<Profile> {
+    let profile = profile(trace, links, link_gb_per_s);
+    let devices: BTreeSet<i64> = trace.streams.iter().map(|s| s.device).collect();
+    let profiles = devices.into_iter().map(|device| {
+        let mut profile = profile.clone();
+        let described = trace.devices.iter().find(|d| d.id == device);
+        if let Some(sms) = described.and_then(|device| device.sms) {
+            profile.sms = f64::from(sms);
+        }
+        profile
+    });
+    profiles.collect()
+}
 
 /// A profile with the latencies of the trace and the speed of its link. All else is of a known device; durations
 /// are taken from the trace, so that little of it matters.
-pub fn profile(trace: &Trace, links: &Links, link_gb_per_s: f64) -> Profile {
+fn profile(trace: &Trace, links: &Links, link_gb_per_s: f64) -> Profile {
     let mut profile = Profile::h200();
-    if let Some(sms) = trace.devices.first().and_then(|device| device.sms) {
-        profile.sms = f64::from(sms);
-    }
     profile.link_gb_s = link_gb_per_s;
+    profile.graph_gap_ns = GRAPH_GAP_NS;
     let mut seen = Seen::default();
-    let mut last: std::collections::HashMap<StreamIndex, usize> = std::collections::HashMap::new();
+    let mut last: HashMap<StreamIndex, usize> = HashMap::new();
     for (at, work) in trace.work.iter().enumerate() {
         let before = last
             .insert(work.stream, at)
@@ -67,4 +86,19 @@ struct Seen {
     kernel_gap: Vec<u64>,
     graph_gap: Vec<u64>,
     hop: Vec<u64>,
+}
+
+/// What the profiler adds to the host's time: so much for each operator that it notes, and for each
+/// call of CUDA.
+///
+/// Its own traces do not show it. Over 24 programs, each timed with and without PyTorch's profiler
+/// (torch 2.11, one NVIDIA H200, 2026-11-22), those that the host bounds were 0.5 to 2.6 µs
+/// slower for each operator and call, most of them between 1.3 and 1.8.
+pub fn profiler_ns(source: Source) -> u64 {
+    match source {
+        Source::Kineto => 1_300,
+        // Not measured.
+        Source::Nsight => 0,
+        Source::Sidestream => 0,
+    }
 }
