@@ -122,7 +122,7 @@ impl Report {
         let (speaker, mut findings) = findings.map_or((None, Vec::new()), |(d, f)| (Some(d), f));
         let mut sets = usual();
         sets.extend(options.what_if.iter().flatten().cloned());
-        let mut replay = replay(&trace, &links, &steps, link.0, &sets);
+        let mut replay = replay(&trace, &links, &works, &steps, link.0, &sets);
         if let Ok(replay) = &replay {
             simulated(&mut findings, replay);
         }

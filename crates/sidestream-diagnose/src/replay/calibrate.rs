@@ -34,16 +34,25 @@ fn profile(trace: &Trace, links: &Links, link_gb_per_s: f64) -> Profile {
     profile.graph_gap_ns = GRAPH_GAP_NS;
     let mut seen = Seen::default();
     let mut last: HashMap<StreamIndex, usize> = HashMap::new();
+    let mut over_ns: HashMap<i64, i64> = HashMap::new();
     for (at, work) in trace.work.iter().enumerate() {
         let before = last
             .insert(work.stream, at)
             .map(|before| &trace.work[before]);
+        // Up to here the device had other work, in this stream or another.
+        let device = trace.streams[work.stream.0 as usize].device;
+        let over_ns = over_ns.entry(device).or_insert(i64::MIN);
+        let busy_until_ns = std::mem::replace(over_ns, work.end_ns().max(*over_ns));
         let Some(call) = links.call_of(at).map(|call| &trace.calls[call]) else {
             continue;
         };
         let is_kernel = |what: &What| matches!(what, What::Kernel(_));
         let free_ns = before.map_or(i64::MIN, |before| before.end_ns());
         let submitted_ns = call.end_ns();
+        if busy_until_ns > free_ns.max(submitted_ns) {
+            // It may have waited for another stream's work: that is no latency.
+            continue;
+        }
         let in_graph = call.api.kind == ApiKind::GraphLaunch;
         if free_ns < call.start_ns {
             // The stream was free: what passes is the way of the submission.

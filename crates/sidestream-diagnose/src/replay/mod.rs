@@ -30,8 +30,8 @@ mod run;
 
 pub use change::{Change, UnknownChange};
 
-use crate::measure::{Links, Steps, quantile};
-use crate::model::Trace;
+use crate::measure::{Links, Steps, WorkOfCalls, quantile};
+use crate::model::{ApiKind, Trace};
 use crate::timeline::Timeline;
 use program::Program;
 use run::Run;
@@ -92,12 +92,13 @@ pub struct Prediction {
 pub fn replay(
     trace: &Trace,
     links: &Links,
+    works: &WorkOfCalls,
     steps: &Steps,
     link_gb_per_s: f64,
     sets: &[Vec<Change>],
 ) -> Result<Replay, &'static str> {
-    let measured_ns = supported(trace, links, steps)?;
-    let program = Program::of(trace, links, steps);
+    let measured_ns = supported(trace, links, works, steps)?;
+    let program = Program::of(trace, links, works, steps);
     let profiles = calibrate::profiles(trace, links, link_gb_per_s);
     let run = |program: &Program| {
         let run = Run::of(program, &profiles);
@@ -160,12 +161,23 @@ fn explained(measured_ns: &[u64], replayed_ns: &[u64]) -> f64 {
 }
 
 /// The measured time of a step, if the trace has what a replay needs.
-fn supported(trace: &Trace, links: &Links, steps: &Steps) -> Result<u64, &'static str> {
+fn supported(
+    trace: &Trace,
+    links: &Links,
+    works: &WorkOfCalls,
+    steps: &Steps,
+) -> Result<u64, &'static str> {
     if trace.calls.is_empty() {
         return Err("the trace has no calls of the host");
     }
+    if trace.warnings.iter().any(|w| w.code == "WHOLE_GRAPHS") {
+        return Err("the kernels inside CUDA graphs are not in the trace");
+    }
     if program::orphans(trace, links) * 20 > trace.work.len() {
         return Err("the calls of more than 5 % of the GPU operations are not in the trace");
+    }
+    if are_kernels_missing(trace, works, steps) {
+        return Err("the kernels of more than 5 % of the launches are not in the trace");
     }
     if trace.streams.len() > MOST_STREAMS {
         return Err("the trace has more than 1,024 streams");
@@ -177,4 +189,19 @@ fn supported(trace: &Trace, links: &Links, steps: &Steps) -> Result<u64, &'stati
         .median_ns()
         .filter(|ns| *ns > 0)
         .ok_or("the steps of the trace have no length")
+}
+
+/// Whether the profiler lost kernels: launches in the middle of the steps left no work.
+fn are_kernels_missing(trace: &Trace, works: &WorkOfCalls, steps: &Steps) -> bool {
+    // The work of the last steps may have begun after the trace ended.
+    let last = steps.steps.len().saturating_sub(2);
+    let (mut launches, mut missing) = (0, 0);
+    for (at, call) in trace.calls.iter().enumerate() {
+        let inside = steps.at(call.start_ns).is_some_and(|step| step < last);
+        if inside && call.api.kind == ApiKind::Launch {
+            launches += 1;
+            missing += usize::from(works.first(at).is_none());
+        }
+    }
+    missing * 20 > launches
 }

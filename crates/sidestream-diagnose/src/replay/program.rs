@@ -114,8 +114,7 @@ pub enum Job {
 
 impl Program {
     /// Takes the steps of a trace as a program.
-    pub fn of(trace: &Trace, links: &Links, steps: &Steps) -> Program {
-        let works = WorkOfCalls::of(trace, links);
+    pub fn of(trace: &Trace, links: &Links, works: &WorkOfCalls, steps: &Steps) -> Program {
         let mut by_call: HashMap<usize, Vec<usize>> = HashMap::new();
         for at in 0..trace.work.len() {
             if let Some(call) = links.call_of(at) {
@@ -123,7 +122,7 @@ impl Program {
             }
         }
         let lanes = Lanes::of(trace);
-        let mut making = Making::new(trace, &works, lanes.count);
+        let mut making = Making::new(trace, works, lanes.count);
         let begin_ns = steps.steps.first().map_or(0, |s| s.start_ns);
         for work in backlog(trace, links, steps, begin_ns) {
             making.backlog(work, begin_ns);
@@ -533,7 +532,7 @@ fn alone_ns(trace: &Trace) -> Vec<u64> {
     }
     for mut changes in changes.into_values() {
         // Where one ends and another begins, the end comes first.
-        changes.sort_by(|a, b| (a.0, a.1 > 0.0).cmp(&(b.0, b.1 > 0.0)));
+        changes.sort_by_key(|change| (change.0, change.1 > 0.0));
         // Time that went on for all, and how much less of it each of several got.
         let (mut asked, mut before_ns, mut lost_ns) = (0.0_f64, i64::MIN, 0.0);
         for (time_ns, share, at) in changes {
