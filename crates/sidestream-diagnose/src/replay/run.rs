@@ -181,7 +181,7 @@ impl Run {
             },
             Place::Host(lane) => format!("worker {}", lane - program.lanes + 1),
             Place::Stream(stream) if stream < of_trace => {
-                stream_name(trace, StreamIndex(stream as u32))
+                stream_name(trace, StreamIndex(stream as u16))
             }
             Place::Stream(stream) => format!("{} (new)", program.added[stream - of_trace]),
         })
