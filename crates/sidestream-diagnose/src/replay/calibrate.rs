@@ -32,6 +32,8 @@ fn profile(trace: &Trace, links: &Links, link_gb_per_s: f64) -> Profile {
     let mut profile = Profile::h200();
     profile.link_gb_s = link_gb_per_s;
     profile.graph_gap_ns = GRAPH_GAP_NS;
+    // Each call that waits has the time of its own return.
+    profile.host_return_ns = 0.0;
     let mut seen = Seen::default();
     let mut last: HashMap<StreamIndex, usize> = HashMap::new();
     let mut over_ns: HashMap<i64, i64> = HashMap::new();
