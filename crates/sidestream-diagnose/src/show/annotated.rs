@@ -53,6 +53,7 @@ pub fn annotated(title: &str, report: &Report, out: impl Write) -> io::Result<()
         writer: ChromeWriter::new(out, &devices)?,
         report,
         rows: 0,
+        arrows: 0,
         left_out: 0,
     };
     viewer.findings()?;
@@ -97,6 +98,7 @@ struct Viewer<'r, W: Write> {
     report: &'r Report,
     /// How many rows there are: each has a number of its own.
     rows: u32,
+    arrows: u32,
     left_out: usize,
 }
 
@@ -247,7 +249,7 @@ impl<W: Write> Viewer<'_, W> {
                 for (tid, start_ns, args) in placed {
                     let correlation = args["correlation"].as_u64().unwrap_or(0) as u32;
                     if let Some(Some(caller)) = callers.get(&correlation) {
-                        self.arrow(correlation, *caller, (pid, tid, start_ns))?;
+                        self.arrow(*caller, (pid, tid, start_ns))?;
                     }
                 }
             }
@@ -291,8 +293,11 @@ impl<W: Write> Viewer<'_, W> {
         }
     }
 
-    /// An arrow from a call to its work.
-    fn arrow(&mut self, number: u32, from: (u32, u32, u64), to: (u32, u32, u64)) -> io::Result<()> {
+    /// An arrow from a call to its work. A graph has many works, so that each arrow has a number of
+    /// its own.
+    fn arrow(&mut self, from: (u32, u32, u64), to: (u32, u32, u64)) -> io::Result<()> {
+        self.arrows += 1;
+        let number = self.arrows;
         let end = |ph: &str, (pid, tid, at_ns): (u32, u32, u64)| {
             json!({"ph": ph, "id": number, "pid": pid, "tid": tid, "ts": us(at_ns),
                    "cat": "ac2g", "name": "ac2g"})
