@@ -275,7 +275,7 @@ impl<'p> Drawing<'p> {
         }
         write!(self.out, "<div class=\"axis\"><div>")?;
         let ticks = (0..).map(|tick: u64| tick.saturating_mul(tick_ns));
-        for at_ns in ticks.take_while(|ns| *ns < self.scale_ns / 100 * 97) {
+        for at_ns in ticks.take_while(|ns| *ns < self.scale_ns / 100 * 93) {
             let x = self.part(at_ns, 0).0;
             let label = if at_ns == 0 {
                 "0".to_owned()

@@ -169,7 +169,7 @@ pub fn copies(page: &mut Page, report: &Report) -> fmt::Result {
         out,
         "<section id=\"copies\"><h2>Copies</h2><p class=\"sub\">Pinned copies are taken to go at \
          {speed:.1} GB/s, {by}.</p><table><thead><tr><th>direction<th>memory<th \
-         class=\"n\">count<th class=\"n\">bytes<th class=\"n\">time<th class=\"n\">GB/s</thead>\
+         class=\"n opt\">count<th class=\"n\">bytes<th class=\"n\">time<th class=\"n\">GB/s</thead>\
          <tbody>"
     )?;
     for copies in report.copies.iter().take(MOST_ROWS) {
@@ -177,7 +177,7 @@ pub fn copies(page: &mut Page, report: &Report) -> fmt::Result {
         let rate = rate.map_or("–".to_owned(), |rate| format!("{rate:.1}"));
         write!(
             out,
-            "<tr><td>{}<td>{}<td class=\"n\">{}<td class=\"n\">{}<td class=\"n\">{}<td \
+            "<tr><td>{}<td>{}<td class=\"n opt\">{}<td class=\"n\">{}<td class=\"n\">{}<td \
              class=\"n\">{rate}",
             copies.direction.as_str(),
             copies.memory.as_str(),
