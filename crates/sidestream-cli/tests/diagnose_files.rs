@@ -5,7 +5,7 @@ mod command;
 use std::path::{Path, PathBuf};
 
 use command::sidestream;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn trace(name: &str) -> String {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces");
@@ -85,22 +85,17 @@ fn the_written_trace_is_read_again() {
                 "{name} {key}"
             );
         }
-        for key in ["steps", "copies", "blocking", "operators", "findings"] {
-            let (before, mut after) = (before[key].clone(), after[key].clone());
-            if let Some(findings) = after.as_array_mut() {
-                // Its times count from the start of what was written.
-                findings
-                    .iter_mut()
-                    .for_each(|f| f["evidence"] = Value::Null);
-            }
-            let mut before = before;
-            if let Some(findings) = before.as_array_mut() {
-                findings
-                    .iter_mut()
-                    .for_each(|f| f["evidence"] = Value::Null);
-            }
-            assert_eq!(before, after, "{name} {key}");
+        for key in ["steps", "copies", "blocking", "operators"] {
+            assert_eq!(before[key], after[key], "{name} {key}");
         }
+        // The shape of a kernel is not written, so that savings may differ by their last nanosecond;
+        // times count from another start.
+        let findings = |report: &Value| -> Vec<Value> {
+            let findings = report["findings"].as_array().expect("a list").iter();
+            let same = findings.map(|f| json!([f["code"], f["text"], f["share"]]));
+            same.collect()
+        };
+        assert_eq!(findings(&before), findings(&after), "{name}");
     }
 }
 
