@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use sidestream_diagnose::{Limits, Options, Report, annotated, read, read_json};
+use sidestream_diagnose::{Limits, Options, Report, annotated, read, read_json, time};
 
 fn example(name: &str) -> Report {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces");
@@ -169,10 +169,12 @@ fn findings_idle_time_and_predictions_stand_beside_the_trace() {
             );
         }
     }
-    let pinned = written.row(
-        "what-if pinned: 8.37 ms instead of 15.25 ms",
-        "predicted step",
+    let (likely, measured) = (
+        time(replay.predictions[0].likely_ns),
+        time(replay.measured_ns),
     );
+    let pinned = format!("what-if pinned: {likely} instead of {measured}");
+    let pinned = written.row(&pinned, "predicted step");
     assert_eq!(pinned[0].args["likely_ns"], replay.predictions[0].likely_ns);
 }
 
