@@ -3,6 +3,7 @@
 //! [`read()`] takes a trace of any known kind and gives a [`Trace`]: what ran on each device and
 //! stream, which calls of the host asked for it, and what the program itself named.
 
+mod excerpt;
 mod findings;
 mod idle;
 mod measure;
@@ -13,6 +14,7 @@ mod report;
 mod show;
 mod timeline;
 
+pub use excerpt::{Excerpt, Gap};
 pub use findings::{Code, Evidence, Finding, Saving, size, time};
 pub use idle::{Cause, Idle, Stretch};
 pub use measure::{
@@ -27,5 +29,5 @@ pub use model::{
 pub use read::{Error, Limits, Problem, Progress, read, read_json};
 pub use replay::{Change, Prediction, Replay, UnknownChange};
 pub use report::{Link, Options, Report, SCHEMA, kind};
-pub use show::text;
+pub use show::{annotated, html, text};
 pub use timeline::{Drawn, Lane, Shade, Timeline};

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::excerpt::Excerpt;
 use crate::findings::{Finding, Grounds, Saving, conclude, is_launch_blocking, simulated};
 use crate::idle::{Idle, Scene};
 use crate::measure::{
@@ -51,6 +52,8 @@ pub struct Report {
     pub steps: Steps,
     /// What ran in the step nearest to the median; none without any work.
     pub timeline: Option<Timeline>,
+    /// The rows of the trace around that step.
+    pub excerpt: Excerpt,
     /// The copies.
     pub copies: Vec<Copies>,
     /// How launches reach the devices.
@@ -135,6 +138,7 @@ impl Report {
             replay.predictions.drain(..usual);
         }
         let timeline = Timeline::of(&trace, &works, &steps);
+        let excerpt = Excerpt::of(&trace, &scene, &steps, &times);
         let blocking = blocking(&trace, &works, &times);
         let (mut kernels, mut operators) = (kernels(&trace), operators(&trace));
         kernels.truncate(LISTED);
@@ -148,6 +152,7 @@ impl Report {
             names: trace.names,
             steps,
             timeline,
+            excerpt,
             copies,
             launches,
             blocking,

@@ -1,5 +1,7 @@
 //! `sidestream diagnose`: why a GPU idled, from a trace.
 
+mod written;
+
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -8,6 +10,7 @@ use clap::Parser;
 use sidestream_diagnose::{Change, Limits, Options, Report, read, text};
 
 use crate::failure::{Failure, print};
+use written::Written;
 
 /// Say why a GPU idled, from a trace of any program
 ///
@@ -33,6 +36,8 @@ pub struct Args {
     /// workers=N, second-stream; by default each of them alone, and some together
     #[arg(long, value_name = "CHANGES", value_delimiter = ',')]
     what_if: Option<Vec<Change>>,
+    #[command(flatten)]
+    written: Written,
 }
 
 /// Runs the command.
@@ -42,15 +47,21 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
         what_if: args.what_if.clone().map(|changes| vec![changes]),
     };
     let mut code = ExitCode::SUCCESS;
-    for path in files(&args.traces)? {
+    let files = files(&args.traces)?;
+    args.written.check(&files)?;
+    for path in files {
         // One file that cannot be read does not keep the others from being looked at.
         match report(&path, &options) {
             Ok(report) if args.json => {
                 let mut json = report.json();
                 json["file"] = path.display().to_string().into();
                 print(format_args!("{json}\n"))?;
+                args.written.write(&path, &report)?;
             }
-            Ok(report) => print(text(&path.display().to_string(), &report))?,
+            Ok(report) => {
+                print(text(&path.display().to_string(), &report))?;
+                args.written.write(&path, &report)?;
+            }
             Err(failure) => {
                 eprintln!("sidestream: {failure}");
                 code = failure.code();
