@@ -425,7 +425,10 @@ fn a_folder_stands_for_its_traces() {
         .lines()
         .map(|line| serde_json::from_str(line).expect("JSON"))
         .partition(|line: &Value| line.get("error").is_some());
-    assert_eq!((reports.len(), unread.len()), (11, 1));
+    let traces = std::fs::read_dir(&folder).expect("the folder is there");
+    let names = traces.map(|entry| entry.expect("an entry").file_name());
+    let traces = names.filter(|name| name.to_string_lossy().ends_with(".gz"));
+    assert_eq!((reports.len(), unread.len()), (traces.count(), 1));
     assert_eq!(unread[0]["schema"], reports[0]["schema"]);
     let file = unread[0]["file"].as_str().expect("a name");
     assert!(file.ends_with("truth.json"), "{file}");

@@ -37,8 +37,8 @@ pub struct Args {
     #[arg(long, value_name = "GB/S", value_parser = link, allow_negative_numbers = true)]
     link_gbps: Option<f64>,
     /// Changes to predict together, separated by commas: pinned, prefetch=N, no-sync, graphs,
-    /// workers=N, second-stream. Stated again, another set of them. By default, or with `all`, each
-    /// of them alone, and some together
+    /// workers=N, second-stream, non-blocking-streams. Stated again, another set of them. By default,
+    /// or with `all`, most of them alone, and some together
     #[arg(long, value_name = "CHANGES", value_parser = what_if)]
     what_if: Vec<WhatIf>,
 }
