@@ -5,7 +5,6 @@ use std::fmt::{Result, Write};
 use super::text::plain;
 use crate::compare::{Comparison, Shift, Two};
 use crate::findings::{Code, time};
-use crate::measure::PerStep;
 
 /// What changes a step by less than this is not listed.
 const SHOWN: f64 = 0.005;
@@ -39,22 +38,28 @@ fn write(out: &mut String, title: &str, against: &str, comparison: &Comparison) 
         "\n{:32} {:>11} {:>11} {:>12}",
         whole, "now", "baseline", "change"
     )?;
-    let rows: [(&str, fn(&PerStep) -> u64); 7] = [
-        ("  busy", |step| step.busy_ns),
-        ("  kernels", |step| step.kernel_ns),
-        ("  copies with the host", |step| step.copy_ns),
-        ("    not under kernels", |step| step.exposed_copy_ns),
-        ("  communication", |step| step.communication_ns),
-        ("    not under kernels", |step| {
-            step.exposed_communication_ns
-        }),
-        ("  idle", |step| step.idle_ns),
-    ];
-    for (name, of) in rows {
-        let ns = Two {
-            now: of(now),
-            baseline: of(baseline),
-        };
+    for (name, now, baseline) in [
+        ("  busy", now.busy_ns, baseline.busy_ns),
+        ("  kernels", now.kernel_ns, baseline.kernel_ns),
+        ("  copies with the host", now.copy_ns, baseline.copy_ns),
+        (
+            "    not under kernels",
+            now.exposed_copy_ns,
+            baseline.exposed_copy_ns,
+        ),
+        (
+            "  communication",
+            now.communication_ns,
+            baseline.communication_ns,
+        ),
+        (
+            "    not under kernels",
+            now.exposed_communication_ns,
+            baseline.exposed_communication_ns,
+        ),
+        ("  idle", now.idle_ns, baseline.idle_ns),
+    ] {
+        let ns = Two { now, baseline };
         if ns.now > 0 || ns.baseline > 0 {
             write_row(out, name, ns, "")?;
         }
