@@ -135,8 +135,8 @@ impl Timeline {
             drawing.add(place, span, shade, Some(call.name));
         }
         Some(drawing.finish(step, |place| match place {
-            Place::Host(thread) => thread_name(trace, ThreadIndex(thread as u32)),
-            Place::Stream(stream) => stream_name(trace, StreamIndex(stream as u32)),
+            Place::Host(thread) => thread_name(trace, ThreadIndex(thread as u16)),
+            Place::Stream(stream) => stream_name(trace, StreamIndex(stream as u16)),
         }))
     }
 }

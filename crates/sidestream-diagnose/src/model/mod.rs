@@ -118,13 +118,14 @@ pub struct Thread {
     pub name: String,
 }
 
-/// Names a stream of a [`Trace`].
+/// Names a stream of a [`Trace`]. No trace has more than sixteen bits can name: in millions of rows
+/// the rest would be zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamIndex(pub u32);
+pub struct StreamIndex(pub u16);
 
 /// Names a thread of a [`Trace`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ThreadIndex(pub u32);
+pub struct ThreadIndex(pub u16);
 
 /// Something that a device did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -392,6 +393,6 @@ fn end_ns(start_ns: i64, duration_ns: u64) -> i64 {
 // A trace of millions of rows has to fit in memory.
 const _: () = assert!(size_of::<Work>() <= 48);
 const _: () = assert!(size_of::<Call>() <= 32);
-const _: () = assert!(size_of::<Range>() <= 32);
+const _: () = assert!(size_of::<Range>() <= 24);
 const _: () = assert!(size_of::<Sync>() <= 40);
 const _: () = assert!(size_of::<Record>() <= 32);

@@ -56,6 +56,8 @@ pub struct Item {
     pub own_ns: u64,
     /// How much of that it waited for its data loader.
     pub loading_ns: u64,
+    /// What it takes to get the data from a worker, if there are any.
+    pub take_over_ns: u64,
     /// The time in the call, without waiting.
     pub call_ns: u64,
     /// How many operators the profiler noted since the call before.
@@ -150,6 +152,7 @@ impl Program {
                 lane,
                 own_ns,
                 loading_ns: loading.within_ns(end, call.start_ns).min(own_ns),
+                take_over_ns: 0,
                 call_ns: call.end_ns().saturating_sub(call.start_ns.max(end)).max(0) as u64,
                 operators: operators.within(lane, end, call.end_ns()),
                 submits: Vec::new(),
