@@ -26,7 +26,7 @@ pub struct Written {
 
 impl Written {
     /// Refuses what would come to nothing, before anything is read.
-    pub fn check(&self, traces: &[PathBuf]) -> Result<(), Failure> {
+    pub fn check(&self, traces: &[&Path]) -> Result<(), Failure> {
         let asked = [("--html", &self.html), ("--trace", &self.trace)];
         let asked = asked.into_iter();
         let asked: Vec<(&str, &Path)> = asked

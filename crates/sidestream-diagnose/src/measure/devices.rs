@@ -224,7 +224,7 @@ impl Union {
 }
 
 /// What kind of work it is; none for what matters to no overlap.
-fn class(work: &Work, collectives: &Collectives) -> Option<Class> {
+pub fn class(work: &Work, collectives: &Collectives) -> Option<Class> {
     match work.what {
         What::Kernel(_) if collectives.contains(work.name) => Some(Class::Collective),
         What::Kernel(_) => Some(Class::Compute),

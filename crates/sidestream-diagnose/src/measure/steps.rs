@@ -115,6 +115,14 @@ impl Steps {
         Some((quantile(&periods, 1, 10)?, quantile(&periods, 9, 10)?))
     }
 
+    /// The step that a moment of a device is in: from the last GPU operation of the one before it to
+    /// its own.
+    pub fn on_device(&self, time_ns: i64) -> Option<usize> {
+        let at = self.steps.partition_point(|s| s.last_gpu_ns <= time_ns);
+        let step = self.steps.get(at)?;
+        (at > 0 || step.first_gpu_ns <= time_ns).then_some(at)
+    }
+
     /// The step that a moment of the host is in.
     pub fn at(&self, time_ns: i64) -> Option<usize> {
         let at = self.steps.partition_point(|s| s.start_ns <= time_ns);

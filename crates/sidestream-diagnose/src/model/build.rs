@@ -48,6 +48,7 @@ impl Builder {
                 source,
                 events: 0,
                 rank: None,
+                world: None,
                 names: Names::new(NAMES_BYTES),
                 devices: Vec::new(),
                 streams: Vec::new(),
@@ -73,6 +74,11 @@ impl Builder {
     /// The place of the process among those that ran together.
     pub fn set_rank(&mut self, rank: u32) {
         self.trace.rank = Some(rank);
+    }
+
+    /// How many processes ran together.
+    pub fn set_world(&mut self, world: u32) {
+        self.trace.world = Some(world);
     }
 
     /// Counts events of the file, kept or not.

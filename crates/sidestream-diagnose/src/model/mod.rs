@@ -26,6 +26,8 @@ pub struct Trace {
     pub events: u64,
     /// The place of the process among those that ran together, where the trace says it.
     pub rank: Option<u32>,
+    /// How many processes ran together, where the trace says it.
+    pub world: Option<u32>,
     /// The texts behind each [`Name`].
     pub names: Names,
     /// What is known of the devices, whether they did any work or not.

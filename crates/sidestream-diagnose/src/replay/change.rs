@@ -1,6 +1,8 @@
 //! Changes of a program that people make.
 
 use std::fmt;
+use std::mem::discriminant;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use sidestream::engine::Profile;
@@ -10,8 +12,9 @@ use super::program::{Item, Job, Program};
 use crate::idle::OWN_NS;
 use crate::model::{ApiKind, Direction, Memory};
 
-/// One change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// One change. A set of them is made in this order, whoever states it: what comes later builds on what
+/// comes before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Change {
     /// Host memory of copies is pinned: they go at the speed of the link, and uploads do not hold up the host.
     Pinned,
@@ -29,47 +32,99 @@ pub enum Change {
     NonBlockingStreams,
 }
 
-/// A change that nobody knows.
+/// Why a text is no change, or no set of changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownChange(pub String);
+pub struct UnknownChange(String);
 
 impl fmt::Display for UnknownChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "there is no change `{}`; there are pinned, prefetch=N, no-sync, graphs, workers=N, second-stream and non-blocking-streams",
-            self.0
-        )
+        f.write_str(&self.0)
     }
 }
 
 impl std::error::Error for UnknownChange {}
 
-/// More slots, or workers, than anyone has.
-const MOST: usize = 1024;
+/// How many slots, or workers, there may be: more has nobody.
+const NUMBERS: RangeInclusive<usize> = 1..=1024;
 
 impl FromStr for Change {
     type Err = UnknownChange;
 
     fn from_str(text: &str) -> Result<Change, UnknownChange> {
-        let unknown = || UnknownChange(text.to_owned());
-        let (name, number) = match text.split_once('=') {
-            Some((name, number)) => {
-                let number = number.parse().ok().filter(|n| (1..=MOST).contains(n));
-                (name, Some(number.ok_or_else(unknown)?))
+        let parts = text.split_once('=');
+        let name = parts.map_or(text, |(name, _)| name).trim();
+        let number = parts.map(|(_, number)| number.trim());
+        let change = match name {
+            "pinned" => Change::Pinned,
+            "prefetch" => Change::Prefetch(numbered(text, name, number)?.unwrap_or(2)),
+            "no-sync" => Change::NoSync,
+            "graphs" => Change::Graphs,
+            "workers" => Change::Workers(numbered(text, name, number)?.unwrap_or(4)),
+            "second-stream" => Change::SecondStream,
+            "non-blocking-streams" => Change::NonBlockingStreams,
+            _ => {
+                return Err(UnknownChange(format!(
+                    "there is no change `{name}`; there are pinned, prefetch=N, no-sync, graphs, \
+                     workers=N, second-stream and non-blocking-streams"
+                )));
             }
-            None => (text, None),
         };
-        match (name, number) {
-            ("pinned", None) => Ok(Change::Pinned),
-            ("prefetch", number) => Ok(Change::Prefetch(number.unwrap_or(2))),
-            ("no-sync", None) => Ok(Change::NoSync),
-            ("graphs", None) => Ok(Change::Graphs),
-            ("workers", number) => Ok(Change::Workers(number.unwrap_or(4))),
-            ("second-stream", None) => Ok(Change::SecondStream),
-            ("non-blocking-streams", None) => Ok(Change::NonBlockingStreams),
-            _ => Err(unknown()),
+        let takes_number = matches!(change, Change::Prefetch(_) | Change::Workers(_));
+        match number {
+            Some(_) if !takes_number => Err(UnknownChange(format!(
+                "`{}`: {name} takes no number; write `{name}`",
+                text.trim()
+            ))),
+            _ => Ok(change),
         }
+    }
+}
+
+/// The number behind the name of a change, if one is stated.
+fn numbered(text: &str, name: &str, number: Option<&str>) -> Result<Option<usize>, UnknownChange> {
+    let Some(number) = number else {
+        return Ok(None);
+    };
+    match number.parse() {
+        Ok(number) if NUMBERS.contains(&number) => Ok(Some(number)),
+        _ => Err(UnknownChange(format!(
+            "`{}`: the N of {name}=N is a whole number from {} to {}",
+            text.trim(),
+            NUMBERS.start(),
+            NUMBERS.end()
+        ))),
+    }
+}
+
+impl Change {
+    /// A set of changes, separated by commas, in the order in which they are made. One that is stated
+    /// twice counts once.
+    ///
+    /// # Errors
+    /// One of them is no change, or two of them contradict each other.
+    pub fn set(text: &str) -> Result<Vec<Change>, UnknownChange> {
+        let parts = text.split(',').map(str::trim);
+        let mut set = Vec::new();
+        for part in parts {
+            if part.is_empty() {
+                return Err(UnknownChange(format!(
+                    "`{text}` has a place without a change in it; write changes with one comma between \
+                     them, such as pinned,prefetch=2"
+                )));
+            }
+            set.push(part.parse()?);
+        }
+        set.sort_unstable();
+        set.dedup();
+        for pair in set.windows(2) {
+            if discriminant(&pair[0]) == discriminant(&pair[1]) {
+                return Err(UnknownChange(format!(
+                    "`{}` and `{}` contradict each other; state one of them",
+                    pair[0], pair[1]
+                )));
+            }
+        }
+        Ok(set)
     }
 }
 

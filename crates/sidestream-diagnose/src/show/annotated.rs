@@ -152,7 +152,7 @@ impl<W: Write> Viewer<'_, W> {
     fn host(&mut self) -> io::Result<Callers> {
         let excerpt = &self.report.excerpt;
         let mut threads: BTreeMap<(i64, usize), Vec<Slice>> = BTreeMap::new();
-        let key = |thread: u32| {
+        let key = |thread: u16| {
             let process = excerpt.threads.get(thread as usize).map(|t| t.process);
             (process.unwrap_or(0), thread as usize)
         };

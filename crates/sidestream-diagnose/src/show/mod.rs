@@ -2,9 +2,14 @@
 //! viewer of traces.
 
 mod annotated;
+mod difference;
 mod html;
+mod lanes;
 mod text;
+mod together;
 
 pub use annotated::annotated;
+pub use difference::comparison_text;
 pub use html::html;
-pub use text::text;
+pub use text::{brief, text};
+pub use together::ranks_text;

@@ -458,8 +458,11 @@ fn devices(kineto: &mut Kineto, value: &serde_json::Value) {
 }
 
 fn rank(kineto: &mut Kineto, value: &serde_json::Value) {
-    let rank = value["rank"].as_u64().and_then(|rank| rank.try_into().ok());
-    if let Some(rank) = rank {
+    let number = |key: &str| value[key].as_u64().and_then(|n| n.try_into().ok());
+    if let Some(rank) = number("rank") {
         kineto.builder.set_rank(rank);
+    }
+    if let Some(world) = number("world_size") {
+        kineto.builder.set_world(world);
     }
 }
