@@ -24,4 +24,4 @@ pub use model::{
 };
 pub use read::{Error, Limits, Problem, Progress, read, read_json};
 pub use replay::{Change, Prediction, Replay, UnknownChange};
-pub use report::{Link, Options, Report, SCHEMA, kind};
+pub use report::{Link, Options, Report, SCHEMA, is_speed, kind};

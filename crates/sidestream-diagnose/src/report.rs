@@ -19,6 +19,8 @@ pub const SCHEMA: &str = "sidestream.diagnose/1";
 const ASSUMED_LINK_GB_PER_S: f64 = 25.0;
 /// Copies below this size say more about their start than about the link.
 const LARGE_BYTES: u64 = 1 << 20;
+/// No link is faster than this, in GB/s.
+const FASTEST_GB_PER_S: f64 = 10_000.0;
 /// How many kernels and operators are listed.
 const LISTED: usize = 20;
 
@@ -29,6 +31,11 @@ pub struct Options {
     pub link_gb_per_s: Option<f64>,
     /// The sets of changes to predict; none for the usual ones.
     pub what_if: Option<Vec<Vec<Change>>>,
+}
+
+/// Whether a link can be so fast: what callers state comes from people.
+pub fn is_speed(gb_per_s: f64) -> bool {
+    gb_per_s > 0.0 && gb_per_s <= FASTEST_GB_PER_S
 }
 
 /// All that is said about a trace.

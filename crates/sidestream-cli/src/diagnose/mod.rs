@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use sidestream_diagnose::{Change, Limits, Options, Report, read};
+use sidestream_diagnose::{Change, Limits, Options, Report, is_speed, read};
 
 use crate::failure::{Failure, print};
 
@@ -106,7 +106,7 @@ fn is_trace(path: &Path) -> bool {
 
 fn link(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(speed) if speed > 0.0 && speed <= 10_000.0 => Ok(speed),
+        Ok(speed) if is_speed(speed) => Ok(speed),
         _ => Err("this is no speed; write GB/s as a number above 0, as in 25".to_owned()),
     }
 }
