@@ -10,6 +10,8 @@ mod model;
 mod read;
 mod replay;
 mod report;
+mod show;
+mod timeline;
 
 pub use findings::{Code, Evidence, Finding, Saving, size, time};
 pub use idle::{Cause, Idle, Stretch};
@@ -25,3 +27,5 @@ pub use model::{
 pub use read::{Error, Limits, Problem, Progress, read, read_json};
 pub use replay::{Change, Prediction, Replay, UnknownChange};
 pub use report::{Link, Options, Report, SCHEMA, is_speed, kind};
+pub use show::text;
+pub use timeline::{Drawn, Lane, Shade, Timeline};

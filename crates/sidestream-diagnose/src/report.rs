@@ -10,6 +10,7 @@ use crate::measure::{
 };
 use crate::model::{Direction, Memory, Names, Source, Stream, Trace, Warning};
 use crate::replay::{Change, Prediction, Replay, replay};
+use crate::timeline::Timeline;
 
 /// The version of the JSON. Fields may be added within a version; none changes its meaning.
 pub const SCHEMA: &str = "sidestream.diagnose/1";
@@ -55,6 +56,8 @@ pub struct Report {
     pub names: Names,
     /// The steps.
     pub steps: Steps,
+    /// What ran in the step nearest to the median; none without any work.
+    pub timeline: Option<Timeline>,
     /// The copies.
     pub copies: Vec<Copies>,
     /// How launches reach the devices.
@@ -138,6 +141,7 @@ impl Report {
             let usual = replay.predictions.len().saturating_sub(asked.len());
             replay.predictions.drain(..usual);
         }
+        let timeline = Timeline::of(&trace, &works, &steps);
         let blocking = blocking(&trace, &works, &times);
         let (mut kernels, mut operators) = (kernels(&trace), operators(&trace));
         kernels.truncate(LISTED);
@@ -150,6 +154,7 @@ impl Report {
             streams: trace.streams,
             names: trace.names,
             steps,
+            timeline,
             copies,
             launches,
             blocking,

@@ -1,13 +1,11 @@
 //! `sidestream diagnose`: why a GPU idled, from a trace.
 
-mod page;
-
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use sidestream_diagnose::{Change, Limits, Options, Report, is_speed, read};
+use sidestream_diagnose::{Change, Limits, Options, Report, is_speed, read, text};
 
 use crate::failure::{Failure, print};
 
@@ -52,7 +50,7 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
                 json["file"] = path.display().to_string().into();
                 print(format_args!("{json}\n"))?;
             }
-            Ok(report) => print(page::page(&path, &report))?,
+            Ok(report) => print(text(&path.display().to_string(), &report))?,
             Err(failure) => {
                 eprintln!("sidestream: {failure}");
                 code = failure.code();

@@ -154,6 +154,7 @@ fn no_sync(program: &mut Program) {
 fn prefetch(program: &mut Program, slots: usize) {
     let (uploads, downloads) = (program.streams, program.streams + 1);
     program.streams += 2;
+    program.added.extend(["uploads", "downloads"]);
     // The last node of each stream before and behind a copy, in the order of submission.
     let mut last: Vec<Option<usize>> = vec![None; program.streams];
     let mut behind: Vec<Vec<usize>> = vec![Vec::new(); program.streams];
@@ -242,6 +243,7 @@ impl Item {
 fn second_stream(program: &mut Program) {
     let second = program.streams;
     program.streams += 1;
+    program.added.push("second stream");
     // The stream that has most of the kernels.
     let mut kernel_ns = vec![0u64; second];
     for node in &program.nodes {

@@ -30,7 +30,9 @@ use std::collections::BTreeSet;
 
 use crate::measure::{Links, Steps, quantile};
 use crate::model::Trace;
+use crate::timeline::Timeline;
 use program::Program;
+use run::Run;
 
 /// A replay that is further off explains nothing.
 const MOST_ERROR: f64 = 0.03;
@@ -71,6 +73,8 @@ pub struct Prediction {
     pub likely_ns: u64,
     /// The most.
     pub high_ns: u64,
+    /// What runs in the step nearest to the median.
+    pub timeline: Timeline,
 }
 
 /// Replays a trace, and then with each of these sets of changes.
@@ -88,10 +92,12 @@ pub fn replay(
     let program = Program::of(trace, links, steps);
     let profile = calibrate::profile(trace, links, link_gb_per_s);
     let run = |program: &Program| {
-        let periods = run::periods_ns(program, &profile);
-        quantile(&periods, 1, 2).ok_or("the steps of the trace end out of their order")
+        let run = Run::of(program, &profile);
+        let median_ns = quantile(&run.periods_ns, 1, 2);
+        let median_ns = median_ns.ok_or("the steps of the trace end out of their order")?;
+        Ok((median_ns, run))
     };
-    let replayed_ns = run(&program)?;
+    let (replayed_ns, _) = run(&program)?;
     let mut replay = Replay {
         measured_ns,
         replayed_ns,
@@ -107,7 +113,8 @@ pub fn replay(
             change.apply(&mut changed, &profile);
         }
         // What the replay is off by, the prediction would be too.
-        let corrected = run(&changed)? as f64 * measured_ns as f64 / replayed_ns.max(1) as f64;
+        let (changed_ns, run) = run(&changed)?;
+        let corrected = changed_ns as f64 * measured_ns as f64 / replayed_ns.max(1) as f64;
         let likely_ns = corrected as u64;
         let of = |factor: f64| (likely_ns as f64 * factor) as u64;
         replay.predictions.push(Prediction {
@@ -115,6 +122,7 @@ pub fn replay(
             low_ns: of(0.95 - error),
             likely_ns,
             high_ns: of(1.08 + error),
+            timeline: run.timeline(&changed, trace),
         });
     }
     Ok(replay)

@@ -28,6 +28,8 @@ pub struct Program {
     pub lanes: usize,
     /// How many streams; changes may add some.
     pub streams: usize,
+    /// What the streams are for that changes added, the last ones.
+    pub added: Vec<&'static str>,
     /// How many steps.
     pub steps: usize,
     /// How many workers load data; with none, the host's own thread does.
@@ -53,6 +55,8 @@ pub struct Item {
     pub return_ns: u64,
     /// What it does.
     pub kind: ApiKind,
+    /// The function.
+    pub name: Name,
     /// Which step it belongs to.
     pub step: usize,
 }
@@ -70,6 +74,8 @@ pub struct Node {
     pub after: Vec<usize>,
     /// Whether it is a node of a graph.
     pub in_graph: bool,
+    /// The work of the trace that it is.
+    pub work: usize,
     /// Which step it belongs to.
     pub step: usize,
 }
@@ -142,6 +148,7 @@ impl Program {
                 waits: Vec::new(),
                 return_ns: 0,
                 kind: call.api.kind,
+                name: call.name,
                 step,
             };
             for work in submitted {
@@ -210,6 +217,7 @@ impl Making<'_> {
             job: job(self.trace, row),
             after,
             in_graph: kind == ApiKind::GraphLaunch,
+            work,
             step,
         });
         self.node_of.insert(work, node);

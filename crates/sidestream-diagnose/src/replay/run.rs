@@ -3,62 +3,185 @@
 use sidestream::engine::{Call, Engine, Engines, KernelCost, Profile, Task, TaskId, Work};
 
 use super::program::{Job, Node, Program};
-use crate::model::Direction;
+use crate::measure::Collectives;
+use crate::model::{Direction, Name, StreamIndex, Trace};
+use crate::timeline::{Drawing, Place, Shade, Timeline, nearest_to_median, shade, stream_name};
 
-/// The times from the last work of each step to that of the next.
-pub fn periods_ns(program: &Program, profile: &Profile) -> Vec<u64> {
-    let mut engine = Engine::new(vec![profile.clone()]);
-    let host: Vec<_> = (0..program.lanes).map(|_| engine.add_thread()).collect();
-    let streams: Vec<_> = (0..program.streams)
-        .map(|_| engine.add_stream(0, 0))
-        .collect();
-    let loaders: Vec<_> = (0..program.loaders).map(|_| engine.add_thread()).collect();
-    let mut tasks: Vec<Option<TaskId>> = vec![None; program.nodes.len()];
-    let mut batches = 0;
-    for item in &program.items {
-        let lane = host[item.lane];
-        let mut loaded = Vec::new();
-        let mut own_ns = item.own_ns;
-        if !loaders.is_empty() && item.loading_ns > 0 {
-            // The batch is loaded by a worker, one after the other each.
-            own_ns -= item.loading_ns;
-            let load = Work::Call(Call::HostNs(item.loading_ns));
-            let loader = loaders[batches % loaders.len()];
-            loaded.push(engine.push(Task::new(loader, load)));
-            batches += 1;
-        }
-        let call = Work::Call(Call::HostNs(own_ns.saturating_add(item.call_ns)));
-        let call = engine.push(Task::new(lane, call).after(&loaded));
-        for at in &item.submits {
-            let node = &program.nodes[*at];
-            let mut after = vec![call];
-            after.extend(node.after.iter().filter_map(|before| tasks[*before]));
-            let mut task = Task::new(streams[node.stream], work(node)).after(&after);
-            if node.in_graph {
-                task = task.in_graph();
+/// What came of a program.
+pub struct Run {
+    /// When the last work of each step that has any was over, with the step.
+    ends: Vec<(u64, usize)>,
+    /// From the last work of each step to that of the next.
+    pub periods_ns: Vec<u64>,
+    /// When each node ran.
+    nodes: Vec<Option<(u64, u64)>>,
+    /// What the lanes of the host did.
+    host: Vec<HostSpan>,
+}
+
+struct HostSpan {
+    lane: usize,
+    span: (u64, u64),
+    shade: Shade,
+    name: Option<Name>,
+}
+
+/// What the host does in a task.
+struct HostTask {
+    lane: usize,
+    task: TaskId,
+    shade: Shade,
+    name: Option<Name>,
+}
+
+impl Run {
+    /// Runs a program.
+    pub fn of(program: &Program, profile: &Profile) -> Run {
+        let mut engine = Engine::new(vec![profile.clone()]);
+        let host: Vec<_> = (0..program.lanes).map(|_| engine.add_thread()).collect();
+        let streams: Vec<_> = (0..program.streams)
+            .map(|_| engine.add_stream(0, 0))
+            .collect();
+        let loaders: Vec<_> = (0..program.loaders).map(|_| engine.add_thread()).collect();
+        let mut tasks: Vec<Option<TaskId>> = vec![None; program.nodes.len()];
+        let mut on_host = Vec::new();
+        let mut batches = 0;
+        for item in &program.items {
+            let lane = host[item.lane];
+            let mut loaded = Vec::new();
+            let mut own_ns = item.own_ns;
+            if !loaders.is_empty() && item.loading_ns > 0 {
+                // The batch is loaded by a worker, one after the other each.
+                own_ns -= item.loading_ns;
+                let load = Work::Call(Call::HostNs(item.loading_ns));
+                let at = batches % loaders.len();
+                let task = engine.push(Task::new(loaders[at], load));
+                on_host.push(HostTask {
+                    lane: program.lanes + at,
+                    task,
+                    shade: Shade::Loading,
+                    name: None,
+                });
+                loaded.push(task);
+                batches += 1;
             }
-            tasks[*at] = Some(engine.push(task));
+            let call = Work::Call(Call::HostNs(own_ns.saturating_add(item.call_ns)));
+            let call = engine.push(Task::new(lane, call).after(&loaded));
+            on_host.push(HostTask {
+                lane: item.lane,
+                task: call,
+                shade: match loaders.is_empty() && 2 * item.loading_ns > own_ns {
+                    true => Shade::Loading,
+                    false => Shade::Host,
+                },
+                name: Some(item.name),
+            });
+            for at in &item.submits {
+                let node = &program.nodes[*at];
+                let mut after = vec![call];
+                after.extend(node.after.iter().filter_map(|before| tasks[*before]));
+                let mut task = Task::new(streams[node.stream], work(node)).after(&after);
+                if node.in_graph {
+                    task = task.in_graph();
+                }
+                tasks[*at] = Some(engine.push(task));
+            }
+            if !item.waits.is_empty() {
+                let waits: Vec<TaskId> = item.waits.iter().filter_map(|at| tasks[*at]).collect();
+                let back = Work::Call(Call::HostNs(item.return_ns));
+                let task = engine.push(Task::new(lane, back).after(&waits));
+                on_host.push(HostTask {
+                    lane: item.lane,
+                    task,
+                    shade: Shade::Waiting,
+                    name: Some(item.name),
+                });
+            }
         }
-        if !item.waits.is_empty() {
-            let waits: Vec<TaskId> = item.waits.iter().filter_map(|at| tasks[*at]).collect();
-            let back = Work::Call(Call::HostNs(item.return_ns));
-            engine.push(Task::new(lane, back).after(&waits));
+        // Nothing is held, so that everything ends.
+        let finished = engine.finish().is_ok();
+        let ran = |task: TaskId| {
+            let span = engine.scheduled(task).filter(|_| finished)?;
+            Some((span.start_ns, span.end_ns))
+        };
+        let nodes: Vec<_> = tasks.iter().map(|task| ran((*task)?)).collect();
+        let mut ends: Vec<(u64, usize)> = (0..program.steps).map(|step| (0, step)).collect();
+        for (node, span) in program.nodes.iter().zip(&nodes) {
+            if let Some((_, end_ns)) = span {
+                ends[node.step].0 = ends[node.step].0.max(*end_ns);
+            }
+        }
+        ends.retain(|(end_ns, _)| *end_ns > 0);
+        let pairs = ends.windows(2);
+        let periods_ns = pairs
+            .map(|pair| pair[1].0.saturating_sub(pair[0].0))
+            .collect();
+        let mut host = Vec::new();
+        // A lane does one thing after the other: a wait lasts from the end of what came before.
+        let mut over_ns = vec![0; program.lanes + program.loaders];
+        for part in on_host {
+            if let Some((start_ns, end_ns)) = ran(part.task) {
+                let over_ns = std::mem::replace(&mut over_ns[part.lane], end_ns);
+                let start_ns = match part.shade {
+                    Shade::Waiting => over_ns,
+                    _ => start_ns,
+                };
+                host.push(HostSpan {
+                    lane: part.lane,
+                    span: (start_ns, end_ns),
+                    shade: part.shade,
+                    name: part.name,
+                });
+            }
+        }
+        Run {
+            ends,
+            periods_ns,
+            nodes,
+            host,
         }
     }
-    // Nothing is held, so that everything ends.
-    if engine.finish().is_err() {
-        return Vec::new();
-    }
-    let mut ends = vec![0; program.steps];
-    for (node, task) in program.nodes.iter().zip(&tasks) {
-        if let Some(span) = task.and_then(|task| engine.scheduled(task)) {
-            ends[node.step] = span.end_ns.max(ends[node.step]);
+
+    /// What ran in the step nearest to the median. Steps that end before those before them have
+    /// none.
+    pub fn timeline(&self, program: &Program, trace: &Trace) -> Timeline {
+        let Some(at) = nearest_to_median(&self.periods_ns) else {
+            return Timeline::default();
+        };
+        let time = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
+        let spans = |span: &(u64, u64)| (time(span.0), time(span.1));
+        let mut drawing = Drawing::new((time(self.ends[at].0), time(self.ends[at + 1].0)));
+        let collectives = Collectives::of(trace);
+        let mut ran: Vec<(&(u64, u64), &Node)> = self
+            .nodes
+            .iter()
+            .zip(&program.nodes)
+            .filter_map(|(span, node)| Some((span.as_ref()?, node)))
+            .collect();
+        ran.sort_by_key(|(span, _)| **span);
+        for (span, node) in ran {
+            let work = &trace.work[node.work];
+            let place = Place::Stream(node.stream);
+            let shade = shade(work, &collectives);
+            drawing.add(place, spans(span), shade, Some(work.name));
         }
+        for part in &self.host {
+            let place = Place::Host(part.lane);
+            drawing.add(place, spans(&part.span), part.shade, part.name);
+        }
+        let of_trace = program.streams - program.added.len();
+        drawing.finish(Some(self.ends[at + 1].1), |place| match place {
+            Place::Host(lane) if lane < program.lanes => match program.lanes {
+                1 => "host".to_owned(),
+                _ => format!("host thread {}", trace.threads[lane].thread),
+            },
+            Place::Host(lane) => format!("worker {}", lane - program.lanes + 1),
+            Place::Stream(stream) if stream < of_trace => {
+                stream_name(trace, StreamIndex(stream as u32))
+            }
+            Place::Stream(stream) => format!("{} (new)", program.added[stream - of_trace]),
+        })
     }
-    ends.retain(|end| *end > 0);
-    ends.windows(2)
-        .map(|pair| pair[1].saturating_sub(pair[0]))
-        .collect()
 }
 
 fn work(node: &Node) -> Work {

@@ -1,24 +1,26 @@
 //! The report for people: short, the worst first.
 
 use std::fmt::Write;
-use std::path::Path;
 
-use sidestream_diagnose::{DeviceTime, Idle, Report, kind, size, time};
+use crate::findings::{size, time};
+use crate::idle::Idle;
+use crate::measure::DeviceTime;
+use crate::report::{Report, kind};
 
 /// Shares below this are summed up as the rest.
 const SHOWN: f64 = 0.01;
 
-/// The report of one trace.
-pub fn page(path: &Path, report: &Report) -> String {
+/// The report of one trace for a terminal, under a title such as the name of its file.
+pub fn text(title: &str, report: &Report) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
-    let _ = write_page(&mut out, path, report);
+    let _ = write_text(&mut out, title, report);
     out
 }
 
-fn write_page(out: &mut String, path: &Path, report: &Report) -> std::fmt::Result {
+fn write_text(out: &mut String, title: &str, report: &Report) -> std::fmt::Result {
     let (kind, events) = (kind(report.source), report.events);
-    writeln!(out, "{}: {kind} trace, {events} events", path.display())?;
+    writeln!(out, "{}: {kind} trace, {events} events", plain(title))?;
     for device in &report.devices {
         write_device(out, device)?;
     }

@@ -1,0 +1,5 @@
+//! A report for people: text for a terminal.
+
+mod text;
+
+pub use text::text;

@@ -1,0 +1,317 @@
+//! What ran in one step, to be drawn: measured, or as a replay has it.
+//!
+//! A step is the stretch from the last GPU operation of the one before it to its own, so that what
+//! runs ahead or behind shows up where it does. Of all steps the one is taken whose time is nearest
+//! to the median.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use crate::idle::is_loading;
+use crate::measure::{Collectives, Steps, WorkOfCalls, held, quantile};
+use crate::model::{Direction, Name, RangeKind, StreamIndex, ThreadIndex, Trace, What, Work};
+
+/// One step, or a whole trace without steps, as lanes of spans.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Timeline {
+    /// Which step it is, from 0; none for a whole trace.
+    pub step: Option<usize>,
+    /// How long it is.
+    pub length_ns: u64,
+    /// Threads of the host first, then streams.
+    pub lanes: Vec<Lane>,
+    /// How many lanes with less in them were left out.
+    pub left_out: usize,
+}
+
+/// One thread of the host, or one stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lane {
+    /// What it is called: `host thread 395`, `GPU 0 stream 7`.
+    pub name: String,
+    /// Whether it is one of the host.
+    pub is_host: bool,
+    /// What it did. Of two that overlap, the later one lies above.
+    pub spans: Vec<Drawn>,
+}
+
+/// A span of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drawn {
+    /// Its start, from the start of the timeline.
+    pub start_ns: u64,
+    /// How long it lasted.
+    pub duration_ns: u64,
+    /// What it is.
+    pub shade: Shade,
+    /// The longest of the rows that it stands for, where it has a name.
+    pub name: Option<Name>,
+    /// How many rows it stands for: what is too small to be seen alone is drawn as one.
+    pub count: u32,
+}
+
+impl Drawn {
+    /// Its end, from the start of the timeline.
+    pub fn end_ns(&self) -> u64 {
+        self.start_ns.saturating_add(self.duration_ns)
+    }
+}
+
+/// Kinds of spans.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Shade {
+    /// The host works.
+    Host,
+    /// The host waits for a device.
+    Waiting,
+    /// The host waits for data.
+    Loading,
+    /// A kernel that computes.
+    Kernel,
+    /// A kernel that exchanges data with other devices.
+    Collective,
+    /// A copy from the host.
+    Upload,
+    /// A copy to the host.
+    Download,
+    /// Other copies, and memsets.
+    Inner,
+}
+
+impl Shade {
+    /// The kind in words of the field.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Shade::Host => "host",
+            Shade::Waiting => "host waits for the GPU",
+            Shade::Loading => "host waits for data",
+            Shade::Kernel => "kernel",
+            Shade::Collective => "collective",
+            Shade::Upload => "upload",
+            Shade::Download => "download",
+            Shade::Inner => "memory on the device",
+        }
+    }
+}
+
+/// More lanes than these nobody tells apart.
+const MOST_LANES: usize = 16;
+/// What is shorter than this part of a timeline is drawn together with its neighbours.
+const FINEST: u64 = 2_000;
+
+impl Timeline {
+    /// The step of a trace that is nearest to the median, or all of it; none without any work.
+    pub fn of(trace: &Trace, works: &WorkOfCalls, steps: &Steps) -> Option<Timeline> {
+        let (step, window) = window(trace, steps)?;
+        let mut drawing = Drawing::new(window);
+        let collectives = Collectives::of(trace);
+        for work in &trace.work {
+            drawing.add(
+                Place::Stream(work.stream.0 as usize),
+                (work.start_ns, work.end_ns()),
+                shade(work, &collectives),
+                Some(work.name),
+            );
+        }
+        let names = (0..trace.names.len() as u32).map(|at| trace.names.text(Name(at)));
+        let loads: Vec<bool> = names.map(is_loading).collect();
+        for range in &trace.ranges {
+            let shade = match range.kind {
+                _ if loads[range.name.0 as usize] => Shade::Loading,
+                RangeKind::Operator => Shade::Host,
+                _ => continue,
+            };
+            let place = Place::Host(range.thread.0 as usize);
+            let span = (range.start_ns, range.end_ns());
+            drawing.add_below(place, span, shade, range.name);
+        }
+        for (at, call) in trace.calls.iter().enumerate() {
+            let shade = match held(trace, at, works.first(at)) {
+                Some(_) => Shade::Waiting,
+                None => Shade::Host,
+            };
+            let place = Place::Host(call.thread.0 as usize);
+            let span = (call.start_ns, call.end_ns());
+            drawing.add(place, span, shade, Some(call.name));
+        }
+        Some(drawing.finish(step, |place| match place {
+            Place::Host(thread) => thread_name(trace, ThreadIndex(thread as u32)),
+            Place::Stream(stream) => stream_name(trace, StreamIndex(stream as u32)),
+        }))
+    }
+}
+
+/// What a span of work is.
+pub fn shade(work: &Work, collectives: &Collectives) -> Shade {
+    match work.what {
+        What::Kernel(_) if collectives.contains(work.name) => Shade::Collective,
+        What::Kernel(_) => Shade::Kernel,
+        What::Copy {
+            direction: Direction::Upload,
+            ..
+        } => Shade::Upload,
+        What::Copy {
+            direction: Direction::Download,
+            ..
+        } => Shade::Download,
+        What::Copy { .. } | What::Memset { .. } => Shade::Inner,
+    }
+}
+
+/// What a stream is called.
+pub fn stream_name(trace: &Trace, stream: StreamIndex) -> String {
+    let several = |key: fn(&crate::model::Stream) -> Option<i64>| {
+        let mut keys = trace.streams.iter().map(key);
+        let first = keys.next();
+        keys.any(|key| Some(key) != first)
+    };
+    let stream = &trace.streams[stream.0 as usize];
+    let mut name = format!("GPU {} stream {}", stream.device, stream.number);
+    if let (Some(process), true) = (stream.process, several(|s| s.process)) {
+        name = format!("process {process} {name}");
+    }
+    name
+}
+
+/// What a thread is called.
+pub fn thread_name(trace: &Trace, thread: ThreadIndex) -> String {
+    let thread = &trace.threads[thread.0 as usize];
+    format!("host thread {}", thread.thread)
+}
+
+/// The step nearest to the median with its stretch, or all of the trace.
+fn window(trace: &Trace, steps: &Steps) -> Option<(Option<usize>, (i64, i64))> {
+    let periods = steps.periods_ns();
+    if let Some(at) = nearest_to_median(&periods) {
+        let (before, step) = (&steps.steps[at], &steps.steps[at + 1]);
+        if before.last_gpu_ns < step.last_gpu_ns {
+            return Some((Some(at + 1), (before.last_gpu_ns, step.last_gpu_ns)));
+        }
+    }
+    let start = trace.work.first()?.start_ns;
+    let end = trace.work.iter().map(Work::end_ns).max()?;
+    Some((None, (start, end)))
+}
+
+/// Which of some values is nearest to their median: the first of several.
+pub fn nearest_to_median(values: &[u64]) -> Option<usize> {
+    let median = quantile(values, 1, 2)?;
+    (0..values.len()).min_by_key(|at| values[*at].abs_diff(median))
+}
+
+/// Where a span is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// On a thread of the host.
+    Host(usize),
+    /// On a stream.
+    Stream(usize),
+}
+
+/// A timeline under construction. Spans come in the order of their starts.
+pub struct Drawing {
+    start_ns: i64,
+    length_ns: u64,
+    lanes: BTreeMap<Place, Layers>,
+}
+
+/// The spans of a lane: those below are covered by those above.
+#[derive(Default)]
+struct Layers {
+    below: Vec<Drawn>,
+    above: Vec<Drawn>,
+}
+
+impl Drawing {
+    /// Begins one of this stretch.
+    pub fn new((start_ns, end_ns): (i64, i64)) -> Drawing {
+        Drawing {
+            start_ns,
+            length_ns: end_ns.saturating_sub(start_ns).max(0) as u64,
+            lanes: BTreeMap::new(),
+        }
+    }
+
+    /// Draws what of a span lies in the stretch.
+    pub fn add(&mut self, place: Place, span: (i64, i64), shade: Shade, name: Option<Name>) {
+        let finest_ns = self.length_ns / FINEST;
+        if let Some(drawn) = self.clipped(span, shade, name) {
+            push(
+                &mut self.lanes.entry(place).or_default().above,
+                drawn,
+                finest_ns,
+            );
+        }
+    }
+
+    /// The same, below all that is added otherwise. What lies inside another one of its kind is not
+    /// drawn: ranges nest.
+    fn add_below(&mut self, place: Place, span: (i64, i64), shade: Shade, name: Name) {
+        let finest_ns = self.length_ns / FINEST;
+        if let Some(drawn) = self.clipped(span, shade, Some(name)) {
+            let below = &mut self.lanes.entry(place).or_default().below;
+            let inside = below
+                .last()
+                .is_some_and(|last| drawn.end_ns() <= last.end_ns());
+            if !inside {
+                push(below, drawn, finest_ns);
+            }
+        }
+    }
+
+    fn clipped(&self, (start, end): (i64, i64), shade: Shade, name: Option<Name>) -> Option<Drawn> {
+        let end_ns = self.start_ns.saturating_add_unsigned(self.length_ns);
+        let (start, end) = (start.max(self.start_ns), end.min(end_ns));
+        (start < end).then(|| Drawn {
+            start_ns: start.abs_diff(self.start_ns),
+            duration_ns: end.abs_diff(start),
+            shade,
+            name,
+            count: 1,
+        })
+    }
+
+    /// The timeline, with the names of its lanes.
+    pub fn finish(self, step: Option<usize>, name: impl Fn(Place) -> String) -> Timeline {
+        let drawn_ns = |layers: &Layers| -> u64 {
+            let spans = layers.above.iter().chain(&layers.below);
+            spans.map(|s| s.duration_ns).fold(0, u64::saturating_add)
+        };
+        let mut lanes: Vec<(Place, Layers)> = self.lanes.into_iter().collect();
+        lanes.sort_by_key(|(place, layers)| (Reverse(drawn_ns(layers)), *place));
+        let left_out = lanes.len().saturating_sub(MOST_LANES);
+        lanes.truncate(MOST_LANES);
+        lanes.sort_by_key(|(place, _)| *place);
+        let lanes = lanes.into_iter().map(|(place, mut layers)| {
+            layers.below.append(&mut layers.above);
+            Lane {
+                name: name(place),
+                is_host: matches!(place, Place::Host(_)),
+                spans: layers.below,
+            }
+        });
+        Timeline {
+            step,
+            length_ns: self.length_ns,
+            lanes: lanes.collect(),
+            left_out,
+        }
+    }
+}
+
+/// Adds a span, or draws it together with the one before it if both could not be told apart.
+fn push(spans: &mut Vec<Drawn>, drawn: Drawn, finest_ns: u64) {
+    if let Some(last) = spans.last_mut()
+        && drawn.duration_ns < finest_ns
+        && (last.shade == drawn.shade || last.duration_ns < finest_ns)
+        && drawn.start_ns <= last.end_ns().saturating_add(finest_ns)
+    {
+        if last.duration_ns < drawn.duration_ns {
+            (last.shade, last.name) = (drawn.shade, drawn.name);
+        }
+        last.duration_ns = drawn.end_ns().max(last.end_ns()) - last.start_ns;
+        last.count = last.count.saturating_add(drawn.count);
+        return;
+    }
+    spans.push(drawn);
+}
