@@ -4,26 +4,29 @@ use std::path::PathBuf;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use sidestream_diagnose::{Change, Error, Limits, Options, Problem, Report, is_speed, read};
+use sidestream_diagnose::{Change, Error, Limits, Options, Problem, Report, is_speed, read, text};
 
 use crate::failure::{TraceError, of_system};
 
-/// Reads a trace and returns the report as JSON. Other threads of Python run meanwhile.
+/// Reads a trace and returns the report as JSON and for people. Other threads of Python run meanwhile.
 #[pyfunction]
 pub fn diagnose(
     py: Python<'_>,
     path: PathBuf,
     link_gbps: Option<f64>,
     what_if: Option<Vec<String>>,
-) -> PyResult<String> {
+) -> PyResult<(String, String)> {
     let options = options(link_gbps, what_if)?;
-    let text = py.detach(|| {
-        let trace = read(&path, &Limits::default(), &mut |_, _| {})?;
-        let mut json = Report::of(trace, &options).json();
-        json["file"] = path.display().to_string().into();
-        Ok(json.to_string())
-    });
-    text.map_err(raised)
+    py.detach(|| {
+        let trace = read(&path, &Limits::default(), &mut |_, _| {}).map_err(raised)?;
+        let report = Report::of(trace, &options);
+        let file = path.display().to_string();
+        // Whoever prints a text in Python adds the end of the last line.
+        let page = text(&file, &report).trim_end().to_owned();
+        let mut json = report.json();
+        json["file"] = file.into();
+        Ok((json.to_string(), page))
+    })
 }
 
 fn options(link_gbps: Option<f64>, what_if: Option<Vec<String>>) -> PyResult<Options> {

@@ -41,7 +41,8 @@ fn checked(bytes: &[u8]) -> Result<(String, Vec<String>), String> {
         })?;
         let checked = check(program);
         values.push(checked_json(&checked));
-        pages.push(checked.page(Some(program)));
+        // Whoever prints a text in Python adds the end of the last line.
+        pages.push(checked.page(Some(program)).trim_end().to_owned());
     }
     if values.is_empty() {
         return Err("`cases` lists no program; add one with `name:` and `ops:`".to_owned());

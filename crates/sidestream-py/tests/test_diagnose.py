@@ -100,11 +100,12 @@ def test_a_later_field_of_the_schema_is_passed_over(copy_bound: Diagnosis) -> No
     report = copy_bound.to_dict()
     for part in (report, report["steps"], report["devices"][0], report["findings"][0]):
         part["of_later_years"] = 1
-    assert Diagnosis(json.dumps(report)).devices == copy_bound.devices
+    assert Diagnosis(json.dumps(report), str(copy_bound)).devices == copy_bound.devices
 
 
-def test_it_is_shown_with_its_findings(copy_bound: Diagnosis) -> None:
+def test_it_is_shown_as_the_command_shows_it(copy_bound: Diagnosis) -> None:
     shown = str(copy_bound)
+    assert shown.startswith(f"{copy_bound.file}: pytorch trace, 692 events\n")
     assert "COPY_ON_COMPUTE_STREAM  copies of 154.1 MB a step" in shown
     assert "worth 1.87 ms of a step, between 1.39 ms and 1.87 ms" in shown
     assert repr(copy_bound).endswith("copy_bound.before.json.gz: COPY_ON_COMPUTE_STREAM>")

@@ -110,8 +110,10 @@ impl Environment {
         }
         let mut build = self.python(&["-m", "maturin", "build", "--quiet", "--locked"]);
         build
-            // Profile `test`, which the other tests are built with, would make a test program of it.
             .args(["--profile", "dev", "--compatibility", "linux"])
+            // Cargo would make a test program of it in the profile `test`. With this, `dev` is the same, and
+            // takes what the other tests have built.
+            .env("CARGO_PROFILE_DEV_OPT_LEVEL", "2")
             .arg("--interpreter")
             .arg(self.interpreter())
             .arg("--out")

@@ -37,18 +37,19 @@ def diagnose(
         ValueError: ``link_gbps`` is no speed, or there is no such change.
     """
     sets = [what_if] if isinstance(what_if, str) else what_if
-    return Diagnosis(_sidestream.diagnose(path, link_gbps, None if sets is None else list(sets)))
+    return Diagnosis(*_sidestream.diagnose(path, link_gbps, None if sets is None else list(sets)))
 
 
 class Diagnosis:
-    """All that is said about a trace. ``print`` shows the findings.
+    """All that is said about a trace. ``print`` shows it, the worst first.
 
     docs/diagnose.md says what each figure means. Times are whole nanoseconds of the trace.
     """
 
-    def __init__(self, text: str) -> None:
-        """Take the report as JSON, as ``Diagnosis.json`` or ``sidestream diagnose --json`` give it."""
-        self._json = text
+    def __init__(self, as_json: str, as_text: str) -> None:
+        """Take the report as JSON and as text for people. ``diagnose`` makes these."""
+        self._json = as_json
+        self._text = as_text
 
     def json(self) -> str:
         """Return the report as one line of JSON, of the schema ``sidestream.diagnose/1``."""
@@ -99,16 +100,7 @@ class Diagnosis:
         return tuple(TraceWarning(**_known(TraceWarning, warning)) for warning in self._report["warnings"])
 
     def __str__(self) -> str:
-        lines = [f"{self.file}: {_count(len(self.findings), 'finding')}"]
-        for finding in self.findings:
-            lines.append(f"{finding.code}  {finding.text}")
-            saving = finding.saving_ns
-            if saving.high > 0:
-                lines.append(
-                    f"    worth {_ms(saving.likely)} of a step, between {_ms(saving.low)} and {_ms(saving.high)}"
-                )
-        lines += [f"note    {warning.text}" for warning in self.warnings]
-        return "\n".join(lines)
+        return self._text
 
     def __repr__(self) -> str:
         codes = ", ".join(finding.code for finding in self.findings)
@@ -122,7 +114,7 @@ class Diagnosis:
 
     def __getstate__(self) -> dict[str, str]:
         # What was parsed is parsed again where it is wanted.
-        return {"_json": self._json}
+        return {"_json": self._json, "_text": self._text}
 
 
 @dataclass(frozen=True)
@@ -261,11 +253,3 @@ def _prediction(value: Mapping[str, Any]) -> Prediction:
 def _known(of: Any, value: Mapping[str, Any]) -> dict[str, Any]:
     # A later version of the schema may have more fields.
     return {name: value[name] for name in of.__dataclass_fields__ if name in value}
-
-
-def _count(count: int, what: str) -> str:
-    return f"1 {what}" if count == 1 else f"{count} {what}s"
-
-
-def _ms(ns: int) -> str:
-    return f"{ns / 1e6:.2f} ms"

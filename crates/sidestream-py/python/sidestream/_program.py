@@ -112,7 +112,7 @@ class CheckReport:
         return all(program.verdict == "clean" for program in self.programs)
 
     def __str__(self) -> str:
-        return "\n".join(str(program) for program in self.programs)
+        return "\n\n".join(str(program) for program in self.programs)
 
 
 def _program(value: Mapping[str, Any], page: str) -> ProgramReport:

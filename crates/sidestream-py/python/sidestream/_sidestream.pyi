@@ -2,6 +2,8 @@
 
 from os import PathLike
 
+__all__ = ["ProgramError", "TraceError", "__version__", "check_program", "diagnose"]
+
 __version__: str
 
 class TraceError(ValueError): ...
@@ -11,7 +13,7 @@ def diagnose(
     path: str | PathLike[str],
     link_gbps: float | None,
     what_if: list[str] | None,
-) -> str: ...
+) -> tuple[str, str]: ...
 def check_program(
     path: str | PathLike[str] | None, text: str | None
 ) -> tuple[str, list[str]]: ...
