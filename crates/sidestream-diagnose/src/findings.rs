@@ -175,7 +175,7 @@ impl Grounds<'_> {
 pub fn simulated(findings: &mut [Finding], replay: &Replay) {
     use Change::{Graphs, NoSync, Pinned, Prefetch, SecondStream, Workers};
     let step_ns = |changes: &[Change]| match changes {
-        [] => Some(replay.measured_ns),
+        [] => Some(replay.unprofiled_ns),
         _ => {
             let same = replay.predictions.iter().find(|p| p.changes == changes);
             same.map(|p| p.likely_ns)

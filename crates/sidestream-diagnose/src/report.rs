@@ -129,7 +129,7 @@ impl Report {
         let (speaker, mut findings) = findings.map_or((None, Vec::new()), |(d, f)| (Some(d), f));
         let mut sets = usual();
         sets.extend(options.what_if.iter().flatten().cloned());
-        let mut replay = replay(&trace, &links, &steps, link.0, &sets);
+        let mut replay = replay(&trace, &links, &works, &steps, link.0, &sets);
         if let Ok(replay) = &replay {
             simulated(&mut findings, replay);
         }
@@ -247,7 +247,7 @@ impl Report {
         };
         let prediction = |prediction: &Prediction| {
             let changes: Vec<String> = prediction.changes.iter().map(Change::to_string).collect();
-            let ratio = prediction.likely_ns as f64 / replay.measured_ns.max(1) as f64;
+            let ratio = prediction.likely_ns as f64 / replay.unprofiled_ns.max(1) as f64;
             json!({"changes": changes,
                    "step_ns": {"low": prediction.low_ns, "likely": prediction.likely_ns,
                                "high": prediction.high_ns},
@@ -300,7 +300,8 @@ fn replay_json(replay: &Result<Replay, &'static str>) -> Value {
             "measured_ns": replay.measured_ns,
             "replayed_ns": replay.replayed_ns,
             "median_error": replay.error(),
-            "explained_share": 1.0 - replay.error().min(1.0),
+            "explained_share": replay.explained_share,
+            "unprofiled_ns": replay.unprofiled_ns,
             "ok": replay.is_ok(),
         }),
         Err(why) => json!({"ok": false, "why": why}),
