@@ -68,6 +68,8 @@ pub struct Idle {
     pub by_cause: BTreeMap<Cause, u64>,
     /// The longest stretches of each cause, the longest first.
     pub longest: BTreeMap<Cause, Vec<Stretch>>,
+    /// All stretches, where they are asked for.
+    all: Option<Vec<(Cause, Stretch)>>,
 }
 
 /// A stretch of idle time with one cause.
@@ -172,19 +174,44 @@ impl<'t> Scene<'t> {
     /// The causes of all idle time of a device.
     pub fn idle(&self, device: &DeviceTime) -> Idle {
         let mut idle = Idle::default();
+        self.gaps(device, device.busy.gaps(), &mut idle);
+        for list in idle.longest.values_mut() {
+            list.sort_by_key(|stretch| (u64::MAX - stretch.duration_ns, stretch.start_ns));
+        }
+        idle
+    }
+
+    /// The stretches of idle time of a device that begin in this stretch of time, with their causes,
+    /// in their order.
+    pub fn stretches(
+        &self,
+        device: &DeviceTime,
+        (start, end): (i64, i64),
+    ) -> Vec<(Cause, Stretch)> {
+        let mut idle = Idle {
+            all: Some(Vec::new()),
+            ..Idle::default()
+        };
+        let gaps = device
+            .busy
+            .gaps()
+            .filter(|gap| start <= gap.0 && gap.0 < end);
+        self.gaps(device, gaps, &mut idle);
+        let mut all = idle.all.unwrap_or_default();
+        all.sort_by_key(|(_, stretch)| stretch.start_ns);
+        all
+    }
+
+    fn gaps(&self, device: &DeviceTime, gaps: impl Iterator<Item = (i64, i64)>, idle: &mut Idle) {
         // The work of the device that ends each gap.
         let mut work = self.trace.work.iter().enumerate().filter(|(_, work)| {
             let stream = &self.trace.streams[work.stream.0 as usize];
             (stream.process, stream.device) == (device.process, device.device)
         });
-        for (start, end) in device.busy.gaps() {
+        for (start, end) in gaps {
             let next = work.find(|(_, work)| work.start_ns >= end);
-            self.gap(device, (start, end), next.map(|(at, _)| at), &mut idle);
+            self.gap(device, (start, end), next.map(|(at, _)| at), idle);
         }
-        for list in idle.longest.values_mut() {
-            list.sort_by_key(|stretch| (u64::MAX - stretch.duration_ns, stretch.start_ns));
-        }
-        idle
     }
 
     /// Divides a gap among its causes.
@@ -281,6 +308,9 @@ impl<'t> Scene<'t> {
                 duration_ns,
                 because,
             };
+            if let Some(all) = &mut idle.all {
+                all.push((cause, stretch));
+            }
             if longest.len() < EVIDENCE {
                 longest.push(stretch);
             } else if let Some(least) = longest.iter_mut().min_by_key(|s| s.duration_ns)
