@@ -14,7 +14,7 @@ mod show;
 mod timeline;
 
 pub use findings::{Code, Evidence, Finding, Saving, size, time};
-pub use idle::{Cause, Idle, Stretch};
+pub use idle::{Because, Cause, Idle, Inside, Stretch};
 pub use measure::{
     Blocking, Class, Collectives, Copies, DeviceTime, Launches, Line, Links, Spans, Step, Steps,
     StepsBy, StreamLoad, copies, devices,

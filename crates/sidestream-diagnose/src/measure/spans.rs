@@ -56,6 +56,31 @@ impl Spans {
         shared
     }
 
+    /// What of them the others do not cover.
+    pub fn without(&self, other: &Spans) -> Spans {
+        let mut left = Spans::default();
+        let mut others = other.iter().peekable();
+        for (mut start, end) in self.iter() {
+            while let Some(&(from, to)) = others.peek()
+                && from < end
+            {
+                if start < from {
+                    left.push(start, from);
+                }
+                start = start.max(to);
+                // It may cover the beginning of the next one too.
+                if to > end {
+                    break;
+                }
+                others.next();
+            }
+            if start < end {
+                left.push(start, end);
+            }
+        }
+        left
+    }
+
     /// How much time of a span they cover.
     pub fn within_ns(&self, start_ns: i64, end_ns: i64) -> u64 {
         let first = self.spans.partition_point(|span| span.1 <= start_ns);
@@ -100,6 +125,10 @@ mod tests {
         assert_eq!(a.shared_ns(&b), 5 + 5 + 2);
         assert_eq!(b.shared_ns(&a), 12);
         assert_eq!(a.shared_ns(&spans(&[])), 0);
+        assert_eq!(a.without(&b), spans(&[(0, 5), (25, 28)]));
+        assert_eq!(b.without(&a), spans(&[(10, 20), (30, 40)]));
+        assert_eq!(a.without(&spans(&[(-5, 40)])), spans(&[]));
+        assert_eq!(a.without(&spans(&[])), a);
         assert_eq!(a.within_ns(5, 22), 5 + 2);
         assert_eq!(a.within_ns(10, 20), 0);
     }

@@ -25,6 +25,7 @@ mod program;
 mod run;
 
 pub use change::{Change, UnknownChange};
+pub use program::share;
 
 use std::collections::BTreeSet;
 

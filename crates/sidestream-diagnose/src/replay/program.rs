@@ -348,7 +348,7 @@ fn job(trace: &Trace, work: &Work) -> Job {
 
 /// Which share of the device a kernel fills. Threads, registers and shared memory bound how many
 /// blocks a multiprocessor holds; where the trace does not say, a kernel is taken to fill all.
-fn share(kernel: &crate::model::Kernel, sms: u32) -> f64 {
+pub fn share(kernel: &crate::model::Kernel, sms: u32) -> f64 {
     if kernel.blocks == 0 || kernel.threads == 0 || sms == 0 {
         return 1.0;
     }
