@@ -281,7 +281,7 @@ impl<'t> Scene<'t> {
     /// The causes of all idle time of a device.
     pub fn idle(&self, device: &DeviceTime) -> Idle {
         let mut idle = Idle::default();
-        let usual = self.steps.usual(device);
+        let (usual, _) = self.steps.usual(device);
         // The work of the device that ends each gap.
         let mut work = self.trace.work.iter().enumerate().filter(|(_, work)| {
             let stream = &self.trace.streams[work.stream.0 as usize];

@@ -129,7 +129,7 @@ impl View<'_> {
             evidence,
         )?;
         // A host that is slower than all of this would gain nothing.
-        (found.saving_ns.high as f64 >= super::view::WORTH * self.step_ns as f64).then_some(found)
+        self.is_worth(found.saving_ns.high).then_some(found)
     }
 
     /// How the default stream and each of these take turns.
@@ -214,14 +214,14 @@ impl View<'_> {
         let main = by_stream.values().copied().max().unwrap_or(0);
         let narrow_ns = self.a_step(narrow);
         let several = main / 20 < (all - main);
-        if several || narrow_ns < self.step_ns / 2 || self.a_step(count) < 2 {
+        if several || narrow_ns < self.step_ns / 2 || self.each(count) < 2 {
             return None;
         }
         let floor = self.capacity_ns().max(self.copies_ns()).max(self.host_ns);
         let high = self
             .a_step(could as u64)
             .min(self.step_ns.saturating_sub(floor));
-        if (high as f64) < super::view::WORTH * self.step_ns as f64 {
+        if !self.is_worth(high) {
             // The host is slower than two streams would be.
             return None;
         }

@@ -51,6 +51,12 @@ pub fn simulated(findings: &mut [Finding], replay: &Replay) {
                 likely: gain.min(old.high / 4 * 3),
                 high: old.high,
             },
+            // Of what a graph saves, some is the profiler's; the replay has that in it.
+            Code::LaunchBound => Saving {
+                low: old.low.min(gain),
+                likely: gain.min(old.likely),
+                high: old.high,
+            },
             _ => Saving {
                 low: old.low.min(gain / 10 * 9),
                 likely: gain.min(old.high),
@@ -64,12 +70,19 @@ pub fn simulated(findings: &mut [Finding], replay: &Replay) {
 /// Says so where nothing is worth a change.
 pub fn conclude(findings: &mut Vec<Finding>, steps: &Steps, device: &DeviceTime, idle: &Idle) {
     let step_ns = steps.median_ns().unwrap_or(device.span_ns);
-    let worth = |f: &Finding| f.saving_ns.likely.max(f.saving_ns.high / 2) as f64;
+    let worth = |f: &Finding| match f.code {
+        // Without the profiler, the most of it may be nothing.
+        Code::LaunchBound => f.saving_ns.likely,
+        _ => f.saving_ns.likely.max(f.saving_ns.high / 2),
+    };
     let gain = GAIN * step_ns as f64;
-    if findings.iter().map(worth).any(|ns| ns >= gain) {
+    let together = findings.iter().map(|f| f.saving_ns.likely);
+    let together = together.fold(0, u64::saturating_add);
+    let most = findings.iter().map(worth).max().unwrap_or(0);
+    if most.max(together) as f64 >= gain {
         return;
     }
-    let usual = steps.usual(device);
+    let (usual, _) = steps.usual(device);
     let all_ns = usual.total_ns().max(1) as f64;
     let busy = device.busy.shared_ns(&usual) as f64 / all_ns;
     // What looks bad and costs little is named, so that nobody repairs it.

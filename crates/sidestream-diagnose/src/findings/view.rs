@@ -6,7 +6,7 @@ use crate::measure::{DeviceTime, Spans};
 use crate::model::{Direction, Memory, Name, What, Work};
 
 /// Less than this part of a step is not worth a line.
-pub const WORTH: f64 = 0.02;
+const WORTH: f64 = 0.02;
 
 /// One device, by the step.
 pub struct View<'a> {
@@ -15,11 +15,13 @@ pub struct View<'a> {
     pub idle: &'a Idle,
     /// The steps of a usual length.
     pub usual: Spans,
+    /// How many those are.
+    count: u64,
     /// The time of a step; of the whole trace, if there are no steps.
     pub step_ns: u64,
     /// The device's own work: kernels, and the copies of each direction at the speed of the link.
     pub floor_ns: u64,
-    /// The host's own time.
+    /// The host's own time, where the device waits for it.
     pub host_ns: u64,
     /// When kernels computed, kernels communicated, and copies ran.
     pub compute: Spans,
@@ -30,16 +32,17 @@ pub struct View<'a> {
 
 impl<'a> View<'a> {
     pub fn of(grounds: &'a Grounds, device: &'a DeviceTime, idle: &'a Idle) -> View<'a> {
-        let usual = grounds.steps.usual(device);
+        let (usual, count) = grounds.steps.usual(device);
         let median = grounds.steps.median_ns().filter(|ns| *ns > 0);
         let mut view = View {
             grounds,
             device,
             idle,
             usual,
+            count,
             step_ns: median.unwrap_or(device.span_ns).max(1),
             floor_ns: 0,
-            host_ns: median.map_or(0, |_| grounds.scene.host_ns()),
+            host_ns: 0,
             compute: Spans::default(),
             collectives: Spans::default(),
             uploads: Spans::default(),
@@ -71,6 +74,11 @@ impl<'a> View<'a> {
                 *sum_ns = u64::saturating_add(*sum_ns, view.pinned_ns(work));
             }
         }
+        // A host that the device never waits for may have gone as slowly as it liked.
+        let late_ns = view.idle_ns(Cause::LaunchBound) + view.idle_ns(Cause::HostStarved);
+        if median.is_some() && late_ns >= view.step_ns / 10 {
+            view.host_ns = grounds.scene.host_ns();
+        }
         let kernels_ns = view.spans_ns(&device.kernels);
         let copies_ns = view.a_step(up_ns.max(down_ns));
         view.floor_ns = kernels_ns.max(copies_ns);
@@ -96,6 +104,11 @@ impl<'a> View<'a> {
         let all = self.usual.total_ns().max(1);
         let part = u128::from(sum) * u128::from(self.step_ns) / u128::from(all);
         u64::try_from(part).unwrap_or(u64::MAX)
+    }
+
+    /// A number over the usual steps, by the step.
+    pub fn each(&self, number: u64) -> u64 {
+        (number + self.count / 2) / self.count
     }
 
     /// How much of a step some spans take.
@@ -124,6 +137,11 @@ impl<'a> View<'a> {
         self.floor_ns.max(self.host_ns)
     }
 
+    /// Whether so much of a step is worth a line.
+    pub fn is_worth(&self, ns: u64) -> bool {
+        ns as f64 >= WORTH * self.step_ns as f64
+    }
+
     /// A finding, if it is worth a line. No saving leads below the floor.
     pub fn finding(
         &self,
@@ -134,10 +152,10 @@ impl<'a> View<'a> {
         text: String,
         evidence: Vec<Evidence>,
     ) -> Option<Finding> {
-        let share = taken_ns as f64 / self.step_ns as f64;
-        if share < WORTH {
+        if !self.is_worth(taken_ns) {
             return None;
         }
+        let share = taken_ns as f64 / self.step_ns as f64;
         let most = self.step_ns.saturating_sub(floor_ns);
         Some(Finding {
             code,
