@@ -136,7 +136,8 @@ fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
         }
         Source::Log => log(args, path, file)?.outcome(path),
         Source::Gzip => Err(Failure::input(format!(
-            "{}: the file is compressed; unpack it with gunzip first",
+            "{}: the file is compressed; `sidestream diagnose` reads a trace as it is, and to check the op \
+             log that a trace of `sidestream run --trace` carries, unpack it with gunzip first",
             path.display()
         ))),
         Source::Trace => {
@@ -145,7 +146,8 @@ fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
             let bytes = found.ok_or_else(|| {
                 Failure::input(format!(
                     "{}: the trace carries no op log, and times alone prove no order; write one with \
-                     `sidestream run --trace` or `sidestream check --trace`",
+                     `sidestream run --trace` or `sidestream check --trace`; why the GPU idled in this one \
+                     `sidestream diagnose` says",
                     path.display()
                 ))
             })?;

@@ -172,7 +172,7 @@ fn a_folder_stands_for_its_traces() {
     let ran = sidestream(&["diagnose", "--json", folder.to_str().expect("letters")]);
     // One of its files is JSON and no trace.
     assert_eq!(ran.code, 2);
-    assert_eq!(ran.out.lines().count(), 11);
+    assert_eq!(ran.out.lines().count(), 38);
     assert!(
         ran.err
             .contains("truth.json: the file is JSON without a member `traceEvents`")

@@ -1,11 +1,13 @@
 //! `sidestream overlap` against measurements, and what it says about them.
 
 mod command;
+mod json;
 
 use std::collections::HashMap;
 use std::fmt::Write;
 
 use command::sidestream;
+use json::keys;
 use serde_json::Value;
 
 /// Measured by us; the head of the file says how.
@@ -112,12 +114,6 @@ fn no_arrangement_beats_the_limit_and_the_best_comes_near_it() {
 #[test]
 fn the_json_has_every_key_that_readers_count_on() {
     let json = overlap("--batch 64KiB --count 3 --work 7 --device sim:a10g");
-    let keys: Vec<&str> = json
-        .as_object()
-        .expect("an object")
-        .keys()
-        .map(String::as_str)
-        .collect();
     let expected = [
         "schema",
         "device",
@@ -131,7 +127,7 @@ fn the_json_has_every_key_that_readers_count_on() {
         "limit_ns",
         "verdict",
     ];
-    assert_eq!(keys, expected);
+    assert_eq!(keys(&json), expected);
     assert_eq!(json["schema"], "sidestream.overlap/1");
     assert_eq!(json["device"], "sim:a10g");
     assert_eq!(json["simulated"], true);
@@ -141,13 +137,7 @@ fn the_json_has_every_key_that_readers_count_on() {
     let rows = json["rows"].as_array().expect("a list");
     let mut names = Vec::new();
     for row in rows {
-        let keys: Vec<&str> = row
-            .as_object()
-            .expect("an object")
-            .keys()
-            .map(String::as_str)
-            .collect();
-        assert_eq!(keys, ["layout", "k", "time_ns", "share"]);
+        assert_eq!(keys(row), ["layout", "k", "time_ns", "share"]);
         names.push(format!(
             "{} {}",
             row["layout"].as_str().expect("a text"),
@@ -398,16 +388,16 @@ fn a_file_goes_through_the_device_and_comes_back_in_memory_that_does_not_grow() 
 
 #[test]
 fn a_file_that_is_empty_or_is_none_is_said_to_be() {
-    let empty = sidestream(&["overlap", "--input", "/dev/null"]);
-    assert_eq!(empty.code, 0, "{}", empty.err);
-    assert!(
-        empty.out.starts_with("0 bytes of /dev/null"),
-        "{}",
-        empty.out
-    );
-    for path in ["/nowhere/at/all", "/"] {
-        let refused = sidestream(&["overlap", "--input", path]);
-        assert_eq!(refused.code, 2);
-        assert!(refused.err.contains(path), "{}", refused.err);
+    for (path, why) in [
+        ("/dev/null", "the file is empty"),
+        ("/nowhere/at/all", "No such file"),
+        ("/", "directory"),
+    ] {
+        for json in [&[] as &[&str], &["--json"]] {
+            let refused = sidestream(&[&["overlap", "--input", path], json].concat());
+            assert_eq!((refused.code, refused.out.as_str()), (2, ""));
+            let says = refused.err.contains(path) && refused.err.contains(why);
+            assert!(says, "{}", refused.err);
+        }
     }
 }

@@ -105,17 +105,23 @@ fn standard_input_is_checked() {
 fn what_is_no_program_is_told_apart() {
     let (program, log) = (file(RACE), file(""));
     sidestream(&["run", &program, "--log", &log]);
-    let cases: [(&str, Vec<u8>, &str); 3] = [
+    let cases: [(&str, Vec<u8>, &str); 5] = [
         (
             "run",
             std::fs::read(at(&log)).expect("a log"),
             "use `sidestream check`",
         ),
+        ("check", vec![0x1f, 0x8b, 8, 0], "`sidestream diagnose`"),
         ("check", vec![0x1f, 0x8b, 8, 0], "unpack it"),
         (
             "check",
             b"{\"traceEvents\": []}".to_vec(),
             "carries no op log",
+        ),
+        (
+            "check",
+            b"{\"traceEvents\": []}".to_vec(),
+            "`sidestream diagnose`",
         ),
     ];
     for (verb, bytes, says) in cases {

@@ -6,7 +6,7 @@ use crate::findings::{Finding, Grounds, Saving, conclude, is_launch_blocking, si
 use crate::idle::{Idle, Scene};
 use crate::measure::{
     Blocking, Class, Collectives, Copies, DeviceTime, Launches, Line, Links, Steps, WorkOfCalls,
-    blocking, copies, devices, kernels, launches, operators,
+    blocking, copies, devices, kernels, launches, operators, stream_kinds,
 };
 use crate::model::{Direction, Memory, Names, Source, Stream, Trace, Warning};
 use crate::replay::{Change, Prediction, Replay, replay};
@@ -109,9 +109,11 @@ impl Report {
         warnings.extend(doubts(&trace, is_launch_blocking, &launches));
         let scene = Scene::of(&trace, &links, &works, &steps);
         let idles: Vec<Idle> = times.iter().map(|device| scene.idle(device)).collect();
+        let kinds = stream_kinds(&trace, &works);
         let grounds = Grounds {
             trace: &trace,
             links: &links,
+            kinds: &kinds,
             steps: &steps,
             scene: &scene,
             collectives: &collectives,
@@ -127,7 +129,7 @@ impl Report {
         let (speaker, mut findings) = findings.map_or((None, Vec::new()), |(of, f)| (Some(of), f));
         let mut sets = usual();
         sets.extend(options.what_if.iter().flatten().cloned());
-        let mut replay = replay(&trace, &links, &steps, link.0, &sets);
+        let mut replay = replay(&trace, &links, &works, &steps, link.0, &sets);
         if let (Ok(replay), false) = (&replay, is_launch_blocking) {
             simulated(&mut findings, replay);
         }
@@ -245,7 +247,7 @@ impl Report {
         };
         let prediction = |prediction: &Prediction| {
             let changes: Vec<String> = prediction.changes.iter().map(Change::to_string).collect();
-            let ratio = prediction.likely_ns as f64 / replay.measured_ns.max(1) as f64;
+            let ratio = prediction.likely_ns as f64 / replay.unprofiled_ns.max(1) as f64;
             json!({"changes": changes,
                    "step_ns": {"low": prediction.low_ns, "likely": prediction.likely_ns,
                                "high": prediction.high_ns},
@@ -298,7 +300,8 @@ fn replay_json(replay: &Result<Replay, &'static str>) -> Value {
             "measured_ns": replay.measured_ns,
             "replayed_ns": replay.replayed_ns,
             "median_error": replay.error(),
-            "explained_share": 1.0 - replay.error().min(1.0),
+            "explained_share": replay.explained_share,
+            "unprofiled_ns": replay.unprofiled_ns,
             "ok": replay.is_ok(),
         }),
         Err(why) => json!({"ok": false, "why": why}),

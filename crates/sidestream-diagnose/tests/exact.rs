@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 
 use sidestream_diagnose::{Collectives, Limits, SyncKind, Trace, devices, read};
 
-/// The traces of other projects, if they are here.
+/// A trace of another project, if somebody has named the folder that holds it.
 fn public(file: &str) -> Option<PathBuf> {
-    let folder = std::env::var_os("SIDESTREAM_PUBLIC_TRACES");
-    let path = folder.map(|folder| Path::new(&folder).join(file));
-    if path.as_ref().is_none_or(|path| !path.exists()) {
-        println!("{file} is not here; SIDESTREAM_PUBLIC_TRACES names a folder that may hold it");
+    let Some(folder) = std::env::var_os("SIDESTREAM_PUBLIC_TRACES") else {
+        println!("nothing is tried: SIDESTREAM_PUBLIC_TRACES names no folder with {file}");
         return None;
-    }
-    path
+    };
+    let path = Path::new(&folder).join(file);
+    assert!(path.exists(), "there is no {}", path.display());
+    Some(path)
 }
 
 fn trace(path: &Path) -> Trace {

@@ -21,48 +21,86 @@ fn report(path: &Path, changes: &str) -> Report {
     Report::of(trace, &options)
 }
 
-fn measured_ns(run: &str) -> f64 {
+fn truth() -> Value {
     let text = std::fs::read(folder().join("truth.json")).expect("the measured times");
-    let truth: Value = serde_json::from_slice(&text).expect("JSON");
-    truth["runs"][run]["step_ms"].as_f64().expect("a time") * 1e6
+    serde_json::from_slice(&text).expect("JSON")
 }
 
-/// How far a prediction is from what was measured, as a part of that.
-#[track_caller]
-fn check(before: &str, changes: &str, after: &str) {
-    let report = report(&folder().join(format!("{before}.json.gz")), changes);
-    let replay = report.replay.expect("a replay");
-    assert!(replay.error() < 0.03, "{before}: {}", replay.error());
-    let [prediction] = &replay.predictions[..] else {
-        panic!("one was asked for: {:?}", replay.predictions);
+/// What a pair of traces shows: the change that was made, and the time of a step before and after it
+/// without the profiler.
+struct Pair {
+    before: String,
+    changes: String,
+    before_ns: f64,
+    after_ns: f64,
+}
+
+fn pairs() -> Vec<Pair> {
+    let truth = truth();
+    let time = |run: &Value| {
+        let run = run.as_str().expect("the name of a run");
+        truth["runs"][run]["step_ms"].as_f64().expect("a time") * 1e6
     };
-    let measured = measured_ns(after);
-    let error = (prediction.likely_ns as f64 - measured).abs() / measured;
-    println!("{before} with {changes}: {:.1} % off", 100.0 * error);
-    assert!(error < 0.12, "{before} with {changes}: {error}");
-    assert!(
-        prediction.low_ns <= prediction.likely_ns && prediction.likely_ns <= prediction.high_ns
-    );
+    let pairs = truth["pairs"].as_array().expect("pairs").iter();
+    let changes = |pair: &Value| {
+        let changes = pair["changes"].as_array().expect("changes").iter();
+        let changes = changes.map(|change| change.as_str().expect("a change"));
+        changes.collect::<Vec<_>>().join(",")
+    };
+    let pair = |pair: &Value| Pair {
+        before: pair["before"].as_str().expect("a name").to_owned(),
+        changes: changes(pair),
+        before_ns: time(&pair["before"]),
+        after_ns: time(&pair["after"]),
+    };
+    pairs.map(pair).collect()
 }
 
 #[test]
 fn predictions_are_near_what_was_measured_afterwards() {
-    check(
-        "infer_pageable.before",
-        "pinned",
-        "infer_pageable.pinned_only",
-    );
-    let ring = "pinned,prefetch=2,no-sync";
-    check("infer_pageable.before", ring, "infer_pageable.after");
-    check("infer_pageable.pinned_only", ring, "infer_pageable.after");
-    check("launch_bound.before", "graphs", "launch_bound.after");
-    check("blocking_download.before", ring, "blocking_download.after");
-    check("copy_bound.before", "prefetch=2", "copy_bound.after");
-    check(
-        "branches_long.before",
-        "second-stream",
-        "branches_long.after",
-    );
+    let pairs = pairs();
+    assert!(pairs.len() >= 18);
+    for pair in pairs {
+        let Pair {
+            before, changes, ..
+        } = &pair;
+        let report = report(&folder().join(format!("{before}.json.gz")), changes);
+        let replay = report.replay.expect("a replay");
+        assert!(replay.error() < 0.03, "{before}: {}", replay.error());
+        let explained = replay.explained_share;
+        assert!(explained >= 0.95, "{before}: {explained} is explained");
+        let [prediction] = &replay.predictions[..] else {
+            panic!("one was asked for: {:?}", replay.predictions);
+        };
+        let likely = prediction.likely_ns as f64;
+        let off = (likely - pair.after_ns) / pair.after_ns;
+        let promised = 1.0 - likely / replay.unprofiled_ns as f64;
+        let gained = 1.0 - pair.after_ns / pair.before_ns;
+        println!(
+            "{before} with {changes}: {:+.1} % off, {:.1} % promised, {:.1} % gained",
+            100.0 * off,
+            100.0 * promised,
+            100.0 * gained
+        );
+        // Under the profiler the host bounds this one, without it the device does: of the gain that
+        // this hides, no prediction can know.
+        let near = match &**before {
+            "encoder_decoder.before" => 0.15,
+            _ => 0.12,
+        };
+        assert!(off.abs() < near, "{before} with {changes}: {off}");
+        assert!(prediction.low_ns <= prediction.likely_ns);
+        assert!(prediction.likely_ns <= prediction.high_ns);
+        if gained.abs() < 0.05 {
+            assert!(promised < 0.10, "{before} with {changes}: {promised}");
+        }
+        if gained.abs() > 0.10 {
+            assert!(
+                promised * gained > 0.0,
+                "{before} with {changes}: {promised}"
+            );
+        }
+    }
 }
 
 #[test]
@@ -76,7 +114,7 @@ fn what_was_done_already_is_worth_nothing_more() {
         for changes in ["pinned", "prefetch=2", "no-sync", "graphs", "workers=4"] {
             let replay = report(&path, changes).replay.expect("a replay");
             let likely = replay.predictions[0].likely_ns as f64;
-            let ratio = likely / replay.measured_ns as f64;
+            let ratio = likely / replay.unprofiled_ns as f64;
             assert!((0.95..1.05).contains(&ratio), "{name} {changes}: {ratio}");
         }
     }
@@ -111,6 +149,7 @@ fn changes_are_written_as_they_are_read() {
         "graphs",
         "workers=8",
         "second-stream",
+        "non-blocking-streams",
     ] {
         let change: Change = text.parse().expect("a change");
         assert_eq!(change.to_string(), text);

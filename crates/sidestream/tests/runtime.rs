@@ -306,6 +306,24 @@ fn memory_that_runs_out_says_how_much_there_was() {
 }
 
 #[test]
+fn a_limit_under_two_mebibytes_gives_what_fits() {
+    let options = Options::new().memory_bytes(10_000).pinned_bytes(10_000);
+    let device = Device::open_with("sim:h200", &options).unwrap();
+    let stream = device.stream("s").unwrap();
+    for size in [8_000, 9_000, 4_000] {
+        let held = stream.alloc::<u8>(size).unwrap();
+        let pinned = device.pinned::<u8>(size).unwrap();
+        for error in [
+            stream.alloc::<u8>(7_000).map(drop).unwrap_err(),
+            device.pinned::<u8>(7_000).map(drop).unwrap_err(),
+        ] {
+            assert!(matches!(error, Error::OutOfMemory(_)), "{error}");
+        }
+        drop((held, pinned));
+    }
+}
+
+#[test]
 fn machines_do_not_mix() {
     let [a, b] = [(); 2].map(|()| Device::open("sim:h200").unwrap());
     let (here, there) = (a.stream("s").unwrap(), b.stream("s").unwrap());

@@ -48,27 +48,19 @@ impl OverlapLimit {
 
     /// The limit from what the parts were measured to take, a batch each.
     pub fn measured(count: u32, measured: &Measured) -> OverlapLimit {
-        let Measured {
-            upload_ns,
-            kernel_ns,
-            download_ns,
-            both_ways_ns,
-            kernel_in_a_row_ns,
-            calls_ns,
-        } = *measured;
         let n = f64::from(count);
-        let rest_ns = upload_ns + download_ns;
+        let rest_ns = measured.upload_ns + measured.download_ns;
         let parts = Limit {
-            copies_ns: rest_ns + (n - 1.0) * both_ways_ns,
-            kernels_ns: rest_ns + n * kernel_in_a_row_ns,
-            calls_ns: n * calls_ns,
+            copies_ns: rest_ns + (n - 1.0) * measured.both_ways_ns,
+            kernels_ns: rest_ns + n * measured.kernel_in_a_row_ns,
+            calls_ns: n * measured.calls_ns,
         };
         let whole = |ns: f64| ns.round() as u64;
         OverlapLimit {
-            upload_ns: whole(upload_ns),
-            kernel_ns: whole(kernel_ns),
-            download_ns: whole(download_ns),
-            both_ways_ns: whole(both_ways_ns),
+            upload_ns: whole(measured.upload_ns),
+            kernel_ns: whole(measured.kernel_ns),
+            download_ns: whole(measured.download_ns),
+            both_ways_ns: whole(measured.both_ways_ns),
             total_ns: whole(parts.ns()),
             count,
             parts,

@@ -119,10 +119,15 @@ fn simulated(args: &Args, profile: Profile) -> Result<ExitCode, Failure> {
         None => None,
         Some(path) => {
             let streamed = file::stream(path, &job, &profile)?;
-            if streamed.is_cut_short || streamed.batches == 0 {
+            if streamed.is_cut_short {
                 print(format_args!("{}\n", streamed.in_words(path)))?;
-                let code = if streamed.is_cut_short { 130 } else { 0 };
-                return Ok(ExitCode::from(code));
+                return Ok(ExitCode::from(130));
+            }
+            if streamed.batches == 0 {
+                return Err(Failure::input(format!(
+                    "{}: the file is empty, so there is nothing to stream; give one with at least a byte",
+                    path.display()
+                )));
             }
             job.count = u32::try_from(streamed.batches)
                 .unwrap_or(u32::MAX)

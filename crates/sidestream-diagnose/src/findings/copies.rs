@@ -118,13 +118,13 @@ impl View<'_> {
         );
         // A stream of its own helps a copy that holds up nobody: one from or to pinned memory.
         let floor = self.floor_with_host_ns();
-        let exposed = copies
-            .pinned_exposed_ns
-            .min(self.step_ns.saturating_sub(floor));
+        let bare = copies.pinned_exposed_ns;
+        let exposed = bare.min(self.step_ns.saturating_sub(floor));
+        let likely = exposed / 10 * 9;
         let found = self.finding(
             Code::CopyOnComputeStream,
             copies.exposed_ns,
-            (exposed / 2, exposed / 10 * 9, exposed),
+            ((bare / 2).min(likely), likely, exposed),
             floor,
             text,
             copies.evidence,

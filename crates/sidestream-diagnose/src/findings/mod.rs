@@ -22,6 +22,8 @@ pub use verdict::{conclude, simulated};
 
 use std::cmp::Reverse;
 
+use sidestream::op::StreamKind;
+
 use crate::idle::{Cause, Idle, Scene};
 use crate::measure::{Collectives, DeviceTime, Launches, Links, Steps};
 use crate::model::Trace;
@@ -128,6 +130,8 @@ pub struct Grounds<'t> {
     pub trace: &'t Trace,
     /// Which call asked for which work.
     pub links: &'t Links,
+    /// Which streams wait for the legacy default stream.
+    pub kinds: &'t [StreamKind],
     /// Its steps.
     pub steps: &'t Steps,
     /// What the host did.

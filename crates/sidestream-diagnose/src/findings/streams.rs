@@ -2,18 +2,21 @@
 
 use std::collections::BTreeMap;
 
+use sidestream::op::StreamKind;
+
 use super::view::View;
 use super::{Code, Finding, time};
-use crate::measure::{DeviceTime, Spans};
-use crate::model::{ApiKind, Stream, StreamFlag, StreamIndex, Trace, What};
+use crate::measure::Spans;
+use crate::model::{ApiKind, StreamFlag, StreamIndex, What};
 use crate::replay::share;
 
-/// PyTorch's traces have no flags of streams. The legacy default stream has this number in them.
-const NULL_IN_PRACTICE: i64 = 7;
 /// Work that was asked for so long before another was over could have begun before.
 const QUEUED_NS: i64 = 2_000;
-/// So many waits in each direction are no accident.
+/// Fewer waits are an accident.
 const LEAST_WAITS: usize = 3;
+
+/// A kernel that takes more than this of a device leaves nothing to others.
+const MOST_FILLED: f64 = 0.9;
 
 /// How two streams take turns.
 #[derive(Default)]
@@ -21,8 +24,6 @@ struct Turns {
     /// Work that was queued while the other stream worked, and waited for its end, though no event
     /// said so: by whether the default stream waited.
     waited: [usize; 2],
-    /// Work that was queued so and did not wait.
-    passed: usize,
     /// The last work of either stream, with whether it was the default stream's.
     last: Option<(usize, bool)>,
     /// Work that waited.
@@ -59,7 +60,9 @@ impl View<'_> {
 
     pub fn default_stream(&self) -> Option<Finding> {
         let trace = self.grounds.trace;
-        let null = null_stream(trace, self.device)?;
+        let kind = |stream: StreamIndex| self.grounds.kinds.get(stream.0 as usize).copied();
+        let mut used = self.device.streams.iter().map(|load| load.stream);
+        let null = used.find(|stream| kind(*stream) == Some(StreamKind::Legacy))?;
         let mut spans: BTreeMap<StreamIndex, Spans> = BTreeMap::new();
         for work in trace.work.iter().filter(|work| self.is_mine(work)) {
             let spans = spans.entry(work.stream).or_default();
@@ -74,7 +77,7 @@ impl View<'_> {
             let least = spans[stream].total_ns().min(nulls.total_ns());
             *stream != null
                 && other.context == of_null.context
-                && other.flag != StreamFlag::NonBlocking
+                && kind(*stream) == Some(StreamKind::Blocking)
                 && shared <= least / 100
         };
         // The streams are in order of their work. More of them than these take no turns.
@@ -82,14 +85,8 @@ impl View<'_> {
         let others: Vec<StreamIndex> = busiest.take(64).filter(waits).collect();
         let turns = self.turns(null, &others);
         let serial = others.iter().filter(|stream| {
-            let is_known = of_null.flag == StreamFlag::Null
-                && trace.streams[stream.0 as usize].flag == StreamFlag::Blocking;
-            turns.get(stream).is_some_and(|turns| {
-                let all = turns.waited[0] + turns.waited[1];
-                let both = turns.waited.iter().all(|waited| *waited >= LEAST_WAITS);
-                let inferred = both && all >= 9 * turns.passed;
-                all >= LEAST_WAITS && (is_known || inferred)
-            })
+            let turns = turns.get(stream);
+            turns.is_some_and(|turns| turns.waited.iter().sum::<usize>() >= LEAST_WAITS)
         });
         let serial: Vec<StreamIndex> = serial.copied().collect();
         let busy = |stream: &StreamIndex| self.spans_ns(&spans[stream]);
@@ -155,17 +152,13 @@ impl View<'_> {
                 let is_ours = first != then && placed[first.min(then)] == placed[first.max(then)];
                 (is_queued && is_ours).then_some(work.start_ns >= over_ns)
             };
-            let note = |turns: &mut Turns, before: Option<usize>, is_null: bool| match before
-                .and_then(queued)
-            {
-                Some(true) => {
+            let note = |turns: &mut Turns, before: Option<usize>, is_null: bool| {
+                if before.and_then(queued) == Some(true) {
                     turns.waited[usize::from(is_null)] += 1;
                     if turns.evidence.len() < 64 {
                         turns.evidence.push(at);
                     }
                 }
-                Some(false) => turns.passed += 1,
-                None => {}
             };
             if work.stream == null {
                 for turns in turns.values_mut() {
@@ -203,9 +196,9 @@ impl View<'_> {
             let in_graph =
                 call.is_some_and(|call| trace.calls[call].api.kind == ApiKind::GraphLaunch);
             let fills = share(kernel, sms);
-            if !in_graph && fills <= 0.5 && !self.grounds.collectives.contains(work.name) {
+            if !in_graph && fills <= MOST_FILLED && !self.grounds.collectives.contains(work.name) {
                 narrow = narrow.saturating_add(work.duration_ns);
-                could += work.duration_ns as f64 / 2.0;
+                could += work.duration_ns as f64 * (1.0 - fills.max(0.5));
                 count += 1;
                 evidence.push(at);
             }
@@ -226,7 +219,7 @@ impl View<'_> {
             return None;
         }
         let text = format!(
-            "kernels that leave half of the device or more free take {} of a step of {}, all in one stream: a second \
+            "kernels that leave a part of the device free take {} of a step of {}, all in one stream: a second \
              stream is worth up to {} a step if they are independent of each other, and nothing if each needs the one \
              before it, which no trace says",
             time(narrow_ns),
@@ -281,20 +274,4 @@ impl View<'_> {
             evidence,
         )
     }
-}
-
-/// The legacy default stream of a device: the one that the trace says is it; without a word about
-/// any stream, that which has its number in practice.
-fn null_stream(trace: &Trace, device: &DeviceTime) -> Option<StreamIndex> {
-    let mine = |stream: &StreamIndex| -> Option<&Stream> {
-        let stream = trace.streams.get(stream.0 as usize)?;
-        ((stream.process, stream.device) == (device.process, device.device)).then_some(stream)
-    };
-    let used = || device.streams.iter().map(|load| load.stream);
-    let said = used().find(|s| mine(s).is_some_and(|s| s.flag == StreamFlag::Null));
-    let nothing_said = trace.streams.iter().all(|s| s.flag == StreamFlag::Unknown);
-    said.or_else(|| {
-        let is_it = |s: &StreamIndex| mine(s).is_some_and(|s| s.number == NULL_IN_PRACTICE);
-        used().find(is_it).filter(|_| nothing_said)
-    })
 }

@@ -12,7 +12,7 @@ const GAIN: f64 = 0.05;
 pub fn simulated(findings: &mut [Finding], replay: &Replay) {
     use Change::{Graphs, NoSync, Pinned, Prefetch, SecondStream, Workers};
     let step_ns = |changes: &[Change]| match changes {
-        [] => Some(replay.measured_ns),
+        [] => Some(replay.unprofiled_ns),
         _ => {
             let same = replay.predictions.iter().find(|p| p.changes == changes);
             same.map(|p| p.likely_ns)
@@ -49,12 +49,6 @@ pub fn simulated(findings: &mut [Finding], replay: &Replay) {
             Code::SyncInStep | Code::BlockingCopy => Saving {
                 low: 0,
                 likely: gain.min(old.high / 4 * 3),
-                high: old.high,
-            },
-            // Of what a graph saves, some is the profiler's; the replay has that in it.
-            Code::LaunchBound => Saving {
-                low: old.low.min(gain),
-                likely: gain.min(old.likely),
                 high: old.high,
             },
             _ => Saving {

@@ -3,6 +3,7 @@
 mod copies;
 mod devices;
 mod host;
+mod legacy;
 mod links;
 mod spans;
 mod steps;
@@ -11,6 +12,7 @@ mod tables;
 pub use copies::{Copies, copies};
 pub use devices::{Class, Collectives, DeviceTime, StreamLoad, devices};
 pub use host::{Blocking, Held, Launches, WorkOfCalls, blocking, held, launches};
+pub use legacy::stream_kinds;
 pub use links::Links;
 pub use spans::Spans;
 pub use steps::{Step, Steps, StepsBy, quantile};

@@ -36,14 +36,17 @@ struct HostTask {
 
 impl Run {
     /// Runs a program.
-    pub fn of(program: &Program, profile: &Profile) -> Run {
-        let mut engine = Engine::new(vec![profile.clone()]);
+    pub fn of(program: &Program, profiles: &[Profile]) -> Run {
+        let mut engine = Engine::new(profiles.to_vec());
         let host: Vec<_> = (0..program.lanes).map(|_| engine.add_thread()).collect();
-        let streams: Vec<_> = (0..program.streams)
-            .map(|_| engine.add_stream(0, 0))
-            .collect();
+        let devices = program.device_of.iter();
+        let streams: Vec<_> = devices.map(|at| engine.add_stream(*at, 0)).collect();
         let loaders: Vec<_> = (0..program.loaders).map(|_| engine.add_thread()).collect();
+        let as_work = |node: &Node| work(node, &profiles[program.device_of[node.stream] as usize]);
         let mut tasks: Vec<Option<TaskId>> = vec![None; program.nodes.len()];
+        for (node, task) in program.nodes.iter().zip(&mut tasks).take(program.backlog) {
+            *task = Some(engine.push(Task::new(streams[node.stream], as_work(node))));
+        }
         let mut on_host = Vec::new();
         let mut batches = 0;
         for item in &program.items {
@@ -79,8 +82,9 @@ impl Run {
             for at in &item.submits {
                 let node = &program.nodes[*at];
                 let mut after = vec![call];
-                after.extend(node.after.iter().filter_map(|before| tasks[*before]));
-                let mut task = Task::new(streams[node.stream], work(node)).after(&after);
+                let before = node.after.iter().chain(&node.legacy);
+                after.extend(before.filter_map(|before| tasks[*before]));
+                let mut task = Task::new(streams[node.stream], as_work(node)).after(&after);
                 if node.in_graph {
                     task = task.in_graph();
                 }
@@ -184,15 +188,28 @@ impl Run {
     }
 }
 
-fn work(node: &Node) -> Work {
+fn work(node: &Node, profile: &Profile) -> Work {
     let ns = node.duration_ns;
     let timed = |engine| Work::Timed { engine, ns };
+    // A copy with a new place may meet one the other way: the bus slows down both. So many bytes
+    // take as long alone as it did.
+    let bytes = |setup_ns: f64| ((ns as f64 - setup_ns).max(0.0) * profile.link_gb_s) as u64;
+    let is_moved = node.moved && bytes(profile.upload_setup_ns) > 2 * profile.inline_bytes as u64;
     match node.job {
         Job::Kernel { share } => Work::Kernel(KernelCost::Duration { ns, share }),
         Job::HostCopy {
             direction: Direction::Upload,
             ..
+        } if is_moved => Work::Upload {
+            bytes: bytes(profile.upload_setup_ns),
+        },
+        Job::HostCopy {
+            direction: Direction::Upload,
+            ..
         } => timed(Engines::Upload),
+        Job::HostCopy { .. } if is_moved => Work::Download {
+            bytes: bytes(profile.download_setup_ns),
+        },
         Job::HostCopy { .. } => timed(Engines::Download),
         Job::Other => timed(Engines::Inner),
     }

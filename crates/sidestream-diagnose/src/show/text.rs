@@ -95,7 +95,7 @@ fn write_replay(out: &mut String, report: &Report) -> std::fmt::Result {
     }
     for prediction in &replay.predictions {
         let changes: Vec<String> = prediction.changes.iter().map(|c| c.to_string()).collect();
-        let part = prediction.likely_ns as f64 / replay.measured_ns.max(1) as f64;
+        let part = prediction.likely_ns as f64 / replay.unprofiled_ns.max(1) as f64;
         // What changes nothing is not worth a line unless it was asked for.
         if (part - 1.0).abs() >= SHOWN || replay.predictions.len() == 1 {
             writeln!(

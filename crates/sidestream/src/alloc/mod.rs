@@ -203,7 +203,7 @@ impl Rules {
         Rules {
             device: Some(device),
             align_bytes: 512,
-            granule_bytes: 2 << 20,
+            granule_bytes: granule(limit_bytes, 512),
             joins: true,
             limit_bytes,
             spare: Some(Spare {
@@ -218,10 +218,20 @@ impl Rules {
         Rules {
             device: None,
             align_bytes: 64,
-            granule_bytes: 2 << 20,
+            granule_bytes: granule(limit_bytes, 64),
             joins: false,
             limit_bytes,
             spare: None,
         }
+    }
+}
+
+/// What memory is taken in. Where not even one of the usual ones may be had, memory is taken in what
+/// pieces are rounded to, so that all that fits can be had.
+fn granule(limit_bytes: u64, align_bytes: u64) -> u64 {
+    const GRANULE_BYTES: u64 = 2 << 20;
+    match limit_bytes < GRANULE_BYTES {
+        true => align_bytes,
+        false => GRANULE_BYTES,
     }
 }

@@ -24,7 +24,7 @@ const LOSES_THE_DEVICE: &[Code] = &[
     717, // invalid address space
     718, // invalid program counter
     719, // launch failure
-    721, // the grid of a launch is too large for what it synchronises
+    721, // a kernel ended and had not given back all of its tensor memory
     999, // unknown
 ];
 

@@ -118,6 +118,11 @@ impl Tables {
         }
     }
 
+    /// The launch that was to read the table was refused.
+    pub fn unused(&self, table: Table) {
+        self.0.lock().push(table);
+    }
+
     /// Gives all of them back. Nothing runs any more.
     pub fn close(&self, driver: &Driver) {
         for table in self.0.lock().drain(..) {

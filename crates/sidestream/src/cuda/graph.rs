@@ -10,10 +10,10 @@ use std::ffi::c_void;
 
 use super::driver::{
     Code as Answer, CuContext, CuFunction, CuGraph, CuGraphExec, CuNode, Driver, KernelNode,
-    MEMORY_UNIFIED, Memcpy3d, MemsetNode, UpdateResult,
+    MEMORY_UNIFIED, Memcpy3d, MemsetNode, SUCCESS, UpdateResult,
 };
 use super::gather;
-use super::launch::{Loaded, Params, allow_shared};
+use super::launch::{Loaded, Params, allow_shared, of_launch};
 use crate::backend::{Arg, Code, Copy, Fill, Grid, Node, NodeWork};
 use crate::error::{Error, Result};
 use crate::op::{Kind, Memory, Op};
@@ -58,10 +58,13 @@ impl<'a> Building<'a> {
             let answer = match &node.work {
                 NodeWork::Launch { code, grid, args } => {
                     let function = load(code)?.function;
-                    let allowed = allow_shared(self.driver, function, grid);
-                    self.driver.done("graph", allowed)?;
                     let mut params = Params::of(args);
-                    self.kernel(&mut handle, &before, function, grid, params.pointers())
+                    match allow_shared(self.driver, function, grid) {
+                        SUCCESS => {
+                            self.kernel(&mut handle, &before, function, grid, params.pointers())
+                        }
+                        refused => refused,
+                    }
                 }
                 NodeWork::Copy(copy) if is_small(&node.op, copy) => {
                     let words = [copy.from.0, copy.to.0, copy.row_bytes];
@@ -72,7 +75,11 @@ impl<'a> Building<'a> {
                 NodeWork::Copy(copy) => self.copy(&mut handle, &before, copy, context),
                 NodeWork::Fill(fill) => self.fill(&mut handle, &before, fill, context),
             };
-            self.driver.done("graph", answer)?;
+            let added = self.driver.done("graph", answer);
+            added.map_err(|error| match &node.work {
+                NodeWork::Launch { code, grid, .. } => of_launch(error, code, grid),
+                _ => error,
+            })?;
             made.push(handle);
         }
         Ok(())

@@ -255,4 +255,22 @@ pub(super) fn allow_shared(driver: &Driver, function: CuFunction, grid: &Grid) -
     }
 }
 
+/// A refusal that says what was launched: only the driver knows which grids fit, and its words name
+/// neither the kernel nor the grid.
+#[cold]
+pub(super) fn of_launch(error: Error, kernel: &Code, grid: &Grid) -> Error {
+    let Error::Refused { call, code, why } = error else {
+        return error;
+    };
+    let times = |[x, y, z]: [u32; 3]| format!("{x} x {y} x {z}");
+    let why = format!(
+        "kernel `{}` on {} blocks of {} threads with {} bytes of shared memory: {why}",
+        kernel.name,
+        times(grid.blocks),
+        times(grid.threads),
+        grid.shared_bytes
+    );
+    Error::Refused { call, code, why }
+}
+
 const _: () = assert!(size_of::<c_uint>() == 4 && size_of::<c_char>() == 1);

@@ -2,8 +2,8 @@
 //!
 //! The driver's own functions wait without an end, and nothing can call a thread back from them.
 //! Here a thread asks again and again, so that it can give up in time. It asks often at first, because
-//! most waits are short and a question costs 0.14 µs (H200); a wait that has taken long may end a
-//! little later than it could, and takes less of the processor.
+//! most waits are short and a question that is answered "no" costs 0.23 µs (H200); a wait that has taken
+//! long may end a little later than it could, and takes less of the processor.
 
 use std::time::{Duration, Instant};
 

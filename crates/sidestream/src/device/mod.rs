@@ -95,7 +95,8 @@ impl Options {
         Options { schedule, ..self }
     }
 
-    /// The most device memory that is taken, on each device; no more than it has.
+    /// The most device memory that is taken, on each device; no more than it has. Above 2 MiB it should be
+    /// a multiple of that, in which memory is taken then.
     pub fn memory_bytes(self, bytes: u64) -> Options {
         let memory_bytes = Some(bytes);
         Options {

@@ -20,7 +20,7 @@ use crate::kernel::{Grid, Kernel, KernelArgs};
 use crate::log::Pen;
 use crate::op::{Accesses, DeviceId, Kind, Memory, Mode, StreamId, StreamKind, ThreadId};
 use crate::order::live::{Point, StreamClock};
-use crate::stream::{Bare, Core, is_priority};
+use crate::stream::{Bare, Core, is_priority, not_empty};
 
 /// A stream of any kind. Clones are the same stream.
 ///
@@ -322,12 +322,7 @@ impl Stream {
                 ),
             });
         }
-        if grid.blocks.contains(&0) || grid.threads.contains(&0) {
-            return Err(Error::Invalid {
-                call: "launch",
-                why: format!("the grid of kernel `{}` is empty", kernel.name()),
-            });
-        }
+        not_empty(grid, kernel.name())?;
         let passed: SmallVec<[backend::Arg; 6]> = args.iter().map(Arg::passed).collect();
         let kind = Kind::Kernel {
             stream: self.id(),
@@ -497,13 +492,9 @@ impl Stream {
             return self.wait(&event);
         }
         other.is_mine()?;
-        let recorded = other.own.stream.record_bare(at)?;
-        let kind = Kind::Wait {
-            stream: self.id(),
-            event: recorded.event.id,
-        };
+        self.is_mine()?;
         let runs = self.own.captured_in().is_none();
-        self.put(kind, runs, Some(&recorded.point), at, |_| ())
+        self.own.stream.link_behind(&other.own.stream, runs, at)
     }
 
     /// What the stream is given from here on waits for an event of the safe API.

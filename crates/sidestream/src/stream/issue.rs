@@ -116,7 +116,13 @@ impl Stream {
     pub(crate) fn mark(&self, at: Place) -> Result<Mark> {
         self.runtime.check()?;
         let mut caller = Caller::of(&self.runtime);
-        let mut step = self.step(caller.thread(), at);
+        self.mark_by(caller.thread(), at)
+    }
+
+    #[inline]
+    #[track_caller]
+    fn mark_by(&self, thread: &mut Thread, at: Place) -> Result<Mark> {
+        let mut step = self.step(thread, at);
         let recorded = match step.state.is_marked {
             true => Ok(()),
             false => step.learning(Step::record),
@@ -144,7 +150,22 @@ impl Stream {
     pub(crate) fn wait_for(&self, mark: &Mark, at: Place) -> Result<()> {
         self.runtime.check()?;
         let mut caller = Caller::of(&self.runtime);
-        let mut step = self.step(caller.thread(), at);
+        self.wait_by(caller.thread(), mark, at)
+    }
+
+    /// Makes the stream wait for the end of another one so far.
+    #[track_caller]
+    pub(crate) fn wait_for_end(&self, other: &Stream, at: Place) -> Result<()> {
+        self.runtime.check()?;
+        let mut caller = Caller::of(&self.runtime);
+        let mark = other.mark_by(caller.thread(), at)?;
+        self.wait_by(caller.thread(), &mark, at)
+    }
+
+    #[inline]
+    #[track_caller]
+    fn wait_by(&self, thread: &mut Thread, mark: &Mark, at: Place) -> Result<()> {
+        let mut step = self.step(thread, at);
         let waited = match step.knows(mark) {
             true => Ok(()),
             false => step.wait(mark),
@@ -213,7 +234,27 @@ impl Stream {
     ) -> Result<()> {
         self.runtime.check()?;
         let mut caller = Caller::of(&self.runtime);
-        let mut step = self.step(caller.thread(), at);
+        let linked = self.link_by(caller.thread(), kind, runs, behind, at, done);
+        drop(caller);
+        linked?;
+        match runs && self.runtime.is_synchronous {
+            false => Ok(()),
+            true => self.finish_at(at),
+        }
+    }
+
+    #[inline]
+    #[track_caller]
+    fn link_by(
+        &self,
+        thread: &mut Thread,
+        kind: Kind,
+        runs: bool,
+        behind: Option<&Point>,
+        at: Place,
+        done: impl FnOnce(&StreamClock),
+    ) -> Result<()> {
+        let mut step = self.step(thread, at);
         let submitted = step.submit(kind);
         if submitted.is_ok() {
             if runs {
@@ -226,28 +267,41 @@ impl Stream {
             done(&step.state.clock);
         }
         step.close();
+        submitted
+    }
+
+    /// Makes the stream wait for all that another one was given, for a call of the explicit style.
+    ///
+    /// # Errors
+    /// As [`Stream::issue_bare`].
+    #[track_caller]
+    pub(crate) fn link_behind(&self, other: &Stream, runs: bool, at: Place) -> Result<()> {
+        self.runtime.check()?;
+        let mut caller = Caller::of(&self.runtime);
+        let (event, point) = other.record_link(caller.thread(), at)?;
+        let kind = Kind::Wait {
+            stream: self.core.id,
+            event,
+        };
+        let linked = self.link_by(caller.thread(), kind, runs, Some(&point), at, |_| ());
         drop(caller);
-        submitted?;
+        linked?;
         match runs && self.runtime.is_synchronous {
             false => Ok(()),
             true => self.finish_at(at),
         }
     }
 
-    /// Records an event behind all that the stream was given, for a call of the explicit style: also
-    /// where the end of the stream has an event, because others may have put work behind that one.
+    /// Records the stream's own event for this behind all that it was given: also where the end of the
+    /// stream has an event, because others may have put work behind that one. If another thread records
+    /// it again before the wait for it is placed, that wait is for more than it has to be.
+    #[inline]
     #[track_caller]
-    pub(crate) fn record_bare(&self, at: Place) -> Result<Arc<Recorded>> {
-        self.begin(at, |step| {
-            // If it is refused the newest mark may be one that was never recorded.
-            step.state.is_marked = false;
-            step.learning(Step::record)?;
-            let Mark::Recorded(recorded) = step.end() else {
-                unreachable!("an event was recorded")
-            };
-            step.state.is_marked = false;
-            Ok(recorded)
-        })
+    fn record_link(&self, thread: &mut Thread, at: Place) -> Result<(EventId, Point)> {
+        let mut step = self.step(thread, at);
+        let recorded = step.record_link();
+        step.close();
+        recorded
     }
 
     /// Makes the stream wait for what a use of these bytes would have to stand behind.
@@ -505,6 +559,27 @@ impl Step<'_> {
         })?;
         self.state.is_marked = true;
         Ok(())
+    }
+
+    #[inline]
+    fn record_link(&mut self) -> Result<(EventId, Point)> {
+        let event = match &self.state.link {
+            Some(event) => event.id,
+            None => self.new_link()?,
+        };
+        let stream = self.stream.core.id;
+        self.state.is_marked = false;
+        self.learning(|step| step.submit(Kind::Record { event, stream }))?;
+        Ok((event, self.state.clock.point()))
+    }
+
+    #[cold]
+    fn new_link(&mut self) -> Result<EventId> {
+        let device = self.stream.core.device;
+        let event = (self.stream.runtime).event(device, false, &mut self.pen)?;
+        let id = event.id;
+        self.state.link = Some(event);
+        Ok(id)
     }
 
     #[cold]

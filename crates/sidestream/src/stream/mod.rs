@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use crate::backend::{Backend, Create, Destroy};
 use crate::device::{Device, Place, Runtime};
 use crate::error::{Error, Result};
-use crate::event::{Event, Mark, Recorded, TimedEvent};
+use crate::event::{Event, Mark, OwnEvent, Recorded, TimedEvent};
 use crate::op::{DeviceId, EventId, Kind, StreamId, StreamKind};
 use crate::order::live::{Point, StreamClock};
 
@@ -59,6 +59,8 @@ pub(crate) struct State {
     is_marked: bool,
     /// Marks that were made, the newest last; one that nobody else holds is made anew.
     marks: VecDeque<Arc<Recorded>>,
+    /// What streams of the explicit style wait for, recorded for each wait; made for the first.
+    link: Option<OwnEvent>,
 }
 
 /// The streams of a device that were made so far. The driver's streams are kept: making one takes
@@ -125,6 +127,7 @@ impl Core {
                 clock: StreamClock::new(runtime.new_chain()),
                 is_marked: false,
                 marks: VecDeque::new(),
+                link: None,
             }),
         }))
     }
@@ -296,9 +299,7 @@ impl Stream {
     #[track_caller]
     pub fn wait_stream(&self, other: &Stream) -> Result<()> {
         self.same_machine("wait_stream", &other.runtime)?;
-        let at = Location::caller();
-        let mark = other.mark(at)?;
-        self.wait_for(&mark, at)
+        self.wait_for_end(other, Location::caller())
     }
 
     /// Whether all that it was given so far is over.

@@ -62,6 +62,13 @@ fn launch(stream: &Stream, graph: &Graph) {
     unsafe { stream.launch_graph(graph) }.unwrap();
 }
 
+/// A device, a stream of it, and memory with the first pattern.
+fn open(target: Target) -> (Device, Stream, DeviceMemory) {
+    let device = target.open();
+    let (s, x) = (stream(&device, "s"), filled(&device, 1));
+    (device, s, x)
+}
+
 fn captured_calls_do_not_run_and_their_graph_does(target: Target) {
     let device = target.open();
     let s = stream(&device, "s");
@@ -170,9 +177,7 @@ fn launches_of_a_captured_graph_follow_one_another(target: Target) {
 }
 
 fn a_graph_that_is_dropped_while_it_runs_goes_on(target: Target) {
-    let device = target.open();
-    let s = stream(&device, "s");
-    let x = filled(&device, 1);
+    let (device, s, x) = open(target);
     s.begin_capture().unwrap();
     spin(HOLD_NS).hold_explicit(&s);
     write(&s, &x, 2);
@@ -183,9 +188,7 @@ fn a_graph_that_is_dropped_while_it_runs_goes_on(target: Target) {
 }
 
 fn a_capture_may_hold_nothing(target: Target) {
-    let device = target.open();
-    let s = stream(&device, "s");
-    let x = filled(&device, 1);
+    let (device, s, x) = open(target);
     s.begin_capture().unwrap();
     let graph = s.end_capture().unwrap();
     launch(&s, &graph);
@@ -195,9 +198,7 @@ fn a_capture_may_hold_nothing(target: Target) {
 }
 
 fn a_second_capture_of_a_stream_is_a_graph_of_its_own(target: Target) {
-    let device = target.open();
-    let s = stream(&device, "s");
-    let x = filled(&device, 1);
+    let (device, s, x) = open(target);
     let graphs = [2, 3].map(|seed| {
         s.begin_capture().unwrap();
         write(&s, &x, seed);
@@ -457,9 +458,7 @@ fn a_capture_ends_where_and_by_whom_it_began(target: Target) {
 }
 
 fn a_capture_begins_once(target: Target) {
-    let device = target.open();
-    let s = stream(&device, "s");
-    let x = filled(&device, 1);
+    let (device, s, x) = open(target);
     s.begin_capture().unwrap();
     write(&s, &x, 2);
     expect_code(s.begin_capture(), 401);

@@ -242,7 +242,7 @@ fn per_thread_streams_are_blocking_ones_and_each_threads_own(target: Target) {
 
 fn wait_stream_is_a_snapshot(target: Target) {
     let device = target.open();
-    let [a, b] = ["a", "b"].map(|name| stream(&device, name));
+    let [a, b, c] = ["a", "b", "c"].map(|name| stream(&device, name));
     let [x, y] = [1, 1].map(|seed| filled(&device, seed));
     spin(HOLD_NS).hold_explicit(&a);
     write(&a, &x, 2);
@@ -252,10 +252,12 @@ fn wait_stream_is_a_snapshot(target: Target) {
     let seen = is_seen_in_time(|spin| {
         b.wait_stream(&a).unwrap();
         spin.hold_explicit(&a);
+        // Whoever waits now moves the point for itself alone.
+        c.wait_stream(&a).unwrap();
         write(&b, &y, 3);
         while !b.query().unwrap() {}
-        let is_held = !a.query().unwrap();
-        a.synchronize().unwrap();
+        let is_held = !c.query().unwrap() && !a.query().unwrap();
+        c.synchronize().unwrap();
         is_held
     });
     assert!(seen, "it waited for what came later");

@@ -215,8 +215,20 @@ fn a_grid_too_large_or_empty_is_refused_and_nothing_breaks(target: Target) {
     // What a block can have, only a driver knows.
     if target != Target::Sim {
         for grid in [Grid::new(1, 2048), Grid::new(1, 32).shared(1 << 30)] {
-            let refused = stream.launch(&FILL, grid, (x.view_mut(), LEN as u64, 2));
-            assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
+            let launched = stream.launch(&FILL, grid, (x.view_mut(), LEN as u64, 2));
+            let mut nodes = device.graph();
+            let y = nodes.own(stream.alloc(LEN).unwrap()).unwrap();
+            let args = (y.view_mut(), LEN as u64, 2);
+            let built = nodes.launch(&FILL, grid, args).and_then(|_| nodes.build());
+            for (refused, in_graph) in [(launched.unwrap_err(), false), (built.unwrap_err(), true)]
+            {
+                let text = refused.to_string();
+                assert!(matches!(refused, Error::Refused { .. }), "{text}");
+                let size = format!("{} x 1 x 1 threads", grid.threads[0]);
+                let is_named = text.contains("`fill_pattern`") && text.contains(&size);
+                // A driver may look at a node only when all of its graph is there.
+                assert!(is_named || (in_graph && target == Target::Cuda), "{text}");
+            }
         }
     }
     expect_pattern(&values(&stream, x.view()), 1);

@@ -3,7 +3,7 @@
 use sidestream::device::Device;
 use sidestream::error::{Error, Result};
 use sidestream::explicit::{DeviceMemory, Graph as Captured, Stream as Explicit};
-use sidestream::graph::{BufKey, GraphBuilder, PinnedKey};
+use sidestream::graph::{BufKey, Graph, GraphBuilder, PinnedKey};
 use sidestream::kernel::Grid;
 use sidestream::stream::Stream;
 
@@ -58,6 +58,14 @@ fn describe(nodes: &mut GraphBuilder, keys: Keys, len: usize, seed: u32) {
     nodes.download(y.view(), back).unwrap();
 }
 
+/// A graph with memory of its own.
+fn built(device: &Device, stream: &Stream) -> (Graph, Keys) {
+    let mut nodes = device.graph();
+    let keys = own(device, stream, &mut nodes);
+    describe(&mut nodes, keys, LEN, 1);
+    (nodes.build().unwrap(), keys)
+}
+
 /// What then lies in `y`, if `x` had another pattern before.
 #[track_caller]
 fn expect(found: &[u32], len: usize, seed: u32, rest: u32) {
@@ -79,10 +87,7 @@ fn expect_other_shape(error: &Error) {
 
 fn an_edited_graph_does_something_else_with_the_same_memory(target: Target) {
     let (device, stream) = open(target);
-    let mut nodes = device.graph();
-    let keys = own(&device, &stream, &mut nodes);
-    describe(&mut nodes, keys, LEN, 1);
-    let mut graph = nodes.build().unwrap();
+    let (mut graph, keys) = built(&device, &stream);
     graph.launch(&stream).unwrap();
     expect(graph.synchronize_pinned(keys.back).unwrap(), LEN, 1, 0);
     let mut rest = 1;
@@ -106,10 +111,7 @@ fn an_edited_graph_does_something_else_with_the_same_memory(target: Target) {
 
 fn an_updated_graph_takes_other_memory_and_gives_back_its_own(target: Target) {
     let (device, stream) = open(target);
-    let mut nodes = device.graph();
-    let old = own(&device, &stream, &mut nodes);
-    describe(&mut nodes, old, LEN, 1);
-    let mut graph = nodes.build().unwrap();
+    let (mut graph, old) = built(&device, &stream);
     spin(HOLD_NS).hold(&stream);
     graph.launch(&stream).unwrap();
     let mut nodes = device.graph();
@@ -157,10 +159,7 @@ type Other = fn(&mut GraphBuilder, Keys);
 
 fn another_shape_is_refused_and_the_old_graph_still_runs(target: Target) {
     let (device, stream) = open(target);
-    let mut nodes = device.graph();
-    let keys = own(&device, &stream, &mut nodes);
-    describe(&mut nodes, keys, LEN, 1);
-    let mut graph = nodes.build().unwrap();
+    let (mut graph, keys) = built(&device, &stream);
     let others: [Other; 3] = [
         // One more.
         |nodes, keys| {
@@ -200,10 +199,7 @@ fn another_shape_is_refused_and_the_old_graph_still_runs(target: Target) {
 
 fn an_edited_graph_of_another_shape_can_be_built(target: Target) {
     let (device, stream) = open(target);
-    let mut nodes = device.graph();
-    let keys = own(&device, &stream, &mut nodes);
-    describe(&mut nodes, keys, LEN, 1);
-    let mut graph = nodes.build().unwrap();
+    let (mut graph, keys) = built(&device, &stream);
     graph.launch(&stream).unwrap();
     let mut nodes = graph.edit().unwrap();
     let twice = graph.edit();
@@ -287,12 +283,7 @@ fn launch(stream: &Explicit, graph: &Captured) {
 fn each_device_updates_its_own_graphs(target: Target) {
     let devices = target.open_two();
     let streams = devices.each_ref().map(|device| device.stream("s").unwrap());
-    let mut graphs = [0, 1].map(|at: usize| {
-        let mut nodes = devices[at].graph();
-        let keys = own(&devices[at], &streams[at], &mut nodes);
-        describe(&mut nodes, keys, LEN, 1 + at as u32);
-        (nodes.build().unwrap(), keys)
-    });
+    let mut graphs = [0, 1].map(|at: usize| built(&devices[at], &streams[at]));
     for round in 1..4 {
         for ((graph, keys), stream) in graphs.iter_mut().zip(&streams) {
             let mut nodes = graph.edit().unwrap();

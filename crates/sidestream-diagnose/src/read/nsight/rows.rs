@@ -7,8 +7,8 @@ use crate::model::{
     What, Work,
 };
 
-// The first nine columns are those of all work of devices.
-pub(super) const KERNEL: [Column; 20] = [
+/// What the tables of all work of devices have; [`Reader::push_work`] reads it.
+const WORK: [Column; 9] = [
     integer("start"),
     integer("end"),
     integer("deviceId"),
@@ -18,6 +18,25 @@ pub(super) const KERNEL: [Column; 20] = [
     integer("globalPid"),
     integer("graphNodeId"),
     integer("graphId"),
+];
+
+/// These columns, with those of one table behind them.
+const fn work_and<const OWN: usize, const ALL: usize>(own: [Column; OWN]) -> [Column; ALL] {
+    assert!(ALL == WORK.len() + OWN);
+    let mut all = [WORK[0]; ALL];
+    let mut at = 0;
+    while at < ALL {
+        all[at] = if at < WORK.len() {
+            WORK[at]
+        } else {
+            own[at - WORK.len()]
+        };
+        at += 1;
+    }
+    all
+}
+
+pub(super) const KERNEL: [Column; 20] = work_and([
     integer("demangledName"),
     integer("shortName"),
     integer("gridX"),
@@ -29,46 +48,15 @@ pub(super) const KERNEL: [Column; 20] = [
     integer("registersPerThread"),
     integer("staticSharedMemory"),
     integer("dynamicSharedMemory"),
-];
-pub(super) const MEMCPY: [Column; 13] = [
-    integer("start"),
-    integer("end"),
-    integer("deviceId"),
-    integer("contextId"),
-    integer("streamId"),
-    integer("correlationId"),
-    integer("globalPid"),
-    integer("graphNodeId"),
-    integer("graphId"),
+]);
+pub(super) const MEMCPY: [Column; 13] = work_and([
     integer("copyKind"),
     integer("srcKind"),
     integer("dstKind"),
     integer("bytes"),
-];
-pub(super) const MEMSET: [Column; 11] = [
-    integer("start"),
-    integer("end"),
-    integer("deviceId"),
-    integer("contextId"),
-    integer("streamId"),
-    integer("correlationId"),
-    integer("globalPid"),
-    integer("graphNodeId"),
-    integer("graphId"),
-    integer("memKind"),
-    integer("bytes"),
-];
-pub(super) const GRAPH: [Column; 9] = [
-    integer("start"),
-    integer("end"),
-    integer("deviceId"),
-    integer("contextId"),
-    integer("streamId"),
-    integer("correlationId"),
-    integer("globalPid"),
-    integer("graphNodeId"),
-    integer("graphId"),
-];
+]);
+pub(super) const MEMSET: [Column; 11] = work_and([integer("memKind"), integer("bytes")]);
+pub(super) const GRAPH: [Column; 9] = WORK;
 pub(super) const RUNTIME: [Column; 6] = [
     integer("start"),
     integer("end"),
@@ -102,16 +90,10 @@ impl Reader<'_> {
             Some(name) => Some(name),
             None => self.strings.name(&mut self.builder, row.integer(10)),
         };
+        let number = |at| whole(row.integer(at));
         let product = |columns: [usize; 3]| {
-            let sizes = columns.map(|at| row.integer(at).and_then(|n| u64::try_from(n).ok()));
-            sizes
-                .iter()
-                .fold(1_u64, |all, size| all.saturating_mul(size.unwrap_or(0)))
-        };
-        let number = |at| {
-            row.integer(at)
-                .and_then(|n| u64::try_from(n).ok())
-                .unwrap_or(0)
+            let sizes = columns.map(number);
+            sizes.into_iter().fold(1, u64::saturating_mul)
         };
         let kernel = Kernel {
             blocks: u32::try_from(product([11, 12, 13])).unwrap_or(u32::MAX),
@@ -133,7 +115,7 @@ impl Reader<'_> {
             direction,
             from,
             to,
-            bytes: bytes(row.integer(12)),
+            bytes: whole(row.integer(12)),
         };
         self.push_work(row, what, name)
     }
@@ -144,7 +126,7 @@ impl Reader<'_> {
         let name = self.builder.name(&name);
         let what = What::Memset {
             memory,
-            bytes: bytes(row.integer(10)),
+            bytes: whole(row.integer(10)),
         };
         self.push_work(row, what, name)
     }
@@ -313,7 +295,8 @@ pub(super) fn small(number: Option<i64>) -> u32 {
     number.and_then(|n| u32::try_from(n).ok()).unwrap_or(0)
 }
 
-fn bytes(number: Option<i64>) -> u64 {
+/// A size or a count; nothing stands for none.
+fn whole(number: Option<i64>) -> u64 {
     number.and_then(|n| u64::try_from(n).ok()).unwrap_or(0)
 }
 

@@ -7,7 +7,7 @@ use crate::backend::{Arg, Code, Copy, Fill, Launch, Payload};
 use crate::cuda::driver::{Code as Answer, CuStream, MEMORY_UNIFIED, Memcpy2d, SUCCESS};
 use crate::cuda::gather;
 use crate::cuda::host_func::{self, HostFunc, Waiting};
-use crate::cuda::launch::{Loaded, Params, allow_shared};
+use crate::cuda::launch::{Loaded, Params, allow_shared, of_launch};
 use crate::cuda::streams::{Stream, Work};
 use crate::error::{Error, Result};
 use crate::op::{DeviceId, Kind, Op};
@@ -118,8 +118,11 @@ impl Machine {
         let Launch { grid, args, .. } = launch;
         let _current = self.for_default(stream);
         let driver = self.driver();
-        let allowed = allow_shared(driver, loaded.function, grid);
-        self.answer("kernel", stream.device(), allowed)?;
+        let answer = |code| {
+            let answer = self.answer("kernel", stream.device(), code);
+            answer.map_err(|error| of_launch(error, launch.code, grid))
+        };
+        answer(allow_shared(driver, loaded.function, grid))?;
         let mut params = Params::of(args);
         let pointers = params.pointers();
         let ([x, y, z], [a, b, c]) = (grid.blocks, grid.threads);
@@ -142,7 +145,7 @@ impl Machine {
                     std::ptr::null_mut(),
                 )
             };
-            self.answer("kernel", stream.device(), code)?;
+            answer(code)?;
             stream.note(Work::Kernel(loaded.name));
         }
         Ok(())
@@ -178,7 +181,10 @@ impl Machine {
             grid: gather::grid(pieces),
             args: &args,
         };
-        self.launch(stream, 1, &launch)?;
+        if let Err(error) = self.launch(stream, 1, &launch) {
+            self.tables.unused(table);
+            return Err(error);
+        }
         let given = self.tables.give(driver, table, stream.handle());
         given.map_err(|code| self.failed("gather", device, code))
     }
