@@ -19,7 +19,7 @@ mod timeline;
 pub use compare::{COMPARE_SCHEMA, Comparison, Shift, Two};
 pub use excerpt::{Excerpt, Gap};
 pub use findings::{Code, Evidence, Finding, Saving, size, time};
-pub use idle::{Cause, Idle, Stretch};
+pub use idle::{Because, Cause, Idle, Inside, Stretch};
 pub use measure::{
     Blocking, Class, Collectives, Copies, DeviceTime, Launches, Line, Links, PerStep, Spans, Step,
     Steps, StepsBy, StreamLoad, copies, devices,

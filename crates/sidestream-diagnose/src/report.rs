@@ -12,7 +12,7 @@ use crate::findings::{
 use crate::idle::{Cause, Idle, Scene};
 use crate::measure::{
     Blocking, Class, Collectives, Copies, DeviceTime, Launches, Line, Links, PerStep, Steps,
-    WorkOfCalls, blocking, copies, devices, kernels, launches, operators,
+    WorkOfCalls, blocking, copies, devices, kernels, launches, operators, stream_kinds,
 };
 use crate::model::{Direction, Memory, Names, Source, Stream, Trace, Warning};
 use crate::replay::{Change, Prediction, Replay, replay};
@@ -130,30 +130,36 @@ impl Report {
         let copies = copies(&trace);
         let link = link(&copies, &trace, options);
         let mut warnings = trace.warnings.clone();
-        warnings.extend(doubts(&trace, &links, &launches));
+        let is_launch_blocking = is_launch_blocking(&trace, &links);
+        warnings.extend(doubts(&trace, is_launch_blocking, &launches));
         let scene = Scene::of(&trace, &links, &works, &steps);
         let idles: Vec<Idle> = times.iter().map(|device| scene.idle(device)).collect();
+        let kinds = stream_kinds(&trace, &works);
         let grounds = Grounds {
             trace: &trace,
             links: &links,
+            kinds: &kinds,
             steps: &steps,
+            scene: &scene,
+            collectives: &collectives,
             launches,
             link_gb_per_s: link.0,
+            is_launch_blocking,
         };
         // Of several devices, the one that says most speaks for the trace.
         let findings = times.iter().zip(&idles);
-        let findings = findings.map(|(device, idle)| (device, grounds.findings(device, idle)));
+        let findings = findings.map(|of| (of, grounds.findings(of.0, of.1)));
         let worth = |findings: &[Finding]| findings.iter().map(|f| f.saving_ns.likely).max();
         let findings = findings.max_by_key(|(_, findings)| worth(findings));
-        let (speaker, mut findings) = findings.map_or((None, Vec::new()), |(d, f)| (Some(d), f));
+        let (speaker, mut findings) = findings.map_or((None, Vec::new()), |(of, f)| (Some(of), f));
         let mut sets = usual();
         sets.extend(options.what_if.iter().flatten().cloned());
         let mut replay = replay(&trace, &links, &works, &steps, link.0, &sets);
-        if let Ok(replay) = &replay {
+        if let (Ok(replay), false) = (&replay, is_launch_blocking) {
             simulated(&mut findings, replay);
         }
-        if let Some(device) = speaker {
-            conclude(&mut findings, &steps, device);
+        if let (Some((device, idle)), false) = (speaker, is_launch_blocking) {
+            conclude(&mut findings, &steps, device, idle);
         }
         // The usual ones are known now; what was asked for stands at the end.
         if let (Ok(replay), Some(asked)) = (&mut replay, &options.what_if) {
@@ -295,11 +301,13 @@ impl Report {
         let evidence = |evidence: &Evidence| {
             let (offset_ns, step) = self.place(evidence.start_ns);
             json!({"what": evidence.what, "start_ns": evidence.start_ns, "offset_ns": offset_ns,
-                   "step": step, "duration_ns": evidence.duration_ns})
+                   "step": step, "duration_ns": evidence.duration_ns, "call": evidence.call,
+                   "operators": evidence.operators})
         };
         let Saving { low, likely, high } = finding.saving_ns;
         json!({"code": finding.code.as_str(), "text": finding.text, "share": finding.share,
                "saving_ns": {"low": low, "likely": likely, "high": high},
+               "floor_ns": finding.floor_ns,
                "evidence": finding.evidence.iter().map(evidence).collect::<Vec<_>>()})
     }
 
@@ -431,7 +439,7 @@ fn assumed(name: &str) -> f64 {
 }
 
 /// What is doubtful about the trace itself.
-fn doubts(trace: &Trace, links: &Links, launches: &Launches) -> Vec<Warning> {
+fn doubts(trace: &Trace, is_launch_blocking: bool, launches: &Launches) -> Vec<Warning> {
     let mut doubts = Vec::new();
     let mut doubt = |code, text: String| doubts.push(Warning { code, text });
     if trace.calls.is_empty() {
@@ -444,7 +452,7 @@ fn doubts(trace: &Trace, links: &Links, launches: &Launches) -> Vec<Warning> {
             format!("the calls of {orphans} of {all} GPU operations are not in the trace"),
         );
     }
-    if is_launch_blocking(trace, links) {
+    if is_launch_blocking {
         let text =
             "every launch was waited for, as with CUDA_LAUNCH_BLOCKING=1: run without it first";
         doubt("LAUNCH_BLOCKING", text.to_owned());

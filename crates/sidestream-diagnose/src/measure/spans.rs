@@ -57,6 +57,49 @@ impl Spans {
         self.spans.windows(2).map(|pair| (pair[0].1, pair[1].0))
     }
 
+    /// How much time both cover.
+    pub fn shared_ns(&self, other: &Spans) -> u64 {
+        let (mut mine, mut theirs) = (self.iter().peekable(), other.iter().peekable());
+        let mut shared = 0;
+        while let (Some(a), Some(b)) = (mine.peek(), theirs.peek()) {
+            let (start, end) = (a.0.max(b.0), a.1.min(b.1));
+            if start < end {
+                shared += end.abs_diff(start);
+            }
+            if a.1 < b.1 {
+                mine.next();
+            } else {
+                theirs.next();
+            }
+        }
+        shared
+    }
+
+    /// What of them the others do not cover.
+    pub fn without(&self, other: &Spans) -> Spans {
+        let mut left = Spans::default();
+        let mut others = other.iter().peekable();
+        for (mut start, end) in self.iter() {
+            while let Some(&(from, to)) = others.peek()
+                && from < end
+            {
+                if start < from {
+                    left.push(start, from);
+                }
+                start = start.max(to);
+                // It may cover the beginning of the next one too.
+                if to > end {
+                    break;
+                }
+                others.next();
+            }
+            if start < end {
+                left.push(start, end);
+            }
+        }
+        left
+    }
+
     /// How much time of a span they cover.
     pub fn within_ns(&self, start_ns: i64, end_ns: i64) -> u64 {
         let first = self.spans.partition_point(|span| span.1 <= start_ns);
@@ -102,6 +145,14 @@ mod tests {
     #[test]
     fn what_they_cover_of_a_span() {
         let a = spans(&[(0, 10), (20, 30)]);
+        let b = spans(&[(5, 25), (28, 40)]);
+        assert_eq!(a.shared_ns(&b), 5 + 5 + 2);
+        assert_eq!(b.shared_ns(&a), 12);
+        assert_eq!(a.shared_ns(&spans(&[])), 0);
+        assert_eq!(a.without(&b), spans(&[(0, 5), (25, 28)]));
+        assert_eq!(b.without(&a), spans(&[(10, 20), (30, 40)]));
+        assert_eq!(a.without(&spans(&[(-5, 40)])), spans(&[]));
+        assert_eq!(a.without(&spans(&[])), a);
         assert_eq!(a.within_ns(5, 22), 5 + 2);
         assert_eq!(a.within_ns(10, 20), 0);
         assert_eq!(a.within_ns(2, 4), 2);

@@ -6,7 +6,9 @@
 
 use std::collections::HashMap;
 
+use super::devices::DeviceTime;
 use super::links::Links;
+use super::spans::Spans;
 use crate::model::{Name, RangeKind, ThreadIndex, Trace};
 
 /// The steps of a trace.
@@ -121,6 +123,34 @@ impl Steps {
         let at = self.steps.partition_point(|s| s.last_gpu_ns <= time_ns);
         let step = self.steps.get(at)?;
         (at > 0 || step.first_gpu_ns <= time_ns).then_some(at)
+    }
+
+    /// The time of the steps that are not much longer than the median: from the last GPU operation of
+    /// the step before to their own. What is in them, by the step, fits the median step; what a first
+    /// step or a validation takes besides does not count. Without steps, all of the device's time.
+    /// With it, how many those are.
+    pub fn usual(&self, device: &DeviceTime) -> (Spans, u64) {
+        let mut usual = Spans::default();
+        let mut count = 0;
+        let most_ns = self.median_ns().map_or(0, |ns| ns.saturating_add(ns / 2));
+        let mut over_ns = i64::MIN;
+        for pair in self.steps.windows(2) {
+            let (start, end) = (pair[0].last_gpu_ns, pair[1].last_gpu_ns);
+            if start >= over_ns && start < end && end.abs_diff(start) <= most_ns {
+                usual.push(start, end);
+                over_ns = end;
+                count += 1;
+            }
+        }
+        if count == 0 {
+            count = 1;
+            let first = device.busy.iter().next();
+            let last = device.busy.iter().last();
+            if let (Some(first), Some(last)) = (first, last) {
+                usual.push(first.0, last.1);
+            }
+        }
+        (usual, count)
     }
 
     /// The step that a moment of the host is in.

@@ -29,6 +29,7 @@ mod program;
 mod run;
 
 pub use change::{Change, UnknownChange};
+pub use program::share;
 
 use crate::measure::{Links, Steps, WorkOfCalls, quantile};
 use crate::model::{ApiKind, Trace};

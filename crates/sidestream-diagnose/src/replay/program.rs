@@ -564,7 +564,7 @@ fn alone_ns(trace: &Trace) -> Vec<u64> {
 /// A multiprocessor has four schedulers. A warp on each keeps it busy but for a part: two matrix
 /// products of 128 blocks of four warps took 1.74 times as long together as one alone (NVIDIA H200,
 /// 2026-11-22), so that each takes 0.87 of what it occupies; more warps leave less.
-fn share(kernel: &crate::model::Kernel, sms: u32) -> f64 {
+pub fn share(kernel: &crate::model::Kernel, sms: u32) -> f64 {
     if kernel.blocks == 0 || kernel.threads == 0 || sms == 0 {
         return 1.0;
     }

@@ -131,7 +131,7 @@ impl<W: Write> Viewer<'_, W> {
             let gaps = report.excerpt.idle.iter().filter(|gap| gap.device == at);
             let slices: Vec<Slice> = gaps
                 .map(|gap| {
-                    let because = gap.stretch.because.map(|name| self.name(name));
+                    let because = gap.stretch.because.map(|because| self.name(because.name));
                     let start_ns = since(&report.excerpt, gap.stretch.start_ns);
                     Slice {
                         start_ns,

@@ -313,8 +313,8 @@ impl Page {
             )?;
             if let Some(longest) = longest {
                 write!(self.out, "longest {}", time(longest.duration_ns))?;
-                if let Some(name) = longest.because {
-                    let name = esc(report.names.text(name), 80);
+                if let Some(because) = longest.because {
+                    let name = esc(report.names.text(because.name), 80);
                     write!(self.out, ", <code>{name}</code>")?;
                 }
             }

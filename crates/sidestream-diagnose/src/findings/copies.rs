@@ -1,0 +1,157 @@
+//! Findings about copies between host and device.
+
+use std::collections::BTreeMap;
+
+use super::view::View;
+use super::{Code, Evidence, Finding, size, time};
+use crate::idle::{Cause, host_memory};
+use crate::model::{Memory, StreamIndex, What, Work};
+
+/// A sum over copies, by the step.
+struct CopySum {
+    duration_ns: u64,
+    /// How much of that no kernel ran through.
+    exposed_ns: u64,
+    /// What they would take from and to pinned memory, and how much of that would be exposed.
+    pinned_ns: u64,
+    pinned_exposed_ns: u64,
+    bytes: u64,
+    evidence: Vec<Evidence>,
+}
+
+impl View<'_> {
+    /// Host copies of the device that pass a test: their sum by the step and the longest of them.
+    fn host_copies(&self, test: impl Fn(&Work) -> bool) -> CopySum {
+        let work = &self.grounds.trace.work;
+        let is_one = |work: &Work| {
+            work.is_host_copy() && test(work) && self.is_mine(work) && self.in_steps(work)
+        };
+        let places = (0..work.len()).filter(|at| is_one(&work[*at]));
+        let (mut duration, mut exposed, mut pinned) = (0u64, 0u64, 0u64);
+        let (mut pinned_exposed, mut all_bytes) = (0u64, 0u64);
+        for at in places.clone() {
+            let copy = &work[at];
+            let covered = self.device.kernels.within_ns(copy.start_ns, copy.end_ns());
+            let bare_ns = copy.duration_ns.saturating_sub(covered);
+            let pinned_ns = self.pinned_ns(copy);
+            duration = duration.saturating_add(copy.duration_ns);
+            exposed = exposed.saturating_add(bare_ns);
+            pinned = pinned.saturating_add(pinned_ns);
+            pinned_exposed = pinned_exposed.saturating_add(bare_ns.min(pinned_ns));
+            if let What::Copy { bytes, .. } = copy.what {
+                all_bytes = all_bytes.saturating_add(bytes);
+            }
+        }
+        CopySum {
+            duration_ns: self.a_step(duration),
+            exposed_ns: self.a_step(exposed),
+            pinned_ns: self.a_step(pinned),
+            pinned_exposed_ns: self.a_step(pinned_exposed),
+            bytes: self.each(all_bytes),
+            evidence: self.longest(places),
+        }
+    }
+
+    pub fn pageable(&self) -> Option<Finding> {
+        let copies = self.host_copies(|work| host_memory(work) == Some(Memory::Pageable));
+        let quicker = copies.duration_ns.saturating_sub(copies.pinned_ns);
+        let idle = self.idle_ns(Cause::PageableCopy);
+        let exposed = copies.exposed_ns.min(quicker);
+        let text = format!(
+            "copies of {} a step use pageable memory: the host copies the bytes too, and waits; from and to pinned \
+             memory (`pin_memory`, with `non_blocking=True`) they take {} instead of {}",
+            size(copies.bytes),
+            time(copies.pinned_ns),
+            time(copies.duration_ns)
+        );
+        self.finding(
+            Code::PageableCopy,
+            copies.exposed_ns.saturating_add(idle),
+            (
+                exposed / 2,
+                exposed.saturating_add(idle / 2),
+                exposed.saturating_add(idle),
+            ),
+            self.floor_ns,
+            text,
+            copies.evidence,
+        )
+    }
+
+    pub fn blocking(&self) -> Option<Finding> {
+        let idle = self.idle_ns(Cause::BlockingCopy);
+        let text = format!(
+            "after a copy that holds up the host the device does nothing for {} of a step of {}, since the host could \
+             not run ahead: {}; with pinned memory and `non_blocking=True` the host goes on, and waits for an event \
+             where it reads the result",
+            time(idle),
+            time(self.step_ns),
+            self.reasons(Cause::BlockingCopy)
+        );
+        self.finding(
+            Code::BlockingCopy,
+            idle,
+            (0, idle / 4 * 3, idle),
+            self.floor_with_host_ns(),
+            text,
+            self.stretches(Cause::BlockingCopy),
+        )
+    }
+
+    pub fn compute_stream(&self) -> Option<Finding> {
+        // The stream that has most of the kernels.
+        let mut kernels: BTreeMap<StreamIndex, u64> = BTreeMap::new();
+        for work in &self.grounds.trace.work {
+            if let What::Kernel(_) = work.what {
+                let sum = kernels.entry(work.stream).or_default();
+                *sum = sum.saturating_add(work.duration_ns);
+            }
+        }
+        let compute = self.device.streams.iter().map(|load| load.stream);
+        let compute = compute.max_by_key(|s| kernels.get(s).copied().unwrap_or(0))?;
+        let copies = self.host_copies(|work| work.stream == compute);
+        let text = format!(
+            "copies of {} a step stand in the stream of the kernels, so that neither runs while the other does: {} of \
+             them is not covered; in a stream of their own, a step ahead, they run beside the kernels",
+            size(copies.bytes),
+            time(copies.exposed_ns)
+        );
+        // A stream of its own helps a copy that holds up nobody: one from or to pinned memory.
+        let floor = self.floor_with_host_ns();
+        let bare = copies.pinned_exposed_ns;
+        let exposed = bare.min(self.step_ns.saturating_sub(floor));
+        let likely = exposed / 10 * 9;
+        let found = self.finding(
+            Code::CopyOnComputeStream,
+            copies.exposed_ns,
+            ((bare / 2).min(likely), likely, exposed),
+            floor,
+            text,
+            copies.evidence,
+        )?;
+        // Where the host is the slower one, the copies may stand anywhere.
+        self.is_worth(found.saving_ns.high).then_some(found)
+    }
+
+    pub fn copy_bound(&self) -> Option<Finding> {
+        let uploads = self.spans_ns(&self.uploads);
+        let longest = uploads.max(self.spans_ns(&self.downloads));
+        if longest / 9 < self.step_ns / 10 {
+            return None;
+        }
+        let copies = self.host_copies(|_| true);
+        let text = format!(
+            "copies take {} of a step of {}: the bus is the floor, and only fewer bytes help",
+            time(longest),
+            time(self.step_ns)
+        );
+        self.finding(
+            Code::CopyBound,
+            longest,
+            (0, 0, 0),
+            longest,
+            text,
+            copies.evidence,
+        )
+    }
+}

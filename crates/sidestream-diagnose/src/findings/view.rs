@@ -1,0 +1,279 @@
+//! One device, by the step.
+
+use super::{Code, Evidence, Finding, Grounds, Saving, time};
+use crate::idle::{Because, Cause, Idle, Stretch, host_memory};
+use crate::measure::{DeviceTime, Spans};
+use crate::model::{Direction, Memory, Name, What, Work};
+
+/// Less than this part of a step is not worth a line.
+const WORTH: f64 = 0.02;
+
+/// One device, by the step.
+pub struct View<'a> {
+    pub grounds: &'a Grounds<'a>,
+    pub device: &'a DeviceTime,
+    pub idle: &'a Idle,
+    /// The steps of a usual length.
+    pub usual: Spans,
+    /// How many those are.
+    count: u64,
+    /// The time of a step; of the whole trace, if there are no steps.
+    pub step_ns: u64,
+    /// The device's own work: kernels, and the copies of each direction at the speed of the link.
+    pub floor_ns: u64,
+    /// The host's own time, where the device waits for it.
+    pub host_ns: u64,
+    /// When kernels computed, kernels communicated, and copies ran.
+    pub compute: Spans,
+    pub collectives: Spans,
+    pub uploads: Spans,
+    pub downloads: Spans,
+}
+
+impl<'a> View<'a> {
+    pub fn of(grounds: &'a Grounds, device: &'a DeviceTime, idle: &'a Idle) -> View<'a> {
+        let (usual, count) = grounds.steps.usual(device);
+        let median = grounds.steps.median_ns().filter(|ns| *ns > 0);
+        let mut view = View {
+            grounds,
+            device,
+            idle,
+            usual,
+            count,
+            step_ns: median.unwrap_or(device.span_ns).max(1),
+            floor_ns: 0,
+            host_ns: 0,
+            compute: Spans::default(),
+            collectives: Spans::default(),
+            uploads: Spans::default(),
+            downloads: Spans::default(),
+        };
+        // How long the copies of each direction take at the least.
+        let (mut up_ns, mut down_ns) = (0, 0);
+        let mine = grounds.trace.work.iter().filter(|work| view.is_mine(work));
+        let (mut compute, mut collectives) = (Spans::default(), Spans::default());
+        let (mut uploads, mut downloads) = (Spans::default(), Spans::default());
+        for work in mine {
+            let (spans, sum_ns) = match work.what {
+                What::Kernel(_) if grounds.collectives.contains(work.name) => {
+                    (&mut collectives, None)
+                }
+                What::Kernel(_) => (&mut compute, None),
+                What::Copy {
+                    direction: Direction::Upload,
+                    ..
+                } => (&mut uploads, Some(&mut up_ns)),
+                What::Copy {
+                    direction: Direction::Download,
+                    ..
+                } => (&mut downloads, Some(&mut down_ns)),
+                _ => continue,
+            };
+            spans.push(work.start_ns, work.end_ns());
+            if let Some(sum_ns) = sum_ns.filter(|_| view.in_steps(work)) {
+                *sum_ns = u64::saturating_add(*sum_ns, view.pinned_ns(work));
+            }
+        }
+        // A host that the device never waits for may have gone as slowly as it liked.
+        let late_ns = view.idle_ns(Cause::LaunchBound) + view.idle_ns(Cause::HostStarved);
+        if median.is_some() && late_ns >= view.step_ns / 10 {
+            view.host_ns = grounds.scene.host_ns();
+        }
+        let kernels_ns = view.spans_ns(&device.kernels);
+        let copies_ns = view.a_step(up_ns.max(down_ns));
+        view.floor_ns = kernels_ns.max(copies_ns);
+        (view.compute, view.collectives) = (compute, collectives);
+        (view.uploads, view.downloads) = (uploads, downloads);
+        view
+    }
+
+    /// Whether the device did this work.
+    pub fn is_mine(&self, work: &Work) -> bool {
+        let stream = &self.grounds.trace.streams[work.stream.0 as usize];
+        (stream.process, stream.device) == (self.device.process, self.device.device)
+    }
+
+    /// Whether this work ended in a step of a usual length.
+    pub fn in_steps(&self, work: &Work) -> bool {
+        let end = work.end_ns();
+        self.usual.within_ns(end.saturating_sub(1), end) > 0
+    }
+
+    /// A sum over the usual steps as a part of the median one.
+    pub fn a_step(&self, sum: u64) -> u64 {
+        let all = self.usual.total_ns().max(1);
+        let part = u128::from(sum) * u128::from(self.step_ns) / u128::from(all);
+        u64::try_from(part).unwrap_or(u64::MAX)
+    }
+
+    /// A number over the usual steps, by the step.
+    pub fn each(&self, number: u64) -> u64 {
+        (number + self.count / 2) / self.count
+    }
+
+    /// How much of a step some spans take.
+    pub fn spans_ns(&self, spans: &Spans) -> u64 {
+        self.a_step(spans.shared_ns(&self.usual))
+    }
+
+    /// The idle time of a cause, by the step.
+    pub fn idle_ns(&self, cause: Cause) -> u64 {
+        self.a_step(self.idle.in_steps.get(&cause).copied().unwrap_or(0))
+    }
+
+    /// How long a copy takes if the memory is pinned: as it did where it is.
+    pub fn pinned_ns(&self, work: &Work) -> u64 {
+        match (work.what, host_memory(work)) {
+            (What::Copy { bytes, .. }, Some(Memory::Pageable)) => {
+                let at_link = (bytes as f64 / self.grounds.link_gb_per_s) as u64;
+                at_link.min(work.duration_ns)
+            }
+            _ => work.duration_ns,
+        }
+    }
+
+    /// The floor of changes that leave the host its work.
+    pub fn floor_with_host_ns(&self) -> u64 {
+        self.floor_ns.max(self.host_ns)
+    }
+
+    /// Whether so much of a step is worth a line.
+    pub fn is_worth(&self, ns: u64) -> bool {
+        ns as f64 >= WORTH * self.step_ns as f64
+    }
+
+    /// A finding, if it is worth a line. No saving leads below the floor.
+    pub fn finding(
+        &self,
+        code: Code,
+        taken_ns: u64,
+        saving: (u64, u64, u64),
+        floor_ns: u64,
+        text: String,
+        evidence: Vec<Evidence>,
+    ) -> Option<Finding> {
+        if !self.is_worth(taken_ns) {
+            return None;
+        }
+        let share = taken_ns as f64 / self.step_ns as f64;
+        let most = self.step_ns.saturating_sub(floor_ns);
+        Some(Finding {
+            code,
+            text,
+            share: share.min(1.0),
+            saving_ns: Saving {
+                low: saving.0.min(most),
+                likely: saving.1.min(most),
+                high: saving.2.min(most),
+            },
+            floor_ns: floor_ns.min(self.step_ns),
+            evidence,
+        })
+    }
+
+    /// The longest stretches of idle time of a cause.
+    pub fn stretches(&self, cause: Cause) -> Vec<Evidence> {
+        let longest = self.idle.longest.get(&cause);
+        let evidence = |stretch: &Stretch| Evidence {
+            what: match stretch.because {
+                Some(because) => self.text(because.name),
+                None => "nothing that the trace shows".to_owned(),
+            },
+            start_ns: stretch.start_ns,
+            duration_ns: stretch.duration_ns,
+            call: None,
+            operators: self.operators(stretch.because),
+        };
+        longest.into_iter().flatten().map(evidence).collect()
+    }
+
+    /// What stands for most of the idle time of a cause, in words.
+    pub fn reasons(&self, cause: Cause) -> String {
+        let of_cause = self.idle.reasons.iter().filter(|(key, _)| key.0 == cause);
+        let mut sums: Vec<(Because, usize, u64)> = of_cause
+            .map(|((_, because), (count, ns))| (*because, *count, *ns))
+            .collect();
+        sums.sort_by_key(|sum| (u64::MAX - sum.2, sum.0));
+        let reason = |(because, count, ns): &(Because, usize, u64)| {
+            let operators = self.operators(Some(*because)).join(" > ");
+            let place = match &*operators {
+                "" => String::new(),
+                operators => format!(" in {operators}"),
+            };
+            let (name, ns) = (self.text(because.name), time(self.a_step(*ns)));
+            format!("{name}{place} ({ns} a step, {count} times in all)")
+        };
+        let reasons: Vec<String> = sums.iter().take(2).map(reason).collect();
+        reasons.join(" and ")
+    }
+
+    pub fn operators(&self, because: Option<Because>) -> Vec<String> {
+        let inside = because.map(|because| because.inside).unwrap_or_default();
+        inside.into_iter().flatten().map(|n| self.text(n)).collect()
+    }
+
+    pub fn text(&self, name: Name) -> String {
+        self.grounds.trace.names.text(name).to_owned()
+    }
+
+    /// Work as evidence.
+    pub fn evidence(&self, at: usize) -> Evidence {
+        let (trace, grounds) = (self.grounds.trace, self.grounds);
+        let work = &trace.work[at];
+        let call = grounds.links.call_of(at);
+        let because = call.map(|call| Because {
+            name: trace.calls[call].name,
+            inside: grounds.scene.inside(call),
+        });
+        Evidence {
+            what: self.text(work.name),
+            start_ns: work.start_ns,
+            duration_ns: work.duration_ns,
+            call: because.map(|because| self.text(because.name)),
+            operators: self.operators(because),
+        }
+    }
+
+    /// The longest of some work, as evidence.
+    pub fn longest(&self, work: impl Iterator<Item = usize>) -> Vec<Evidence> {
+        let all = &self.grounds.trace.work;
+        let mut longest: Vec<usize> = Vec::new();
+        let keep = |list: &mut Vec<usize>| {
+            list.sort_by_key(|at| (u64::MAX - all[*at].duration_ns, all[*at].start_ns));
+            list.truncate(5);
+        };
+        for at in work {
+            longest.push(at);
+            if longest.len() >= 64 {
+                keep(&mut longest);
+            }
+        }
+        keep(&mut longest);
+        longest.into_iter().map(|at| self.evidence(at)).collect()
+    }
+
+    /// Time that no step of a run without the profiler has.
+    pub fn excluded(&self, cause: Cause, code: Code) -> Option<Finding> {
+        let sum = self.idle.by_cause.get(&cause).copied().unwrap_or(0);
+        let share = sum as f64 / self.device.span_ns.max(1) as f64;
+        (share >= WORTH / 2.0).then(|| Finding {
+            code,
+            text: match code {
+                Code::Startup => format!(
+                    "the device is idle for {} before the first step or after the last one, which counts as no part of \
+                     a step",
+                    time(sum)
+                ),
+                _ => format!(
+                    "{} of idle time are the profiler's and the driver's own: a run without the profiler does not have \
+                     them",
+                    time(sum)
+                ),
+            },
+            share,
+            saving_ns: Saving::default(),
+            floor_ns: self.step_ns,
+            evidence: self.stretches(cause),
+        })
+    }
+}

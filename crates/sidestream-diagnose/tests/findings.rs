@@ -1,0 +1,517 @@
+//! Each finding: a written trace that has it and its repaired twin that has not, and traces of an H200
+//! with what was gained there.
+
+mod fixtures;
+
+use std::path::{Path, PathBuf};
+
+use fixtures::program::{DEFAULT, Program, START_US};
+use sidestream_diagnose::{Cause, Code, Finding, Limits, Options, Report, read, read_json};
+
+const STEPS: i64 = 12;
+/// A stream that is not the default one.
+const OTHER: u32 = 20;
+
+fn written(program: &Program) -> Report {
+    let trace = read_json(&program.json(), &Limits::default()).expect("a trace");
+    let report = Report::of(trace, &Options::default());
+    sound("a written trace", &report);
+    report
+}
+
+fn read_report(path: &Path) -> Report {
+    let trace = read(path, &Limits::default(), &mut |_, _| {}).expect("a trace");
+    let report = Report::of(trace, &Options::default());
+    sound(&path.display().to_string(), &report);
+    report
+}
+
+fn recorded(name: &str) -> Report {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces");
+    read_report(&folder.join(format!("{name}.json.gz")))
+}
+
+/// What holds for every report.
+#[track_caller]
+fn sound(name: &str, report: &Report) {
+    for (device, idle) in &report.devices {
+        let causes: u64 = idle.by_cause.values().sum();
+        assert_eq!(
+            causes,
+            device.idle_ns(),
+            "{name}: each idle nanosecond once"
+        );
+    }
+    let spans = report.devices.iter().map(|(device, _)| device.span_ns);
+    let step_ns = report.steps.median_ns().or(spans.max()).unwrap_or(0);
+    for finding in &report.findings {
+        let saving = finding.saving_ns;
+        let in_order = saving.low <= saving.likely && saving.likely <= saving.high;
+        assert!(in_order, "{name}: {finding:?}");
+        assert!(
+            saving.high <= step_ns - finding.floor_ns,
+            "{name}: {finding:?}"
+        );
+        assert!((0.0..=1.0).contains(&finding.share), "{name}: {finding:?}");
+    }
+}
+
+fn codes(report: &Report) -> Vec<Code> {
+    report.findings.iter().map(|f| f.code).collect()
+}
+
+#[track_caller]
+fn finding(report: &Report, code: Code) -> &Finding {
+    let found = report.findings.iter().find(|f| f.code == code);
+    found.unwrap_or_else(|| panic!("{code:?} is not in {:#?}", report.findings))
+}
+
+/// The first trace has the finding, its repaired twin has not.
+#[track_caller]
+fn check(code: Code, broken: &Program, repaired: &Program) -> Finding {
+    let report = written(broken);
+    let twin = written(repaired);
+    assert!(!codes(&twin).contains(&code), "{:#?}", twin.findings);
+    finding(&report, code).clone()
+}
+
+/// The device works all the time, far behind the host.
+fn busy() -> Program {
+    Program::of(STEPS, 20, |program, start, step| {
+        program.kernel(DEFAULT, start + 2, (START_US + 50 + step * 600, 599));
+    })
+}
+
+/// Each step waits for the device before the next begins; how, is the caller's.
+fn waiting(wait: impl Fn(&mut Program, i64)) -> Program {
+    Program::of(STEPS, 1_000, |program, start, _| {
+        program.kernel(DEFAULT, start + 50, (start + 60, 600));
+        wait(program, start);
+    })
+}
+
+#[test]
+fn copies_from_pageable_memory_are_worth_what_pinned_ones_take_less() {
+    let upload = |kind: &'static str, us| {
+        Program::of(STEPS, us + 500, move |program, start, _| {
+            program.copy(
+                kind,
+                5_000_000,
+                DEFAULT,
+                (start + 5, us),
+                (start + 10, us - 5),
+            );
+            program.kernel(DEFAULT, start + us + 6, (start + us + 15, 480));
+        })
+    };
+    let broken = upload("Pageable -> Device", 400);
+    let found = check(Code::PageableCopy, &broken, &upload("Pinned -> Device", 95));
+    // 5 MB take 91 µs at 55 GB/s instead of 395 µs.
+    let likely = found.saving_ns.likely;
+    assert!((280_000..330_000).contains(&likely), "{found:?}");
+    assert_eq!(found.evidence[0].call.as_deref(), Some("cudaMemcpyAsync"));
+}
+
+#[test]
+fn a_copy_that_blocks_costs_the_idle_time_behind_it() {
+    let broken = waiting(|program, start| {
+        program.copy(
+            "Device -> Pageable",
+            64,
+            DEFAULT,
+            (start + 65, 605),
+            (start + 661, 2),
+        );
+    });
+    let found = check(Code::BlockingCopy, &broken, &busy());
+    assert!(
+        (380_000..400_000).contains(&found.saving_ns.high),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_framework_that_waits_for_its_own_copy_blocks_by_that_copy() {
+    let program = waiting(|program, start| {
+        program.range("cpu_op", "aten::copy_", (start + 65, 620));
+        program.copy(
+            "Device -> Pinned",
+            64,
+            DEFAULT,
+            (start + 66, 5),
+            (start + 661, 2),
+        );
+        program.call("cudaStreamSynchronize", (start + 72, 600));
+    });
+    let report = written(&program);
+    assert!(!codes(&report).contains(&Code::SyncInStep));
+    let found = finding(&report, Code::BlockingCopy);
+    assert!(found.text.contains("in aten::copy_"), "{}", found.text);
+}
+
+#[test]
+fn a_synchronisation_is_named_with_the_operators_around_it() {
+    let broken = waiting(|program, start| {
+        program.range("cpu_op", "aten::item", (start + 70, 620));
+        program.range("cpu_op", "aten::_local_scalar_dense", (start + 72, 610));
+        program.copy(
+            "Device -> Pinned",
+            4,
+            DEFAULT,
+            (start + 75, 5),
+            (start + 661, 2),
+        );
+        program.call("cudaStreamSynchronize", (start + 85, 590));
+    });
+    let found = check(Code::SyncInStep, &broken, &busy());
+    let place = "cudaStreamSynchronize in aten::item > aten::_local_scalar_dense";
+    assert!(found.text.contains(place), "{}", found.text);
+    let operators = ["aten::item", "aten::_local_scalar_dense"];
+    assert_eq!(found.evidence[0].operators, operators);
+    // 397 of 1000 µs are idle: all of it at the most.
+    assert!(
+        (380_000..400_000).contains(&found.saving_ns.high),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn memory_that_is_given_back_inside_a_step_is_a_synchronisation() {
+    for call in ["cudaFree", "cudaDeviceSynchronize", "cudaEventSynchronize"] {
+        let broken = waiting(|program, start| program.call(call, (start + 70, 600)));
+        let found = check(Code::SyncInStep, &broken, &busy());
+        assert!(found.text.contains(call), "{}", found.text);
+    }
+}
+
+#[test]
+fn a_wait_that_costs_no_idle_time_is_no_finding() {
+    let program = Program::of(STEPS, 1_000, |program, start, _| {
+        program.kernel(DEFAULT, start + 2, (start + 5, 990));
+        program.call("cudaDeviceSynchronize", (start + 10, 987));
+    });
+    assert_eq!(codes(&written(&program)), [Code::NothingToGain]);
+}
+
+#[test]
+fn copies_in_the_stream_of_the_kernels_are_worth_what_is_not_covered() {
+    let upload = |stream, kernel_at| {
+        Program::of(STEPS, 20, move |program, start, step| {
+            let device = START_US + 50 + step * 600;
+            let span = (device, 95);
+            program.copy("Pinned -> Device", 5_000_000, stream, (start + 1, 3), span);
+            program.kernel(DEFAULT, start + 6, (device + kernel_at, 599 - kernel_at));
+        })
+    };
+    let found = check(
+        Code::CopyOnComputeStream,
+        &upload(DEFAULT, 97),
+        &upload(OTHER, 0),
+    );
+    assert!(
+        (80_000..96_000).contains(&found.saving_ns.likely),
+        "{found:?}"
+    );
+}
+
+/// Two streams in turns, the host far ahead.
+fn turns(streams: [u32; 2], with_events: bool, other_at: i64) -> Program {
+    Program::of(STEPS, 20, move |program, start, step| {
+        let device = START_US + 50 + step * 304;
+        program.kernel_of("small", 16, streams[0], start + 1, (device, 100));
+        if with_events {
+            program.call("cudaEventRecord", (start + 6, 1));
+            program.call("cudaStreamWaitEvent", (start + 7, 1));
+        }
+        program.kernel_of("small", 16, streams[1], start + 8, (device + other_at, 200));
+        if with_events {
+            program.call("cudaEventRecord", (start + 14, 1));
+            program.call("cudaStreamWaitEvent", (start + 15, 1));
+        }
+    })
+}
+
+#[test]
+fn the_default_stream_and_another_that_wait_for_each_other_are_found() {
+    let code = Code::DefaultStreamSerialization;
+    let broken = || turns([DEFAULT, OTHER], false, 102);
+    let found = check(code, &broken(), &turns([DEFAULT, OTHER], false, 0));
+    assert!(found.text.contains("stream 7"), "{}", found.text);
+    assert!(
+        (95_000..105_000).contains(&found.saving_ns.high),
+        "{found:?}"
+    );
+    assert_eq!(found.saving_ns.low, 0);
+    // Events say the same, and the program wanted it so.
+    check(code, &broken(), &turns([DEFAULT, OTHER], true, 102));
+    // One stream is no two, and two others have no default stream between them.
+    check(code, &broken(), &turns([DEFAULT, DEFAULT], false, 102));
+    check(code, &broken(), &turns([21, OTHER], false, 102));
+}
+
+#[test]
+fn a_device_that_waits_for_launches_never_waits_for_longer_than_a_step() {
+    let kernels = |apart: i64| {
+        Program::of(STEPS, 20 * apart, move |program, start, _| {
+            for at in 0..20 {
+                let launched = start + at * apart;
+                program.kernel(DEFAULT, launched, (launched + 6, 5));
+            }
+        })
+    };
+    let found = check(Code::LaunchBound, &kernels(40), &kernels(5));
+    assert!(
+        found.text.contains("for 700.0 µs of a step of 800.0 µs"),
+        "{}",
+        found.text
+    );
+    assert!(
+        found.text.contains("100 % of the 20 operations"),
+        "{}",
+        found.text
+    );
+    assert!(
+        found.saving_ns.high <= 700_000 && found.saving_ns.likely > 500_000,
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_host_that_waits_for_its_data_is_found_with_a_range() {
+    let load = |us: i64| {
+        Program::of(STEPS, us + 300, move |program, start, _| {
+            let name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__";
+            program.range("user_annotation", name, (start + 1, us));
+            program.kernel(DEFAULT, start + us + 6, (start + us + 12, 285));
+        })
+    };
+    let found = check(Code::HostStarved, &load(700), &load(2));
+    let saving = found.saving_ns;
+    assert!(0 < saving.low && saving.low < saving.likely, "{found:?}");
+    assert!(found.text.contains("DataLoader"), "{}", found.text);
+    assert!((500_000..720_000).contains(&saving.likely), "{found:?}");
+}
+
+#[test]
+fn small_kernels_in_one_stream_are_worth_nothing_for_sure() {
+    let kernels = |blocks: u32, host_us: i64, apart: i64| {
+        Program::of(STEPS, host_us, move |program, start, step| {
+            for at in 0..4 {
+                let begun = START_US + 50 + step * 4 * apart + at * apart;
+                let launched = match host_us {
+                    40 => start + at * 8,
+                    _ => begun - 6,
+                };
+                program.kernel_of("small", blocks, OTHER, launched, (begun, 99));
+            }
+        })
+    };
+    let found = check(
+        Code::SerialBranches,
+        &kernels(16, 40, 100),
+        &kernels(1056, 40, 100),
+    );
+    assert_eq!((found.saving_ns.low, found.saving_ns.likely), (0, 0));
+    assert!(
+        (190_000..205_000).contains(&found.saving_ns.high),
+        "{found:?}"
+    );
+    assert!(found.text.contains("up to"), "{}", found.text);
+    // Where the host is the slower one a second stream gains nothing.
+    check(
+        Code::SerialBranches,
+        &kernels(16, 40, 100),
+        &kernels(16, 4 * 150, 150),
+    );
+}
+
+#[test]
+fn copies_that_fill_a_step_are_its_floor() {
+    let copies = |us: i64| {
+        Program::of(STEPS, 20, move |program, start, step| {
+            let device = START_US + 50 + step * 600;
+            let span = (device, us);
+            program.copy("Pinned -> Device", 1_000_000, OTHER, (start + 1, 3), span);
+            program.kernel(DEFAULT, start + 6, (device, 300));
+        })
+    };
+    let found = check(Code::CopyBound, &copies(599), &copies(200));
+    assert_eq!(found.saving_ns.high, 0);
+}
+
+#[test]
+fn communication_is_exposed_as_far_as_nothing_is_computed() {
+    let reduce = |stream, at: i64| {
+        Program::of(STEPS, 20, move |program, start, step| {
+            let device = START_US + 50 + step * 1_000;
+            program.kernel(DEFAULT, start + 1, (device, 690));
+            let span = (device + at, 300);
+            program.kernel_of(
+                "ncclDevKernel_AllReduce_Sum_f32",
+                24,
+                stream,
+                start + 8,
+                span,
+            );
+        })
+    };
+    let found = check(
+        Code::ExposedCommunication,
+        &reduce(DEFAULT, 695),
+        &reduce(OTHER, 100),
+    );
+    assert!(
+        (290_000..305_000).contains(&found.saving_ns.high),
+        "{found:?}"
+    );
+    assert!(found.evidence[0].what.starts_with("nccl"), "{found:?}");
+}
+
+#[test]
+fn time_before_the_first_step_is_no_part_of_a_step() {
+    let mut broken = busy();
+    broken.kernel(DEFAULT, 10, (20, 5));
+    let found = check(Code::Startup, &broken, &busy());
+    assert_eq!(found.saving_ns.high, 0);
+}
+
+#[test]
+fn the_profilers_time_is_its_own_however_deep_its_ranges_lie() {
+    let overhead = |is_there: bool| {
+        Program::of(STEPS, 1_000, move |program, start, _| {
+            program.kernel(DEFAULT, start + 900, (start + 906, 93));
+            if is_there {
+                program.range("overhead", "Activity Buffer Request", (start, 890));
+                for at in 0..100 {
+                    program.range("overhead", "Command Buffer Full", (start + 10 + at, 1));
+                }
+            }
+        })
+    };
+    let found = check(Code::ProfilerOverhead, &overhead(true), &overhead(false));
+    assert!(found.share > 0.7, "{found:?}");
+    let report = written(&overhead(true));
+    let of_profiler = report.devices[0].1.by_cause[&Cause::ProfilerOverhead];
+    assert_eq!(of_profiler, (STEPS as u64 - 1) * 890_000);
+}
+
+#[test]
+fn launches_that_are_waited_for_are_said_first() {
+    let broken = Program::of(STEPS, 100, |program, start, _| {
+        program.kernel_within((start, 60), (start + 6, 50));
+    });
+    let report = written(&broken);
+    assert_eq!(report.findings[0].code, Code::SyncInStep);
+    let text = &report.findings[0].text;
+    assert!(text.starts_with("every launch was waited for"), "{text}");
+    assert!(!codes(&report).contains(&Code::LaunchBound));
+    assert!(report.warnings.iter().any(|w| w.code == "LAUNCH_BLOCKING"));
+    let twin = written(&busy());
+    assert_eq!(codes(&twin), [Code::NothingToGain]);
+}
+
+#[test]
+fn a_first_step_that_takes_long_does_not_make_the_others_worse() {
+    let slow_start = Program::of(STEPS, 1_000, |program, start, step| {
+        let late = if step == 0 { 0 } else { 400_000 };
+        let start = start + late;
+        program.kernel(DEFAULT, start + 2, (start + 5, 990));
+    });
+    let report = written(&slow_start);
+    assert!(
+        !codes(&report).contains(&Code::LaunchBound),
+        "{:#?}",
+        report.findings
+    );
+}
+
+#[test]
+fn recorded_traces_have_what_was_changed_in_them() {
+    for (name, wanted) in [
+        (
+            "infer_pageable.before",
+            &[Code::PageableCopy, Code::BlockingCopy][..],
+        ),
+        (
+            "blocking_download.before",
+            &[Code::PageableCopy, Code::BlockingCopy],
+        ),
+        ("graph_upload.before", &[Code::PageableCopy]),
+        ("both_ways.before", &[Code::CopyOnComputeStream]),
+        ("copy_bound.before", &[Code::CopyOnComputeStream]),
+        ("both_ways.after", &[Code::CopyBound]),
+        ("loader_starved.before", &[Code::HostStarved]),
+        ("branches_long.before", &[Code::SerialBranches]),
+        ("branches_mid.before", &[Code::SerialBranches]),
+        ("launch_bound.before", &[Code::LaunchBound]),
+        ("branches_tiny.before", &[Code::LaunchBound]),
+        (
+            "sync_gpu_bound.before",
+            &[Code::SyncInStep, Code::NothingToGain],
+        ),
+    ] {
+        let report = recorded(name);
+        for code in wanted {
+            finding(&report, *code);
+        }
+        assert_eq!(report.findings[0].code, wanted[0], "{name}");
+    }
+}
+
+#[test]
+fn recorded_traces_where_the_obvious_change_gained_nothing_say_so() {
+    for name in [
+        "sync_gpu_bound.before",
+        "sync_gpu_bound.after",
+        "pageable_small.before",
+        "pageable_small.after",
+        "graphs_gpu_bound.before",
+        "graphs_gpu_bound.after",
+        "branches_full.before",
+        "branches_full.after",
+        "branches_mid.after",
+        "both_ways.after",
+    ] {
+        let codes = codes(&recorded(name));
+        assert!(codes.contains(&Code::NothingToGain), "{name}: {codes:?}");
+    }
+    for name in ["legacy.before", "legacy.after", "branches_tiny.before"] {
+        let codes = codes(&recorded(name));
+        let second = [Code::DefaultStreamSerialization, Code::SerialBranches];
+        assert!(
+            second.iter().all(|code| !codes.contains(code)),
+            "{name}: {codes:?}"
+        );
+    }
+}
+
+/// Traces of other projects are not in the repository: `SIDESTREAM_PUBLIC_TRACES` names a folder.
+#[test]
+fn traces_of_other_projects_are_explained() {
+    let folder = std::env::var_os("SIDESTREAM_PUBLIC_TRACES").map(PathBuf::from);
+    let Some(folder) = folder.filter(|folder| folder.exists()) else {
+        println!("SIDESTREAM_PUBLIC_TRACES names no folder with traces of other projects");
+        return;
+    };
+    let b200 = read_report(&folder.join("tracelens_b200_eager_launch_bound.json.gz"));
+    assert_eq!(b200.findings[0].code, Code::LaunchBound);
+    let name = "kineto2021_v100_resnet50_workers0.pt.trace.json.gz";
+    let starved = &read_report(&folder.join(name)).findings[0];
+    assert_eq!(starved.code, Code::HostStarved);
+    assert!(starved.saving_ns.low < starved.saving_ns.likely);
+    let sync = read_report(&folder.join("pipit_a100_cloverleaf_sync_each_kernel.sqlite"));
+    assert_eq!(sync.findings[0].code, Code::SyncInStep);
+    let step_ns = sync.steps.median_ns().expect("steps") as f64;
+    for finding in &sync.findings {
+        assert!(
+            finding.saving_ns.high as f64 <= 0.113 * step_ns,
+            "{finding:?}"
+        );
+    }
+    let two = read_report(&folder.join("nsysai_mfu_2gpu_before.sqlite"));
+    finding(&two, Code::ExposedCommunication);
+    let four = read_report(&folder.join("hta_a100_4stream_pinned_overlap.json.gz"));
+    let codes = codes(&four);
+    let none = [Code::PageableCopy, Code::DefaultStreamSerialization];
+    assert!(none.iter().all(|code| !codes.contains(code)), "{codes:?}");
+}
