@@ -5,15 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use sidestream::check::{
-    Fix, Listed, Listing, MEMORY_BYTES, Page, Replay, Severity, Verdict, replay,
-};
+use sidestream::check::{MEMORY_BYTES, Replay, Severity, Verdict, replay};
 use sidestream::log::{MAGIC, Reader};
-use sidestream::op::OpId;
 use sidestream::trace::{Trace, embedded_log, recorded};
 use sidestream_program::{
-    Checked, Document, Limits, Program, bad_json, check, checked_json, parse_bytes,
-    unreadable_json, written,
+    Checked, Document, Limits, Program, bad_json, check, checked_json, parse_bytes, unreadable_json,
 };
 
 use crate::failure::{Failure, print};
@@ -309,44 +305,11 @@ fn show(
     if args.json {
         print(format_args!("{}\n", checked_json(checked)))
     } else {
-        print(text(path, program, checked))
-    }
-}
-
-/// The report of one program, or of the log of a run.
-fn text(path: &Path, program: Option<&Program>, checked: &Checked) -> String {
-    let Checked { name, report, .. } = checked;
-    let text = program.map(|program| Text { program, checked });
-    let page = Page {
-        report,
-        names: &checked.names,
-        sites: &checked.sites,
-        listing: text.as_ref().map(|text| text as &dyn Listing),
-    };
-    let summary = report.summary();
-    format!("{}: {name}: {summary}\n{}", path.display(), page.text())
-}
-
-/// A program as the text that it was read from.
-struct Text<'a> {
-    program: &'a Program,
-    checked: &'a Checked,
-}
-
-impl Listing for Text<'_> {
-    fn op(&self, id: OpId) -> Option<Listed> {
-        let op = self.program.ops.get(id.0 as usize)?;
-        let text = written(self.program, op);
-        let call = text.strip_prefix("do: ").unwrap_or(&text).to_owned();
-        Some(Listed {
-            line: op.line,
-            call,
-        })
-    }
-
-    fn to_declare(&self, fix: &Fix) -> Vec<String> {
-        let declare = self.checked.to_declare(fix);
-        declare.into_iter().map(str::to_owned).collect()
+        print(format_args!(
+            "{}: {}",
+            path.display(),
+            checked.page(program)
+        ))
     }
 }
 

@@ -1,6 +1,8 @@
 //! `sidestream diagnose` on traces of an H200 that are in the repository, and on files that are none.
 
 mod command;
+#[path = "../../sidestream-diagnose/tests/fixtures/looped.rs"]
+mod looped;
 
 use std::path::{Path, PathBuf};
 
@@ -124,18 +126,257 @@ fn the_report_for_people_has_the_worst_first() {
     assert_eq!((ran.code, &*ran.err), (0, ""));
     let lines: Vec<&str> = ran.out.lines().skip(1).collect();
     assert_eq!(
-        lines[..4],
+        lines[..5],
         [
             "device  0 (NVIDIA H200): 72 operations in 55.88 ms, idle 0.3 %",
             "        copies with the host 33.41 ms, 0.0 % of it under kernels",
             "steps   12 by profiler_step, 4.66 ms each (from 4.65 ms to 4.67 ms)",
             "copies  HtoD pinned: 12, 1849.7 MB in 33.41 ms, 55.4 GB/s",
+            "link    pinned copies at 55.4 GB/s (measured: the best that the trace has; --link-gbps states \
+             another)",
         ]
     );
-    assert!(lines[5].starts_with("COPY_ON_COMPUTE_STREAM  copies of 154.1 MB a step"));
+    let finding = "COPY_ON_COMPUTE_STREAM  59.8 % of a step: copies of 154.1 MB a step";
+    assert!(lines[6].starts_with(finding), "{}", lines[6]);
     assert_eq!(
-        lines[6].trim(),
-        "worth 1.87 ms of a step, between 1.39 ms and 1.87 ms"
+        lines[7].trim(),
+        "worth 1.87 ms of a step (40.2 %), between 1.39 ms and 1.87 ms"
+    );
+    // Where to look, in the time of the trace and not of a clock.
+    assert_eq!(
+        lines[8].trim(),
+        "such as Memcpy HtoD (Pinned -> Device), 2.79 ms at 12.00 ms, in step 2"
+    );
+}
+
+#[test]
+fn evidence_has_its_place_in_the_trace() {
+    let report = json("copy_bound.before");
+    let evidence = &report["findings"][0]["evidence"][0];
+    assert_eq!(evidence["step"], 2);
+    let (offset, start) = (&evidence["offset_ns"], &evidence["start_ns"]);
+    assert!(offset.as_u64() < Some(60_000_000), "{evidence}");
+    assert!(start.as_u64() > Some(1_000_000_000_000), "{evidence}");
+}
+
+#[test]
+fn the_median_step_is_drawn_beside_the_best_that_it_could_be() {
+    let ran = sidestream(&["diagnose", &trace("copy_bound.before")]);
+    let from = ran.out.find("\nstep 4 took 4.66 ms:\n").expect("a picture");
+    let picture: Vec<&str> = ran.out[from..].trim().lines().collect();
+    let lanes: Vec<&str> = picture
+        .iter()
+        .filter_map(|line| line.split(" |").next())
+        .collect();
+    assert_eq!(
+        lanes[..6],
+        [
+            "step 4 took 4.66 ms:",
+            "  host thread 395",
+            "  GPU 0 stream 7 ",
+            "with prefetch=2 one would take 2.78 ms:",
+            "  GPU 0 stream 7 ",
+            "  uploads (new)  ",
+        ]
+    );
+    let legend = "  W host waits for the GPU, K kernel, U upload, small: under half of its column";
+    assert_eq!(picture[6], legend);
+    // Both are on one scale, within eighty columns.
+    assert_eq!(picture[2].chars().count(), 80);
+    assert!(picture[5].chars().count() < 60, "{}", picture[5]);
+    // Nothing to gain: nothing to draw beside it.
+    let ran = sidestream(&["diagnose", &trace("copy_bound.after")]);
+    assert!(ran.out.contains("took") && !ran.out.contains("one would take"));
+}
+
+#[test]
+fn what_gains_nothing_is_named_in_one_line() {
+    let ran = sidestream(&["diagnose", &trace("infer_pageable.before")]);
+    let rows = |out: &str| -> Vec<String> {
+        let rows = out.lines().filter_map(|line| line.strip_prefix("what-if "));
+        rows.filter_map(|row| Some(row.split_once(':')?.0.to_owned()))
+            .collect()
+    };
+    assert_eq!(
+        rows(&ran.out),
+        [
+            "pinned,prefetch=2,no-sync",
+            "pinned,no-sync",
+            "pinned",
+            "second-stream"
+        ]
+    );
+    let others = "        the others gain less than 1 %, alone or over a part of them: prefetch=2; no-sync; \
+                  graphs; workers=4; pinned,prefetch=2; pinned,prefetch=2,no-sync,graphs";
+    assert!(ran.out.lines().any(|line| line == others), "{}", ran.out);
+    let all = sidestream(&[
+        "diagnose",
+        "--what-if",
+        "all",
+        &trace("infer_pageable.before"),
+    ]);
+    assert_eq!(all.out, ran.out);
+    // What is asked for is shown, whatever it gains, in the order in which it is made.
+    let args = ["diagnose", "--what-if", " graphs , pinned,graphs"];
+    let ran = sidestream(&[&args[..], &[&trace("infer_pageable.before")]].concat());
+    assert_eq!(
+        (rows(&ran.out), ran.code),
+        (vec!["pinned,graphs".to_owned()], 0)
+    );
+    assert!(!ran.out.contains("the others"), "{}", ran.out);
+}
+
+/// Arguments that are refused, with what is said about them.
+#[track_caller]
+fn refused(args: &[&str], says: &str) {
+    let path = trace("copy_bound.before");
+    let ran = sidestream(&[&["diagnose"], args, &[&*path]].concat());
+    assert_eq!((ran.code, &*ran.out), (2, ""), "{args:?}");
+    assert!(ran.err.contains(says), "{args:?}: {}", ran.err);
+}
+
+#[test]
+fn changes_that_are_none_are_refused_with_what_there_is() {
+    let range = "is a whole number from 1 to 1024";
+    for text in [
+        "prefetch=0",
+        "workers=0",
+        "prefetch=1000000",
+        "prefetch=",
+        "workers=-1",
+    ] {
+        refused(&["--what-if", text], range);
+    }
+    refused(
+        &["--what-if", "prefetch=2, prefetch=3"],
+        "`prefetch=2` and `prefetch=3` contradict",
+    );
+    refused(&["--what-if", "pinned=2"], "pinned takes no number");
+    refused(
+        &["--what-if", "pinned,,graphs"],
+        "a place without a change in it",
+    );
+    refused(&["--what-if", ""], "a place without a change in it");
+    refused(
+        &["--what-if", "all", "--what-if", "pinned"],
+        "state it alone",
+    );
+}
+
+#[test]
+fn speeds_that_no_link_has_are_refused_with_their_range() {
+    for text in ["1e-300", "-1", "-0.5", "NaN", "0", "inf", "1e5", "fast", ""] {
+        refused(&["--link-gbps", text], "a number from 0.1 to 10000");
+    }
+}
+
+#[test]
+fn a_comparison_says_what_changed() {
+    let (after, before) = (trace("launch_bound.after"), trace("launch_bound.before"));
+    let ran = sidestream(&["diagnose", &after, "--against", &before]);
+    assert_eq!((ran.code, &*ran.err), (0, ""));
+    let says = [
+        "step    359.4 µs instead of 2.10 ms, 82.9 % less, in the median",
+        "gone: LAUNCH_BOUND",
+        "new: NOTHING_TO_GAIN",
+    ];
+    for line in says {
+        assert!(ran.out.lines().any(|l| l == line), "{line}\n{}", ran.out);
+    }
+    let ran = sidestream(&["diagnose", "--json", &after, "--against", &before]);
+    let compared: Value = serde_json::from_str(&ran.out).expect("one line of JSON");
+    assert_eq!(compared["schema"], "sidestream.diagnose.compare/1");
+    assert_eq!(
+        (&compared["file"], &compared["against"]),
+        (&after.into(), &before.clone().into())
+    );
+    assert_eq!(compared["exceeds_spread"], true);
+    let gone = &compared["operators"][0];
+    assert_eq!(
+        (&gone["now_calls"], &gone["baseline_calls"]),
+        (&0.0.into(), &40.0.into())
+    );
+    // The sums of kernels changed by 1 %, the step by 83 %.
+    let ratio = compared["ratio"].as_f64().expect("a number");
+    assert!((0.16..0.18).contains(&ratio), "{ratio}");
+}
+
+#[test]
+fn what_cannot_be_compared_is_refused() {
+    let once = looped::Loop {
+        is_marked: false,
+        ..looped::steps(1, &[looped::piece("a", 7, 100, 500)])
+    };
+    let once = file("once.json", &once.json());
+    let (once, before) = (
+        once.to_str().expect("letters"),
+        trace("launch_bound.before"),
+    );
+    let ran = sidestream(&["diagnose", "--json", once, "--against", &before]);
+    assert_eq!(ran.code, 2);
+    assert!(
+        ran.err
+            .contains("the trace has no steps and the baseline has"),
+        "{}",
+        ran.err
+    );
+    let line: Value = serde_json::from_str(&ran.out).expect("one line of JSON");
+    assert_eq!(line["schema"], "sidestream.diagnose.compare/1");
+    let ran = sidestream(&["diagnose", &before, "--against", "is/not/there.json"]);
+    assert_eq!((ran.code, &*ran.out), (2, ""));
+    refused(
+        &["--against", env!("CARGO_TARGET_TMPDIR")],
+        "--against takes one trace",
+    );
+}
+
+#[test]
+fn the_ranks_of_a_folder_are_looked_at_together() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("diagnose_ranks");
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("a folder of our own");
+    for (rank, compute_us) in [(0, 300), (1, 700), (2, 320)] {
+        let pieces = [
+            looped::piece("compute", 7, 10, compute_us),
+            looped::piece(
+                "ncclDevKernel_AllReduce",
+                8,
+                10 + compute_us,
+                900 - compute_us,
+            ),
+        ];
+        let text = looped::steps(6, &pieces).of_rank(rank, 4).json();
+        std::fs::write(folder.join(format!("rank{rank}.json")), text).expect("our own");
+    }
+    let path = folder.to_str().expect("letters");
+    let ran = sidestream(&["diagnose", path]);
+    assert_eq!((ran.code, &*ran.err), (0, ""));
+    let says = [
+        "3 ranks of 4 together",
+        "first:  there is no trace of rank 3: what is slow may be there",
+        "late:    rank 1 is the shortest in collectives: rank 0, 2 wait for it there, up to 400.0 µs a \
+         step",
+    ];
+    for line in says {
+        assert!(ran.out.lines().any(|l| l == line), "{line}\n{}", ran.out);
+    }
+    // The reports of the single ranks are short.
+    assert!(!ran.out.contains("what-if"), "{}", ran.out);
+    let ran = sidestream(&["diagnose", "--json", path]);
+    let lines: Vec<Value> = ran
+        .out
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(lines.len(), 4);
+    assert_eq!(
+        (&lines[1]["source"]["rank"], &lines[1]["source"]["world"]),
+        (&1.into(), &4.into())
+    );
+    assert_eq!(lines[3]["schema"], "sidestream.diagnose.ranks/1");
+    assert_eq!(
+        (&lines[3]["straggler"], &lines[3]["missing"][0][0]),
+        (&1.into(), &3.into())
     );
 }
 
@@ -149,8 +390,15 @@ fn the_speed_of_the_link_can_be_stated() {
     assert_eq!(assumed["link"]["by"], "assumed");
     let measured = json("copy_bound.before");
     assert_eq!(measured["link"]["by"], "measured");
-    let ran = sidestream(&["diagnose", "--link-gbps", "0", &path]);
-    assert_eq!(ran.code, 2);
+    let page = sidestream(&["diagnose", &path]).out;
+    let link =
+        "link    pinned copies at 55 GB/s (assumed for NVIDIA H200; --link-gbps states another)";
+    assert!(page.lines().any(|line| line == link), "{page}");
+    let page = sidestream(&["diagnose", "--link-gbps", "0.1", &path]).out;
+    assert!(
+        page.contains("pinned copies at 0.1 GB/s (as stated)"),
+        "{page}"
+    );
 }
 
 #[test]
@@ -172,7 +420,18 @@ fn a_folder_stands_for_its_traces() {
     let ran = sidestream(&["diagnose", "--json", folder.to_str().expect("letters")]);
     // One of its files is JSON and no trace.
     assert_eq!(ran.code, 2);
-    assert_eq!(ran.out.lines().count(), 38);
+    let (unread, reports): (Vec<Value>, Vec<Value>) = ran
+        .out
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .partition(|line: &Value| line.get("error").is_some());
+    let traces = std::fs::read_dir(&folder).expect("the folder is there");
+    let names = traces.map(|entry| entry.expect("an entry").file_name());
+    let traces = names.filter(|name| name.to_string_lossy().ends_with(".gz"));
+    assert_eq!((reports.len(), unread.len()), (traces.count(), 1));
+    assert_eq!(unread[0]["schema"], reports[0]["schema"]);
+    let file = unread[0]["file"].as_str().expect("a name");
+    assert!(file.ends_with("truth.json"), "{file}");
     assert!(
         ran.err
             .contains("truth.json: the file is JSON without a member `traceEvents`")

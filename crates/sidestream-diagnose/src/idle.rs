@@ -73,6 +73,8 @@ pub struct Idle {
     pub reasons: BTreeMap<(Cause, Because), (usize, u64)>,
     /// The longest stretches of each cause, the longest first.
     pub longest: BTreeMap<Cause, Vec<Stretch>>,
+    /// All stretches, where they are asked for.
+    all: Option<Vec<(Cause, Stretch)>>,
 }
 
 /// A stretch of idle time with one cause.
@@ -281,25 +283,50 @@ impl<'t> Scene<'t> {
     /// The causes of all idle time of a device.
     pub fn idle(&self, device: &DeviceTime) -> Idle {
         let mut idle = Idle::default();
-        let (usual, _) = self.steps.usual(device);
+        self.gaps(device, device.busy.gaps(), &mut idle);
+        for list in idle.longest.values_mut() {
+            list.sort_by_key(|stretch| (u64::MAX - stretch.duration_ns, stretch.start_ns));
+        }
+        idle
+    }
+
+    /// The stretches of idle time of a device that begin in this stretch of time, with their causes,
+    /// in their order.
+    pub fn stretches(
+        &self,
+        device: &DeviceTime,
+        (start, end): (i64, i64),
+    ) -> Vec<(Cause, Stretch)> {
+        let mut idle = Idle {
+            all: Some(Vec::new()),
+            ..Idle::default()
+        };
+        let gaps = device
+            .busy
+            .gaps()
+            .filter(|gap| start <= gap.0 && gap.0 < end);
+        self.gaps(device, gaps, &mut idle);
+        let mut all = idle.all.unwrap_or_default();
+        all.sort_by_key(|(_, stretch)| stretch.start_ns);
+        all
+    }
+
+    fn gaps(&self, device: &DeviceTime, gaps: impl Iterator<Item = (i64, i64)>, idle: &mut Idle) {
         // The work of the device that ends each gap.
         let mut work = self.trace.work.iter().enumerate().filter(|(_, work)| {
             let stream = &self.trace.streams[work.stream.0 as usize];
             (stream.process, stream.device) == (device.process, device.device)
         });
-        for gap in device.busy.gaps() {
+        let (usual, _) = self.steps.usual(device);
+        for gap in gaps {
             let next = work.find(|(_, work)| work.start_ns >= gap.1);
             let mut rest = Rest {
                 pieces: vec![gap],
-                idle: &mut idle,
+                idle,
                 usual: &usual,
             };
             self.gap(device, gap, next.map(|(at, _)| at), &mut rest);
         }
-        for list in idle.longest.values_mut() {
-            list.sort_by_key(|stretch| (u64::MAX - stretch.duration_ns, stretch.start_ns));
-        }
-        idle
     }
 
     /// Divides a gap among its causes.
@@ -521,16 +548,19 @@ impl Rest<'_> {
             sum.0 += 1;
             sum.1 += in_steps_ns;
         }
-        let is_outside = matches!(cause, Cause::Startup | Cause::ProfilerOverhead);
-        if in_steps_ns == 0 && !is_outside {
-            return;
-        }
-        let longest = idle.longest.entry(cause).or_default();
         let stretch = Stretch {
             start_ns,
             duration_ns,
             because,
         };
+        if let Some(all) = &mut idle.all {
+            all.push((cause, stretch));
+        }
+        let is_outside = matches!(cause, Cause::Startup | Cause::ProfilerOverhead);
+        if in_steps_ns == 0 && !is_outside {
+            return;
+        }
+        let longest = idle.longest.entry(cause).or_default();
         if longest.len() < EVIDENCE {
             longest.push(stretch);
         } else if let Some(least) = longest.iter_mut().min_by_key(|s| s.duration_ns)

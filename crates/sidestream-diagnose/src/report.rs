@@ -1,12 +1,18 @@
 //! All that is said about a trace, as values and as JSON.
 
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
 use serde_json::{Map, Value, json};
 
-use crate::findings::{Finding, Grounds, Saving, conclude, is_launch_blocking, simulated};
-use crate::idle::{Idle, Scene};
+use crate::excerpt::Excerpt;
+use crate::findings::{
+    Evidence, Finding, Grounds, Saving, conclude, is_launch_blocking, simulated,
+};
+use crate::idle::{Cause, Idle, Scene};
 use crate::measure::{
-    Blocking, Class, Collectives, Copies, DeviceTime, Launches, Line, Links, Steps, WorkOfCalls,
-    blocking, copies, devices, kernels, launches, operators, stream_kinds,
+    Blocking, Class, Collectives, Copies, DeviceTime, Launches, Line, Links, PerStep, Steps,
+    WorkOfCalls, blocking, copies, devices, kernels, launches, operators, stream_kinds,
 };
 use crate::model::{Direction, Memory, Names, Source, Stream, Trace, Warning};
 use crate::replay::{Change, Prediction, Replay, replay};
@@ -21,7 +27,15 @@ const ASSUMED_LINK_GB_PER_S: f64 = 25.0;
 /// Copies below this size say more about their start than about the link.
 const LARGE_BYTES: u64 = 1 << 20;
 /// How many kernels and operators are listed.
-const LISTED: usize = 20;
+pub const LISTED: usize = 20;
+/// The speeds, in GB/s, that a link may be stated to have: from a tenth of the slowest one in use to far
+/// beyond the fastest.
+pub const LINK_GB_PER_S: RangeInclusive<f64> = 0.1..=10_000.0;
+
+/// Whether a link can be so fast. What callers state comes from people.
+pub fn is_speed(gb_per_s: f64) -> bool {
+    LINK_GB_PER_S.contains(&gb_per_s)
+}
 
 /// What the caller knows besides the trace.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -41,6 +55,10 @@ pub struct Report {
     pub events: u64,
     /// Its place among those that ran together.
     pub rank: Option<u32>,
+    /// How many ran together.
+    pub world: Option<u32>,
+    /// When its first row begins, on its own clock.
+    pub start_ns: i64,
     /// What each device did, and why it did nothing.
     pub devices: Vec<(DeviceTime, Idle)>,
     /// The streams, to be named.
@@ -49,17 +67,21 @@ pub struct Report {
     pub names: Names,
     /// The steps.
     pub steps: Steps,
+    /// What the devices did in one of them, in the median.
+    pub per_step: PerStep,
     /// What ran in the step nearest to the median; none without any work.
     pub timeline: Option<Timeline>,
+    /// The rows of the trace around that step.
+    pub excerpt: Excerpt,
     /// The copies.
     pub copies: Vec<Copies>,
     /// How launches reach the devices.
     pub launches: Launches,
     /// What held up the host.
     pub blocking: Vec<Blocking>,
-    /// Kernels by name.
+    /// All kernels by name, the longest first; outputs list [`LISTED`].
     pub kernels: Vec<Line>,
-    /// Operators by name.
+    /// All operators by name, the longest first; outputs list [`LISTED`].
     pub operators: Vec<Line>,
     /// What costs time, the most valuable first.
     pub findings: Vec<Finding>,
@@ -67,6 +89,8 @@ pub struct Report {
     pub link: (f64, Link),
     /// How well a replay explains the trace and what changes are worth, or why there is none.
     pub replay: Result<Replay, &'static str>,
+    /// Whether the caller asked for these changes, so that each is of interest.
+    pub what_if_asked: bool,
     /// What a reader has to know.
     pub warnings: Vec<Warning>,
 }
@@ -101,6 +125,7 @@ impl Report {
         let steps = Steps::of(&trace, &links);
         let collectives = Collectives::of(&trace);
         let times = devices(&trace, &collectives);
+        let per_step = PerStep::of(&trace, &steps, &times, &collectives);
         let launches = launches(&trace, &links);
         let copies = copies(&trace);
         let link = link(&copies, &trace, options);
@@ -142,19 +167,22 @@ impl Report {
             replay.predictions.drain(..usual);
         }
         let timeline = Timeline::of(&trace, &works, &steps);
+        let excerpt = Excerpt::of(&trace, &scene, &steps, &times);
         let blocking = blocking(&trace, &works, &times);
-        let (mut kernels, mut operators) = (kernels(&trace), operators(&trace));
-        kernels.truncate(LISTED);
-        operators.truncate(LISTED);
+        let (kernels, operators) = (kernels(&trace), operators(&trace));
         Report {
+            start_ns: start_ns(&trace),
             source: trace.source,
             events: trace.events,
             rank: trace.rank,
+            world: trace.world,
             devices: times.into_iter().zip(idles).collect(),
             streams: trace.streams,
             names: trace.names,
             steps,
+            per_step,
             timeline,
+            excerpt,
             copies,
             launches,
             blocking,
@@ -163,8 +191,34 @@ impl Report {
             findings,
             link,
             replay,
+            what_if_asked: options.what_if.is_some(),
             warnings,
         }
+    }
+
+    /// Where something lies: how long after the start of the trace, and in which step, from 0, if the
+    /// devices were in one.
+    pub fn place(&self, time_ns: i64) -> (u64, Option<usize>) {
+        let offset_ns = time_ns.max(self.start_ns).abs_diff(self.start_ns);
+        (offset_ns, self.steps.on_device(time_ns))
+    }
+
+    /// The idle time of a step by cause, in the mean of the steps and of the devices; of the whole trace
+    /// if it has no steps.
+    pub fn idle_per_step(&self) -> BTreeMap<Cause, u64> {
+        let mut causes: BTreeMap<Cause, u64> = BTreeMap::new();
+        for (_, idle) in &self.devices {
+            for (cause, ns) in &idle.by_cause {
+                let sum = causes.entry(*cause).or_default();
+                *sum = sum.saturating_add(*ns);
+            }
+        }
+        let steps = self.per_step.steps;
+        // What lies outside of the steps is no part of one.
+        causes.retain(|cause, _| steps == 0 || *cause != Cause::Startup);
+        let parts = (steps.max(1) * self.devices.len().max(1)) as u64;
+        causes.values_mut().for_each(|ns| *ns /= parts);
+        causes
     }
 
     /// The report as JSON; docs/diagnose.md lists the fields.
@@ -179,9 +233,11 @@ impl Report {
         };
         json!({
             "schema": SCHEMA,
-            "source": {"kind": kind(self.source), "events": self.events, "rank": self.rank},
+            "source": {"kind": kind(self.source), "events": self.events, "rank": self.rank,
+                       "world": self.world},
             "devices": self.devices.iter().map(|d| self.device(d)).collect::<Vec<_>>(),
             "steps": self.steps_json(),
+            "per_step": per_step_json(&self.per_step),
             "copies": self.copies.iter().map(copies_json).collect::<Vec<_>>(),
             "link": {"gb_per_s": self.link.0, "by": self.link.1.as_str()},
             "launches": {
@@ -192,9 +248,9 @@ impl Report {
                 "launch_bound_share": self.launches.launch_bound_per_mille as f64 / 1e3,
             },
             "blocking": self.blocking.iter().map(blocking).collect::<Vec<_>>(),
-            "kernels": self.kernels.iter().map(name).collect::<Vec<_>>(),
-            "operators": self.operators.iter().map(name).collect::<Vec<_>>(),
-            "findings": self.findings.iter().map(finding_json).collect::<Vec<_>>(),
+            "kernels": self.kernels.iter().take(LISTED).map(name).collect::<Vec<_>>(),
+            "operators": self.operators.iter().take(LISTED).map(name).collect::<Vec<_>>(),
+            "findings": self.findings.iter().map(|f| self.finding(f)).collect::<Vec<_>>(),
             "replay": replay_json(&self.replay),
             "what_if": self.what_if(),
             "warnings": self.warnings.iter().map(warning_json).collect::<Vec<_>>(),
@@ -239,6 +295,20 @@ impl Report {
             "streams": streams.collect::<Vec<_>>(),
             "overlap_ns": overlap,
         })
+    }
+
+    fn finding(&self, finding: &Finding) -> Value {
+        let evidence = |evidence: &Evidence| {
+            let (offset_ns, step) = self.place(evidence.start_ns);
+            json!({"what": evidence.what, "start_ns": evidence.start_ns, "offset_ns": offset_ns,
+                   "step": step, "duration_ns": evidence.duration_ns, "call": evidence.call,
+                   "operators": evidence.operators})
+        };
+        let Saving { low, likely, high } = finding.saving_ns;
+        json!({"code": finding.code.as_str(), "text": finding.text, "share": finding.share,
+               "saving_ns": {"low": low, "likely": likely, "high": high},
+               "floor_ns": finding.floor_ns,
+               "evidence": finding.evidence.iter().map(evidence).collect::<Vec<_>>()})
     }
 
     fn what_if(&self) -> Vec<Value> {
@@ -294,6 +364,15 @@ fn usual() -> Vec<Vec<Change>> {
     ]
 }
 
+/// What devices did in a step, as JSON.
+pub fn per_step_json(step: &PerStep) -> Value {
+    json!({"count": step.steps, "time_ns": step.time_ns, "p10_ns": step.spread_ns.0,
+           "p90_ns": step.spread_ns.1, "busy_ns": step.busy_ns, "idle_ns": step.idle_ns,
+           "kernel_ns": step.kernel_ns, "copy_ns": step.copy_ns,
+           "exposed_copy_ns": step.exposed_copy_ns, "communication_ns": step.communication_ns,
+           "exposed_communication_ns": step.exposed_communication_ns})
+}
+
 fn replay_json(replay: &Result<Replay, &'static str>) -> Value {
     match replay {
         Ok(replay) => json!({
@@ -314,21 +393,18 @@ fn copies_json(copies: &Copies) -> Value {
            "gb_per_s": copies.gb_per_s()})
 }
 
-fn finding_json(finding: &Finding) -> Value {
-    let evidence = finding.evidence.iter().map(|evidence| {
-        json!({"what": evidence.what, "start_ns": evidence.start_ns,
-               "duration_ns": evidence.duration_ns, "call": evidence.call,
-               "operators": evidence.operators})
-    });
-    let Saving { low, likely, high } = finding.saving_ns;
-    json!({"code": finding.code.as_str(), "text": finding.text, "share": finding.share,
-           "saving_ns": {"low": low, "likely": likely, "high": high},
-           "floor_ns": finding.floor_ns,
-           "evidence": evidence.collect::<Vec<_>>()})
-}
-
 fn warning_json(warning: &Warning) -> Value {
     json!({"code": warning.code, "text": warning.text})
+}
+
+/// When the first row of a trace begins.
+fn start_ns(trace: &Trace) -> i64 {
+    let firsts = [
+        trace.work.first().map(|work| work.start_ns),
+        trace.calls.first().map(|call| call.start_ns),
+        trace.ranges.first().map(|range| range.start_ns),
+    ];
+    firsts.into_iter().flatten().min().unwrap_or(0)
 }
 
 /// How fast pinned copies go: what the caller says, else the best of the trace, else an assumption.

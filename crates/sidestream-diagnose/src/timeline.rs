@@ -35,6 +35,25 @@ pub struct Lane {
     pub spans: Vec<Drawn>,
 }
 
+impl Lane {
+    /// Its spans, with those shorter than this drawn together with their neighbours.
+    pub fn coarser(&self, finest_ns: u64) -> Vec<Drawn> {
+        let mut coarse: Vec<Drawn> = Vec::new();
+        let mut layer = Vec::new();
+        let mut last_start_ns = 0;
+        for span in &self.spans {
+            // Where the starts go back, what lies above begins.
+            if span.start_ns < last_start_ns {
+                coarse.append(&mut layer);
+            }
+            last_start_ns = span.start_ns;
+            push(&mut layer, *span, finest_ns);
+        }
+        coarse.append(&mut layer);
+        coarse
+    }
+}
+
 /// A span of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drawn {
@@ -135,8 +154,8 @@ impl Timeline {
             drawing.add(place, span, shade, Some(call.name));
         }
         Some(drawing.finish(step, |place| match place {
-            Place::Host(thread) => thread_name(trace, ThreadIndex(thread as u32)),
-            Place::Stream(stream) => stream_name(trace, StreamIndex(stream as u32)),
+            Place::Host(thread) => thread_name(trace, ThreadIndex(thread as u16)),
+            Place::Stream(stream) => stream_name(trace, StreamIndex(stream as u16)),
         }))
     }
 }
@@ -180,7 +199,7 @@ pub fn thread_name(trace: &Trace, thread: ThreadIndex) -> String {
 }
 
 /// The step nearest to the median with its stretch, or all of the trace.
-fn window(trace: &Trace, steps: &Steps) -> Option<(Option<usize>, (i64, i64))> {
+pub fn window(trace: &Trace, steps: &Steps) -> Option<(Option<usize>, (i64, i64))> {
     let periods = steps.periods_ns();
     if let Some(at) = nearest_to_median(&periods) {
         let (before, step) = (&steps.steps[at], &steps.steps[at + 1]);

@@ -304,3 +304,49 @@ fn a_compressed_file_is_the_same_file() {
         assert_eq!(calls_in(&trace), calls_of(&scenario), "{form:?}");
     }
 }
+
+/// People watch long files being read: they hear of it all the way, however the file is packed.
+#[test]
+fn progress_is_told_all_the_way_through_every_kind_of_file() {
+    let folder = Folder::new("formats-progress");
+    let scenario = Scenario::training(2_000);
+    let text = pytorch::write(&scenario, Form::Y2024, Options::NONE);
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    packed.write_all(&text).expect("memory takes everything");
+    let packed = packed.finish().expect("memory takes everything");
+    let database = folder.file("long.sqlite");
+    nsys::write(
+        &scenario,
+        nsys::Schema::V3_25,
+        nsys::Options::SHORT,
+        &database,
+    );
+    for path in [
+        folder.write("long.json", &text),
+        folder.write("long.json.gz", &packed),
+        database,
+    ] {
+        let mut told = Vec::new();
+        let trace = read(&path, &Limits::default(), &mut |done, all| {
+            told.push((done, all));
+        });
+        assert!(trace.is_ok());
+        let size_bytes = std::fs::metadata(&path).expect("it was written").len();
+        assert!(told.is_sorted(), "{}", path.display());
+        assert!(
+            told.iter()
+                .all(|(done, all)| done <= all && *all == size_bytes)
+        );
+        // This file is short. In one that anybody watches, the same steps are parts of a percent: 256 KiB
+        // of what is packed, two megabytes of text, some thousand rows.
+        let mut places: Vec<u64> = told.iter().map(|(done, _)| *done).collect();
+        places.insert(0, 0);
+        places.push(size_bytes);
+        let longest = places.windows(2).map(|pair| pair[1] - pair[0]).max();
+        assert!(
+            longest.is_some_and(|step| step <= size_bytes / 5),
+            "{}: {longest:?} of {size_bytes}",
+            path.display()
+        );
+    }
+}

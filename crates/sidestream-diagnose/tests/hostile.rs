@@ -13,7 +13,9 @@ use fixtures::pytorch::{self, Form};
 use fixtures::{Folder, Scenario, nsys};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use sidestream_diagnose::{Error, Limits, Problem, Trace, read, read_json};
+use sidestream_diagnose::{
+    Call, Collectives, Error, Limits, Links, Problem, Trace, devices, read, read_json,
+};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -167,7 +169,7 @@ fn what_is_no_trace_is_refused_with_one_sentence() {
         says(file(&path), what);
     }
     says(file(&folder.file("missing")), "cannot be read");
-    says(file(folder.path()), "cannot be read");
+    says(file(folder.path()), "no file");
 }
 
 #[test]
@@ -330,4 +332,48 @@ fn more_streams_than_any_program_has_are_refused() {
     let path = folder.file("streams.sqlite");
     nsys::write(&scenario, nsys::Schema::V3_25, nsys::Options::NONE, &path);
     says(file(&path), "65536 streams");
+}
+
+/// Opening a pipe that nobody writes to would wait for ever.
+#[cfg(unix)]
+#[test]
+fn a_pipe_is_refused_and_not_waited_for() {
+    let folder = Folder::new("hostile-pipe");
+    let path = folder.file("trace.json");
+    let made = std::process::Command::new("mkfifo").arg(&path).status();
+    assert!(made.is_ok_and(|status| status.success()), "mkfifo failed");
+    says(file(&path), "no file");
+    says(file(Path::new("/dev/zero")), "no file");
+}
+
+/// Many calls that last through many works: whoever looks at all of one for each of the other does
+/// not end. The bound is on what is asked of the sums, so no clock is needed: a reader that takes the
+/// square of this takes hours.
+#[test]
+fn what_overlaps_everything_is_no_way_to_hang() {
+    const EACH: usize = 300_000;
+    let mut text = String::from("{\"traceEvents\": [");
+    for at in 0..EACH {
+        let comma = if at == 0 { "" } else { "," };
+        // The same number for all, and a wait that lasts to the end.
+        text += &format!(
+            "{comma}{{\"ph\":\"X\",\"cat\":\"cuda_runtime\",\"name\":\"cudaMemcpy\",\"pid\":1,\"tid\":1,\"ts\":{at},\
+             \"dur\":9000000,\"args\":{{\"correlation\":7}}}},\
+             {{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":\"k\",\"pid\":0,\"tid\":7,\"ts\":{},\"dur\":1,\
+             \"args\":{{\"stream\":7,\"correlation\":7}}}}",
+            10 * at
+        );
+    }
+    text += "]}";
+    let trace = json(text.as_bytes()).expect("a trace");
+    let links = Links::of(&trace);
+    assert!((0..EACH).all(|work| links.call_of(work) == Some(0)));
+    let devices = devices(&trace, &Collectives::of(&trace));
+    let busy = |call: &Call| devices[0].busy.within_ns(call.start_ns, call.end_ns());
+    let sum: u64 = trace.calls.iter().map(busy).sum();
+    // Of each call, all works that began after it, and what is left of one.
+    let expected: u64 = (0..EACH as u64)
+        .map(|at| (EACH as u64 - at.div_ceil(10)) * 1_000)
+        .sum();
+    assert_eq!(sum, expected);
 }

@@ -172,7 +172,7 @@ fn a_bare_list_and_any_sequence_of_keys() {
     check(
         &format!("\u{feff} [{KERNEL}"),
         "5000+1000 kernel 0x0 on ?/0/0/7 #0 k
-         TRUNCATED: the file ends inside the list of events, at byte 85; what came before is shown",
+         TRUNCATED: the file ends at byte 85 of its text, inside the list of events; all figures are of the 1 event before that",
     );
     check(
         r#"{"traceName": "x\"y]}", "nested": [{"traceEvents": []}, "}"],
@@ -381,4 +381,145 @@ fn times_at_the_ends_of_the_range_make_a_report() {
         assert_eq!(idle.by_cause.values().sum::<u64>(), device.idle_ns());
     }
     assert!(report.json().to_string().contains("\"schema\""));
+}
+
+#[test]
+fn a_file_that_ends_too_early_says_once_where_and_what_follows() {
+    let whole = events(&format!("{KERNEL},\n{KERNEL},\n{KERNEL}"));
+    let cut = &whole[..whole.len() - 20];
+    let trace = read_json(cut.as_bytes(), &Limits::default()).expect("a trace");
+    let text = format!(
+        "the file ends at byte {} of its text, inside the list of events; all figures are of the 2 \
+         events before that",
+        cut.len()
+    );
+    let [warning] = &trace.warnings[..] else {
+        panic!("{:?}", trace.warnings);
+    };
+    assert_eq!((warning.code, &warning.text), ("TRUNCATED", &text));
+    // Without work before it, the same place, once.
+    let cut = &whole[..60];
+    let why = read_json(cut.as_bytes(), &Limits::default()).expect_err("nothing is there");
+    assert_eq!(
+        why.to_string(),
+        "the file ends at byte 60 of its text, inside the list of events, and nothing before that is \
+         work of a device; export the trace again"
+    );
+}
+
+/// A kernel's event with its keys in another sequence.
+fn rotated(by: usize) -> String {
+    let mut fields = [
+        r#""ph": "X""#,
+        r#""cat": "kernel""#,
+        r#""name": "k, {\"ph\": 1}""#,
+        r#""pid": 0"#,
+        r#""tid": 7"#,
+        r#""ts": 5.25"#,
+        r#""dur": 1.125"#,
+        r#""args": {"device": 1, "stream": 8, "context": 2, "correlation": 9, "name": "other", "ts": 99}"#,
+    ];
+    fields.rotate_left(by);
+    format!("{{{}}}", fields.join(", "))
+}
+
+#[test]
+fn the_keys_of_an_event_come_in_any_sequence() {
+    for by in 0..8 {
+        check(
+            &events(&rotated(by)),
+            "5250+1125 kernel 0x0 on ?/1/2/8 #9 k, {\"ph\": 1}",
+        );
+    }
+}
+
+#[test]
+fn members_of_the_file_come_in_any_sequence() {
+    let list = format!("\"traceEvents\": [{KERNEL}]");
+    let mut members = [
+        r#""schemaVersion": 1"#,
+        r#""deviceProperties": [{"id": 0, "name": "NVIDIA A100", "numSms": 108}]"#,
+        r#""distributedInfo": {"backend": "nccl", "rank": 5, "world_size": 8}"#,
+        r#""cupti_version": 24"#,
+        r#""displayTimeUnit": "ms""#,
+        r#""baseTimeNanoseconds": 1767189312000000000"#,
+        r#""traceName": "traces/rank\"5\".json""#,
+        &list,
+    ];
+    for _ in 0..members.len() {
+        members.rotate_left(1);
+        let text = format!("{{{}}}", members.join(",\n"));
+        let trace = read_json(text.as_bytes(), &Limits::default()).expect("a trace");
+        assert_eq!(shown(&trace), "5000+1000 kernel 0x0 on ?/0/0/7 #0 k");
+        assert_eq!((trace.rank, trace.devices[0].sms), (Some(5), Some(108)));
+    }
+}
+
+#[test]
+fn what_a_copys_name_says_of_it() {
+    let copy = |name: &str| {
+        events(&format!(
+            r#"{{"ph": "X", "cat": "gpu_memcpy", "name": "{name}", "pid": 0, "tid": 7, "ts": 1, "dur": 0, "args": {{"stream": 7, "bytes": 8}}}}"#
+        ))
+    };
+    for (name, expected) in [
+        ("HtoD (Pageable -> Device)", "HtoD pageable>device"),
+        ("HtoD (Pinned -> Device)", "HtoD pinned>device"),
+        ("HtoD (Unknown -> Device)", "HtoD unknown>device"),
+        ("HtoD (Host -> Device)", "HtoD unknown>device"),
+        ("HtoA (Pinned -> Array)", "HtoD pinned>array"),
+        ("DtoH (Device -> Pinned)", "DtoH device>pinned"),
+        ("DtoH (Device -> Host)", "DtoH device>unknown"),
+        ("AtoH (Array -> Pageable)", "DtoH array>pageable"),
+        ("DtoD (Device -> Device)", "DtoD device>device"),
+        ("DtoD (Device Static -> Device)", "DtoD device>device"),
+        ("HtoD (Managed -> Device)", "HtoD managed>device"),
+        ("HtoD (Managed Static -> Device)", "HtoD managed>device"),
+        ("PtoP (Device -> Device)", "PtoP device>device"),
+        ("HtoH (Pinned -> Pageable)", "HtoH pinned>pageable"),
+        ("XtoY (Somewhere -> Else)", "unknown unknown>unknown"),
+        ("HtoD", "HtoD unknown>unknown"),
+    ] {
+        let name = format!("Memcpy {name}");
+        check(
+            &copy(&name),
+            &format!("1000+0 {expected} 8 B on ?/0/0/7 #0 {name}"),
+        );
+    }
+}
+
+#[test]
+fn what_no_event_of_a_device_needs_does_no_harm() {
+    check(
+        &events(
+            r#"{"ph": "C", "name": "GPU 0 Utilization", "pid": 0, "tid": 7, "ts": 1, "args": {"value": 5.5}},
+            {"ph": "i", "s": "t", "name": "Iteration Start: x", "pid": "Traces", "tid": "Trace x", "ts": 1},
+            {"ph": "f", "id": 1, "cat": "kernel", "name": "ac2g", "pid": 0, "tid": 7, "ts": 1, "bp": "e"},
+            {"ph": "X", "cat": "kernel", "name": "nccl", "pid": 0, "tid": 7, "ts": 5, "dur": 1, "args": {"queued": 0, "stream": 7, "context": 1,
+             "correlation": 3, "Comms Id": 18446744073709551615999, "Seq": -99999999999999999999, "priority": -1, "channel": 11, "channel_type": 2,
+             "warps per SM": 0.25, "est. achieved occupancy %": NaN, "Process Group Ranks": "[0, 1, ...]", "grid": [2147483647, 65535, 65535], "block": [1024, 1, 1]}}"#,
+        ),
+        "5000+1000 kernel 4294967295x1024 on ?/0/1/7 #3 nccl",
+    );
+}
+
+#[test]
+fn control_characters_and_other_bytes_stay_in_the_name() {
+    let row = |name: &[u8]| {
+        let (before, behind) = KERNEL.split_once("\"k\"").expect("its name is k");
+        [before.as_bytes(), b"\"", name, b"\"", behind.as_bytes()].concat()
+    };
+    for (name, expected) in [
+        (&b"a\x01b\x1f"[..], "a\u{1}b\u{1f}"),
+        (b"two\nlines\r\n\t\"quoted\"", "two\nlines\r\n\t\"quoted\""),
+        (b"nul\0 inside", "nul\0 inside"),
+        (b"\xff\xc3(\xe2\x82", "\u{fffd}\u{fffd}(\u{fffd}"),
+        (b"esc \x1b[31mred", "esc \u{1b}[31mred"),
+    ] {
+        let start = b"{\"traceEvents\": [";
+        let text = [&start[..], &row(name), b"]}"].concat();
+        let trace = read_json(&text, &Limits::default()).expect("a trace");
+        assert_eq!(trace.names.text(trace.work[0].name), expected);
+        assert_eq!(trace.warnings, []);
+    }
 }

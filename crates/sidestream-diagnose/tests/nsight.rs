@@ -8,7 +8,10 @@ use std::path::Path;
 use fixtures::compare::{calls_in, calls_of, steps_in, steps_of, stream, work_in, work_of};
 use fixtures::nsys::{Options, Schema, write, write_together};
 use fixtures::{Folder, Scenario};
-use sidestream_diagnose::{Limits, RangeKind, StreamFlag, SyncKind, Trace, What, read};
+use rusqlite::Connection;
+use sidestream_diagnose::{
+    Direction, Limits, Links, Memory, RangeKind, StreamFlag, SyncKind, Trace, What, read,
+};
 
 fn read_back(path: &Path) -> Trace {
     match read(path, &Limits::default(), &mut |_, _| {}) {
@@ -218,22 +221,6 @@ fn names_of_operators_lose_the_numbers_of_their_calls() {
 }
 
 #[test]
-fn progress_is_told_and_never_exceeds_the_file() {
-    let folder = Folder::new("nsight-progress");
-    let scenario = Scenario::training(1_500);
-    let path = folder.file("long.sqlite");
-    write(&scenario, Schema::V3_20, Options::NONE, &path);
-    let mut told = Vec::new();
-    let trace = read(&path, &Limits::default(), &mut |done, all| {
-        told.push((done, all));
-    });
-    assert!(trace.is_ok());
-    assert!(!told.is_empty());
-    assert!(told.is_sorted());
-    assert!(told.iter().all(|(done, all)| done <= all));
-}
-
-#[test]
 fn a_limit_on_rows_gives_the_first_part_and_says_so() {
     let folder = Folder::new("nsight-limit");
     let scenario = Scenario::training(200);
@@ -250,4 +237,294 @@ fn a_limit_on_rows_gives_the_first_part_and_says_so() {
     let kept = size_of_val(&trace.work[..]) + size_of_val(&trace.calls[..]);
     assert!((9_000..=10_100).contains(&kept), "{kept}");
     assert!(warnings(&trace).contains(&"LIMIT"));
+}
+
+/// An export, changed by some SQL before it is read.
+fn changed(folder: &Folder, scenario: &Scenario, schema: Schema, sql: &str) -> Trace {
+    let path = folder.file("changed.sqlite");
+    let _ = std::fs::remove_file(&path);
+    write(scenario, schema, Options::SHORT, &path);
+    change(&path, sql);
+    read_back(&path)
+}
+
+fn change(path: &Path, sql: &str) {
+    let connection = Connection::open(path).expect("the file was written");
+    connection.execute_batch(sql).expect("the change is legal");
+}
+
+#[test]
+fn numbers_mean_what_the_lists_of_the_file_say() {
+    let folder = Folder::new("nsight-lists");
+    let scenario = Scenario::training(3).with_nanoseconds();
+    let sql = "UPDATE ENUM_CUDA_MEM_KIND SET id = 40 - id;
+               UPDATE ENUM_CUDA_MEMCPY_OPER SET id = 40 - id;
+               UPDATE ENUM_NSYS_EVENT_CLASS SET id = 100 - id;
+               UPDATE ENUM_NSYS_EVENT_TYPE SET id = 100 - id;
+               UPDATE ENUM_CUPTI_STREAM_TYPE SET id = 40 - id;
+               UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET srcKind = 40 - srcKind, dstKind = 40 - dstKind, copyKind = 40 - copyKind;
+               UPDATE CUPTI_ACTIVITY_KIND_MEMSET SET memKind = 40 - memKind;
+               UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET eventClass = 100 - eventClass;
+               UPDATE NVTX_EVENTS SET eventType = 100 - eventType;
+               UPDATE TARGET_INFO_CUDA_STREAM SET flag = 40 - flag;";
+    for schema in &Schema::ALL[1..] {
+        let trace = changed(&folder, &scenario, *schema, sql);
+        assert_eq!(work_in(&trace), work_of(&scenario), "{schema:?}");
+        assert_eq!(calls_in(&trace), calls_of(&scenario), "{schema:?}");
+        assert_eq!(steps_in(&trace), steps_of(&scenario), "{schema:?}");
+        let null = (trace.streams.iter()).filter(|stream| stream.flag == StreamFlag::Null);
+        assert_eq!(null.count(), 2, "{schema:?}");
+    }
+}
+
+/// Every number of the fixed lists, for files that have none: kinds of memory are not CUPTI's own.
+#[test]
+fn without_lists_the_fixed_numbers_hold() {
+    let folder = Folder::new("nsight-no-lists");
+    let scenario = Scenario::training(1);
+    let mut sql = String::new();
+    for table in [
+        "ENUM_CUDA_MEMCPY_OPER",
+        "ENUM_CUDA_MEM_KIND",
+        "ENUM_CUPTI_SYNC_TYPE",
+        "ENUM_CUPTI_STREAM_TYPE",
+        "ENUM_NSYS_EVENT_TYPE",
+        "ENUM_NSYS_EVENT_CLASS",
+    ] {
+        sql += &format!("DROP TABLE {table};");
+    }
+    sql += "DELETE FROM CUPTI_ACTIVITY_KIND_MEMCPY;";
+    let directions = [
+        (1, Direction::Upload),
+        (2, Direction::Download),
+        (3, Direction::Upload),
+        (4, Direction::Download),
+        (5, Direction::OnDevice),
+        (6, Direction::OnDevice),
+        (7, Direction::OnDevice),
+        (8, Direction::OnDevice),
+        (9, Direction::OnHost),
+        (10, Direction::Peer),
+        (11, Direction::Upload),
+        (12, Direction::Download),
+        (13, Direction::Peer),
+        (0, Direction::Unknown),
+        (99, Direction::Unknown),
+    ];
+    let kinds = [
+        (0, Memory::Pageable),
+        (1, Memory::Pinned),
+        (2, Memory::Device),
+        (3, Memory::Array),
+        (4, Memory::Managed),
+        (5, Memory::Device),
+        (6, Memory::Managed),
+        (7, Memory::Unknown),
+        (99, Memory::Unknown),
+    ];
+    let mut expected = Vec::new();
+    for (copy, direction) in directions {
+        for (kind, memory) in kinds {
+            let start = 60_000_000_000 + 1_000 * expected.len() as i64;
+            expected.push((direction, memory, Memory::Device));
+            sql += &format!(
+                "INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY (start, \"end\", deviceId, contextId, streamId, \
+                 correlationId, globalPid, bytes, copyKind, srcKind, dstKind) \
+                 VALUES ({start}, {start} + 10, 0, 1, 7, 1, 0, 8, {copy}, {kind}, 2);"
+            );
+        }
+    }
+    let trace = changed(&folder, &scenario, Schema::V3_24, &sql);
+    let copies = trace.work.iter().filter_map(|work| match work.what {
+        What::Copy {
+            direction,
+            from,
+            to,
+            ..
+        } => Some((work.start_ns, (direction, from, to))),
+        _ => None,
+    });
+    let mut copies: Vec<_> = copies.collect();
+    copies.sort_by_key(|copy| copy.0);
+    let found: Vec<_> = copies.into_iter().map(|copy| copy.1).collect();
+    assert_eq!(found, expected);
+    // Calls, steps and streams are known as well.
+    assert_eq!(calls_in(&trace).len(), calls_of(&scenario).len());
+    assert_eq!(steps_in(&trace).len(), 1);
+    let null = (trace.streams.iter()).filter(|stream| stream.flag == StreamFlag::Null);
+    assert!(null.count() > 0);
+}
+
+/// In a part of a longer recording most calls are missing, and those of another process have the same
+/// numbers.
+#[test]
+fn work_whose_call_is_not_in_the_file_is_joined_to_no_other() {
+    let folder = Folder::new("nsight-part");
+    let (one, other) = (
+        Scenario::training(4),
+        Scenario::training(4).of_process(5151),
+    );
+    for schema in Schema::ALL {
+        let path = folder.file(&format!("{schema:?}.sqlite"));
+        write_together(&[one.clone(), other.clone()], schema, Options::SHORT, &path);
+        // Of the first process, the calls of all steps but the last one are gone.
+        change(
+            &path,
+            "DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME
+             WHERE ((globalTid >> 24) & 16777215) = 4242 AND correlationId < 1300",
+        );
+        let trace = read_back(&path);
+        let all = one.work.len() + other.work.len();
+        assert_eq!(trace.work.len(), all, "{schema:?}");
+        let links = Links::of(&trace);
+        assert_eq!(links.orphans(), one.work.len() * 3 / 4, "{schema:?}");
+        for (at, work) in trace.work.iter().enumerate() {
+            let process = stream(&trace, work.stream).process;
+            let call = links.call_of(at).map(|call| trace.calls[call]);
+            let is_there = process == Some(5151) || work.correlation >= 1300;
+            assert_eq!(call.is_some(), is_there, "{schema:?}");
+            if let Some(call) = call {
+                let theirs = trace.threads[call.thread.0 as usize].process;
+                assert_eq!(Some(theirs), process, "{schema:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_of_the_driver_lie_among_those_of_the_runtime() {
+    let folder = Folder::new("nsight-driver");
+    let mut scenario = Scenario::training(2);
+    for call in &mut scenario.calls {
+        if call.name == "cudaLaunchKernelExC" {
+            call.name = "cuLaunchKernelEx";
+        }
+    }
+    for schema in Schema::ALL {
+        let trace = changed(&folder, &scenario, schema, "");
+        assert_eq!(calls_in(&trace), calls_of(&scenario), "{schema:?}");
+        let driver = trace.calls.iter().filter(|call| call.api.is_driver);
+        assert_eq!(driver.count(), 2, "{schema:?}");
+    }
+}
+
+#[test]
+fn graphs_that_left_no_rows_are_told_of() {
+    let folder = Folder::new("nsight-hidden-graphs");
+    let mut scenario = Scenario::training(3);
+    let sql = "UPDATE META_DATA_CAPTURE SET value = 'Graph' WHERE name LIKE '%CUDA_GRAPH_TRACE_OPTIONS:MODE'";
+    for schema in &Schema::ALL[1..] {
+        // Without a launch of one, nothing is hidden.
+        let trace = changed(&folder, &Scenario::training(3), *schema, sql);
+        assert_eq!(warnings(&trace), [""; 0], "{schema:?}");
+        for call in &mut scenario.calls {
+            if call.name == "cudaEventQuery" {
+                call.name = "cudaGraphLaunch";
+            }
+        }
+        let trace = changed(&folder, &scenario, *schema, sql);
+        assert_eq!(warnings(&trace), ["WHOLE_GRAPHS"], "{schema:?}");
+    }
+}
+
+#[test]
+fn a_kernel_without_its_long_name_has_the_short_one() {
+    let folder = Folder::new("nsight-short");
+    for sql in [
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = NULL",
+        "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET demangledName = 77777777",
+        "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN demangledName",
+    ] {
+        let trace = changed(&folder, &Scenario::training(1), Schema::V3_20, sql);
+        let names: Vec<&str> = (trace.work.iter())
+            .map(|work| trace.names.text(work.name))
+            .collect();
+        // The long one goes on with the types in its angle brackets.
+        assert!(
+            names.contains(&"void at::native::vectorized_elementwise_kernel"),
+            "{names:?}"
+        );
+    }
+}
+
+#[test]
+fn an_event_that_is_used_again_is_told_by_the_number_of_its_record() {
+    let folder = Folder::new("nsight-records");
+    let scenario = Scenario::training(3);
+    // All waits are for the first record, though the event was recorded twice since.
+    let sql = "UPDATE CUPTI_ACTIVITY_KIND_SYNCHRONIZATION SET eventSyncId =
+               (SELECT min(eventSyncId) FROM CUPTI_ACTIVITY_KIND_CUDA_EVENT) WHERE eventSyncId <> 0";
+    let trace = changed(&folder, &scenario, Schema::V3_25, sql);
+    let records = trace.records.iter().map(|record| record.correlation);
+    let first = records.min().expect("there are records");
+    let waits = trace
+        .syncs
+        .iter()
+        .filter(|s| s.kind == SyncKind::StreamWait);
+    let recorded: Vec<u32> = waits.map(|sync| sync.record_correlation).collect();
+    assert_eq!(recorded, [first; 3]);
+    // Zeros say nothing: the last record before the wait is meant.
+    let sql = "UPDATE CUPTI_ACTIVITY_KIND_SYNCHRONIZATION SET eventSyncId = 0";
+    let trace = changed(&folder, &scenario, Schema::V3_25, sql);
+    for sync in trace
+        .syncs
+        .iter()
+        .filter(|s| s.kind == SyncKind::StreamWait)
+    {
+        assert_eq!(sync.record_correlation, sync.correlation - 1);
+    }
+}
+
+#[test]
+fn the_null_stream_of_a_context_is_known_from_any_of_three_tables() {
+    let folder = Folder::new("nsight-null");
+    let scenario = Scenario::training(1);
+    for sql in [
+        "CREATE TABLE TARGET_INFO_CUDA_CONTEXT_INFO (nullStreamId, hwId, contextId, processId);
+         INSERT INTO TARGET_INFO_CUDA_CONTEXT_INFO VALUES (7, 0, 1, 4242), (7, 0, 2, 4242)",
+        "CREATE TABLE TARGET_INFO_CUDA_NULL_STREAM (streamId, hwId, vmId, processId, deviceId, contextId);
+         INSERT INTO TARGET_INFO_CUDA_NULL_STREAM VALUES (7, 0, 1, 4242, 0, 1), (7, 0, 1, 4242, 1, 2)",
+    ] {
+        let drop = format!("DROP TABLE TARGET_INFO_CUDA_STREAM; {sql}");
+        let trace = changed(&folder, &scenario, Schema::V3_20, &drop);
+        for stream in &trace.streams {
+            let expected = match stream.number {
+                7 => StreamFlag::Null,
+                _ => StreamFlag::Unknown,
+            };
+            assert_eq!(stream.flag, expected, "{stream:?}");
+        }
+    }
+    // Nobody says it: that it is number 7 proves nothing.
+    let trace = changed(
+        &folder,
+        &scenario,
+        Schema::V3_20,
+        "DROP TABLE TARGET_INFO_CUDA_STREAM",
+    );
+    assert!((trace.streams.iter()).all(|stream| stream.flag == StreamFlag::Unknown));
+}
+
+#[test]
+fn columns_that_nobody_knows_change_nothing() {
+    let folder = Folder::new("nsight-columns");
+    let scenario = Scenario::training(2);
+    let mut sql = String::new();
+    for (table, column) in [
+        ("KERNEL", "qmdBulkReleaseState"),
+        ("KERNEL", "clusterSchedulingPolicy"),
+        ("MEMCPY", "copyCount"),
+        ("MEMCPY", "virtualAddress"),
+        ("SYNCHRONIZATION", "deprecatedSyncType"),
+        ("RUNTIME", "callchainId"),
+    ] {
+        sql += &format!(
+            "ALTER TABLE CUPTI_ACTIVITY_KIND_{table} ADD COLUMN {column} INTEGER DEFAULT 3;"
+        );
+    }
+    for schema in Schema::ALL {
+        let trace = changed(&folder, &scenario, schema, &sql);
+        assert_eq!(work_in(&trace), work_of(&scenario), "{schema:?}");
+        assert_eq!(calls_in(&trace), calls_of(&scenario), "{schema:?}");
+    }
 }

@@ -154,16 +154,16 @@ fn changes_are_written_as_they_are_read() {
         let change: Change = text.parse().expect("a change");
         assert_eq!(change.to_string(), text);
     }
-    for text in [
-        "",
-        "pin",
-        "prefetch=0",
-        "prefetch=x",
-        "workers=-1",
-        "graphs=2",
-        "workers=9999999",
+    for (text, says) in [
+        ("", "there is no change"),
+        ("pin", "there is no change"),
+        ("prefetch=0", "from 1 to 1024"),
+        ("prefetch=x", "from 1 to 1024"),
+        ("workers=-1", "from 1 to 1024"),
+        ("graphs=2", "takes no number"),
+        ("workers=9999999", "from 1 to 1024"),
     ] {
         let error = text.parse::<Change>().expect_err(text);
-        assert!(error.to_string().contains("there is no change"), "{text}");
+        assert!(error.to_string().contains(says), "{text}: {error}");
     }
 }

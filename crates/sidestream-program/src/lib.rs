@@ -37,6 +37,7 @@ mod limits;
 mod lower;
 mod names;
 mod on_device;
+mod page;
 mod program;
 mod read;
 mod record;

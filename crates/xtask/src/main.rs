@@ -6,6 +6,7 @@ mod cargo;
 mod gpu_bundle;
 mod kernels;
 mod miri;
+mod python;
 mod test;
 mod tidy;
 
@@ -14,6 +15,8 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask <command>
   test [--torch]  everything that has to pass before a change goes in
+  python [--torch]
+                  the Python package: build, types, tests; part of `test`
   tidy            the rules of the house that the compiler does not know
   bench           every benchmark, briefly, in one table
   big-trace FROM TO SIZE
@@ -28,6 +31,8 @@ fn main() -> ExitCode {
     let outcome = match args[..] {
         ["test"] => test::run(false),
         ["test", "--torch"] => test::run(true),
+        ["python"] => python::run(false),
+        ["python", "--torch"] => python::run(true),
         ["tidy"] => tidy::run(),
         ["bench"] => bench::run(),
         ["big-trace", from, to, size] => big_trace::run(from, to, size),
@@ -42,7 +47,7 @@ fn main() -> ExitCode {
         }
         [] => return refuse("a command is missing"),
         [
-            "test" | "tidy" | "bench" | "gpu-bundle" | "kernels" | "miri",
+            "test" | "python" | "tidy" | "bench" | "gpu-bundle" | "kernels" | "miri",
             ref rest @ ..,
         ] => {
             return refuse(&format!("`{}` does not take `{}`", args[0], rest.join(" ")));

@@ -46,9 +46,11 @@ pub fn run(torch: bool) -> Result<bool> {
         // Libraries only: the command and the library are both called `sidestream`, and rustdoc
         // would write both to one place.
         run.cargo("docs", &["doc", "--workspace", "--lib", "--no-deps"])?;
-    }
-    if torch {
-        println!("\n== torch: there is no Python part yet, so there is nothing to test");
+        let python: &[&str] = match torch {
+            true => &["xtask", "python", "--torch"],
+            false => &["xtask", "python"],
+        };
+        run.cargo("python", python)?;
     }
     Ok(run.finish())
 }
@@ -189,20 +191,38 @@ impl Run {
 }
 
 impl Counts {
-    /// Adds what a line like `test result: ok. 12 passed; 0 failed; …` says.
+    /// Adds what a line says that ends a test program: `test result: ok. 12 passed; 0 failed; …`, or
+    /// pytest's `1 failed, 12 passed in 3.45s`.
     fn add(&mut self, line: &str) {
-        let Some(rest) = line.trim().strip_prefix("test result:") else {
-            return;
+        let line = line.trim();
+        let rest = match line.strip_prefix("test result:") {
+            Some(rest) => rest,
+            None if is_end_of_pytest(line) => line,
+            None => return,
         };
         let before = |word: &str| -> usize {
-            let words: Vec<&str> = rest.split([' ', ';']).collect();
+            let words: Vec<&str> = rest.split([' ', ';', ',']).collect();
             let at = words.iter().position(|w| *w == word);
             at.and_then(|at| words[at.checked_sub(1)?].parse().ok())
                 .unwrap_or(0)
         };
         self.passed += before("passed");
-        self.failed += before("failed");
+        // What breaks before a test begins, pytest calls an error.
+        self.failed += before("failed") + before("error") + before("errors");
     }
+}
+
+/// Whether a line ends as pytest's last does, in a time, and begins with a count.
+fn is_end_of_pytest(line: &str) -> bool {
+    let counted = line
+        .split_once(' ')
+        .is_some_and(|(count, _)| count.parse::<usize>().is_ok());
+    let timed = line.rsplit_once(" in ").is_some_and(|(_, time)| {
+        let time = time.split(' ').next().unwrap_or(time);
+        time.strip_suffix('s')
+            .is_some_and(|seconds| seconds.parse::<f64>().is_ok())
+    });
+    counted && timed
 }
 
 #[cfg(test)]
@@ -221,6 +241,22 @@ mod tests {
             Counts {
                 passed: 15,
                 failed: 2
+            }
+        );
+    }
+
+    #[test]
+    fn results_of_pytest_are_counted() {
+        let mut counts = Counts::default();
+        counts.add("12 passed, 2 deselected in 3.45s");
+        counts.add("1 failed, 3 passed, 2 errors in 61.00s (0:01:01)");
+        counts.add("2 passed the test in time");
+        counts.add("some were passed in 3s");
+        assert_eq!(
+            counts,
+            Counts {
+                passed: 15,
+                failed: 3
             }
         );
     }

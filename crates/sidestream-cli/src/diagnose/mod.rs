@@ -1,22 +1,29 @@
 //! `sidestream diagnose`: why a GPU idled, from a trace.
 
+mod written;
+
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
-use sidestream_diagnose::{Change, Limits, Options, Report, read, text};
+use serde_json::{Value, json};
+use sidestream_diagnose::{
+    COMPARE_SCHEMA, Change, Comparison, LINK_GB_PER_S, Limits, Options, Rank, Ranks, Report,
+    SCHEMA, brief, comparison_text, is_speed, ranks_text, read, text,
+};
 
 use crate::failure::{Failure, print};
+use written::Written;
 
 /// Say why a GPU idled, from a trace of any program
 ///
 /// Reads the JSON of PyTorch's profiler (.json or .json.gz), exports of Nsight Systems (`nsys export
 /// --type sqlite`), and the traces that sidestream writes.
-/// A folder stands for all traces in it, such as one for each rank. Nothing is run, and no GPU is
-/// needed.
+/// A folder stands for all traces in it, such as one for each rank: traces that state their ranks are
+/// also looked at together. Nothing is run, and no GPU is needed.
 ///
-/// Exit code: 0 every trace was read, 2 one was not.
+/// Exit code: 0 every trace was read, 2 one was not, or two cannot be compared.
 #[derive(Parser)]
 pub struct Args {
     /// Traces, or folders of traces
@@ -25,75 +32,207 @@ pub struct Args {
     /// Print one line of JSON for each trace instead of text
     #[arg(long)]
     json: bool,
-    /// How fast copies from and to pinned memory go, in GB/s; by default what the trace shows, or a
-    /// table of devices
-    #[arg(long, value_name = "GB/S", value_parser = link)]
+    /// Say what changed from this trace, the baseline, to each TRACE, step by step
+    #[arg(long, value_name = "BASELINE", conflicts_with_all = ["what_if", "html", "trace"])]
+    against: Option<PathBuf>,
+    /// How fast copies from and to pinned memory go, in GB/s, from 0.1 to 10000; by default what the
+    /// trace shows, or a table of devices
+    #[arg(long, value_name = "GB/S", value_parser = link, allow_negative_numbers = true)]
     link_gbps: Option<f64>,
     /// Changes to predict together, separated by commas: pinned, prefetch=N, no-sync, graphs,
-    /// workers=N, second-stream; by default each of them alone, and some together
-    #[arg(long, value_name = "CHANGES", value_delimiter = ',')]
-    what_if: Option<Vec<Change>>,
+    /// workers=N, second-stream, non-blocking-streams. Stated again, another set of them. By default,
+    /// or with `all`, most of them alone, and some together
+    #[arg(long, value_name = "CHANGES", value_parser = what_if)]
+    what_if: Vec<WhatIf>,
+    #[command(flatten)]
+    written: Written,
+}
+
+/// What is to be predicted.
+#[derive(Clone, PartialEq)]
+enum WhatIf {
+    /// The usual sets of changes.
+    All,
+    /// These changes together.
+    Set(Vec<Change>),
 }
 
 /// Runs the command.
 pub fn main(args: &Args) -> Result<ExitCode, Failure> {
     let options = Options {
         link_gb_per_s: args.link_gbps,
-        what_if: args.what_if.clone().map(|changes| vec![changes]),
+        what_if: sets(&args.what_if)?,
     };
+    match &args.against {
+        Some(baseline) => compare(args, &options, baseline),
+        None => explain(args, &options),
+    }
+}
+
+/// A report of each trace, and of the ranks of one run together.
+fn explain(args: &Args, options: &Options) -> Result<ExitCode, Failure> {
     let mut code = ExitCode::SUCCESS;
-    for path in files(&args.traces)? {
+    let files = files(&args.traces);
+    let named: Vec<&Path> = files.iter().flatten().map(PathBuf::as_path).collect();
+    args.written.check(&named)?;
+    let mut ranks = Vec::new();
+    for file in &files {
         // One file that cannot be read does not keep the others from being looked at.
-        match report(&path, &options) {
-            Ok(report) if args.json => {
-                let mut json = report.json();
-                json["file"] = path.display().to_string().into();
-                print(format_args!("{json}\n"))?;
+        let read = file.as_ref().map_err(Unread::clone);
+        let read = read.and_then(|path| Ok((path, report(path, options)?)));
+        match read {
+            Ok((path, report)) => {
+                let name = path.display().to_string();
+                if args.json {
+                    line(report.json(), &[("file", &name)])?;
+                } else if files.len() > 1 && report.rank.is_some() {
+                    print(brief(&name, &report))?;
+                } else {
+                    print(text(&name, &report, columns()))?;
+                }
+                args.written.write(path, &report)?;
+                ranks.push(Rank::of(&name, &report));
             }
-            Ok(report) => print(text(&path.display().to_string(), &report))?,
-            Err(failure) => {
-                eprintln!("sidestream: {failure}");
-                code = failure.code();
+            Err(unread) => code = unread.say(args, SCHEMA)?,
+        }
+    }
+    match Ranks::of(ranks) {
+        Some(ranks) if args.json => print(format_args!("{}\n", ranks.json()))?,
+        Some(ranks) => print(ranks_text(&ranks))?,
+        None => {}
+    }
+    Ok(code)
+}
+
+/// What changed from a baseline to each trace.
+fn compare(args: &Args, options: &Options, baseline: &Path) -> Result<ExitCode, Failure> {
+    if baseline.is_dir() {
+        return Err(Failure::input(format!(
+            "{}: --against takes one trace, and this is a folder; name a trace in it",
+            baseline.display()
+        )));
+    }
+    let old = match report(baseline, options) {
+        Ok(old) => old,
+        Err(unread) => return unread.say(args, COMPARE_SCHEMA),
+    };
+    let old_name = baseline.display().to_string();
+    let mut code = ExitCode::SUCCESS;
+    for file in files(&args.traces) {
+        let compared = file.and_then(|path| {
+            let compared = Comparison::of(&report(&path, options)?, &old);
+            let why = |why| {
+                format!(
+                    "{}: cannot be compared with {old_name}: {why}",
+                    path.display()
+                )
+            };
+            match compared {
+                Ok(compared) => Ok((path.display().to_string(), compared)),
+                Err(error) => Err(Unread::new(&path, why(error))),
             }
+        });
+        match compared {
+            Ok((name, compared)) if args.json => {
+                line(compared.json(), &[("file", &name), ("against", &old_name)])?;
+            }
+            Ok((name, compared)) => print(comparison_text(&name, &old_name, &compared))?,
+            Err(unread) => code = unread.say(args, COMPARE_SCHEMA)?,
         }
     }
     Ok(code)
 }
 
-fn report(path: &Path, options: &Options) -> Result<Report, Failure> {
+/// A file about which nothing can be said, and why.
+#[derive(Clone)]
+struct Unread {
+    file: String,
+    why: String,
+}
+
+impl Unread {
+    fn new(path: &Path, why: impl ToString) -> Unread {
+        Unread {
+            file: path.display().to_string(),
+            why: why.to_string(),
+        }
+    }
+
+    /// Says so: to people, and to a program that reads the output line by line.
+    fn say(&self, args: &Args, schema: &str) -> Result<ExitCode, Failure> {
+        let failure = Failure::input(&self.why);
+        eprintln!("sidestream: {failure}");
+        if args.json {
+            let why = [("file", &*self.file), ("error", &*self.why)];
+            line(json!({"schema": schema}), &why)?;
+        }
+        Ok(failure.code())
+    }
+}
+
+/// Prints a line of JSON, with what the library does not know.
+fn line(mut json: Value, more: &[(&str, &str)]) -> Result<(), Failure> {
+    for (key, value) in more {
+        json[*key] = (*value).into();
+    }
+    print(format_args!("{json}\n"))
+}
+
+fn report(path: &Path, options: &Options) -> Result<Report, Unread> {
     let mut bar = Bar::new();
     let trace = read(path, &Limits::default(), &mut |done, of| bar.show(done, of));
     bar.clear();
-    let trace = trace.map_err(Failure::input)?;
+    let trace = trace.map_err(|error| Unread::new(path, error))?;
     Ok(Report::of(trace, options))
 }
 
+/// How wide the output may be.
+fn columns() -> usize {
+    match terminal_size::terminal_size_of(std::io::stdout()) {
+        Some((columns, _)) => usize::from(columns.0).min(MOST_COLUMNS),
+        None => USUAL_COLUMNS,
+    }
+}
+
+/// What is wider nobody takes in at once.
+const MOST_COLUMNS: usize = 100;
+/// Where the output is no terminal.
+const USUAL_COLUMNS: usize = 80;
+
 /// The files that were named, and those of the folders that were.
-fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+fn files(named: &[PathBuf]) -> Vec<Result<PathBuf, Unread>> {
     let mut files = Vec::new();
     for path in named {
         if !path.is_dir() {
-            files.push(path.clone());
+            files.push(Ok(path.clone()));
             continue;
         }
-        let fail = |error| Failure::file("read the folder", path, &error);
-        let entries: Result<Vec<_>, _> = std::fs::read_dir(path).map_err(fail)?.collect();
-        let mut inside: Vec<PathBuf> = entries
-            .map_err(fail)?
-            .iter()
-            .map(|entry| entry.path())
-            .filter(|path| is_trace(path))
-            .collect();
-        if inside.is_empty() {
-            return Err(Failure::input(format!(
-                "{}: the folder has no traces (.json, .json.gz, .sqlite) in it; name the traces",
-                path.display()
-            )));
+        match inside(path) {
+            Ok(inside) => files.extend(inside.into_iter().map(Ok)),
+            Err(why) => files.push(Err(Unread::new(path, why))),
         }
-        inside.sort();
-        files.extend(inside);
     }
-    Ok(files)
+    files
+}
+
+/// The traces of a folder.
+fn inside(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let fail = |error| Failure::file("read the folder", folder, &error);
+    let entries: Result<Vec<_>, _> = std::fs::read_dir(folder).map_err(fail)?.collect();
+    let mut inside: Vec<PathBuf> = entries
+        .map_err(fail)?
+        .iter()
+        .map(|entry| entry.path())
+        .filter(|path| is_trace(path))
+        .collect();
+    if inside.is_empty() {
+        return Err(Failure::input(format!(
+            "{}: the folder has no traces (.json, .json.gz, .sqlite) in it; name the traces",
+            folder.display()
+        )));
+    }
+    inside.sort();
+    Ok(inside)
 }
 
 fn is_trace(path: &Path) -> bool {
@@ -103,10 +242,42 @@ fn is_trace(path: &Path) -> bool {
 }
 
 fn link(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(speed) if speed > 0.0 && speed <= 10_000.0 => Ok(speed),
-        _ => Err("this is no speed; write GB/s as a number above 0, as in 25".to_owned()),
+    match text.trim().parse::<f64>() {
+        Ok(speed) if is_speed(speed) => Ok(speed),
+        _ => Err(format!(
+            "this is no speed of a link; write GB/s as a number from {} to {}, such as 25",
+            LINK_GB_PER_S.start(),
+            LINK_GB_PER_S.end()
+        )),
     }
+}
+
+fn what_if(text: &str) -> Result<WhatIf, String> {
+    match text.trim() {
+        "all" => Ok(WhatIf::All),
+        _ => Change::set(text)
+            .map(WhatIf::Set)
+            .map_err(|error| error.to_string()),
+    }
+}
+
+/// The sets of changes that were asked for; none for the usual ones.
+fn sets(asked: &[WhatIf]) -> Result<Option<Vec<Vec<Change>>>, Failure> {
+    let mut sets = Vec::new();
+    for one in asked {
+        match one {
+            WhatIf::All if asked.iter().all(|other| *other == WhatIf::All) => return Ok(None),
+            WhatIf::All => {
+                return Err(Failure::input(
+                    "--what-if all stands for the usual sets of changes; state it alone, or state sets",
+                ));
+            }
+            // Once is enough.
+            WhatIf::Set(set) if sets.contains(set) => {}
+            WhatIf::Set(set) => sets.push(set.clone()),
+        }
+    }
+    Ok((!sets.is_empty()).then_some(sets))
 }
 
 /// How much of a long file was read, for people who watch.

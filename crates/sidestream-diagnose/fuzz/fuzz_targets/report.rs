@@ -6,7 +6,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sidestream_diagnose::{Limits, Options, Report, read_json};
+use sidestream_diagnose::{Limits, Options, Report, annotated, html, read_json};
 
 /// A call, its kernel, a copy and a step.
 const START: &str = r#"{"traceEvents": [
@@ -37,4 +37,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(sum, device.idle_ns());
     }
     let _ = report.json().to_string();
+    assert!(html("x", &report).len() < 2_000_000);
+    let mut written = Vec::new();
+    annotated("x", &report, &mut written).expect("memory takes everything");
 });

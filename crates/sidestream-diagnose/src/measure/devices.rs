@@ -117,15 +117,19 @@ pub fn devices(trace: &Trace, collectives: &Collectives) -> Vec<DeviceTime> {
         .collect()
 }
 
-/// Work of one device, in the order of its starts.
+/// Work of one device, in the order of its starts. What need not be looked up later is only summed:
+/// spans of every class and stream would take more than the rows themselves.
 #[derive(Default)]
 struct Gathered {
     gpu_ops: usize,
     busy: Spans,
     kernels: Spans,
-    host_copies: Spans,
-    classes: [Spans; Class::ALL.len()],
-    streams: BTreeMap<StreamIndex, (usize, Spans)>,
+    kernels_so_far: Union,
+    host_copies: Union,
+    hidden_ns: u64,
+    classes: [Union; Class::ALL.len()],
+    overlap_ns: [[u64; Class::ALL.len()]; Class::ALL.len()],
+    streams: BTreeMap<StreamIndex, (usize, Union)>,
 }
 
 impl Gathered {
@@ -135,12 +139,23 @@ impl Gathered {
         self.busy.push(start, end);
         if let What::Kernel(_) = work.what {
             self.kernels.push(start, end);
+            let new = self.kernels_so_far.push(start, end);
+            self.hidden_ns += self.host_copies.shared_ns(new);
         }
         if work.is_host_copy() {
-            self.host_copies.push(start, end);
+            let new = self.host_copies.push(start, end);
+            self.hidden_ns += self.kernels_so_far.shared_ns(new);
         }
         if let Some(class) = class(work, collectives) {
-            self.classes[class as usize].push(start, end);
+            let class = class as usize;
+            let new = self.classes[class].push(start, end);
+            for (other, union) in self.classes.iter().enumerate() {
+                if other != class {
+                    let shared_ns = union.shared_ns(new);
+                    self.overlap_ns[class][other] += shared_ns;
+                    self.overlap_ns[other][class] += shared_ns;
+                }
+            }
         }
         let stream = self.streams.entry(work.stream).or_default();
         stream.0 += 1;
@@ -155,18 +170,16 @@ impl Gathered {
         let mut streams: Vec<StreamLoad> = self
             .streams
             .iter()
-            .map(|(stream, (gpu_ops, spans))| StreamLoad {
+            .map(|(stream, (gpu_ops, union))| StreamLoad {
                 stream: *stream,
                 gpu_ops: *gpu_ops,
-                busy_ns: spans.total_ns(),
+                busy_ns: union.total_ns,
             })
             .collect();
         streams.sort_by_key(|load| (u64::MAX - load.busy_ns, load.stream));
-        let mut overlap_ns = [[0; Class::ALL.len()]; Class::ALL.len()];
-        for (row, a) in overlap_ns.iter_mut().zip(&self.classes) {
-            for (cell, b) in row.iter_mut().zip(&self.classes) {
-                *cell = a.shared_ns(b);
-            }
+        let mut overlap_ns = self.overlap_ns;
+        for (class, union) in self.classes.iter().enumerate() {
+            overlap_ns[class][class] = union.total_ns;
         }
         DeviceTime {
             process,
@@ -174,8 +187,8 @@ impl Gathered {
             name,
             gpu_ops: self.gpu_ops,
             span_ns: self.busy.extent_ns(),
-            host_copy_ns: self.host_copies.total_ns(),
-            hidden_copy_ns: self.host_copies.shared_ns(&self.kernels),
+            host_copy_ns: self.host_copies.total_ns,
+            hidden_copy_ns: self.hidden_ns,
             gaps_10us: longer(10_000),
             gaps_1ms: longer(1_000_000),
             streams,
@@ -186,8 +199,32 @@ impl Gathered {
     }
 }
 
+/// The union of spans that come in the order of their starts, as far as sums need it.
+#[derive(Clone, Copy, Default)]
+struct Union {
+    total_ns: u64,
+    /// Where the last of it ends, if there is any.
+    end_ns: Option<i64>,
+}
+
+impl Union {
+    /// Adds a span, and says which part of it is new.
+    fn push(&mut self, start_ns: i64, end_ns: i64) -> (i64, i64) {
+        let from = self.end_ns.map_or(start_ns, |end| end.max(start_ns));
+        self.end_ns = Some(from.max(end_ns));
+        self.total_ns += end_ns.max(from).abs_diff(from);
+        (from, end_ns)
+    }
+
+    /// How much of a later span it covers. All of it began before, so that it has no gap there.
+    fn shared_ns(&self, (start_ns, end_ns): (i64, i64)) -> u64 {
+        let end = self.end_ns.map_or(start_ns, |end| end.min(end_ns));
+        end.max(start_ns).abs_diff(start_ns)
+    }
+}
+
 /// What kind of work it is; none for what matters to no overlap.
-fn class(work: &Work, collectives: &Collectives) -> Option<Class> {
+pub fn class(work: &Work, collectives: &Collectives) -> Option<Class> {
     match work.what {
         What::Kernel(_) if collectives.contains(work.name) => Some(Class::Collective),
         What::Kernel(_) => Some(Class::Compute),

@@ -1,14 +1,12 @@
 //! Which call asked for which work.
 
-use crate::model::{Call, Trace};
+use crate::model::{Call, Trace, Work};
 
-/// The calls of a trace, to be found by the number that they share with their work.
+/// The call of each work.
 ///
 /// A work may have no call: the host rows may be missing, or come from before the trace began.
 #[derive(Debug)]
 pub struct Links {
-    /// Numbers with the indices of their calls, in order.
-    by_correlation: Vec<(u32, u32)>,
     of_work: Vec<u32>,
 }
 
@@ -17,43 +15,14 @@ const NONE: u32 = u32::MAX;
 impl Links {
     /// Joins the work of a trace with its calls.
     pub fn of(trace: &Trace) -> Links {
-        let numbered = trace.calls.iter().enumerate();
-        let mut by_correlation: Vec<(u32, u32)> = numbered
-            .filter(|(_, call)| call.correlation != 0)
-            .map(|(at, call)| (call.correlation, at as u32))
-            .collect();
-        by_correlation.sort_unstable();
-        let mut links = Links {
-            by_correlation,
-            of_work: Vec::new(),
+        let by_number = by_number(trace);
+        let of = |work: &Work| {
+            let process = trace.streams[work.stream.0 as usize].process;
+            find(trace, &by_number, process, work.correlation).unwrap_or(NONE)
         };
-        links.of_work = trace
-            .work
-            .iter()
-            .map(|work| {
-                let process = trace.streams[work.stream.0 as usize].process;
-                let call = links.call(trace, process, work.correlation);
-                call.map_or(NONE, |at| at as u32)
-            })
-            .collect();
-        links
-    }
-
-    /// The call with this number, in this process where it is known.
-    pub fn call(&self, trace: &Trace, process: Option<i64>, correlation: u32) -> Option<usize> {
-        if correlation == 0 {
-            return None;
+        Links {
+            of_work: trace.work.iter().map(of).collect(),
         }
-        let first = self
-            .by_correlation
-            .partition_point(|(number, _)| *number < correlation);
-        let same = self.by_correlation[first..].iter();
-        let mut same = same.take_while(|(number, _)| *number == correlation);
-        let theirs = |call: &Call| trace.threads[call.thread.0 as usize].process;
-        let found = same.find(|(_, at)| {
-            process.is_none_or(|process| theirs(&trace.calls[*at as usize]) == process)
-        })?;
-        Some(found.1 as usize)
     }
 
     /// The call that asked for some work: its index in the trace.
@@ -66,4 +35,40 @@ impl Links {
     pub fn orphans(&self) -> usize {
         self.of_work.iter().filter(|at| **at == NONE).count()
     }
+}
+
+/// The indices of the calls that share their number with something, by number and process.
+fn by_number(trace: &Trace) -> Vec<u32> {
+    let has_number = |call: &&Call| call.correlation != 0;
+    let count = trace.calls.iter().filter(has_number).count();
+    // Its size is known, so that it need not grow: growing, it would be there twice.
+    let mut indices = Vec::with_capacity(count);
+    let all = 0..trace.calls.len() as u32;
+    indices.extend(all.filter(|at| has_number(&&trace.calls[*at as usize])));
+    let place = |at: &u32| number_and_process(trace, *at);
+    // Drivers mostly count in the order of the calls.
+    if !indices.is_sorted_by_key(place) {
+        indices.sort_unstable_by_key(|at| (place(at), *at));
+    }
+    indices
+}
+
+fn number_and_process(trace: &Trace, call: u32) -> (u32, i64) {
+    let call = &trace.calls[call as usize];
+    let process = trace.threads[call.thread.0 as usize].process;
+    (call.correlation, process)
+}
+
+/// The first call with this number, in this process where it is known. It looks at few of them, however
+/// many share the number.
+fn find(trace: &Trace, by_number: &[u32], process: Option<i64>, number: u32) -> Option<u32> {
+    if number == 0 {
+        return None;
+    }
+    let from = (number, process.unwrap_or(i64::MIN));
+    let first = by_number.partition_point(|at| number_and_process(trace, *at) < from);
+    let found = *by_number.get(first)?;
+    let (its_number, its_process) = number_and_process(trace, found);
+    let is_theirs = process.is_none_or(|process| process == its_process);
+    (its_number == number && is_theirs).then_some(found)
 }

@@ -4,14 +4,24 @@
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
     spans: Vec<(i64, i64)>,
+    /// What all spans before each [`BLOCK`]th cover, so that sums need not begin at the first.
+    before_ns: Vec<u64>,
 }
+
+/// How many spans are summed up anew for each sum.
+const BLOCK: usize = 64;
 
 impl Spans {
     /// Adds a span. Spans come in the order of their starts; its end is not before its start.
     pub fn push(&mut self, start_ns: i64, end_ns: i64) {
         match self.spans.last_mut() {
             Some(last) if start_ns <= last.1 => last.1 = last.1.max(end_ns),
-            _ => self.spans.push((start_ns, end_ns)),
+            _ => {
+                if self.spans.len().is_multiple_of(BLOCK) {
+                    self.before_ns.push(self.total_ns());
+                }
+                self.spans.push((start_ns, end_ns));
+            }
         }
     }
 
@@ -22,7 +32,16 @@ impl Spans {
 
     /// How much time they cover.
     pub fn total_ns(&self) -> u64 {
-        self.iter().map(|(start, end)| end.abs_diff(start)).sum()
+        self.first_ns(self.spans.len())
+    }
+
+    /// How much time the first so many cover.
+    fn first_ns(&self, count: usize) -> u64 {
+        // The sum before a block is there as soon as the block has a span.
+        let block = count.saturating_sub(1) / BLOCK;
+        let before_ns = self.before_ns.get(block).copied().unwrap_or(0);
+        let rest = &self.spans[(block * BLOCK).min(count)..count];
+        before_ns + rest.iter().map(|s| s.1.abs_diff(s.0)).sum::<u64>()
     }
 
     /// How much time passes from the start of the first to the end of the last.
@@ -84,10 +103,15 @@ impl Spans {
     /// How much time of a span they cover.
     pub fn within_ns(&self, start_ns: i64, end_ns: i64) -> u64 {
         let first = self.spans.partition_point(|span| span.1 <= start_ns);
-        let inside = self.spans[first..].iter().take_while(|s| s.0 < end_ns);
-        inside
-            .map(|s| s.1.min(end_ns).abs_diff(s.0.max(start_ns)))
-            .sum()
+        let after = self.spans.partition_point(|span| span.0 < end_ns);
+        if first >= after || end_ns <= start_ns {
+            return 0;
+        }
+        let whole_ns = self.first_ns(after) - self.first_ns(first);
+        let (first, last) = (self.spans[first], self.spans[after - 1]);
+        let before_ns = start_ns.max(first.0).abs_diff(first.0);
+        let behind_ns = last.1.abs_diff(end_ns.min(last.1));
+        whole_ns - before_ns - behind_ns
     }
 }
 
@@ -119,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_two_sets_share() {
+    fn what_they_cover_of_a_span() {
         let a = spans(&[(0, 10), (20, 30)]);
         let b = spans(&[(5, 25), (28, 40)]);
         assert_eq!(a.shared_ns(&b), 5 + 5 + 2);
@@ -131,5 +155,31 @@ mod tests {
         assert_eq!(a.without(&spans(&[])), a);
         assert_eq!(a.within_ns(5, 22), 5 + 2);
         assert_eq!(a.within_ns(10, 20), 0);
+        assert_eq!(a.within_ns(2, 4), 2);
+        assert_eq!(a.within_ns(-5, 50), 20);
+        assert_eq!(a.within_ns(8, 8), 0);
+        assert_eq!(a.within_ns(25, 22), 0);
+        assert_eq!(spans(&[]).within_ns(0, 9), 0);
+    }
+
+    #[test]
+    fn sums_over_many_spans_are_those_of_each() {
+        let list: Vec<(i64, i64)> = (0..1_000).map(|at| (10 * at, 10 * at + at % 9)).collect();
+        let set = spans(&list);
+        for (from, to) in [
+            (0, 10_000),
+            (3, 9_995),
+            (639, 641),
+            (640, 1_280),
+            (5_003, 5_004),
+        ] {
+            let each = list.iter().map(|s| s.1.min(to) - s.0.max(from));
+            let sum: i64 = each.map(|ns| ns.max(0)).sum();
+            assert_eq!(set.within_ns(from, to), sum as u64, "{from} to {to}");
+        }
+        for count in 0..200 {
+            let sum: i64 = list[..count].iter().map(|s| s.1 - s.0).sum();
+            assert_eq!(spans(&list[..count]).total_ns(), sum as u64, "{count}");
+        }
     }
 }

@@ -145,6 +145,14 @@ impl Steps {
         (usual, count)
     }
 
+    /// The step that a moment of a device is in: from the last GPU operation of the one before it to
+    /// its own.
+    pub fn on_device(&self, time_ns: i64) -> Option<usize> {
+        let at = self.steps.partition_point(|s| s.last_gpu_ns <= time_ns);
+        let step = self.steps.get(at)?;
+        (at > 0 || step.first_gpu_ns <= time_ns).then_some(at)
+    }
+
     /// The step that a moment of the host is in.
     pub fn at(&self, time_ns: i64) -> Option<usize> {
         let at = self.steps.partition_point(|s| s.start_ns <= time_ns);
@@ -155,8 +163,13 @@ impl Steps {
 
 /// A quantile of some values: the mean of the two in the middle where there is none, for the median.
 pub fn quantile(values: &[u64], part: usize, of: usize) -> Option<u64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable();
+    quantile_of(&mut values.to_vec(), part, of)
+}
+
+/// The same of values that nobody needs in their order any more.
+pub fn quantile_of(values: &mut [u64], part: usize, of: usize) -> Option<u64> {
+    values.sort_unstable();
+    let sorted = values;
     let last = sorted.len().checked_sub(1)?;
     let (at, rest) = (last * part / of, last * part % of);
     let (low, high) = (sorted[at], sorted[(at + 1).min(last)]);

@@ -48,6 +48,7 @@ impl Builder {
                 source,
                 events: 0,
                 rank: None,
+                world: None,
                 names: Names::new(NAMES_BYTES),
                 devices: Vec::new(),
                 streams: Vec::new(),
@@ -73,6 +74,11 @@ impl Builder {
     /// The place of the process among those that ran together.
     pub fn set_rank(&mut self, rank: u32) {
         self.trace.rank = Some(rank);
+    }
+
+    /// How many processes ran together.
+    pub fn set_world(&mut self, world: u32) {
+        self.trace.world = Some(world);
     }
 
     /// Counts events of the file, kept or not.
@@ -257,13 +263,13 @@ impl Builder {
         // counts may stand in either sequence.
         let longer_first = |duration_ns: u64| u64::MAX - duration_ns;
         sort(&mut trace.work, |w| {
-            (w.start_ns, w.duration_ns, w.stream.0, w.correlation)
+            (w.start_ns, w.duration_ns, w.stream.0.into(), w.correlation)
         });
         sort(&mut trace.calls, |c| {
             (
                 c.start_ns,
                 longer_first(c.duration_ns),
-                c.thread.0,
+                c.thread.0.into(),
                 c.correlation,
             )
         });
@@ -271,7 +277,7 @@ impl Builder {
             (
                 r.start_ns,
                 longer_first(r.duration_ns),
-                r.thread.0,
+                r.thread.0.into(),
                 r.name.0,
             )
         });
@@ -289,12 +295,9 @@ fn sort<T>(rows: &mut [T], key: impl Fn(&T) -> (i64, u64, u32, u32)) {
     }
 }
 
-fn lane(len: usize, what: &'static str) -> Result<u32, Overflow> {
-    if len >= MOST_LANES {
-        return Err(Overflow {
-            what,
-            limit: MOST_LANES,
-        });
-    }
-    Ok(len as u32)
+fn lane(len: usize, what: &'static str) -> Result<u16, Overflow> {
+    u16::try_from(len).map_err(|_| Overflow {
+        what,
+        limit: MOST_LANES,
+    })
 }

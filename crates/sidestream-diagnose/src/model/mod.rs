@@ -26,6 +26,8 @@ pub struct Trace {
     pub events: u64,
     /// The place of the process among those that ran together, where the trace says it.
     pub rank: Option<u32>,
+    /// How many processes ran together, where the trace says it.
+    pub world: Option<u32>,
     /// The texts behind each [`Name`].
     pub names: Names,
     /// What is known of the devices, whether they did any work or not.
@@ -116,13 +118,14 @@ pub struct Thread {
     pub name: String,
 }
 
-/// Names a stream of a [`Trace`].
+/// Names a stream of a [`Trace`]. No trace has more than sixteen bits can name: in millions of rows
+/// the rest would be zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamIndex(pub u32);
+pub struct StreamIndex(pub u16);
 
 /// Names a thread of a [`Trace`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ThreadIndex(pub u32);
+pub struct ThreadIndex(pub u16);
 
 /// Something that a device did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -390,6 +393,6 @@ fn end_ns(start_ns: i64, duration_ns: u64) -> i64 {
 // A trace of millions of rows has to fit in memory.
 const _: () = assert!(size_of::<Work>() <= 48);
 const _: () = assert!(size_of::<Call>() <= 32);
-const _: () = assert!(size_of::<Range>() <= 32);
+const _: () = assert!(size_of::<Range>() <= 24);
 const _: () = assert!(size_of::<Sync>() <= 40);
 const _: () = assert!(size_of::<Record>() <= 32);

@@ -20,6 +20,8 @@ pub struct Error {
 pub enum Problem {
     /// It could not be read.
     Io(io::Error),
+    /// It is a folder, a pipe or a device. Opening a pipe that nobody writes to would never end.
+    NotAFile,
     /// It has nothing in it.
     Empty,
     /// It does not start as any trace does.
@@ -31,6 +33,11 @@ pub enum Problem {
         /// The byte, of the unpacked text where it is compressed.
         offset: u64,
         /// What is there, and what should be.
+        why: String,
+    },
+    /// It ends, or has to be given up, before anything that a device did.
+    Cut {
+        /// Where that is, and why.
         why: String,
     },
     /// It unpacks to far more than traces do.
@@ -69,6 +76,11 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Problem::Io(error) => write!(f, "the file cannot be read: {error}"),
+            Problem::NotAFile => write!(
+                f,
+                "this is a folder, a pipe or a device and no file; save the trace as a file and name \
+                 that"
+            ),
             Problem::Empty => write!(f, "the file is empty; was the trace written to its end?"),
             Problem::NotATrace => write!(
                 f,
@@ -81,6 +93,10 @@ impl fmt::Display for Problem {
                  `export_chrome_trace` of PyTorch's profiler wrote"
             ),
             Problem::Malformed { offset, why } => write!(f, "at byte {offset}: {why}"),
+            Problem::Cut { why } => write!(
+                f,
+                "{why}, and nothing before that is work of a device; export the trace again"
+            ),
             Problem::Bomb { ratio } => write!(
                 f,
                 "the file unpacks to more than {ratio} times its size, which no trace does; unpack \

@@ -71,6 +71,9 @@ pub fn read_json(text: &[u8], limits: &Limits) -> Result<Trace, Problem> {
 }
 
 fn open(path: &Path, limits: &Limits, progress: Progress) -> Result<Trace, Problem> {
+    if !std::fs::metadata(path).map_err(Problem::Io)?.is_file() {
+        return Err(Problem::NotAFile);
+    }
     let mut file = File::open(path).map_err(Problem::Io)?;
     let size_bytes = file.metadata().map_err(Problem::Io)?.len();
     let mut start = Vec::new();

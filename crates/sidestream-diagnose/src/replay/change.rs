@@ -1,16 +1,20 @@
 //! Changes of a program that people make.
 
 use std::fmt;
+use std::mem::discriminant;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use sidestream::engine::Profile;
 
+use super::calibrate::Profiler;
 use super::program::{Item, Job, Program};
 use crate::idle::OWN_NS;
 use crate::model::{ApiKind, Direction, Memory};
 
-/// One change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// One change. A set of them is made in this order, whoever states it: what comes later builds on what
+/// comes before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Change {
     /// Host memory of copies is pinned: they go at the speed of the link, and uploads do not hold up the host.
     Pinned,
@@ -28,47 +32,99 @@ pub enum Change {
     NonBlockingStreams,
 }
 
-/// A change that nobody knows.
+/// Why a text is no change, or no set of changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownChange(pub String);
+pub struct UnknownChange(String);
 
 impl fmt::Display for UnknownChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "there is no change `{}`; there are pinned, prefetch=N, no-sync, graphs, workers=N, second-stream and non-blocking-streams",
-            self.0
-        )
+        f.write_str(&self.0)
     }
 }
 
 impl std::error::Error for UnknownChange {}
 
-/// More slots, or workers, than anyone has.
-const MOST: usize = 1024;
+/// How many slots, or workers, there may be: more has nobody.
+const NUMBERS: RangeInclusive<usize> = 1..=1024;
 
 impl FromStr for Change {
     type Err = UnknownChange;
 
     fn from_str(text: &str) -> Result<Change, UnknownChange> {
-        let unknown = || UnknownChange(text.to_owned());
-        let (name, number) = match text.split_once('=') {
-            Some((name, number)) => {
-                let number = number.parse().ok().filter(|n| (1..=MOST).contains(n));
-                (name, Some(number.ok_or_else(unknown)?))
+        let parts = text.split_once('=');
+        let name = parts.map_or(text, |(name, _)| name).trim();
+        let number = parts.map(|(_, number)| number.trim());
+        let change = match name {
+            "pinned" => Change::Pinned,
+            "prefetch" => Change::Prefetch(numbered(text, name, number)?.unwrap_or(2)),
+            "no-sync" => Change::NoSync,
+            "graphs" => Change::Graphs,
+            "workers" => Change::Workers(numbered(text, name, number)?.unwrap_or(4)),
+            "second-stream" => Change::SecondStream,
+            "non-blocking-streams" => Change::NonBlockingStreams,
+            _ => {
+                return Err(UnknownChange(format!(
+                    "there is no change `{name}`; there are pinned, prefetch=N, no-sync, graphs, \
+                     workers=N, second-stream and non-blocking-streams"
+                )));
             }
-            None => (text, None),
         };
-        match (name, number) {
-            ("pinned", None) => Ok(Change::Pinned),
-            ("prefetch", number) => Ok(Change::Prefetch(number.unwrap_or(2))),
-            ("no-sync", None) => Ok(Change::NoSync),
-            ("graphs", None) => Ok(Change::Graphs),
-            ("workers", number) => Ok(Change::Workers(number.unwrap_or(4))),
-            ("second-stream", None) => Ok(Change::SecondStream),
-            ("non-blocking-streams", None) => Ok(Change::NonBlockingStreams),
-            _ => Err(unknown()),
+        let takes_number = matches!(change, Change::Prefetch(_) | Change::Workers(_));
+        match number {
+            Some(_) if !takes_number => Err(UnknownChange(format!(
+                "`{}`: {name} takes no number; write `{name}`",
+                text.trim()
+            ))),
+            _ => Ok(change),
         }
+    }
+}
+
+/// The number behind the name of a change, if one is stated.
+fn numbered(text: &str, name: &str, number: Option<&str>) -> Result<Option<usize>, UnknownChange> {
+    let Some(number) = number else {
+        return Ok(None);
+    };
+    match number.parse() {
+        Ok(number) if NUMBERS.contains(&number) => Ok(Some(number)),
+        _ => Err(UnknownChange(format!(
+            "`{}`: the N of {name}=N is a whole number from {} to {}",
+            text.trim(),
+            NUMBERS.start(),
+            NUMBERS.end()
+        ))),
+    }
+}
+
+impl Change {
+    /// A set of changes, separated by commas, in the order in which they are made. One that is stated
+    /// twice counts once.
+    ///
+    /// # Errors
+    /// One of them is no change, or two of them contradict each other.
+    pub fn set(text: &str) -> Result<Vec<Change>, UnknownChange> {
+        let parts = text.split(',').map(str::trim);
+        let mut set = Vec::new();
+        for part in parts {
+            if part.is_empty() {
+                return Err(UnknownChange(format!(
+                    "`{text}` has a place without a change in it; write changes with one comma between \
+                     them, such as pinned,prefetch=2"
+                )));
+            }
+            set.push(part.parse()?);
+        }
+        set.sort_unstable();
+        set.dedup();
+        for pair in set.windows(2) {
+            if discriminant(&pair[0]) == discriminant(&pair[1]) {
+                return Err(UnknownChange(format!(
+                    "`{}` and `{}` contradict each other; state one of them",
+                    pair[0], pair[1]
+                )));
+            }
+        }
+        Ok(set)
     }
 }
 
@@ -101,7 +157,7 @@ impl Change {
             Change::Prefetch(slots) => prefetch(program, slots),
             Change::NoSync => no_sync(program),
             Change::Graphs => graphs(program),
-            Change::Workers(workers) => program.loaders = workers,
+            Change::Workers(count) => workers(program, count),
             Change::SecondStream => second_stream(program),
             Change::NonBlockingStreams => non_blocking_streams(program),
         }
@@ -110,16 +166,22 @@ impl Change {
 
 /// Takes what the profiler added out of the host's time: so much for each operator and call. What
 /// the host does by itself takes a part of its time at the least.
-pub fn without_profiler(program: &mut Program, each_ns: u64) {
+pub fn without_profiler(program: &mut Program, profiler: Profiler) {
     let less = |ns: u64, by_ns: u64| ns - by_ns.min(ns / 4 * 3);
     for item in &mut program.items {
-        let by_ns = each_ns.saturating_mul(u64::from(item.operators));
+        let by_ns = profiler
+            .operator_ns
+            .saturating_mul(u64::from(item.operators));
+        let call_ns = match item.submits.is_empty() {
+            true => profiler.call_ns,
+            false => profiler.submission_ns,
+        };
         let work_ns = item.own_ns - item.loading_ns;
         let left_ns = less(work_ns, by_ns);
         item.own_ns = item.loading_ns + left_ns;
         // Operators inside a call, or what its own time does not hold.
         let rest_ns = by_ns - (work_ns - left_ns).min(by_ns);
-        item.call_ns = less(item.call_ns, each_ns.saturating_add(rest_ns));
+        item.call_ns = less(item.call_ns, call_ns.saturating_add(rest_ns));
     }
 }
 
@@ -153,6 +215,36 @@ fn pinned(program: &mut Program, profile: &Profile) {
             item.return_ns = 0;
         }
         uploaded = is_upload;
+    }
+}
+
+/// A batch from a worker comes through shared memory: the thread that takes it over maps and copies
+/// it. Two pairs of runs with and without workers show so much for a batch and for a byte (PyTorch's
+/// DataLoader on 16 cores, 2026-11-22).
+const TAKE_OVER_NS: u64 = 100_000;
+const TAKE_OVER_GB_PER_S: f64 = 1.4;
+
+fn workers(program: &mut Program, count: usize) {
+    program.loaders = count;
+    let mut uploaded = vec![0u64; program.steps];
+    let mut batches = vec![0u64; program.steps];
+    for item in &program.items {
+        batches[item.step] += u64::from(item.loading_ns > 0);
+    }
+    for node in &program.nodes[program.backlog..] {
+        if let Job::HostCopy {
+            direction: Direction::Upload,
+            bytes,
+            ..
+        } = node.job
+        {
+            uploaded[node.step] = uploaded[node.step].saturating_add(bytes);
+        }
+    }
+    for item in program.items.iter_mut().filter(|i| i.loading_ns > 0) {
+        let bytes = uploaded[item.step] / batches[item.step].max(1);
+        let take_over_ns = (bytes as f64 / TAKE_OVER_GB_PER_S) as u64;
+        item.take_over_ns = TAKE_OVER_NS.saturating_add(take_over_ns);
     }
 }
 

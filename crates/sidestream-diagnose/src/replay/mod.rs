@@ -34,6 +34,7 @@ pub use program::share;
 use crate::measure::{Links, Steps, WorkOfCalls, quantile};
 use crate::model::{ApiKind, Trace};
 use crate::timeline::Timeline;
+use calibrate::Profiler;
 use program::Program;
 use run::Run;
 
@@ -108,9 +109,9 @@ pub fn replay(
         Ok((median_ns, run))
     };
     let (replayed_ns, unmodified) = run(&program)?;
-    let profiler_ns = calibrate::profiler_ns(trace.source);
+    let profiler = Profiler::of(trace.source);
     let mut unprofiled = program.clone();
-    change::without_profiler(&mut unprofiled, profiler_ns);
+    change::without_profiler(&mut unprofiled, profiler);
     // What the replay is off by, the predictions would be too.
     let corrected = |ns: u64| (ns as f64 * measured_ns as f64 / replayed_ns.max(1) as f64) as u64;
     let mut replay = Replay {
@@ -130,7 +131,7 @@ pub fn replay(
             change.apply(&mut changed, &profiles[0]);
         }
         let with_profiler_ns = corrected(run(&changed)?.0);
-        change::without_profiler(&mut changed, profiler_ns);
+        change::without_profiler(&mut changed, profiler);
         let (changed_ns, run) = run(&changed)?;
         let likely_ns = corrected(changed_ns);
         let of = |ns: u64, factor: f64| (ns as f64 * factor) as u64;

@@ -14,7 +14,7 @@ use crate::model::{
 
 /// Steps beyond these say nothing new.
 const MOST_STEPS: usize = 40;
-/// Nor does more work than this.
+/// Nor do more calls, or more work, than this.
 const MOST_WORK: usize = 400_000;
 /// A device passes from a stream to another in less than this.
 const HOP_NS: i64 = 20_000;
@@ -56,6 +56,8 @@ pub struct Item {
     pub own_ns: u64,
     /// How much of that it waited for its data loader.
     pub loading_ns: u64,
+    /// What it takes to get the data from a worker, if there are any.
+    pub take_over_ns: u64,
     /// The time in the call, without waiting.
     pub call_ns: u64,
     /// How many operators the profiler noted since the call before.
@@ -115,9 +117,11 @@ pub enum Job {
 impl Program {
     /// Takes the steps of a trace as a program.
     pub fn of(trace: &Trace, links: &Links, works: &WorkOfCalls, steps: &Steps) -> Program {
+        let step_of = |call: &Call| steps.at(call.start_ns).filter(|step| *step < MOST_STEPS);
         let mut by_call: HashMap<usize, Vec<usize>> = HashMap::new();
         for at in 0..trace.work.len() {
-            if let Some(call) = links.call_of(at) {
+            let call = links.call_of(at);
+            if let Some(call) = call.filter(|call| step_of(&trace.calls[*call]).is_some()) {
                 by_call.entry(call).or_default().push(at);
             }
         }
@@ -131,10 +135,11 @@ impl Program {
         let loading = Loading::of(trace);
         let operators = Operators::of(trace, &lanes);
         for (at, call) in trace.calls.iter().enumerate() {
-            let Some(step) = steps.at(call.start_ns).filter(|step| *step < MOST_STEPS) else {
+            let Some(step) = step_of(call) else {
                 continue;
             };
-            if making.program.nodes.len() > MOST_WORK {
+            let (nodes, items) = (making.program.nodes.len(), making.program.items.len());
+            if nodes.max(items) > MOST_WORK {
                 break;
             }
             let lane = lanes.of[call.thread.0 as usize];
@@ -150,6 +155,7 @@ impl Program {
                 lane,
                 own_ns,
                 loading_ns: loading.within_ns(end, call.start_ns).min(own_ns),
+                take_over_ns: 0,
                 call_ns: call.end_ns().saturating_sub(call.start_ns.max(end)).max(0) as u64,
                 operators: operators.within(lane, end, call.end_ns()),
                 submits: Vec::new(),

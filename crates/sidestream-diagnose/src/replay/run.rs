@@ -55,7 +55,7 @@ impl Run {
             let mut own_ns = item.own_ns;
             if !loaders.is_empty() && item.loading_ns > 0 {
                 // The batch is loaded by a worker, one after the other each.
-                own_ns -= item.loading_ns;
+                own_ns = (own_ns - item.loading_ns).saturating_add(item.take_over_ns);
                 let load = Work::Call(Call::HostNs(item.loading_ns));
                 let at = batches % loaders.len();
                 let task = engine.push(Task::new(loaders[at], load));
@@ -181,7 +181,7 @@ impl Run {
             },
             Place::Host(lane) => format!("worker {}", lane - program.lanes + 1),
             Place::Stream(stream) if stream < of_trace => {
-                stream_name(trace, StreamIndex(stream as u32))
+                stream_name(trace, StreamIndex(stream as u16))
             }
             Place::Stream(stream) => format!("{} (new)", program.added[stream - of_trace]),
         })

@@ -1,5 +1,15 @@
-//! A report for people: text for a terminal.
+//! A report for people: text for a terminal, a page for a browser, a trace for a
+//! viewer of traces.
 
+mod annotated;
+mod difference;
+mod html;
+mod lanes;
 mod text;
+mod together;
 
-pub use text::text;
+pub use annotated::annotated;
+pub use difference::comparison_text;
+pub use html::html;
+pub use text::{brief, text};
+pub use together::ranks_text;

@@ -1,84 +1,213 @@
 //! The report for people: short, the worst first.
 
-use std::fmt::Write;
+use std::fmt::{Result, Write};
 
-use crate::findings::{size, time};
+use super::lanes::pictures;
+use crate::findings::{Code, Finding, size, time};
 use crate::idle::Idle;
-use crate::measure::DeviceTime;
-use crate::report::{Report, kind};
+use crate::measure::{Copies, DeviceTime};
+use crate::model::{Direction, Warning};
+use crate::replay::{Change, Prediction, Replay};
+use crate::report::{Link, Report, kind};
 
 /// Shares below this are summed up as the rest.
 const SHOWN: f64 = 0.01;
+/// A change that gains less is not drawn.
+const DRAWN: f64 = 0.05;
+/// Warnings that change no figure by much. All others may change what the rest means, and come first.
+const MINOR: [&str; 3] = ["ORPHANS", "UNKNOWN_MEMORY", "MISSING_NAMES"];
 
-/// The report of one trace for a terminal, under a title such as the name of its file.
-pub fn text(title: &str, report: &Report) -> String {
+/// The report of one trace for a terminal of so many columns, under a title such as the name of its
+/// file.
+pub fn text(title: &str, report: &Report, columns: usize) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
-    let _ = write_text(&mut out, title, report);
+    let _ = write_text(&mut out, title, report, columns);
     out
 }
 
-fn write_text(out: &mut String, title: &str, report: &Report) -> std::fmt::Result {
-    let (kind, events) = (kind(report.source), report.events);
-    writeln!(out, "{}: {kind} trace, {events} events", plain(title))?;
-    for device in &report.devices {
-        write_device(out, device)?;
-    }
-    match report.steps.median_ns() {
-        Some(median) => {
-            let (low, high) = report.steps.spread_ns().unwrap_or((median, median));
-            writeln!(
-                out,
-                "steps   {} by {}, {} each (from {} to {})",
-                report.steps.steps.len(),
-                report.steps.by.as_str(),
-                time(median),
-                time(low),
-                time(high)
-            )?;
-        }
-        None => writeln!(out, "steps   none found: figures are of the whole trace")?,
-    }
+/// The same in a few lines, for one of many traces.
+pub fn brief(title: &str, report: &Report) -> String {
+    let mut out = String::new();
+    let _ = write_brief(&mut out, title, report);
+    out
+}
+
+fn write_text(out: &mut String, title: &str, report: &Report, columns: usize) -> Result {
+    write_head(out, title, report)?;
     for copies in &report.copies {
-        let (direction, memory) = (copies.direction.as_str(), copies.memory.as_str());
-        let rate = copies.gb_per_s();
-        let rate = rate.map_or(String::new(), |rate| format!(", {rate:.1} GB/s"));
-        writeln!(
-            out,
-            "copies  {direction} {memory}: {}, {} in {}{rate}",
-            copies.count,
-            size(copies.bytes),
-            time(copies.duration_ns)
-        )?;
+        write_copies(out, copies)?;
     }
+    write_link(out, report)?;
     writeln!(out)?;
     for finding in &report.findings {
-        let saving = finding.saving_ns;
-        writeln!(out, "{}  {}", finding.code.as_str(), plain(&finding.text))?;
-        if saving.high > 0 {
-            writeln!(
-                out,
-                "    worth {} of a step, between {} and {}",
-                time(saving.likely),
-                time(saving.low),
-                time(saving.high)
-            )?;
-        }
-        if let Some(first) = finding.evidence.first() {
-            let what: String = plain(&first.what).chars().take(90).collect();
-            let (took, at) = (time(first.duration_ns), first.start_ns);
-            writeln!(out, "    such as {what}, {took} at {at} ns")?;
+        // Those that are no part of a step stand at the top.
+        if finding.code != Code::ProfilerOverhead {
+            write_finding(out, report, finding)?;
         }
     }
     write_replay(out, report)?;
-    for warning in &report.warnings {
+    write_pictures(out, report, columns)?;
+    for warning in report.warnings.iter().filter(|w| is_minor(w)) {
         writeln!(out, "note: {}", plain(&warning.text))?;
     }
     writeln!(out)
 }
 
+fn write_brief(out: &mut String, title: &str, report: &Report) -> Result {
+    write_head(out, title, report)?;
+    for finding in &report.findings {
+        let (code, worth) = (finding.code.as_str(), worth(report, finding));
+        let share = 100.0 * finding.share;
+        match finding.code {
+            Code::NothingToGain => writeln!(out, "{code}")?,
+            _ => writeln!(out, "{code}  {share:.1} % of a step{worth}")?,
+        }
+    }
+    writeln!(out)
+}
+
+/// What the trace is, what is doubtful about it, and what the devices did.
+fn write_head(out: &mut String, title: &str, report: &Report) -> Result {
+    let (kind, events) = (kind(report.source), report.events);
+    let rank = match (report.rank, report.world) {
+        (Some(rank), Some(world)) => format!(", rank {rank} of {world}"),
+        (Some(rank), None) => format!(", rank {rank}"),
+        _ => String::new(),
+    };
+    writeln!(out, "{}: {kind} trace, {events} events{rank}", plain(title))?;
+    for warning in report.warnings.iter().filter(|w| !is_minor(w)) {
+        writeln!(out, "first:  {}", plain(&warning.text))?;
+    }
+    let own = |finding: &&Finding| finding.code == Code::ProfilerOverhead;
+    for finding in report.findings.iter().filter(own) {
+        writeln!(out, "first:  {}", plain(&finding.text))?;
+    }
+    for device in &report.devices {
+        write_device(out, device)?;
+    }
+    let Some(median) = report.steps.median_ns() else {
+        return writeln!(out, "steps   none found: figures are of the whole trace");
+    };
+    let (low, high) = report.steps.spread_ns().unwrap_or((median, median));
+    let (count, by) = (report.steps.steps.len(), report.steps.by.as_str());
+    writeln!(
+        out,
+        "steps   {count} by {by}, {} each (from {} to {})",
+        time(median),
+        time(low),
+        time(high)
+    )
+}
+
+fn is_minor(warning: &Warning) -> bool {
+    MINOR.contains(&warning.code)
+}
+
+fn write_copies(out: &mut String, copies: &Copies) -> Result {
+    let (direction, memory) = (copies.direction.as_str(), copies.memory.as_str());
+    let rate = copies.gb_per_s();
+    let rate = rate.map_or(String::new(), |rate| format!(", {rate:.1} GB/s"));
+    writeln!(
+        out,
+        "copies  {direction} {memory}: {}, {} in {}{rate}",
+        copies.count,
+        size(copies.bytes),
+        time(copies.duration_ns)
+    )
+}
+
+/// What pinned copies are taken to reach, where there are copies that could be pinned.
+fn write_link(out: &mut String, report: &Report) -> Result {
+    let with_host = |c: &Copies| matches!(c.direction, Direction::Upload | Direction::Download);
+    if !report.copies.iter().any(with_host) {
+        return Ok(());
+    }
+    let (speed, by) = report.link;
+    let speed = match speed < 10.0 {
+        true => format!("{speed}"),
+        false => format!("{speed:.1}"),
+    };
+    let speed = speed.trim_end_matches(".0");
+    let name = report
+        .devices
+        .first()
+        .map_or("", |(device, _)| &device.name);
+    let by = match (by, name) {
+        (Link::Stated, _) => "as stated".to_owned(),
+        (Link::Measured, _) => {
+            "measured: the best that the trace has; --link-gbps states another".to_owned()
+        }
+        (Link::Assumed, "") => "assumed; --link-gbps states another".to_owned(),
+        (Link::Assumed, name) => {
+            format!("assumed for {}; --link-gbps states another", plain(name))
+        }
+    };
+    writeln!(out, "link    pinned copies at {speed} GB/s ({by})")
+}
+
+fn write_finding(out: &mut String, report: &Report, finding: &Finding) -> Result {
+    let (code, text) = (finding.code.as_str(), plain(&finding.text));
+    let share = match (finding.code, 100.0 * finding.share) {
+        (Code::NothingToGain, _) => String::new(),
+        (Code::Startup, share) => format!("{share:.1} % of the trace: "),
+        (_, share) => format!("{share:.1} % of a step: "),
+    };
+    writeln!(out, "{code}  {share}{text}")?;
+    let saving = finding.saving_ns;
+    if saving.likely == 0 && saving.high > 0 {
+        let most = percent_of_step(report, saving.high);
+        writeln!(
+            out,
+            "    worth at most {} of a step{most}",
+            time(saving.high)
+        )?;
+    } else if saving.high > 0 {
+        writeln!(
+            out,
+            "    worth {} of a step{}, between {} and {}",
+            time(saving.likely),
+            percent_of_step(report, saving.likely),
+            time(saving.low),
+            time(saving.high)
+        )?;
+    }
+    if let Some(first) = finding.evidence.first() {
+        let what: String = plain(&first.what).chars().take(90).collect();
+        let (offset_ns, step) = report.place(first.start_ns);
+        let step = step.map_or(String::new(), |step| format!(", in step {step}"));
+        writeln!(
+            out,
+            "    such as {what}, {} at {}{step}",
+            time(first.duration_ns),
+            time(offset_ns)
+        )?;
+    }
+    Ok(())
+}
+
+/// What a finding is worth, as the end of a line.
+fn worth(report: &Report, finding: &Finding) -> String {
+    let likely = finding.saving_ns.likely;
+    match likely {
+        0 => String::new(),
+        _ => format!(
+            ", worth {}{}",
+            time(likely),
+            percent_of_step(report, likely)
+        ),
+    }
+}
+
+fn percent_of_step(report: &Report, ns: u64) -> String {
+    match report.steps.median_ns().filter(|step_ns| *step_ns > 0) {
+        Some(step_ns) => format!(" ({:.1} %)", 100.0 * ns as f64 / step_ns as f64),
+        None => String::new(),
+    }
+}
+
 /// How far the replay is off comes first: it says what the rest is worth.
-fn write_replay(out: &mut String, report: &Report) -> std::fmt::Result {
+fn write_replay(out: &mut String, report: &Report) -> Result {
     let replay = match &report.replay {
         Ok(replay) => replay,
         Err(why) => return writeln!(out, "what-if: none, since {why}"),
@@ -93,25 +222,102 @@ fn write_replay(out: &mut String, report: &Report) -> std::fmt::Result {
     if !replay.is_ok() {
         return writeln!(out, "what-if: none, since the replay is more than 3 % off");
     }
-    for prediction in &replay.predictions {
-        let changes: Vec<String> = prediction.changes.iter().map(|c| c.to_string()).collect();
-        let part = prediction.likely_ns as f64 / replay.unprofiled_ns.max(1) as f64;
-        // What changes nothing is not worth a line unless it was asked for.
-        if (part - 1.0).abs() >= SHOWN || replay.predictions.len() == 1 {
-            writeln!(
-                out,
-                "what-if {}: {} a step ({} to {})",
-                changes.join(","),
-                time(prediction.likely_ns),
-                time(prediction.low_ns),
-                time(prediction.high_ns)
-            )?;
-        }
+    let (measured, own) = (replay.measured_ns as f64, replay.unprofiled_ns as f64);
+    if own < (1.0 - SHOWN) * measured {
+        let own = time(replay.unprofiled_ns);
+        writeln!(
+            out,
+            "        {own} without the profiler, and so is what follows"
+        )?;
+    }
+    let (shown, others) = worthwhile(replay, report.what_if_asked);
+    for prediction in shown {
+        writeln!(
+            out,
+            "what-if {}: {} a step, {} (from {} to {}){}",
+            changes(prediction),
+            time(prediction.likely_ns),
+            in_words(gain(replay, prediction)),
+            time(prediction.low_ns),
+            time(prediction.high_ns),
+            match prediction.changes.contains(&Change::SecondStream) {
+                // No trace says so.
+                true => ", if the kernels do not depend on each other",
+                false => "",
+            }
+        )?;
+    }
+    if !others.is_empty() {
+        let others: Vec<String> = others.into_iter().map(changes).collect();
+        writeln!(
+            out,
+            "        the others gain less than 1 %, alone or over a part of them: {}",
+            others.join("; ")
+        )?;
     }
     Ok(())
 }
 
-fn write_device(out: &mut String, (device, idle): &(DeviceTime, Idle)) -> std::fmt::Result {
+fn in_words(gain: f64) -> String {
+    match gain {
+        gain if gain < 0.0 => format!("{:.1} % more", -100.0 * gain),
+        gain => format!("{:.1} % less", 100.0 * gain),
+    }
+}
+
+/// The names of the changes of a prediction.
+pub fn changes(prediction: &Prediction) -> String {
+    let names: Vec<String> = prediction.changes.iter().map(Change::to_string).collect();
+    names.join(",")
+}
+
+/// How much shorter a step would be, as a part of one without the profiler.
+fn gain(replay: &Replay, prediction: &Prediction) -> f64 {
+    1.0 - prediction.likely_ns as f64 / replay.unprofiled_ns.max(1) as f64
+}
+
+/// The predictions that say something, the best first, and the others: those that gain next to nothing,
+/// or next to nothing over a part of their changes. All of those that were asked for do.
+fn worthwhile(replay: &Replay, asked: bool) -> (Vec<&Prediction>, Vec<&Prediction>) {
+    let says_something = |prediction: &&Prediction| {
+        let gained = gain(replay, prediction);
+        let parts = replay.predictions.iter().filter(|part| {
+            let all = &prediction.changes;
+            part.changes.len() < all.len() && part.changes.iter().all(|c| all.contains(c))
+        });
+        let best_part = parts.map(|part| gain(replay, part)).fold(0.0, f64::max);
+        asked || gained >= SHOWN && gained - best_part >= SHOWN
+    };
+    let (mut shown, others): (Vec<_>, Vec<_>) = replay.predictions.iter().partition(says_something);
+    shown.sort_by_key(|prediction| prediction.likely_ns);
+    (shown, others)
+}
+
+/// What ran in the median step, and what would run after the change that gains most.
+fn write_pictures(out: &mut String, report: &Report, columns: usize) -> Result {
+    let Some(measured) = &report.timeline else {
+        return Ok(());
+    };
+    let title = match measured.step {
+        Some(step) => format!("step {step} took {}:", time(measured.length_ns)),
+        None => format!("the trace took {}:", time(measured.length_ns)),
+    };
+    let mut drawn = vec![(title, measured)];
+    let replay = report.replay.as_ref().ok().filter(|replay| replay.is_ok());
+    let best = replay.and_then(|replay| {
+        let (shown, _) = worthwhile(replay, report.what_if_asked);
+        let best = shown.into_iter().next()?;
+        (gain(replay, best) > DRAWN).then_some(best)
+    });
+    if let (Some(best), Some(_)) = (best, measured.step) {
+        let length = time(best.timeline.length_ns);
+        let title = format!("with {} one would take {length}:", changes(best));
+        drawn.push((title, &best.timeline));
+    }
+    write!(out, "\n{}", pictures(&drawn, columns))
+}
+
+fn write_device(out: &mut String, (device, idle): &(DeviceTime, Idle)) -> Result {
     let share = |part: u64| 100.0 * part as f64 / device.span_ns.max(1) as f64;
     let name = match &*device.name {
         "" => String::new(),
@@ -146,7 +352,7 @@ fn write_device(out: &mut String, (device, idle): &(DeviceTime, Idle)) -> std::f
 }
 
 /// Text of a trace for a terminal: what would move its cursor is left out.
-fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { ' ' } else { c })
         .collect()

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-use super::{Call, Place, Span, Stream, Trace, Waits, What, Work};
+use super::{Call, ChromeWriter, Place, Span, Stream, Trace, Waits, What, Work, us};
 use crate::op::{Memory, OpId, StreamId};
 
 /// The process of the host's rows. Devices are processes too, under their index.
@@ -32,22 +32,10 @@ impl Trace {
     /// # Errors
     /// What the writer answers.
     pub fn write_json(&self, out: impl Write) -> io::Result<()> {
-        let mut out = io::BufWriter::new(out);
         let devices: Vec<Value> = self.devices.iter().map(device_properties).collect();
-        writeln!(out, "{{")?;
-        writeln!(out, "\"schemaVersion\": 1,")?;
-        writeln!(out, "\"deviceProperties\": {},", Value::Array(devices))?;
-        writeln!(out, "\"displayTimeUnit\": \"ms\",")?;
-        write!(out, "\"traceEvents\": [")?;
-        let mut separator = "\n";
-        let mut event = |value: Value| -> io::Result<()> {
-            let result = write!(out, "{separator}{value}");
-            separator = ",\n";
-            result
-        };
-        for value in self.names() {
-            event(value)?;
-        }
+        let mut writer = ChromeWriter::new(out, &devices)?;
+        self.write_names(&mut writer)?;
+        let mut event = |value: Value| writer.event(&value);
         for span in &self.spans {
             event(self.span_row(span))?;
         }
@@ -77,58 +65,39 @@ impl Trace {
                 event(end)?;
             }
         }
-        write!(out, "\n]")?;
-        if let Some(log) = &self.log {
-            super::embedded::write(log, &mut out)?;
-        }
-        writeln!(out, "\n}}")?;
-        out.flush()
+        writer.finish(|out| match &self.log {
+            Some(log) => super::embedded::write(log, out),
+            None => Ok(()),
+        })
     }
 
     /// The names of processes and threads, for viewers, and the order in which to show them.
-    fn names(&self) -> Vec<Value> {
-        let mut rows = Vec::new();
-        let mut row = |what: &str, pid: u32, tid: u32, args: Value| {
-            rows.push(
-                json!({"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": us(0),
-                             "args": args}),
-            );
-        };
-        row("process_name", HOST_PID, 0, json!({"name": "host"}));
+    fn write_names(&self, writer: &mut ChromeWriter<impl Write>) -> io::Result<()> {
         // Above the devices, although its number is higher.
-        row("process_sort_index", HOST_PID, 0, json!({"sort_index": -1}));
+        writer.process(HOST_PID, "host", -1)?;
         for thread in &self.threads {
-            let (tid, name) = (thread.id.0, &thread.name);
-            row("thread_name", HOST_PID, tid, json!({"name": name}));
+            writer.thread(HOST_PID, thread.id.0, &thread.name)?;
         }
         for device in &self.devices {
             let label = format!("GPU {} {}", device.id.0, device.name);
-            row(
-                "process_name",
-                device.id.0,
-                0,
-                json!({"name": label.trim_end()}),
-            );
-            let place = json!({"sort_index": device.id.0});
-            row("process_sort_index", device.id.0, 0, place);
+            let place = i64::from(device.id.0);
+            writer.process(device.id.0, label.trim_end(), place)?;
         }
         for stream in &self.streams {
             let (pid, tid, name) = (stream.device.0, tid_of(stream), &stream.name);
-            let label = format!("stream {tid} {name}");
-            row("thread_name", pid, tid, json!({"name": label}));
+            writer.thread(pid, tid, &format!("stream {tid} {name}"))?;
             let waits = Some(Waits::Stream(stream.id));
             if self.calls.iter().any(|call| call.waits == waits) {
                 let label = format!("stream {tid} {name} (sync)");
-                row("thread_name", pid, SYNC_TID + tid, json!({"name": label}));
+                writer.thread(pid, SYNC_TID + tid, &label)?;
             }
             let is_theirs = |w: &Work| w.stream == stream.id && w.what == What::HostFunc;
             if self.work.iter().any(is_theirs) {
                 let label = format!("host functions of stream {tid} {name}");
-                let tid = HOST_FUNC_TID + tid;
-                row("thread_name", HOST_PID, tid, json!({"name": label}));
+                writer.thread(HOST_PID, HOST_FUNC_TID + tid, &label)?;
             }
         }
-        rows
+        Ok(())
     }
 
     /// The process and the thread of a row of work.
@@ -278,11 +247,4 @@ fn correlation(op: OpId) -> u64 {
 /// Kineto writes -1 where it knows no record.
 fn recorded(op: Option<OpId>) -> Value {
     op.map_or(Value::from(-1), |op| correlation(op).into())
-}
-
-/// Nanoseconds as microseconds with three decimals, exactly.
-fn us(ns: u64) -> Value {
-    let text = format!("{}.{:03}", ns / 1_000, ns % 1_000);
-    // Three decimals of a whole number of digits are a JSON number.
-    serde_json::from_str(&text).unwrap_or(Value::Null)
 }

@@ -4,6 +4,7 @@
 //! profiler (Kineto), so that whatever reads those traces reads ours: one lane a stream, a flow
 //! from each call to the work it submitted, and a row for every wait.
 
+mod chrome;
 mod embedded;
 mod json;
 mod of_op;
@@ -12,6 +13,7 @@ mod timeline;
 
 use crate::op::{DeviceId, Memory, OpId, StreamId, ThreadId};
 
+pub use chrome::{ChromeWriter, us};
 pub use embedded::{EmbeddedError, embedded_log};
 pub use of_op::function;
 pub use recorded::{Recorded, recorded};

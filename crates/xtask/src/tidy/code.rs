@@ -7,10 +7,11 @@ use super::rust::Source;
 const UNFINISHED: [&str; 3] = ["todo", "unimplemented", "dbg"];
 
 /// Libraries: clock, seed and device are arguments there.
-const NO_ENVIRONMENT: [&str; 3] = [
+const NO_ENVIRONMENT: [&str; 4] = [
     "crates/sidestream/src/",
     "crates/sidestream-program/src/",
     "crates/sidestream-diagnose/src/",
+    "crates/sidestream-py/src/",
 ];
 
 /// Complaints about one Rust file.

@@ -1,4 +1,5 @@
-//! Who may name whom inside the runtime. ARCHITECTURE.md draws this table and gives the reasons.
+//! Who may name whom: inside the runtime, and among the crates. ARCHITECTURE.md draws these tables and gives
+//! the reasons.
 
 use super::Complaint;
 use super::rust::{Path, Source};
@@ -46,6 +47,57 @@ const BACK_ENDS: [&str; 2] = ["sim", "cuda"];
 const NAMES_BACK_ENDS: &str = "device";
 /// A device attaches the checker to a program that runs: the one reader that a layer names.
 const ATTACHES: (&str, &str) = ("device", "check");
+
+/// The crates, each with those that it may be built on. Tests may use others.
+const CRATES: &[(&str, &[&str])] = &[
+    ("sidestream", &[]),
+    ("sidestream-program", &["sidestream"]),
+    ("sidestream-diagnose", &["sidestream"]),
+    // The two faces: of the terminal, and of Python.
+    (
+        "sidestream-cli",
+        &["sidestream", "sidestream-program", "sidestream-diagnose"],
+    ),
+    (
+        "sidestream-py",
+        &["sidestream", "sidestream-program", "sidestream-diagnose"],
+    ),
+    ("stand-in", &["sidestream"]),
+    ("xtask", &[]),
+];
+
+/// Complaints about the Cargo.toml of one crate.
+pub fn manifest(file: &str, text: &str) -> Vec<Complaint> {
+    let inside = file
+        .strip_prefix("crates/")
+        .and_then(|file| file.strip_suffix("/Cargo.toml"));
+    // A crate inside a crate, such as fuzz targets, is no part of the product.
+    let Some(name) = inside.filter(|name| !name.contains('/')) else {
+        return Vec::new();
+    };
+    let Some((_, allowed)) = CRATES.iter().find(|(known, _)| *known == name) else {
+        let what = format!(
+            "the crate `{name}` is in no table; add it to the one in crates/xtask/src/tidy/layers.rs"
+        );
+        return vec![Complaint::new(file, 1, what)];
+    };
+    let mut out = Vec::new();
+    let mut of_tests = false;
+    for (index, line) in text.lines().enumerate() {
+        if line.starts_with('[') {
+            of_tests = line.contains("dev-dependencies");
+        }
+        let named = line
+            .split("path = \"../")
+            .nth(1)
+            .and_then(|rest| rest.split('"').next());
+        if let Some(named) = named.filter(|named| !of_tests && !allowed.contains(named)) {
+            let what = format!("`{name}` is built on `{named}`, which it may not know");
+            out.push(Complaint::new(file, index + 1, what));
+        }
+    }
+    out
+}
 
 /// Complaints about one file of the runtime.
 pub fn check(file: &str, source: &Source) -> Vec<Complaint> {
@@ -244,6 +296,24 @@ mod tests {
         assert_eq!(
             complaints("graph.rs", "use crate::Device;"),
             ["1: `crate::Device` does not say where it lives; name its module"]
+        );
+    }
+
+    #[test]
+    fn crates_know_only_those_below() {
+        let text = "[dependencies]\nsidestream = { path = \"../sidestream\" }\nsidestream-cli = { path = \"../sidestream-cli\" }\n[dev-dependencies]\nsidestream-stand-in = { path = \"../stand-in\" }\n";
+        let found = |file: &str| lines(manifest(file, text));
+        assert_eq!(
+            found("crates/sidestream-py/Cargo.toml"),
+            ["3: `sidestream-py` is built on `sidestream-cli`, which it may not know"]
+        );
+        assert_eq!(found("crates/xtask/Cargo.toml").len(), 2);
+        assert_eq!(found("crates/sidestream-diagnose/fuzz/Cargo.toml"), [""; 0]);
+        assert_eq!(
+            found("crates/extra/Cargo.toml"),
+            [
+                "1: the crate `extra` is in no table; add it to the one in crates/xtask/src/tidy/layers.rs"
+            ]
         );
     }
 

@@ -78,6 +78,7 @@ fn all(tree: &Tree) -> Vec<Complaint> {
         }
         if file.rsplit('/').next() == Some("Cargo.toml") {
             out.extend(manifests::check(file, text));
+            out.extend(layers::manifest(file, text));
         }
         if file.ends_with(".md") {
             out.extend(pages::links(file, text, tree));

@@ -121,7 +121,7 @@ impl<R: Read> Reading<'_, R> {
                     Ok(Some((Member::Properties, 0)))
                 }
                 Ok(Some(key)) => {
-                    if key.starts_with(b"sidestream.") {
+                    if key == b"sidestream" {
                         self.kineto.builder.set_source(Source::Sidestream);
                     }
                     Ok(Some((Member::Other, at)))
@@ -294,7 +294,7 @@ impl<R: Read> Reading<'_, R> {
                 if self.kineto.builder.kept_bytes() > self.limits.rows_bytes {
                     let megabytes = self.limits.rows_bytes >> 20;
                     let why = format!(
-                        "the rest of the file was not read: its events take more than {megabytes} MiB"
+                        "the file was not read to its end: its events take more than {megabytes} MiB"
                     );
                     self.cut = Some(("LIMIT", why));
                     return Ok(());
@@ -309,7 +309,8 @@ impl<R: Read> Reading<'_, R> {
         self.wasted_bytes += looked as u64;
         if self.wasted_bytes > MOST_WASTED_BYTES {
             let at = self.window.offset();
-            let why = format!("the file was given up at byte {at}: too much of it is damaged");
+            let why =
+                format!("the file was given up at byte {at} of its text: too much is damaged");
             self.cut = Some(("DAMAGED", why));
             return false;
         }
@@ -350,20 +351,15 @@ impl<R: Read> Reading<'_, R> {
     }
 
     fn ended_inside(&mut self, what: &str) {
+        // Of a compressed file, positions are those of what it unpacks to.
         let at = self.window.offset() + self.window.bytes().len() as u64;
-        self.cut = Some(match self.window.ended() {
+        let why = match self.window.ended() {
             Some(End::Failed(error)) => {
-                let why = format!(
-                    "what follows byte {at} cannot be read ({error}); what came before is shown"
-                );
-                ("TRUNCATED", why)
+                format!("what follows byte {at} of its text cannot be read ({error})")
             }
-            _ => {
-                let why =
-                    format!("the file ends inside {what}, at byte {at}; what came before is shown");
-                ("TRUNCATED", why)
-            }
-        });
+            _ => format!("the file ends at byte {at} of its text, inside {what}"),
+        };
+        self.cut = Some(("TRUNCATED", why));
     }
 
     fn finish(self, has_events: bool) -> Result<Trace, Problem> {
@@ -375,12 +371,12 @@ impl<R: Read> Reading<'_, R> {
         }
         if let Some((code, why)) = self.cut {
             if builder.rows().work == 0 {
-                return Err(Problem::Malformed {
-                    offset: self.window.offset(),
-                    why: format!("{why}, and that is nothing that a device did"),
-                });
+                return Err(Problem::Cut { why });
             }
-            builder.warn(code, why);
+            let events = builder.events();
+            let word = if events == 1 { "event" } else { "events" };
+            let text = format!("{why}; all figures are of the {events} {word} before that");
+            builder.warn(code, text);
         } else if !has_events {
             return Err(Problem::NoEvents);
         }
@@ -462,8 +458,11 @@ fn devices(kineto: &mut Kineto, value: &serde_json::Value) {
 }
 
 fn rank(kineto: &mut Kineto, value: &serde_json::Value) {
-    let rank = value["rank"].as_u64().and_then(|rank| rank.try_into().ok());
-    if let Some(rank) = rank {
+    let number = |key: &str| value[key].as_u64().and_then(|n| n.try_into().ok());
+    if let Some(rank) = number("rank") {
         kineto.builder.set_rank(rank);
+    }
+    if let Some(world) = number("world_size") {
+        kineto.builder.set_world(world);
     }
 }

@@ -51,16 +51,14 @@ impl Reader<'_> {
         let has_process = self.database.has_column(table, "processId");
         let has_context = self.database.has_column(table, "contextId");
         let mut wanted: HashMap<_, Vec<StreamIndex>> = HashMap::new();
-        for (index, (process, context, number)) in self.streams.iter().enumerate() {
+        let indices = (0..).map(StreamIndex);
+        for (index, (process, context, number)) in indices.zip(&self.streams) {
             let key = (
                 process.filter(|_| has_process),
                 Some(*context).filter(|_| has_context),
                 Some(*number),
             );
-            wanted
-                .entry(key)
-                .or_default()
-                .push(StreamIndex(index as u32));
+            wanted.entry(key).or_default().push(index);
         }
         let (kinds, builder) = (&self.kinds, &mut self.builder);
         self.database.rows(table, &columns, |row| {

@@ -57,7 +57,7 @@ const OTHERS: [&str; 9] = [
     "StringIds",
 ];
 /// How often the caller hears of the progress, in rows.
-const ROWS_BETWEEN_REPORTS: u64 = 1 << 14;
+const ROWS_BETWEEN_REPORTS: u64 = 1 << 12;
 
 /// Reads an export.
 ///

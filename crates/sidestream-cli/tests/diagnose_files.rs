@@ -1,0 +1,136 @@
+//! The files that `sidestream diagnose` writes: a page for a browser, a trace for a viewer.
+
+mod command;
+
+use std::path::{Path, PathBuf};
+
+use command::sidestream;
+use serde_json::{Value, json};
+
+fn trace(name: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces");
+    let path = folder.join(format!("{name}.json.gz"));
+    path.to_str().expect("a path in letters").to_owned()
+}
+
+/// A path for a file of one test.
+fn path(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("diagnose_files_{name}"))
+}
+
+#[track_caller]
+fn refused(args: &[&str], says: &str) {
+    let ran = sidestream(&[&["diagnose"], args].concat());
+    assert_eq!((ran.code, &*ran.out), (2, ""), "{args:?}");
+    assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
+    assert!(ran.err.contains(says), "{}", ran.err);
+}
+
+#[test]
+fn both_files_are_written_besides_the_report_and_replace_what_was_there() {
+    let (page, viewer) = (path("both.html"), path("both.json"));
+    std::fs::write(&page, "x".repeat(10_000_000)).expect("a file of our own");
+    let input = trace("copy_bound.before");
+    let plain = sidestream(&["diagnose", &input]);
+    let (to_page, to_viewer) = (
+        page.to_str().expect("letters"),
+        viewer.to_str().expect("letters"),
+    );
+    let ran = sidestream(&["diagnose", &input, "--html", to_page, "--trace", to_viewer]);
+    assert_eq!((ran.code, &*ran.err), (0, ""));
+    assert_eq!(ran.out, plain.out);
+    let page = std::fs::read_to_string(&page).expect("a page");
+    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"));
+    assert!(page.contains("<h1>copy_bound.before.json.gz</h1>"));
+    let viewer = std::fs::read(&viewer).expect("a trace");
+    let viewer: Value = serde_json::from_slice(&viewer).expect("JSON");
+    assert!(
+        viewer["traceEvents"]
+            .as_array()
+            .is_some_and(|rows| rows.len() > 100)
+    );
+}
+
+#[test]
+fn a_line_of_json_goes_with_them_too() {
+    let page = path("json.html");
+    let to_page = page.to_str().expect("letters");
+    let input = trace("copy_bound.before");
+    let ran = sidestream(&["diagnose", "--json", &input, "--html", to_page]);
+    assert_eq!((ran.code, ran.out.lines().count()), (0, 1), "{}", ran.err);
+    assert!(page.is_file());
+}
+
+/// What is written is a trace of its own, and the same is found in it.
+#[test]
+fn the_written_trace_is_read_again() {
+    let viewer = path("again.json");
+    let to_viewer = viewer.to_str().expect("letters");
+    for name in ["infer_pageable.before", "launch_bound.before"] {
+        let input = trace(name);
+        let ran = sidestream(&["diagnose", "--json", &input, "--trace", to_viewer]);
+        let before: Value = serde_json::from_str(&ran.out).expect("a line of JSON");
+        let ran = sidestream(&["diagnose", "--json", to_viewer]);
+        let after: Value = serde_json::from_str(&ran.out).expect("a line of JSON");
+        for key in [
+            "gpu_ops",
+            "span_ns",
+            "busy_ns",
+            "idle_ns",
+            "idle_by_cause",
+            "overlap_ns",
+        ] {
+            assert_eq!(
+                before["devices"][0][key], after["devices"][0][key],
+                "{name} {key}"
+            );
+        }
+        for key in ["steps", "copies", "blocking", "operators"] {
+            assert_eq!(before[key], after[key], "{name} {key}");
+        }
+        // The shape of a kernel is not written, so that savings may differ by their last nanosecond;
+        // times count from another start.
+        let findings = |report: &Value| -> Vec<Value> {
+            let findings = report["findings"].as_array().expect("a list").iter();
+            let same = findings.map(|f| json!([f["code"], f["text"], f["share"]]));
+            same.collect()
+        };
+        assert_eq!(findings(&before), findings(&after), "{name}");
+    }
+}
+
+#[test]
+fn what_cannot_be_written_is_refused_with_a_reason() {
+    let input = trace("copy_bound.before");
+    let other = trace("copy_bound.after");
+    refused(
+        &[&input, &other, "--html", "x.html"],
+        "--html takes one trace, and 2 were named; call the command once for each",
+    );
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces");
+    refused(
+        &[folder.to_str().expect("letters"), "--trace", "x.json"],
+        "--trace takes one trace, and 12 were named",
+    );
+    refused(
+        &[&input, "--html", "x.html", "--trace", "x.html"],
+        "--html and --trace both name x.html; name two files",
+    );
+    let copy = path("copy.json.gz");
+    std::fs::copy(&input, &copy).expect("a copy");
+    let copy = copy.to_str().expect("letters");
+    refused(
+        &[copy, "--html", copy],
+        "would overwrite the trace; name another file",
+    );
+    let ran = sidestream(&["diagnose", &input, "--html", "is/not/there/x.html"]);
+    assert_eq!(ran.code, 2);
+    assert!(
+        ran.err.contains("cannot write is/not/there/x.html: "),
+        "{}",
+        ran.err
+    );
+    let ran = sidestream(&["diagnose", &input, "--trace", env!("CARGO_TARGET_TMPDIR")]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.err.contains("cannot write"), "{}", ran.err);
+}

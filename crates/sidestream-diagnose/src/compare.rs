@@ -1,0 +1,250 @@
+//! What changed between two traces of one program, such as before and after a change.
+//!
+//! Steps are compared by their medians. Tables are of whole traces, divided by their steps.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use crate::findings::Code;
+use crate::idle::Cause;
+use crate::measure::{Line, PerStep};
+use crate::report::{LISTED, Report, kind, per_step_json};
+
+/// The version of the JSON of a comparison.
+pub const COMPARE_SCHEMA: &str = "sidestream.diagnose.compare/1";
+
+/// Fewer steps say nothing about the spread of all.
+const LEAST_STEPS: usize = 4;
+
+/// A trace compared with a baseline.
+#[derive(Clone, Debug)]
+pub struct Comparison {
+    /// A step in the trace, and in the baseline; the whole traces, if neither has steps.
+    pub per_step: Two<PerStep>,
+    /// Whether the medians differ by more than the steps of each do: neither lies among the other's steps,
+    /// the quickest and the slowest tenth aside. None with too few steps.
+    pub exceeds_spread: Option<bool>,
+    /// The idle time of a step by cause, in the mean.
+    pub idle: Vec<(Cause, Two<u64>)>,
+    /// Calls that held up the host, and for how long in a step; those that changed most first.
+    pub blocking: Vec<Shift>,
+    /// All kernels by name.
+    pub kernels: Vec<Shift>,
+    /// All operators by name, without what others did inside them.
+    pub operators: Vec<Shift>,
+    /// Findings of the baseline that the trace has no more.
+    pub gone: Vec<Code>,
+    /// Findings of the trace that the baseline did not have.
+    pub new: Vec<Code>,
+    /// Findings of both.
+    pub same: Vec<Code>,
+    /// What a reader has to know about the comparison.
+    pub notes: Vec<String>,
+}
+
+/// One figure of both traces.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Two<T> {
+    /// Of the trace.
+    pub now: T,
+    /// Of the baseline.
+    pub baseline: T,
+}
+
+impl Two<u64> {
+    /// How much more it is now; below zero if it is less.
+    pub fn change(self) -> i64 {
+        let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        signed(self.now).saturating_sub(signed(self.baseline))
+    }
+}
+
+/// What one name took in a step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Shift {
+    /// The name.
+    pub name: String,
+    /// How many of it a step has, in the mean. None of them: it is new, or gone.
+    pub calls: Two<f64>,
+    /// How long they take, one after the other.
+    pub ns: Two<u64>,
+}
+
+impl Comparison {
+    /// Compares a trace with a baseline.
+    ///
+    /// # Errors
+    /// Why the two cannot be compared, in one sentence.
+    pub fn of(now: &Report, baseline: &Report) -> Result<Comparison, &'static str> {
+        let per_step = Two {
+            now: now.per_step,
+            baseline: baseline.per_step,
+        };
+        match (per_step.now.steps, per_step.baseline.steps) {
+            (0, 1..) => {
+                return Err(
+                    "the trace has no steps and the baseline has; trace more than one step of both, or \
+                     mark them, with the profiler's schedule or a range",
+                );
+            }
+            (1.., 0) => {
+                return Err(
+                    "the baseline has no steps and the trace has; trace more than one step of both, or \
+                     mark them, with the profiler's schedule or a range",
+                );
+            }
+            _ => {}
+        }
+        let both = Two { now, baseline };
+        let has = |report: &Report, code: Code| report.findings.iter().any(|f| f.code == code);
+        let codes = |of: &Report, other: &Report, in_both: bool| -> Vec<Code> {
+            let codes = of.findings.iter().map(|finding| finding.code);
+            codes.filter(|code| has(other, *code) == in_both).collect()
+        };
+        Ok(Comparison {
+            per_step,
+            exceeds_spread: exceeds_spread(&per_step),
+            idle: idle(both),
+            blocking: shifts(both, |report| {
+                let each = report.blocking.iter();
+                each.map(|b| (report.names.text(b.name), b.count, b.duration_ns))
+                    .collect()
+            }),
+            kernels: shifts(both, |report| lines(report, &report.kernels)),
+            operators: shifts(both, |report| lines(report, &report.operators)),
+            gone: codes(baseline, now, false),
+            new: codes(now, baseline, false),
+            same: codes(now, baseline, true),
+            notes: notes(both),
+        })
+    }
+
+    /// How long a step takes now, as a part of what it took; none if it took no time.
+    pub fn ratio(&self) -> Option<f64> {
+        let Two { now, baseline } = self.per_step;
+        (baseline.time_ns > 0).then(|| now.time_ns as f64 / baseline.time_ns as f64)
+    }
+
+    /// The comparison as JSON; docs/diagnose.md lists the fields.
+    pub fn json(&self) -> Value {
+        let Two { now, baseline } = &self.per_step;
+        let codes = |codes: &[Code]| codes.iter().map(|code| code.as_str()).collect::<Vec<_>>();
+        let idle = self.idle.iter().map(|(cause, ns)| {
+            let value =
+                json!({"now_ns": ns.now, "baseline_ns": ns.baseline, "change_ns": ns.change()});
+            (cause.as_str().to_owned(), value)
+        });
+        let shift = |shift: &Shift| {
+            json!({"name": shift.name, "now_calls": shift.calls.now,
+                   "baseline_calls": shift.calls.baseline, "now_ns": shift.ns.now,
+                   "baseline_ns": shift.ns.baseline, "change_ns": shift.ns.change()})
+        };
+        let shifts = |list: &[Shift]| list.iter().take(LISTED).map(shift).collect::<Vec<_>>();
+        json!({
+            "schema": COMPARE_SCHEMA,
+            "per": if now.steps > 0 { "step" } else { "trace" },
+            "now": per_step_json(now),
+            "baseline": per_step_json(baseline),
+            "change_ns": Two { now: now.time_ns, baseline: baseline.time_ns }.change(),
+            "ratio": self.ratio(),
+            "exceeds_spread": self.exceeds_spread,
+            "idle_by_cause": idle.collect::<Map<String, Value>>(),
+            "blocking": shifts(&self.blocking),
+            "kernels": shifts(&self.kernels),
+            "operators": shifts(&self.operators),
+            "findings": {"gone": codes(&self.gone), "new": codes(&self.new),
+                         "same": codes(&self.same)},
+            "notes": self.notes,
+        })
+    }
+}
+
+fn exceeds_spread(per_step: &Two<PerStep>) -> Option<bool> {
+    let Two { now, baseline } = per_step;
+    if now.steps.min(baseline.steps) < LEAST_STEPS {
+        return None;
+    }
+    let among =
+        |time_ns: u64, other: &PerStep| (other.spread_ns.0..=other.spread_ns.1).contains(&time_ns);
+    Some(!among(now.time_ns, baseline) && !among(baseline.time_ns, now))
+}
+
+fn idle(both: Two<&Report>) -> Vec<(Cause, Two<u64>)> {
+    let mut causes: BTreeMap<Cause, Two<u64>> = BTreeMap::new();
+    for (cause, ns) in both.now.idle_per_step() {
+        causes.entry(cause).or_default().now = ns;
+    }
+    for (cause, ns) in both.baseline.idle_per_step() {
+        causes.entry(cause).or_default().baseline = ns;
+    }
+    let mut causes: Vec<_> = causes.into_iter().collect();
+    causes.sort_by_key(|(cause, ns)| (Reverse(ns.change().unsigned_abs()), *cause));
+    causes
+}
+
+fn lines<'r>(report: &'r Report, lines: &[Line]) -> Vec<(&'r str, usize, u64)> {
+    let each = lines.iter();
+    each.map(|line| (report.names.text(line.name), line.calls, line.self_ns))
+        .collect()
+}
+
+/// Tables of names, calls and times of both traces, by the step; those that changed most first.
+fn shifts(both: Two<&Report>, table: fn(&Report) -> Vec<(&str, usize, u64)>) -> Vec<Shift> {
+    let mut shifts: BTreeMap<&str, Shift> = BTreeMap::new();
+    let steps = |report: &Report| report.per_step.steps.max(1);
+    for (name, calls, ns) in table(both.now) {
+        let shift = shifts.entry(name).or_default();
+        shift.calls.now = calls as f64 / steps(both.now) as f64;
+        shift.ns.now = ns / steps(both.now) as u64;
+    }
+    for (name, calls, ns) in table(both.baseline) {
+        let shift = shifts.entry(name).or_default();
+        shift.calls.baseline = calls as f64 / steps(both.baseline) as f64;
+        shift.ns.baseline = ns / steps(both.baseline) as u64;
+    }
+    let named = shifts.into_iter().map(|(name, shift)| Shift {
+        name: name.to_owned(),
+        ..shift
+    });
+    let mut shifts: Vec<Shift> = named.collect();
+    shifts.sort_by_key(|shift| Reverse(shift.ns.change().unsigned_abs()));
+    shifts
+}
+
+fn notes(both: Two<&Report>) -> Vec<String> {
+    let mut notes = Vec::new();
+    let Two { now, baseline } = both;
+    if now.per_step.steps == 0 {
+        notes.push("neither trace has steps: all figures are of the whole traces".to_owned());
+    }
+    let devices = |report: &Report| {
+        let names = report.devices.iter().map(|(device, _)| &*device.name);
+        names.collect::<Vec<_>>().join(", ")
+    };
+    let (these, those) = (devices(now), devices(baseline));
+    if these != those {
+        let named = |names: String| match names.is_empty() {
+            true => "devices without a name".to_owned(),
+            false => names,
+        };
+        let (these, those) = (named(these), named(those));
+        notes.push(format!(
+            "the devices differ: {these} now, {those} in the baseline"
+        ));
+    }
+    if now.source != baseline.source {
+        let (this, that) = (kind(now.source), kind(baseline.source));
+        notes.push(format!(
+            "the profilers differ, and each slows down a program in its own way: {this} now, {that} in \
+             the baseline"
+        ));
+    }
+    for (report, whose) in [(now, "now"), (baseline, "in the baseline")] {
+        for warning in &report.warnings {
+            notes.push(format!("{whose}: {}", warning.text));
+        }
+    }
+    notes
+}

@@ -1,0 +1,492 @@
+//! The trace around its median step again, for Perfetto and its like, with what was found in it: the
+//! findings where their evidence is, idle time by its cause, and the step as each change would have
+//! it.
+//!
+//! Slices of one row follow each other or lie in each other, as viewers ask for. What would lie
+//! across another one goes to a further row of the same name.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use serde_json::{Value, json};
+use sidestream::trace::{ChromeWriter, us};
+
+use crate::excerpt::Excerpt;
+use crate::findings::{Finding, time};
+use crate::model::{Call, Name, RangeKind, What, Work};
+use crate::replay::{Prediction, Replay};
+use crate::report::Report;
+use crate::timeline::Drawn;
+
+/// The processes of a viewer, from top to bottom.
+const FINDINGS: u32 = 1;
+const IDLE: u32 = 2;
+const FIRST_HOST: u32 = 10_000;
+const FIRST_DEVICE: u32 = 20_000;
+const FIRST_CHANGE: u32 = 30_000;
+
+/// More rows than these one stream or thread does not take: what lies across all of them is left out.
+const MOST_ROWS: usize = 64;
+/// More changes than these are not drawn.
+const MOST_CHANGES: usize = 16;
+/// Letters of a name; those of templates run to thousands.
+const NAME_LETTERS: usize = 256;
+
+/// Writes the trace around the median step as Chrome JSON, with what a report says about it.
+///
+/// A trace of up to 50,000 rows is written whole; of a longer one, the median step with the steps
+/// before and behind it, and at most so many rows. Times count from the start of what is written;
+/// `diagnose.start_ns` says when that was.
+///
+/// # Errors
+/// What the writer answers.
+pub fn annotated(title: &str, report: &Report, out: impl Write) -> io::Result<()> {
+    let excerpt = &report.excerpt;
+    let devices = excerpt.devices.iter().map(|device| {
+        json!({"id": device.id, "name": cut(&device.name), "numSms": device.sms,
+               "totalGlobalMem": device.memory_bytes})
+    });
+    let devices: Vec<Value> = devices.collect();
+    let mut viewer = Viewer {
+        writer: ChromeWriter::new(out, &devices)?,
+        report,
+        rows: 0,
+        arrows: 0,
+        left_out: 0,
+    };
+    viewer.findings()?;
+    viewer.idle()?;
+    let callers = viewer.host()?;
+    viewer.devices(&callers)?;
+    viewer.changes()?;
+    let about = json!({
+        "file": title,
+        "start_ns": excerpt.start_ns,
+        "whole": excerpt.is_whole,
+        "left_out": viewer.left_out,
+    });
+    viewer
+        .writer
+        .finish(|out| write!(out, ",\n\"diagnose\": {about}"))
+}
+
+/// A slice of a row, from the start of the excerpt.
+struct Slice {
+    start_ns: u64,
+    end_ns: u64,
+    category: &'static str,
+    name: String,
+    args: Value,
+}
+
+/// Which slices may share a row.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Share {
+    /// Those that follow each other.
+    InTurn,
+    /// Those that lie in each other, too.
+    Nested,
+}
+
+/// Where a call stands, for the arrow to its work.
+type Callers = HashMap<u32, Option<(u32, u32, u64)>>;
+
+struct Viewer<'r, W: Write> {
+    writer: ChromeWriter<W>,
+    report: &'r Report,
+    /// How many rows there are: each has a number of its own.
+    rows: u32,
+    arrows: u32,
+    left_out: usize,
+}
+
+impl<W: Write> Viewer<'_, W> {
+    fn findings(&mut self) -> io::Result<()> {
+        let excerpt = &self.report.excerpt;
+        self.writer.process(FINDINGS, "findings", 0)?;
+        if let Some((start_ns, end_ns)) = excerpt.step_ns {
+            let step = Slice {
+                start_ns: since(excerpt, start_ns),
+                end_ns: since(excerpt, end_ns),
+                category: "step",
+                name: format!("median step, {}", time(end_ns.abs_diff(start_ns))),
+                args: json!({}),
+            };
+            self.track(FINDINGS, "median step", Share::InTurn, vec![step])?;
+        }
+        for finding in &self.report.findings {
+            let slices = finding_slices(excerpt, finding);
+            let code = finding.code.as_str();
+            self.track(FINDINGS, code, Share::InTurn, slices)?;
+        }
+        Ok(())
+    }
+
+    fn idle(&mut self) -> io::Result<()> {
+        let report = self.report;
+        self.writer.process(IDLE, "idle by cause", 1)?;
+        for (at, (device, _)) in report.devices.iter().enumerate() {
+            let gaps = report.excerpt.idle.iter().filter(|gap| gap.device == at);
+            let slices: Vec<Slice> = gaps
+                .map(|gap| {
+                    let because = gap.stretch.because.map(|because| self.name(because.name));
+                    let start_ns = since(&report.excerpt, gap.stretch.start_ns);
+                    Slice {
+                        start_ns,
+                        end_ns: start_ns.saturating_add(gap.stretch.duration_ns),
+                        category: "idle",
+                        name: gap.cause.as_str().to_owned(),
+                        args: json!({"because": because}),
+                    }
+                })
+                .collect();
+            let name = device_name(device.process, device.device, report.devices.len() > 1);
+            self.track(IDLE, &format!("{name} idle"), Share::InTurn, slices)?;
+        }
+        Ok(())
+    }
+
+    /// The threads of the host, with where each call stands.
+    fn host(&mut self) -> io::Result<Callers> {
+        let excerpt = &self.report.excerpt;
+        let mut threads: BTreeMap<(i64, usize), Vec<Slice>> = BTreeMap::new();
+        let key = |thread: u16| {
+            let process = excerpt.threads.get(thread as usize).map(|t| t.process);
+            (process.unwrap_or(0), thread as usize)
+        };
+        for range in &excerpt.ranges {
+            let slice = Slice {
+                start_ns: since(excerpt, range.start_ns),
+                end_ns: since(excerpt, range.end_ns()),
+                category: match range.kind {
+                    RangeKind::Operator => "cpu_op",
+                    RangeKind::Overhead => "overhead",
+                    RangeKind::Annotation | RangeKind::Step => "user_annotation",
+                    RangeKind::Python => "python_function",
+                },
+                name: self.name(range.name),
+                args: json!({}),
+            };
+            threads.entry(key(range.thread.0)).or_default().push(slice);
+        }
+        for call in &excerpt.calls {
+            let slice = self.call(call);
+            threads.entry(key(call.thread.0)).or_default().push(slice);
+        }
+        let mut callers = Callers::new();
+        let mut processes: Vec<i64> = threads.keys().map(|key| key.0).collect();
+        processes.dedup();
+        for ((process, thread), slices) in threads {
+            let place = processes.iter().position(|p| *p == process).unwrap_or(0);
+            let pid = FIRST_HOST + place as u32;
+            let described = excerpt.threads.get(thread);
+            let number = described.map_or(0, |thread| thread.thread);
+            let name = described.map_or("", |thread| &thread.name);
+            self.writer
+                .process(pid, &format!("host process {process}"), 10 + place as i64)?;
+            let name = format!("host thread {number} {}", cut(name));
+            let placed = self.track(pid, name.trim_end(), Share::Nested, slices)?;
+            for (tid, start_ns, args) in placed {
+                let Some(correlation) = args["correlation"].as_u64() else {
+                    continue;
+                };
+                // Two processes may use the same number: then nobody knows whose work it is.
+                let entry = callers.entry(correlation as u32);
+                entry
+                    .and_modify(|caller| *caller = None)
+                    .or_insert(Some((pid, tid, start_ns)));
+            }
+        }
+        Ok(callers)
+    }
+
+    fn call(&self, call: &Call) -> Slice {
+        let name = self.name(call.name);
+        let is_driver = name.starts_with("cu") && !name.starts_with("cuda");
+        Slice {
+            start_ns: since(&self.report.excerpt, call.start_ns),
+            end_ns: since(&self.report.excerpt, call.end_ns()),
+            category: if is_driver {
+                "cuda_driver"
+            } else {
+                "cuda_runtime"
+            },
+            name,
+            args: match call.correlation {
+                0 => json!({}),
+                correlation => json!({"correlation": correlation}),
+            },
+        }
+    }
+
+    fn devices(&mut self, callers: &Callers) -> io::Result<()> {
+        let report = self.report;
+        let mut streams: BTreeMap<usize, Vec<Slice>> = BTreeMap::new();
+        for work in &report.excerpt.work {
+            let slice = self.work(work);
+            streams
+                .entry(work.stream.0 as usize)
+                .or_default()
+                .push(slice);
+        }
+        for (at, (device, _)) in report.devices.iter().enumerate() {
+            let pid = FIRST_DEVICE + at as u32;
+            let name = device_name(device.process, device.device, report.devices.len() > 1);
+            let name = format!("{name} {}", cut(&device.name));
+            self.writer
+                .process(pid, name.trim_end(), 1_000 + at as i64)?;
+            let mine = report.streams.iter().enumerate().filter(|(_, stream)| {
+                (stream.process, stream.device) == (device.process, device.device)
+            });
+            for (stream, described) in mine {
+                let Some(slices) = streams.remove(&stream) else {
+                    continue;
+                };
+                let name = format!("stream {}", described.number);
+                let placed = self.track(pid, &name, Share::InTurn, slices)?;
+                for (tid, start_ns, args) in placed {
+                    let correlation = args["correlation"].as_u64().unwrap_or(0) as u32;
+                    if let Some(Some(caller)) = callers.get(&correlation) {
+                        self.arrow(*caller, (pid, tid, start_ns))?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn work(&self, work: &Work) -> Slice {
+        let stream = self.report.streams.get(work.stream.0 as usize);
+        let mut args = json!({
+            "device": stream.map(|s| s.device),
+            "context": stream.map(|s| s.context),
+            "stream": stream.map(|s| s.number),
+        });
+        if work.correlation != 0 {
+            args["correlation"] = work.correlation.into();
+        }
+        let category = match work.what {
+            What::Kernel(kernel) => {
+                if kernel.blocks > 0 {
+                    args["blocks"] = kernel.blocks.into();
+                    args["threads"] = kernel.threads.into();
+                }
+                "kernel"
+            }
+            What::Copy { bytes, .. } => {
+                args["bytes"] = bytes.into();
+                "gpu_memcpy"
+            }
+            What::Memset { bytes, .. } => {
+                args["bytes"] = bytes.into();
+                "gpu_memset"
+            }
+        };
+        Slice {
+            start_ns: since(&self.report.excerpt, work.start_ns),
+            end_ns: since(&self.report.excerpt, work.end_ns()),
+            category,
+            name: self.name(work.name),
+            args,
+        }
+    }
+
+    /// An arrow from a call to its work. A graph has many works, so that each arrow has a number of
+    /// its own.
+    fn arrow(&mut self, from: (u32, u32, u64), to: (u32, u32, u64)) -> io::Result<()> {
+        self.arrows += 1;
+        let number = self.arrows;
+        let end = |ph: &str, (pid, tid, at_ns): (u32, u32, u64)| {
+            json!({"ph": ph, "id": number, "pid": pid, "tid": tid, "ts": us(at_ns),
+                   "cat": "ac2g", "name": "ac2g"})
+        };
+        self.writer.event(&end("s", from))?;
+        let mut to = end("f", to);
+        // To the slice that begins there, not to the next.
+        to["bp"] = "e".into();
+        self.writer.event(&to)
+    }
+
+    /// The step as each change would have it, below the measured one.
+    fn changes(&mut self) -> io::Result<()> {
+        let report = self.report;
+        let (Ok(replay), Some((start_ns, _))) = (&report.replay, report.excerpt.step_ns) else {
+            return Ok(());
+        };
+        let start_ns = since(&report.excerpt, start_ns);
+        for (at, prediction) in replay.predictions.iter().take(MOST_CHANGES).enumerate() {
+            self.change(at, replay, prediction, start_ns)?;
+        }
+        Ok(())
+    }
+
+    fn change(
+        &mut self,
+        at: usize,
+        replay: &Replay,
+        prediction: &Prediction,
+        start_ns: u64,
+    ) -> io::Result<()> {
+        let pid = FIRST_CHANGE + at as u32;
+        let changes: Vec<String> = prediction.changes.iter().map(|c| c.to_string()).collect();
+        let changes = changes.join(",");
+        let (likely, measured) = (time(prediction.likely_ns), time(replay.measured_ns));
+        let name = format!("what-if {changes}: {likely} instead of {measured}");
+        self.writer.process(pid, &name, 2_000 + at as i64)?;
+        let timeline = &prediction.timeline;
+        let step = Slice {
+            start_ns,
+            end_ns: start_ns.saturating_add(timeline.length_ns),
+            category: "what_if",
+            name: format!("step with {changes}"),
+            args: json!({"low_ns": prediction.low_ns, "likely_ns": prediction.likely_ns,
+                         "high_ns": prediction.high_ns, "measured_ns": replay.measured_ns}),
+        };
+        self.track(pid, "predicted step", Share::InTurn, vec![step])?;
+        for lane in &timeline.lanes {
+            let slice = |span: &Drawn| Slice {
+                start_ns: start_ns.saturating_add(span.start_ns),
+                end_ns: start_ns.saturating_add(span.end_ns()),
+                category: "what_if",
+                name: span
+                    .name
+                    .map_or_else(|| span.shade.as_str().to_owned(), |name| self.name(name)),
+                args: json!({"kind": span.shade.as_str(), "count": span.count}),
+            };
+            let slices = lane.spans.iter().map(slice).collect();
+            self.track(pid, &lane.name, Share::Nested, slices)?;
+        }
+        Ok(())
+    }
+
+    /// Writes slices into as many rows as they need; the row, the start and the arguments of each.
+    fn track(
+        &mut self,
+        pid: u32,
+        name: &str,
+        share: Share,
+        mut slices: Vec<Slice>,
+    ) -> io::Result<Vec<(u32, u64, Value)>> {
+        // An outer one stands before those in it.
+        slices.sort_by_key(|slice| (slice.start_ns, Reverse(slice.end_ns)));
+        let mut rows: Vec<(u32, Row)> = Vec::new();
+        let mut placed = Vec::with_capacity(slices.len());
+        for slice in slices {
+            let mut free = rows.iter_mut();
+            let free = free.position(|(_, row)| row.has_room(&slice, share));
+            let tid = match free {
+                Some(at) => {
+                    rows[at].1.open.push(slice.end_ns);
+                    rows[at].0
+                }
+                None if rows.len() < MOST_ROWS => {
+                    self.rows += 1;
+                    let label = match rows.len() {
+                        0 => name.to_owned(),
+                        more => format!("{name} ({})", more + 1),
+                    };
+                    self.writer.thread(pid, self.rows, &label)?;
+                    let open = vec![slice.end_ns];
+                    rows.push((self.rows, Row { open }));
+                    self.rows
+                }
+                None => {
+                    self.left_out += 1;
+                    continue;
+                }
+            };
+            self.writer.event(&json!({
+                "ph": "X", "cat": slice.category, "name": slice.name, "pid": pid, "tid": tid,
+                "ts": us(slice.start_ns), "dur": us(slice.end_ns - slice.start_ns),
+                "args": slice.args,
+            }))?;
+            placed.push((tid, slice.start_ns, slice.args));
+        }
+        Ok(placed)
+    }
+
+    fn name(&self, name: Name) -> String {
+        cut(self.report.names.text(name))
+    }
+}
+
+/// The slices of a row that are open, the innermost last.
+struct Row {
+    open: Vec<u64>,
+}
+
+impl Row {
+    fn has_room(&mut self, slice: &Slice, share: Share) -> bool {
+        while self
+            .open
+            .pop_if(|end_ns| *end_ns <= slice.start_ns)
+            .is_some()
+        {}
+        match self.open.last() {
+            None => true,
+            Some(end_ns) => share == Share::Nested && slice.end_ns <= *end_ns,
+        }
+    }
+}
+
+/// A finding where its evidence is. One without evidence in the excerpt lies over all of it.
+fn finding_slices(excerpt: &Excerpt, finding: &Finding) -> Vec<Slice> {
+    let saving = finding.saving_ns;
+    let args = |evidence: Option<&str>| {
+        json!({"text": finding.text, "share": finding.share, "evidence": evidence,
+               "saving_ns": {"low": saving.low, "likely": saving.likely, "high": saving.high}})
+    };
+    let inside = |at_ns: i64| excerpt.start_ns <= at_ns && at_ns < excerpt.end_ns;
+    let evidence = finding.evidence.iter().filter(|e| inside(e.start_ns));
+    let mut slices: Vec<Slice> = evidence
+        .map(|evidence| {
+            let start_ns = since(excerpt, evidence.start_ns);
+            Slice {
+                start_ns,
+                end_ns: start_ns.saturating_add(evidence.duration_ns),
+                category: "finding",
+                name: finding.code.as_str().to_owned(),
+                args: args(Some(&cut(&evidence.what))),
+            }
+        })
+        .collect();
+    if slices.is_empty() {
+        slices.push(Slice {
+            start_ns: 0,
+            end_ns: since(excerpt, excerpt.end_ns),
+            category: "finding",
+            name: match finding.evidence.is_empty() {
+                true => finding.code.as_str().to_owned(),
+                false => format!("{}, evidence is elsewhere", finding.code.as_str()),
+            },
+            args: args(None),
+        });
+    }
+    slices
+}
+
+/// A moment from the start of the excerpt.
+fn since(excerpt: &Excerpt, at_ns: i64) -> u64 {
+    match at_ns >= excerpt.start_ns {
+        true => at_ns.abs_diff(excerpt.start_ns),
+        false => 0,
+    }
+}
+
+fn device_name(process: Option<i64>, device: i64, several: bool) -> String {
+    match process.filter(|_| several) {
+        Some(process) => format!("GPU {device} of process {process}"),
+        None => format!("GPU {device}"),
+    }
+}
+
+fn cut(text: &str) -> String {
+    let mut letters = text.chars();
+    let mut short: String = letters.by_ref().take(NAME_LETTERS).collect();
+    if letters.next().is_some() {
+        short.push('…');
+    }
+    short
+}

@@ -1,0 +1,403 @@
+//! The median step as lanes: measured, and after each change, on one scale of time.
+
+use std::collections::HashMap;
+use std::fmt::{self, Write};
+
+use super::escape::esc;
+use super::{Page, changes, factor};
+use crate::findings::time;
+use crate::model::{Name, Names};
+use crate::replay::{Prediction, Replay};
+use crate::report::Report;
+use crate::timeline::{Drawn, Lane, Shade, Timeline};
+
+/// Kinds of spans, in the order of their classes in the style sheet.
+const SHADES: [Shade; 8] = [
+    Shade::Host,
+    Shade::Waiting,
+    Shade::Loading,
+    Shade::Kernel,
+    Shade::Collective,
+    Shade::Upload,
+    Shade::Download,
+    Shade::Inner,
+];
+
+/// More spans than these no page has, whatever the trace. Each takes some hundred bytes.
+const MOST_SPANS: usize = 10_000;
+/// More changes than these have no picture of their own.
+const MOST_PICTURES: usize = 16;
+/// What the names that a reader can point at take together at the most, and the letters of one.
+const NAMES_BYTES: usize = 300_000;
+const NAME_LETTERS: usize = 200;
+/// Names that are written into spans: at the most so many on a page, into spans of this part.
+const MOST_LABELS: usize = 600;
+const LABEL_PART: f64 = 0.045;
+
+/// The section of the timelines.
+pub fn section(page: &mut Page, report: &Report) -> fmt::Result {
+    let Some(measured) = &report.timeline else {
+        return Ok(());
+    };
+    let pictures = pictures(report, measured);
+    let heading = match measured.step {
+        Some(_) => "The median step",
+        None => "The whole trace",
+    };
+    write!(page.out, "<section id=\"steps\"><h2>{heading}</h2>")?;
+    let sub = match (measured.step, pictures.is_empty()) {
+        (None, _) => "No steps were found, so that all of the trace is shown.",
+        (_, true) => "From the last GPU operation of the step before to its own.",
+        (_, false) => {
+            "Above what was measured; below, on the same scale, the step as the replay predicts it. \
+             Pick a change."
+        }
+    };
+    write!(page.out, "<p class=\"sub\">{sub}</p><div class=\"steps\">")?;
+    let timelines = pictures.iter().map(|(_, prediction)| &prediction.timeline);
+    let timelines: Vec<&Timeline> = std::iter::once(measured).chain(timelines).collect();
+    let mut drawing = Drawing::new(page, &report.names, &timelines);
+    drawing.legend(&timelines)?;
+    drawing.measured(measured)?;
+    drawing.picks(&pictures, report)?;
+    drawing.names()?;
+    write!(page.out, "</div></section>")
+}
+
+/// The predictions that have a picture, with their place in the report. What changes nothing looks
+/// like what was measured.
+fn pictures<'r>(report: &'r Report, measured: &Timeline) -> Vec<(usize, &'r Prediction)> {
+    let Ok(replay) = &report.replay else {
+        return Vec::new();
+    };
+    if measured.step.is_none() {
+        return Vec::new();
+    }
+    let all = replay.predictions.iter().enumerate();
+    let changed = |p: &Prediction| (factor(replay, p) - 1.0).abs() >= 0.01;
+    all.filter(|(_, p)| changed(p) || replay.predictions.len() == 1)
+        .filter(|(_, p)| !p.timeline.lanes.is_empty())
+        .take(MOST_PICTURES)
+        .collect()
+}
+
+/// Of predictions that lead equally far, within a hundredth, the one with the fewest changes.
+pub fn best(replay: &Replay) -> Option<usize> {
+    let least_ns = replay.predictions.iter().map(|p| p.likely_ns).min()?;
+    let near = |p: &Prediction| p.likely_ns.abs_diff(least_ns) <= replay.measured_ns / 100;
+    let all = replay.predictions.iter().enumerate();
+    let near = all.filter(|(_, p)| near(p));
+    near.min_by_key(|(_, p)| p.changes.len()).map(|(at, _)| at)
+}
+
+/// Draws the timelines of a page.
+struct Drawing<'p> {
+    out: &'p mut String,
+    names: &'p Names,
+    /// The time from the left end to the right.
+    scale_ns: u64,
+    /// Spans shorter than this are drawn together.
+    finest_ns: u64,
+    /// How many spans of a lane are drawn at the most.
+    most_of_lane: usize,
+    labels_left: usize,
+    /// The names that spans refer to, and where each stands in the list.
+    listed: String,
+    places: HashMap<Name, usize>,
+}
+
+impl<'p> Drawing<'p> {
+    fn new(page: &'p mut Page, names: &'p Names, timelines: &[&Timeline]) -> Drawing<'p> {
+        let scale_ns = timelines.iter().map(|t| t.length_ns).max().unwrap_or(0);
+        let scale_ns = scale_ns.max(1);
+        let lanes: Vec<&Lane> = timelines.iter().flat_map(|t| &t.lanes).collect();
+        // The finest grain with which all of them fit.
+        let mut finest_ns = scale_ns / 2_000;
+        let count = |finest_ns| -> usize {
+            let counts = lanes.iter().map(|lane| lane.coarser(finest_ns).len());
+            counts.sum()
+        };
+        while count(finest_ns) > MOST_SPANS && finest_ns < scale_ns / 50 {
+            finest_ns = finest_ns.saturating_mul(2).max(1);
+        }
+        let most_of_lane = match count(finest_ns) > MOST_SPANS {
+            // Spans that lie across each other by the thousand: nobody sees all of them anyway.
+            true => MOST_SPANS / lanes.len().max(1),
+            false => MOST_SPANS,
+        };
+        let mut listed = String::new();
+        for shade in SHADES {
+            let _ = write!(listed, "<li>{}</li>", shade.as_str());
+        }
+        Drawing {
+            out: &mut page.out,
+            names,
+            scale_ns,
+            finest_ns,
+            most_of_lane,
+            labels_left: MOST_LABELS,
+            listed,
+            places: HashMap::new(),
+        }
+    }
+
+    fn legend(&mut self, timelines: &[&Timeline]) -> fmt::Result {
+        let spans = || {
+            timelines
+                .iter()
+                .flat_map(|t| &t.lanes)
+                .flat_map(|l| &l.spans)
+        };
+        write!(self.out, "<ul class=\"legend\">")?;
+        for (at, shade) in SHADES.iter().enumerate() {
+            if spans().any(|span| span.shade == *shade) {
+                let word = shade.as_str();
+                write!(self.out, "<li>{}{word}</li>", swatch('s', at))?;
+            }
+        }
+        write!(self.out, "</ul>")
+    }
+
+    fn measured(&mut self, timeline: &Timeline) -> fmt::Result {
+        write!(
+            self.out,
+            "<figure id=\"measured\"><figcaption><b>Measured</b> {} <span>",
+            time(timeline.length_ns)
+        )?;
+        if let Some(step) = timeline.step {
+            write!(self.out, "step {}", step + 1)?;
+        }
+        write!(self.out, "</span></figcaption>")?;
+        self.lanes(timeline, 0)?;
+        write!(self.out, "</figure>")
+    }
+
+    /// What can be picked, and a picture for each. It works without the script: the style sheet
+    /// shows the picture of the button that is on.
+    fn picks(&mut self, pictures: &[(usize, &Prediction)], report: &Report) -> fmt::Result {
+        let Ok(replay) = &report.replay else {
+            return Ok(());
+        };
+        if pictures.is_empty() {
+            return Ok(());
+        }
+        let best = best(replay).filter(|best| pictures.iter().any(|(at, _)| at == best));
+        let on = best.unwrap_or(pictures[0].0);
+        write!(self.out, "<style>")?;
+        for (at, _) in pictures {
+            write!(
+                self.out,
+                "#w{at}:checked~.after>#after{at}{{display:block}}\
+                 #w{at}:checked~.picks>label[for=w{at}]{{background:var(--ink);color:var(--bg);\
+                 border-color:var(--ink)}}\
+                 #w{at}:focus-visible~.picks>label[for=w{at}]{{outline:2px solid var(--accent);\
+                 outline-offset:2px}}"
+            )?;
+        }
+        write!(self.out, "</style>")?;
+        for (at, prediction) in pictures {
+            let checked = if *at == on { " checked" } else { "" };
+            write!(
+                self.out,
+                "<input class=\"r\" type=\"radio\" name=\"what-if\" id=\"w{at}\" \
+                 aria-label=\"{}\"{checked}>",
+                changes(prediction)
+            )?;
+        }
+        write!(self.out, "<div class=\"picks\">")?;
+        for (at, prediction) in pictures {
+            write!(
+                self.out,
+                "<label for=\"w{at}\">{}<b>{}</b></label>",
+                changes(prediction),
+                time(prediction.likely_ns)
+            )?;
+        }
+        write!(self.out, "</div><div class=\"after\">")?;
+        for (at, prediction) in pictures {
+            let (likely, low, high) = (
+                time(prediction.likely_ns),
+                time(prediction.low_ns),
+                time(prediction.high_ns),
+            );
+            write!(
+                self.out,
+                "<figure id=\"after{at}\"><figcaption><b>With {}</b> {likely} \
+                 <span>({low} to {high})</span> ",
+                changes(prediction)
+            )?;
+            let saved_ns = replay.measured_ns.saturating_sub(prediction.likely_ns);
+            if saved_ns > 0 {
+                let ratio = 1.0 / factor(replay, prediction).max(1e-9);
+                let saved = time(saved_ns);
+                write!(
+                    self.out,
+                    "<span class=\"less\">{saved} less, {ratio:.2}× as fast</span>"
+                )?;
+            }
+            write!(self.out, "</figcaption>")?;
+            self.lanes(&prediction.timeline, replay.measured_ns)?;
+            write!(self.out, "</figure>")?;
+        }
+        write!(self.out, "</div>")
+    }
+
+    /// The lanes of a timeline, with the time that it ends before `until_ns` marked as saved.
+    fn lanes(&mut self, timeline: &Timeline, until_ns: u64) -> fmt::Result {
+        let tick_ns = tick_ns(self.scale_ns);
+        let tick = 100.0 * tick_ns as f64 / self.scale_ns as f64;
+        for lane in &timeline.lanes {
+            let kind = if lane.is_host { "host" } else { "gpu" };
+            let name = esc(&lane.name, 60);
+            write!(
+                self.out,
+                "<div class=\"lane {kind}\"><div class=\"name\" title=\"{name}\">{name}</div>\
+                 <div class=\"plot\" style=\"--tick:{tick:.3}%\">\
+                 <svg class=\"bar\" role=\"img\" aria-label=\"{name}\">"
+            )?;
+            if until_ns > timeline.length_ns {
+                let (x, width) = self.part(timeline.length_ns, until_ns - timeline.length_ns);
+                write!(
+                    self.out,
+                    "<rect class=\"saved\" x=\"{x:.3}%\" width=\"{width:.3}%\" height=\"100%\"/>"
+                )?;
+            }
+            let mut spans = lane.coarser(self.finest_ns);
+            if spans.len() > self.most_of_lane {
+                spans.sort_by_key(|span| (u64::MAX - span.duration_ns, span.start_ns));
+                spans.truncate(self.most_of_lane);
+                spans.sort_by_key(|span| span.start_ns);
+            }
+            for span in &spans {
+                self.span(span)?;
+            }
+            write!(self.out, "</svg></div></div>")?;
+        }
+        write!(self.out, "<div class=\"axis\"><div>")?;
+        let ticks = (0..).map(|tick: u64| tick.saturating_mul(tick_ns));
+        for at_ns in ticks.take_while(|ns| *ns < self.scale_ns / 100 * 93) {
+            let x = self.part(at_ns, 0).0;
+            let label = if at_ns == 0 {
+                "0".to_owned()
+            } else {
+                tick_time(at_ns, tick_ns)
+            };
+            write!(self.out, "<i style=\"left:{x:.3}%\">{label}</i>")?;
+        }
+        write!(self.out, "</div></div>")?;
+        if timeline.left_out > 0 {
+            let count = timeline.left_out;
+            write!(
+                self.out,
+                "<p class=\"sub\">{count} lanes with less in them are left out.</p>"
+            )?;
+        }
+        Ok(())
+    }
+
+    fn span(&mut self, span: &Drawn) -> fmt::Result {
+        let (x, width) = self.part(span.start_ns, span.duration_ns);
+        let shade = SHADES.iter().position(|shade| *shade == span.shade);
+        let shade = shade.unwrap_or(0);
+        let place = span.name.and_then(|name| self.place(name));
+        let data = format!(
+            "data-d=\"{} {} {} {} {shade}\"",
+            span.start_ns,
+            span.duration_ns,
+            span.count,
+            place.map_or(-1, |place| place as i64)
+        );
+        let label = span
+            .name
+            .filter(|_| width >= 100.0 * LABEL_PART && self.labels_left > 0);
+        let Some(name) = label else {
+            return write!(
+                self.out,
+                "<rect class=\"s{shade}\" x=\"{x:.3}%\" width=\"{width:.3}%\" height=\"100%\" \
+                 {data}/>"
+            );
+        };
+        // An inner picture cuts off what does not fit.
+        self.labels_left -= 1;
+        write!(
+            self.out,
+            "<svg x=\"{x:.3}%\" width=\"{width:.3}%\" height=\"100%\">\
+             <rect class=\"s{shade}\" width=\"100%\" height=\"100%\" {data}/>\
+             <text class=\"t{shade}\" x=\"5\" y=\"50%\" dy=\".35em\">{}</text></svg>",
+            esc(self.names.text(name), 40)
+        )
+    }
+
+    /// Where a name stands in the list; none for one that did not fit.
+    fn place(&mut self, name: Name) -> Option<usize> {
+        if let Some(place) = self.places.get(&name) {
+            return Some(*place);
+        }
+        if self.listed.len() >= NAMES_BYTES {
+            return None;
+        }
+        let text = self.names.text(name);
+        let _ = write!(self.listed, "<li>{}</li>", esc(text, NAME_LETTERS));
+        let place = SHADES.len() + self.places.len();
+        self.places.insert(name, place);
+        Some(place)
+    }
+
+    /// A start and a length as hundredths of the width.
+    fn part(&self, start_ns: u64, duration_ns: u64) -> (f64, f64) {
+        let part = |ns: u64| 100.0 * ns as f64 / self.scale_ns as f64;
+        (part(start_ns), part(duration_ns))
+    }
+
+    /// The names for the script, as a list that the page does not show: text as all other text.
+    fn names(&mut self) -> fmt::Result {
+        write!(self.out, "<ol id=\"names\" hidden>{}</ol>", self.listed)
+    }
+}
+
+/// A little box in the colour of a class.
+pub fn swatch(kind: char, at: usize) -> String {
+    format!(
+        "<svg class=\"swatch\" aria-hidden=\"true\"><rect class=\"{kind}{at}\" width=\"100%\" \
+         height=\"100%\"/></svg>"
+    )
+}
+
+/// The time between two marks of the axis: 1, 2 or 5 times a power of ten, with some six on it.
+fn tick_ns(scale_ns: u64) -> u64 {
+    let mut power: u64 = 1;
+    loop {
+        for part in [1, 2, 5] {
+            let tick = power.saturating_mul(part);
+            if tick >= scale_ns / 7 {
+                return tick.max(1);
+            }
+        }
+        power = power.saturating_mul(10);
+    }
+}
+
+/// The time at a mark, with as many places as the distance of marks has.
+fn tick_time(at_ns: u64, tick_ns: u64) -> String {
+    let (unit, word) = match tick_ns {
+        0..1_000 => (1, "ns"),
+        1_000..1_000_000 => (1_000, "µs"),
+        1_000_000..1_000_000_000 => (1_000_000, "ms"),
+        _ => (1_000_000_000, "s"),
+    };
+    format!("{} {word}", at_ns / unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_axis_has_round_marks() {
+        assert_eq!(tick_ns(67_920_000), 10_000_000);
+        assert_eq!(tick_ns(359_000), 100_000);
+        assert_eq!(tick_ns(1), 1);
+        assert_eq!(tick_time(300_000, 100_000), "300 µs");
+        assert!(tick_ns(u64::MAX) > u64::MAX / 100);
+    }
+}

@@ -1,0 +1,287 @@
+//! What a report has in rows: findings, changes, copies, kernels, operators, calls that block.
+
+use std::fmt::{self, Write};
+
+use super::escape::esc;
+use super::{Page, changes, count, factor, percent};
+use crate::findings::{Finding, size, time};
+use crate::measure::Line;
+use crate::report::{Link, Report};
+
+use super::steps::best;
+
+/// No table is longer.
+const MOST_ROWS: usize = 40;
+/// Letters of a name in a table.
+const NAME_LETTERS: usize = 240;
+/// Letters of a sentence.
+const TEXT_LETTERS: usize = 600;
+
+/// What costs time, the worst first.
+pub fn findings(page: &mut Page, report: &Report) -> fmt::Result {
+    if report.findings.is_empty() {
+        return Ok(());
+    }
+    let out = &mut page.out;
+    write!(
+        out,
+        "<section id=\"findings\"><h2>Findings</h2><p class=\"sub\">The most valuable first: what a \
+         step would be shorter without it, and where to look in the trace.</p>\
+         <ol class=\"findings\">"
+    )?;
+    let step_ns = report.steps.median_ns();
+    for finding in &report.findings {
+        write!(
+            out,
+            "<li><div><h3><code>{}</code></h3><p>{}</p>",
+            finding.code.as_str(),
+            esc(&sentence(&finding.text), TEXT_LETTERS)
+        )?;
+        evidence(out, finding)?;
+        write!(out, "</div><div class=\"gain\">")?;
+        gain(out, finding, step_ns)?;
+        write!(out, "</div></li>")?;
+    }
+    write!(out, "</ol></section>")
+}
+
+/// What a finding is worth, as words and as a range on the length of a step.
+fn gain(out: &mut String, finding: &Finding, step_ns: Option<u64>) -> fmt::Result {
+    let saving = finding.saving_ns;
+    if saving.high > 0 {
+        let step_ns = step_ns.unwrap_or(saving.high).max(1) as f64;
+        let part = |ns: u64| (100.0 * ns as f64 / step_ns).min(100.0);
+        let (low, likely, high) = (part(saving.low), part(saving.likely), part(saving.high));
+        write!(
+            out,
+            "<b>{} less</b><svg aria-hidden=\"true\"><rect class=\"track\" y=\"4\" width=\"100%\" \
+             height=\"2\"/><rect class=\"range\" x=\"{low:.2}%\" y=\"3\" width=\"{:.2}%\" \
+             height=\"4\"/><rect class=\"mark\" x=\"{:.2}%\" width=\"3\" height=\"10\"/></svg>\
+             between {} and {}<br>",
+            time(saving.likely),
+            high - low,
+            likely.min(99.0),
+            time(saving.low),
+            time(saving.high)
+        )?;
+    }
+    if finding.share > 0.0 {
+        let whole = if step_ns.is_some() {
+            "a step"
+        } else {
+            "the trace"
+        };
+        write!(out, "takes {} of {whole}", percent(finding.share))?;
+    }
+    Ok(())
+}
+
+fn evidence(out: &mut String, finding: &Finding) -> fmt::Result {
+    let Some(first) = finding.evidence.first() else {
+        return Ok(());
+    };
+    write!(
+        out,
+        "<details><summary>Evidence: {} at {} ns</summary><ul>",
+        time(first.duration_ns),
+        first.start_ns
+    )?;
+    for evidence in finding.evidence.iter().take(MOST_ROWS) {
+        write!(
+            out,
+            "<li><b>{}</b> at {} ns, <code>{}</code></li>",
+            time(evidence.duration_ns),
+            evidence.start_ns,
+            esc(&evidence.what, NAME_LETTERS)
+        )?;
+    }
+    write!(out, "</ul></details>")
+}
+
+/// What changes would be worth, or why that is not said.
+pub fn what_if(page: &mut Page, report: &Report) -> fmt::Result {
+    let out = &mut page.out;
+    write!(out, "<section id=\"what-if\"><h2>What if</h2>")?;
+    let replay = match &report.replay {
+        Ok(replay) => replay,
+        Err(why) => {
+            let why = esc(why, TEXT_LETTERS);
+            return write!(
+                out,
+                "<p class=\"sub\">Nothing is predicted: {why}.</p></section>"
+            );
+        }
+    };
+    let replayed = format!(
+        "The replay of the unmodified trace takes {} a step, measured were {}: it is {} off.",
+        time(replay.replayed_ns),
+        time(replay.measured_ns),
+        percent(replay.error())
+    );
+    if !replay.is_ok() {
+        return write!(
+            out,
+            "<p class=\"sub\">{replayed} Beyond 3 % nothing is predicted.</p></section>"
+        );
+    }
+    write!(
+        out,
+        "<p class=\"sub\">{replayed}</p><table><thead><tr><th class=\"wide\">change<th \
+         class=\"opt\"><th class=\"n\">step<th class=\"n opt\">between<th class=\"n\">of \
+         measured</thead><tbody>"
+    )?;
+    let best = best(replay);
+    for (at, prediction) in replay.predictions.iter().take(MOST_ROWS).enumerate() {
+        let factor = factor(replay, prediction);
+        let class = match () {
+            () if factor > 0.99 => "nil",
+            () if best == Some(at) => "best",
+            () => "",
+        };
+        write!(
+            out,
+            "<tr class=\"{class}\"><td>{}<td class=\"meter opt\">{}<td class=\"n\">{}<td \
+             class=\"n opt\">{} to {}<td class=\"n\">{}",
+            changes(prediction),
+            meter(factor),
+            time(prediction.likely_ns),
+            time(prediction.low_ns),
+            time(prediction.high_ns),
+            percent(factor)
+        )?;
+    }
+    write!(out, "</tbody></table></section>")
+}
+
+/// Copies by direction and memory, and the speed that pinned ones are taken to have.
+pub fn copies(page: &mut Page, report: &Report) -> fmt::Result {
+    if report.copies.is_empty() {
+        return Ok(());
+    }
+    let out = &mut page.out;
+    let (speed, by) = report.link;
+    let by = match by {
+        Link::Stated => "as was stated",
+        Link::Measured => "as pinned copies of the trace had it",
+        Link::Assumed => "as is assumed for this device",
+    };
+    write!(
+        out,
+        "<section id=\"copies\"><h2>Copies</h2><p class=\"sub\">Pinned copies are taken to go at \
+         {speed:.1} GB/s, {by}.</p><table><thead><tr><th>direction<th>memory<th \
+         class=\"n opt\">count<th class=\"n\">bytes<th class=\"n\">time<th class=\"n\">GB/s</thead>\
+         <tbody>"
+    )?;
+    for copies in report.copies.iter().take(MOST_ROWS) {
+        let rate = copies.gb_per_s();
+        let rate = rate.map_or("–".to_owned(), |rate| format!("{rate:.1}"));
+        write!(
+            out,
+            "<tr><td>{}<td>{}<td class=\"n opt\">{}<td class=\"n\">{}<td class=\"n\">{}<td \
+             class=\"n\">{rate}",
+            copies.direction.as_str(),
+            copies.memory.as_str(),
+            count(copies.count as u64),
+            size(copies.bytes),
+            time(copies.duration_ns)
+        )?;
+    }
+    write!(out, "</tbody></table></section>")
+}
+
+/// What held up the host.
+pub fn blocking(page: &mut Page, report: &Report) -> fmt::Result {
+    if report.blocking.is_empty() {
+        return Ok(());
+    }
+    let out = &mut page.out;
+    write!(
+        out,
+        "<section id=\"blocking\"><h2>Calls that block</h2><p class=\"sub\">Time inside a call is no \
+         loss by itself: the device may be busy meanwhile.</p><table><thead><tr><th \
+         class=\"wide\">call<th class=\"n\">count<th class=\"n\">inside<th class=\"n\">device idle \
+         meanwhile</thead><tbody>"
+    )?;
+    for call in report.blocking.iter().take(MOST_ROWS) {
+        write!(
+            out,
+            "<tr><td><code>{}</code><td class=\"n\">{}<td class=\"n\">{}<td class=\"n\">{}",
+            esc(report.names.text(call.name), NAME_LETTERS),
+            count(call.count as u64),
+            time(call.duration_ns),
+            time(call.idle_ns)
+        )?;
+    }
+    write!(out, "</tbody></table></section>")
+}
+
+/// How launches reach the devices.
+pub fn launches(page: &mut Page, report: &Report) -> fmt::Result {
+    let launches = &report.launches;
+    if launches.linked == 0 {
+        return Ok(());
+    }
+    write!(
+        page.out,
+        "<section id=\"launches\"><h2>Launches</h2><table><thead><tr><th>operations with their \
+         call<th class=\"n\">without<th class=\"n\">call to start, median<th class=\"n\">queued \
+         then, median<th class=\"n\">with nothing queued behind</thead><tbody><tr><td>{}<td \
+         class=\"n\">{}<td class=\"n\">{}<td class=\"n\">{}<td class=\"n\">{}</tbody></table>\
+         </section>",
+        count(launches.linked as u64),
+        count(launches.orphans as u64),
+        time(launches.latency_ns),
+        launches.queue_depth,
+        percent(launches.launch_bound_per_mille as f64 / 1e3)
+    )
+}
+
+/// Kernels or operators by name.
+pub fn lines(
+    page: &mut Page,
+    report: &Report,
+    (id, heading, lines): (&str, &str, &[Line]),
+) -> fmt::Result {
+    let longest = lines.iter().map(|line| line.self_ns).max().unwrap_or(0);
+    if longest == 0 {
+        return Ok(());
+    }
+    let out = &mut page.out;
+    write!(
+        out,
+        "<section id=\"{id}\"><h2>{heading}</h2><p class=\"sub\">The longest, over the whole \
+         trace.</p><table><thead><tr><th class=\"wide\">name<th class=\"opt\"><th \
+         class=\"n\">self<th class=\"n opt\">total<th class=\"n\">calls<th class=\"n\">each\
+         </thead><tbody>"
+    )?;
+    for line in lines.iter().take(MOST_ROWS) {
+        write!(
+            out,
+            "<tr><td><code class=\"clamp\">{}</code><td class=\"meter opt\">{}<td \
+             class=\"n\">{}<td class=\"n opt\">{}<td class=\"n\">{}<td class=\"n\">{}",
+            esc(report.names.text(line.name), NAME_LETTERS),
+            meter(line.self_ns as f64 / longest as f64),
+            time(line.self_ns),
+            time(line.total_ns),
+            count(line.calls as u64),
+            time(line.total_ns / line.calls.max(1) as u64)
+        )?;
+    }
+    write!(out, "</tbody></table></section>")
+}
+
+/// A part of a whole as a bar.
+fn meter(part: f64) -> String {
+    let part = 100.0 * part.clamp(0.0, 1.0);
+    format!(
+        "<svg aria-hidden=\"true\"><rect class=\"track\" width=\"100%\" height=\"100%\"/><rect \
+         class=\"fill\" width=\"{part:.1}%\" height=\"100%\"/></svg>"
+    )
+}
+
+/// A text that begins with a capital letter.
+pub fn sentence(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(char::to_uppercase);
+    first.into_iter().flatten().chain(letters).collect()
+}

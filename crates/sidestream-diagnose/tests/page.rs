@@ -1,0 +1,250 @@
+//! The page of a report, as text and as a person sees it in a browser.
+
+mod browser;
+
+use std::fmt::Write;
+use std::path::Path;
+
+use browser::Browser;
+use serde_json::{Value, json};
+use sidestream_diagnose::{Limits, Options, Report, html, read, read_json};
+
+const WIDE: (u32, u32) = (1200, 900);
+const NARROW: (u32, u32) = (400, 800);
+
+fn example(name: &str) -> Report {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces");
+    let path = folder.join(format!("{name}.json.gz"));
+    let trace = read(&path, &Limits::default(), &mut |_, _| ()).expect("a trace");
+    Report::of(trace, &Options::default())
+}
+
+/// Names that would do something if they were no text.
+const HOSTILE: [&str; 7] = [
+    "<script>window.taken = 1</script>",
+    "</script><script>window.taken = 2</script>",
+    "\"><img src=http://taken.example/x onerror=window.taken=3>",
+    "' onmouseover='window.taken=4' x='",
+    "</style></svg></ol><iframe src=//taken.example></iframe>",
+    "]]>--><svg onload=window.taken=5>",
+    "a\u{202e}gnp.exe\u{0}\u{1b}[2J\u{200b}",
+];
+
+/// A trace of steps in which everything that can have a name has a hostile one.
+fn hostile() -> Report {
+    let mut rows = Vec::new();
+    for step in 0..6 {
+        let start = 1_000 * step;
+        rows.push(
+            json!({"ph": "X", "cat": "user_annotation", "pid": 1, "tid": 1, "ts": start,
+                         "name": format!("ProfilerStep#{step}"), "dur": 900}),
+        );
+        for (at, name) in HOSTILE.iter().enumerate() {
+            let (ts, number) = (start + 100 * at, 100 * step + at + 1);
+            rows.push(
+                json!({"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1,
+                             "ts": ts, "dur": 60}),
+            );
+            rows.push(
+                json!({"ph": "X", "cat": "cuda_runtime", "pid": 1, "tid": 1, "ts": ts + 5,
+                             "name": if at == 3 { name } else { "cudaLaunchKernel" }, "dur": 50,
+                             "args": {"correlation": number}}),
+            );
+            rows.push(
+                json!({"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7,
+                             "ts": ts + 30, "dur": 65,
+                             "args": {"device": 0, "stream": 7, "correlation": number}}),
+            );
+        }
+    }
+    let text = json!({
+        "deviceProperties": [{"id": 0, "name": HOSTILE[2]}],
+        "traceEvents": rows,
+    });
+    let trace = read_json(text.to_string().as_bytes(), &Limits::default()).expect("a trace");
+    Report::of(trace, &Options::default())
+}
+
+/// The widths of the spans of each lane below this element, as they are seen.
+fn lanes(browser: &mut Browser, below: &str) -> Vec<(String, Vec<f64>)> {
+    let script = format!(
+        "[...document.querySelectorAll('{below} .lane')].map(lane => [
+            lane.querySelector('.name').innerText,
+            [...lane.querySelectorAll('rect[data-d]')].map(span => {{
+                const box = span.getBoundingClientRect();
+                return box.height > 8 ? box.width : 0;
+            }}),
+        ])"
+    );
+    serde_json::from_value(browser.value(&script)).expect("lanes")
+}
+
+fn text(browser: &mut Browser, of: &str) -> String {
+    let script = format!("document.querySelector('{of}').innerText");
+    browser.value(&script).as_str().unwrap_or("").to_owned()
+}
+
+/// The middle of an element in the window.
+fn middle(browser: &mut Browser, of: &str) -> (f64, f64) {
+    let script = format!(
+        "(() => {{
+            const part = document.querySelector('{of}');
+            part.scrollIntoView({{block: 'center'}});
+            const box = part.getBoundingClientRect();
+            return [box.x + box.width / 2, box.y + box.height / 2];
+        }})()"
+    );
+    serde_json::from_value(browser.value(&script)).expect("a point")
+}
+
+#[track_caller]
+fn quiet(browser: &mut Browser) {
+    assert_eq!(browser.requests(), Vec::<String>::new());
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn a_reader_sees_the_step_and_picks_what_to_change() {
+    let Some(mut browser) = Browser::start("a_reader") else {
+        return;
+    };
+    let report = example("infer_pageable.before");
+    browser.open(&html("infer.json", &report), WIDE);
+    assert_eq!(
+        browser.value("document.title"),
+        "infer.json: sidestream diagnose"
+    );
+    assert_eq!(text(&mut browser, "h1"), "infer.json");
+    assert!(text(&mut browser, ".facts").contains("15.25 ms"));
+    // Both lanes of the measured step, with spans that can be seen. The copy takes half of it.
+    let measured = lanes(&mut browser, "#measured");
+    let names: Vec<&str> = measured.iter().map(|lane| &*lane.0).collect();
+    assert_eq!(names.len(), 2);
+    assert!(names[0].starts_with("host thread"));
+    assert_eq!(names[1], "GPU 0 stream 7");
+    for (name, widths) in &measured {
+        assert!(widths.len() > 2, "{name}");
+        assert!(widths.iter().all(|width| *width > 0.0), "{name} {widths:?}");
+    }
+    let widest = measured[1].1.iter().copied().fold(0.0, f64::max);
+    assert!((400.0..560.0).contains(&widest), "{widest}");
+    // The best change is on from the start, and only that.
+    let shown = "[...document.querySelectorAll('.after > figure')]
+        .filter(f => f.getBoundingClientRect().height > 0).map(f => f.innerText.split('\\n')[0])";
+    let captions: Vec<String> = serde_json::from_value(browser.value(shown)).expect("captions");
+    assert_eq!(captions.len(), 1, "{captions:?}");
+    assert!(captions[0].starts_with("With pinned + prefetch=2 + no-sync 7."));
+    // Another one is picked, and its step stands there.
+    let point = middle(&mut browser, ".picks label:first-child");
+    browser.mouse(point, true);
+    let captions: Vec<String> = serde_json::from_value(browser.value(shown)).expect("captions");
+    assert_eq!(captions.len(), 1, "{captions:?}");
+    let replay = report.replay.as_ref().expect("a replay");
+    let likely = sidestream_diagnose::time(replay.predictions[0].likely_ns);
+    let start = format!("With pinned {likely} (");
+    assert!(captions[0].starts_with(&start), "{captions:?}");
+    let after = lanes(&mut browser, "#after0");
+    let seen: usize = after.iter().map(|lane| lane.1.len()).sum();
+    assert!(seen > 4, "{after:?}");
+    // A span tells what it is.
+    let point = middle(&mut browser, "#measured .lane.gpu svg svg rect");
+    browser.mouse(point, false);
+    let tip = text(&mut browser, "#tip");
+    assert!(tip.contains("Memcpy HtoD (Pageable -> Device)"), "{tip}");
+    assert!(tip.contains("upload, 7."), "{tip}");
+    quiet(&mut browser);
+}
+
+#[test]
+fn a_narrow_window_needs_no_scrolling_aside() {
+    let Some(mut browser) = Browser::start("narrow") else {
+        return;
+    };
+    for name in ["infer_pageable.before", "launch_bound.before"] {
+        browser.open(&html(&format!("{name}.json.gz"), &example(name)), NARROW);
+        let width = browser.value("document.documentElement.scrollWidth");
+        assert!(width.as_u64() <= Some(400), "{name} is {width} wide");
+        quiet(&mut browser);
+    }
+}
+
+#[test]
+fn names_of_a_trace_are_text_and_nothing_else() {
+    let Some(mut browser) = Browser::start("hostile") else {
+        return;
+    };
+    browser.open(&html(HOSTILE[0], &hostile()), WIDE);
+    for point in [
+        "#measured .lane.gpu rect[data-d]",
+        "#measured .lane.host rect[data-d]",
+    ] {
+        let point = middle(&mut browser, point);
+        browser.mouse(point, true);
+    }
+    assert_eq!(browser.value("window.taken"), Value::Null);
+    let foreign = "document.querySelectorAll('img, iframe, object, link, svg[onload]').length";
+    assert_eq!(browser.value(foreign), 0);
+    assert_eq!(browser.value("document.scripts.length"), 1);
+    assert_eq!(text(&mut browser, "h1"), HOSTILE[0]);
+    let kernels = text(&mut browser, "#kernels");
+    for name in &HOSTILE[..6] {
+        assert!(kernels.contains(name), "{name} in {kernels}");
+    }
+    assert!(kernels.contains("a\\u{202e}gnp.exe"), "{kernels}");
+    assert!(
+        browser
+            .value("document.getElementById('names').textContent")
+            .as_str()
+            .is_some_and(|names| HOSTILE[..6].iter().all(|name| names.contains(name)))
+    );
+    quiet(&mut browser);
+}
+
+/// The rules of the page hold even if text should get out of its place.
+#[test]
+fn a_browser_runs_no_script_but_the_page_s_own() {
+    let Some(mut browser) = Browser::start("rules") else {
+        return;
+    };
+    let page = html("x", &hostile());
+    let broken = "<script>window.taken = 1</script><img src='http://taken.example/x' \
+                  onerror='window.taken = 2'></footer>";
+    let page = page.replacen("</footer>", broken, 1);
+    browser.open(&page, WIDE);
+    assert_eq!(browser.value("document.images.length"), 1);
+    assert_eq!(browser.value("window.taken"), Value::Null);
+    assert!(browser.complaints().len() >= 2);
+}
+
+#[test]
+fn a_page_holds_no_name_as_it_came() {
+    let page = html(HOSTILE[1], &hostile());
+    for name in HOSTILE {
+        assert!(!page.contains(name), "{name}");
+    }
+    assert_eq!(page.matches("<script>").count(), 1);
+    let plain = html("x", &example("copy_bound.before"));
+    assert!(!plain.contains("http:") && !plain.contains("https:"));
+}
+
+#[test]
+fn a_page_is_bounded_whatever_the_trace() {
+    // Kernels that lie across each other in many streams, with names of their own that are long.
+    let mut rows = String::new();
+    for at in 0..60_000u64 {
+        let name = format!("{at}{}", "<&\u{202e}".repeat(300));
+        let name = Value::from(name);
+        let (ts, dur, stream) = (at * 7 % 1_000_003, 40_000 + at % 100, at % 40);
+        let _ = write!(
+            rows,
+            "{{\"ph\":\"X\",\"cat\":\"kernel\",\"name\":{name},\"pid\":0,\"tid\":{stream},\
+             \"ts\":{ts},\"dur\":{dur},\"args\":{{\"device\":{},\"stream\":{stream}}}}},",
+            at % 30
+        );
+    }
+    rows.pop();
+    let text = format!("{{\"traceEvents\":[{rows}]}}");
+    let trace = read_json(text.as_bytes(), &Limits::default()).expect("a trace");
+    let page = html("x", &Report::of(trace, &Options::default()));
+    assert!((10_000..2_000_000).contains(&page.len()), "{}", page.len());
+}

@@ -1,0 +1,44 @@
+"""Overlapping work on GPUs, beside PyTorch.
+
+``diagnose`` says from a trace why a GPU idled; ``check_program`` finds races in a program of streams.
+Neither needs a GPU, PyTorch or numpy.
+"""
+
+from sidestream._diagnosis import (
+    Device,
+    Diagnosis,
+    Estimate,
+    Evidence,
+    Finding,
+    Prediction,
+    Replay,
+    Steps,
+    StreamLoad,
+    TraceWarning,
+    diagnose,
+)
+from sidestream._program import CheckReport, Lint, ProgramReport, Race, Refused, check_program
+from sidestream._sidestream import ProgramError, TraceError, __version__
+
+__all__ = [
+    "CheckReport",
+    "Device",
+    "Diagnosis",
+    "Estimate",
+    "Evidence",
+    "Finding",
+    "Lint",
+    "Prediction",
+    "ProgramError",
+    "ProgramReport",
+    "Race",
+    "Refused",
+    "Replay",
+    "Steps",
+    "StreamLoad",
+    "TraceError",
+    "TraceWarning",
+    "__version__",
+    "check_program",
+    "diagnose",
+]

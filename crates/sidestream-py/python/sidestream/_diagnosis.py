@@ -1,0 +1,273 @@
+"""Why a GPU idled, from a trace."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from sidestream import _sidestream
+
+
+def diagnose(
+    path: str | os.PathLike[str],
+    *,
+    link_gbps: float | None = None,
+    what_if: str | Iterable[str] | None = None,
+) -> Diagnosis:
+    """Read a trace and say what costs time in it, and what a change would be worth.
+
+    Runs nothing and needs no GPU. Other threads run meanwhile.
+
+    Args:
+        path: The JSON of PyTorch's profiler (``.json``, ``.json.gz``), an export of Nsight Systems
+            (``nsys export --type sqlite``), or a trace that Sidestream wrote.
+        link_gbps: How fast copies from and to pinned memory go, in GB/s. By default what the trace
+            shows, or a table of devices.
+        what_if: Changes to predict: ``pinned``, ``prefetch=N``, ``no-sync``, ``graphs``, ``workers=N``,
+            ``second-stream``, ``non-blocking-streams``. One text is one prediction, of the changes in it together, as in
+            ``"pinned,no-sync"``; several texts are several predictions. By default the usual ones.
+
+    Raises:
+        TraceError: The file is no trace that can be read. The text says what to do.
+        OSError: The system cannot read the file; ``FileNotFoundError`` where there is none.
+        ValueError: ``link_gbps`` is no speed, or there is no such change.
+    """
+    sets = [what_if] if isinstance(what_if, str) else what_if
+    return Diagnosis(*_sidestream.diagnose(path, link_gbps, None if sets is None else list(sets)))
+
+
+class Diagnosis:
+    """All that is said about a trace. ``print`` shows it, the worst first.
+
+    docs/diagnose.md says what each figure means. Times are whole nanoseconds of the trace.
+    """
+
+    def __init__(self, as_json: str, as_text: str, as_html: str) -> None:
+        """Take the report as JSON, as text and as a page for people. ``diagnose`` makes these."""
+        self._json = as_json
+        self._text = as_text
+        self._html = as_html
+
+    def json(self) -> str:
+        """Return the report as one line of JSON, of the schema ``sidestream.diagnose/1``."""
+        return self._json
+
+    def html(self) -> str:
+        """Return the report as one page for a browser, which loads nothing and can be kept or sent."""
+        return self._html
+
+    def _repr_html_(self) -> str:
+        # A frame of its own: neither the notebook's style nor its scripts reach the page, nor the other way round.
+        page = html.escape(self._html)
+        return f'<iframe srcdoc="{page}" sandbox="allow-scripts" style="width:100%;height:40em;border:0"></iframe>'
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as new dictionaries and lists, with all fields of the JSON."""
+        report: dict[str, Any] = json.loads(self._json)
+        return report
+
+    @cached_property
+    def _report(self) -> dict[str, Any]:
+        return self.to_dict()
+
+    @property
+    def file(self) -> str:
+        """The file that was read."""
+        return str(self._report["file"])
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """What costs time, the most valuable first."""
+        return tuple(_finding(finding) for finding in self._report["findings"])
+
+    @cached_property
+    def devices(self) -> tuple[Device, ...]:
+        """What each device did, and why it did nothing."""
+        return tuple(_device(device) for device in self._report["devices"])
+
+    @cached_property
+    def steps(self) -> Steps:
+        """The steps of the program."""
+        return Steps(**_known(Steps, self._report["steps"]))
+
+    @cached_property
+    def what_if(self) -> tuple[Prediction, ...]:
+        """What changes would be worth; empty where the trace cannot be replayed."""
+        return tuple(_prediction(prediction) for prediction in self._report["what_if"])
+
+    @cached_property
+    def replay(self) -> Replay:
+        """How well a replay explains the trace."""
+        return Replay(**_known(Replay, self._report["replay"]))
+
+    @cached_property
+    def warnings(self) -> tuple[TraceWarning, ...]:
+        """What a reader has to know about the trace."""
+        return tuple(TraceWarning(**_known(TraceWarning, warning)) for warning in self._report["warnings"])
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        codes = ", ".join(finding.code for finding in self.findings)
+        return f"<Diagnosis of {self.file}: {codes}>"
+
+    def __eq__(self, other: object) -> bool:
+        return self._json == other._json if isinstance(other, Diagnosis) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._json)
+
+    def __getstate__(self) -> dict[str, str]:
+        # What was parsed is parsed again where it is wanted.
+        return {"_json": self._json, "_text": self._text, "_html": self._html}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A time in nanoseconds that is not known exactly: the likely one, and its bounds."""
+
+    low: int
+    likely: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A place in the trace that shows a finding."""
+
+    what: str
+    start_ns: int
+    duration_ns: int
+    #: Its start, counted from the start of the trace.
+    offset_ns: int | None = None
+    #: The step that it is in, from 0, where it is in one.
+    step: int | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that costs time."""
+
+    code: str
+    text: str
+    #: The part of a step that it takes, from 0 to 1.
+    share: float
+    #: By how much a step would be shorter without it.
+    saving_ns: Estimate
+    evidence: tuple[Evidence, ...]
+
+
+@dataclass(frozen=True)
+class StreamLoad:
+    """What ran on one stream of a device."""
+
+    stream: int | None
+    context: int | None
+    gpu_ops: int
+    busy_ns: int
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a device did from its first operation to its last."""
+
+    #: The process that used it, where the trace names one.
+    process: int | None
+    device: int
+    name: str
+    gpu_ops: int
+    span_ns: int
+    #: The union of kernels, copies and memsets: two at once count once.
+    busy_ns: int
+    idle_ns: int
+    kernel_ns: int
+    #: Copies between host and device.
+    host_copy_ns: int
+    #: The part of them that kernels ran through.
+    hidden_copy_ns: int
+    #: Gaps of 10 microseconds or more, and of a millisecond or more.
+    gaps_10us: int
+    gaps_1ms: int
+    #: Every idle nanosecond, by the one cause that it has.
+    idle_by_cause: Mapping[str, int]
+    streams: tuple[StreamLoad, ...]
+    #: How long two kinds of work ran at once.
+    overlap_ns: Mapping[str, Mapping[str, int]]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a program: from the last GPU operation of one to that of the next."""
+
+    count: int
+    #: Absent, as the next two, where there are too few steps.
+    median_ns: int | None
+    #: How the steps were found.
+    by: str
+    p10_ns: int | None
+    p90_ns: int | None
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a step would take with some changes."""
+
+    changes: tuple[str, ...]
+    step_ns: Estimate
+    #: The likely step by the unmodified one, both without the profiler.
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Whether the trace, taken as a program and run again, takes as long as it did."""
+
+    ok: bool
+    measured_ns: int | None = None
+    replayed_ns: int | None = None
+    median_error: float | None = None
+    #: The part of the steps' time that the replay explains, step by step.
+    explained_share: float | None = None
+    #: The step without the profiler, which slows down the host: an estimate, as are the predictions.
+    unprofiled_ns: int | None = None
+    #: Why there is no replay, where there is none.
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class TraceWarning:
+    """What a reader has to know about a trace."""
+
+    code: str
+    text: str
+
+
+def _finding(value: Mapping[str, Any]) -> Finding:
+    fields = _known(Finding, value)
+    fields["saving_ns"] = Estimate(**_known(Estimate, value["saving_ns"]))
+    fields["evidence"] = tuple(Evidence(**_known(Evidence, one)) for one in value["evidence"])
+    return Finding(**fields)
+
+
+def _device(value: Mapping[str, Any]) -> Device:
+    fields = _known(Device, value)
+    fields["streams"] = tuple(StreamLoad(**_known(StreamLoad, one)) for one in value["streams"])
+    return Device(**fields)
+
+
+def _prediction(value: Mapping[str, Any]) -> Prediction:
+    fields = _known(Prediction, value)
+    fields["changes"] = tuple(value["changes"])
+    fields["step_ns"] = Estimate(**_known(Estimate, value["step_ns"]))
+    return Prediction(**fields)
+
+
+def _known(of: Any, value: Mapping[str, Any]) -> dict[str, Any]:
+    # A later version of the schema may have more fields.
+    return {name: value[name] for name in of.__dataclass_fields__ if name in value}

@@ -1,0 +1,142 @@
+"""Races in programs of streams that are written as text."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sidestream import _sidestream
+
+
+def check_program(
+    path: str | os.PathLike[str] | None = None, *, text: str | None = None
+) -> CheckReport:
+    """Find every pair of operations of a stream program that nothing orders.
+
+    A stream program lists CUDA calls in the order in which they are made; docs/stream-programs.md
+    describes the format. It is judged by CUDA's documented rules and not run: no GPU is needed, and a
+    race is found even where it happens not to bite. Other threads run meanwhile.
+
+    Args:
+        path: A file with one program, or with several under ``cases:``.
+        text: The same as text, instead of a file.
+
+    Raises:
+        ProgramError: The text is no stream program, or one of its programs breaks the format. The text
+            of the error says where, and what to do.
+        OSError: The system cannot read the file; ``FileNotFoundError`` where there is none.
+        TypeError: Both of ``path`` and ``text`` are given, or neither.
+    """
+    if (path is None) == (text is None):
+        raise TypeError("check_program takes either a path or text=; give one of them")
+    values, pages = _sidestream.check_program(path, text)
+    programs = zip(json.loads(values), pages, strict=True)
+    return CheckReport(tuple(_program(value, page) for value, page in programs))
+
+
+@dataclass(frozen=True)
+class Race:
+    """Two operations that touch the same bytes, one of them writing, and that nothing orders."""
+
+    #: ``RAW``, ``WAR``, ``WAW`` and the others of docs/stream-programs.md.
+    kind: str
+    buffer: str | None
+    #: The numbers of the two operations in the program, from 0.
+    first: int
+    second: int
+    #: ``error``, or ``warn`` where CUDA leaves open whether it can happen.
+    severity: str
+    #: Where the two run.
+    streams: tuple[str, str]
+    #: The call that orders them, and where to put it.
+    fix: str
+    #: How many pairs of the same two call sites there are.
+    count: int
+    #: The call sites, where the program names them.
+    sites: tuple[str | None, str | None]
+
+
+@dataclass(frozen=True)
+class Lint:
+    """A call that does not do what it seems to, though nothing races for it."""
+
+    code: str
+    #: The number of the operation.
+    op: int
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A call that CUDA refuses. What comes after it was not checked."""
+
+    #: CUDA's name of the error.
+    code: str
+    #: The number of the operation.
+    at: int
+    why: str
+
+
+@dataclass(frozen=True)
+class ProgramReport:
+    """What was found in one program. ``print`` shows it with the repair of each race."""
+
+    name: str
+    #: ``clean``, ``race``, or ``error`` where CUDA refuses a call.
+    verdict: str
+    races: tuple[Race, ...]
+    lints: tuple[Lint, ...]
+    refused: Refused | None
+    _page: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return self._page
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What was found in the programs of a text."""
+
+    programs: tuple[ProgramReport, ...]
+
+    @property
+    def races(self) -> tuple[Race, ...]:
+        """The races of all programs."""
+        return tuple(race for program in self.programs for race in program.races)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether no program has a race or a call that CUDA refuses. There may be lints."""
+        return all(program.verdict == "clean" for program in self.programs)
+
+    def __str__(self) -> str:
+        return "\n\n".join(str(program) for program in self.programs)
+
+
+def _program(value: Mapping[str, Any], page: str) -> ProgramReport:
+    error = value["error"]
+    return ProgramReport(
+        name=value["name"],
+        verdict=value["verdict"],
+        races=tuple(_race(race) for race in value["races"]),
+        lints=tuple(Lint(code=lint["code"], op=lint["op"]) for lint in value["lints"]),
+        refused=error and Refused(code=error["code"], at=error["at"], why=value["why"]),
+        _page=page,
+    )
+
+
+def _race(value: Mapping[str, Any]) -> Race:
+    streams, sites = value["streams"], value["sites"]
+    return Race(
+        kind=value["kind"],
+        buffer=value["buffer"],
+        first=value["first"],
+        second=value["second"],
+        severity=value["severity"],
+        streams=(streams[0], streams[1]),
+        fix=value["fix"],
+        count=value["count"],
+        sites=(sites[0], sites[1]),
+    )

@@ -1,0 +1,65 @@
+//! `sidestream.diagnose`.
+
+use std::path::PathBuf;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use sidestream_diagnose::{
+    Change, Error, LINK_GB_PER_S, Limits, Options, Problem, Report, html, is_speed, read, text,
+};
+
+use crate::failure::{TraceError, of_system};
+
+/// The width of the text: nobody knows where it will be shown.
+const COLUMNS: usize = 100;
+
+/// Reads a trace and returns the report as JSON, as text and as a page. Other threads of Python run
+/// meanwhile.
+#[pyfunction]
+pub fn diagnose(
+    py: Python<'_>,
+    path: PathBuf,
+    link_gbps: Option<f64>,
+    what_if: Option<Vec<String>>,
+) -> PyResult<(String, String, String)> {
+    let options = options(link_gbps, what_if)?;
+    py.detach(|| {
+        let trace = read(&path, &Limits::default(), &mut |_, _| {}).map_err(raised)?;
+        let report = Report::of(trace, &options);
+        let file = path.display().to_string();
+        // Whoever prints a text in Python adds the end of the last line.
+        let text = text(&file, &report, COLUMNS).trim_end().to_owned();
+        let page = html(&file, &report);
+        let mut json = report.json();
+        json["file"] = file.into();
+        Ok((json.to_string(), text, page))
+    })
+}
+
+fn options(link_gbps: Option<f64>, what_if: Option<Vec<String>>) -> PyResult<Options> {
+    if let Some(speed) = link_gbps.filter(|speed| !is_speed(*speed)) {
+        return Err(PyValueError::new_err(format!(
+            "link_gbps is {speed}, which is no speed of a link; give GB/s as a number from {} to {}, as in 25",
+            LINK_GB_PER_S.start(),
+            LINK_GB_PER_S.end()
+        )));
+    }
+    let sets = what_if.map(|sets| sets.iter().map(|set| changes(set)).collect());
+    Ok(Options {
+        link_gb_per_s: link_gbps,
+        what_if: sets.transpose()?,
+    })
+}
+
+/// The changes that are made together.
+fn changes(set: &str) -> PyResult<Vec<Change>> {
+    Change::set(set).map_err(|problem| PyValueError::new_err(format!("what_if: {problem}")))
+}
+
+fn raised(error: Error) -> PyErr {
+    let of_system = match &error.problem {
+        Problem::Io(problem) => of_system(&error.path, problem),
+        _ => None,
+    };
+    of_system.unwrap_or_else(|| TraceError::new_err(error.to_string()))
+}

@@ -1,0 +1,31 @@
+//! Errors as Python's exceptions.
+
+use std::io;
+use std::path::Path;
+
+use pyo3::PyErr;
+use pyo3::exceptions::{PyOSError, PyValueError};
+
+pyo3::create_exception!(
+    sidestream,
+    TraceError,
+    PyValueError,
+    "The file is no trace that can be read. The text names the file, what is wrong with it and what to do."
+);
+
+pyo3::create_exception!(
+    sidestream,
+    ProgramError,
+    PyValueError,
+    "The text is no stream program. The text of the error names the place, what is wrong there and what to do."
+);
+
+/// What the system says about a file, as Python's own functions raise it: `FileNotFoundError` and the
+/// like. Nothing if the error is not the system's.
+pub fn of_system(path: &Path, error: &io::Error) -> Option<PyErr> {
+    let code = error.raw_os_error()?;
+    // Python picks the class by the code, and wants the text without it.
+    let text = error.to_string();
+    let text = text.split(" (os error").next().unwrap_or(&text).to_owned();
+    Some(PyOSError::new_err((code, text, path.to_owned())))
+}

@@ -1,0 +1,204 @@
+"""``sidestream.diagnose`` on traces of an H200, and on files that are none."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import html
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sidestream
+from sidestream import Diagnosis, Estimate, Prediction, Steps, StreamLoad
+
+
+@pytest.fixture
+def copy_bound(traces: Path) -> Diagnosis:
+    """An upload from pinned memory in the stream of the kernels."""
+    return sidestream.diagnose(traces / "copy_bound.before.json.gz")
+
+
+def test_the_figures_are_those_of_the_trace(copy_bound: Diagnosis) -> None:
+    (device,) = copy_bound.devices
+    assert (device.device, device.name, device.gpu_ops) == (0, "NVIDIA H200", 72)
+    assert (device.span_ns, device.busy_ns, device.idle_ns) == (55875981, 55701996, 173985)
+    assert (device.kernel_ns, device.host_copy_ns, device.hidden_copy_ns) == (22294411, 33407585, 0)
+    assert device.idle_by_cause == {"DEVICE_LATENCY": 173985}
+    assert device.streams == (StreamLoad(stream=7, context=1, gpu_ops=72, busy_ns=55701996),)
+    assert device.overlap_ns["upload"]["kernel"] == 0
+    assert copy_bound.steps == Steps(
+        count=12, median_ns=4656878, by="profiler_step", p10_ns=4648527, p90_ns=4668014
+    )
+    assert copy_bound.warnings == ()
+
+
+def test_a_finding_says_what_it_is_worth_and_where_it_shows(copy_bound: Diagnosis) -> None:
+    (finding,) = copy_bound.findings
+    assert finding.code == "COPY_ON_COMPUTE_STREAM"
+    assert finding.text.startswith("copies of 154.1 MB a step stand in the stream of the kernels")
+    saving = finding.saving_ns
+    assert 0 < saving.low <= saving.likely <= saving.high < 4656878
+    assert finding.share == pytest.approx(0.598, abs=0.001)
+    assert finding.evidence[0].what == "Memcpy HtoD (Pinned -> Device)"
+    assert finding.evidence[0].duration_ns == 2793718
+
+
+def test_a_replay_explains_the_trace(copy_bound: Diagnosis) -> None:
+    replay = copy_bound.replay
+    assert replay.ok and replay.why is None
+    assert replay.measured_ns == 4656878
+    assert replay.explained_share is not None and replay.explained_share > 0.99
+
+
+def test_each_text_of_what_if_is_one_prediction(traces: Path) -> None:
+    path = traces / "infer_pageable.before.json.gz"
+
+    def changes(what_if: str | list[str]) -> list[tuple[str, ...]]:
+        return [one.changes for one in sidestream.diagnose(path, what_if=what_if).what_if]
+
+    assert changes("pinned, no-sync") == [("pinned", "no-sync")]
+    assert changes(["pinned", "pinned,prefetch=3"]) == [("pinned",), ("pinned", "prefetch=3")]
+    assert changes([]) == []
+
+
+def test_prefetching_is_predicted_as_it_came_out(traces: Path) -> None:
+    report = sidestream.diagnose(traces / "copy_bound.before.json.gz", what_if="prefetch=2")
+    (prediction,) = report.what_if
+    assert isinstance(prediction, Prediction) and isinstance(prediction.step_ns, Estimate)
+    # It was 2.79 ms instead of 4.64 ms.
+    assert 0.57 < prediction.ratio < 0.63
+    assert prediction.step_ns.low <= prediction.step_ns.likely <= prediction.step_ns.high
+
+
+def test_the_speed_of_the_link_can_be_stated(traces: Path) -> None:
+    path = traces / "copy_bound.before.json.gz"
+    assert sidestream.diagnose(path).to_dict()["link"]["by"] == "measured"
+    stated = sidestream.diagnose(path, link_gbps=10).to_dict()["link"]
+    assert stated == {"gb_per_s": 10.0, "by": "stated"}
+
+
+def test_the_json_holds_all_of_it(copy_bound: Diagnosis, traces: Path) -> None:
+    report = json.loads(copy_bound.json())
+    assert report == copy_bound.to_dict()
+    assert report["schema"] == "sidestream.diagnose/1"
+    assert report["file"] == copy_bound.file == str(traces / "copy_bound.before.json.gz")
+    # The fields of the classes are those of the JSON, none forgotten.
+    assert json.loads(json.dumps([dataclasses.asdict(d) for d in copy_bound.devices])) == report["devices"]
+    assert json.loads(json.dumps([dataclasses.asdict(f) for f in copy_bound.findings])) == report["findings"]
+    assert json.loads(json.dumps([dataclasses.asdict(p) for p in copy_bound.what_if])) == report["what_if"]
+
+
+def test_what_was_handed_out_can_be_changed_without_harm(copy_bound: Diagnosis) -> None:
+    copy_bound.to_dict()["findings"].clear()
+    assert len(copy_bound.to_dict()["findings"]) == len(copy_bound.findings) == 1
+
+
+def test_a_later_field_of_the_schema_is_passed_over(copy_bound: Diagnosis) -> None:
+    report = copy_bound.to_dict()
+    for part in (report, report["steps"], report["devices"][0], report["findings"][0]):
+        part["of_later_years"] = 1
+    assert Diagnosis(json.dumps(report), str(copy_bound), copy_bound.html()).devices == copy_bound.devices
+
+
+def test_it_is_shown_as_the_command_shows_it(copy_bound: Diagnosis) -> None:
+    shown = str(copy_bound)
+    assert shown.startswith(f"{copy_bound.file}: pytorch trace, 692 events\n")
+    assert "COPY_ON_COMPUTE_STREAM  copies of 154.1 MB a step" in shown
+    assert "device  0 (NVIDIA H200): 72 operations in 55.88 ms, idle 0.3 %" in shown
+    assert repr(copy_bound).endswith("copy_bound.before.json.gz: COPY_ON_COMPUTE_STREAM>")
+
+
+def test_a_notebook_shows_the_page_in_a_frame_of_its_own(copy_bound: Diagnosis) -> None:
+    page = copy_bound.html()
+    assert page.startswith("<!doctype html>") and "COPY_ON_COMPUTE_STREAM" in page
+    shown = copy_bound._repr_html_()
+    assert shown.startswith("<iframe srcdoc=") and shown.endswith("</iframe>")
+    assert html.unescape(shown.split('"')[1]) == page
+
+
+def test_it_survives_a_pickle(copy_bound: Diagnosis) -> None:
+    assert copy_bound.findings  # Parsed before: that is not part of the pickle.
+    other = pickle.loads(pickle.dumps(copy_bound))
+    assert other == copy_bound and hash(other) == hash(copy_bound)
+    assert (other.findings, str(other)) == (copy_bound.findings, str(copy_bound))
+    assert other.html() == copy_bound.html()
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "the file is empty; was the trace written to its end?"),
+        (b"no trace", "the file is no trace; give the JSON of PyTorch's profiler"),
+        (b'{"a": 1}', "the file is JSON without a member `traceEvents`"),
+        (b'{"traceEvents": []}', "was the profiler asked for CUDA activity?"),
+        (gzip.compress(b"no trace"), "the file is no trace; give the JSON of PyTorch's profiler"),
+        (b"SQLite format 3\0and no more", "nsys"),
+    ],
+)
+def test_what_is_no_trace_is_refused_with_name_and_remedy(
+    content: bytes, why: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    with pytest.raises(sidestream.TraceError) as raised:
+        sidestream.diagnose(path)
+    assert str(raised.value).startswith(f"{path}: ")
+    assert why in str(raised.value)
+    assert isinstance(raised.value, ValueError)
+    # Worker processes hand their exceptions on.
+    assert repr(pickle.loads(pickle.dumps(raised.value))) == repr(raised.value)
+
+
+def test_a_compressed_file_that_is_broken_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "broken.json.gz"
+    path.write_bytes(b"\x1f\x8b" + b"\xff" * 100)
+    with pytest.raises(sidestream.TraceError, match=r"broken\.json\.gz: "):
+        sidestream.diagnose(str(path))
+
+
+def test_a_file_that_cannot_be_read_raises_what_open_raises(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as missing:
+        sidestream.diagnose(tmp_path / "gone.json")
+    assert missing.value.filename == tmp_path / "gone.json"
+    assert str(missing.value).startswith("[Errno 2] No such file or directory: ")
+    with pytest.raises(IsADirectoryError):
+        sidestream.diagnose(tmp_path)
+
+
+@pytest.mark.parametrize("speed", [0, -1.0, float("nan"), float("inf")])
+def test_what_is_no_speed_is_refused(speed: float, traces: Path) -> None:
+    with pytest.raises(ValueError, match="link_gbps is .*, which is no speed"):
+        sidestream.diagnose(traces / "copy_bound.before.json.gz", link_gbps=speed)
+
+
+def test_an_unknown_change_is_refused_with_those_there_are(traces: Path) -> None:
+    with pytest.raises(ValueError, match="what_if: there is no change `faster`; there are pinned,"):
+        sidestream.diagnose(traces / "copy_bound.before.json.gz", what_if="pinned,faster")
+
+
+@pytest.mark.parametrize("call", ["diagnose(fifo).findings", "check_program(fifo).races"])
+def test_other_threads_run_meanwhile(call: str, traces: Path, programs: Path, tmp_path: Path) -> None:
+    # What is read comes through a pipe from another thread of Python, and is more than the pipe holds:
+    # a call that kept the interpreter to itself would wait for ever.
+    source = traces / "launch_bound.before.json.gz"
+    if "program" in call:
+        source = tmp_path / "long.yaml"
+        source.write_text((programs / "hello_race.yaml").read_text() + "# and so on\n" * 20_000)
+    assert source.stat().st_size > 65536
+    code = f"""
+import os, pathlib, threading, sidestream
+fifo = {str(tmp_path / "fifo")!r}
+os.mkfifo(fifo)
+content = pathlib.Path({str(source)!r}).read_bytes()
+threading.Thread(target=lambda: pathlib.Path(fifo).write_bytes(content)).start()
+print(len(sidestream.{call}))
+"""
+    # The limit only ends a test that failed.
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert (ran.stdout, ran.stderr) == ("1\n", "")

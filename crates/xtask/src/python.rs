@@ -1,0 +1,252 @@
+//! `cargo xtask python`: builds the Python package, checks its types and runs its tests.
+//!
+//! They run in a virtual environment under the target folder, with the package installed from its wheel, as
+//! users install it. The environment stays for the next run, until a requirement or Python itself changes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::cargo;
+
+/// The package, and the lists of what it is tested with.
+const PACKAGE: &str = "crates/sidestream-py";
+const REQUIREMENTS: &str = "requirements-test.txt";
+const REQUIREMENTS_TORCH: &str = "requirements-torch.txt";
+
+/// The oldest Python that the package runs on.
+const OLDEST: (u32, u32) = (3, 10);
+
+/// Builds and tests the package; with `torch`, installs PyTorch and runs the tests that need it too.
+pub fn run(torch: bool) -> Result<bool> {
+    let version = version_of_python()?;
+    let folder = cargo::Workspace::read()?.target_dir.join("python");
+    let environment = Environment {
+        folder,
+        package: cargo::root().join(PACKAGE),
+    };
+    environment.make_ready(&version, torch)?;
+    environment.install_package()?;
+    // One does not hide the other.
+    let typed = environment.check_types()?;
+    let tested = environment.test(torch)?;
+    Ok(typed && tested)
+}
+
+/// The version of `python3`, which has to be there, young enough, and able to make environments.
+fn version_of_python() -> Result<String> {
+    let ask = |code: &str| Command::new("python3").args(["-c", code]).output();
+    let answer = ask("import sys; print('.'.join(map(str, sys.version_info[:3])))")
+        .context("cannot run `python3`; install Python 3.10 or later with its module venv")?;
+    let version = String::from_utf8_lossy(&answer.stdout).trim().to_owned();
+    ensure!(
+        is_young_enough(&version),
+        "`python3` is Python {version}, and the package needs {}.{} or later; install one and put it first on the PATH",
+        OLDEST.0,
+        OLDEST.1
+    );
+    let modules = ask("import ensurepip, venv").context("cannot run `python3`")?;
+    ensure!(
+        modules.status.success(),
+        "`python3` has no module venv; install it (on Debian and Ubuntu: apt-get install python3-venv)"
+    );
+    Ok(version)
+}
+
+fn is_young_enough(version: &str) -> bool {
+    let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
+    let (major, minor) = (parts.next().flatten(), parts.next().flatten());
+    major.zip(minor).is_some_and(|found| found >= OLDEST)
+}
+
+/// A virtual environment with the package in it.
+struct Environment {
+    folder: PathBuf,
+    package: PathBuf,
+}
+
+impl Environment {
+    /// Makes the environment and installs what the tests need, unless an earlier run did.
+    fn make_ready(&self, version: &str, torch: bool) -> Result<()> {
+        let tests = Stamp::of(self, REQUIREMENTS, version)?;
+        if !tests.is_there() {
+            println!(
+                "python: making {} with Python {version}",
+                self.folder.display()
+            );
+            let made = Command::new("python3")
+                .args(["-m", "venv", "--clear"])
+                .arg(&self.folder)
+                .status();
+            let made = made.context("cannot run `python3 -m venv`")?;
+            ensure!(made.success(), "`python3 -m venv` failed");
+            self.pip(&["--requirement", REQUIREMENTS])?;
+            tests.write()?;
+        }
+        let with_torch = Stamp::of(self, REQUIREMENTS_TORCH, version)?;
+        if torch && !with_torch.is_there() {
+            println!("python: installing PyTorch, which may be 2.4 GB");
+            // The versions that the other list states stay.
+            self.pip(&[
+                "--requirement",
+                REQUIREMENTS_TORCH,
+                "--constraint",
+                REQUIREMENTS,
+            ])?;
+            with_torch.write()?;
+        }
+        Ok(())
+    }
+
+    /// Builds the wheel and installs it.
+    fn install_package(&self) -> Result<()> {
+        let wheels = self.folder.join("wheels");
+        if wheels.exists() {
+            fs::remove_dir_all(&wheels)
+                .with_context(|| format!("cannot clear {}", wheels.display()))?;
+        }
+        let mut build = self.python(&["-m", "maturin", "build", "--quiet", "--locked"]);
+        build
+            .args(["--profile", "dev", "--compatibility", "linux"])
+            // Cargo would make a test program of it in the profile `test`. With this, `dev` is the same, and
+            // takes what the other tests have built.
+            .env("CARGO_PROFILE_DEV_OPT_LEVEL", "2")
+            .arg("--interpreter")
+            .arg(self.interpreter())
+            .arg("--out")
+            .arg(&wheels);
+        ensure!(succeeds(build)?, "`maturin build` failed");
+        let list = || format!("cannot list {}", wheels.display());
+        let wheel = fs::read_dir(&wheels).with_context(list)?.next();
+        let Some(wheel) = wheel.transpose().with_context(list)? else {
+            bail!("`maturin build` left no wheel in {}", wheels.display());
+        };
+        let wheel = wheel.path();
+        let wheel = wheel
+            .to_str()
+            .context("the target folder has a name that is no text")?;
+        self.pip(&["--no-deps", "--force-reinstall", wheel])
+    }
+
+    /// The types of the package and its tests, and whether the stub says what the extension has.
+    fn check_types(&self) -> Result<bool> {
+        let cache = self.folder.join("mypy");
+        let mypy = |what: &[&str]| {
+            let mut command = self.python(&["-m", "mypy"]);
+            command.arg("--cache-dir").arg(&cache).args(what);
+            succeeds(command)
+        };
+        let package = mypy(&["--package", "sidestream"])?;
+        let tests = mypy(&["tests"])?;
+        let stub = self.python(&["-m", "mypy.stubtest", "sidestream._sidestream"]);
+        Ok(succeeds(stub)? && package && tests)
+    }
+
+    fn test(&self, torch: bool) -> Result<bool> {
+        let mut pytest = self.python(&["-m", "pytest", "--quiet"]);
+        if !torch {
+            pytest.args(["-m", "not torch"]);
+        }
+        succeeds(pytest)
+    }
+
+    fn pip(&self, args: &[&str]) -> Result<()> {
+        let mut install = self.python(&["-m", "pip", "install", "--quiet"]);
+        install
+            .args(["--disable-pip-version-check", "--root-user-action=ignore"])
+            .args(args);
+        let ok = succeeds(install)?;
+        ensure!(ok, "`pip install {}` failed", args.join(" "));
+        Ok(())
+    }
+
+    /// The environment's Python, in the folder of the package.
+    fn python(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(self.interpreter());
+        command
+            .args(args)
+            .current_dir(&self.package)
+            // Packages of the machine would be taken for those of the environment.
+            .env_remove("PYTHONPATH")
+            .env_remove("PYTHONHOME")
+            .env("PYTHONDONTWRITEBYTECODE", "1");
+        command
+    }
+
+    fn interpreter(&self) -> PathBuf {
+        self.folder.join("bin/python")
+    }
+}
+
+fn succeeds(mut command: Command) -> Result<bool> {
+    let status = command.status();
+    let status = status.with_context(|| format!("cannot run {:?}", command.get_program()))?;
+    Ok(status.success())
+}
+
+/// A file in the environment that says what was installed.
+struct Stamp {
+    path: PathBuf,
+    text: String,
+}
+
+impl Stamp {
+    fn of(environment: &Environment, requirements: &str, version: &str) -> Result<Stamp> {
+        let list = environment.package.join(requirements);
+        let text =
+            fs::read_to_string(&list).with_context(|| format!("cannot read {}", list.display()))?;
+        Ok(Stamp {
+            path: environment.folder.join(format!("{requirements}.stamp")),
+            text: stamp(version, &environment.folder, &text),
+        })
+    }
+
+    fn is_there(&self) -> bool {
+        fs::read_to_string(&self.path).is_ok_and(|there| there == self.text)
+    }
+
+    fn write(&self) -> Result<()> {
+        fs::write(&self.path, &self.text)
+            .with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
+/// An environment knows its own place: a copy of it elsewhere is not one.
+fn stamp(version: &str, folder: &Path, requirements: &str) -> String {
+    let place = folder.display();
+    format!(
+        "{:016x}\n",
+        xxh3_64(format!("{version}\n{place}\n{requirements}").as_bytes())
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        for young in ["3.10.0", "3.11.7", "3.100.1", "4.0.0"] {
+            assert!(is_young_enough(young), "{young}");
+        }
+        for old in ["3.9.19", "2.7.18", "3", "", "three.ten"] {
+            assert!(!is_young_enough(old), "{old}");
+        }
+    }
+
+    #[test]
+    fn a_change_of_anything_makes_another_stamp() {
+        let stamps = [
+            stamp("3.11.7", Path::new("a"), "numpy==1"),
+            stamp("3.11.8", Path::new("a"), "numpy==1"),
+            stamp("3.11.7", Path::new("b"), "numpy==1"),
+            stamp("3.11.7", Path::new("a"), "numpy==2"),
+        ];
+        for (at, one) in stamps.iter().enumerate() {
+            assert!(!stamps[..at].contains(one), "{at}");
+        }
+    }
+}
