@@ -312,17 +312,17 @@ impl<'t> Scene<'t> {
     }
 
     fn gaps(&self, device: &DeviceTime, gaps: impl Iterator<Item = (i64, i64)>, idle: &mut Idle) {
+        let (usual, _) = self.steps.usual(device);
         // The work of the device that ends each gap.
         let mut work = self.trace.work.iter().enumerate().filter(|(_, work)| {
             let stream = &self.trace.streams[work.stream.0 as usize];
             (stream.process, stream.device) == (device.process, device.device)
         });
-        let (usual, _) = self.steps.usual(device);
         for gap in gaps {
             let next = work.find(|(_, work)| work.start_ns >= gap.1);
             let mut rest = Rest {
                 pieces: vec![gap],
-                idle,
+                idle: &mut *idle,
                 usual: &usual,
             };
             self.gap(device, gap, next.map(|(at, _)| at), &mut rest);
@@ -541,6 +541,14 @@ impl Rest<'_> {
         let duration_ns = end_ns.abs_diff(start_ns);
         let idle = &mut *self.idle;
         *idle.by_cause.entry(cause).or_default() += duration_ns;
+        if let Some(all) = &mut idle.all {
+            let stretch = Stretch {
+                start_ns,
+                duration_ns,
+                because,
+            };
+            all.push((cause, stretch));
+        }
         let in_steps_ns = self.usual.within_ns(start_ns, end_ns);
         *idle.in_steps.entry(cause).or_default() += in_steps_ns;
         if let (Some(because), true) = (because, in_steps_ns > 0) {
@@ -548,19 +556,16 @@ impl Rest<'_> {
             sum.0 += 1;
             sum.1 += in_steps_ns;
         }
-        let stretch = Stretch {
-            start_ns,
-            duration_ns,
-            because,
-        };
-        if let Some(all) = &mut idle.all {
-            all.push((cause, stretch));
-        }
         let is_outside = matches!(cause, Cause::Startup | Cause::ProfilerOverhead);
         if in_steps_ns == 0 && !is_outside {
             return;
         }
         let longest = idle.longest.entry(cause).or_default();
+        let stretch = Stretch {
+            start_ns,
+            duration_ns,
+            because,
+        };
         if longest.len() < EVIDENCE {
             longest.push(stretch);
         } else if let Some(least) = longest.iter_mut().min_by_key(|s| s.duration_ns)

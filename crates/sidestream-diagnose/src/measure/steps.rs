@@ -117,6 +117,14 @@ impl Steps {
         Some((quantile(&periods, 1, 10)?, quantile(&periods, 9, 10)?))
     }
 
+    /// The step that a moment of a device is in: from the last GPU operation of the one before it to
+    /// its own.
+    pub fn on_device(&self, time_ns: i64) -> Option<usize> {
+        let at = self.steps.partition_point(|s| s.last_gpu_ns <= time_ns);
+        let step = self.steps.get(at)?;
+        (at > 0 || step.first_gpu_ns <= time_ns).then_some(at)
+    }
+
     /// The time of the steps that are not much longer than the median: from the last GPU operation of
     /// the step before to their own. What is in them, by the step, fits the median step; what a first
     /// step or a validation takes besides does not count. Without steps, all of the device's time.
@@ -143,14 +151,6 @@ impl Steps {
             }
         }
         (usual, count)
-    }
-
-    /// The step that a moment of a device is in: from the last GPU operation of the one before it to
-    /// its own.
-    pub fn on_device(&self, time_ns: i64) -> Option<usize> {
-        let at = self.steps.partition_point(|s| s.last_gpu_ns <= time_ns);
-        let step = self.steps.get(at)?;
-        (at > 0 || step.first_gpu_ns <= time_ns).then_some(at)
     }
 
     /// The step that a moment of the host is in.

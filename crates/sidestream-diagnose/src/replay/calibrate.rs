@@ -113,8 +113,8 @@ pub struct Profiler {
 impl Profiler {
     /// What the profiler of a source adds.
     ///
-    /// Traces do not show it. Of 36 programs that were timed with and without PyTorch's profiler
-    /// (torch 2.11, NVIDIA H200, 2026-11-22), 29 runs were bound by the host: these figures make
+    /// Traces do not show it. Of 80 runs that were timed with and without PyTorch's profiler
+    /// (torch 2.11, NVIDIA H200, 2026-11-22), 29 were bound by the host: these figures make
     /// 22 of them come out within 12 % of the time without the profiler. Single runs differ by
     /// half and more. The other profilers were not measured: nothing is taken out for them.
     pub fn of(source: Source) -> Profiler {

@@ -160,7 +160,13 @@ impl<U: Uses> Cache<U> {
     /// Takes in memory that the driver gave. Where it continues another segment and the rules say
     /// that they join, pieces may span both.
     pub fn add_segment(&mut self, address: Address, bytes: u64) {
-        self.table.add(address.0, bytes);
+        self.add_used_segment(address, bytes, U::default());
+    }
+
+    /// The same of memory that was used before it went back to the driver. All of that is over;
+    /// whoever gets a part of it gets these uses with it.
+    pub fn add_used_segment(&mut self, address: Address, bytes: u64, uses: U) {
+        self.table.add(address.0, bytes, uses);
         self.over_bytes += bytes;
         self.counts.segments += 1;
         self.counts.reserved_bytes += bytes;

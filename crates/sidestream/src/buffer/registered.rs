@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::block::{Block, BlockState};
-use super::uses::Conflicts;
+use super::uses::{Conflicts, Uses};
 use super::{Pinned, Pod, Refused};
 use crate::backend::Address;
 use crate::device::{Grant, Place, Runtime};
@@ -91,7 +91,8 @@ impl<T: Pod> Pinned<T> {
             let value = Some(unsafe { vector.into_vec(len) });
             return Err(Refused { error, value });
         }
-        let uses = runtime.registered.uses_of(&vector, size_bytes);
+        let before = runtime.pinned.gone.come_again(vector.address(), size_bytes);
+        let uses = Uses::carried(size_bytes, before);
         let block = Box::new(Block {
             runtime: Arc::clone(runtime),
             memory: Memory::Pinned,
@@ -138,7 +139,8 @@ impl<T: Pod> Pinned<T> {
             unreachable!("what is not registered was refused")
         };
         if runtime.live.is_on() {
-            runtime.registered.gone(&vector, block.size_bytes, uses);
+            let gone = &runtime.pinned.gone;
+            gone.note(vector.address(), block.size_bytes, uses);
             runtime.pinned.tell_free(block);
         }
         runtime.unpin(&vector, block.size_bytes);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::gone::Gone;
 use super::runtime::{Place, Runtime, plain, write};
 use super::threads::{Thread, as_thread};
 use crate::alloc::{Cache, Granted, Growth, Need, On, Piece, Rules, Segment, Spare, State};
@@ -28,6 +29,9 @@ pub(crate) struct Memories {
     names: Mutex<Names>,
     /// Segments that should go back, and of which nobody could tell whether they are still used.
     kept: Mutex<Vec<Segment<Carried>>>,
+    /// Segments that went back, and memory of the program that is not pinned any more, while somebody
+    /// listens.
+    pub gone: Gone,
 }
 
 /// What the log calls things.
@@ -95,6 +99,7 @@ impl Memories {
             cache: Mutex::new(Cache::new(rules)),
             names: Mutex::default(),
             kept: Mutex::default(),
+            gone: Gone::default(),
         }
     }
 
@@ -209,6 +214,7 @@ impl Memories {
     /// Gives everything back: nobody holds any of it. Memory that a device may still use stays
     /// where it is.
     pub fn close(&mut self, backend: &dyn Backend, is_over: bool) {
+        self.gone.clear();
         let kept = std::mem::take(self.kept.get_mut());
         for segment in self.cache.get_mut().empty_cache().into_iter().chain(kept) {
             if is_over {
@@ -268,7 +274,10 @@ impl Memories {
             ..Reserve::new(self.memory, self.device, bytes)
         });
         match (runtime.seen(reserved), at) {
-            (Ok(address), _) => self.cache.lock().add_segment(address, bytes),
+            (Ok(address), _) => {
+                let uses = Carried(self.gone.come_again(address, bytes));
+                self.cache.lock().add_used_segment(address, bytes, uses);
+            }
             (Err(Error::OutOfMemory(_)), _) => self.cache.lock().segment_refused(bytes),
             (Err(Error::Refused { .. }), Some(at)) => self.cache.lock().cannot_extend(at),
             (Err(error), _) => return Err(error),
@@ -292,7 +301,14 @@ impl Memories {
         for segment in kept.into_iter().chain(segments) {
             match self.wait_for(runtime, &segment.uses, at) {
                 Ok(()) => {
-                    let Segment { address, .. } = segment;
+                    let Segment {
+                        address,
+                        bytes,
+                        uses,
+                    } = segment;
+                    if runtime.live.is_on() {
+                        self.gone.note(address, bytes, uses.0);
+                    }
                     runtime.backend.unreserve(self.memory, self.device, address);
                 }
                 Err(error) => {

@@ -1,6 +1,7 @@
 //! Devices: where streams and memory come from.
 
 mod elsewhere;
+mod gone;
 mod memory;
 #[cfg(feature = "observe")]
 mod observe;

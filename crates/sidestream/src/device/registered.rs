@@ -1,6 +1,5 @@
 //! Memory of the program that is pinned: how it becomes so, and how it goes when its owner has.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -19,9 +18,6 @@ use crate::error::{Error, Result};
 pub(crate) struct Registered {
     /// Dropped by its owner, pinned still, and perhaps in use.
     left: Mutex<Vec<Left>>,
-    /// Where memory was that is not pinned any more, with its last uses, while somebody listens: it may
-    /// be registered again by a thread that does not know of them.
-    gone: Mutex<VecDeque<Gone>>,
 }
 
 struct Left {
@@ -29,15 +25,6 @@ struct Left {
     size_bytes: u64,
     uses: Conflicts,
 }
-
-struct Gone {
-    start: u64,
-    end: u64,
-    uses: Conflicts,
-}
-
-/// So many are remembered.
-const GONE: usize = 4096;
 
 impl Runtime {
     /// Pins memory of the program, after what nobody needs any more is unpinned.
@@ -93,42 +80,6 @@ impl Registered {
         });
     }
 
-    /// What memory that is registered anew was used for before, as far as anybody has to know.
-    pub fn uses_of(&self, vector: &Vector, size_bytes: u64) -> Uses {
-        let start = vector.address().0;
-        let end = start + size_bytes;
-        let mut before = Conflicts::new();
-        self.gone.lock().retain_mut(|gone| {
-            let overlaps = gone.start < end && start < gone.end;
-            if overlaps {
-                before.extend(gone.uses.clone());
-            }
-            // What lies outside may be registered as well, later.
-            !(start <= gone.start && gone.end <= end)
-        });
-        match before.is_empty() {
-            true => Uses::default(),
-            false => Uses::carried(size_bytes, before),
-        }
-    }
-
-    /// It is not pinned any more, and all these uses are over, as its last owner knows.
-    pub fn gone(&self, vector: &Vector, size_bytes: u64, uses: Conflicts) {
-        if uses.is_empty() {
-            return;
-        }
-        let start = vector.address().0;
-        let mut gone = self.gone.lock();
-        if gone.len() == GONE {
-            gone.pop_front();
-        }
-        gone.push_back(Gone {
-            start,
-            end: start + size_bytes,
-            uses,
-        });
-    }
-
     /// Tells the log, if anybody listens, that a block begins.
     pub fn tell(&self, block: &Block) {
         if block.runtime.live.is_on() {
@@ -179,7 +130,7 @@ impl Registered {
                         uses,
                     } = left;
                     if runtime.live.is_on() {
-                        self.gone(&vector, size_bytes, uses);
+                        runtime.pinned.gone.note(vector.address(), size_bytes, uses);
                     }
                     free(&*runtime.backend, vector, size_bytes);
                 }
@@ -195,7 +146,6 @@ impl Registered {
 
     /// Gives everything back: nobody holds any of it. What a device may still use stays where it is.
     pub fn close(&mut self, backend: &dyn Backend, is_over: bool) {
-        self.gone.get_mut().clear();
         for Left {
             vector, size_bytes, ..
         } in self.left.get_mut().drain(..)

@@ -1,11 +1,11 @@
-//! A simulated machine that refuses to launch graphs or to pin memory when it is told to, and counts what
-//! it was asked for.
+//! A simulated machine that refuses to launch graphs or to pin memory when it is told to, gives memory
+//! out again at the same address when it is told to, and counts what it was asked for.
 
 // Not every file of tests that has it uses all of it.
 #![allow(dead_code)]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sidestream::backend::{Address, Backend, Caps, Code, Create, Destroy, Done, Payload, Reserve};
@@ -29,10 +29,31 @@ pub struct Refusing {
     combined_bytes: AtomicUsize,
     /// How many waits had no end.
     endless_waits: AtomicUsize,
+    /// What was reserved; absent if memory that comes back goes to the machine.
+    kept: Option<Mutex<Vec<Kept>>>,
+    /// How often memory was given out again.
+    again: AtomicUsize,
+}
+
+struct Kept {
+    memory: Memory,
+    bytes: u64,
+    at: Address,
+    is_free: bool,
 }
 
 impl Refusing {
     pub fn open(schedule: Schedule) -> (Arc<Refusing>, Device) {
+        Refusing::open_with(schedule, None)
+    }
+
+    /// Memory that goes back is what the next one gets who wants as much, as drivers often have it. The
+    /// machine itself leaves that to the system, which may or may not.
+    pub fn open_giving_again(schedule: Schedule) -> (Arc<Refusing>, Device) {
+        Refusing::open_with(schedule, Some(Mutex::default()))
+    }
+
+    fn open_with(schedule: Schedule, kept: Option<Mutex<Vec<Kept>>>) -> (Arc<Refusing>, Device) {
         let profile = ("sim:h200".to_owned(), Profile::h200());
         let backend = Arc::new(Refusing {
             machine: Machine::new(vec![profile], schedule, None),
@@ -43,6 +64,8 @@ impl Refusing {
             sleeping: AtomicUsize::new(0),
             combined_bytes: AtomicUsize::new(0),
             endless_waits: AtomicUsize::new(0),
+            kept,
+            again: AtomicUsize::new(0),
         });
         let mut devices = Device::on(Arc::<Refusing>::clone(&backend), &Options::new());
         (backend, devices.remove(0))
@@ -70,6 +93,10 @@ impl Refusing {
 
     pub fn endless_waits(&self) -> usize {
         self.endless_waits.load(Ordering::Relaxed)
+    }
+
+    pub fn given_again(&self) -> usize {
+        self.again.load(Ordering::Relaxed)
     }
 
     pub fn events(&self) -> usize {
@@ -115,10 +142,34 @@ impl Backend for Refusing {
             self.combined_bytes
                 .fetch_add(wanted.bytes as usize, Ordering::Relaxed);
         }
-        self.machine.reserve(wanted)
+        let Some(kept) = &self.kept else {
+            return self.machine.reserve(wanted);
+        };
+        let Reserve { memory, bytes, .. } = wanted;
+        let mut kept = kept.lock().unwrap();
+        let is_alike = |kept: &&mut Kept| (kept.memory, kept.bytes) == (memory, bytes);
+        if let Some(again) = kept.iter_mut().filter(is_alike).find(|kept| kept.is_free) {
+            again.is_free = false;
+            self.again.fetch_add(1, Ordering::Relaxed);
+            return Ok(again.at);
+        }
+        let at = self.machine.reserve(wanted)?;
+        kept.push(Kept {
+            memory,
+            bytes,
+            at,
+            is_free: false,
+        });
+        Ok(at)
     }
 
     fn unreserve(&self, memory: Memory, device: DeviceId, at: Address) {
+        if let Some(kept) = &self.kept
+            && let Some(kept) = kept.lock().unwrap().iter_mut().find(|kept| kept.at == at)
+        {
+            kept.is_free = true;
+            return;
+        }
         self.machine.unreserve(memory, device, at);
     }
 

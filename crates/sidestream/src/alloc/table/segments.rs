@@ -28,8 +28,8 @@ pub(in crate::alloc) struct End {
 }
 
 impl<U: Uses> Table<U> {
-    /// Takes in memory that nobody has used.
-    pub fn add(&mut self, address: u64, bytes: u64) {
+    /// Takes in memory that nobody uses.
+    pub fn add(&mut self, address: u64, bytes: u64, uses: U) {
         self.segments.insert(address, bytes);
         let new = self.new_record(Record {
             address,
@@ -40,7 +40,7 @@ impl<U: Uses> Table<U> {
             tenancy: Tenancy::Stacked,
             on: On::Nobody,
             answer: (0, false),
-            uses: U::default(),
+            uses,
         });
         let neighbours = |ends: &mut BTreeMap<u64, u32>, at: u64, joins: bool| {
             let joined = joins.then(|| ends.remove(&at)).flatten();
