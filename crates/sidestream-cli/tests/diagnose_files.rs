@@ -108,9 +108,12 @@ fn what_cannot_be_written_is_refused_with_a_reason() {
         "--html takes one trace, and 2 were named; call the command once for each",
     );
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces");
+    let files = std::fs::read_dir(&folder).expect("the folder is there");
+    let names = files.map(|file| file.expect("a file").file_name());
+    let names = names.filter(|name| name.to_string_lossy().contains(".json"));
     refused(
         &[folder.to_str().expect("letters"), "--trace", "x.json"],
-        "--trace takes one trace, and ",
+        &format!("--trace takes one trace, and {} were named", names.count()),
     );
     refused(
         &[&input, "--html", "x.html", "--trace", "x.html"],
