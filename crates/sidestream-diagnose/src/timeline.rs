@@ -213,7 +213,7 @@ pub fn window(trace: &Trace, steps: &Steps) -> Option<(Option<usize>, (i64, i64)
 }
 
 /// Which of some values is nearest to their median: the first of several.
-pub fn nearest_to_median(values: &[u64]) -> Option<usize> {
+fn nearest_to_median(values: &[u64]) -> Option<usize> {
     let median = quantile(values, 1, 2)?;
     (0..values.len()).min_by_key(|at| values[*at].abs_diff(median))
 }

@@ -171,7 +171,7 @@ fn findings_idle_time_and_predictions_stand_beside_the_trace() {
     }
     let (likely, measured) = (
         time(replay.predictions[0].likely_ns),
-        time(replay.measured_ns),
+        time(replay.unprofiled_ns),
     );
     let pinned = format!("what-if pinned: {likely} instead of {measured}");
     let pinned = written.row(&pinned, "predicted step");

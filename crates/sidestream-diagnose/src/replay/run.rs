@@ -3,9 +3,9 @@
 use sidestream::engine::{Call, Engine, Engines, KernelCost, Profile, Task, TaskId, Work};
 
 use super::program::{Job, Node, Program};
-use crate::measure::Collectives;
+use crate::measure::{Collectives, quantile};
 use crate::model::{Direction, Name, StreamIndex, Trace};
-use crate::timeline::{Drawing, Place, Shade, Timeline, nearest_to_median, shade, stream_name};
+use crate::timeline::{Drawing, Place, Shade, Timeline, shade, stream_name};
 
 /// What came of a program.
 pub struct Run {
@@ -146,10 +146,10 @@ impl Run {
         }
     }
 
-    /// What ran in the step nearest to the median. Steps that end before those before them have
+    /// What ran in a step that is near the median. Steps that end before those before them have
     /// none.
     pub fn timeline(&self, program: &Program, trace: &Trace) -> Timeline {
-        let Some(at) = nearest_to_median(&self.periods_ns) else {
+        let Some(at) = usual(&self.periods_ns) else {
             return Timeline::default();
         };
         let time = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
@@ -186,6 +186,17 @@ impl Run {
             Place::Stream(stream) => format!("{} (new)", program.added[stream - of_trace]),
         })
     }
+}
+
+/// Of the steps within 2 % of the median, the one in the middle: at the start nothing is ahead yet,
+/// and at the end nothing is left to be fetched.
+fn usual(periods_ns: &[u64]) -> Option<usize> {
+    let median_ns = quantile(periods_ns, 1, 2)?;
+    let middle = periods_ns.len() / 2;
+    let off = |at: &usize| periods_ns[*at].abs_diff(median_ns);
+    let near = (0..periods_ns.len()).filter(|at| off(at) <= median_ns / 50);
+    let nearest = (0..periods_ns.len()).min_by_key(off);
+    near.min_by_key(|at| at.abs_diff(middle)).or(nearest)
 }
 
 fn work(node: &Node, profile: &Profile) -> Work {

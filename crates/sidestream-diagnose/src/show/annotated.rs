@@ -332,8 +332,8 @@ impl<W: Write> Viewer<'_, W> {
         let pid = FIRST_CHANGE + at as u32;
         let changes: Vec<String> = prediction.changes.iter().map(|c| c.to_string()).collect();
         let changes = changes.join(",");
-        let (likely, measured) = (time(prediction.likely_ns), time(replay.measured_ns));
-        let name = format!("what-if {changes}: {likely} instead of {measured}");
+        let (likely, now) = (time(prediction.likely_ns), time(replay.unprofiled_ns));
+        let name = format!("what-if {changes}: {likely} instead of {now}");
         self.writer.process(pid, &name, 2_000 + at as i64)?;
         let timeline = &prediction.timeline;
         let step = Slice {
@@ -342,7 +342,7 @@ impl<W: Write> Viewer<'_, W> {
             category: "what_if",
             name: format!("step with {changes}"),
             args: json!({"low_ns": prediction.low_ns, "likely_ns": prediction.likely_ns,
-                         "high_ns": prediction.high_ns, "measured_ns": replay.measured_ns}),
+                         "high_ns": prediction.high_ns, "unmodified_ns": replay.unprofiled_ns}),
         };
         self.track(pid, "predicted step", Share::InTurn, vec![step])?;
         for lane in &timeline.lanes {

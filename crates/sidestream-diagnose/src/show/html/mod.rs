@@ -359,9 +359,9 @@ fn changes(prediction: &Prediction) -> String {
     words.join(" + ")
 }
 
-/// A predicted step as a part of the measured one.
+/// A predicted step as a part of the unmodified one, both without the profiler.
 fn factor(replay: &Replay, prediction: &Prediction) -> f64 {
-    prediction.likely_ns as f64 / replay.measured_ns.max(1) as f64
+    prediction.likely_ns as f64 / replay.unprofiled_ns.max(1) as f64
 }
 
 /// A part of a whole in hundredths.

@@ -226,7 +226,7 @@ impl<'p> Drawing<'p> {
                  <span>({low} to {high})</span> ",
                 changes(prediction)
             )?;
-            let saved_ns = replay.measured_ns.saturating_sub(prediction.likely_ns);
+            let saved_ns = replay.unprofiled_ns.saturating_sub(prediction.likely_ns);
             if saved_ns > 0 {
                 let ratio = 1.0 / factor(replay, prediction).max(1e-9);
                 let saved = time(saved_ns);

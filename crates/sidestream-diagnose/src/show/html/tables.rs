@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use super::escape::esc;
 use super::{Page, changes, count, factor, percent};
-use crate::findings::{Finding, size, time};
+use crate::findings::{Evidence, Finding, size, time};
 use crate::measure::Line;
 use crate::report::{Link, Report};
 
@@ -37,7 +37,7 @@ pub fn findings(page: &mut Page, report: &Report) -> fmt::Result {
             finding.code.as_str(),
             esc(&sentence(&finding.text), TEXT_LETTERS)
         )?;
-        evidence(out, finding)?;
+        evidence(out, report, finding)?;
         write!(out, "</div><div class=\"gain\">")?;
         gain(out, finding, step_ns)?;
         write!(out, "</div></li>")?;
@@ -76,22 +76,29 @@ fn gain(out: &mut String, finding: &Finding, step_ns: Option<u64>) -> fmt::Resul
     Ok(())
 }
 
-fn evidence(out: &mut String, finding: &Finding) -> fmt::Result {
+fn evidence(out: &mut String, report: &Report, finding: &Finding) -> fmt::Result {
+    let place = |evidence: &Evidence| {
+        let (offset_ns, step) = report.place(evidence.start_ns);
+        let step = step.map_or(String::new(), |step| format!(", in step {step}"));
+        format!(
+            "{} at {}{step}",
+            time(evidence.duration_ns),
+            time(offset_ns)
+        )
+    };
     let Some(first) = finding.evidence.first() else {
         return Ok(());
     };
     write!(
         out,
-        "<details><summary>Evidence: {} at {} ns</summary><ul>",
-        time(first.duration_ns),
-        first.start_ns
+        "<details><summary>Evidence: {}</summary><ul>",
+        place(first)
     )?;
     for evidence in finding.evidence.iter().take(MOST_ROWS) {
         write!(
             out,
-            "<li><b>{}</b> at {} ns, <code>{}</code></li>",
-            time(evidence.duration_ns),
-            evidence.start_ns,
+            "<li><b>{}</b>, <code>{}</code></li>",
+            place(evidence),
             esc(&evidence.what, NAME_LETTERS)
         )?;
     }
@@ -112,12 +119,18 @@ pub fn what_if(page: &mut Page, report: &Report) -> fmt::Result {
             );
         }
     };
-    let replayed = format!(
+    let mut replayed = format!(
         "The replay of the unmodified trace takes {} a step, measured were {}: it is {} off.",
         time(replay.replayed_ns),
         time(replay.measured_ns),
         percent(replay.error())
     );
+    if replay.unprofiled_ns < replay.measured_ns / 100 * 99 {
+        let unprofiled = time(replay.unprofiled_ns);
+        replayed.push_str(&format!(
+            " Without the profiler a step takes about {unprofiled}, and so is what follows."
+        ));
+    }
     if !replay.is_ok() {
         return write!(
             out,
@@ -128,7 +141,7 @@ pub fn what_if(page: &mut Page, report: &Report) -> fmt::Result {
         out,
         "<p class=\"sub\">{replayed}</p><table><thead><tr><th class=\"wide\">change<th \
          class=\"opt\"><th class=\"n\">step<th class=\"n opt\">between<th class=\"n\">of \
-         measured</thead><tbody>"
+         unmodified</thead><tbody>"
     )?;
     let best = best(replay);
     for (at, prediction) in replay.predictions.iter().take(MOST_ROWS).enumerate() {
