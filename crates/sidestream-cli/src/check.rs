@@ -12,7 +12,7 @@ use sidestream_program::{
     Checked, Document, Limits, Program, bad_json, check, checked_json, parse_bytes, unreadable_json,
 };
 
-use crate::failure::{Failure, print};
+use crate::failure::{Failure, print, tell};
 use crate::input;
 
 /// Find races between streams, host threads and the allocator
@@ -71,7 +71,7 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
         let outcome = match one_file(args, path) {
             Ok(outcome) => outcome,
             Err(failure) => {
-                eprintln!("sidestream: {failure}");
+                tell(format_args!("sidestream: {failure}"));
                 Outcome::Unreadable
             }
         };

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sidestream::engine::Profile;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, tell};
 use crate::input;
 use crate::raw::devices::Started;
 
@@ -24,13 +24,13 @@ pub fn named(name: &str, driver: Option<&Path>) -> Result<Named, Failure> {
         return match Started::open(driver) {
             Ok(started) if started.count > 0 => Ok(Named::Cuda(0)),
             Ok(_) => {
-                eprintln!("sidestream: the driver has no GPU; `auto` is the simulated H200");
+                tell("sidestream: the driver has no GPU; `auto` is the simulated H200");
                 simulated("sim:h200")
             }
             // A driver that was named and is none is a mistake, not a machine without a GPU.
             Err(why) if driver.is_some() => Err(Failure::input(why)),
             Err(_) => {
-                eprintln!("sidestream: there is no NVIDIA driver; `auto` is the simulated H200");
+                tell("sidestream: there is no NVIDIA driver; `auto` is the simulated H200");
                 simulated("sim:h200")
             }
         };

@@ -54,3 +54,10 @@ pub fn print(text: impl fmt::Display) -> Result<(), Failure> {
         Ok(()) => Ok(()),
     }
 }
+
+/// Says something to people, beside the output. Where nobody hears it (`2>&1 | head`), nothing is
+/// lost: the exit code says it too.
+pub fn tell(text: impl fmt::Display) {
+    use std::io::Write;
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}

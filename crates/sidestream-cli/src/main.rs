@@ -49,7 +49,7 @@ fn main() -> ExitCode {
         Verb::Bench(args) => bench::main(&args),
     };
     result.unwrap_or_else(|failure| {
-        eprintln!("sidestream: {failure}");
+        failure::tell(format_args!("sidestream: {failure}"));
         failure.code()
     })
 }

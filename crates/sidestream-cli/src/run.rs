@@ -18,7 +18,7 @@ mod real;
 
 use crate::check::read;
 use crate::device::{self, Named};
-use crate::failure::{Failure, print};
+use crate::failure::{Failure, print, tell};
 use crate::input::is_same;
 
 /// Run a stream program on a GPU, simulated or real, and show what ran when
@@ -195,7 +195,10 @@ fn refuse(
                           "error": {"at": at, "code": code, "why": why}});
         print(format_args!("{line}\n"))?;
     } else {
-        eprintln!("sidestream: {}: {why}", args.program.display());
+        tell(format_args!(
+            "sidestream: {}: {why}",
+            args.program.display()
+        ));
     }
     Ok(Outcome::CannotRun)
 }

@@ -17,7 +17,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use serde_json::json;
 
 use crate::device::{self, Named};
-use crate::failure::{Failure, print};
+use crate::failure::{Failure, print, tell};
 use crate::raw::Gpu;
 use own::Own;
 use table::Row;
@@ -170,7 +170,7 @@ impl Bench {
     /// Says on a terminal what is being measured.
     fn progress(&self, what: &str) {
         if std::io::stderr().is_terminal() {
-            eprintln!("measuring: {what}");
+            tell(format_args!("measuring: {what}"));
         }
     }
 

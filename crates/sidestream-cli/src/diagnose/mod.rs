@@ -13,7 +13,7 @@ use sidestream_diagnose::{
     SCHEMA, brief, comparison_text, is_speed, ranks_text, read, text,
 };
 
-use crate::failure::{Failure, print};
+use crate::failure::{Failure, print, tell};
 use written::Written;
 
 /// Say why a GPU idled, from a trace of any program
@@ -161,7 +161,7 @@ impl Unread {
     /// Says so: to people, and to a program that reads the output line by line.
     fn say(&self, args: &Args, schema: &str) -> Result<ExitCode, Failure> {
         let failure = Failure::input(&self.why);
-        eprintln!("sidestream: {failure}");
+        tell(format_args!("sidestream: {failure}"));
         if args.json {
             let why = [("file", &*self.file), ("error", &*self.why)];
             line(json!({"schema": schema}), &why)?;

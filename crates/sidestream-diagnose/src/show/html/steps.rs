@@ -165,7 +165,7 @@ impl<'p> Drawing<'p> {
             time(timeline.length_ns)
         )?;
         if let Some(step) = timeline.step {
-            write!(self.out, "step {}", step + 1)?;
+            write!(self.out, "step {step}")?;
         }
         write!(self.out, "</span></figcaption>")?;
         self.lanes(timeline, 0)?;

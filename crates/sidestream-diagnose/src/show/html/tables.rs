@@ -35,7 +35,7 @@ pub fn findings(page: &mut Page, report: &Report) -> fmt::Result {
             out,
             "<li><div><h3><code>{}</code></h3><p>{}</p>",
             finding.code.as_str(),
-            esc(&sentence(&finding.text), TEXT_LETTERS)
+            code(&esc(&sentence(&finding.text), TEXT_LETTERS).to_string())
         )?;
         evidence(out, report, finding)?;
         write!(out, "</div><div class=\"gain\">")?;
@@ -74,6 +74,20 @@ fn gain(out: &mut String, finding: &Finding, step_ns: Option<u64>) -> fmt::Resul
         write!(out, "takes {} of {whole}", percent(finding.share))?;
     }
     Ok(())
+}
+
+/// What stands between backticks, as code. The text is escaped already.
+fn code(text: &str) -> String {
+    let mut parts = text.split('`');
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    while let Some(inside) = parts.next() {
+        match parts.next() {
+            Some(behind) => out.push_str(&format!("<code>{inside}</code>{behind}")),
+            // The text was cut before the second one.
+            None => out.push_str(&format!("`{inside}")),
+        }
+    }
+    out
 }
 
 fn evidence(out: &mut String, report: &Report, finding: &Finding) -> fmt::Result {
