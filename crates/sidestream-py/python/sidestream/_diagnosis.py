@@ -148,6 +148,10 @@ class Evidence:
     offset_ns: int | None = None
     #: The step that it is in, from 0, where it is in one.
     step: int | None = None
+    #: The call of CUDA that asked for it, where it is known.
+    call: str | None = None
+    #: The operators around that call, the outermost first.
+    operators: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -161,6 +165,8 @@ class Finding:
     #: By how much a step would be shorter without it.
     saving_ns: Estimate
     evidence: tuple[Evidence, ...]
+    #: No change of this kind leads a step below this.
+    floor_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -251,8 +257,14 @@ class TraceWarning:
 def _finding(value: Mapping[str, Any]) -> Finding:
     fields = _known(Finding, value)
     fields["saving_ns"] = Estimate(**_known(Estimate, value["saving_ns"]))
-    fields["evidence"] = tuple(Evidence(**_known(Evidence, one)) for one in value["evidence"])
+    fields["evidence"] = tuple(_evidence(one) for one in value["evidence"])
     return Finding(**fields)
+
+
+def _evidence(value: Mapping[str, Any]) -> Evidence:
+    fields = _known(Evidence, value)
+    fields["operators"] = tuple(value.get("operators", ()))
+    return Evidence(**fields)
 
 
 def _device(value: Mapping[str, Any]) -> Device:
