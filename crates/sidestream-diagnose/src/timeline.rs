@@ -98,6 +98,18 @@ pub enum Shade {
 }
 
 impl Shade {
+    /// All of them, in the order of legends and of the classes in the page's style sheet.
+    pub const ALL: [Shade; 8] = [
+        Shade::Host,
+        Shade::Waiting,
+        Shade::Loading,
+        Shade::Kernel,
+        Shade::Collective,
+        Shade::Upload,
+        Shade::Download,
+        Shade::Inner,
+    ];
+
     /// The kind in words of the field.
     pub fn as_str(self) -> &'static str {
         match self {

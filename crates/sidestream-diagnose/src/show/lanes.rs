@@ -11,17 +11,6 @@ const PARTS: usize = 32;
 /// The narrowest picture that says anything.
 const LEAST_COLUMNS: usize = 20;
 
-const SHADES: [Shade; 8] = [
-    Shade::Host,
-    Shade::Waiting,
-    Shade::Loading,
-    Shade::Kernel,
-    Shade::Collective,
-    Shade::Upload,
-    Shade::Download,
-    Shade::Inner,
-];
-
 /// The character of a shade, where it takes half of a column or more.
 fn letter(shade: Shade) -> char {
     match shade {
@@ -46,7 +35,7 @@ pub fn pictures(pictures: &[(String, &Timeline)], columns: usize) -> String {
     let longest_ns = pictures.iter().map(|(_, t)| t.length_ns).max();
     let longest_ns = longest_ns.unwrap_or(0).max(1);
     let mut out = String::new();
-    let mut seen = [false; SHADES.len()];
+    let mut seen = [false; Shade::ALL.len()];
     let mut is_thin = false;
     for (title, timeline) in pictures {
         out += &format!("{title}\n");
@@ -54,7 +43,7 @@ pub fn pictures(pictures: &[(String, &Timeline)], columns: usize) -> String {
         let width = ((columns as f64 * share).round() as usize).clamp(1, columns);
         for lane in &timeline.lanes {
             let cells = cells(lane, timeline.length_ns, width);
-            for (at, shade) in SHADES.iter().enumerate() {
+            for (at, shade) in Shade::ALL.iter().enumerate() {
                 let thin = cells.contains(&letter(*shade).to_ascii_lowercase());
                 seen[at] |= thin || cells.contains(&letter(*shade));
                 is_thin |= thin;
@@ -66,7 +55,7 @@ pub fn pictures(pictures: &[(String, &Timeline)], columns: usize) -> String {
             out += &format!("  and {} lanes with less in them\n", timeline.left_out);
         }
     }
-    let shown = SHADES.iter().zip(seen).filter(|(_, seen)| *seen);
+    let shown = Shade::ALL.iter().zip(seen).filter(|(_, seen)| *seen);
     let mut legend: Vec<String> = shown
         .map(|(shade, _)| format!("{} {}", letter(*shade), shade.as_str()))
         .collect();
@@ -100,7 +89,7 @@ fn cells(lane: &Lane, length_ns: u64, columns: usize) -> Vec<char> {
 
 fn cell(parts: &[Option<Shade>]) -> char {
     let count = |shade: &Shade| parts.iter().filter(|part| **part == Some(*shade)).count();
-    let most = SHADES.iter().max_by_key(|shade| count(shade));
+    let most = Shade::ALL.iter().max_by_key(|shade| count(shade));
     let Some(most) = most.filter(|shade| count(shade) > 0) else {
         return '.';
     };

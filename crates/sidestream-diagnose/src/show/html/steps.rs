@@ -11,18 +11,6 @@ use crate::replay::{Prediction, Replay};
 use crate::report::Report;
 use crate::timeline::{Drawn, Lane, Shade, Timeline};
 
-/// Kinds of spans, in the order of their classes in the style sheet.
-const SHADES: [Shade; 8] = [
-    Shade::Host,
-    Shade::Waiting,
-    Shade::Loading,
-    Shade::Kernel,
-    Shade::Collective,
-    Shade::Upload,
-    Shade::Download,
-    Shade::Inner,
-];
-
 /// More spans than these no page has, whatever the trace. Each takes some hundred bytes.
 const MOST_SPANS: usize = 10_000;
 /// More changes than these have no picture of their own.
@@ -126,7 +114,7 @@ impl<'p> Drawing<'p> {
             false => MOST_SPANS,
         };
         let mut listed = String::new();
-        for shade in SHADES {
+        for shade in Shade::ALL {
             let _ = write!(listed, "<li>{}</li>", shade.as_str());
         }
         Drawing {
@@ -149,7 +137,7 @@ impl<'p> Drawing<'p> {
                 .flat_map(|l| &l.spans)
         };
         write!(self.out, "<ul class=\"legend\">")?;
-        for (at, shade) in SHADES.iter().enumerate() {
+        for (at, shade) in Shade::ALL.iter().enumerate() {
             if spans().any(|span| span.shade == *shade) {
                 let word = shade.as_str();
                 write!(self.out, "<li>{}{word}</li>", swatch('s', at))?;
@@ -297,7 +285,7 @@ impl<'p> Drawing<'p> {
 
     fn span(&mut self, span: &Drawn) -> fmt::Result {
         let (x, width) = self.part(span.start_ns, span.duration_ns);
-        let shade = SHADES.iter().position(|shade| *shade == span.shade);
+        let shade = Shade::ALL.iter().position(|shade| *shade == span.shade);
         let shade = shade.unwrap_or(0);
         let place = span.name.and_then(|name| self.place(name));
         let data = format!(
@@ -338,7 +326,7 @@ impl<'p> Drawing<'p> {
         }
         let text = self.names.text(name);
         let _ = write!(self.listed, "<li>{}</li>", esc(text, NAME_LETTERS));
-        let place = SHADES.len() + self.places.len();
+        let place = Shade::ALL.len() + self.places.len();
         self.places.insert(name, place);
         Some(place)
     }
