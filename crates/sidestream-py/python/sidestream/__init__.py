@@ -19,7 +19,7 @@ from sidestream._diagnosis import (
 )
 from sidestream._program import CheckReport, Lint, ProgramReport, Race, Refused, check_program
 from sidestream._sidestream import DeviceError, ProgramError, TraceError, __version__
-from sidestream._stream import Stream
+from sidestream._stream import Event, Stream
 
 __all__ = [
     "CheckReport",
@@ -27,6 +27,7 @@ __all__ = [
     "DeviceError",
     "Diagnosis",
     "Estimate",
+    "Event",
     "Evidence",
     "Finding",
     "Lint",

@@ -1,7 +1,9 @@
 """What the package asks of its extension module."""
 
 from os import PathLike
-from typing import Any, Self
+from typing import Any
+
+from typing_extensions import Self, disjoint_base
 
 __all__ = ["DeviceError", "Event", "ProgramError", "Stream", "TraceError", "__version__", "check_program", "diagnose"]
 
@@ -20,6 +22,7 @@ def check_program(
     path: str | PathLike[str] | None, text: str | None
 ) -> tuple[str, list[str]]: ...
 
+@disjoint_base
 class Stream:
     def __new__(cls, device: Any, priority: int, name: str | None, of: Any) -> Self: ...
     @property
@@ -34,9 +37,10 @@ class Stream:
     def wait_event(self, event: Event) -> None: ...
     def query(self) -> bool: ...
     def synchronize(self) -> None: ...
-    def __eq__(self, other: object) -> bool: ...
+    def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 
+@disjoint_base
 class Event:
     def __new__(cls, timing: bool, device: Any) -> Self: ...
     @property
