@@ -39,9 +39,6 @@ class Stream(_sidestream.Stream):
         ValueError: It has no such priority.
     """
 
-    #: The stream of PyTorch's that this one stands for.
-    _torch: Any = None
-
     def __new__(cls, device: Any = "cuda", *, priority: int = 0, name: str | None = None) -> Self:
         """Make a stream."""
         return super().__new__(cls, device, priority, name, None)
@@ -60,10 +57,7 @@ class Stream(_sidestream.Stream):
             TypeError: It is no stream.
             ValueError: It belongs to another device, or there is no current stream.
         """
-        stream = _sidestream.Stream.__new__(cls, device, 0, name, other)
-        if not isinstance(other, _sidestream.Stream) and hasattr(other, "cuda_stream"):
-            stream._torch = other
-        return stream
+        return _sidestream.Stream.__new__(cls, device, 0, name, (other,))
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """Return version 0 of the protocol and the handle, for other libraries.
@@ -83,8 +77,9 @@ class Stream(_sidestream.Stream):
             ImportError: PyTorch is not installed.
             ValueError: The device is simulated.
         """
-        if self._torch is not None:
-            return self._torch
+        adopted = self.adopted
+        if not isinstance(adopted, _sidestream.Stream) and hasattr(adopted, "cuda_stream"):
+            return adopted
         handle = self.cuda_stream
         cuda = _torch_cuda()
         # PyTorch would take the name of the legacy stream for an id of its own.
