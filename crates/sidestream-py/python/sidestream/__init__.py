@@ -17,23 +17,28 @@ from sidestream._diagnosis import (
     TraceWarning,
     diagnose,
 )
+from sidestream._pipeline import Choice, Pipeline, Stage, StageError
 from sidestream._program import CheckReport, Lint, ProgramReport, Race, Refused, check_program
 from sidestream._sidestream import ProgramError, TraceError, __version__
 
 __all__ = [
     "CheckReport",
+    "Choice",
     "Device",
     "Diagnosis",
     "Estimate",
     "Evidence",
     "Finding",
     "Lint",
+    "Pipeline",
     "Prediction",
     "ProgramError",
     "ProgramReport",
     "Race",
     "Refused",
     "Replay",
+    "Stage",
+    "StageError",
     "Steps",
     "StreamLoad",
     "TraceError",
