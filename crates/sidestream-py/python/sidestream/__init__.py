@@ -19,12 +19,14 @@ from sidestream._diagnosis import (
 )
 from sidestream._pipeline import Choice, Pipeline, Stage, StageError
 from sidestream._program import CheckReport, Lint, ProgramReport, Race, Refused, check_program
-from sidestream._sidestream import ProgramError, TraceError, __version__
+from sidestream._sidestream import DeviceError, ProgramError, TraceError, __version__
+from sidestream._stream import Stream
 
 __all__ = [
     "CheckReport",
     "Choice",
     "Device",
+    "DeviceError",
     "Diagnosis",
     "Estimate",
     "Evidence",
@@ -40,6 +42,7 @@ __all__ = [
     "Stage",
     "StageError",
     "Steps",
+    "Stream",
     "StreamLoad",
     "TraceError",
     "TraceWarning",
