@@ -17,12 +17,14 @@ from sidestream._diagnosis import (
     TraceWarning,
     diagnose,
 )
+from sidestream._pipeline import Choice, Pipeline, Stage, StageError
 from sidestream._program import CheckReport, Lint, ProgramReport, Race, Refused, check_program
 from sidestream._sidestream import DeviceError, ProgramError, TraceError, __version__
 from sidestream._stream import Stream
 
 __all__ = [
     "CheckReport",
+    "Choice",
     "Device",
     "DeviceError",
     "Diagnosis",
@@ -30,12 +32,15 @@ __all__ = [
     "Evidence",
     "Finding",
     "Lint",
+    "Pipeline",
     "Prediction",
     "ProgramError",
     "ProgramReport",
     "Race",
     "Refused",
     "Replay",
+    "Stage",
+    "StageError",
     "Steps",
     "Stream",
     "StreamLoad",
