@@ -19,6 +19,8 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.py().get_type::<failure::ProgramError>(),
     )?;
     module.add_function(wrap_pyfunction!(diagnose::diagnose, module)?)?;
+    module.add_function(wrap_pyfunction!(diagnose::ranks, module)?)?;
+    module.add_function(wrap_pyfunction!(diagnose::traces, module)?)?;
     module.add_function(wrap_pyfunction!(program::check_program, module)?)?;
     Ok(())
 }

@@ -4,6 +4,7 @@
 Neither needs a GPU, PyTorch or numpy.
 """
 
+from sidestream import ray as ray
 from sidestream._diagnosis import (
     Device,
     Diagnosis,
@@ -15,23 +16,28 @@ from sidestream._diagnosis import (
     Steps,
     StreamLoad,
     TraceWarning,
-    diagnose,
 )
 from sidestream._program import CheckReport, Lint, ProgramReport, Race, Refused, check_program
 from sidestream._sidestream import ProgramError, TraceError, __version__
+from sidestream._together import Diagnoses, FailedTrace, Rank, Ranks, RankStep, diagnose
 
 __all__ = [
     "CheckReport",
     "Device",
+    "Diagnoses",
     "Diagnosis",
     "Estimate",
     "Evidence",
+    "FailedTrace",
     "Finding",
     "Lint",
     "Prediction",
     "ProgramError",
     "ProgramReport",
     "Race",
+    "Rank",
+    "RankStep",
+    "Ranks",
     "Refused",
     "Replay",
     "Steps",
