@@ -13,13 +13,13 @@ from typing import Any
 from sidestream import _sidestream
 
 
-def diagnose_file(
+def diagnose(
     path: str | os.PathLike[str],
     *,
     link_gbps: float | None = None,
     what_if: str | Iterable[str] | None = None,
 ) -> Diagnosis:
-    """Read one trace, as ``sidestream.diagnose`` does; its page has the arguments and the errors."""
+    """Read one trace, as ``sidestream.diagnose`` does, whose page has the arguments and the errors."""
     sets = [what_if] if isinstance(what_if, str) else what_if
     return Diagnosis(*_sidestream.diagnose(path, link_gbps, None if sets is None else list(sets)))
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, overload
 
-from sidestream import _sidestream
-from sidestream._diagnosis import Diagnosis, diagnose_file, known
+from sidestream import _diagnosis, _sidestream
+from sidestream._diagnosis import Diagnosis, known
 
 
 # A path may be a folder, which no type can tell from a file: hence `Any` beside the usual result. A text
@@ -59,11 +59,9 @@ def diagnose(
         ValueError: ``link_gbps`` is no speed, there is no such change, or the list is empty.
     """
     if isinstance(path, (str, os.PathLike)) and not os.path.isdir(path):
-        return diagnose_file(path, link_gbps=link_gbps, what_if=what_if)
+        return _diagnosis.diagnose(path, link_gbps=link_gbps, what_if=what_if)
     wanted = what_if if what_if is None or isinstance(what_if, str) else list(what_if)
-    return Diagnoses(
-        [diagnosis_or_failure(one, link_gbps, wanted) for one in files(path)],
-    )
+    return Diagnoses(diagnosis_or_failure(one, link_gbps, wanted) for one in files(path))
 
 
 def files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
@@ -83,7 +81,7 @@ def diagnosis_or_failure(
 ) -> Diagnosis | FailedTrace:
     """Read a trace; one that cannot be read does not keep the others from being looked at."""
     try:
-        return diagnose_file(path, link_gbps=link_gbps, what_if=what_if)
+        return _diagnosis.diagnose(path, link_gbps=link_gbps, what_if=what_if)
     except (_sidestream.TraceError, OSError) as error:
         return FailedTrace(path, str(error), error)
 
