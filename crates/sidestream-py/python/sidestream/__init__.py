@@ -4,6 +4,7 @@
 Neither needs a GPU, PyTorch or numpy.
 """
 
+from sidestream import ray as ray
 from sidestream._benchmark import Benchmark, Roofline, benchmark
 from sidestream._diagnosis import (
     Device,
@@ -16,35 +17,45 @@ from sidestream._diagnosis import (
     Steps,
     StreamLoad,
     TraceWarning,
-    diagnose,
 )
 from sidestream._overlap import Arrangement, Overlap, overlap
+from sidestream._pipeline import Choice, Pipeline, Stage, StageError
 from sidestream._profile import Profile, profile
 from sidestream._program import CheckReport, Lint, ProgramReport, Race, Refused, check_program
 from sidestream._sidestream import DeviceError, ProgramError, TraceError, __version__
 from sidestream._stream import Event, Stream
+from sidestream._together import Diagnoses, FailedTrace, Rank, Ranks, RankStep, diagnose
 
 __all__ = [
     "Arrangement",
     "Benchmark",
     "CheckReport",
+    "Choice",
     "Device",
     "DeviceError",
+    "Diagnoses",
     "Diagnosis",
     "Estimate",
     "Event",
     "Evidence",
+    "FailedTrace",
     "Finding",
     "Lint",
     "Overlap",
+    "Pipeline",
     "Prediction",
     "Profile",
     "ProgramError",
     "ProgramReport",
     "Race",
+    "Rank",
+    "RankStep",
+    "Ranks",
     "Refused",
     "Replay",
     "Roofline",
+    "Stage",
+    "StageError",
     "Steps",
     "Stream",
     "StreamLoad",

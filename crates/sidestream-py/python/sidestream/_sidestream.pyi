@@ -1,11 +1,26 @@
 """What the package asks of its extension module."""
 
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from typing_extensions import Self, disjoint_base
 
-__all__ = ["DeviceError", "Event", "ProgramError", "Stream", "TraceError", "__version__", "check_program", "command", "diagnose", "overlap", "peaks"]
+__all__ = [
+    "DeviceError",
+    "Event",
+    "ProgramError",
+    "Stream",
+    "TraceError",
+    "__version__",
+    "check_program",
+    "command",
+    "diagnose",
+    "overlap",
+    "peaks",
+    "ranks",
+    "traces",
+]
 
 __version__: str
 
@@ -17,7 +32,9 @@ def diagnose(
     path: str | PathLike[str],
     link_gbps: float | None,
     what_if: list[str] | None,
-) -> tuple[str, str, str]: ...
+) -> tuple[str, str, str, str, str]: ...
+def ranks(each: list[str]) -> tuple[str, str] | None: ...
+def traces(folder: str | PathLike[str]) -> list[Path]: ...
 def check_program(
     path: str | PathLike[str] | None, text: str | None
 ) -> tuple[str, list[str]]: ...
