@@ -49,8 +49,8 @@
 //! stream that is noted later stands behind the consumer's by the caller's promise.
 //!
 //! # Why nothing hangs
-//! `put` waits for a slot only, and what ends the wait is the end of a lease, [`Ring::ask`] or
-//! [`Ring::close`]. A consumer that holds all slots and waits for the next batch would wait for ever: it says so with
+//! `put` waits for a slot only, and what ends the wait is the end of a lease, [`Ring::ask`],
+//! [`Ring::pause`] or [`Ring::close`]. A consumer that holds all slots and waits for the next batch would wait for ever: it says so with
 //! `ask`, and then `put` adds a slot as soon as no batch is under way to it. The end of a lease takes the ring's lock, under
 //! which nobody waits for anything but the lock, and records events; it never waits for the device.
 
@@ -172,7 +172,8 @@ impl Ring {
         })
     }
 
-    /// Packs a batch and copies it to the device, in a slot that is free. Nothing if the ring was closed.
+    /// Packs a batch and copies it to the device, in a slot that is free. Nothing if the ring is
+    /// paused or closed.
     ///
     /// # Ordering
     /// Holds up the host until a slot is free, until the pinned memory that it packs into was copied, and
@@ -260,6 +261,11 @@ impl Ring {
     /// does, a [`put`](Ring::put) that finds no free slot adds one, unless a batch is on its way to the consumer.
     pub fn ask(&self, waits: bool) {
         self.shared.ask(waits);
+    }
+
+    /// While it is paused (`true`), a [`put`](Ring::put) returns nothing, also one that waits for a slot.
+    pub fn pause(&self, pauses: bool) {
+        self.shared.pause(pauses);
     }
 
     /// What it has done so far.
@@ -367,6 +373,18 @@ impl Ticket {
         match self.is_direct {
             true => self.uploaded.synchronize(),
             false => Ok(()),
+        }
+    }
+
+    /// Whether [`Ticket::wait_source`] would return at once.
+    ///
+    /// # Errors
+    /// What failed on the device.
+    #[track_caller]
+    pub fn is_source_free(&self) -> Result<bool> {
+        match self.is_direct {
+            true => self.uploaded.query(),
+            false => Ok(true),
         }
     }
 

@@ -54,6 +54,7 @@ pub(super) struct State {
     pub under_way: usize,
     /// The consumer holds batches and waits for another.
     is_asked: bool,
+    is_paused: bool,
     is_closed: bool,
     pub statistics: Statistics,
 }
@@ -71,6 +72,7 @@ impl Shared {
                 capacity: depth,
                 under_way: 0,
                 is_asked: false,
+                is_paused: false,
                 is_closed: false,
                 statistics: Statistics::default(),
             }),
@@ -79,11 +81,11 @@ impl Shared {
         })
     }
 
-    /// A slot for the next batch, as soon as there is one; nothing once the ring is closed.
+    /// A slot for the next batch, as soon as there is one; nothing while the ring is paused, or once it is closed.
     pub fn take(&self) -> Result<Option<Slot>> {
         let mut state = self.state.lock();
         loop {
-            if state.is_closed {
+            if state.is_closed || state.is_paused {
                 return Ok(None);
             }
             if state.is_starved() {
@@ -143,6 +145,13 @@ impl Shared {
 
     pub fn ask(&self, waits: bool) {
         self.state.lock().is_asked = waits;
+        self.changed.notify_all();
+    }
+
+    pub fn pause(&self, pauses: bool) {
+        let mut state = self.state.lock();
+        state.is_paused = pauses;
+        state.is_asked = false;
         self.changed.notify_all();
     }
 
