@@ -18,11 +18,13 @@ from sidestream._diagnosis import (
     diagnose,
 )
 from sidestream._program import CheckReport, Lint, ProgramReport, Race, Refused, check_program
-from sidestream._sidestream import ProgramError, TraceError, __version__
+from sidestream._sidestream import DeviceError, ProgramError, TraceError, __version__
+from sidestream._stream import Stream
 
 __all__ = [
     "CheckReport",
     "Device",
+    "DeviceError",
     "Diagnosis",
     "Estimate",
     "Evidence",
@@ -35,6 +37,7 @@ __all__ = [
     "Refused",
     "Replay",
     "Steps",
+    "Stream",
     "StreamLoad",
     "TraceError",
     "TraceWarning",
