@@ -17,13 +17,15 @@ from sidestream._diagnosis import (
     TraceWarning,
     diagnose,
 )
+from sidestream._prefetch import Prefetcher, PrefetchStatistics, prefetch
 from sidestream._program import CheckReport, Lint, ProgramReport, Race, Refused, check_program
-from sidestream._sidestream import DeviceError, ProgramError, TraceError, __version__
+from sidestream._sidestream import DeviceArray, DeviceError, ProgramError, TraceError, __version__
 from sidestream._stream import Stream
 
 __all__ = [
     "CheckReport",
     "Device",
+    "DeviceArray",
     "DeviceError",
     "Diagnosis",
     "Estimate",
@@ -31,6 +33,8 @@ __all__ = [
     "Finding",
     "Lint",
     "Prediction",
+    "PrefetchStatistics",
+    "Prefetcher",
     "ProgramError",
     "ProgramReport",
     "Race",
@@ -44,4 +48,5 @@ __all__ = [
     "__version__",
     "check_program",
     "diagnose",
+    "prefetch",
 ]

@@ -360,6 +360,11 @@ impl HostMemory {
         write(ptr::with_exposed_provenance_mut(region.address() as usize))
     }
 
+    /// The device that it was asked for on.
+    pub(crate) fn device(&self) -> Device {
+        Device::of(&self.held.runtime, self.held.memory.device)
+    }
+
     #[track_caller]
     fn touched(&self, first: u64, len: usize, mode: Mode, at: Place) -> Region<'_> {
         let region = self.held.region(first..first.saturating_add(len as u64));

@@ -68,7 +68,7 @@ use crate::explicit::{HostMemory, Stream};
 
 pub use lease::Lease;
 use pack::Copiers;
-use slot::{Shared, Slot, Staging, is_this_process};
+use slot::{Relaxed, Shared, Slot, Staging, is_this_process};
 
 /// Leaves begin at multiples of this, as allocations of the driver do; kernels may rely on it.
 const ALIGN_BYTES: u64 = 512;
@@ -189,6 +189,7 @@ impl Ring {
     #[track_caller]
     pub unsafe fn put(&self, leaves: &[Leaf]) -> Result<Option<Ticket>> {
         self.refuse_child("put")?;
+        let _relaxed = Relaxed::on(&self.shared.device);
         let mut filling = self.filling.lock();
         let Some(mut slot) = self.shared.take()? else {
             return Ok(None);
@@ -371,7 +372,10 @@ impl Ticket {
     #[track_caller]
     pub fn wait_source(&self) -> Result<()> {
         match self.is_direct {
-            true => self.uploaded.synchronize(),
+            true => {
+                let _relaxed = Relaxed::on(&self.shared.device);
+                self.uploaded.synchronize()
+            }
             false => Ok(()),
         }
     }
@@ -383,7 +387,10 @@ impl Ticket {
     #[track_caller]
     pub fn is_source_free(&self) -> Result<bool> {
         match self.is_direct {
-            true => self.uploaded.query(),
+            true => {
+                let _relaxed = Relaxed::on(&self.shared.device);
+                self.uploaded.query()
+            }
             false => Ok(true),
         }
     }

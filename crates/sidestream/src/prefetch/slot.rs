@@ -291,9 +291,11 @@ impl Drop for Slot {
             return;
         };
         let device = memory.device();
+        let _relaxed = Relaxed::on(&device);
         let unended = std::mem::take(&mut self.unended);
-        if self.end_uses(&device, unended).is_err() || self.settle().is_err() {
-            std::mem::forget(memory);
+        match self.end_uses(&device, unended).is_ok() && self.settle().is_ok() {
+            true => drop(memory),
+            false => std::mem::forget(memory),
         }
     }
 }
@@ -340,9 +342,38 @@ impl Staging {
 impl Drop for Staging {
     /// Waits for the last copy, as [`Slot`] does.
     fn drop(&mut self) {
-        if self.settle().is_err() {
-            std::mem::forget(self.memory.take());
+        let Some(memory) = self.memory.take() else {
+            return;
+        };
+        let device = memory.device();
+        let _relaxed = Relaxed::on(&device);
+        match self.settle() {
+            Ok(()) => drop(memory),
+            Err(_) => std::mem::forget(memory),
         }
+    }
+}
+
+/// As long as it is there, the calls of this thread leave alone the captures of others: a program may capture a
+/// graph while its feeder allocates and waits.
+pub(super) struct Relaxed<'a> {
+    device: &'a Device,
+    before: i32,
+}
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const RELAXED: i32 = 2;
+
+impl Relaxed<'_> {
+    pub fn on(device: &Device) -> Relaxed<'_> {
+        let before = device.runtime.backend.capture_mode(RELAXED);
+        Relaxed { device, before }
+    }
+}
+
+impl Drop for Relaxed<'_> {
+    fn drop(&mut self) {
+        self.device.runtime.backend.capture_mode(self.before);
     }
 }
 
