@@ -17,6 +17,9 @@ const PACKAGE: &str = "crates/sidestream-py";
 const REQUIREMENTS: &str = "requirements-test.txt";
 const REQUIREMENTS_TORCH: &str = "requirements-torch.txt";
 
+/// How often an installation is tried.
+const PIP_TRIES: u32 = 3;
+
 /// The oldest Python that the package runs on.
 const OLDEST: (u32, u32) = (3, 10);
 
@@ -88,7 +91,7 @@ impl Environment {
         }
         let with_torch = Stamp::of(self, REQUIREMENTS_TORCH, version)?;
         if torch && !with_torch.is_there() {
-            println!("python: installing PyTorch, which may be 2.4 GB");
+            println!("python: installing PyTorch and Ray, which may be 2.5 GB");
             // The versions that the other list states stay.
             self.pip(&[
                 "--requirement",
@@ -141,26 +144,34 @@ impl Environment {
         };
         let package = mypy(&["--package", "sidestream"])?;
         let tests = mypy(&["tests"])?;
-        let stub = self.python(&["-m", "mypy.stubtest", "sidestream._sidestream"]);
+        let mut stub = self.python(&["-m", "mypy.stubtest", "--mypy-config-file"]);
+        stub.args(["pyproject.toml", "sidestream._sidestream"]);
         Ok(succeeds(stub)? && package && tests)
     }
 
     fn test(&self, torch: bool) -> Result<bool> {
         let mut pytest = self.python(&["-m", "pytest", "--quiet"]);
         if !torch {
-            pytest.args(["-m", "not torch"]);
+            pytest.args(["-m", "not torch and not ray"]);
         }
         succeeds(pytest)
     }
 
+    /// `pip install`. A download of gigabytes may break off, so a failure is tried again.
     fn pip(&self, args: &[&str]) -> Result<()> {
-        let mut install = self.python(&["-m", "pip", "install", "--quiet"]);
-        install
-            .args(["--disable-pip-version-check", "--root-user-action=ignore"])
-            .args(args);
-        let ok = succeeds(install)?;
-        ensure!(ok, "`pip install {}` failed", args.join(" "));
-        Ok(())
+        for _ in 0..PIP_TRIES {
+            let mut install = self.python(&["-m", "pip", "install", "--quiet"]);
+            install
+                .args(["--disable-pip-version-check", "--root-user-action=ignore"])
+                .args(args);
+            if succeeds(install)? {
+                return Ok(());
+            }
+        }
+        bail!(
+            "`pip install {}` failed {PIP_TRIES} times; pip says why above",
+            args.join(" ")
+        )
     }
 
     /// The environment's Python, in the folder of the package.

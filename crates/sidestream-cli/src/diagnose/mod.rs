@@ -10,7 +10,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 use sidestream_diagnose::{
     COMPARE_SCHEMA, Change, Comparison, LINK_GB_PER_S, Limits, Options, Rank, Ranks, Report,
-    SCHEMA, brief, comparison_text, is_speed, ranks_text, read, text,
+    SCHEMA, brief, comparison_text, is_speed, ranks_text, read, text, traces,
 };
 
 use crate::failure::{Failure, print, tell};
@@ -207,38 +207,12 @@ fn files(named: &[PathBuf]) -> Vec<Result<PathBuf, Unread>> {
             files.push(Ok(path.clone()));
             continue;
         }
-        match inside(path) {
+        match traces(path) {
             Ok(inside) => files.extend(inside.into_iter().map(Ok)),
             Err(why) => files.push(Err(Unread::new(path, why))),
         }
     }
     files
-}
-
-/// The traces of a folder.
-fn inside(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let fail = |error| Failure::file("read the folder", folder, &error);
-    let entries: Result<Vec<_>, _> = std::fs::read_dir(folder).map_err(fail)?.collect();
-    let mut inside: Vec<PathBuf> = entries
-        .map_err(fail)?
-        .iter()
-        .map(|entry| entry.path())
-        .filter(|path| is_trace(path))
-        .collect();
-    if inside.is_empty() {
-        return Err(Failure::input(format!(
-            "{}: the folder has no traces (.json, .json.gz, .sqlite) in it; name the traces",
-            folder.display()
-        )));
-    }
-    inside.sort();
-    Ok(inside)
-}
-
-fn is_trace(path: &Path) -> bool {
-    let name = path.file_name().map(|name| name.to_string_lossy());
-    let ends = [".json", ".json.gz", ".sqlite"];
-    name.is_some_and(|name| ends.iter().any(|end| name.ends_with(end)))
 }
 
 fn link(text: &str) -> Result<f64, String> {

@@ -4,6 +4,7 @@
 Neither needs a GPU, PyTorch or numpy.
 """
 
+from sidestream import ray as ray
 from sidestream._diagnosis import (
     Device,
     Diagnosis,
@@ -15,31 +16,41 @@ from sidestream._diagnosis import (
     Steps,
     StreamLoad,
     TraceWarning,
-    diagnose,
 )
+from sidestream._pipeline import Choice, Pipeline, Stage, StageError
 from sidestream._prefetch import Prefetcher, PrefetchStatistics, prefetch
 from sidestream._program import CheckReport, Lint, ProgramReport, Race, Refused, check_program
 from sidestream._sidestream import DeviceArray, DeviceError, ProgramError, TraceError, __version__
 from sidestream._stream import Stream
+from sidestream._together import Diagnoses, FailedTrace, Rank, Ranks, RankStep, diagnose
 
 __all__ = [
     "CheckReport",
+    "Choice",
     "Device",
     "DeviceArray",
     "DeviceError",
+    "Diagnoses",
     "Diagnosis",
     "Estimate",
     "Evidence",
+    "FailedTrace",
     "Finding",
     "Lint",
+    "Pipeline",
     "Prediction",
     "PrefetchStatistics",
     "Prefetcher",
     "ProgramError",
     "ProgramReport",
     "Race",
+    "Rank",
+    "RankStep",
+    "Ranks",
     "Refused",
     "Replay",
+    "Stage",
+    "StageError",
     "Steps",
     "Stream",
     "StreamLoad",

@@ -19,7 +19,8 @@ from sidestream import _leaves, _sidestream, _tree
 _running: weakref.WeakSet[Feed] = weakref.WeakSet()
 
 #: How long the end of the program and ``close`` wait for a loader that does not return. The thread dies with the program.
-PATIENCE_S = 5.0
+#: A DataLoader whose worker was killed notices it within 5 seconds.
+PATIENCE_S = 10.0
 
 #: Batches whose page-locked memory is kept for their copies.
 _MOST_SENT = 2

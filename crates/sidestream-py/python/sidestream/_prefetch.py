@@ -137,7 +137,7 @@ class Prefetcher(Generic[Batch]):
     def close(self) -> None:
         """End the iteration, the thread and the use of the device's memory. Batches that you hold stay what they are.
 
-        Waits for the loader if it is giving a batch, for 5 seconds at most; its thread ends as soon as it has.
+        Waits for the loader if it is giving a batch, for 10 seconds at most; its thread ends as soon as it has.
         """
         if os.getpid() != self._process:
             return

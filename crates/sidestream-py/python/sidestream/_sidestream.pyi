@@ -1,6 +1,7 @@
 """What the package asks of its extension module."""
 
 from os import PathLike
+from pathlib import Path
 from typing import Any, Self
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "diagnose",
     "note_stream",
     "references",
+    "ranks",
+    "traces",
 ]
 
 __version__: str
@@ -30,7 +33,9 @@ def diagnose(
     path: str | PathLike[str],
     link_gbps: float | None,
     what_if: list[str] | None,
-) -> tuple[str, str, str]: ...
+) -> tuple[str, str, str, str, str]: ...
+def ranks(each: list[str]) -> tuple[str, str] | None: ...
+def traces(folder: str | PathLike[str]) -> list[Path]: ...
 def check_program(
     path: str | PathLike[str] | None, text: str | None
 ) -> tuple[str, list[str]]: ...
