@@ -181,7 +181,8 @@ def test_an_error_of_iter_is_raised_where_it_is_called() -> None:
 
 def test_what_a_gpu_does_not_have_is_refused_with_its_place() -> None:
     wide = np.zeros(2, np.longdouble)
-    batches = iter(prefetch([[1], {"x": [np.zeros(1), wide]}], "sim:h200"))
+    loader: list[Any] = [[1], {"x": [np.zeros(1), wide]}]
+    batches = iter(prefetch(loader, "sim:h200"))
     assert next(batches) == [1]
     with pytest.raises(TypeError, match=r"^batch 1, \['x'\]\[1\]: GPUs have no type \w+; convert the array"):
         next(batches)

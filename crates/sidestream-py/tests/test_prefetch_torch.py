@@ -71,7 +71,7 @@ def test_every_epoch_gives_what_the_loader_gives(device: str, options: dict[str,
     with prefetch(loader(Squares(18), **options), device) as batches:
         assert len(batches) == 5
         for _ in range(2):
-            sizes = []
+            sizes: list[int] = []
             for given in batches:
                 count = len(given["name"])
                 check(given, sum(sizes), count)

@@ -58,7 +58,7 @@ def test_every_container_comes_back_as_what_it_was() -> None:
     counts: defaultdict[str, Any] = defaultdict(list, x=array(1))
     named = Named(x=array(2))
     named.source = "speech"
-    tree = {
+    tree: dict[str, Any] = {
         "list": [array(3), "text", None],
         "tuple": (array(4), 5),
         "pair": Pair(array(6), 7),

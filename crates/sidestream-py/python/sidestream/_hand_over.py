@@ -89,10 +89,11 @@ class _Torch(Target):
         super().__init__(name)
         self.ring_device = name
         self.torch = torch
-        index = torch.device(name).index
-        self.ordinal = torch.cuda.current_device() if index is None else index
+        # Without an index there is no CUDA in PyTorch, and the ring will say why.
+        self.ordinal = torch.device(name).index or 0
         self._copies = copies
         self._stream = stream
+        self._side: Any = None
         _note_streams_of_our_memory(torch)
 
     def hand_over(self, entry: Entry) -> Any:
@@ -114,7 +115,13 @@ class _Torch(Target):
             tensors = self._with_those_that_were_here(entry, tensors)
         return _tree.unflatten(entry.tree, iter(tensors))
 
-    def _on_stream(self) -> Any:
+    def side_stream(self) -> Any:
+        """Return the stream of the transforms. It is one for all iterations, since PyTorch keeps memory for each stream."""
+        if self._side is None:
+            self._side = self.torch.cuda.Stream(self.ordinal)
+        return self._side
+
+    def on_stream(self) -> Any:
         """Return the stream that batches are taken on, as PyTorch's."""
         torch = self.torch
         if self._stream is None:
@@ -126,7 +133,7 @@ class _Torch(Target):
 
     def _copied(self, tensors: list[Any]) -> list[Any]:
         torch = self.torch
-        with torch.no_grad(), torch.cuda.stream(self._on_stream()):
+        with torch.no_grad(), torch.cuda.stream(self.on_stream()):
             copies = [torch.empty_like(tensor) for tensor in tensors]
             if copies:
                 torch._foreach_copy_(copies, tensors)
@@ -134,7 +141,7 @@ class _Torch(Target):
 
     def _with_those_that_were_here(self, entry: Entry, uploaded: list[Any]) -> list[Any]:
         # The feeder's stream made them, and this one uses them.
-        current = self._on_stream()
+        current = self.on_stream()
         current.wait_event(entry.event)
         rest = iter(uploaded)
         tensors = []
@@ -161,7 +168,7 @@ class Transformer:
         torch = target.torch
         self._target = target
         self._transform = transform
-        self._stream = torch.cuda.Stream(target.ordinal)
+        self._stream = target.side_stream()
         self._draws = _Draws(torch, target.ordinal)
 
     def apply(self, entry: Entry) -> tuple[Any, Any]:
@@ -169,7 +176,7 @@ class Transformer:
         torch = self._target.torch
         # What the transform reads besides may have been written there. It overlaps all the same: the batch
         # that is computed beside it is put into the current stream only after this call.
-        self._stream.wait_stream(self._target._on_stream())
+        self._stream.wait_stream(self._target.on_stream())
         with torch.cuda.device(self._target.ordinal), torch.cuda.stream(self._stream):
             batch = _in_stream(self._target, entry)
             with self._draws:
@@ -179,7 +186,7 @@ class Transformer:
     def hand_over(self, done: tuple[Any, Any]) -> Any:
         """Return what came out, for work on the current stream, which waits for the transform."""
         batch, event = done
-        current = self._target._on_stream()
+        current = self._target.on_stream()
         current.wait_event(event)
         for tensor in _tree.flatten(batch, _leaves.is_tensor)[0]:
             if tensor.is_cuda:

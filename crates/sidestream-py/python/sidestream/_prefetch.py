@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from sidestream import _hand_over, _sidestream
 from sidestream._feed import PATIENCE_S, Entry, Feed, Times
@@ -21,15 +21,46 @@ if TYPE_CHECKING:
 Batch = TypeVar("Batch")
 
 
+@overload
 def prefetch(
     loader: Iterable[Batch],
+    device: Any = None,
+    depth: int = 2,
+    transform: None = None,
+    *,
+    keep: str = "grow",
+    stream: Any = None,
+) -> Prefetcher[Batch]: ...
+@overload
+def prefetch(
+    loader: Iterable[Any],
+    device: Any = None,
+    depth: int = 2,
+    *,
+    transform: Callable[[Any], Batch],
+    keep: str = "grow",
+    stream: Any = None,
+) -> Prefetcher[Batch]: ...
+@overload
+def prefetch(
+    loader: Iterable[Any],
+    device: Any,
+    depth: int,
+    transform: Callable[[Any], Batch],
+    *,
+    keep: str = "grow",
+    stream: Any = None,
+) -> Prefetcher[Batch]: ...
+
+def prefetch(
+    loader: Iterable[Any],
     device: Any = None,
     depth: int = 2,
     transform: Callable[[Any], Any] | None = None,
     *,
     keep: str = "grow",
     stream: Any = None,
-) -> Prefetcher[Batch]:
+) -> Prefetcher[Any]:
     """Return the batches of ``loader`` on the device, each uploaded while those before it are computed.
 
     ``loader`` gives nested dictionaries, lists, tuples, named tuples and dataclasses of tensors of PyTorch and arrays of
@@ -50,7 +81,8 @@ def prefetch(
             of the prefetcher pulls the batches. It may not write a batch after it has given it, unless the memory is pinned.
         device: ``"cuda"``, ``"cuda:1"``, a ``torch.device`` or a number; ``"cpu"``, where batches are only read ahead;
             ``"sim:h200"`` for a simulated GPU. By default PyTorch's current CUDA device if there is one, and else ``"cpu"``.
-        depth: How many batches there is memory for on the device, the one in use included. On ``"cpu"``, how many are read ahead.
+        depth: How many batches there is memory for on the device, the one in use included; with a transform one more. On
+            ``"cpu"``, how many are read ahead.
         transform: A function from batch to batch, on the device. It runs in your thread with your autocast and grad
             modes, on a stream of its own that waits for what you had put into the current stream, one batch ahead where the
             next batch is there. Its random numbers of PyTorch are a sequence of their own, seeded from PyTorch's when an
@@ -76,7 +108,7 @@ class Prefetcher(Generic[Batch]):
 
     def __init__(
         self,
-        loader: Iterable[Batch],
+        loader: Iterable[Any],
         device: Any = None,
         depth: int = 2,
         transform: Callable[[Any], Any] | None = None,
@@ -91,13 +123,15 @@ class Prefetcher(Generic[Batch]):
             raise ValueError(f'keep is {keep!r}; give "grow" or "copy"')
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is {transform!r}; give a function from batch to batch")
-        if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
+        if not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
             raise TypeError(f"loader is {loader!r}; give something to iterate over, such as a DataLoader")
         self._loader = loader
         self._depth = depth
         self._transform = transform
         self._target = _hand_over.target(device, keep == "copy", stream)
-        self._ring = None if self._target.ring_device is None else _sidestream.Ring(self._target.ring_device, depth)
+        # One batch is in use, one was transformed ahead and may still lie where it was uploaded.
+        slots = depth + 1 if transform is not None and self._target.transforms_ahead else depth
+        self._ring = None if self._target.ring_device is None else _sidestream.Ring(self._target.ring_device, slots)
         self._grows = keep == "grow"
         self._times = Times()
         self._given = 0

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::invalid;
-use super::slot::{Shared, Slot, is_this_process};
+use super::slot::{Relaxed, Shared, Slot, is_this_process};
 use crate::device::{drop_elsewhere, is_host_func};
 use crate::error::Result;
 use crate::explicit::{HostMemory, Region, Stream};
@@ -103,6 +103,7 @@ impl Lease {
             return Ok(());
         }
         let device = &self.shared.device;
+        let _relaxed = Relaxed::on(device);
         let down = self.shared.download()?;
         let noted = self.streams.lock().clone();
         for stream in noted.iter().filter(|stream| !stream.is(&down)) {
@@ -135,6 +136,7 @@ impl Lease {
     /// [`Error::OutOfMemory`](crate::error::Error::OutOfMemory), or what the driver answers.
     #[track_caller]
     pub fn copied(&self, stream: &Stream) -> Result<Lease> {
+        let _relaxed = Relaxed::on(&self.shared.device);
         self.note(stream);
         let mut slot = Slot::new(&self.shared.device)?;
         let from = self.memory().all();
