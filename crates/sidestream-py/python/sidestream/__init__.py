@@ -20,9 +20,10 @@ from sidestream._diagnosis import (
 )
 from sidestream._overlap import Arrangement, Overlap, overlap
 from sidestream._pipeline import Choice, Pipeline, Stage, StageError
+from sidestream._prefetch import PrefetchStatistics, Prefetcher, prefetch
 from sidestream._profile import Profile, profile
 from sidestream._program import CheckReport, Lint, ProgramReport, Race, Refused, check_program
-from sidestream._sidestream import DeviceError, ProgramError, TraceError, __version__
+from sidestream._sidestream import DeviceArray, DeviceError, ProgramError, TraceError, __version__
 from sidestream._stream import Event, Stream
 from sidestream._together import Diagnoses, FailedTrace, Rank, RankStep, Ranks, diagnose
 
@@ -32,6 +33,7 @@ __all__ = [
     "CheckReport",
     "Choice",
     "Device",
+    "DeviceArray",
     "DeviceError",
     "Diagnoses",
     "Diagnosis",
@@ -44,6 +46,8 @@ __all__ = [
     "Overlap",
     "Pipeline",
     "Prediction",
+    "PrefetchStatistics",
+    "Prefetcher",
     "Profile",
     "ProgramError",
     "ProgramReport",
@@ -66,5 +70,6 @@ __all__ = [
     "check_program",
     "diagnose",
     "overlap",
+    "prefetch",
     "profile",
 ]
