@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use pyo3::PyErr;
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 
 pyo3::create_exception!(
     sidestream,
@@ -18,6 +18,13 @@ pyo3::create_exception!(
     ProgramError,
     PyValueError,
     "The text is no stream program. The text of the error names the place, what is wrong there and what to do."
+);
+
+pyo3::create_exception!(
+    sidestream,
+    RaceError,
+    PyRuntimeError,
+    "Two accesses that nothing orders. The text says what they are and which call orders them."
 );
 
 /// What the system says about a file, as Python's own functions raise it: `FileNotFoundError` and the

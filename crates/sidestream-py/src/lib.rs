@@ -3,6 +3,7 @@
 //! It hands over texts: JSON, and pages for people. The classes that users meet are Python's, in
 //! `python/sidestream`, where they have types, documentation and pickles for nothing.
 
+mod check;
 mod diagnose;
 mod failure;
 mod program;
@@ -18,6 +19,8 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
         "ProgramError",
         module.py().get_type::<failure::ProgramError>(),
     )?;
+    module.add("RaceError", module.py().get_type::<failure::RaceError>())?;
+    module.add_class::<check::Recorder>()?;
     module.add_function(wrap_pyfunction!(diagnose::diagnose, module)?)?;
     module.add_function(wrap_pyfunction!(program::check_program, module)?)?;
     Ok(())

@@ -4,6 +4,7 @@
 Neither needs a GPU, PyTorch or numpy.
 """
 
+from sidestream._check import CheckedRace, CheckedRun, NamedStream, Place, Remark, Side, check
 from sidestream._diagnosis import (
     Device,
     Diagnosis,
@@ -18,27 +19,35 @@ from sidestream._diagnosis import (
     diagnose,
 )
 from sidestream._program import CheckReport, Lint, ProgramReport, Race, Refused, check_program
-from sidestream._sidestream import ProgramError, TraceError, __version__
+from sidestream._sidestream import ProgramError, RaceError, TraceError, __version__
 
 __all__ = [
     "CheckReport",
+    "CheckedRace",
+    "CheckedRun",
     "Device",
     "Diagnosis",
     "Estimate",
     "Evidence",
     "Finding",
     "Lint",
+    "NamedStream",
+    "Place",
     "Prediction",
     "ProgramError",
     "ProgramReport",
     "Race",
+    "RaceError",
     "Refused",
+    "Remark",
     "Replay",
+    "Side",
     "Steps",
     "StreamLoad",
     "TraceError",
     "TraceWarning",
     "__version__",
+    "check",
     "check_program",
     "diagnose",
 ]
