@@ -37,6 +37,8 @@ def hooked(recorder: Recorder) -> Iterator[None]:
         _host_reads(recorder, stack)
         _backward(recorder, stack)
         _threads(recorder, stack)
+        _listening.append(recorder)
+        stack.callback(_listening.remove, recorder)
         yield
 
 
@@ -214,6 +216,13 @@ def _threads(recorder: Recorder, stack: contextlib.ExitStack) -> None:
             pop(None)
 
     _set(stack, threading.Thread, "_bootstrap_inner", bootstrap_inner)
-    if hasattr(os, "register_at_fork"):
-        # The processes of a loader are no part of the program that is checked.
-        os.register_at_fork(after_in_child=recorder.stop)
+
+
+def _in_child() -> None:
+    """The processes of a loader are no part of the program that is checked."""
+    for recorder in _listening:
+        recorder.stop()
+
+
+_listening: list[Recorder] = []
+os.register_at_fork(after_in_child=_in_child)

@@ -164,7 +164,9 @@ impl Core {
         let (kind, name) = match stream.raw {
             0 | 1 => (StreamKind::Legacy, "default".to_owned()),
             2 => (StreamKind::PerThread, "per_thread".to_owned()),
-            raw if self.blocking.contains(&raw) => (StreamKind::Blocking, format!("stream{}", id.0)),
+            raw if self.blocking.contains(&raw) => {
+                (StreamKind::Blocking, format!("stream{}", id.0))
+            }
             _ => (StreamKind::NonBlocking, format!("stream{}", id.0)),
         };
         let name = match stream.device {
@@ -260,8 +262,7 @@ impl Core {
         for first in firsts.drain(..) {
             match first {
                 First::Buffer(within) => {
-                    self.sink
-                        .buffer(Memory::Device, 1 << 48, Some(within), "");
+                    self.sink.buffer(Memory::Device, 1 << 48, Some(within), "");
                 }
                 First::Alloc {
                     buffer,
@@ -292,13 +293,31 @@ impl Core {
     pub fn operator(&mut self, site: Site, stream: RawStream, touches: &[Touch]) -> bool {
         self.operations += 1;
         if let Some((_, graph)) = &mut self.capture {
-            graph.touches.extend(touches.iter().filter(|t| t.device >= 0).cloned());
+            graph
+                .touches
+                .extend(touches.iter().filter(|t| t.device >= 0).cloned());
             return false;
         }
         let stream = self.stream(stream);
         self.put(touches, site);
-        self.push(Kind::Kernel { stream, launches: 1 }, site);
+        self.push(
+            Kind::Kernel {
+                stream,
+                launches: 1,
+            },
+            site,
+        );
         self.found()
+    }
+
+    /// The engine notes the streams that it uses gradients on by itself, and no operator says so.
+    pub fn noted_by_engine(&mut self, site: Site, stream: RawStream, touches: &[Touch]) {
+        let id = self.stream(stream);
+        for touch in touches.iter().filter(|touch| touch.device >= 0) {
+            if self.space.is_away(touch.ptr, id) {
+                self.record_stream(site, touch, stream);
+            }
+        }
     }
 
     /// A copy between the host and a device.
@@ -338,11 +357,23 @@ impl Core {
     ) -> bool {
         let (from, to) = (self.stream(source), self.stream(target));
         if self.capture.is_none() {
-            self.tell(Kind::WaitStream { stream: from, source: to }, site);
+            self.tell(
+                Kind::WaitStream {
+                    stream: from,
+                    source: to,
+                },
+                site,
+            );
         }
         let found = self.operator(site, source, touches);
         if self.capture.is_none() {
-            self.tell(Kind::WaitStream { stream: to, source: from }, site);
+            self.tell(
+                Kind::WaitStream {
+                    stream: to,
+                    source: from,
+                },
+                site,
+            );
         }
         found
     }
@@ -367,8 +398,10 @@ impl Core {
 
     /// A piece of host memory takes part in an asynchronous copy for the first time.
     pub fn host_buffer(&mut self, start: u64, end: u64, memory: Memory, storage: (u64, u64)) {
+        self.host.made += 1;
         let id = self.space.next_buffer();
-        self.sink.buffer(memory, end.saturating_sub(start), None, "");
+        self.sink
+            .buffer(memory, end.saturating_sub(start), None, "");
         self.host.insert(start, end, id, memory, storage);
     }
 
@@ -397,9 +430,7 @@ impl Core {
         }
         let stream = self.stream(stream);
         let mut firsts = std::mem::take(&mut self.space.firsts);
-        let noted = self
-            .space
-            .noted(touch.ptr, touch.end, stream, &mut firsts);
+        let noted = self.space.noted(touch.ptr, touch.end, stream, &mut firsts);
         self.settle(&mut firsts, site);
         self.space.firsts = firsts;
         if let Some(buffer) = noted {
@@ -537,7 +568,10 @@ impl Core {
     /// The bytes that the last operation touched of a buffer, as addresses.
     pub fn last_touched(&self, buffer: BufferId) -> Option<(u64, u64)> {
         let some = self.op.accesses.iter().filter(|a| a.buffer == buffer);
-        let base = self.space.base_of(buffer).or_else(|| self.host.base_of(buffer))?;
+        let base = self
+            .space
+            .base_of(buffer)
+            .or_else(|| self.host.base_of(buffer))?;
         let bounds = some.map(|a| (base + a.start, base + a.end));
         bounds.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
     }

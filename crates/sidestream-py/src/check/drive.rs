@@ -36,7 +36,9 @@ impl Recorder {
         device: u32,
     ) -> PyResult<()> {
         let on = device as i32;
-        let all: Vec<Touch> = touches(reads, false, on).chain(touches(writes, true, on)).collect();
+        let all: Vec<Touch> = touches(reads, false, on)
+            .chain(touches(writes, true, on))
+            .collect();
         let raw = RawStream {
             device,
             raw: stream,
@@ -147,12 +149,27 @@ impl Recorder {
             return Ok(());
         };
         let mut core = lock(&self.core);
-        let kind = core.host.piece(host).map_or(Memory::Pinned, |(_, piece)| piece.memory);
+        let kind = core
+            .host
+            .piece(host)
+            .map_or(Memory::Pinned, |(_, piece)| piece.memory);
         let known = core.host.locate(host);
         let found = if upload {
-            core.copy(site, raw, (kind, Memory::Device), (&on_host, &on_device), known)
+            core.copy(
+                site,
+                raw,
+                (kind, Memory::Device),
+                (&on_host, &on_device),
+                known,
+            )
         } else {
-            core.copy(site, raw, (Memory::Device, kind), (&on_device, &on_host), known)
+            core.copy(
+                site,
+                raw,
+                (Memory::Device, kind),
+                (&on_device, &on_host),
+                known,
+            )
         };
         drop(core);
         self.look(py, found, &[], &[])
@@ -174,7 +191,9 @@ impl Recorder {
         let site = self.named(py, "copy_");
         let (from, to) = devices;
         let read = touches(vec![(source, bytes)], false, from as i32);
-        let all: Vec<Touch> = read.chain(touches(vec![(target, bytes)], true, to as i32)).collect();
+        let all: Vec<Touch> = read
+            .chain(touches(vec![(target, bytes)], true, to as i32))
+            .collect();
         let streams = (
             RawStream {
                 device: from,

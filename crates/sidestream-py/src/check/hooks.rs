@@ -127,11 +127,21 @@ impl Recorder {
     }
 
     /// The host reads or writes a tensor where no operator says so.
-    fn host_uses(&self, py: Python<'_>, tensor: &Bound<'_, PyAny>, write: bool, name: &str) -> PyResult<()> {
+    fn host_uses(
+        &self,
+        py: Python<'_>,
+        tensor: &Bound<'_, PyAny>,
+        write: bool,
+        name: &str,
+    ) -> PyResult<()> {
         if !self.is_on() {
             return Ok(());
         }
-        let Some(touch) = self.asked.touch(tensor, write).filter(|touch| touch.device < 0) else {
+        let Some(touch) = self
+            .asked
+            .touch(tensor, write)
+            .filter(|touch| touch.device < 0)
+        else {
             return Ok(());
         };
         let name = lock(&self.names).operator(name.to_owned());
@@ -162,6 +172,7 @@ impl Recorder {
     /// Backward runs from here until it is left; its threads have no frames of their own. Gives back what
     /// to set when it is left.
     fn enter_backward(&self, py: Python<'_>) -> u64 {
+        self.backwards.fetch_add(1, Ordering::Relaxed);
         let stack = match self.stacks.try_lock().as_deref_mut() {
             Ok(Some(stacks)) => stacks.now(py),
             _ => None,
@@ -171,6 +182,7 @@ impl Recorder {
     }
 
     fn leave_backward(&self, before: u64) {
+        self.backwards.fetch_sub(1, Ordering::Relaxed);
         self.backward.store(before, Ordering::Relaxed);
     }
 
@@ -180,6 +192,9 @@ impl Recorder {
             Some(stacks) => stacks.frames(py, stack),
             None => Vec::new(),
         };
-        frames.into_iter().map(|frame| frame.into_pyobject(py)).collect()
+        frames
+            .into_iter()
+            .map(|frame| frame.into_pyobject(py))
+            .collect()
     }
 }

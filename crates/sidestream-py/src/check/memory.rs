@@ -13,6 +13,9 @@ use sidestream::op::{BufferId, Memory, StreamId};
 /// memory does not grow with the length of a run.
 const NUMBERS: usize = 4;
 
+/// So many storages of the host's are followed in one check.
+const MOST: u32 = 500_000;
+
 /// The memory of all devices; addresses are unique among them.
 pub struct Space {
     /// Every byte, for memory that no allocator told of.
@@ -137,6 +140,12 @@ impl Space {
         }
     }
 
+    /// Whether an address belongs to a tenant of another stream's.
+    pub fn is_away(&self, ptr: u64, stream: StreamId) -> bool {
+        let tenant = self.tenants.range(..=ptr).next_back();
+        tenant.is_some_and(|(_, tenant)| tenant.home != stream)
+    }
+
     /// A stream is noted for the free. The buffer, if there is one.
     pub fn noted(
         &mut self,
@@ -176,16 +185,11 @@ impl Space {
     }
 
     /// Earlier tenants of the bytes are gone for good. What the allocator saw of them is told.
-    fn leave(
-        &mut self,
-        from: u64,
-        end: u64,
-        home: StreamId,
-        device: u32,
-        firsts: &mut Vec<First>,
-    ) {
+    fn leave(&mut self, from: u64, end: u64, home: StreamId, device: u32, firsts: &mut Vec<First>) {
         let before = self.past.range(..from).next_back();
-        let reaches = before.filter(|(_, past)| past.end > from).map(|(&at, _)| at);
+        let reaches = before
+            .filter(|(_, past)| past.end > from)
+            .map(|(&at, _)| at);
         let first = reaches.unwrap_or(from);
         let mut left: Vec<u64> = self.past.range(first..end).map(|(&at, _)| at).collect();
         for at in left.drain(..) {
@@ -239,6 +243,8 @@ impl Space {
 /// memory out again when its copies are done (R58), so an earlier tenant is no concern of a later one.
 #[derive(Default)]
 pub struct HostMemory {
+    /// How many storages there were in all.
+    pub made: u32,
     pieces: BTreeMap<u64, Piece>,
 }
 
@@ -254,6 +260,11 @@ pub struct Piece {
 impl HostMemory {
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
+    }
+
+    /// Whether so many storages were followed that more would take too much memory. Later ones are not.
+    pub fn is_full(&self) -> bool {
+        self.made >= MOST
     }
 
     pub fn len(&self) -> usize {
@@ -309,6 +320,7 @@ impl HostMemory {
     /// The weak references of all storages, with their addresses.
     pub fn storages(&self) -> Vec<(u64, u64)> {
         let all = self.pieces.iter();
-        all.map(|(&start, piece)| (start, piece.storage.1)).collect()
+        all.map(|(&start, piece)| (start, piece.storage.1))
+            .collect()
     }
 }

@@ -58,6 +58,8 @@ pub struct Recorder {
     words: Words,
     /// The stack of whoever runs backward, one more than its number.
     backward: AtomicU64,
+    /// How many calls of backward run.
+    backwards: AtomicU64,
     /// The current stream where there is no GPU.
     pretended: AtomicU64,
 }
@@ -148,6 +150,7 @@ impl Recorder {
                 untyped_storage: word("untyped_storage"),
             },
             backward: AtomicU64::new(0),
+            backwards: AtomicU64::new(0),
             pretended: AtomicU64::new(0),
         })
     }
@@ -348,6 +351,9 @@ impl Recorder {
         let stream = self.stream(py, device);
         let site = site.unwrap_or_else(|| self.site(py, plan.name));
         let mut core = lock(&self.core);
+        if self.backwards.load(Ordering::Relaxed) > 0 {
+            core.noted_by_engine(site, stream, &touched.touches);
+        }
         let found = core.operator(site, stream, &touched.touches);
         if plan.class == Class::Waits {
             core.stream_done(site, stream, true);
@@ -412,7 +418,9 @@ impl Recorder {
 
     /// Weak references of storages are given back.
     fn give_back(&self, py: Python<'_>, weak: &[u64]) {
-        let class = py.import("torch").and_then(|torch| torch.getattr("UntypedStorage"));
+        let class = py
+            .import("torch")
+            .and_then(|torch| torch.getattr("UntypedStorage"));
         if let Ok(class) = class {
             for weak in weak {
                 let _gone = class.call_method1("_free_weak_ref", (*weak,));
@@ -423,7 +431,13 @@ impl Recorder {
     /// Host memory takes part in an asynchronous copy: from here on the host's own uses of it are told.
     fn track(&self, touch: &Touch, tensor: &Bound<'_, PyAny>) -> Option<Memory> {
         if self.is_tracked(touch, tensor) {
-            return lock(&self.core).host.piece(touch.ptr).map(|(_, piece)| piece.memory);
+            return lock(&self.core)
+                .host
+                .piece(touch.ptr)
+                .map(|(_, piece)| piece.memory);
+        }
+        if lock(&self.core).host.is_full() {
+            return None;
         }
         let memory = match self.asked.is_pinned(tensor) {
             true => Memory::Pinned,
@@ -446,7 +460,9 @@ impl Recorder {
             }
             core.host.storages()
         };
-        let class = py.import("torch").and_then(|torch| torch.getattr("UntypedStorage"));
+        let class = py
+            .import("torch")
+            .and_then(|torch| torch.getattr("UntypedStorage"));
         let Ok(class) = class else { return };
         for (start, weak) in all {
             let expired = class.call_method1("_expired", (weak,));
@@ -552,7 +568,9 @@ impl Recorder {
                 let kwargs = PyDict::new(stream.py());
                 kwargs.set_item("stream_id", id).ok()?;
                 kwargs.set_item("device_index", device).ok()?;
-                kwargs.set_item("device_type", stream.getattr("device_type").ok()?).ok()?;
+                kwargs
+                    .set_item("device_type", stream.getattr("device_type").ok()?)
+                    .ok()?;
                 let class = torch.getattr("cuda").ok()?.getattr("Stream").ok()?;
                 let whole = class.call((), Some(&kwargs)).ok()?;
                 whole.getattr("cuda_stream").ok()?.extract().ok()?

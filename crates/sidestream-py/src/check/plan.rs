@@ -200,6 +200,8 @@ impl<'py> Touched<'py> {
     /// The device of the operator: that of its first tensor on one.
     pub fn device(&self) -> Option<u32> {
         let mut devices = self.touches.iter().map(|touch| touch.device);
-        devices.find(|device| *device >= 0).map(|device| device as u32)
+        devices
+            .find(|device| *device >= 0)
+            .map(|device| device as u32)
     }
 }

@@ -70,10 +70,7 @@ impl Recorder {
     }
 
     /// What is raised, as JSON.
-    pub(super) fn raised(
-        &self,
-        (first, second, buffer): (OpId, OpId, Option<BufferId>),
-    ) -> String {
+    pub(super) fn raised(&self, (first, second, buffer): (OpId, OpId, Option<BufferId>)) -> String {
         let core = lock(&self.core);
         let races = self.races(&core);
         let ids = json!([first.0, second.0, buffer.map(|buffer| buffer.0)]);
@@ -225,7 +222,9 @@ fn fix(race: &Race, core: &Core) -> String {
         Fix::SyncEvent { .. } => "call `event.synchronize()` before {second}".to_owned(),
         Fix::RecordStream { stream, .. } => {
             let stream = name(stream);
-            format!("call `x.record_stream({stream})` on the earlier tensor before its last reference dies")
+            format!(
+                "call `x.record_stream({stream})` on the earlier tensor before its last reference dies"
+            )
         }
         Fix::Flag { .. } => "let the second thread wait for the first before {second}".to_owned(),
     }

@@ -58,7 +58,9 @@ pub fn layout(sizes: &[u64], strides: &[u64], item: u64) -> (u64, Option<Rows>) 
         .map(|(&size, &stride)| (size, stride.saturating_mul(item)))
         .collect();
     dims.sort_by_key(|dim| dim.1);
-    let last = dims.iter().map(|(size, pitch)| (size - 1).saturating_mul(*pitch));
+    let last = dims
+        .iter()
+        .map(|(size, pitch)| (size - 1).saturating_mul(*pitch));
     let span = last.fold(item, u64::saturating_add);
     let mut chunk = item;
     let mut dense = 0;
