@@ -199,9 +199,11 @@ impl Core {
 
     // -------------------------------------------------------------- telling the checker
 
+    /// Tells an operation without accesses. Those of the last one that had some stay, for the report.
     fn tell(&mut self, kind: Kind, site: Site) {
-        self.op.accesses.clear();
+        let accesses = std::mem::take(&mut self.op.accesses);
         self.push(kind, site);
+        self.op.accesses = accesses;
     }
 
     /// Tells the operation with the accesses that were put into `self.op`.

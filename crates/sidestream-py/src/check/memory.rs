@@ -47,6 +47,14 @@ struct Past {
     buffer: BufferId,
 }
 
+/// Whether memory came from PyTorch's allocator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Whose {
+    Known,
+    KnownIfAt(u64),
+    Foreign,
+}
+
 /// What the checker has to hear before an access.
 pub enum First {
     /// A buffer that it does not know.
@@ -137,6 +145,16 @@ impl Space {
         match self.grow(start, end, firsts) {
             Some(buffer) => (buffer, start),
             None => (self.root, 0),
+        }
+    }
+
+    /// Whether some bytes are of a tenancy that is known. Where that depends on it, the address where their
+    /// storage has to start.
+    pub fn whose(&self, ptr: u64, end: u64) -> Whose {
+        match self.tenants.range(..=ptr).next_back() {
+            None => Whose::Foreign,
+            Some((&start, tenant)) if start == ptr || end <= tenant.end => Whose::Known,
+            Some((&start, _)) => Whose::KnownIfAt(start),
         }
     }
 

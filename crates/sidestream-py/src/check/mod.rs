@@ -25,6 +25,7 @@ use pyo3::types::{PyDict, PyString, PyTuple};
 use sidestream::op::Memory;
 
 use core::{Core, RawStream, Site, Touch};
+use memory::Whose;
 use plan::{Class, Plan, Touched};
 use report::Details;
 use stack::Stacks;
@@ -339,6 +340,7 @@ impl Recorder {
         let mut touched = Touched::default();
         plan.touched(&self.asked, args, kwargs, result, &mut touched);
         let device = touched.device();
+        self.leave_foreign(&mut touched);
         let mut site = None;
         for (touch, tensor) in touched.touches.iter().zip(&touched.tensors) {
             if touch.device < 0 {
@@ -360,6 +362,40 @@ impl Recorder {
         }
         drop(core);
         self.look(py, found, &touched.touches, &touched.tensors)
+    }
+
+    /// Memory of devices that did not come from PyTorch's allocator has rules of its own, which nobody tells
+    /// here: who hands it over may order its uses unseen. It is left out.
+    fn leave_foreign(&self, touched: &mut Touched<'_>) {
+        if self.asked.pretend {
+            return;
+        }
+        let mut unsure = Vec::new();
+        {
+            let core = lock(&self.core);
+            for (at, touch) in touched
+                .touches
+                .iter()
+                .enumerate()
+                .filter(|(_, t)| t.device >= 0)
+            {
+                match core.space.whose(touch.ptr, touch.end) {
+                    Whose::Known => {}
+                    Whose::KnownIfAt(start) => unsure.push((at, Some(start))),
+                    Whose::Foreign => unsure.push((at, None)),
+                }
+            }
+        }
+        for (at, start) in unsure.into_iter().rev() {
+            let is_there = |start| {
+                let storage = self.storage(&touched.tensors[at]);
+                storage.is_some_and(|(_, storage)| storage.0 == start)
+            };
+            if !start.is_some_and(is_there) {
+                touched.touches.remove(at);
+                touched.tensors.remove(at);
+            }
+        }
     }
 
     /// An operator that runs on the host.
@@ -481,9 +517,29 @@ impl Recorder {
         free: bool,
     ) -> PyResult<()> {
         let py = target.py();
-        let read = self.asked.touch(source, false);
-        let written = self.asked.touch(target, true);
+        let (read, written) = (
+            self.asked.touch(source, false),
+            self.asked.touch(target, true),
+        );
         let (Some(read), Some(written)) = (read, written) else {
+            return Ok(());
+        };
+        let (low, device) = (
+            read.device.min(written.device),
+            read.device.max(written.device),
+        );
+        let mut all = Touched {
+            touches: vec![read, written],
+            tensors: vec![source.clone(), target.clone()],
+        };
+        self.leave_foreign(&mut all);
+        let Ok([read, written]) = <[Touch; 2]>::try_from(all.touches) else {
+            // What it touches is not known; that the host waits is.
+            if !free && low < 0 {
+                let stream = self.stream(py, device as u32);
+                let site = self.site(py, plan.name);
+                lock(&self.core).stream_done(site, stream, true);
+            }
             return Ok(());
         };
         let site = self.site(py, plan.name);
