@@ -5,6 +5,7 @@
 //! documentation and pickles for nothing.
 
 mod array;
+mod check;
 mod command;
 mod devices;
 mod diagnose;
@@ -39,6 +40,8 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<prefetch::Ring>()?;
     module.add_class::<prefetch::Ticket>()?;
     module.add_class::<prefetch::Lease>()?;
+    module.add("RaceError", module.py().get_type::<failure::RaceError>())?;
+    module.add_class::<check::Recorder>()?;
     module.add_function(wrap_pyfunction!(diagnose::diagnose, module)?)?;
     module.add_function(wrap_pyfunction!(array::note_stream, module)?)?;
     module.add_function(wrap_pyfunction!(prefetch::references, module)?)?;
