@@ -72,7 +72,9 @@ def main() -> None:
 
     print(f"by hand:   {args.steps / plain_s:8.1f} steps/s")
     print(f"prefetch:  {args.steps / ours_s:8.1f} steps/s")
-    print("the losses are the same" if ours == plain else "THE LOSSES DIFFER")
+    # Some kernels of a GPU add up in another order each time.
+    same = torch.allclose(torch.tensor(ours), torch.tensor(plain), rtol=1e-3)
+    print("the losses are the same" if same else "THE LOSSES DIFFER")
     print(prefetched.statistics)
     if not on_gpu:
         print("this is the processor: batches were read ahead, and nothing was copied; a GPU copies them meanwhile")

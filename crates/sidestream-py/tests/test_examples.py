@@ -33,7 +33,7 @@ SAYS = {
         "rank 1 of 2 on cpu: 64 samples of its shard",
         "the models agree",
     ],
-    "encoder_decoder": ["steps of batch 2:", "the loss went from 2.", "serial: ", "on a GPU it measures"],
+    "encoder_decoder": ["steps of batch 2:", "the loss went from ", "serial: ", "on a GPU it measures"],
     "overlap": ["on a simulated NVIDIA H200", "<- best", "times as fast", "this was a simulated GPU"],
     "prefetch": ["by hand: ", "prefetch: ", "the losses are the same", "this is the processor"],
     "serving": ["one by one ", "one batch of all ", "times as many requests as one by one", "streams need a GPU"],
