@@ -1,11 +1,15 @@
 //! The extension module `sidestream._sidestream`.
 //!
-//! It hands over texts: JSON, and pages for people. The classes that users meet are Python's, in
-//! `python/sidestream`, where they have types, documentation and pickles for nothing.
+//! It hands over texts: JSON, and pages for people; and streams and events, which belong to devices of the
+//! process. The classes that users meet are Python's, in `python/sidestream`, where they have types,
+//! documentation and pickles for nothing.
 
+mod devices;
 mod diagnose;
+mod event;
 mod failure;
 mod program;
+mod stream;
 
 use pyo3::prelude::*;
 
@@ -18,6 +22,12 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
         "ProgramError",
         module.py().get_type::<failure::ProgramError>(),
     )?;
+    module.add(
+        "DeviceError",
+        module.py().get_type::<failure::DeviceError>(),
+    )?;
+    module.add_class::<stream::Stream>()?;
+    module.add_class::<event::Event>()?;
     module.add_function(wrap_pyfunction!(diagnose::diagnose, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::ranks, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::traces, module)?)?;

@@ -17,6 +17,9 @@ const PACKAGE: &str = "crates/sidestream-py";
 const REQUIREMENTS: &str = "requirements-test.txt";
 const REQUIREMENTS_TORCH: &str = "requirements-torch.txt";
 
+/// How often an installation is tried.
+const PIP_TRIES: u32 = 3;
+
 /// The oldest Python that the package runs on.
 const OLDEST: (u32, u32) = (3, 10);
 
@@ -154,14 +157,21 @@ impl Environment {
         succeeds(pytest)
     }
 
+    /// `pip install`. A download of gigabytes may break off, so a failure is tried again.
     fn pip(&self, args: &[&str]) -> Result<()> {
-        let mut install = self.python(&["-m", "pip", "install", "--quiet"]);
-        install
-            .args(["--disable-pip-version-check", "--root-user-action=ignore"])
-            .args(args);
-        let ok = succeeds(install)?;
-        ensure!(ok, "`pip install {}` failed", args.join(" "));
-        Ok(())
+        for _ in 0..PIP_TRIES {
+            let mut install = self.python(&["-m", "pip", "install", "--quiet"]);
+            install
+                .args(["--disable-pip-version-check", "--root-user-action=ignore"])
+                .args(args);
+            if succeeds(install)? {
+                return Ok(());
+            }
+        }
+        bail!(
+            "`pip install {}` failed {PIP_TRIES} times; pip says why above",
+            args.join(" ")
+        )
     }
 
     /// The environment's Python, in the folder of the package.

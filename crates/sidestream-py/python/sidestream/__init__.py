@@ -17,13 +17,17 @@ from sidestream._diagnosis import (
     StreamLoad,
     TraceWarning,
 )
+from sidestream._pipeline import Choice, Pipeline, Stage, StageError
 from sidestream._program import CheckReport, Lint, ProgramReport, Race, Refused, check_program
-from sidestream._sidestream import ProgramError, TraceError, __version__
+from sidestream._sidestream import DeviceError, ProgramError, TraceError, __version__
+from sidestream._stream import Stream
 from sidestream._together import Diagnoses, FailedTrace, Rank, Ranks, RankStep, diagnose
 
 __all__ = [
     "CheckReport",
+    "Choice",
     "Device",
+    "DeviceError",
     "Diagnoses",
     "Diagnosis",
     "Estimate",
@@ -31,6 +35,7 @@ __all__ = [
     "FailedTrace",
     "Finding",
     "Lint",
+    "Pipeline",
     "Prediction",
     "ProgramError",
     "ProgramReport",
@@ -40,7 +45,10 @@ __all__ = [
     "Ranks",
     "Refused",
     "Replay",
+    "Stage",
+    "StageError",
     "Steps",
+    "Stream",
     "StreamLoad",
     "TraceError",
     "TraceWarning",
