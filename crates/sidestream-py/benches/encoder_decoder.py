@@ -46,8 +46,8 @@ class Size:
         self.checked = 60 if quick else 300
 
 
-def say(part: str, **values: Any) -> None:
-    print(json.dumps({"t": part, **values}), flush=True)
+def say(t: str, **values: Any) -> None:
+    print(json.dumps({"t": t, **values}), flush=True)
 
 
 # Jobs: an encoder without gradients, and a step of training on what it returns.

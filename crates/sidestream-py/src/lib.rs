@@ -4,6 +4,7 @@
 //! process. The classes that users meet are Python's, in `python/sidestream`, where they have types,
 //! documentation and pickles for nothing.
 
+mod command;
 mod devices;
 mod diagnose;
 mod event;
@@ -28,6 +29,9 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     )?;
     module.add_class::<stream::Stream>()?;
     module.add_class::<event::Event>()?;
+    module.add_function(wrap_pyfunction!(command::command, module)?)?;
+    module.add_function(wrap_pyfunction!(command::overlap, module)?)?;
+    module.add_function(wrap_pyfunction!(command::peaks, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::diagnose, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::ranks, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::traces, module)?)?;

@@ -5,6 +5,7 @@ Neither needs a GPU, PyTorch or numpy.
 """
 
 from sidestream import ray as ray
+from sidestream._benchmark import Benchmark, Roofline, benchmark
 from sidestream._diagnosis import (
     Device,
     Diagnosis,
@@ -17,13 +18,17 @@ from sidestream._diagnosis import (
     StreamLoad,
     TraceWarning,
 )
+from sidestream._overlap import Arrangement, Overlap, overlap
 from sidestream._pipeline import Choice, Pipeline, Stage, StageError
+from sidestream._profile import Profile, profile
 from sidestream._program import CheckReport, Lint, ProgramReport, Race, Refused, check_program
 from sidestream._sidestream import DeviceError, ProgramError, TraceError, __version__
-from sidestream._stream import Stream
-from sidestream._together import Diagnoses, FailedTrace, Rank, Ranks, RankStep, diagnose
+from sidestream._stream import Event, Stream
+from sidestream._together import Diagnoses, FailedTrace, Rank, RankStep, Ranks, diagnose
 
 __all__ = [
+    "Arrangement",
+    "Benchmark",
     "CheckReport",
     "Choice",
     "Device",
@@ -31,12 +36,15 @@ __all__ = [
     "Diagnoses",
     "Diagnosis",
     "Estimate",
+    "Event",
     "Evidence",
     "FailedTrace",
     "Finding",
     "Lint",
+    "Overlap",
     "Pipeline",
     "Prediction",
+    "Profile",
     "ProgramError",
     "ProgramReport",
     "Race",
@@ -45,6 +53,7 @@ __all__ = [
     "Ranks",
     "Refused",
     "Replay",
+    "Roofline",
     "Stage",
     "StageError",
     "Steps",
@@ -53,6 +62,9 @@ __all__ = [
     "TraceError",
     "TraceWarning",
     "__version__",
+    "benchmark",
     "check_program",
     "diagnose",
+    "overlap",
+    "profile",
 ]
