@@ -37,6 +37,7 @@ SAYS = {
     "overlap": ["on a simulated NVIDIA H200", "<- best", "times as fast", "this was a simulated GPU"],
     "prefetch": ["by hand: ", "prefetch: ", "the losses are the same", "this is the processor"],
     "serving": ["one by one ", "one batch of all ", "times as many requests as one by one", "streams need a GPU"],
+    "timing": ["the clock around one product: ", "product on cpu: ", "small_layers on cpu: ", "the clock measures both"],
     "three_stages": ["2 inputs through three stages:", "the results are those of a plain loop", "serial: "],
 }
 
