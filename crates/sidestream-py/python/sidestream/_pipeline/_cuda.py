@@ -22,7 +22,7 @@ from sidestream._pipeline._graphs import Buffers, Captured, CaptureFailed, notin
 from sidestream._pipeline._plan import CALLER, ENTRY, UPLOAD, UPLOADED, end_steps, hand_over_steps, item_steps
 from sidestream._pipeline._serial import Flow
 from sidestream._pipeline._stage import Chain
-from sidestream._pipeline._tree import flatten, same, unflatten
+from sidestream._pipeline._tree import flatten, leaves_in, same, unflatten
 from sidestream._pipeline._upload import Staging, leaves_of
 
 #: So many items run on the stages' streams before a capture: libraries set themselves up at the first ones.
@@ -70,6 +70,7 @@ class OnCuda:
             depth: How many items are in flight.
             device: The number of the device.
         """
+        torch.cuda.init()
         self._flow = Flow(chain)
         self._device = torch.device("cuda", device)
         self._index = device
@@ -117,22 +118,23 @@ class OnCuda:
         Raises:
             StageError: A stage failed. Some of the item's work may have been issued.
         """
-        device_before = torch._C._cuda_getDevice()
-        stream_before = torch._C._cuda_getCurrentStream(self._index)
-        try:
-            mode = self._possible(mode)
-            self._enter(mode, stream_before)
-            self.items += 1
-            slot = self._slots[number % len(self._slots)]
-            # The order of the two does not matter to anyone, since nothing is allocated in between.
-            slot.held.clear()
-            graphs = mode in (GRAPHS, SERIAL_GRAPHS)
-            caller = self._caller_of(stream_before)
-            if mode in (STREAMS, GRAPHS):
-                return Issued(self._overlapped(slot, number, item, graphs, caller), slot)
+        current = torch._C._cuda_getCurrentStream(self._index)
+        mode = self._possible(mode)
+        self._enter(mode, current)
+        caller = self._caller_of(current)
+        graphs = mode in (GRAPHS, SERIAL_GRAPHS)
+        self.items += 1
+        slot = self._slots[number % len(self._slots)]
+        # Nothing is allocated between here and the waits of the heads, which make it safe.
+        slot.held.clear()
+        if mode not in (STREAMS, GRAPHS):
             return Issued(self._serial(slot, number, item, graphs, caller), None)
+        device_before = torch._C._cuda_getDevice()
+        try:
+            return Issued(self._overlapped(slot, number, item, graphs, caller), slot)
         finally:
-            torch._C._cuda_setStream(*stream_before)
+            # This sets the device, too.
+            torch._C._cuda_setStream(*current)
             if device_before != self._index:
                 torch.cuda.set_device(device_before)
 
@@ -143,9 +145,7 @@ class OnCuda:
             caller = self._caller_of(torch._C._cuda_getCurrentStream(self._index))
             for step in self._hand_over:
                 slot.events[step.event].wait(caller)
-            leaves: list[Any] = []
-            flatten(result, torch.Tensor, leaves)
-            for leaf in leaves:
+            for leaf in leaves_in(result, torch.Tensor):
                 if leaf.is_cuda:
                     leaf.record_stream(caller)
         return result

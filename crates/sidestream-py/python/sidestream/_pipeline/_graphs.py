@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from sidestream._pipeline._tree import flatten, same, unflatten
+from sidestream._pipeline._tree import flatten, leaves_in, same, unflatten
 
 
 class CaptureFailed(Exception):
@@ -72,9 +72,7 @@ class Captured:
         self._graph = torch.cuda.CUDAGraph()
         with _no_collection():
             self.output = self._capture(call, given, device)
-        outputs: list[Any] = []
-        flatten(self.output, torch.Tensor, outputs)
-        buffers.add(*self._inputs, *outputs)
+        buffers.add(*self._inputs, *leaves_in(self.output, torch.Tensor))
 
     def takes(self, value: Any) -> bool:
         """Copy a value into the buffers, on the current stream. False if it has another shape; then nothing is copied."""
@@ -101,20 +99,25 @@ class Captured:
             output = call(value)
         except BaseException as error:
             with contextlib.suppress(RuntimeError):
-                self._graph.capture_end()
-            _recover(device, self._pool)
+                self._end(device)
             if isinstance(error, Exception):
                 raise CaptureFailed(_first_line(error)) from error
             raise
+        try:
+            self._end(device)
+        except RuntimeError as error:
+            raise CaptureFailed(_first_line(error)) from error
+        return output
+
+    def _end(self, device: int) -> None:
         try:
             with warnings.catch_warnings():
                 # A stage that only hands on what it got is an empty graph, and no mistake.
                 warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
                 self._graph.capture_end()
-        except RuntimeError as error:
+        except RuntimeError:
             _recover(device, self._pool)
-            raise CaptureFailed(_first_line(error)) from error
-        return output
+            raise
 
 
 def _address(tensor: Any) -> int:
@@ -157,8 +160,9 @@ def _no_collection() -> Iterator[None]:
 
 
 def _recover(device: int, pool: Any) -> None:
-    # A capture that fails leaves PyTorch's allocator and its random generator behind in the state of a capture. The calls below
-    # end that: the first two are what a capture that ends well does to the pool, and a small capture resets the generator.
+    # A capture that was broken leaves PyTorch's allocator and its random generator behind in the state of a capture, so that memory
+    # is not given back and random numbers are refused. The first two calls are what a capture that ends well does to its pool, and
+    # a small capture that does end well resets the generator.
     for end in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
         with contextlib.suppress(RuntimeError):
             end(device, pool)

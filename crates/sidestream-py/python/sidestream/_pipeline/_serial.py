@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from sidestream._pipeline._stage import Chain, StageError
-from sidestream._pipeline._tree import flatten, unflatten
+from sidestream._pipeline._tree import leaves_in, unflatten
 from sidestream._pipeline._upload import leaves_of
 
 
@@ -44,9 +44,7 @@ class Flow:
             output = stage.call(value)
         except Exception as error:
             raise StageError(stage.name, item, f"{type(error).__name__}: {error}") from error
-        leaves: list[Any] = []
-        flatten(output, torch.Tensor, leaves)
-        for leaf in leaves:
+        for leaf in leaves_in(output, torch.Tensor):
             if leaf.requires_grad:
                 raise StageError(
                     stage.name,

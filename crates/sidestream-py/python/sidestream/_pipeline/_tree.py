@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,15 +16,32 @@ def flatten(value: Any, leaf: type | tuple[type, ...], leaves: list[Any]) -> Any
     Shapes are tuples, and equal for values that differ only in their leaves. What is neither a leaf nor a tuple, list or
     dictionary is part of the shape.
     """
+    kind = type(value)
     if isinstance(value, leaf):
         leaves.append(value)
         return LEAF
-    kind = type(value)
-    if isinstance(value, (tuple, list)):
+    if kind is tuple or kind is list or isinstance(value, (tuple, list)):
         return (kind, tuple([flatten(one, leaf, leaves) for one in value]))
     if isinstance(value, dict):
         return (kind, tuple([flatten(one, leaf, leaves) for one in value.values()]), tuple(value))
     return (None, value)
+
+
+def leaves_in(value: Any, leaf: type) -> list[Any]:
+    """Return the leaves alone, which is quicker."""
+    if isinstance(value, leaf):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (tuple, list)):
+        return []
+    found: list[Any] = []
+    for one in value:
+        if isinstance(one, leaf):
+            found.append(one)
+        else:
+            found += leaves_in(one, leaf)
+    return found
 
 
 def unflatten(shape: Any, leaves: Iterator[Any]) -> Any:
@@ -36,7 +54,8 @@ def unflatten(shape: Any, leaves: Iterator[Any]) -> Any:
     parts = [unflatten(part, leaves) for part in shape[1]]
     if len(shape) == 3:
         entries = dict(zip(shape[2], parts, strict=True))
-        return entries if kind is dict else kind(entries)
+        # A dictionary of a kind whose constructor takes something else becomes a plain one.
+        return kind(entries) if kind is OrderedDict else entries
     if hasattr(kind, "_fields"):
         return kind(*parts)
     return parts if kind is list else kind(parts)
