@@ -4,6 +4,9 @@
 Neither needs a GPU, PyTorch or numpy.
 """
 
+from sidestream import ray as ray
+from sidestream._benchmark import Benchmark, Roofline, benchmark
+from sidestream._check import CheckedRace, CheckedRun, NamedStream, Place, Remark, Side, check
 from sidestream._diagnosis import (
     Device,
     Diagnosis,
@@ -15,30 +18,54 @@ from sidestream._diagnosis import (
     Steps,
     StreamLoad,
     TraceWarning,
-    diagnose,
 )
+from sidestream._overlap import Arrangement, Overlap, overlap
 from sidestream._pipeline import Choice, Pipeline, Stage, StageError
+from sidestream._prefetch import PrefetchStatistics, Prefetcher, prefetch
+from sidestream._profile import Profile, profile
 from sidestream._program import CheckReport, Lint, ProgramReport, Race, Refused, check_program
-from sidestream._sidestream import DeviceError, ProgramError, TraceError, __version__
-from sidestream._stream import Stream
+from sidestream._sidestream import DeviceArray, DeviceError, ProgramError, RaceError, TraceError, __version__
+from sidestream._stream import Event, Stream
+from sidestream._together import Diagnoses, FailedTrace, Rank, RankStep, Ranks, diagnose
 
 __all__ = [
+    "Arrangement",
+    "Benchmark",
     "CheckReport",
+    "CheckedRace",
+    "CheckedRun",
     "Choice",
     "Device",
+    "DeviceArray",
     "DeviceError",
+    "Diagnoses",
     "Diagnosis",
     "Estimate",
+    "Event",
     "Evidence",
+    "FailedTrace",
     "Finding",
     "Lint",
+    "NamedStream",
+    "Overlap",
     "Pipeline",
+    "Place",
     "Prediction",
+    "PrefetchStatistics",
+    "Prefetcher",
+    "Profile",
     "ProgramError",
     "ProgramReport",
     "Race",
+    "RaceError",
+    "Rank",
+    "RankStep",
+    "Ranks",
     "Refused",
+    "Remark",
     "Replay",
+    "Roofline",
+    "Side",
     "Stage",
     "StageError",
     "Steps",
@@ -47,6 +74,11 @@ __all__ = [
     "TraceError",
     "TraceWarning",
     "__version__",
+    "benchmark",
+    "check",
     "check_program",
     "diagnose",
+    "overlap",
+    "prefetch",
+    "profile",
 ]

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from sidestream._pipeline._tree import flatten, leaves_in, same, unflatten
+from sidestream._leaves import is_tensor
+from sidestream._tree import flatten, same, unflatten
 
 
 class CaptureFailed(Exception):
@@ -58,8 +59,7 @@ class Captured:
         Raises:
             CaptureFailed: The stage does something that no graph can hold. It can still be called.
         """
-        leaves: list[Any] = []
-        self._shape = flatten(value, torch.Tensor, leaves)
+        leaves, self._shape = flatten(value, is_tensor)
         # Buffers that were made in inference mode could not be written outside of it.
         with torch.inference_mode(False):
             self._inputs = [leaf if buffers.has(leaf) else leaf.detach().clone() for leaf in leaves]
@@ -72,14 +72,14 @@ class Captured:
         self._graph = torch.cuda.CUDAGraph()
         with _no_collection():
             self.output = self._capture(call, given, device)
-        buffers.add(*self._inputs, *leaves_in(self.output, torch.Tensor))
+        buffers.add(*self._inputs, *flatten(self.output, is_tensor)[0])
 
     def takes(self, value: Any) -> bool:
         """Copy a value into the buffers, on the current stream. False if it has another shape; then nothing is copied."""
         if value is self._value and value is not None:
             return True
-        leaves: list[Any] = []
-        if not same(flatten(value, torch.Tensor, leaves), self._shape):
+        leaves, shape = flatten(value, is_tensor)
+        if not same(shape, self._shape):
             return False
         if any(one.shape != other.shape or one.dtype != other.dtype for one, other in zip(leaves, self._inputs, strict=True)):
             return False
