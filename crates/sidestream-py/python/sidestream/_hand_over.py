@@ -165,11 +165,9 @@ class Transformer:
 
     def __init__(self, target: Target, transform: Callable[[Any], Any]) -> None:
         assert isinstance(target, _Torch)
-        torch = target.torch
         self._target = target
         self._transform = transform
         self._stream = target.side_stream()
-        self._draws = _Draws(torch, target.ordinal)
 
     def apply(self, entry: Entry) -> tuple[Any, Any]:
         """Put the transform of a batch into its stream, and return what comes out with the event behind it."""
@@ -179,9 +177,7 @@ class Transformer:
         self._stream.wait_stream(self._target.on_stream())
         with torch.cuda.device(self._target.ordinal), torch.cuda.stream(self._stream):
             batch = _in_stream(self._target, entry)
-            with self._draws:
-                batch = self._transform(batch)
-            return batch, self._stream.record_event()
+            return self._transform(batch), self._stream.record_event()
 
     def hand_over(self, done: tuple[Any, Any]) -> Any:
         """Return what came out, for work on the current stream, which waits for the transform."""
@@ -202,34 +198,6 @@ def _in_stream(target: _Torch, entry: Entry) -> Any:
         return target.hand_over(entry)
     finally:
         target._stream = given
-
-
-class _Draws:
-    """Random numbers of PyTorch for a transform.
-
-    How far it runs ahead depends on the loader. Were it to draw from the caller's generators, so would the caller's
-    own numbers, and no run could be repeated. So it has a sequence of its own, whose seed is drawn as a DataLoader draws its own.
-    """
-
-    def __init__(self, torch: Any, ordinal: int | None) -> None:
-        self._torch = torch
-        self._ordinal = ordinal
-        seed = int(torch.empty((), dtype=torch.int64).random_().item())
-        self._host = torch.Generator().manual_seed(seed).get_state()
-        self._device = torch.Generator(device=f"cuda:{ordinal}").manual_seed(seed).get_state()
-
-    def __enter__(self) -> None:
-        self._swap()
-
-    def __exit__(self, *_: object) -> None:
-        self._swap()
-
-    def _swap(self) -> None:
-        torch = self._torch
-        host, device = torch.get_rng_state(), torch.cuda.get_rng_state(self._ordinal)
-        torch.set_rng_state(self._host)
-        torch.cuda.set_rng_state(self._device, self._ordinal)
-        self._host, self._device = host, device
 
 
 def _note_streams_of_our_memory(torch: Any) -> None:
