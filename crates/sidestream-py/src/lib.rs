@@ -5,6 +5,7 @@
 //! documentation and pickles for nothing.
 
 mod array;
+mod command;
 mod devices;
 mod diagnose;
 mod dlpack;
@@ -35,6 +36,9 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<prefetch::Ring>()?;
     module.add_class::<prefetch::Ticket>()?;
     module.add_class::<prefetch::Lease>()?;
+    module.add_function(wrap_pyfunction!(command::command, module)?)?;
+    module.add_function(wrap_pyfunction!(command::overlap, module)?)?;
+    module.add_function(wrap_pyfunction!(command::peaks, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::diagnose, module)?)?;
     module.add_function(wrap_pyfunction!(array::note_stream, module)?)?;
     module.add_function(wrap_pyfunction!(prefetch::references, module)?)?;

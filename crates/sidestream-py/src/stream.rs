@@ -62,10 +62,10 @@ impl Stream {
         device: Option<&Bound<'_, PyAny>>,
         priority: i32,
         name: Option<String>,
-        of: Option<&Bound<'_, PyAny>>,
+        of: Option<(Bound<'_, PyAny>,)>,
     ) -> PyResult<Stream> {
         match of {
-            Some(other) => Stream::adopting(device, other, name),
+            Some((other,)) => Stream::adopting(device, &other, name),
             None => {
                 let device = match device {
                     Some(device) => devices::named(device)?,
@@ -98,6 +98,12 @@ impl Stream {
     #[getter]
     fn cuda_stream(&self) -> PyResult<u64> {
         self.handle()
+    }
+
+    /// What it was made of by `of`.
+    #[getter]
+    fn adopted(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.adopted.as_ref().map(|adopted| adopted.clone_ref(py))
     }
 
     fn wait_stream(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -205,9 +211,20 @@ impl Stream {
                 None => devices::open("cuda")?,
             },
         };
+        // The object of the current stream, which keeps that alive.
+        let current = match other.is_none() {
+            true => Some(current_of_torch(other.py(), devices::ordinal(&device))?),
+            false => None,
+        };
+        let other = current.as_ref().unwrap_or(other);
         let stream = stream_of(&device, other)?;
         let (known, priority) = match &ours {
-            Some(ours) => (ours.get().name.clone(), ours.get().priority),
+            Some(ours) => {
+                let ours = ours.get();
+                // Its handle may be asked for here, and is not forgotten when this object is gone.
+                ours.is_known.store(true, Relaxed);
+                (ours.name.clone(), ours.priority)
+            }
             None => ("adopted".to_owned(), priority_of(other)?),
         };
         Ok(Stream {

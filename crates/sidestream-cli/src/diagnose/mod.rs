@@ -4,7 +4,6 @@ mod written;
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use clap::Parser;
 use serde_json::{Value, json};
@@ -13,7 +12,7 @@ use sidestream_diagnose::{
     SCHEMA, brief, comparison_text, is_speed, ranks_text, read, text, traces,
 };
 
-use crate::failure::{Failure, print, tell};
+use crate::failure::{Exit, Failure, SUCCESS, print, tell};
 use written::Written;
 
 /// Say why a GPU idled, from a trace of any program
@@ -58,7 +57,7 @@ enum WhatIf {
 }
 
 /// Runs the command.
-pub fn main(args: &Args) -> Result<ExitCode, Failure> {
+pub fn main(args: &Args) -> Result<Exit, Failure> {
     let options = Options {
         link_gb_per_s: args.link_gbps,
         what_if: sets(&args.what_if)?,
@@ -70,8 +69,8 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 /// A report of each trace, and of the ranks of one run together.
-fn explain(args: &Args, options: &Options) -> Result<ExitCode, Failure> {
-    let mut code = ExitCode::SUCCESS;
+fn explain(args: &Args, options: &Options) -> Result<Exit, Failure> {
+    let mut code = SUCCESS;
     let files = files(&args.traces);
     let named: Vec<&Path> = files.iter().flatten().map(PathBuf::as_path).collect();
     args.written.check(&named)?;
@@ -105,7 +104,7 @@ fn explain(args: &Args, options: &Options) -> Result<ExitCode, Failure> {
 }
 
 /// What changed from a baseline to each trace.
-fn compare(args: &Args, options: &Options, baseline: &Path) -> Result<ExitCode, Failure> {
+fn compare(args: &Args, options: &Options, baseline: &Path) -> Result<Exit, Failure> {
     if baseline.is_dir() {
         return Err(Failure::input(format!(
             "{}: --against takes one trace, and this is a folder; name a trace in it",
@@ -117,7 +116,7 @@ fn compare(args: &Args, options: &Options, baseline: &Path) -> Result<ExitCode, 
         Err(unread) => return unread.say(args, COMPARE_SCHEMA),
     };
     let old_name = baseline.display().to_string();
-    let mut code = ExitCode::SUCCESS;
+    let mut code = SUCCESS;
     for file in files(&args.traces) {
         let compared = file.and_then(|path| {
             let compared = Comparison::of(&report(&path, options)?, &old);
@@ -159,7 +158,7 @@ impl Unread {
     }
 
     /// Says so: to people, and to a program that reads the output line by line.
-    fn say(&self, args: &Args, schema: &str) -> Result<ExitCode, Failure> {
+    fn say(&self, args: &Args, schema: &str) -> Result<Exit, Failure> {
         let failure = Failure::input(&self.why);
         tell(format_args!("sidestream: {failure}"));
         if args.json {

@@ -5,6 +5,7 @@ Neither needs a GPU, PyTorch or numpy.
 """
 
 from sidestream import ray as ray
+from sidestream._benchmark import Benchmark, Roofline, benchmark
 from sidestream._diagnosis import (
     Device,
     Diagnosis,
@@ -17,14 +18,18 @@ from sidestream._diagnosis import (
     StreamLoad,
     TraceWarning,
 )
+from sidestream._overlap import Arrangement, Overlap, overlap
 from sidestream._pipeline import Choice, Pipeline, Stage, StageError
 from sidestream._prefetch import Prefetcher, PrefetchStatistics, prefetch
+from sidestream._profile import Profile, profile
 from sidestream._program import CheckReport, Lint, ProgramReport, Race, Refused, check_program
 from sidestream._sidestream import DeviceArray, DeviceError, ProgramError, TraceError, __version__
-from sidestream._stream import Stream
-from sidestream._together import Diagnoses, FailedTrace, Rank, Ranks, RankStep, diagnose
+from sidestream._stream import Event, Stream
+from sidestream._together import Diagnoses, FailedTrace, Rank, RankStep, Ranks, diagnose
 
 __all__ = [
+    "Arrangement",
+    "Benchmark",
     "CheckReport",
     "Choice",
     "Device",
@@ -33,14 +38,17 @@ __all__ = [
     "Diagnoses",
     "Diagnosis",
     "Estimate",
+    "Event",
     "Evidence",
     "FailedTrace",
     "Finding",
     "Lint",
+    "Overlap",
     "Pipeline",
     "Prediction",
     "PrefetchStatistics",
     "Prefetcher",
+    "Profile",
     "ProgramError",
     "ProgramReport",
     "Race",
@@ -49,6 +57,7 @@ __all__ = [
     "Ranks",
     "Refused",
     "Replay",
+    "Roofline",
     "Stage",
     "StageError",
     "Steps",
@@ -57,7 +66,10 @@ __all__ = [
     "TraceError",
     "TraceWarning",
     "__version__",
+    "benchmark",
     "check_program",
     "diagnose",
+    "overlap",
     "prefetch",
+    "profile",
 ]
