@@ -40,6 +40,7 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(command::overlap, module)?)?;
     module.add_function(wrap_pyfunction!(command::peaks, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::diagnose, module)?)?;
+    module.add("DIRECT_BYTES", prefetch::DIRECT_BYTES)?;
     module.add_function(wrap_pyfunction!(array::note_stream, module)?)?;
     module.add_function(wrap_pyfunction!(prefetch::references, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::ranks, module)?)?;

@@ -77,7 +77,7 @@ class _Arrays(Target):
         lease = entry.ticket.hand_over(self._stream)
         if self._copies:
             lease = lease.copied(self._stream)
-        return _tree.unflatten(entry.tree, iter(lease.arrays(entry.metas)))
+        return _tree.unflatten(entry.tree, iter(lease.arrays()))
 
 
 class _Torch(Target):
@@ -103,15 +103,14 @@ class _Torch(Target):
             current = torch._C._cuda_getCurrentRawStream(self.ordinal)
         assert entry.ticket is not None
         lease = entry.ticket.hand_over(current)
-        tensors = lease.tensors(torch._C._from_dlpack, entry.metas)
+        tensors, odd = lease.tensors(torch._C._from_dlpack)
         # From here on the tensors keep it.
         del lease
-        for at, (shape, name) in enumerate(entry.metas):
-            if name not in _COMMON:
-                tensors[at] = tensors[at].view(getattr(torch, name)).view(shape)
+        for at, name, shape in odd:
+            tensors[at] = tensors[at].view(getattr(torch, name)).view(shape)
         if self._copies:
             tensors = self._copied(tensors)
-        if entry.here is not None:
+        if entry.here:
             tensors = self._with_those_that_were_here(entry, tensors)
         return _tree.unflatten(entry.tree, iter(tensors))
 
@@ -145,19 +144,14 @@ class _Torch(Target):
         current.wait_event(entry.event)
         rest = iter(uploaded)
         tensors = []
-        for tensor in entry.here:
+        for at in range(len(uploaded) + len(entry.here)):
+            tensor = entry.here.get(at)
             if tensor is None:
-                tensors.append(next(rest))
+                tensor = next(rest)
             else:
                 tensor.record_stream(current)
-                tensors.append(tensor)
+            tensors.append(tensor)
         return tensors
-
-
-#: Types that go through DLPack under their own names. The others go as bytes.
-_COMMON = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 bfloat16 complex64 complex128".split()
-)
 
 
 class Transformer:
