@@ -5,6 +5,7 @@
 //! documentation and pickles for nothing.
 
 mod array;
+mod check;
 mod command;
 mod devices;
 mod diagnose;
@@ -32,13 +33,15 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     )?;
     module.add_class::<stream::Stream>()?;
     module.add_class::<event::Event>()?;
+    module.add_function(wrap_pyfunction!(command::command, module)?)?;
+    module.add_function(wrap_pyfunction!(command::overlap, module)?)?;
+    module.add_function(wrap_pyfunction!(command::peaks, module)?)?;
     module.add_class::<array::DeviceArray>()?;
     module.add_class::<prefetch::Ring>()?;
     module.add_class::<prefetch::Ticket>()?;
     module.add_class::<prefetch::Lease>()?;
-    module.add_function(wrap_pyfunction!(command::command, module)?)?;
-    module.add_function(wrap_pyfunction!(command::overlap, module)?)?;
-    module.add_function(wrap_pyfunction!(command::peaks, module)?)?;
+    module.add("RaceError", module.py().get_type::<failure::RaceError>())?;
+    module.add_class::<check::Recorder>()?;
     module.add_function(wrap_pyfunction!(diagnose::diagnose, module)?)?;
     module.add("DIRECT_BYTES", prefetch::DIRECT_BYTES)?;
     module.add_function(wrap_pyfunction!(array::note_stream, module)?)?;
