@@ -30,6 +30,25 @@ pub enum Form {
     Versioned,
 }
 
+/// The types that have a name here, with DLPack's code and their bits. The frequent ones come first.
+const TYPES: [(&str, u8, u8); 15] = [
+    ("float32", 2, 32),
+    ("int64", 0, 64),
+    ("uint8", 1, 8),
+    ("bfloat16", 4, 16),
+    ("float16", 2, 16),
+    ("bool", 6, 8),
+    ("int32", 0, 32),
+    ("float64", 2, 64),
+    ("int16", 0, 16),
+    ("int8", 0, 8),
+    ("uint16", 1, 16),
+    ("uint32", 1, 32),
+    ("uint64", 1, 64),
+    ("complex64", 5, 64),
+    ("complex128", 5, 128),
+];
+
 /// A plain type, as DLPack names it.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,24 +68,7 @@ impl DataType {
 
     /// The type with this name of numpy's or PyTorch's; none if DLPack has no word for it that all libraries know.
     pub fn named(name: &str) -> Option<DataType> {
-        let (code, bits) = match name {
-            "int8" => (0, 8),
-            "int16" => (0, 16),
-            "int32" => (0, 32),
-            "int64" => (0, 64),
-            "uint8" => (1, 8),
-            "uint16" => (1, 16),
-            "uint32" => (1, 32),
-            "uint64" => (1, 64),
-            "float16" => (2, 16),
-            "float32" => (2, 32),
-            "float64" => (2, 64),
-            "bfloat16" => (4, 16),
-            "complex64" => (5, 64),
-            "complex128" => (5, 128),
-            "bool" => (6, 8),
-            _ => return None,
-        };
+        let (_, code, bits) = *TYPES.iter().find(|(known, ..)| *known == name)?;
         Some(DataType {
             code,
             bits,
@@ -76,26 +78,10 @@ impl DataType {
 
     /// The name, where [`DataType::named`] knows one.
     fn name(self) -> Option<&'static str> {
-        let known = [
-            "int8",
-            "int16",
-            "int32",
-            "int64",
-            "uint8",
-            "uint16",
-            "uint32",
-            "uint64",
-            "float16",
-            "float32",
-            "float64",
-            "bfloat16",
-            "complex64",
-            "complex128",
-            "bool",
-        ];
-        known
-            .into_iter()
-            .find(|name| DataType::named(name) == Some(self))
+        let mut each = TYPES.iter();
+        let found =
+            each.find(|(_, code, bits)| (self.code, self.bits, self.lanes) == (*code, *bits, 1));
+        found.map(|(name, ..)| *name)
     }
 
     /// Bytes of one value.
@@ -290,7 +276,7 @@ pub fn on_host(capsule: &Bound<'_, PyAny>) -> Option<OnHost> {
         };
         let (shape, given) = (of(tensor.shape), of(tensor.strides));
         let is_contiguous = given.is_empty() || is_contiguous(shape, given);
-        let name = (tensor.dtype.lanes == 1).then(|| tensor.dtype.name())?;
+        let name = tensor.dtype.name()?;
         if tensor.device.kind != HOST || !is_contiguous {
             return None;
         }
@@ -299,7 +285,7 @@ pub fn on_host(capsule: &Bound<'_, PyAny>) -> Option<OnHost> {
             address: tensor.data.expose_provenance() as u64 + tensor.byte_offset,
             bytes: values as u64 * tensor.dtype.size_bytes(),
             shape: shape.to_vec(),
-            name: name?,
+            name,
         })
     }
 }
