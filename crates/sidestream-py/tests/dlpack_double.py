@@ -123,6 +123,7 @@ class Cuda:
         cuda: Any = torch.cuda
         cuda.is_available, cuda.current_device, cuda.set_device = lambda: True, lambda: 0, lambda ordinal: None
         cuda.current_stream, cuda.Stream, cuda.stream = lambda ordinal=None: current[-1], Stream, on
+        cuda.init = lambda: None
         cuda.device = lambda ordinal: contextlib.nullcontext()
         torch._C._cuda_getCurrentRawStream = lambda ordinal: current[-1].cuda_stream
         torch._C._from_dlpack = made

@@ -89,6 +89,8 @@ class _Torch(Target):
         super().__init__(name)
         self.ring_device = name
         self.torch = torch
+        if torch.cuda.is_available():
+            torch.cuda.init()
         # Without an index there is no CUDA in PyTorch, and the ring will say why.
         self.ordinal = torch.device(name).index or 0
         self._copies = copies
