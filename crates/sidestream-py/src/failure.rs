@@ -21,6 +21,13 @@ pyo3::create_exception!(
     "The text is no stream program. The text of the error names the place, what is wrong there and what to do."
 );
 
+pyo3::create_exception!(
+    sidestream,
+    RaceError,
+    PyRuntimeError,
+    "Two accesses that nothing orders. The text says what they are and which call orders them."
+);
+
 /// What the system says about a file, as Python's own functions raise it: `FileNotFoundError` and the
 /// like. Nothing if the error is not the system's.
 pub fn of_system(path: &Path, error: &io::Error) -> Option<PyErr> {

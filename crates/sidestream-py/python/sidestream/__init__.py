@@ -6,6 +6,7 @@ Neither needs a GPU, PyTorch or numpy.
 
 from sidestream import ray as ray
 from sidestream._benchmark import Benchmark, Roofline, benchmark
+from sidestream._check import CheckedRace, CheckedRun, NamedStream, Place, Remark, Side, check
 from sidestream._diagnosis import (
     Device,
     Diagnosis,
@@ -20,9 +21,10 @@ from sidestream._diagnosis import (
 )
 from sidestream._overlap import Arrangement, Overlap, overlap
 from sidestream._pipeline import Choice, Pipeline, Stage, StageError
+from sidestream._prefetch import PrefetchStatistics, Prefetcher, prefetch
 from sidestream._profile import Profile, profile
 from sidestream._program import CheckReport, Lint, ProgramReport, Race, Refused, check_program
-from sidestream._sidestream import DeviceError, ProgramError, TraceError, __version__
+from sidestream._sidestream import DeviceArray, DeviceError, ProgramError, RaceError, TraceError, __version__
 from sidestream._stream import Event, Stream
 from sidestream._together import Diagnoses, FailedTrace, Rank, RankStep, Ranks, diagnose
 
@@ -30,8 +32,11 @@ __all__ = [
     "Arrangement",
     "Benchmark",
     "CheckReport",
+    "CheckedRace",
+    "CheckedRun",
     "Choice",
     "Device",
+    "DeviceArray",
     "DeviceError",
     "Diagnoses",
     "Diagnosis",
@@ -41,19 +46,26 @@ __all__ = [
     "FailedTrace",
     "Finding",
     "Lint",
+    "NamedStream",
     "Overlap",
     "Pipeline",
+    "Place",
     "Prediction",
+    "PrefetchStatistics",
+    "Prefetcher",
     "Profile",
     "ProgramError",
     "ProgramReport",
     "Race",
+    "RaceError",
     "Rank",
     "RankStep",
     "Ranks",
     "Refused",
+    "Remark",
     "Replay",
     "Roofline",
+    "Side",
     "Stage",
     "StageError",
     "Steps",
@@ -63,8 +75,10 @@ __all__ = [
     "TraceWarning",
     "__version__",
     "benchmark",
+    "check",
     "check_program",
     "diagnose",
     "overlap",
+    "prefetch",
     "profile",
 ]

@@ -99,6 +99,14 @@ impl Findings {
         self.watch.lock().run.report()
     }
 
+    /// How many races and how many remarks the report has so far. They only grow, and no report is made
+    /// for it.
+    pub fn found(&self) -> (usize, usize) {
+        let watch = self.watch.lock();
+        let checker = &watch.run.checker;
+        (checker.races.len(), checker.lints.list.len())
+    }
+
     /// What the ids of the report are called.
     pub fn names(&self) -> Names {
         self.watch.lock().run.names()

@@ -101,7 +101,7 @@ impl Page<'_> {
         };
         format!(
             "\n  {what}: {}.{open}\n    {}\n    {}\n{}    {reach}{again}\n{}",
-            meaning(race),
+            race.meaning(),
             self.op(race.first, self.first(race), &format!(" on {first}")),
             self.op(race.second, self.second(race), &format!(" on {second}")),
             self.handed_on(race),
@@ -271,26 +271,7 @@ impl Page<'_> {
     }
 
     fn lint(&self, lint: &Lint) -> String {
-        let meaning = match lint.code {
-            LintCode::UnpinnedAsyncCopy => {
-                "a copy of pageable memory may block the host and does not overlap; use pinned memory"
-            }
-            LintCode::DefaultStreamSerialization => {
-                "work in the default stream makes one stream wait for another; use a stream of your own"
-            }
-            LintCode::WaitOnUnrecordedEvent => {
-                "the event has not been recorded yet, so this waits for nothing; record it first"
-            }
-            LintCode::SyncInLoop => {
-                "the host waits in a loop, so nothing is queued ahead; wait once after it"
-            }
-            LintCode::ForeignDeviceLaunch => {
-                "the stream belongs to another than the current device, which fails before CUDA 13"
-            }
-            LintCode::StreamPoolAlias => {
-                "the pool holds fewer streams than were asked for, so some of them are the same one"
-            }
-        };
+        let meaning = lint.code.meaning();
         format!(
             "\n  {}: {meaning}\n    {}\n",
             lint.code.code(),
@@ -321,21 +302,49 @@ struct Called<'a> {
     span: Option<String>,
 }
 
-/// What a race means, for people who do not know the short name of its kind.
-fn meaning(race: &Race) -> &'static str {
-    let on_threads = matches!(race.chains, (Chain::Thread(_), Chain::Thread(_)));
-    match race.kind {
-        RaceKind::Uaf => "the memory is freed or handed on while it may still be used",
-        RaceKind::Uba => "the memory is used before its allocation is known to the stream",
-        RaceKind::HostRaw | RaceKind::HostWar | RaceKind::HostWaw if on_threads => {
-            "two host threads touch the same bytes, and nothing orders them"
+impl Race {
+    /// What it means, for people who do not know the short name of its kind.
+    pub fn meaning(&self) -> &'static str {
+        let on_threads = matches!(self.chains, (Chain::Thread(_), Chain::Thread(_)));
+        match self.kind {
+            RaceKind::Uaf => "the memory is freed or handed on while it may still be used",
+            RaceKind::Uba => "the memory is used before its allocation is known to the stream",
+            RaceKind::HostRaw | RaceKind::HostWar | RaceKind::HostWaw if on_threads => {
+                "two host threads touch the same bytes, and nothing orders them"
+            }
+            RaceKind::HostRaw => "the host reads and the device writes, in no certain order",
+            RaceKind::HostWar => "the host writes and the device reads, in no certain order",
+            RaceKind::HostWaw => "host and device both write, in no certain order",
+            RaceKind::Raw => "the second may read before the first has written",
+            RaceKind::War => "the second may write while the first still reads",
+            RaceKind::Waw => "both write, in no certain order",
+            RaceKind::Timing => "the time is asked before both events are known to be complete",
         }
-        RaceKind::HostRaw => "the host reads and the device writes, in no certain order",
-        RaceKind::HostWar => "the host writes and the device reads, in no certain order",
-        RaceKind::HostWaw => "host and device both write, in no certain order",
-        RaceKind::Raw => "the second may read before the first has written",
-        RaceKind::War => "the second may write while the first still reads",
-        RaceKind::Waw => "both write, in no certain order",
-        RaceKind::Timing => "the time is asked before both events are known to be complete",
+    }
+}
+
+impl LintCode {
+    /// What it means, for people who do not know the short name.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            LintCode::UnpinnedAsyncCopy => {
+                "a copy of pageable memory may block the host and does not overlap; use pinned memory"
+            }
+            LintCode::DefaultStreamSerialization => {
+                "work in the default stream makes one stream wait for another; use a stream of your own"
+            }
+            LintCode::WaitOnUnrecordedEvent => {
+                "the event has not been recorded yet, so this waits for nothing; record it first"
+            }
+            LintCode::SyncInLoop => {
+                "the host waits in a loop, so nothing is queued ahead; wait once after it"
+            }
+            LintCode::ForeignDeviceLaunch => {
+                "the stream belongs to another than the current device, which fails before CUDA 13"
+            }
+            LintCode::StreamPoolAlias => {
+                "the pool holds fewer streams than were asked for, so some of them are the same one"
+            }
+        }
     }
 }

@@ -1,0 +1,377 @@
+"""Races in a program of PyTorch that runs."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import json
+import linecache
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import CodeType
+from typing import Any, Literal
+
+from sidestream import _check_plan
+from sidestream._check_hooks import hooked
+from sidestream._sidestream import RaceError, Recorder
+
+#: What a check may hold in memory: 1 GiB.
+MEMORY_BYTES = 1 << 30
+
+
+@contextlib.contextmanager
+def check(
+    *,
+    on_race: Literal["report", "raise"] = "report",
+    stacks: bool = True,
+    memory: int = MEMORY_BYTES,
+    _cpu: bool = False,
+) -> Iterator[CheckedRun]:
+    """Find every pair of accesses of a program of PyTorch that nothing orders.
+
+    While it is entered, the operators of PyTorch, its streams, events and memory, and the host's own uses of
+    tensors that take part in asynchronous copies are heard and judged by CUDA's documented rules: a race is found
+    even where it happens not to bite. Nothing is made to wait that did not wait before, and results do not
+    change. Threads that start meanwhile are heard as well. docs/python.md says what cannot be seen.
+
+    The object that it gives fills while the block runs, and stays.
+
+    ::
+
+        with sidestream.check() as found:
+            train_one_epoch()
+        print(found)
+
+    Args:
+        on_race: ``"report"`` keeps races for the report. ``"raise"`` raises ``RaceError`` from the operator
+            that is the second of a race, after it was launched; one that CUDA leaves open does not raise.
+        stacks: Whether the places in the program are noted.
+        memory: What the check may hold in memory, in bytes. When that is reached the check ends, and
+            ``CheckedRun.ended`` says so.
+
+    Raises:
+        RaceError: With ``on_race="raise"``, where a race is found.
+        ModuleNotFoundError: PyTorch is not installed.
+        RuntimeError: A check is entered inside another one.
+        ValueError: ``on_race`` is neither of the two, or ``memory`` is negative.
+    """
+    if on_race not in ("report", "raise"):
+        raise ValueError(f'on_race is {on_race!r}; give "report" or "raise"')
+    if memory < 0:
+        raise ValueError(f"memory is {memory}; give a number of bytes")
+    if not _entered.acquire(blocking=False):
+        raise RuntimeError("a check is entered already; leave it before the next one")
+    try:
+        run: CheckedRun | None = None
+
+        def shown(race: str) -> str:
+            return "" if run is None else str(_race(json.loads(race), run._places))
+
+        mode = _mode(shown, on_race == "raise", stacks, memory, _cpu)
+        run = CheckedRun(mode)
+        try:
+            with hooked(mode), mode:
+                yield run
+        finally:
+            mode.stop()
+    finally:
+        _entered.release()
+
+
+_entered = threading.Lock()
+
+
+def _mode(shown: Callable[[str], str], raises: bool, stacks: bool, memory: int, pretend: bool) -> Any:
+    """The recorder, as PyTorch's mode."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    global _Mode
+    if _Mode is None:
+
+        class Mode(Recorder, TorchDispatchMode):  # type: ignore[misc]
+            supports_higher_order_operators = True
+
+            def __init__(self, *_: Any) -> None:
+                TorchDispatchMode.__init__(self)
+
+        _Mode = Mode
+    cuda = not pretend and torch.cuda.is_available()
+    hidden = [os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<frozen"]
+    hidden += [contextlib.__file__, threading.__file__]
+    return _Mode(
+        _check_plan.plan,
+        shown,
+        lambda: threading.current_thread().name,
+        [torch.Tensor, torch.nn.Parameter, torch.nn.Buffer],
+        memory,
+        raises,
+        hidden if stacks else None,
+        torch._C._cuda_getCurrentRawStream if cuda else None,
+        torch._C._cuda_getDevice if cuda else None,
+        pretend,
+    )
+
+
+_Mode: Any = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the program."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two accesses of a race."""
+
+    #: The operator or the call, such as ``addmm`` or ``copy_``.
+    operator: str
+    #: Where it ran: the name of a stream in the report, or ``host``.
+    stream: str
+    #: The thread that called it.
+    thread: str
+    #: Where it was called, the innermost line first, without PyTorch's own.
+    stack: tuple[Place, ...]
+
+    def __str__(self) -> str:
+        thread = "" if self.thread == "MainThread" else f", thread {self.thread}"
+        at = f" at {self.stack[0].file}:{self.stack[0].line}" if self.stack else ""
+        return f"{self.operator} on {self.stream}{at}{thread}"
+
+
+@dataclass(frozen=True)
+class CheckedRace:
+    """Two accesses to the same bytes, one of them writing, that nothing orders."""
+
+    #: ``RAW``, ``WAR``, ``WAW``, ``UAF``, ``HOST_RAW`` and the others of docs/checking.md.
+    kind: str
+    #: What the kind means.
+    text: str
+    #: ``error``, or ``warn`` where CUDA leaves open whether it can happen.
+    severity: str
+    #: The tensor as the second access knows it; none where it was none's.
+    dtype: str | None
+    shape: tuple[int, ...] | None
+    #: The addresses that the second access touched: first byte, and one past the last.
+    bytes: tuple[int, int] | None
+    #: The access called earlier.
+    first: Side
+    #: The access called later.
+    second: Side
+    #: Whether the memory was freed in between, so that the two know it as two tensors.
+    freed_between: bool
+    #: The call that orders them.
+    fix: str
+    #: How many pairs of the same two places there were.
+    count: int
+
+    def __str__(self) -> str:
+        what = ""
+        if self.shape is not None:
+            what = f" on {self.dtype}{list(self.shape)}"
+            if self.bytes is not None:
+                what += f" ({self.bytes[1] - self.bytes[0]:,} bytes)"
+        lines = [f"{self.kind}{what}: {self.text}"]
+        if self.severity == "warn":
+            lines[0] += " (CUDA leaves open whether the call waits)"
+        for name, side in (("first", self.first), ("second", self.second)):
+            lines.append(f"  {name}: {side}")
+            for place in side.stack:
+                lines.append(f"      {place}")
+                source = linecache.getline(place.file, place.line).strip()
+                if source:
+                    lines.append(f"        {source}")
+        if self.count > 1:
+            lines.append(f"  {self.count:,} pairs of these two places")
+        lines.append(f"  fix: {self.fix}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Remark:
+    """A call that races with nothing and does not do what it seems to."""
+
+    code: str
+    text: str
+    #: Where it was called, the innermost line first.
+    stack: tuple[Place, ...]
+
+    def __str__(self) -> str:
+        at = f" ({self.stack[0].file}:{self.stack[0].line})" if self.stack else ""
+        return f"{self.code}: {self.text}{at}"
+
+
+@dataclass(frozen=True)
+class NamedStream:
+    """A stream by its name in the report."""
+
+    name: str
+    device: int
+    #: The handle, as in ``torch.cuda.Stream.cuda_stream``.
+    handle: int
+
+
+@dataclass(frozen=True)
+class _Found:
+    races: tuple[CheckedRace, ...]
+    lints: tuple[Remark, ...]
+    operations: int
+    ended: str | None
+    streams: tuple[NamedStream, ...] = field(default=())
+
+
+class CheckedRun:
+    """What a check found. ``print`` shows it with the repair of each race."""
+
+    def __init__(self, recorder: Any) -> None:
+        self._recorder = recorder
+
+    @property
+    def races(self) -> tuple[CheckedRace, ...]:
+        """The races, those of equal places once."""
+        return self._found.races
+
+    @property
+    def lints(self) -> tuple[Remark, ...]:
+        """What is worth hearing though nothing races for it."""
+        return self._found.lints
+
+    @property
+    def operations(self) -> int:
+        """How many operators, copies and host accesses were checked."""
+        return self._found.operations
+
+    @property
+    def ended(self) -> str | None:
+        """Why the check ended before the block did, if it did: the report is about what came before."""
+        return self._found.ended
+
+    @property
+    def streams(self) -> tuple[NamedStream, ...]:
+        """The streams, by their names in the report."""
+        return self._found.streams
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether there is no race and the check did not end early. Races that CUDA leaves open do not count."""
+        return self.ended is None and not any(race.severity == "error" for race in self.races)
+
+    @property
+    def _found(self) -> _Found:
+        recorded = self._recorder.report()
+        if recorded != self._last[0]:
+            self._last = (recorded, _parsed(json.loads(recorded), self._places))
+        return self._last[1]
+
+    @cached_property
+    def _last(self) -> tuple[str, _Found]:
+        return ("", _Found((), (), 0, None))
+
+    def _places(self, stack: int) -> tuple[Place, ...]:
+        return tuple(_place(code, at) for code, at in self._recorder.frames(stack))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields, as values of JSON."""
+        return {
+            "races": [_value(race) for race in self.races],
+            "lints": [_value(lint) for lint in self.lints],
+            "operations": self.operations,
+            "ended": self.ended,
+            "streams": [_value(stream) for stream in self.streams],
+        }
+
+    def json(self) -> str:
+        """The same as text."""
+        return json.dumps(self.to_dict())
+
+    def __str__(self) -> str:
+        found = self._found
+        count = len(found.races)
+        races = "no race" if count == 0 else "1 race" if count == 1 else f"{count} races"
+        parts = [f"{races} in {found.operations:,} operations"]
+        parts += [str(race) for race in found.races]
+        parts += [str(lint) for lint in found.lints]
+        named = [stream for stream in found.streams if stream.handle > 2]
+        if found.races and named:
+            parts.append(
+                "streams: "
+                + ", ".join(f"{s.name} = 0x{s.handle:x} on cuda:{s.device}" for s in named)
+            )
+        if found.ended is not None:
+            parts.append(found.ended)
+        return "\n\n".join(parts)
+
+    def __repr__(self) -> str:
+        return f"<CheckedRun: {len(self.races)} races in {self.operations} operations>"
+
+    def _repr_html_(self) -> str:
+        return f'<pre style="white-space:pre-wrap">{html.escape(str(self))}</pre>'
+
+
+def _parsed(value: Mapping[str, Any], places: Any) -> _Found:
+    return _Found(
+        races=tuple(_race(race, places) for race in value["races"]),
+        lints=tuple(
+            Remark(lint["code"], lint["text"], places(lint["at"]["stack"]) if lint["at"] else ())
+            for lint in value["lints"]
+        ),
+        operations=value["operations"],
+        ended=value["ended"],
+        streams=tuple(NamedStream(**stream) for stream in value["streams"]),
+    )
+
+
+def _race(value: Mapping[str, Any], places: Any) -> CheckedRace:
+    first, second = _side(value["first"], places), _side(value["second"], places)
+    shape, touched = value["shape"], value["bytes"]
+    fix: str = value["fix"]
+    for name, side in (("{first}", first), ("{second}", second)):
+        at = f" at {side.stack[0].file}:{side.stack[0].line}" if side.stack else ""
+        fix = fix.replace(name, f"{side.operator}{at}")
+    return CheckedRace(
+        kind=value["kind"],
+        text=value["text"],
+        severity=value["severity"],
+        dtype=value["dtype"],
+        shape=None if shape is None else tuple(shape),
+        bytes=None if touched is None else (touched[0], touched[1]),
+        first=first,
+        second=second,
+        freed_between=value["freed_between"],
+        fix=fix,
+        count=value["count"],
+    )
+
+
+def _side(value: Mapping[str, Any], places: Any) -> Side:
+    return Side(
+        operator=value["operator"] or "",
+        stream=value["stream"],
+        thread=value["thread"] or "",
+        stack=places(value["stack"]),
+    )
+
+
+def _place(code: CodeType, at: int) -> Place:
+    lines = [line for start, end, line in code.co_lines() if start <= at < end and line]
+    return Place(code.co_filename, lines[0] if lines else code.co_firstlineno, code.co_name)
+
+
+def _value(thing: Any) -> Any:
+    """A dataclass and what is in it, as values of JSON."""
+    if hasattr(thing, "__dataclass_fields__"):
+        return {name: _value(getattr(thing, name)) for name in thing.__dataclass_fields__}
+    if isinstance(thing, tuple):
+        return [_value(each) for each in thing]
+    return thing

@@ -1,0 +1,228 @@
+"""How PyTorch's calls that are no operators come to be heard, and how all is put back."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sidestream._sidestream import Recorder
+
+#: The registries of PyTorch's callbacks, and the methods of the recorder that they call.
+_CALLBACKS = {
+    "EventCreationCallbacks": "on_event_creation",
+    "EventDeletionCallbacks": "on_event_deletion",
+    "EventRecordCallbacks": "on_event_record",
+    "EventWaitCallbacks": "on_event_wait",
+    "MemoryAllocationCallbacks": "on_memory_allocation",
+    "MemoryDeallocationCallbacks": "on_memory_deallocation",
+    "StreamCreationCallbacks": "on_stream_creation",
+    "DeviceSynchronizationCallbacks": "on_device_synchronization",
+    "StreamSynchronizationCallbacks": "on_stream_synchronization",
+    "EventSynchronizationCallbacks": "on_event_synchronization",
+}
+
+
+@contextlib.contextmanager
+def hooked(recorder: Recorder) -> Iterator[None]:
+    """While this is entered, the recorder hears of streams, events, memory and threads."""
+    with contextlib.ExitStack() as stack:
+        _callbacks(recorder, stack)
+        _existing(recorder)
+        _streams(recorder, stack)
+        _graphs(recorder, stack)
+        _host_reads(recorder, stack)
+        _backward(recorder, stack)
+        _threads(recorder, stack)
+        _listening.append(recorder)
+        stack.callback(_listening.remove, recorder)
+        yield
+
+
+def _set(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
+    """Sets an attribute of a class or module, and puts back what was there at the end."""
+    missing = object()
+    before = vars(owner).get(name, missing)
+    setattr(owner, name, value)
+    if before is missing:
+        stack.callback(delattr, owner, name)
+    else:
+        stack.callback(setattr, owner, name, before)
+
+
+def _callbacks(recorder: Recorder, stack: contextlib.ExitStack) -> None:
+    import torch
+
+    activate = getattr(torch._C, "_activate_gpu_trace", None)
+    if activate is None:
+        return
+    from torch.cuda import _gpu_trace
+
+    for registry_name, method in _CALLBACKS.items():
+        registry = getattr(_gpu_trace, registry_name)
+        heard = getattr(recorder, method)
+        if registry.callback_list or "fire_callbacks" in vars(registry):
+            # Somebody else listens as well.
+            registry.callback_list.append(heard)
+            stack.callback(registry.callback_list.remove, heard)
+            if "fire_callbacks" in vars(registry):
+                _set(stack, registry, "fire_callbacks", _both(vars(registry)["fire_callbacks"], heard))
+        else:
+            # PyTorch asks the registry for this attribute at each call: so it calls the recorder itself.
+            _set(stack, registry, "fire_callbacks", heard)
+    activate()
+
+
+def _both(one: Callable[..., Any], other: Callable[..., Any]) -> Callable[..., None]:
+    def both(*args: Any) -> None:
+        one(*args)
+        other(*args)
+
+    return both
+
+
+def _existing(recorder: Recorder) -> None:
+    """Tells of the memory that was handed out before."""
+    import torch
+
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return
+    for segment in torch.cuda.memory_snapshot():
+        for block in segment["blocks"]:
+            if block["state"] == "active_allocated" and "address" in block:
+                recorder.existing(block["address"], segment["device"], segment["stream"])
+
+
+def _streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
+    """Answers of ``query`` are not among PyTorch's callbacks, nor who made a stream."""
+    import torch
+
+    event_query = torch.cuda.Event.query
+    event_elapsed = torch.cuda.Event.elapsed_time
+    stream_query = torch.cuda.Stream.query
+
+    def query_event(self: Any) -> bool:
+        done = event_query(self)
+        if done and self.cuda_event:
+            recorder.event_complete(self.cuda_event)
+        return done
+
+    def elapsed_time(self: Any, end_event: Any) -> float:
+        # It fails unless both are complete.
+        time = event_elapsed(self, end_event)
+        recorder.event_complete(self.cuda_event)
+        recorder.event_complete(end_event.cuda_event)
+        return time
+
+    def query_stream(self: Any) -> bool:
+        done = stream_query(self)
+        if done:
+            recorder.stream_complete(self.device_index, self.cuda_stream)
+        return done
+
+    _set(stack, torch.cuda.Event, "query", query_event)
+    _set(stack, torch.cuda.Event, "elapsed_time", elapsed_time)
+    _set(stack, torch.cuda.Stream, "query", query_stream)
+    external = torch.cuda.ExternalStream
+    new = external.__new__
+
+    def make(cls: Any, stream_ptr: int, *args: Any, **kwargs: Any) -> Any:
+        if _is_blocking(stream_ptr):
+            recorder.stream_is_blocking(stream_ptr)
+        return new(cls, stream_ptr, *args, **kwargs)
+
+    _set(stack, external, "__new__", staticmethod(make))
+
+
+def _is_blocking(handle: int) -> bool:
+    """Whether the default stream waits for a stream that PyTorch did not make. Where that cannot be known,
+    it is taken for one: then less is reported, and nothing wrongly."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        flags = ctypes.c_uint(0)
+        refused: int = driver.cuStreamGetFlags(ctypes.c_void_p(handle), ctypes.byref(flags))
+    except (OSError, AttributeError):
+        return True
+    return bool(refused) or not flags.value & 1
+
+
+def _graphs(recorder: Recorder, stack: contextlib.ExitStack) -> None:
+    import torch
+
+    graph = torch.cuda.CUDAGraph
+    begin, end, replay = graph.capture_begin, graph.capture_end, graph.replay
+
+    def capture_begin(self: Any, *args: Any, **kwargs: Any) -> None:
+        begin(self, *args, **kwargs)
+        recorder.capture_begin(id(self))
+
+    def capture_end(self: Any) -> None:
+        recorder.capture_end()
+        end(self)
+
+    def replay_graph(self: Any) -> None:
+        replay(self)
+        recorder.replay(id(self))
+
+    _set(stack, graph, "capture_begin", capture_begin)
+    _set(stack, graph, "capture_end", capture_end)
+    _set(stack, graph, "replay", replay_graph)
+
+
+def _host_reads(recorder: Recorder, stack: contextlib.ExitStack) -> None:
+    """``tolist`` reads the memory without an operator."""
+    import torch
+
+    tolist = torch.Tensor.tolist
+
+    def read(self: Any) -> Any:
+        recorder.host_uses(self, False, "tolist")
+        return tolist(self)
+
+    _set(stack, torch.Tensor, "tolist", read)
+
+
+def _backward(recorder: Recorder, stack: contextlib.ExitStack) -> None:
+    """The engine's threads run no Python: what they do belongs to the call of backward."""
+    import torch.autograd
+
+    run = torch.autograd._engine_run_backward
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        before = recorder.enter_backward()
+        try:
+            return run(*args, **kwargs)
+        finally:
+            recorder.leave_backward(before)
+
+    _set(stack, torch.autograd, "_engine_run_backward", run_backward)
+
+
+def _threads(recorder: Recorder, stack: contextlib.ExitStack) -> None:
+    """Operators are heard thread by thread: threads that start meanwhile listen from their start."""
+    import torch
+
+    push, pop = torch._C._push_on_torch_dispatch_stack, torch._C._pop_torch_dispatch_stack
+    start = vars(threading.Thread)["_bootstrap_inner"]
+
+    def bootstrap_inner(self: threading.Thread) -> None:
+        push(recorder)
+        try:
+            start(self)
+        finally:
+            pop(None)
+
+    _set(stack, threading.Thread, "_bootstrap_inner", bootstrap_inner)
+
+
+def _in_child() -> None:
+    """The processes of a loader are no part of the program that is checked."""
+    for recorder in _listening:
+        recorder.stop()
+
+
+_listening: list[Recorder] = []
+os.register_at_fork(after_in_child=_in_child)

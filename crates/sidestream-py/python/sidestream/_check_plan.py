@@ -1,0 +1,112 @@
+"""What PyTorch's operators read and write, from their schemas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+#: Operators that touch no contents of their arguments, though their schemas do not say so.
+_SILENT = frozenset(
+    {
+        "aten::_unsafe_view",
+        "aten::_has_compatible_shallow_copy_type",
+        "aten::_version",
+        "aten::is_pinned",
+        "aten::is_same_size",
+        "aten::is_set_to",
+        "aten::lift",
+        "aten::resize_",
+        "aten::resize_as_",
+        "aten::set_data",
+        "aten::_resize_output_",
+    }
+)
+#: Operators that make memory and put nothing into it.
+_EMPTY = frozenset(
+    {
+        "aten::empty",
+        "aten::empty_like",
+        "aten::empty_strided",
+        "aten::empty_permuted",
+        "aten::new_empty",
+        "aten::new_empty_strided",
+        "aten::_efficientzerotensor",
+    }
+)
+#: Operators for which the host waits.
+_WAITS = frozenset({"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::item"})
+#: Copies, which have rules of their own.
+_COPIES = {
+    "aten::copy_": "copy",
+    "aten::_to_copy": "to_copy",
+    "aten::_foreach_copy_": "copies",
+    "aten::record_stream": "record_stream",
+}
+#: Operators that write arguments without their schemas saying so, while training.
+_RUNNING = frozenset(
+    {"aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm", "aten::batch_norm"}
+)
+
+#: What is called, the name, the class, the arguments (place, name, written, list), the results (new memory).
+Plan = tuple[Any, str, str, list[tuple[int, str, bool, bool]], list[bool]]
+
+#: Operators that have a plan. The recorder knows them by their address.
+_kept: list[Any] = []
+
+
+def plan(func: Any) -> Plan:
+    """The plan of an operator, for the recorder.
+
+    An operator of higher order has no schema: it is called, and what it touches stays unknown.
+    """
+    _kept.append(func)
+    schema = getattr(func, "_schema", None)
+    call = getattr(func, "_op", func)
+    if schema is None:
+        return call, str(func), "silent", [], []
+    name: str = schema.name
+    shown = name.removeprefix("aten::")
+    kind = _kind(func, name, schema)
+    if kind == "silent":
+        return call, shown, kind, [], []
+    reads_nothing = name in _EMPTY or _is_like(name)
+    arguments = []
+    for index, argument in enumerate(schema.arguments):
+        tensors = _tensors(argument.type)
+        if tensors is None:
+            continue
+        alias = argument.alias_info
+        write = alias is not None and alias.is_write
+        write = write or (name in _RUNNING and argument.name.startswith("running_"))
+        # An alias that is not written is a view: only the shape is looked at.
+        if write or (alias is None and not reads_nothing):
+            arguments.append((index, argument.name, write, tensors))
+    results = [_tensors(result.type) is not None and result.alias_info is None for result in schema.returns]
+    return call, shown, kind, arguments, results
+
+
+def _kind(func: Any, name: str, schema: Any) -> str:
+    import torch
+
+    if name in _COPIES:
+        return _COPIES[name]
+    if name in _SILENT or name in _EMPTY or torch.Tag.inplace_view in func.tags:
+        return "silent"
+    if name in _WAITS:
+        return "waits"
+    results = [result.alias_info for result in schema.returns]
+    views = bool(results) and all(alias is not None and not alias.is_write for alias in results)
+    return "silent" if views else "kernel"
+
+
+def _is_like(name: str) -> bool:
+    """Whether the operator looks at the shape of its argument and not at its contents."""
+    short = name.removeprefix("aten::")
+    return short.endswith("_like") or short.startswith("new_")
+
+
+def _tensors(kind: Any) -> bool | None:
+    """Whether values of this type are lists of tensors; none if there are no tensors in them."""
+    text = str(kind)
+    if "Tensor" not in text:
+        return None
+    return text.startswith("List") or text.endswith("[]")

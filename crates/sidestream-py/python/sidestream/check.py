@@ -1,0 +1,78 @@
+"""``python -m sidestream.check script.py``: runs a program of PyTorch and says where it races.
+
+The module can be called as the function ``sidestream.check``, whose name it has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+from sidestream._check import MEMORY_BYTES, check
+
+
+class _Callable(types.ModuleType):
+    """Importing a submodule puts it in the place of the function of the same name."""
+
+    def __call__(self, **options: Any) -> Any:
+        return check(**options)
+
+
+def main(arguments: list[str]) -> int:
+    """Runs what the arguments name and prints the report to standard error.
+
+    Returns 1 where a race was found, and else what the program ends with.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m sidestream.check",
+        usage="%(prog)s [options] (SCRIPT | -m MODULE) [arguments of the program]",
+        description="Run a program of PyTorch and say where it races.",
+    )
+    parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
+    parser.add_argument("--raise", dest="raises", action="store_true", help="raise RaceError at the first race")
+    parser.add_argument("--no-stacks", action="store_true", help="do not note the places in the program")
+    parser.add_argument("--memory", type=int, default=MEMORY_BYTES, metavar="BYTES", help="what the check may hold")
+    parser.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module")
+    parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    given = parser.parse_args(arguments)
+    program: list[str] = given.module or given.program
+    if not program:
+        parser.error("name a script, or a module with -m")
+    code = 0
+    with check(
+        on_race="raise" if given.raises else "report", stacks=not given.no_stacks, memory=given.memory
+    ) as found:
+        try:
+            _run(program, given.module is not None)
+        except SystemExit as exit_:
+            code = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+            if isinstance(exit_.code, str):
+                print(exit_.code, file=sys.stderr)
+        except BaseException as error:
+            code = 1
+            # Printed here, so that the report comes last.
+            sys.excepthook(type(error), error, error.__traceback__)
+    print(found, file=sys.stderr)
+    if given.json:
+        Path(given.json).write_text(found.json() + "\n", encoding="utf-8")
+    return code if found.is_clean else 1
+
+
+def _run(program: list[str], is_module: bool) -> None:
+    sys.argv = list(program)
+    if is_module:
+        sys.path.insert(0, "")
+        runpy.run_module(program[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, str(Path(program[0]).resolve().parent))
+        runpy.run_path(program[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
+else:
+    sys.modules[__name__].__class__ = _Callable

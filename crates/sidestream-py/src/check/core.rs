@@ -1,0 +1,670 @@
+//! What PyTorch did, translated into operations for the checker. It judges nothing: the rules are in
+//! `order`, and the races come from `check`.
+//!
+//! All host threads are one here. What threads tell each other through queues and locks is not among the
+//! calls, so any order between them that was seen is taken for granted: a race that only two threads make
+//! is missed, and none is reported that a lock forbids.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use sidestream::check::{Findings, OnRace, live};
+use sidestream::log::Sink;
+use sidestream::op::{
+    Access, Accesses, BufferId, DeviceId, EventId, GraphId, Kind, Memory, Mode, Op, OpId, SiteId,
+    StreamId, StreamKind, ThreadId,
+};
+
+use super::memory::{HostMemory, Space};
+use super::tensor::Rows;
+
+/// All host threads.
+const HOST: ThreadId = ThreadId(0);
+/// So many operations are remembered with the shape of what they touched.
+const NOTES: usize = 1 << 15;
+
+/// Bytes that an operator touches.
+#[derive(Clone, Debug)]
+pub struct Touch {
+    /// First byte.
+    pub ptr: u64,
+    /// One past the last byte.
+    pub end: u64,
+    /// Its device; below zero for host memory.
+    pub device: i32,
+    /// Whether it is written.
+    pub write: bool,
+    /// Which of the bytes, where they are not all.
+    pub rows: Option<Box<Rows>>,
+}
+
+impl Touch {
+    fn mode(&self) -> Mode {
+        if self.write { Mode::Write } else { Mode::Read }
+    }
+}
+
+/// A stream as PyTorch hands it over.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RawStream {
+    /// Its device.
+    pub device: u32,
+    /// Its handle.
+    pub raw: u64,
+}
+
+/// Where an operation was called: the operator, the stack, and the thread, each by its number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Site {
+    /// The operator.
+    pub name: u32,
+    /// The stack.
+    pub stack: u32,
+    /// The thread.
+    pub thread: u32,
+}
+
+/// What an operation touched.
+struct Note {
+    op: OpId,
+    touches: Vec<Touch>,
+}
+
+/// A graph that was captured: what a replay touches.
+#[derive(Default)]
+struct Graph {
+    id: u32,
+    touches: Vec<Touch>,
+}
+
+/// The translation, and the checker behind it.
+pub struct Core {
+    sink: Box<dyn Sink>,
+    pub findings: Findings,
+    op: Op,
+    next: u32,
+    pub operations: u64,
+    pub streams: HashMap<RawStream, StreamId>,
+    pub stream_names: Vec<(RawStream, String)>,
+    blocking: Vec<u64>,
+    events: HashMap<u64, (EventId, u32)>,
+    event_count: u32,
+    pub space: Space,
+    pub host: HostMemory,
+    pub sites: Vec<Site>,
+    known_sites: HashMap<Site, SiteId>,
+    notes: VecDeque<Note>,
+    /// Buffers of which spans were told for tensors with gaps.
+    spanned: HashSet<BufferId>,
+    graphs: HashMap<u64, Graph>,
+    graph_count: u32,
+    capture: Option<(u64, Graph)>,
+    seen: usize,
+    told: usize,
+    remarks: usize,
+    /// Where the remarks were made that belong to the call that caused them.
+    pub remarked: HashMap<OpId, Site>,
+}
+
+impl Core {
+    /// Nothing has happened yet. The checker may hold so much memory.
+    pub fn new(memory_bytes: u64) -> Core {
+        let (findings, mut sink) = live(OnRace::Report, memory_bytes);
+        sink.thread("host");
+        sink.buffer(Memory::Device, 1 << 62, None, "");
+        sink.buffer(Memory::Device, 1, None, "");
+        Core {
+            sink,
+            findings,
+            op: Op {
+                id: OpId(0),
+                thread: HOST,
+                site: SiteId(0),
+                kind: Kind::HostAccess,
+                accesses: Accesses::new(),
+            },
+            next: 0,
+            operations: 0,
+            streams: HashMap::new(),
+            stream_names: Vec::new(),
+            blocking: Vec::new(),
+            events: HashMap::new(),
+            event_count: 0,
+            space: Space::new(BufferId(0), BufferId(1)),
+            host: HostMemory::default(),
+            sites: Vec::new(),
+            known_sites: HashMap::new(),
+            notes: VecDeque::new(),
+            spanned: HashSet::new(),
+            graphs: HashMap::new(),
+            graph_count: 0,
+            capture: None,
+            seen: 0,
+            told: 0,
+            remarks: 0,
+            remarked: HashMap::new(),
+        }
+    }
+
+    /// The stream behind a handle. Handles 0 and 1 are the default stream of the device, 2 that of the
+    /// thread; all that PyTorch makes are non-blocking (R51).
+    pub fn stream(&mut self, stream: RawStream) -> StreamId {
+        let key = match stream.raw {
+            0 | 1 => RawStream { raw: 0, ..stream },
+            2 => stream,
+            // A handle is one stream of one device.
+            _ => RawStream {
+                device: 0,
+                ..stream
+            },
+        };
+        if let Some(&known) = self.streams.get(&key) {
+            return known;
+        }
+        let id = StreamId(self.stream_names.len() as u32);
+        let (kind, name) = match stream.raw {
+            0 | 1 => (StreamKind::Legacy, "default".to_owned()),
+            2 => (StreamKind::PerThread, "per_thread".to_owned()),
+            raw if self.blocking.contains(&raw) => {
+                (StreamKind::Blocking, format!("stream{}", id.0))
+            }
+            _ => (StreamKind::NonBlocking, format!("stream{}", id.0)),
+        };
+        let name = match stream.device {
+            0 => name,
+            device => format!("{name}_of_cuda{device}"),
+        };
+        self.sink.stream(kind, DeviceId(stream.device), &name);
+        self.stream_names.push((stream, name));
+        self.streams.insert(key, id);
+        id
+    }
+
+    /// A stream that PyTorch did not make, and that the default stream waits for.
+    pub fn is_blocking(&mut self, raw: u64) {
+        if !self.blocking.contains(&raw) {
+            self.blocking.push(raw);
+        }
+    }
+
+    fn site(&mut self, site: Site) -> SiteId {
+        if let Some(&known) = self.known_sites.get(&site) {
+            return known;
+        }
+        let id = SiteId(self.sites.len() as u32);
+        self.sites.push(site);
+        self.known_sites.insert(site, id);
+        self.sink.site("");
+        id
+    }
+
+    // -------------------------------------------------------------- telling the checker
+
+    /// Tells an operation without accesses. Those of the last one that had some stay, for the report.
+    fn tell(&mut self, kind: Kind, site: Site) {
+        let accesses = std::mem::take(&mut self.op.accesses);
+        self.push(kind, site);
+        self.op.accesses = accesses;
+    }
+
+    /// Tells the operation with the accesses that were put into `self.op`.
+    fn push(&mut self, kind: Kind, site: Site) {
+        if self.next >= u32::MAX - 1 {
+            self.sink.full();
+            return;
+        }
+        self.op.site = self.site(site);
+        self.op.id = OpId(self.next);
+        self.op.kind = kind;
+        self.next += 1;
+        self.sink.op(&self.op);
+        let (races, remarks) = self.findings.found();
+        self.told = races;
+        if remarks > self.remarks {
+            self.remarks = remarks;
+            self.remarked.insert(self.op.id, site);
+        }
+    }
+
+    /// Puts what an operator touches on devices into `self.op`. Memory that it is the first to use gets
+    /// its tenancy here.
+    fn put(&mut self, touches: &[Touch], site: Site) {
+        let mut firsts = std::mem::take(&mut self.space.firsts);
+        let mut accesses = std::mem::take(&mut self.op.accesses);
+        accesses.clear();
+        for touch in touches.iter().filter(|touch| touch.device >= 0) {
+            let (buffer, base) = self.space.locate(touch.ptr, touch.end, &mut firsts);
+            if !add(&mut accesses, touch, buffer, base) {
+                self.spanned.insert(buffer);
+            }
+        }
+        self.settle(&mut firsts, site);
+        self.space.firsts = firsts;
+        self.op.accesses = accesses;
+        self.note(touches);
+    }
+
+    fn note(&mut self, touches: &[Touch]) {
+        let mut room = if self.notes.len() == NOTES {
+            self.notes.pop_front().map(|note| note.touches)
+        } else {
+            None
+        }
+        .unwrap_or_default();
+        room.clear();
+        room.extend_from_slice(touches);
+        self.notes.push_back(Note {
+            op: OpId(self.next),
+            touches: room,
+        });
+    }
+
+    /// Tells of the tenancies that an operator is the first to use.
+    fn settle(&mut self, firsts: &mut Vec<super::memory::First>, site: Site) {
+        use super::memory::First;
+        for first in firsts.drain(..) {
+            match first {
+                First::Buffer(within) => {
+                    self.sink.buffer(Memory::Device, 1 << 48, Some(within), "");
+                }
+                First::Alloc {
+                    buffer,
+                    home,
+                    saw_events_of,
+                } => {
+                    let stream = Some(home);
+                    self.tell(
+                        Kind::Alloc {
+                            buffer,
+                            stream,
+                            saw_events_of,
+                        },
+                        site,
+                    );
+                }
+                First::Unmapped { device } => {
+                    let device = Some(DeviceId(device));
+                    self.tell(Kind::SyncDevice { device }, site);
+                }
+            }
+        }
+    }
+
+    // -------------------------------------------------------------- what PyTorch does
+
+    /// An operator that launches kernels. Returns whether something was found.
+    pub fn operator(&mut self, site: Site, stream: RawStream, touches: &[Touch]) -> bool {
+        self.operations += 1;
+        if let Some((_, graph)) = &mut self.capture {
+            graph
+                .touches
+                .extend(touches.iter().filter(|t| t.device >= 0).cloned());
+            return false;
+        }
+        let stream = self.stream(stream);
+        self.put(touches, site);
+        self.push(
+            Kind::Kernel {
+                stream,
+                launches: 1,
+            },
+            site,
+        );
+        self.found()
+    }
+
+    /// The engine notes the streams that it uses gradients on by itself, and no operator says so.
+    pub fn noted_by_engine(&mut self, site: Site, stream: RawStream, touches: &[Touch]) {
+        let id = self.stream(stream);
+        for touch in touches.iter().filter(|touch| touch.device >= 0) {
+            if self.space.is_away(touch.ptr, id) {
+                self.record_stream(site, touch, stream);
+            }
+        }
+    }
+
+    /// A copy between the host and a device.
+    pub fn copy(
+        &mut self,
+        site: Site,
+        stream: RawStream,
+        (from, to): (Memory, Memory),
+        (read, written): (&Touch, &Touch),
+        host: Option<(BufferId, u64)>,
+    ) -> bool {
+        self.operations += 1;
+        if let Some((_, graph)) = &mut self.capture {
+            let both = [read, written].into_iter().filter(|t| t.device >= 0);
+            graph.touches.extend(both.cloned());
+            return false;
+        }
+        let stream = self.stream(stream);
+        self.put(&[read.clone(), written.clone()], site);
+        if let Some((buffer, base)) = host {
+            let touch = if read.device < 0 { read } else { written };
+            if !add(&mut self.op.accesses, touch, buffer, base) {
+                self.spanned.insert(buffer);
+            }
+        }
+        self.push(Kind::Copy { stream, from, to }, site);
+        self.found()
+    }
+
+    /// A copy from one device to another: it runs on the source's stream, and both streams wait for each
+    /// other around it.
+    pub fn copy_across(
+        &mut self,
+        site: Site,
+        (source, target): (RawStream, RawStream),
+        touches: &[Touch],
+    ) -> bool {
+        let (from, to) = (self.stream(source), self.stream(target));
+        if self.capture.is_none() {
+            self.tell(
+                Kind::WaitStream {
+                    stream: from,
+                    source: to,
+                },
+                site,
+            );
+        }
+        let found = self.operator(site, source, touches);
+        if self.capture.is_none() {
+            self.tell(
+                Kind::WaitStream {
+                    stream: to,
+                    source: from,
+                },
+                site,
+            );
+        }
+        found
+    }
+
+    /// The host itself reads or writes memory that copies take part in.
+    pub fn host_access(&mut self, site: Site, touch: &Touch) -> bool {
+        let Some((buffer, base)) = self.host.locate(touch.ptr) else {
+            return false;
+        };
+        if self.capture.is_some() {
+            return false;
+        }
+        self.operations += 1;
+        self.op.accesses.clear();
+        if !add(&mut self.op.accesses, touch, buffer, base) {
+            self.spanned.insert(buffer);
+        }
+        self.note(std::slice::from_ref(touch));
+        self.push(Kind::HostAccess, site);
+        self.found()
+    }
+
+    /// A piece of host memory takes part in an asynchronous copy for the first time.
+    pub fn host_buffer(&mut self, start: u64, end: u64, memory: Memory, storage: (u64, u64)) {
+        self.host.made += 1;
+        let id = self.space.next_buffer();
+        self.sink
+            .buffer(memory, end.saturating_sub(start), None, "");
+        self.host.insert(start, end, id, memory, storage);
+    }
+
+    /// The allocator hands out memory whose size is not told.
+    pub fn allocated(&mut self, ptr: u64, stream: RawStream) {
+        let site = Site::default();
+        self.freed(ptr, site);
+        let home = self.stream(stream);
+        self.space.allocated(ptr, home, stream.device);
+    }
+
+    /// The last reference to some memory died.
+    pub fn freed(&mut self, ptr: u64, site: Site) {
+        let in_capture = self.capture.is_some();
+        if let Some(buffer) = self.space.freed(ptr, !in_capture)
+            && !in_capture
+        {
+            self.tell(Kind::Free { buffer }, site);
+        }
+    }
+
+    /// `tensor.record_stream(stream)`.
+    pub fn record_stream(&mut self, site: Site, touch: &Touch, stream: RawStream) {
+        if self.capture.is_some() {
+            return;
+        }
+        let stream = self.stream(stream);
+        let mut firsts = std::mem::take(&mut self.space.firsts);
+        let noted = self.space.noted(touch.ptr, touch.end, stream, &mut firsts);
+        self.settle(&mut firsts, site);
+        self.space.firsts = firsts;
+        if let Some(buffer) = noted {
+            self.tell(Kind::RecordStream { buffer, stream }, site);
+        }
+    }
+
+    fn event(&mut self, raw: u64, device: u32) -> EventId {
+        if let Some(&(known, at)) = self.events.get(&raw)
+            && at == device
+        {
+            return known;
+        }
+        let id = EventId(self.event_count);
+        self.event_count += 1;
+        self.sink.event(true, DeviceId(device));
+        self.events.insert(raw, (id, device));
+        id
+    }
+
+    /// An event comes to be; its handle may have been another's.
+    pub fn event_created(&mut self, raw: u64, device: u32) {
+        let event = self.event(raw, device);
+        self.tell(Kind::CreateEvent { event }, Site::default());
+    }
+
+    /// An event is gone.
+    pub fn event_deleted(&mut self, raw: u64) {
+        if let Some(&(event, _)) = self.events.get(&raw) {
+            self.tell(Kind::DestroyEvent { event }, Site::default());
+        }
+    }
+
+    /// `event.record(stream)`.
+    pub fn event_record(&mut self, site: Site, raw: u64, stream: RawStream) {
+        if self.capture.is_some() {
+            return;
+        }
+        let event = self.event(raw, stream.device);
+        let stream = self.stream(stream);
+        self.tell(Kind::Record { event, stream }, site);
+    }
+
+    /// `stream.wait_event(event)`. An event from before the check holds nothing that the check knows.
+    pub fn event_wait(&mut self, site: Site, raw: u64, stream: RawStream) {
+        let Some(&(event, _)) = self.events.get(&raw) else {
+            return;
+        };
+        if self.capture.is_some() {
+            return;
+        }
+        let stream = self.stream(stream);
+        self.tell(Kind::Wait { stream, event }, site);
+    }
+
+    /// `event.synchronize()`, or an event that was asked and is complete.
+    pub fn event_done(&mut self, site: Site, raw: u64, waited: bool) {
+        let Some(&(event, _)) = self.events.get(&raw) else {
+            return;
+        };
+        if self.capture.is_none() {
+            let kind = if waited {
+                Kind::SyncEvent { event }
+            } else {
+                Kind::QueryEvent { event, done: true }
+            };
+            self.tell(kind, site);
+        }
+    }
+
+    /// `stream.synchronize()`, or a stream that was asked and is done.
+    pub fn stream_done(&mut self, site: Site, stream: RawStream, waited: bool) {
+        if self.capture.is_some() {
+            return;
+        }
+        let stream = self.stream(stream);
+        let kind = if waited {
+            Kind::SyncStream { stream }
+        } else {
+            Kind::QueryStream { stream, done: true }
+        };
+        self.tell(kind, site);
+    }
+
+    /// `torch.cuda.synchronize()`.
+    pub fn device_done(&mut self, site: Site, device: u32) {
+        if self.capture.is_none() {
+            let device = Some(DeviceId(device));
+            self.tell(Kind::SyncDevice { device }, site);
+        }
+    }
+
+    /// From here to the end of the capture nothing runs.
+    pub fn capture_begin(&mut self, key: u64) {
+        let id = self.graph_count;
+        self.graph_count += 1;
+        let touches = Vec::new();
+        self.capture = Some((key, Graph { id, touches }));
+    }
+
+    /// The capture has ended; a replay does what was called in it.
+    pub fn capture_end(&mut self) {
+        if let Some((key, mut graph)) = self.capture.take() {
+            coalesce(&mut graph.touches);
+            self.graphs.insert(key, graph);
+        }
+    }
+
+    /// A graph runs: all that it touches, at once.
+    pub fn replay(&mut self, site: Site, key: u64, stream: RawStream) -> bool {
+        let Some(graph) = self.graphs.remove(&key) else {
+            return false;
+        };
+        self.operations += 1;
+        let id = GraphId(graph.id);
+        let stream = self.stream(stream);
+        self.put(&graph.touches, site);
+        self.push(Kind::GraphLaunch { stream, graph: id }, site);
+        self.graphs.insert(key, graph);
+        self.found()
+    }
+
+    // -------------------------------------------------------------- what is found
+
+    /// Whether the last operation raced in a way that was not known.
+    fn found(&mut self) -> bool {
+        std::mem::replace(&mut self.seen, self.told) < self.told
+    }
+
+    /// The number of the last operation.
+    pub fn last(&self) -> OpId {
+        OpId(self.next.saturating_sub(1))
+    }
+
+    /// The bytes that the last operation touched of a buffer, as addresses.
+    pub fn last_touched(&self, buffer: BufferId) -> Option<(u64, u64)> {
+        let some = self.op.accesses.iter().filter(|a| a.buffer == buffer);
+        let base = self
+            .space
+            .base_of(buffer)
+            .or_else(|| self.host.base_of(buffer))?;
+        let bounds = some.map(|a| (base + a.start, base + a.end));
+        bounds.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+    }
+
+    /// Whether a race of the checker's is one. Of tensors with many gaps it was told the span; such a race
+    /// counts only if the bytes themselves are known to meet.
+    pub fn is_real(&self, first: OpId, second: OpId, buffer: Option<BufferId>) -> bool {
+        if buffer.is_none_or(|buffer| !self.spanned.contains(&buffer)) {
+            return true;
+        }
+        let find = |op| self.notes.iter().rev().find(|note| note.op == op);
+        let (Some(a), Some(b)) = (find(first), find(second)) else {
+            return false;
+        };
+        a.touches.iter().any(|one| {
+            let some = b.touches.iter().filter(|two| two.write || one.write);
+            some.into_iter().any(|two| meet(one, two) == Some(true))
+        })
+    }
+}
+
+/// Adds what is touched to the accesses of an operation: each row where there are few, else the span of
+/// them. Returns whether that is exact.
+fn add(accesses: &mut Accesses, touch: &Touch, buffer: BufferId, base: u64) -> bool {
+    let mode = touch.mode();
+    let mut access = |start: u64, end: u64| {
+        accesses.push(Access {
+            buffer,
+            start: start.saturating_sub(base),
+            end: end.saturating_sub(base),
+            mode,
+        });
+    };
+    match &touch.rows {
+        Some(rows) if rows.count() <= FEW_ROWS => {
+            rows.each(touch.ptr, access);
+            true
+        }
+        rows => {
+            access(touch.ptr, touch.end);
+            rows.is_none()
+        }
+    }
+}
+
+/// So many rows are told one by one.
+const FEW_ROWS: u64 = 16;
+/// So many rows are compared when a race is suspected.
+const MANY_ROWS: u64 = 1 << 20;
+
+/// Whether two touch a common byte; none where that would take too long to say.
+fn meet(a: &Touch, b: &Touch) -> Option<bool> {
+    if a.end <= b.ptr || b.end <= a.ptr {
+        return Some(false);
+    }
+    let (a, b) = (ranges(a)?, ranges(b)?);
+    let (mut i, mut k) = (0, 0);
+    while i < a.len() && k < b.len() {
+        if a[i].1 <= b[k].0 {
+            i += 1;
+        } else if b[k].1 <= a[i].0 {
+            k += 1;
+        } else {
+            return Some(true);
+        }
+    }
+    Some(false)
+}
+
+fn ranges(touch: &Touch) -> Option<Vec<(u64, u64)>> {
+    let Some(rows) = &touch.rows else {
+        return Some(vec![(touch.ptr, touch.end)]);
+    };
+    if rows.count() > MANY_ROWS {
+        return None;
+    }
+    let mut all = Vec::new();
+    rows.each(touch.ptr, |start, end| all.push((start, end)));
+    all.sort_unstable();
+    Some(all)
+}
+
+/// Makes one of those that touch or overlap, by mode. A graph's launch lists each byte once.
+fn coalesce(touches: &mut Vec<Touch>) {
+    touches.sort_by_key(|touch| (touch.write, touch.ptr));
+    touches.dedup_by(|next, kept| {
+        let same = next.write == kept.write && next.ptr <= kept.end;
+        if same {
+            kept.end = kept.end.max(next.end);
+            kept.rows = None;
+        }
+        same
+    });
+}

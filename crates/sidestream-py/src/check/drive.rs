@@ -1,0 +1,250 @@
+//! The recorder driven by hand, with made-up addresses: for tests, and for whoever has calls of their own to
+//! tell.
+
+use std::sync::atomic::Ordering;
+
+use pyo3::prelude::*;
+use sidestream::op::Memory;
+
+use super::core::{RawStream, Touch};
+use super::{Recorder, lock};
+
+/// Addresses with sizes.
+type Ranges = Vec<(u64, u64)>;
+
+fn touches(ranges: Ranges, write: bool, device: i32) -> impl Iterator<Item = Touch> {
+    ranges.into_iter().map(move |(ptr, bytes)| Touch {
+        ptr,
+        end: ptr.saturating_add(bytes),
+        device,
+        write,
+        rows: None,
+    })
+}
+
+#[pymethods]
+impl Recorder {
+    /// An operator on a stream reads and writes some bytes.
+    #[pyo3(signature = (name, reads, writes, stream, device=0))]
+    fn operator(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        reads: Ranges,
+        writes: Ranges,
+        stream: u64,
+        device: u32,
+    ) -> PyResult<()> {
+        let on = device as i32;
+        let all: Vec<Touch> = touches(reads, false, on)
+            .chain(touches(writes, true, on))
+            .collect();
+        let raw = RawStream {
+            device,
+            raw: stream,
+        };
+        let site = self.named(py, name);
+        let found = lock(&self.core).operator(site, raw, &all);
+        self.look(py, found, &[], &[])
+    }
+
+    /// Memory from PyTorch's allocator, whose home is the stream.
+    #[pyo3(signature = (ptr, stream, device=0))]
+    fn allocated(&self, ptr: u64, stream: u64, device: u32) {
+        let raw = RawStream {
+            device,
+            raw: stream,
+        };
+        lock(&self.core).allocated(ptr, raw);
+    }
+
+    /// `tensor.record_stream(stream)`.
+    #[pyo3(signature = (ptr, bytes, stream, device=0))]
+    fn record_stream(&self, py: Python<'_>, ptr: u64, bytes: u64, stream: u64, device: u32) {
+        let raw = RawStream {
+            device,
+            raw: stream,
+        };
+        let site = self.named(py, "record_stream");
+        let touch = touches(vec![(ptr, bytes)], false, device as i32).next();
+        if let Some(touch) = touch {
+            lock(&self.core).record_stream(site, &touch, raw);
+        }
+    }
+
+    /// `event.record(stream)`.
+    #[pyo3(signature = (event, stream, device=0))]
+    fn event_record(&self, py: Python<'_>, event: u64, stream: u64, device: u32) {
+        let raw = RawStream {
+            device,
+            raw: stream,
+        };
+        let site = self.named(py, "Event.record");
+        lock(&self.core).event_record(site, event, raw);
+    }
+
+    /// `stream.wait_event(event)`.
+    #[pyo3(signature = (event, stream, device=0))]
+    fn event_wait(&self, py: Python<'_>, event: u64, stream: u64, device: u32) {
+        let raw = RawStream {
+            device,
+            raw: stream,
+        };
+        let site = self.named(py, "Stream.wait_event");
+        lock(&self.core).event_wait(site, event, raw);
+    }
+
+    /// `stream.synchronize()`.
+    #[pyo3(signature = (stream, device=0))]
+    fn stream_synchronize(&self, py: Python<'_>, stream: u64, device: u32) {
+        let raw = RawStream {
+            device,
+            raw: stream,
+        };
+        let site = self.named(py, "Stream.synchronize");
+        lock(&self.core).stream_done(site, raw, true);
+    }
+
+    /// `torch.cuda.synchronize(device)`.
+    #[pyo3(signature = (device=0))]
+    fn device_synchronize(&self, py: Python<'_>, device: u32) {
+        let site = self.named(py, "torch.cuda.synchronize");
+        lock(&self.core).device_done(site, device);
+    }
+
+    /// Host memory that copies use.
+    fn host_memory(&self, ptr: u64, bytes: u64, pinned: bool) {
+        let memory = if pinned {
+            Memory::Pinned
+        } else {
+            Memory::Pageable
+        };
+        let mut core = lock(&self.core);
+        core.host.forget(ptr, ptr.saturating_add(bytes));
+        core.host_buffer(ptr, ptr.saturating_add(bytes), memory, (0, 0));
+    }
+
+    /// A copy of some bytes from the host's memory to a device's, or back.
+    #[pyo3(signature = (name, host, memory, bytes, upload, stream, device=0))]
+    #[expect(clippy::too_many_arguments, reason = "a copy has as many")]
+    fn host_copy(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        host: u64,
+        memory: u64,
+        bytes: u64,
+        upload: bool,
+        stream: u64,
+        device: u32,
+    ) -> PyResult<()> {
+        let raw = RawStream {
+            device,
+            raw: stream,
+        };
+        let site = self.named(py, name);
+        let on_host = touches(vec![(host, bytes)], !upload, -1).next();
+        let on_device = touches(vec![(memory, bytes)], upload, device as i32).next();
+        let (Some(on_host), Some(on_device)) = (on_host, on_device) else {
+            return Ok(());
+        };
+        let mut core = lock(&self.core);
+        let kind = core
+            .host
+            .piece(host)
+            .map_or(Memory::Pinned, |(_, piece)| piece.memory);
+        let known = core.host.locate(host);
+        let found = if upload {
+            core.copy(
+                site,
+                raw,
+                (kind, Memory::Device),
+                (&on_host, &on_device),
+                known,
+            )
+        } else {
+            core.copy(
+                site,
+                raw,
+                (Memory::Device, kind),
+                (&on_device, &on_host),
+                known,
+            )
+        };
+        drop(core);
+        self.look(py, found, &[], &[])
+    }
+
+    /// A copy from one device to another on their streams.
+    #[pyo3(signature = (source, target, bytes, source_stream, target_stream, devices))]
+    #[expect(clippy::too_many_arguments, reason = "a copy has as many")]
+    fn device_copy(
+        &self,
+        py: Python<'_>,
+        source: u64,
+        target: u64,
+        bytes: u64,
+        source_stream: u64,
+        target_stream: u64,
+        devices: (u32, u32),
+    ) -> PyResult<()> {
+        let site = self.named(py, "copy_");
+        let (from, to) = devices;
+        let read = touches(vec![(source, bytes)], false, from as i32);
+        let all: Vec<Touch> = read
+            .chain(touches(vec![(target, bytes)], true, to as i32))
+            .collect();
+        let streams = (
+            RawStream {
+                device: from,
+                raw: source_stream,
+            },
+            RawStream {
+                device: to,
+                raw: target_stream,
+            },
+        );
+        let found = lock(&self.core).copy_across(site, streams, &all);
+        self.look(py, found, &[], &[])
+    }
+
+    /// The host reads or writes memory that copies use.
+    fn host_access(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        ptr: u64,
+        bytes: u64,
+        write: bool,
+    ) -> PyResult<()> {
+        let site = self.named(py, name);
+        let found = touches(vec![(ptr, bytes)], write, -1)
+            .next()
+            .is_some_and(|touch| lock(&self.core).host_access(site, &touch));
+        self.look(py, found, &[], &[])
+    }
+
+    /// Where the processor stands for the device: what follows runs on this stream.
+    fn pretend_stream(&self, stream: u64) {
+        self.pretended.store(stream, Ordering::Relaxed);
+    }
+
+    /// A captured graph is launched.
+    #[pyo3(signature = (key, stream, device=0))]
+    fn graph_launch(&self, py: Python<'_>, key: u64, stream: u64, device: u32) -> PyResult<()> {
+        let raw = RawStream {
+            device,
+            raw: stream,
+        };
+        let site = self.named(py, "CUDAGraph.replay");
+        let found = lock(&self.core).replay(site, key, raw);
+        self.look(py, found, &[], &[])
+    }
+}
+
+impl Recorder {
+    fn named(&self, py: Python<'_>, name: &str) -> super::core::Site {
+        let name = lock(&self.names).operator(name.to_owned());
+        self.site(py, name)
+    }
+}

@@ -1,0 +1,200 @@
+//! What PyTorch's callbacks and the package's own wrappers tell.
+
+use std::sync::atomic::Ordering;
+
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use super::core::{Core, RawStream, Site};
+use super::{Recorder, lock};
+
+impl Recorder {
+    fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// Tells something that has a place in the program.
+    fn told(&self, py: Python<'_>, name: &str, tell: impl FnOnce(&mut Core, Site)) {
+        if self.is_on() {
+            let name = lock(&self.names).operator(name.to_owned());
+            let site = self.site(py, name);
+            tell(&mut lock(&self.core), site);
+        }
+    }
+
+    /// The stream behind a handle of the current device.
+    fn raw(&self, py: Python<'_>, raw: u64) -> RawStream {
+        let device = self.device(py);
+        RawStream { device, raw }
+    }
+}
+
+#[pymethods]
+impl Recorder {
+    fn on_event_creation(&self, py: Python<'_>, event: u64) {
+        if self.is_on() {
+            let device = self.device(py);
+            lock(&self.core).event_created(event, device);
+        }
+    }
+
+    fn on_event_deletion(&self, event: u64) {
+        if self.is_on() {
+            lock(&self.core).event_deleted(event);
+        }
+    }
+
+    fn on_event_record(&self, py: Python<'_>, event: u64, stream: u64) {
+        let stream = self.raw(py, stream);
+        self.told(py, "Event.record", |core, site| {
+            core.event_record(site, event, stream);
+        });
+    }
+
+    fn on_event_wait(&self, py: Python<'_>, event: u64, stream: u64) {
+        let stream = self.raw(py, stream);
+        self.told(py, "Stream.wait_event", |core, site| {
+            core.event_wait(site, event, stream);
+        });
+    }
+
+    fn on_memory_allocation(&self, py: Python<'_>, ptr: u64) {
+        if self.is_on() {
+            let stream = self.stream(py, self.device(py));
+            lock(&self.core).allocated(ptr, stream);
+        }
+    }
+
+    fn on_memory_deallocation(&self, ptr: u64) {
+        if self.is_on() {
+            lock(&self.core).freed(ptr, Site::default());
+        }
+    }
+
+    /// PyTorch's own streams are all alike, so they need no announcement.
+    fn on_stream_creation(&self, _stream: u64) {}
+
+    fn on_device_synchronization(&self, py: Python<'_>) {
+        let device = self.device(py);
+        self.told(py, "torch.cuda.synchronize", |core, site| {
+            core.device_done(site, device);
+        });
+    }
+
+    fn on_stream_synchronization(&self, py: Python<'_>, stream: u64) {
+        let stream = self.raw(py, stream);
+        self.told(py, "Stream.synchronize", |core, site| {
+            core.stream_done(site, stream, true);
+        });
+    }
+
+    fn on_event_synchronization(&self, py: Python<'_>, event: u64) {
+        self.told(py, "Event.synchronize", |core, site| {
+            core.event_done(site, event, true);
+        });
+    }
+
+    /// `event.query()` said yes.
+    fn event_complete(&self, py: Python<'_>, event: u64) {
+        self.told(py, "Event.query", |core, site| {
+            core.event_done(site, event, false);
+        });
+    }
+
+    /// `stream.query()` said yes.
+    fn stream_complete(&self, py: Python<'_>, device: u32, stream: u64) {
+        let stream = RawStream {
+            device,
+            raw: stream,
+        };
+        self.told(py, "Stream.query", |core, site| {
+            core.stream_done(site, stream, false);
+        });
+    }
+
+    /// A stream that PyTorch did not make, and that the default stream waits for.
+    fn stream_is_blocking(&self, stream: u64) {
+        lock(&self.core).is_blocking(stream);
+    }
+
+    /// Memory that was handed out before the check.
+    fn existing(&self, ptr: u64, device: u32, stream: u64) {
+        let stream = RawStream {
+            device,
+            raw: stream,
+        };
+        lock(&self.core).allocated(ptr, stream);
+    }
+
+    /// The host reads or writes a tensor where no operator says so.
+    fn host_uses(
+        &self,
+        py: Python<'_>,
+        tensor: &Bound<'_, PyAny>,
+        write: bool,
+        name: &str,
+    ) -> PyResult<()> {
+        if !self.is_on() {
+            return Ok(());
+        }
+        let Some(touch) = self
+            .asked
+            .touch(tensor, write)
+            .filter(|touch| touch.device < 0)
+        else {
+            return Ok(());
+        };
+        let name = lock(&self.names).operator(name.to_owned());
+        self.by_host(py, name, &touch, tensor, &mut None)
+    }
+
+    fn capture_begin(&self, key: u64) {
+        if self.is_on() {
+            lock(&self.core).capture_begin(key);
+        }
+    }
+
+    fn capture_end(&self) {
+        if self.is_on() {
+            lock(&self.core).capture_end();
+        }
+    }
+
+    fn replay(&self, py: Python<'_>, key: u64) -> PyResult<()> {
+        let stream = self.stream(py, self.device(py));
+        let mut found = false;
+        self.told(py, "CUDAGraph.replay", |core, site| {
+            found = core.replay(site, key, stream);
+        });
+        self.look(py, found, &[], &[])
+    }
+
+    /// Backward runs from here until it is left; its threads have no frames of their own. Gives back what
+    /// to set when it is left.
+    fn enter_backward(&self, py: Python<'_>) -> u64 {
+        self.backwards.fetch_add(1, Ordering::Relaxed);
+        let stack = match self.stacks.try_lock().as_deref_mut() {
+            Ok(Some(stacks)) => stacks.now(py),
+            _ => None,
+        };
+        let above = stack.map_or(0, |stack| u64::from(stack) + 1);
+        self.backward.swap(above, Ordering::Relaxed)
+    }
+
+    fn leave_backward(&self, before: u64) {
+        self.backwards.fetch_sub(1, Ordering::Relaxed);
+        self.backward.store(before, Ordering::Relaxed);
+    }
+
+    /// The frames of a stack, the innermost first: the code, and the place in it.
+    fn frames<'py>(&self, py: Python<'py>, stack: u32) -> PyResult<Vec<Bound<'py, PyTuple>>> {
+        let frames = match lock(&self.stacks).as_ref() {
+            Some(stacks) => stacks.frames(py, stack),
+            None => Vec::new(),
+        };
+        frames
+            .into_iter()
+            .map(|frame| frame.into_pyobject(py))
+            .collect()
+    }
+}

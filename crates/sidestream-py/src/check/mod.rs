@@ -1,0 +1,662 @@
+//! `sidestream.check`: what PyTorch does, heard by a dispatch mode and told to the checker.
+//!
+//! [`Recorder`] is the mode. PyTorch calls it for every operator, and its callbacks for streams, events and
+//! memory call it as well. This file reads what they hand over; `core` translates it.
+//!
+//! No lock is held while Python runs: Python may free a tensor at any time, and PyTorch tells of that here.
+
+mod core;
+mod drive;
+mod hooks;
+mod memory;
+mod plan;
+mod report;
+mod stack;
+mod tensor;
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString, PyTuple};
+use sidestream::op::Memory;
+
+use core::{Core, RawStream, Site, Touch};
+use memory::Whose;
+use plan::{Class, Plan, Touched};
+use report::Details;
+use stack::Stacks;
+use tensor::Asked;
+
+use crate::failure::RaceError;
+
+/// What PyTorch does while it is checked.
+#[pyclass(subclass, frozen, module = "sidestream._sidestream")]
+pub struct Recorder {
+    id: u64,
+    on: AtomicBool,
+    raises: bool,
+    core: Mutex<Core>,
+    plans: Mutex<HashMap<usize, Arc<Plan>>>,
+    stacks: Mutex<Option<Stacks>>,
+    names: Mutex<Names>,
+    details: Mutex<Details>,
+    asked: Asked,
+    /// Makes the plan of an operator.
+    planner: Py<PyAny>,
+    /// Makes the text of a race that is raised.
+    shown: Py<PyAny>,
+    /// The handle of the current stream of a device; absent where there is no GPU.
+    current_stream: Option<Py<PyAny>>,
+    current_device: Option<Py<PyAny>>,
+    thread_name: Py<PyAny>,
+    /// PyTorch's own classes of tensors.
+    plain: Vec<Py<PyAny>>,
+    device_numbers: Vec<Py<PyAny>>,
+    words: Words,
+    /// The stack of whoever runs backward, one more than its number.
+    backward: AtomicU64,
+    /// How many calls of backward run.
+    backwards: AtomicU64,
+    /// The current stream where there is no GPU.
+    pretended: AtomicU64,
+}
+
+/// Names of arguments and attributes that are asked for.
+struct Words {
+    non_blocking: Py<PyString>,
+    src: Py<PyString>,
+    stream: Py<PyString>,
+    untyped_storage: Py<PyString>,
+}
+
+/// Names of operators and threads, by number.
+#[derive(Default)]
+struct Names {
+    operators: Vec<String>,
+    known: HashMap<String, u32>,
+    threads: Vec<String>,
+}
+
+impl Names {
+    fn operator(&mut self, name: String) -> u32 {
+        if let Some(&known) = self.known.get(&name) {
+            return known;
+        }
+        let id = self.operators.len() as u32;
+        self.operators.push(name.clone());
+        self.known.insert(name, id);
+        id
+    }
+}
+
+static RECORDERS: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    /// The number of this thread in the recorder that asked last.
+    static THREAD: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+}
+
+/// What a lock guards stays whole when a thread panics: there is nothing to give up for.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[pymethods]
+impl Recorder {
+    #[new]
+    #[pyo3(signature = (planner, shown, thread_name, plain, memory, raises, hidden, current_stream, current_device, pretend))]
+    #[expect(clippy::too_many_arguments, reason = "only the package calls it")]
+    fn new(
+        py: Python<'_>,
+        planner: Py<PyAny>,
+        shown: Py<PyAny>,
+        thread_name: Py<PyAny>,
+        plain: Vec<Py<PyAny>>,
+        memory: u64,
+        raises: bool,
+        hidden: Option<Vec<String>>,
+        current_stream: Option<Py<PyAny>>,
+        current_device: Option<Py<PyAny>>,
+        pretend: bool,
+    ) -> PyResult<Recorder> {
+        let word = |text| PyString::intern(py, text).unbind();
+        let mut names = Names::default();
+        names.operator(String::new());
+        let number = |n: i32| Ok(n.into_pyobject(py)?.into_any().unbind());
+        Ok(Recorder {
+            id: RECORDERS.fetch_add(1, Ordering::Relaxed),
+            on: AtomicBool::new(true),
+            raises,
+            core: Mutex::new(Core::new(memory)),
+            plans: Mutex::default(),
+            stacks: Mutex::new(hidden.map(|hidden| Stacks::new(py, hidden))),
+            names: Mutex::new(names),
+            details: Mutex::default(),
+            asked: Asked::new(py, pretend),
+            planner,
+            shown,
+            current_stream,
+            current_device,
+            thread_name,
+            plain,
+            device_numbers: (0..64).map(number).collect::<PyResult<_>>()?,
+            words: Words {
+                non_blocking: word("non_blocking"),
+                src: word("src"),
+                stream: word("s"),
+                untyped_storage: word("untyped_storage"),
+            },
+            backward: AtomicU64::new(0),
+            backwards: AtomicU64::new(0),
+            pretended: AtomicU64::new(0),
+        })
+    }
+
+    /// PyTorch calls this for every operator.
+    #[pyo3(signature = (func, types, args, kwargs=None))]
+    fn __torch_dispatch__<'py>(
+        &self,
+        py: Python<'py>,
+        func: &Bound<'py, PyAny>,
+        types: &Bound<'py, PyAny>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let plan = self.plan(func)?;
+        if !self.on.load(Ordering::Relaxed) {
+            return called(&plan, args, kwargs);
+        }
+        // A tensor of another class goes first; the operators that it makes of this one come here.
+        if self.is_foreign(types) {
+            return Ok(py.NotImplemented().into_bound(py));
+        }
+        let result = called(&plan, args, kwargs)?;
+        match plan.class {
+            Class::Silent => {}
+            Class::Kernel | Class::Waits => self.kernel(&plan, args, kwargs, &result)?,
+            Class::Copy => {
+                let target = args.get_item(0)?;
+                let source = plan.argument(1, &self.words.src, args, kwargs);
+                let free = self.non_blocking(&plan, 2, args, kwargs);
+                if let Some(source) = source {
+                    self.copy(&plan, &target, &source, free)?;
+                }
+            }
+            Class::ToCopy => {
+                let source = args.get_item(0)?;
+                let free = self.non_blocking(&plan, usize::MAX, args, kwargs);
+                self.copy(&plan, &result, &source, free)?;
+            }
+            Class::Copies => {
+                let source = plan.argument(1, &self.words.src, args, kwargs);
+                let free = self.non_blocking(&plan, 2, args, kwargs);
+                if let Some(sources) = source {
+                    let pairs = args.get_item(0)?.try_iter()?.zip(sources.try_iter()?);
+                    for (target, source) in pairs {
+                        self.copy(&plan, &target?, &source?, free)?;
+                    }
+                }
+            }
+            Class::RecordStream => {
+                if let Some(stream) = plan.argument(1, &self.words.stream, args, kwargs) {
+                    self.noted(&plan, &args.get_item(0)?, &stream)?;
+                }
+            }
+        }
+        Ok(result)
+    }
+
+    /// Nothing is told from here on; operators still run if PyTorch calls.
+    fn stop(&self) {
+        self.on.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Calls an operator.
+#[inline]
+fn called<'py>(
+    plan: &Plan,
+    args: &Bound<'py, PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let kwargs = kwargs.map_or(std::ptr::null_mut(), |kwargs| kwargs.as_ptr());
+    // SAFETY: a callable, a tuple, and a dictionary or null, all live. The result is a new reference, or null
+    // with an error set.
+    unsafe {
+        let got = ffi::PyObject_Call(plan.op.as_ptr(), args.as_ptr(), kwargs);
+        Bound::from_owned_ptr_or_err(args.py(), got)
+    }
+}
+
+impl Recorder {
+    fn plan(&self, func: &Bound<'_, PyAny>) -> PyResult<Arc<Plan>> {
+        let key = func.as_ptr() as usize;
+        if let Some(known) = lock(&self.plans).get(&key) {
+            return Ok(known.clone());
+        }
+        let given: plan::Given = self.planner.bind(func.py()).call1((func,))?.extract()?;
+        let plan = Plan::new(given, |name| lock(&self.names).operator(name))?;
+        let plan = Arc::new(plan);
+        // The package keeps the operators alive, so that an address stays one operator's.
+        lock(&self.plans).insert(key, plan.clone());
+        Ok(plan)
+    }
+
+    /// Whether a tensor is of a class with a dispatch of its own.
+    #[inline]
+    fn is_foreign(&self, types: &Bound<'_, PyAny>) -> bool {
+        let plain = |class: &Bound<'_, PyAny>| self.plain.iter().any(|known| class.is(known));
+        let types = types.cast::<PyTuple>();
+        types.is_ok_and(|types| !types.iter().all(|class| plain(&class)))
+    }
+
+    fn non_blocking(
+        &self,
+        plan: &Plan,
+        at: usize,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> bool {
+        let given = plan.argument(at, &self.words.non_blocking, args, kwargs);
+        given.is_some_and(|value| value.is_truthy().unwrap_or(false))
+    }
+
+    /// The current stream of a device.
+    fn stream(&self, py: Python<'_>, device: u32) -> RawStream {
+        let number = self.device_numbers.get(device as usize);
+        let raw = self.current_stream.as_ref().zip(number);
+        let raw = raw.and_then(|(ask, number)| {
+            // SAFETY: a callable and its argument, both live; the list ends with a null pointer. The result
+            // is a new reference, or null with an error set, which is taken away.
+            unsafe {
+                let null = std::ptr::null_mut::<ffi::PyObject>();
+                let got = ffi::PyObject_CallFunctionObjArgs(ask.as_ptr(), number.as_ptr(), null);
+                let got = Bound::from_owned_ptr_or_err(py, got).ok()?;
+                got.extract::<u64>().ok()
+            }
+        });
+        RawStream {
+            device,
+            raw: raw.unwrap_or_else(|| self.pretended.load(Ordering::Relaxed)),
+        }
+    }
+
+    fn device(&self, py: Python<'_>) -> u32 {
+        let asked = self.current_device.as_ref();
+        let device = asked.and_then(|ask| ask.bind(py).call0().ok()?.extract().ok());
+        device.unwrap_or(0)
+    }
+
+    /// Where this was called.
+    fn site(&self, py: Python<'_>, name: u32) -> Site {
+        let (stack, in_engine) = match self.stacks.try_lock().as_deref_mut() {
+            Ok(Some(stacks)) => {
+                let stack = stacks.now(py);
+                (stack, stack.is_none())
+            }
+            _ => (None, false),
+        };
+        let backward = || {
+            let above = self.backward.load(Ordering::Relaxed);
+            above.saturating_sub(1) as u32
+        };
+        Site {
+            name,
+            stack: stack.unwrap_or_else(backward),
+            thread: self.thread(py, in_engine),
+        }
+    }
+
+    fn thread(&self, py: Python<'_>, in_engine: bool) -> u32 {
+        let (recorder, number) = THREAD.get();
+        if recorder == self.id {
+            return number;
+        }
+        let name = if in_engine {
+            "backward".to_owned()
+        } else {
+            let name = self.thread_name.bind(py).call0();
+            name.and_then(|name| name.extract()).unwrap_or_default()
+        };
+        let mut names = lock(&self.names);
+        let number = names.threads.len() as u32;
+        names.threads.push(name);
+        THREAD.set((self.id, number));
+        number
+    }
+
+    fn kernel<'py>(
+        &self,
+        plan: &Plan,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+        result: &Bound<'py, PyAny>,
+    ) -> PyResult<()> {
+        let py = args.py();
+        let mut touched = Touched::default();
+        plan.touched(&self.asked, args, kwargs, result, &mut touched);
+        let device = touched.device();
+        self.leave_foreign(&mut touched);
+        let mut site = None;
+        for (touch, tensor) in touched.touches.iter().zip(&touched.tensors) {
+            if touch.device < 0 {
+                self.by_host(py, plan.name, touch, tensor, &mut site)?;
+            }
+        }
+        let Some(device) = device else {
+            return Ok(());
+        };
+        let stream = self.stream(py, device);
+        let site = site.unwrap_or_else(|| self.site(py, plan.name));
+        let mut core = lock(&self.core);
+        if self.backwards.load(Ordering::Relaxed) > 0 {
+            core.noted_by_engine(site, stream, &touched.touches);
+        }
+        let found = core.operator(site, stream, &touched.touches);
+        if plan.class == Class::Waits {
+            core.stream_done(site, stream, true);
+        }
+        drop(core);
+        self.look(py, found, &touched.touches, &touched.tensors)
+    }
+
+    /// Memory of devices that did not come from PyTorch's allocator has rules of its own, which nobody tells
+    /// here: who hands it over may order its uses unseen. It is left out.
+    fn leave_foreign(&self, touched: &mut Touched<'_>) {
+        if self.asked.pretend {
+            return;
+        }
+        let mut unsure = Vec::new();
+        {
+            let core = lock(&self.core);
+            for (at, touch) in touched
+                .touches
+                .iter()
+                .enumerate()
+                .filter(|(_, t)| t.device >= 0)
+            {
+                match core.space.whose(touch.ptr, touch.end) {
+                    Whose::Known => {}
+                    Whose::KnownIfAt(start) => unsure.push((at, Some(start))),
+                    Whose::Foreign => unsure.push((at, None)),
+                }
+            }
+        }
+        for (at, start) in unsure.into_iter().rev() {
+            let is_there = |start| {
+                let storage = self.storage(&touched.tensors[at]);
+                storage.is_some_and(|(_, storage)| storage.0 == start)
+            };
+            if !start.is_some_and(is_there) {
+                touched.touches.remove(at);
+                touched.tensors.remove(at);
+            }
+        }
+    }
+
+    /// An operator that runs on the host.
+    fn by_host(
+        &self,
+        py: Python<'_>,
+        name: u32,
+        touch: &Touch,
+        tensor: &Bound<'_, PyAny>,
+        site: &mut Option<Site>,
+    ) -> PyResult<()> {
+        if !self.is_tracked(touch, tensor) {
+            return Ok(());
+        }
+        let site = *site.get_or_insert_with(|| self.site(py, name));
+        let found = lock(&self.core).host_access(site, touch);
+        let (touches, tensors) = (std::slice::from_ref(touch), std::slice::from_ref(tensor));
+        self.look(py, found, touches, tensors)
+    }
+
+    /// Whether the host memory takes part in copies, and is still the same storage.
+    fn is_tracked(&self, touch: &Touch, tensor: &Bound<'_, PyAny>) -> bool {
+        let known = {
+            let core = lock(&self.core);
+            if core.host.is_empty() {
+                return false;
+            }
+            core.host.piece(touch.ptr).map(|(_, piece)| piece.storage.0)
+        };
+        let Some(known) = known else {
+            return false;
+        };
+        let same = self.storage(tensor).is_some_and(|(_, at)| at.2 == known);
+        if !same {
+            self.forget(tensor.py(), touch.ptr, touch.end);
+        }
+        same
+    }
+
+    /// The storage of a tensor: where it starts and ends, and who it is.
+    fn storage<'py>(
+        &self,
+        tensor: &Bound<'py, PyAny>,
+    ) -> Option<(Bound<'py, PyAny>, (u64, u64, u64))> {
+        let storage = tensor.call_method0(&self.words.untyped_storage).ok()?;
+        let start: u64 = storage.call_method0("data_ptr").ok()?.extract().ok()?;
+        let bytes: u64 = storage.call_method0("nbytes").ok()?.extract().ok()?;
+        let who: u64 = storage.getattr("_cdata").ok()?.extract().ok()?;
+        Some((storage, (start, start.saturating_add(bytes), who)))
+    }
+
+    fn forget(&self, py: Python<'_>, start: u64, end: u64) {
+        let gone = lock(&self.core).host.forget(start, end);
+        self.give_back(py, &gone);
+    }
+
+    /// Weak references of storages are given back.
+    fn give_back(&self, py: Python<'_>, weak: &[u64]) {
+        let class = py
+            .import("torch")
+            .and_then(|torch| torch.getattr("UntypedStorage"));
+        if let Ok(class) = class {
+            for weak in weak {
+                let _gone = class.call_method1("_free_weak_ref", (*weak,));
+            }
+        }
+    }
+
+    /// Host memory takes part in an asynchronous copy: from here on the host's own uses of it are told.
+    fn track(&self, touch: &Touch, tensor: &Bound<'_, PyAny>) -> Option<Memory> {
+        if self.is_tracked(touch, tensor) {
+            return lock(&self.core)
+                .host
+                .piece(touch.ptr)
+                .map(|(_, piece)| piece.memory);
+        }
+        if lock(&self.core).host.is_full() {
+            return None;
+        }
+        let memory = match self.asked.is_pinned(tensor) {
+            true => Memory::Pinned,
+            false => Memory::Pageable,
+        };
+        let (storage, (start, end, who)) = self.storage(tensor)?;
+        let weak: u64 = storage.call_method0("_weak_ref").ok()?.extract().ok()?;
+        self.forget(tensor.py(), start, end);
+        self.forget_the_dead(tensor.py());
+        lock(&self.core).host_buffer(start, end, memory, (who, weak));
+        Some(memory)
+    }
+
+    /// Now and then, storages that are gone are forgotten.
+    fn forget_the_dead(&self, py: Python<'_>) {
+        let all = {
+            let core = lock(&self.core);
+            if core.host.len() % 1024 != 1023 {
+                return;
+            }
+            core.host.storages()
+        };
+        let class = py
+            .import("torch")
+            .and_then(|torch| torch.getattr("UntypedStorage"));
+        let Ok(class) = class else { return };
+        for (start, weak) in all {
+            let expired = class.call_method1("_expired", (weak,));
+            if expired.is_ok_and(|answer| answer.is_truthy().unwrap_or(false)) {
+                self.forget(py, start, start + 1);
+            }
+        }
+    }
+
+    /// A copy, wherever it goes.
+    fn copy<'py>(
+        &self,
+        plan: &Plan,
+        target: &Bound<'py, PyAny>,
+        source: &Bound<'py, PyAny>,
+        free: bool,
+    ) -> PyResult<()> {
+        let py = target.py();
+        let (read, written) = (
+            self.asked.touch(source, false),
+            self.asked.touch(target, true),
+        );
+        let (Some(read), Some(written)) = (read, written) else {
+            return Ok(());
+        };
+        let (low, device) = (
+            read.device.min(written.device),
+            read.device.max(written.device),
+        );
+        let mut all = Touched {
+            touches: vec![read, written],
+            tensors: vec![source.clone(), target.clone()],
+        };
+        self.leave_foreign(&mut all);
+        let Ok([read, written]) = <[Touch; 2]>::try_from(all.touches) else {
+            // What it touches is not known; that the host waits is.
+            if !free && low < 0 {
+                let stream = self.stream(py, device as u32);
+                let site = self.site(py, plan.name);
+                lock(&self.core).stream_done(site, stream, true);
+            }
+            return Ok(());
+        };
+        let site = self.site(py, plan.name);
+        let mut touches = [read, written];
+        let tensors = [source.clone(), target.clone()];
+        let (from, to) = (touches[0].device, touches[1].device);
+        let found = match (from >= 0, to >= 0) {
+            (false, false) => {
+                for (touch, tensor) in touches.iter().zip(&tensors) {
+                    self.by_host(py, plan.name, touch, tensor, &mut Some(site))?;
+                }
+                return Ok(());
+            }
+            (true, true) => {
+                let (source, target) = (self.stream(py, from as u32), self.stream(py, to as u32));
+                let mut core = lock(&self.core);
+                if from == to {
+                    core.operator(site, target, &touches)
+                } else {
+                    core.copy_across(site, (source, target), &touches)
+                }
+            }
+            (on_device, _) => {
+                let host = usize::from(on_device);
+                let stream = self.stream(py, from.max(to) as u32);
+                // PyTorch itself converts on the host, from or into memory of its own that is pageable.
+                let plain = self.asked.plain(target, source);
+                let asynchronous = free && plain;
+                let memory = if asynchronous {
+                    self.track(&touches[host], &tensors[host])
+                } else if self.is_tracked(&touches[host], &tensors[host]) {
+                    Some(Memory::Pinned)
+                } else {
+                    None
+                };
+                let mut found = false;
+                if !plain && !on_device && memory.is_some() {
+                    found |= lock(&self.core).host_access(site, &touches[host]);
+                }
+                let mut core = lock(&self.core);
+                let known = core.host.locate(touches[host].ptr);
+                let known = known.filter(|_| memory.is_some() && (plain || on_device));
+                let kind = match (memory.unwrap_or(Memory::Pinned), on_device) {
+                    (memory, true) => (Memory::Device, memory),
+                    (memory, false) => (memory, Memory::Device),
+                };
+                let [read, written] = &mut touches;
+                found |= core.copy(site, stream, kind, (read, written), known);
+                if !asynchronous && (on_device || !free) {
+                    core.stream_done(site, stream, true);
+                }
+                found
+            }
+        };
+        self.look(py, found, &touches, &tensors)
+    }
+
+    /// `tensor.record_stream(stream)`.
+    fn noted(
+        &self,
+        plan: &Plan,
+        tensor: &Bound<'_, PyAny>,
+        stream: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let py = tensor.py();
+        let raw = self.handle(stream);
+        if let (Some(stream), Some(touch)) = (raw, self.asked.touch(tensor, false)) {
+            let site = self.site(py, plan.name);
+            lock(&self.core).record_stream(site, &touch, stream);
+        }
+        Ok(())
+    }
+
+    /// The handle of one of PyTorch's streams, whatever class of it this is.
+    fn handle(&self, stream: &Bound<'_, PyAny>) -> Option<RawStream> {
+        let device = stream.getattr("device_index").ok()?.extract().ok()?;
+        let raw = match stream.getattr("cuda_stream") {
+            Ok(raw) => raw.extract().ok()?,
+            Err(_) => {
+                let id = stream.getattr("stream_id").ok()?;
+                let torch = stream.py().import("torch").ok()?;
+                let kwargs = PyDict::new(stream.py());
+                kwargs.set_item("stream_id", id).ok()?;
+                kwargs.set_item("device_index", device).ok()?;
+                kwargs
+                    .set_item("device_type", stream.getattr("device_type").ok()?)
+                    .ok()?;
+                let class = torch.getattr("cuda").ok()?.getattr("Stream").ok()?;
+                let whole = class.call((), Some(&kwargs)).ok()?;
+                whole.getattr("cuda_stream").ok()?.extract().ok()?
+            }
+        };
+        Some(RawStream { device, raw })
+    }
+
+    /// If something was found, notes what it is about, and raises it where that was asked for.
+    #[inline]
+    fn look(
+        &self,
+        py: Python<'_>,
+        found: bool,
+        touches: &[Touch],
+        tensors: &[Bound<'_, PyAny>],
+    ) -> PyResult<()> {
+        if !found {
+            return Ok(());
+        }
+        let fresh = self.describe(touches, tensors);
+        if !self.raises {
+            return Ok(());
+        }
+        match fresh {
+            Some(race) => {
+                let text = self.shown.bind(py).call1((self.raised(race),))?;
+                Err(RaceError::new_err(text.unbind()))
+            }
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What an operator of PyTorch does with its arguments, worked out once from its schema.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+
+use super::core::Touch;
+use super::tensor::Asked;
+
+/// What has to be told of an operator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// Nothing: a view, memory without content, a question.
+    Silent,
+    /// Its reads and writes.
+    Kernel,
+    /// The same, and the host waits for the result.
+    Waits,
+    /// `copy_(self, src, non_blocking)`.
+    Copy,
+    /// `_to_copy(self, …, non_blocking)`.
+    ToCopy,
+    /// `_foreach_copy_(self, src, non_blocking)`.
+    Copies,
+    /// `record_stream(self, stream)`.
+    RecordStream,
+}
+
+/// One argument with tensors in it.
+struct Argument {
+    index: usize,
+    name: Py<PyString>,
+    write: bool,
+    list: bool,
+}
+
+/// The plan of one operator.
+pub struct Plan {
+    /// What is called.
+    pub op: Py<PyAny>,
+    /// The number of its name.
+    pub name: u32,
+    /// What has to be told.
+    pub class: Class,
+    arguments: Vec<Argument>,
+    /// By result: whether it is new memory; a list of tensors counts as one result.
+    results: Vec<bool>,
+}
+
+/// As Python hands it over: what is called, the name, the class, the arguments, the results.
+pub type Given = (
+    Py<PyAny>,
+    String,
+    String,
+    Vec<(usize, Py<PyString>, bool, bool)>,
+    Vec<bool>,
+);
+
+impl Plan {
+    /// The plan that Python made.
+    pub fn new(given: Given, name: impl FnOnce(String) -> u32) -> PyResult<Plan> {
+        let (op, text, class, arguments, results) = given;
+        let class = match class.as_str() {
+            "silent" => Class::Silent,
+            "kernel" => Class::Kernel,
+            "waits" => Class::Waits,
+            "copy" => Class::Copy,
+            "to_copy" => Class::ToCopy,
+            "copies" => Class::Copies,
+            "record_stream" => Class::RecordStream,
+            other => {
+                let why = format!("`{other}` is no class of operators");
+                return Err(pyo3::exceptions::PyValueError::new_err(why));
+            }
+        };
+        let arguments = arguments.into_iter();
+        let arguments = arguments.map(|(index, name, write, list)| Argument {
+            index,
+            name,
+            write,
+            list,
+        });
+        Ok(Plan {
+            op,
+            name: name(text),
+            class,
+            arguments: arguments.collect(),
+            results,
+        })
+    }
+
+    /// What the operator touched, with the tensors.
+    pub fn touched<'py>(
+        &self,
+        asked: &Asked,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+        result: &Bound<'py, PyAny>,
+        into: &mut Touched<'py>,
+    ) {
+        for argument in &self.arguments {
+            let Some(value) = argument.value(args, kwargs) else {
+                continue;
+            };
+            into.add(asked, value, argument.write, argument.list);
+        }
+        match self.results[..] {
+            [] => {}
+            [fresh] => {
+                if fresh {
+                    into.add_any(asked, result.clone());
+                }
+            }
+            _ => {
+                if let Ok(results) = result.cast::<PyTuple>() {
+                    for (value, _) in results.iter().zip(&self.results).filter(|(_, new)| **new) {
+                        into.add_any(asked, value);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The argument at a place of the schema, by place or by name.
+    pub fn argument<'py>(
+        &self,
+        at: usize,
+        name: &Py<PyString>,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> Option<Bound<'py, PyAny>> {
+        value(at, name, args, kwargs)
+    }
+}
+
+impl Argument {
+    #[inline]
+    fn value<'py>(
+        &self,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> Option<Bound<'py, PyAny>> {
+        value(self.index, &self.name, args, kwargs).filter(|value| !value.is_none())
+    }
+}
+
+#[inline]
+fn value<'py>(
+    at: usize,
+    name: &Py<PyString>,
+    args: &Bound<'py, PyTuple>,
+    kwargs: Option<&Bound<'py, PyDict>>,
+) -> Option<Bound<'py, PyAny>> {
+    if at < args.len() {
+        return args.get_item(at).ok();
+    }
+    kwargs?.get_item(name).ok().flatten()
+}
+
+/// What one operator touched.
+#[derive(Default)]
+pub struct Touched<'py> {
+    /// The bytes.
+    pub touches: Vec<Touch>,
+    /// The tensors, one for each.
+    pub tensors: Vec<Bound<'py, PyAny>>,
+}
+
+impl<'py> Touched<'py> {
+    fn add(&mut self, asked: &Asked, value: Bound<'py, PyAny>, write: bool, list: bool) {
+        if !list {
+            self.add_one(asked, value, write);
+        } else if let Ok(values) = value.cast::<PyList>() {
+            for value in values.iter() {
+                self.add_one(asked, value, write);
+            }
+        } else if let Ok(values) = value.cast::<PyTuple>() {
+            for value in values.iter() {
+                self.add_one(asked, value, write);
+            }
+        }
+    }
+
+    /// A result: a tensor, or several.
+    fn add_any(&mut self, asked: &Asked, value: Bound<'py, PyAny>) {
+        let list = value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>();
+        self.add(asked, value, true, list);
+    }
+
+    #[inline]
+    fn add_one(&mut self, asked: &Asked, value: Bound<'py, PyAny>, write: bool) {
+        if value.is_none() {
+            return;
+        }
+        if let Some(touch) = asked.touch(&value, write) {
+            self.touches.push(touch);
+            self.tensors.push(value);
+        }
+    }
+
+    /// The device of the operator: that of its first tensor on one.
+    pub fn device(&self) -> Option<u32> {
+        let mut devices = self.touches.iter().map(|touch| touch.device);
+        devices
+            .find(|device| *device >= 0)
+            .map(|device| device as u32)
+    }
+}

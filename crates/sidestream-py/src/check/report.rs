@@ -1,0 +1,231 @@
+//! What was found, for Python: JSON with places by number, which Python turns into lines.
+
+use std::collections::HashMap;
+
+use pyo3::prelude::*;
+use serde_json::{Value, json};
+use sidestream::check::{Fix, Race, Severity};
+use sidestream::op::{BufferId, OpId, StreamId};
+use sidestream::order::Chain;
+
+use super::core::{Core, Site, Touch};
+use super::{Names, Recorder, lock};
+
+/// What is known of races when they are found, and not later.
+#[derive(Default)]
+pub struct Details {
+    by_race: HashMap<(OpId, OpId, Option<BufferId>), Detail>,
+}
+
+#[derive(Clone, Default)]
+struct Detail {
+    /// Whether the bytes meet.
+    real: bool,
+    tensor: Option<(String, Vec<u64>)>,
+    bytes: Option<(u64, u64)>,
+}
+
+impl Recorder {
+    /// Notes what the last operation's races are about. The first that is certain, as a number in the
+    /// report's order.
+    pub(super) fn describe(
+        &self,
+        touches: &[Touch],
+        tensors: &[Bound<'_, PyAny>],
+    ) -> Option<(OpId, OpId, Option<BufferId>)> {
+        let mut fresh = Vec::new();
+        {
+            let core = lock(&self.core);
+            let report = core.findings.report();
+            for race in report.races.iter().rev() {
+                if race.second != core.last() && race.second.0 + 3 < core.last().0 {
+                    break;
+                }
+                let bytes = race.buffer.and_then(|buffer| core.last_touched(buffer));
+                let real = core.is_real(race.first, race.second, race.buffer);
+                fresh.push((key(race), real, bytes, race.severity));
+            }
+        }
+        let mut first = None;
+        for (key, real, bytes, severity) in fresh {
+            if lock(&self.details).by_race.contains_key(&key) {
+                continue;
+            }
+            let tensor = bytes.and_then(|bytes| {
+                let mut pairs = touches.iter().zip(tensors);
+                let (_, tensor) = pairs.find(|(t, _)| t.ptr < bytes.1 && bytes.0 < t.end)?;
+                shown(tensor)
+            });
+            let detail = Detail {
+                real,
+                tensor,
+                bytes,
+            };
+            lock(&self.details).by_race.insert(key, detail);
+            if real && severity == Severity::Error {
+                first = first.or(Some(key));
+            }
+        }
+        first
+    }
+
+    /// What is raised, as JSON.
+    pub(super) fn raised(&self, (first, second, buffer): (OpId, OpId, Option<BufferId>)) -> String {
+        let core = lock(&self.core);
+        let races = self.races(&core);
+        let ids = json!([first.0, second.0, buffer.map(|buffer| buffer.0)]);
+        let found = races.into_iter().find(|race| race["ids"] == ids);
+        found.unwrap_or_default().to_string()
+    }
+
+    fn races(&self, core: &Core) -> Vec<Value> {
+        let names = lock(&self.names);
+        let details = lock(&self.details);
+        let report = core.findings.report();
+        let mut listed: Vec<Value> = Vec::new();
+        let mut known: HashMap<(&'static str, Site, Site), usize> = HashMap::new();
+        for race in &report.races {
+            let detail = details.by_race.get(&key(race)).cloned();
+            // What was not looked at when it was found cannot be sure of its bytes.
+            let detail = detail.unwrap_or_default();
+            if !detail.real {
+                continue;
+            }
+            let [first, second] = [race.first_site, race.second_site].map(|site| {
+                let known = core.sites.get(site.0 as usize);
+                known.copied().unwrap_or_default()
+            });
+            let place = (race.kind.code(), first, second);
+            if let Some(&at) = known.get(&place) {
+                let count = listed[at]["count"].as_u64().unwrap_or(0);
+                listed[at]["count"] = count.saturating_add(race.count).into();
+                continue;
+            }
+            known.insert(place, listed.len());
+            listed.push(shown_race(race, &detail, (first, second), core, &names));
+        }
+        listed
+    }
+}
+
+#[pymethods]
+impl Recorder {
+    /// What was found so far, as JSON.
+    fn report(&self) -> String {
+        let core = lock(&self.core);
+        let races = self.races(&core);
+        let names = lock(&self.names);
+        let report = core.findings.report();
+        let lints = report.lints.iter();
+        // PyTorch sets the device around each call, so where a stream's work is called from means nothing.
+        let lints = lints.filter(|lint| lint.code.code() != "FOREIGN_DEVICE_LAUNCH");
+        let lints: Vec<Value> = lints
+            .map(|lint| {
+                let site = core.remarked.get(&lint.op);
+                json!({
+                    "code": lint.code.code(),
+                    "text": lint.code.meaning(),
+                    "at": site.map(|site| shown_site(*site, &names)),
+                })
+            })
+            .collect();
+        let refused = report.error.map(|refused| refused.to_string());
+        json!({
+            "races": races,
+            "lints": lints,
+            "operations": core.operations,
+            "ended": core.findings.ended().or(refused),
+            "streams": core.stream_names.iter().map(|(stream, name)| json!({
+                "name": name, "device": stream.device, "handle": stream.raw,
+            })).collect::<Vec<_>>(),
+        })
+        .to_string()
+    }
+}
+
+fn key(race: &Race) -> (OpId, OpId, Option<BufferId>) {
+    (race.first, race.second, race.buffer)
+}
+
+fn shown(tensor: &Bound<'_, PyAny>) -> Option<(String, Vec<u64>)> {
+    let dtype = tensor.getattr("dtype").ok()?.str().ok()?.to_string();
+    let shape = tensor.getattr("shape").ok()?.extract().ok()?;
+    Some((dtype.trim_start_matches("torch.").to_owned(), shape))
+}
+
+fn shown_site(site: Site, names: &Names) -> Value {
+    let operator = names.operators.get(site.name as usize);
+    let thread = names.threads.get(site.thread as usize);
+    json!({"operator": operator, "thread": thread, "stack": site.stack})
+}
+
+fn shown_race(
+    race: &Race,
+    detail: &Detail,
+    sites: (Site, Site),
+    core: &Core,
+    names: &Names,
+) -> Value {
+    let side = |site, chain| {
+        let mut side = shown_site(site, names);
+        side["stream"] = chain_name(chain, core).into();
+        side
+    };
+    json!({
+        "kind": race.kind.code(),
+        "text": race.meaning(),
+        "severity": race.severity.name(),
+        "dtype": detail.tensor.as_ref().map(|tensor| &tensor.0),
+        "shape": detail.tensor.as_ref().map(|tensor| &tensor.1),
+        "bytes": detail.bytes.map(|(start, end)| [start, end]),
+        "first": side(sites.0, race.chains.0),
+        "second": side(sites.1, race.chains.1),
+        "freed_between": race.handed_on.is_some_and(|on| on.freed.is_some()),
+        "fix": fix(race, core),
+        "count": race.count,
+        "ids": [Some(race.first.0), Some(race.second.0), race.buffer.map(|buffer| buffer.0)],
+    })
+}
+
+fn chain_name(chain: Chain, core: &Core) -> String {
+    match chain {
+        Chain::Thread(_) => "host".to_owned(),
+        Chain::Stream(stream) => stream_name(stream, core),
+    }
+}
+
+fn stream_name(stream: StreamId, core: &Core) -> String {
+    let known = core.stream_names.get(stream.0 as usize);
+    known.map_or_else(|| format!("stream{}", stream.0), |(_, name)| name.clone())
+}
+
+/// The call that orders the two, in PyTorch's words. `{second}` stands for the place of the second one.
+fn fix(race: &Race, core: &Core) -> String {
+    let name = |stream| stream_name(stream, core);
+    if let Some(stream) = race.handed_on.and_then(|on| on.not_noted) {
+        let stream = name(stream);
+        return format!(
+            "call `x.record_stream({stream})` on the earlier tensor before its last reference dies, so that its memory is not handed out while {stream} still uses it"
+        );
+    }
+    match race.fix {
+        Fix::WaitStream { stream, source, .. } => {
+            let (stream, source) = (name(stream), name(source));
+            format!("call `{stream}.wait_stream({source})` before {{second}}")
+        }
+        Fix::SyncStream { stream, .. } => {
+            let stream = name(stream);
+            format!(
+                "record an event on {stream} behind {{first}} and call `event.synchronize()` before {{second}} (or `{stream}.synchronize()`)"
+            )
+        }
+        Fix::SyncEvent { .. } => "call `event.synchronize()` before {second}".to_owned(),
+        Fix::RecordStream { stream, .. } => {
+            let stream = name(stream);
+            format!(
+                "call `x.record_stream({stream})` on the earlier tensor before its last reference dies"
+            )
+        }
+        Fix::Flag { .. } => "let the second thread wait for the first before {second}".to_owned(),
+    }
+}

@@ -1,0 +1,124 @@
+//! Where in a program an operator was called: its frames, without those of PyTorch.
+//!
+//! Frames are noted by their code and the place in it. Lines are looked up only for a report.
+
+use std::collections::HashMap;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+/// So many frames of the user's are kept.
+const DEPTH: usize = 8;
+/// A stack is not followed further down than this.
+const FAR: usize = 200;
+
+/// A place in some code.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+struct Frame {
+    code: u32,
+    at: i32,
+}
+
+struct Code {
+    object: Py<PyAny>,
+    shown: bool,
+}
+
+/// All stacks that were seen, each once.
+pub struct Stacks {
+    hidden: Vec<String>,
+    codes: Vec<Code>,
+    known_codes: HashMap<usize, u32>,
+    known: HashMap<([Frame; DEPTH], u8), u32>,
+    stacks: Vec<([Frame; DEPTH], u8)>,
+    f_back: Py<PyString>,
+    f_lasti: Py<PyString>,
+}
+
+impl Stacks {
+    /// Code from files that start with one of these is not shown.
+    pub fn new(py: Python<'_>, hidden: Vec<String>) -> Stacks {
+        let name = |text| PyString::intern(py, text).unbind();
+        Stacks {
+            hidden,
+            codes: Vec::new(),
+            known_codes: HashMap::new(),
+            known: HashMap::new(),
+            // The stack without frames.
+            stacks: vec![([Frame::default(); DEPTH], 0)],
+            f_back: name("f_back"),
+            f_lasti: name("f_lasti"),
+        }
+    }
+
+    /// The stack of the caller; none where no Python runs, as in a thread of the engine.
+    pub fn now(&mut self, py: Python<'_>) -> Option<u32> {
+        // SAFETY: the thread is attached. The frame is borrowed, so it gets a reference of its own.
+        let mut frame = unsafe {
+            Bound::from_borrowed_ptr_or_opt(py, ffi::PyEval_GetFrame().cast::<ffi::PyObject>())?
+        };
+        let mut frames = [Frame::default(); DEPTH];
+        let mut count = 0;
+        for _ in 0..FAR {
+            // SAFETY: it is a frame, and its code is a new reference.
+            let code = unsafe {
+                let code = ffi::PyFrame_GetCode(frame.as_ptr().cast());
+                Bound::from_owned_ptr(py, code.cast::<ffi::PyObject>())
+            };
+            let number = self.code(&code);
+            if self.codes[number as usize].shown {
+                let at = frame.getattr(&self.f_lasti).ok()?.extract().ok()?;
+                frames[count] = Frame { code: number, at };
+                count += 1;
+                if count == DEPTH {
+                    break;
+                }
+            }
+            let back = frame.getattr(&self.f_back).ok()?;
+            if back.is_none() {
+                break;
+            }
+            frame = back;
+        }
+        let stack = (frames, count as u8);
+        if let Some(&known) = self.known.get(&stack) {
+            return Some(known);
+        }
+        let id = self.stacks.len() as u32;
+        self.stacks.push(stack);
+        self.known.insert(stack, id);
+        Some(id)
+    }
+
+    fn code(&mut self, code: &Bound<'_, PyAny>) -> u32 {
+        let key = code.as_ptr() as usize;
+        if let Some(&known) = self.known_codes.get(&key) {
+            return known;
+        }
+        let file: String = code
+            .getattr("co_filename")
+            .and_then(|file| file.extract())
+            .unwrap_or_default();
+        let shown = !self.hidden.iter().any(|start| file.starts_with(start));
+        let id = self.codes.len() as u32;
+        // The object is kept, so that its address stays its own.
+        let object = code.clone().unbind();
+        self.codes.push(Code { object, shown });
+        self.known_codes.insert(key, id);
+        id
+    }
+
+    /// The frames of a stack, the innermost first: code and place in it.
+    pub fn frames(&self, py: Python<'_>, stack: u32) -> Vec<(Py<PyAny>, i32)> {
+        let Some((frames, count)) = self.stacks.get(stack as usize) else {
+            return Vec::new();
+        };
+        let some = frames[..usize::from(*count)].iter();
+        some.map(|frame| {
+            let code = &self.codes[frame.code as usize];
+            (code.object.clone_ref(py), frame.at)
+        })
+        .collect()
+    }
+}

@@ -1,0 +1,207 @@
+//! Which bytes a tensor covers, asked through Python's C interface.
+//!
+//! This runs for every tensor of every operator, so the names of what is asked are made once.
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+use super::core::Touch;
+
+/// The rows of a tensor that is not dense: `chunk` bytes each.
+#[derive(Clone, Debug)]
+pub struct Rows {
+    chunk: u64,
+    /// How many, and how far apart.
+    outer: Vec<(u64, u64)>,
+}
+
+impl Rows {
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        let counts = self.outer.iter().map(|(count, _)| *count);
+        counts.fold(1, u64::saturating_mul)
+    }
+
+    /// Calls `each` with the first byte of every row and the byte behind it.
+    pub fn each(&self, ptr: u64, mut each: impl FnMut(u64, u64)) {
+        let mut at = vec![0; self.outer.len()];
+        loop {
+            let offsets = at.iter().zip(&self.outer).map(|(i, (_, pitch))| i * pitch);
+            let start = ptr + offsets.sum::<u64>();
+            each(start, start + self.chunk);
+            let mut digit = 0;
+            loop {
+                let Some(place) = at.get_mut(digit) else {
+                    return;
+                };
+                *place += 1;
+                if *place < self.outer[digit].0 {
+                    break;
+                }
+                *place = 0;
+                digit += 1;
+            }
+        }
+    }
+}
+
+/// The span of a tensor in bytes, and its rows where it has gaps.
+pub fn layout(sizes: &[u64], strides: &[u64], item: u64) -> (u64, Option<Rows>) {
+    if sizes.contains(&0) {
+        return (0, None);
+    }
+    let mut dims: Vec<(u64, u64)> = sizes
+        .iter()
+        .zip(strides)
+        .filter(|(size, stride)| **size > 1 && **stride > 0)
+        .map(|(&size, &stride)| (size, stride.saturating_mul(item)))
+        .collect();
+    dims.sort_by_key(|dim| dim.1);
+    let last = dims
+        .iter()
+        .map(|(size, pitch)| (size - 1).saturating_mul(*pitch));
+    let span = last.fold(item, u64::saturating_add);
+    let mut chunk = item;
+    let mut dense = 0;
+    for (size, pitch) in &dims {
+        if *pitch > chunk {
+            break;
+        }
+        // Of windows that overlap, the union is dense as well.
+        chunk = chunk.saturating_add((size - 1).saturating_mul(*pitch));
+        dense += 1;
+    }
+    let outer = dims.split_off(dense);
+    let rows = (!outer.is_empty()).then_some(Rows { chunk, outer });
+    (span, rows)
+}
+
+/// What is asked of tensors, by name.
+pub struct Asked {
+    data_ptr: Py<PyString>,
+    get_device: Py<PyString>,
+    is_contiguous: Py<PyString>,
+    nbytes: Py<PyString>,
+    shape: Py<PyString>,
+    stride: Py<PyString>,
+    itemsize: Py<PyString>,
+    dtype: Py<PyString>,
+    is_pinned: Py<PyString>,
+    /// The processor stands for device 0: for tests, where there is no GPU.
+    pub pretend: bool,
+}
+
+impl Asked {
+    pub fn new(py: Python<'_>, pretend: bool) -> Asked {
+        let name = |text| PyString::intern(py, text).unbind();
+        Asked {
+            data_ptr: name("data_ptr"),
+            get_device: name("get_device"),
+            is_contiguous: name("is_contiguous"),
+            nbytes: name("nbytes"),
+            shape: name("shape"),
+            stride: name("stride"),
+            itemsize: name("itemsize"),
+            dtype: name("dtype"),
+            is_pinned: name("is_pinned"),
+            pretend,
+        }
+    }
+
+    /// The bytes of a tensor. None for what is no tensor, has no memory of its own, or has none at all.
+    #[inline]
+    pub fn touch(&self, tensor: &Bound<'_, PyAny>, write: bool) -> Option<Touch> {
+        let ptr = call(tensor, &self.data_ptr).and_then(unsigned)?;
+        if ptr == 0 {
+            return None;
+        }
+        let mut device = call(tensor, &self.get_device).and_then(signed)? as i32;
+        if self.pretend {
+            device = 0;
+        }
+        let contiguous = call(tensor, &self.is_contiguous)?.is_truthy().ok()?;
+        let (bytes, rows) = if contiguous {
+            (get(tensor, &self.nbytes).and_then(unsigned)?, None)
+        } else {
+            self.layout_of(tensor)?
+        };
+        if bytes == 0 {
+            return None;
+        }
+        Some(Touch {
+            ptr,
+            end: ptr.saturating_add(bytes),
+            device,
+            write,
+            rows,
+        })
+    }
+
+    #[cold]
+    fn layout_of(&self, tensor: &Bound<'_, PyAny>) -> Option<(u64, Option<Box<Rows>>)> {
+        let sizes: Vec<u64> = get(tensor, &self.shape)?.extract().ok()?;
+        let strides: Vec<u64> = call(tensor, &self.stride)?.extract().ok()?;
+        let item = get(tensor, &self.itemsize).and_then(unsigned)?;
+        let (bytes, rows) = layout(&sizes, &strides, item);
+        Some((bytes, rows.map(Box::new)))
+    }
+
+    /// Whether a copy between the two moves bytes as they are: same type, both dense in the same way.
+    pub fn plain(&self, target: &Bound<'_, PyAny>, source: &Bound<'_, PyAny>) -> bool {
+        let ask = || -> Option<bool> {
+            let types = (get(target, &self.dtype)?, get(source, &self.dtype)?);
+            let shapes = (get(target, &self.shape)?, get(source, &self.shape)?);
+            let same = types.0.is(&types.1) && shapes.0.eq(&shapes.1).ok()?;
+            let dense = |tensor| call(tensor, &self.is_contiguous)?.is_truthy().ok();
+            Some(same && dense(target)? && dense(source)?)
+        };
+        ask().unwrap_or(false)
+    }
+
+    pub fn is_pinned(&self, tensor: &Bound<'_, PyAny>) -> bool {
+        call(tensor, &self.is_pinned).is_some_and(|answer| answer.is_truthy().unwrap_or(false))
+    }
+}
+
+/// Calls a method without arguments; none if that fails.
+#[inline]
+fn call<'py>(of: &Bound<'py, PyAny>, name: &Py<PyString>) -> Option<Bound<'py, PyAny>> {
+    // SAFETY: both are live objects, and the list of arguments ends with a null pointer. The result is a new
+    // reference or null with an error set.
+    unsafe {
+        let null = std::ptr::null_mut::<ffi::PyObject>();
+        let got = ffi::PyObject_CallMethodObjArgs(of.as_ptr(), name.as_ptr(), null);
+        owned(of.py(), got)
+    }
+}
+
+#[inline]
+fn get<'py>(of: &Bound<'py, PyAny>, name: &Py<PyString>) -> Option<Bound<'py, PyAny>> {
+    // SAFETY: both are live objects. The result is a new reference or null with an error set.
+    unsafe { owned(of.py(), ffi::PyObject_GetAttr(of.as_ptr(), name.as_ptr())) }
+}
+
+/// # Safety
+/// `got` is a new reference, or null with an error set.
+#[inline]
+unsafe fn owned(py: Python<'_>, got: *mut ffi::PyObject) -> Option<Bound<'_, PyAny>> {
+    // SAFETY: the caller's promise; the error is taken away.
+    unsafe {
+        if got.is_null() {
+            ffi::PyErr_Clear();
+            return None;
+        }
+        Some(Bound::from_owned_ptr(py, got))
+    }
+}
+
+#[inline]
+fn unsigned(number: Bound<'_, PyAny>) -> Option<u64> {
+    number.extract().ok()
+}
+
+#[inline]
+fn signed(number: Bound<'_, PyAny>) -> Option<i64> {
+    number.extract().ok()
+}

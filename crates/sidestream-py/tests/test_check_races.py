@@ -1,0 +1,459 @@
+"""Planted races and their repaired twins, with made-up addresses: no GPU and no PyTorch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sidestream._sidestream import RaceError, Recorder
+
+MAIN, SIDE, THIRD = 0, 0x100, 0x200
+X, Y, Z = 0x10_0000, 0x20_0000, 0x30_0000
+HOST = 0x7000_0000
+SIZE = 4096
+
+
+def recorder(raises: bool = False) -> Recorder:
+    def plan(_: Any) -> Any:
+        raise AssertionError("no operator of PyTorch runs here")
+
+    return Recorder(plan, str, lambda: "MainThread", [], 1 << 30, raises, None, None, None, True)
+
+
+def found(run: Recorder) -> list[dict[str, Any]]:
+    report = json.loads(run.report())
+    assert report["ended"] is None
+    races: list[dict[str, Any]] = report["races"]
+    return races
+
+
+def read(run: Recorder, stream: int, ptr: int = X, size: int = SIZE) -> None:
+    run.operator("read", [(ptr, size)], [], stream)
+
+
+def write(run: Recorder, stream: int, ptr: int = X, size: int = SIZE) -> None:
+    run.operator("write", [], [(ptr, size)], stream)
+
+
+def wait(run: Recorder, stream: int, source: int, event: int = 1) -> None:
+    """``stream.wait_stream(source)``."""
+    run.event_record(event, source)
+    run.event_wait(event, stream)
+
+
+# Each has a mistake unless it is `right`, and the kinds that are found with it.
+CASES: dict[str, tuple[Callable[[Recorder, bool], None], set[str]]] = {}
+
+
+def case(*kinds: str) -> Callable[[Callable[[Recorder, bool], None]], Callable[[Recorder, bool], None]]:
+    def put(program: Callable[[Recorder, bool], None]) -> Callable[[Recorder, bool], None]:
+        CASES[program.__name__] = (program, set(kinds))
+        return program
+
+    return put
+
+
+@case("RAW")
+def a_read_without_a_wait(run: Recorder, right: bool) -> None:
+    write(run, SIDE)
+    if right:
+        wait(run, MAIN, SIDE)
+    read(run, MAIN)
+
+
+@case("WAR")
+def a_buffer_filled_again_too_early(run: Recorder, right: bool) -> None:
+    read(run, MAIN)
+    if right:
+        wait(run, SIDE, MAIN)
+    write(run, SIDE)
+
+
+@case("WAW")
+def two_writers(run: Recorder, right: bool) -> None:
+    write(run, SIDE)
+    if right:
+        wait(run, THIRD, SIDE)
+    write(run, THIRD)
+
+
+@case("RAW")
+def a_record_before_the_work(run: Recorder, right: bool) -> None:
+    run.event_record(1, SIDE)
+    write(run, SIDE)
+    if right:
+        run.event_record(1, SIDE)
+    run.event_wait(1, MAIN)
+    read(run, MAIN)
+
+
+@case("RAW")
+def a_wait_for_the_wrong_event(run: Recorder, right: bool) -> None:
+    run.event_record(1, SIDE)
+    write(run, SIDE)
+    run.event_record(2, SIDE)
+    run.event_wait(2 if right else 1, MAIN)
+    read(run, MAIN)
+
+
+@case("RAW")
+def wait_stream_is_a_snapshot(run: Recorder, right: bool) -> None:
+    if not right:
+        wait(run, MAIN, SIDE)
+    write(run, SIDE)
+    if right:
+        wait(run, MAIN, SIDE)
+    read(run, MAIN)
+
+
+@case("RAW")
+def an_event_recorded_again_elsewhere(run: Recorder, right: bool) -> None:
+    write(run, SIDE)
+    run.event_record(1, SIDE)
+    if right:
+        run.event_wait(1, MAIN)
+    run.event_record(1, THIRD)
+    run.event_wait(1, MAIN)
+    read(run, MAIN)
+
+
+@case("RAW")
+def an_event_that_was_never_recorded(run: Recorder, right: bool) -> None:
+    run.on_event_creation(1)
+    write(run, SIDE)
+    if right:
+        run.event_record(1, SIDE)
+    run.event_wait(1, MAIN)
+    read(run, MAIN)
+
+
+@case("RAW")
+def an_event_whose_handle_was_another_event(run: Recorder, right: bool) -> None:
+    write(run, SIDE)
+    run.event_record(1, SIDE)
+    if not right:
+        run.on_event_deletion(1)
+        run.on_event_creation(1)
+    run.event_wait(1, MAIN)
+    read(run, MAIN)
+
+
+@case("RAW")
+def three_streams_in_a_row(run: Recorder, right: bool) -> None:
+    write(run, SIDE)
+    wait(run, THIRD, SIDE)
+    write(run, THIRD, Y)
+    wait(run, MAIN, THIRD if right else 0x300)
+    read(run, MAIN)
+
+
+@case("RAW")
+def views_that_overlap_in_part(run: Recorder, right: bool) -> None:
+    run.allocated(X, MAIN)
+    read(run, MAIN, X, 1)
+    wait(run, SIDE, MAIN)
+    wait(run, THIRD, MAIN, 2)
+    write(run, SIDE, X, SIZE // 2 + 8)
+    read(run, THIRD, X + SIZE // 2 + (8 if right else 0), SIZE // 2 - 8)
+
+
+@case("WAW")
+def halves_and_a_whole(run: Recorder, right: bool) -> None:
+    write(run, SIDE, X, SIZE // 2)
+    write(run, THIRD, X + SIZE // 2, SIZE // 2)
+    wait(run, MAIN, SIDE)
+    if right:
+        wait(run, MAIN, THIRD)
+    write(run, MAIN)
+
+
+@case("UAF")
+def reuse_without_record_stream(run: Recorder, right: bool) -> None:
+    run.allocated(X, MAIN)
+    write(run, MAIN)
+    wait(run, SIDE, MAIN)
+    read(run, SIDE)
+    if right:
+        run.record_stream(X, SIZE, SIDE)
+    run.on_memory_deallocation(X)
+    run.allocated(X, MAIN)
+    write(run, MAIN)
+
+
+@case("UAF")
+def record_stream_of_the_wrong_stream(run: Recorder, right: bool) -> None:
+    run.allocated(X, MAIN)
+    write(run, MAIN)
+    wait(run, SIDE, MAIN)
+    read(run, SIDE)
+    run.record_stream(X, SIZE, SIDE if right else THIRD)
+    run.on_memory_deallocation(X)
+    run.allocated(X, MAIN)
+    write(run, MAIN)
+
+
+@case("UAF")
+def the_home_waits_before_the_free_or_not(run: Recorder, right: bool) -> None:
+    run.allocated(X, MAIN)
+    write(run, MAIN)
+    wait(run, SIDE, MAIN)
+    read(run, SIDE)
+    if right:
+        wait(run, MAIN, SIDE)
+    run.on_memory_deallocation(X)
+    run.allocated(X, MAIN)
+    write(run, MAIN)
+
+
+@case("UAF")
+def freed_memory_that_is_split(run: Recorder, right: bool) -> None:
+    run.allocated(X, MAIN)
+    write(run, MAIN)
+    wait(run, SIDE, MAIN)
+    read(run, SIDE)
+    if right:
+        run.record_stream(X, SIZE, SIDE)
+    run.on_memory_deallocation(X)
+    run.allocated(X, MAIN)
+    run.allocated(X + SIZE // 2, MAIN)
+    write(run, MAIN, X + SIZE // 2, SIZE // 2)
+
+
+@case("UAF")
+def first_use_on_a_side_stream(run: Recorder, right: bool) -> None:
+    run.allocated(X, MAIN)
+    write(run, MAIN)
+    run.on_memory_deallocation(X)
+    run.allocated(X, MAIN)
+    if right:
+        wait(run, SIDE, MAIN)
+    write(run, SIDE)
+
+
+@case("HOST_RAW")
+def the_host_reads_a_download_too_early(run: Recorder, right: bool) -> None:
+    run.host_memory(HOST, SIZE, True)
+    write(run, SIDE)
+    run.host_copy("copy_", HOST, X, SIZE, False, SIDE)
+    if right:
+        run.stream_synchronize(SIDE)
+    run.host_access("item", HOST, 4, False)
+
+
+@case("HOST_RAW")
+def the_host_waits_for_the_wrong_stream(run: Recorder, right: bool) -> None:
+    run.host_memory(HOST, SIZE, True)
+    run.host_copy("copy_", HOST, X, SIZE, False, SIDE)
+    run.stream_synchronize(SIDE if right else THIRD)
+    run.host_access("item", HOST, 4, False)
+
+
+@case("HOST_WAR")
+def the_host_fills_a_source_too_early(run: Recorder, right: bool) -> None:
+    run.host_memory(HOST, SIZE, True)
+    run.host_access("fill_", HOST, SIZE, True)
+    run.host_copy("copy_", HOST, X, SIZE, True, SIDE)
+    if right:
+        run.event_record(1, SIDE)
+        run.on_event_synchronization(1)
+    run.host_access("fill_", HOST, SIZE, True)
+
+
+@case("HOST_WAW")
+def the_host_writes_where_a_download_lands(run: Recorder, right: bool) -> None:
+    run.host_memory(HOST, SIZE, True)
+    run.host_copy("copy_", HOST, X, SIZE, False, SIDE)
+    if right:
+        run.device_synchronize()
+    run.host_access("fill_", HOST, SIZE, True)
+
+
+@case("HOST_WAR")
+def a_query_that_was_not_asked(run: Recorder, right: bool) -> None:
+    run.host_memory(HOST, SIZE, True)
+    run.host_copy("copy_", HOST, X, SIZE, True, SIDE)
+    run.event_record(1, SIDE)
+    if right:
+        run.event_complete(1)
+    run.host_access("fill_", HOST, SIZE, True)
+
+
+@case("HOST_WAR")
+def a_stream_that_was_not_asked(run: Recorder, right: bool) -> None:
+    run.host_memory(HOST, SIZE, True)
+    run.host_copy("copy_", HOST, X, SIZE, True, SIDE)
+    if right:
+        run.stream_complete(0, SIDE)
+    run.host_access("fill_", HOST, SIZE, True)
+
+
+@case("HOST_RAW")
+def a_pageable_download_that_may_not_have_waited(run: Recorder, right: bool) -> None:
+    run.host_memory(HOST, SIZE, False)
+    run.host_copy("copy_", HOST, X, SIZE, False, SIDE)
+    if right:
+        run.stream_synchronize(SIDE)
+    run.host_access("item", HOST, 4, False)
+
+
+@case("RAW")
+def the_default_stream_does_not_wait_for_pytorchs_streams(run: Recorder, right: bool) -> None:
+    if right:
+        run.stream_is_blocking(SIDE)
+    write(run, SIDE)
+    read(run, MAIN)
+
+
+@case("WAR", "WAW")
+def a_copy_across_devices_read_too_early(run: Recorder, right: bool) -> None:
+    run.operator("write", [], [(X, SIZE)], 0x400, 1)
+    run.device_copy(X, Y, SIZE, 0x400, SIDE, (1, 0))
+    # The target's stream waits by itself; a third one does not.
+    read(run, SIDE, Y)
+    if right:
+        wait(run, THIRD, SIDE)
+    write(run, THIRD, Y)
+
+
+@case("RAW")
+def synchronising_the_wrong_device(run: Recorder, right: bool) -> None:
+    write(run, SIDE)
+    run.device_synchronize(0 if right else 1)
+    read(run, THIRD)
+
+
+@case("RAW")
+def a_graph_that_runs_beside_its_input(run: Recorder, right: bool) -> None:
+    run.capture_begin(7)
+    run.operator("mul", [(X, SIZE)], [(Y, SIZE)], SIDE)
+    run.capture_end()
+    write(run, MAIN)
+    if right:
+        wait(run, SIDE, MAIN)
+    run.graph_launch(7, SIDE)
+
+
+@case("RAW")
+def a_graph_whose_result_is_read_too_early(run: Recorder, right: bool) -> None:
+    run.capture_begin(7)
+    run.operator("mul", [(X, SIZE)], [(Y, SIZE)], SIDE)
+    run.capture_end()
+    run.graph_launch(7, SIDE)
+    if right:
+        wait(run, MAIN, SIDE)
+    read(run, MAIN, Y)
+
+
+@case("WAR")
+def a_list_of_tensors_of_which_one_is_written(run: Recorder, right: bool) -> None:
+    every = [(X + at * SIZE, SIZE) for at in range(40)]
+    run.operator("_foreach_norm", every, [(Y, SIZE)], MAIN)
+    if right:
+        wait(run, SIDE, MAIN)
+    write(run, SIDE, X + 17 * SIZE)
+
+
+@case("UAF")
+def memory_grown_by_a_second_tensor(run: Recorder, right: bool) -> None:
+    """The size of an allocation is learned from its tensors, one by one."""
+    run.allocated(X, MAIN)
+    write(run, MAIN, X, 512)
+    wait(run, SIDE, MAIN)
+    read(run, SIDE, X + 1024, 512)
+    if right:
+        run.record_stream(X, 512, SIDE)
+    run.on_memory_deallocation(X)
+    run.allocated(X + 1024, MAIN)
+    write(run, MAIN, X + 1024, 512)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_planted_race_is_found(name: str) -> None:
+    program, kinds = CASES[name]
+    run = recorder()
+    program(run, False)
+    assert {race["kind"] for race in found(run)} == kinds
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_its_repaired_twin_is_silent(name: str) -> None:
+    program, _ = CASES[name]
+    run = recorder()
+    program(run, True)
+    assert found(run) == []
+
+
+def test_two_halves_do_not_meet() -> None:
+    run = recorder()
+    write(run, SIDE, X, SIZE // 2)
+    write(run, THIRD, X + SIZE // 2, SIZE // 2)
+    assert found(run) == []
+
+
+def test_a_query_that_said_no_orders_nothing() -> None:
+    """The recorder is told of those that said yes only."""
+    run = recorder()
+    write(run, SIDE)
+    run.event_record(1, SIDE)
+    read(run, MAIN)
+    assert [race["kind"] for race in found(run)] == ["RAW"]
+
+
+def test_memory_that_went_back_to_the_driver_is_no_race() -> None:
+    """Its next tenant has another home, which the allocator never does by itself."""
+    run = recorder()
+    run.allocated(X, SIDE)
+    write(run, SIDE)
+    run.on_memory_deallocation(X)
+    run.allocated(X, MAIN)
+    write(run, MAIN)
+    assert found(run) == []
+
+
+def test_equal_races_are_listed_once() -> None:
+    run = recorder()
+    for _ in range(50):
+        run.allocated(X, SIDE)
+        write(run, SIDE)
+        read(run, MAIN)
+        run.record_stream(X, SIZE, MAIN)
+        run.on_memory_deallocation(X)
+    races = found(run)
+    assert [race["kind"] for race in races] == ["RAW"]
+    assert races[0]["count"] == 50
+
+
+def test_the_fix_is_in_the_words_of_pytorch() -> None:
+    run = recorder()
+    a_read_without_a_wait(run, False)
+    (race,) = found(run)
+    assert race["fix"] == "call `default.wait_stream(stream0)` before {second}"
+    run = recorder()
+    reuse_without_record_stream(run, False)
+    (race,) = found(run)
+    assert "`x.record_stream(stream1)`" in race["fix"]
+    assert race["freed_between"]
+
+
+def test_the_second_access_raises_where_that_is_asked_for() -> None:
+    run = recorder(raises=True)
+    write(run, SIDE)
+    with pytest.raises(RaceError, match="RAW"):
+        read(run, MAIN)
+
+
+def test_memory_does_not_grow_with_the_length_of_a_run() -> None:
+    """The numbers of tenancies are used again: 50 kB would do for 40 of them."""
+
+    def plan(_: Any) -> Any:
+        raise AssertionError
+
+    run = Recorder(plan, str, lambda: "MainThread", [], 200_000, False, None, None, None, True)
+    for _ in range(20_000):
+        run.allocated(X, MAIN)
+        write(run, MAIN)
+        run.on_memory_deallocation(X)
+    assert found(run) == []
+    assert json.loads(run.report())["operations"] == 20_000

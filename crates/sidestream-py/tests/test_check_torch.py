@@ -1,0 +1,316 @@
+"""Operators of PyTorch under a check, on the processor: what they touch, and that nothing else changes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sidestream
+from sidestream import _check_plan
+
+pytestmark = pytest.mark.torch
+
+
+def planned(name: str) -> tuple[str, list[str], list[str], list[bool]]:
+    """The class of an operator, what it reads, what it writes, and which results are new."""
+    import torch
+
+    packet, overload = name.split(".")
+    func = getattr(getattr(torch.ops.aten, packet), overload)
+    _, _, kind, arguments, results = _check_plan.plan(func)
+    reads = [name for _, name, write, _ in arguments if not write]
+    writes = [name for _, name, write, _ in arguments if write]
+    return kind, reads, writes, results
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "reads", "writes", "results"),
+    [
+        ("add.Tensor", "kernel", ["self", "other"], [], [True]),
+        ("add_.Tensor", "kernel", ["other"], ["self"], [False]),
+        ("addmm.default", "kernel", ["self", "mat1", "mat2"], [], [True]),
+        ("addmm.out", "kernel", ["self", "mat1", "mat2"], ["out"], [False]),
+        ("fill_.Scalar", "kernel", [], ["self"], [False]),
+        ("zero_.default", "kernel", [], ["self"], [False]),
+        ("view.default", "silent", [], [], []),
+        ("_unsafe_view.default", "silent", [], [], []),
+        ("t.default", "silent", [], [], []),
+        ("t_.default", "silent", [], [], []),
+        ("split.Tensor", "silent", [], [], []),
+        ("detach.default", "silent", [], [], []),
+        ("resize_.default", "silent", [], [], []),
+        ("set_.source_Storage", "silent", [], [], []),
+        ("empty.memory_format", "silent", [], [], []),
+        ("empty_like.default", "silent", [], [], []),
+        ("new_empty_strided.default", "silent", [], [], []),
+        ("ones_like.default", "kernel", [], [], [True]),
+        ("new_zeros.default", "kernel", [], [], [True]),
+        ("randn.default", "kernel", [], [], [True]),
+        ("clone.default", "kernel", ["self"], [], [True]),
+        ("cat.default", "kernel", ["tensors"], [], [True]),
+        ("index.Tensor", "kernel", ["self", "indices"], [], [True]),
+        ("index_put_.default", "kernel", ["indices", "values"], ["self"], [False]),
+        ("native_batch_norm.default", "kernel", ["input", "weight", "bias"], ["running_mean", "running_var"], [True] * 3),
+        ("cudnn_batch_norm.default", "kernel", ["input", "weight", "bias"], ["running_mean", "running_var"], [True] * 4),
+        ("native_layer_norm.default", "kernel", ["input", "weight", "bias"], [], [True] * 3),
+        ("_foreach_add_.List", "kernel", ["other"], ["self"], []),
+        ("_foreach_mul.Scalar", "kernel", ["self"], [], [True]),
+        ("_amp_foreach_non_finite_check_and_unscale_.default", "kernel", ["inv_scale"], ["self", "found_inf"], []),
+        ("max.dim", "kernel", ["self"], [], [True, True]),
+        ("_local_scalar_dense.default", "waits", ["self"], [], [False]),
+        ("copy_.default", "copy", ["src"], ["self"], [False]),
+        ("_to_copy.default", "to_copy", ["self"], [], [True]),
+        ("_foreach_copy_.default", "copies", ["src"], ["self"], []),
+        ("record_stream.default", "record_stream", [], ["self"], []),
+    ],
+)
+def test_the_plan_of(name: str, kind: str, reads: list[str], writes: list[str], results: list[bool]) -> None:
+    assert planned(name) == (kind, reads, writes, results)
+
+
+def mlp() -> Any:
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+
+
+def cnn() -> Any:
+    from torch import nn
+
+    return nn.Sequential(
+        nn.Unflatten(1, (2, 2, 2)), nn.Conv2d(2, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 4)
+    )
+
+
+def transformer() -> Any:
+    from torch import nn
+
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
+    return nn.Sequential(nn.Unflatten(1, (1, 8)), layer, nn.Flatten(), nn.Linear(8, 4))
+
+
+def train(make: Any, steps: int = 5) -> list[float]:
+    import torch
+
+    torch.manual_seed(1)
+    model = make()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, foreach=True)
+    losses = []
+    for _ in range(steps):
+        x, y = torch.randn(6, 8), torch.randint(0, 4, (6,))
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=make is transformer):
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("make", [mlp, cnn, transformer])
+def test_training_is_the_same_and_clean_under_a_check(make: Any) -> None:
+    plain = train(make)
+    with sidestream.check(_cpu=True) as found:
+        checked = train(make)
+    assert checked == plain
+    assert found.races == ()
+    assert found.ended is None
+    assert found.operations > 100
+
+
+def test_what_the_check_changed_is_put_back() -> None:
+    import torch
+    from torch.cuda import _gpu_trace
+
+    def state() -> list[Any]:
+        return [
+            torch.cuda.Event.__dict__["query"],
+            torch.cuda.Stream.__dict__["query"],
+            torch.cuda.CUDAGraph.__dict__["replay"],
+            torch.Tensor.__dict__.get("tolist"),
+            torch.autograd._engine_run_backward,
+            threading.Thread.__dict__["_bootstrap_inner"],
+            dict(vars(_gpu_trace.MemoryAllocationCallbacks)),
+            torch._C._len_torch_dispatch_stack(),
+        ]
+
+    before = state()
+    with pytest.raises(ZeroDivisionError), sidestream.check(_cpu=True):
+        assert state() != before
+        _ = 1 / 0
+    assert state() == before
+
+
+def test_a_check_inside_a_check_is_refused() -> None:
+    with sidestream.check(_cpu=True):
+        with pytest.raises(RuntimeError, match="entered already"), sidestream.check(_cpu=True):
+            pass
+    with sidestream.check(_cpu=True):
+        pass
+
+
+def race(found_by: Any) -> Any:
+    """A tensor that a made-up stream writes while an operator on the default stream reads it."""
+    import torch
+
+    x = torch.ones(16)
+    run = found_by._recorder
+    run.event_record(1, 0)
+    run.event_wait(1, 0x100)
+    run.operator("copy_", [], [(x.data_ptr(), 64)], 0x100)
+    return x + 1
+
+
+def test_a_race_names_the_lines_of_the_user() -> None:
+    with sidestream.check(_cpu=True) as found:
+        race(found)
+    (one,) = found.races
+    assert (one.kind, one.dtype, one.shape) == ("RAW", "float32", (16,))
+    assert one.second.operator == "add"
+    assert [place.function for place in one.second.stack[:2]] == ["race", "test_a_race_names_the_lines_of_the_user"]
+    assert Path(one.second.stack[0].file) == Path(__file__)
+    assert "return x + 1" in str(found)
+    assert "default.wait_stream(stream" in one.fix
+    assert not found.is_clean
+    assert json.loads(found.json()) == found.to_dict()
+    assert "return x + 1" in found._repr_html_()
+
+
+def test_a_race_in_backward_names_the_call_of_backward() -> None:
+    import torch
+
+    with sidestream.check(_cpu=True) as found:
+        w = torch.ones(16, requires_grad=True)
+        y = (w * w).sum()
+        run = found._recorder
+        run.event_record(1, 0)
+        run.event_wait(1, 0x100)
+        run.operator("copy_", [], [(w.data_ptr(), 64)], 0x100)
+        y.backward()
+    assert {one.second.operator for one in found.races} == {"mul"}
+    assert {one.second.stack[0].function for one in found.races} == {
+        "test_a_race_in_backward_names_the_call_of_backward"
+    }
+
+
+def test_a_race_is_raised_at_the_operator() -> None:
+    with pytest.raises(sidestream.RaceError, match=r"RAW on float32\[16\]"):
+        with sidestream.check(on_race="raise", _cpu=True) as found:
+            race(found)
+    # The text is for people.
+    with sidestream.check(on_race="raise", _cpu=True) as found, pytest.raises(sidestream.RaceError, match="return x"):
+        race(found)
+
+
+def test_threads_that_start_meanwhile_are_heard() -> None:
+    with sidestream.check(_cpu=True) as found:
+        thread = threading.Thread(target=race, args=(found,), name="loader")
+        thread.start()
+        thread.join()
+    assert [one.second.thread for one in found.races] == ["loader"]
+
+
+def test_columns_that_interleave_do_not_meet() -> None:
+    """More rows than are told one by one: the checker was told the span."""
+    import torch
+
+    with sidestream.check(_cpu=True) as found:
+        x = torch.zeros(64, 8)
+        run = found._recorder
+        run.device_synchronize()
+        left, right = x[:, :4], x[:, 4:]
+        run.stream_complete(0, 0)
+        with other_stream(run):
+            left.add_(1)
+        right.add_(1)
+    assert found.races == ()
+    with sidestream.check(_cpu=True) as found:
+        run = found._recorder
+        left, right = x[:, :5], x[:, 4:]
+        with other_stream(run):
+            left.add_(1)
+        right.add_(1)
+    assert [one.kind for one in found.races] in (["RAW"], ["WAW"])
+
+
+class other_stream:
+    """What is called inside runs on a stream of its own, as far as the recorder knows."""
+
+    def __init__(self, run: Any) -> None:
+        self.run = run
+
+    def __enter__(self) -> None:
+        self.run.pretend_stream(0x100)
+
+    def __exit__(self, *_: object) -> None:
+        self.run.pretend_stream(0)
+
+
+SCRIPT = """
+import sys, torch
+print("arguments", sys.argv[1:])
+x = torch.ones(4) + 1
+print(float(x.sum()))
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sidestream.check", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def test_a_script_is_run_with_its_arguments_and_keeps_its_code(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    report = tmp_path / "report.json"
+    ran = command("--json", str(report), str(script), "3", "--flag")
+    assert ran.returncode == 3
+    assert ran.stdout == "arguments ['3', '--flag']\n8.0\n"
+    assert "no race in" in ran.stderr
+    assert json.loads(report.read_text(encoding="utf-8"))["races"] == []
+    assert command(str(script), "0").returncode == 0
+
+
+def test_the_report_comes_after_an_exception(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("raise ValueError('broken')", encoding="utf-8")
+    ran = command(str(script))
+    assert ran.returncode == 1
+    assert ran.stderr.index("ValueError: broken") < ran.stderr.index("no race in")
+
+
+def test_a_race_is_exit_code_1(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import gc\n"
+        "from sidestream._sidestream import Recorder\n"
+        "(run,) = [thing for thing in gc.get_objects() if isinstance(thing, Recorder)]\n"
+        "run.operator('one', [], [(4096, 8)], 0x100)\n"
+        "run.operator('two', [(4096, 8)], [], 0x200)\n",
+        encoding="utf-8",
+    )
+    ran = command(str(script))
+    assert ran.returncode == 1, ran.stderr
+    assert "RAW" in ran.stderr
+
+
+def test_the_module_can_be_called_like_the_function() -> None:
+    import importlib
+
+    module = importlib.import_module("sidestream.check")
+    try:
+        with sidestream.check(_cpu=True) as found:  # The module has taken the function's place.
+            pass
+        assert found.races == ()
+    finally:
+        from sidestream._check import check
+
+        sidestream.check = check
+    assert callable(module)
