@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use clap::Parser;
 use sidestream::check::{MEMORY_BYTES, Replay, Severity, Verdict, replay};
@@ -12,7 +11,7 @@ use sidestream_program::{
     Checked, Document, Limits, Program, bad_json, check, checked_json, parse_bytes, unreadable_json,
 };
 
-use crate::failure::{Failure, print, tell};
+use crate::failure::{Exit, Failure, print, tell};
 use crate::input;
 
 /// Find races between streams, host threads and the allocator
@@ -51,19 +50,19 @@ enum Outcome {
 }
 
 impl Outcome {
-    fn code(self) -> ExitCode {
-        ExitCode::from(match self {
+    fn code(self) -> Exit {
+        match self {
             Outcome::Clean => 0,
             Outcome::Race => 1,
             Outcome::Unreadable => 2,
             Outcome::Refused => 3,
             Outcome::Warnings => 4,
-        })
+        }
     }
 }
 
 /// Runs the command.
-pub fn main(args: &Args) -> Result<ExitCode, Failure> {
+pub fn main(args: &Args) -> Result<Exit, Failure> {
     refuse_overwriting(args)?;
     let mut worst = Outcome::Clean;
     for path in &args.files {

@@ -1,13 +1,12 @@
 //! `sidestream devices`: what there is to run on.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Parser;
 use serde_json::json;
 use sidestream::engine::Profile;
 
-use crate::failure::{Failure, print};
+use crate::failure::{Exit, Failure, SUCCESS, print};
 use crate::raw::devices::{Found, Started, in_words};
 
 /// List the devices to run on, and where the figures of simulated ones come from
@@ -25,7 +24,7 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub fn main(args: &Args) -> Result<ExitCode, Failure> {
+pub fn main(args: &Args) -> Result<Exit, Failure> {
     let named = Profile::NAMES.iter();
     let profiles: Vec<(&str, Profile)> = named
         .filter_map(|&name| Some((name, Profile::named(name)?)))
@@ -43,7 +42,7 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
         let all = json!({"schema": "sidestream.devices/1", "devices": devices,
                          "no_cuda_because": absent});
         print(format_args!("{all}\n"))?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(SUCCESS);
     }
     let mut out = format!(
         "{:12} {:28} {:>5} {:>9} {:>12} {:>10}\n",
@@ -77,7 +76,7 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
     };
     out += "A device of your own: sim:FILE.toml, with the fields of crates/sidestream/profiles/h200.toml.\n";
     print(out)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(SUCCESS)
 }
 
 fn gib(bytes: f64) -> String {

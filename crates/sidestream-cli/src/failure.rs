@@ -3,13 +3,19 @@
 use std::fmt;
 use std::io;
 use std::path::Path;
-use std::process::ExitCode;
+
+/// What the shell sees of a command: a number, because Python runs commands too, and nobody can read an
+/// `ExitCode`.
+pub type Exit = u8;
+
+/// All went well.
+pub const SUCCESS: Exit = 0;
 
 /// Why a command could not do what it was asked.
 #[derive(Debug)]
 pub struct Failure {
     message: String,
-    code: u8,
+    code: Exit,
 }
 
 impl Failure {
@@ -27,8 +33,8 @@ impl Failure {
     }
 
     /// The exit code.
-    pub fn code(&self) -> ExitCode {
-        ExitCode::from(self.code)
+    pub fn code(&self) -> Exit {
+        self.code
     }
 }
 

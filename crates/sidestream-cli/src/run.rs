@@ -1,7 +1,6 @@
 //! `sidestream run`: runs a stream program on the simulated GPU, or on a real one.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Parser;
 use serde_json::{Value, json};
@@ -18,7 +17,7 @@ mod real;
 
 use crate::check::read;
 use crate::device::{self, Named};
-use crate::failure::{Failure, print, tell};
+use crate::failure::{Exit, Failure, print, tell};
 use crate::input::is_same;
 
 /// Run a stream program on a GPU, simulated or real, and show what ran when
@@ -96,7 +95,7 @@ enum Outcome {
 }
 
 /// Runs the command.
-pub fn main(args: &Args) -> Result<ExitCode, Failure> {
+pub fn main(args: &Args) -> Result<Exit, Failure> {
     let device = device::named(&args.device, args.driver.as_deref())?;
     if let Named::Cuda(_) = device {
         real::refuse_choices(args)?;
@@ -142,7 +141,7 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
         };
         worst = worst.max(outcome);
     }
-    Ok(ExitCode::from(worst as u8))
+    Ok(worst as Exit)
 }
 
 /// Outputs go to files of their own.

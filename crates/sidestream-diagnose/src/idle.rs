@@ -46,6 +46,19 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// All of them.
+    pub const ALL: [Cause; 9] = [
+        Cause::Startup,
+        Cause::ProfilerOverhead,
+        Cause::HostStarved,
+        Cause::SyncInStep,
+        Cause::BlockingCopy,
+        Cause::PageableCopy,
+        Cause::LaunchBound,
+        Cause::DeviceLatency,
+        Cause::Unattributed,
+    ];
+
     /// The cause in the words of the output.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -30,7 +30,7 @@ pub use model::{
     ThreadIndex, Trace, Warning, What, Work,
 };
 pub use ranks::{RANKS_SCHEMA, Rank, Ranks};
-pub use read::{Error, Limits, Problem, Progress, read, read_json};
+pub use read::{Error, Limits, Problem, Progress, read, read_json, traces};
 pub use replay::{Change, Prediction, Replay, UnknownChange};
 pub use report::{LINK_GB_PER_S, LISTED, Link, Options, Report, SCHEMA, is_speed, kind};
 pub use show::{annotated, brief, comparison_text, html, ranks_text, text};

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::idle::Cause;
 use crate::measure::{PerStep, quantile};
-use crate::report::{Report, per_step_json};
+use crate::report::{Report, per_step_json, per_step_of_json};
 
 /// The version of the JSON of ranks.
 pub const RANKS_SCHEMA: &str = "sidestream.diagnose.ranks/1";
@@ -44,6 +44,32 @@ impl Rank {
             per_step: report.per_step,
             idle: report.idle_per_step(),
         }
+    }
+
+    /// The rank as JSON, so that a report may be made in one process and looked at in another.
+    pub fn json(&self) -> Value {
+        let idle = self.idle.iter();
+        let idle = idle.map(|(cause, ns)| (cause.as_str().to_owned(), (*ns).into()));
+        json!({"rank": self.rank, "world": self.world, "file": self.title,
+               "step": per_step_json(&self.per_step),
+               "idle_by_cause": idle.collect::<Map<String, Value>>()})
+    }
+
+    /// The rank from its JSON; none if a part of it is missing. Causes of later versions are passed over.
+    pub fn of_json(value: &Value) -> Option<Rank> {
+        let number = |name: &str| match &value[name] {
+            Value::Null => Some(None),
+            number => Some(Some(u32::try_from(number.as_u64()?).ok()?)),
+        };
+        let idle = value["idle_by_cause"].as_object()?;
+        let cause = |cause: &Cause| Some((*cause, idle.get(cause.as_str())?.as_u64()?));
+        Some(Rank {
+            title: value["file"].as_str()?.to_owned(),
+            rank: number("rank")?,
+            world: number("world")?,
+            per_step: per_step_of_json(&value["step"])?,
+            idle: Cause::ALL.iter().filter_map(cause).collect(),
+        })
     }
 }
 
@@ -208,12 +234,9 @@ impl Ranks {
     pub fn json(&self) -> Value {
         let number = |at: usize| self.ranks[at].rank;
         let rank = |at: usize| {
-            let rank = &self.ranks[at];
-            let idle = rank.idle.iter();
-            let idle = idle.map(|(cause, ns)| (cause.as_str().to_owned(), (*ns).into()));
-            json!({"rank": rank.rank, "file": rank.title, "step": per_step_json(&rank.per_step),
-                   "idle_by_cause": idle.collect::<Map<String, Value>>(),
-                   "waits_ns": self.waits_ns(at)})
+            let mut rank = self.ranks[at].json();
+            rank["waits_ns"] = self.waits_ns(at).into();
+            rank
         };
         json!({
             "schema": RANKS_SCHEMA,

@@ -373,6 +373,23 @@ pub fn per_step_json(step: &PerStep) -> Value {
            "exposed_communication_ns": step.exposed_communication_ns})
 }
 
+/// What devices did in a step, from the JSON of [`per_step_json`]; none if a figure is missing.
+pub fn per_step_of_json(step: &Value) -> Option<PerStep> {
+    let ns = |name: &str| step[name].as_u64();
+    Some(PerStep {
+        steps: usize::try_from(ns("count")?).ok()?,
+        time_ns: ns("time_ns")?,
+        spread_ns: (ns("p10_ns")?, ns("p90_ns")?),
+        busy_ns: ns("busy_ns")?,
+        idle_ns: ns("idle_ns")?,
+        kernel_ns: ns("kernel_ns")?,
+        copy_ns: ns("copy_ns")?,
+        exposed_copy_ns: ns("exposed_copy_ns")?,
+        communication_ns: ns("communication_ns")?,
+        exposed_communication_ns: ns("exposed_communication_ns")?,
+    })
+}
+
 fn replay_json(replay: &Result<Replay, &'static str>) -> Value {
     match replay {
         Ok(replay) => json!({

@@ -179,6 +179,35 @@ fn the_rank_that_others_wait_for_is_the_shortest_in_collectives() {
 }
 
 #[test]
+fn a_rank_that_went_through_json_is_the_same() {
+    // With idle time of several causes.
+    let one = report(&Loop {
+        period_us: 1_200,
+        ..rank(1, 2, 400)
+    });
+    let one = Rank::of("1.json", &one);
+    assert!(one.per_step.steps > 0 && !one.idle.is_empty(), "{one:?}");
+    let json = one.json();
+    assert_eq!(Rank::of_json(&json), Some(one));
+    let alone = Rank::of("a", &report(&steps(6, &[piece("a", 7, 100, 500)])));
+    assert_eq!(Rank::of_json(&alone.json()), Some(alone));
+}
+
+#[test]
+fn json_without_a_part_is_no_rank() {
+    let whole = Rank::of("0.json", &report(&rank(0, 2, 400))).json();
+    let names = whole.as_object().map(|parts| parts.keys().cloned());
+    for name in names.into_iter().flatten() {
+        let mut part = whole.clone();
+        part[&name] = "seven".into();
+        assert_eq!(Rank::of_json(&part).is_some(), name == "file", "{name}");
+    }
+    let mut short = whole;
+    short["step"]["busy_ns"] = (-1).into();
+    assert_eq!(Rank::of_json(&short), None);
+}
+
+#[test]
 fn ranks_that_are_alike_wait_for_nobody() {
     let ranks = ranks(&[rank(0, 2, 400), rank(1, 2, 420)]).expect("two ranks");
     assert_eq!((ranks.straggler, &*ranks.waiting), (None, &[][..]));

@@ -4,8 +4,10 @@ use std::path::PathBuf;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use serde_json::Value;
 use sidestream_diagnose::{
-    Change, Error, LINK_GB_PER_S, Limits, Options, Problem, Report, html, is_speed, read, text,
+    Change, Error, LINK_GB_PER_S, Limits, Options, Problem, Rank, Ranks, Report, brief, html,
+    is_speed, ranks_text, read, text,
 };
 
 use crate::failure::{TraceError, of_system};
@@ -13,15 +15,18 @@ use crate::failure::{TraceError, of_system};
 /// The width of the text: nobody knows where it will be shown.
 const COLUMNS: usize = 100;
 
-/// Reads a trace and returns the report as JSON, as text and as a page. Other threads of Python run
-/// meanwhile.
+/// What `diagnose` returns: the report as JSON, as text, as a page and in short, and what of it [`ranks`]
+/// takes.
+type Texts = (String, String, String, String, String);
+
+/// Reads a trace and says why the device idled. Other threads of Python run meanwhile.
 #[pyfunction]
 pub fn diagnose(
     py: Python<'_>,
     path: PathBuf,
     link_gbps: Option<f64>,
     what_if: Option<Vec<String>>,
-) -> PyResult<(String, String, String)> {
+) -> PyResult<Texts> {
     let options = options(link_gbps, what_if)?;
     py.detach(|| {
         let trace = read(&path, &Limits::default(), &mut |_, _| {}).map_err(raised)?;
@@ -30,10 +35,34 @@ pub fn diagnose(
         // Whoever prints a text in Python adds the end of the last line.
         let text = text(&file, &report, COLUMNS).trim_end().to_owned();
         let page = html(&file, &report);
+        let short = brief(&file, &report).trim_end().to_owned();
+        let rank = Rank::of(&file, &report).json().to_string();
         let mut json = report.json();
         json["file"] = file.into();
-        Ok((json.to_string(), text, page))
+        Ok((json.to_string(), text, page, short, rank))
     })
+}
+
+/// The traces of a folder.
+#[pyfunction]
+pub fn traces(folder: PathBuf) -> PyResult<Vec<PathBuf>> {
+    sidestream_diagnose::traces(&folder).map_err(raised)
+}
+
+/// What ranks say together, as JSON and as text; nothing if no two of them are of one run.
+#[pyfunction]
+pub fn ranks(each: Vec<String>) -> PyResult<Option<(String, String)>> {
+    let rank = |text: &String| Rank::of_json(&serde_json::from_str::<Value>(text).ok()?);
+    let each: Option<Vec<Rank>> = each.iter().map(rank).collect();
+    let each = each.ok_or_else(|| {
+        PyValueError::new_err("this is no rank; give what the same version of `diagnose` made")
+    })?;
+    Ok(Ranks::of(each).map(|ranks| {
+        (
+            ranks.json().to_string(),
+            ranks_text(&ranks).trim_end().to_owned(),
+        )
+    }))
 }
 
 fn options(link_gbps: Option<f64>, what_if: Option<Vec<String>>) -> PyResult<Options> {

@@ -4,7 +4,8 @@ use std::io;
 use std::path::Path;
 
 use pyo3::PyErr;
-use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
+use sidestream::error::Error;
 
 pyo3::create_exception!(
     sidestream,
@@ -35,4 +36,21 @@ pub fn of_system(path: &Path, error: &io::Error) -> Option<PyErr> {
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or(&text).to_owned();
     Some(PyOSError::new_err((code, text, path.to_owned())))
+}
+
+pyo3::create_exception!(
+    sidestream,
+    DeviceError,
+    PyRuntimeError,
+    "The device cannot be opened, refused a call, or is lost. The text says what was asked, why it failed and what to do."
+);
+
+/// What the runtime refused.
+pub fn of_runtime(error: Error) -> PyErr {
+    let text = error.to_string();
+    match error {
+        Error::OutOfMemory(_) => PyMemoryError::new_err(text),
+        Error::Invalid { .. } => PyValueError::new_err(text),
+        _ => DeviceError::new_err(text),
+    }
 }

@@ -1,12 +1,17 @@
 //! The extension module `sidestream._sidestream`.
 //!
-//! It hands over texts: JSON, and pages for people. The classes that users meet are Python's, in
-//! `python/sidestream`, where they have types, documentation and pickles for nothing.
+//! It hands over texts: JSON, and pages for people; and streams and events, which belong to devices of the
+//! process. The classes that users meet are Python's, in `python/sidestream`, where they have types,
+//! documentation and pickles for nothing.
 
 mod check;
+mod command;
+mod devices;
 mod diagnose;
+mod event;
 mod failure;
 mod program;
+mod stream;
 
 use pyo3::prelude::*;
 
@@ -21,7 +26,18 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     )?;
     module.add("RaceError", module.py().get_type::<failure::RaceError>())?;
     module.add_class::<check::Recorder>()?;
+    module.add(
+        "DeviceError",
+        module.py().get_type::<failure::DeviceError>(),
+    )?;
+    module.add_class::<stream::Stream>()?;
+    module.add_class::<event::Event>()?;
+    module.add_function(wrap_pyfunction!(command::command, module)?)?;
+    module.add_function(wrap_pyfunction!(command::overlap, module)?)?;
+    module.add_function(wrap_pyfunction!(command::peaks, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::diagnose, module)?)?;
+    module.add_function(wrap_pyfunction!(diagnose::ranks, module)?)?;
+    module.add_function(wrap_pyfunction!(diagnose::traces, module)?)?;
     module.add_function(wrap_pyfunction!(program::check_program, module)?)?;
     Ok(())
 }

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,3 +24,69 @@ def traces() -> Path:
 def programs() -> Path:
     """Stream programs, each racy one with its repaired twin."""
     return EXAMPLES / "streams"
+
+
+@pytest.fixture
+def ranks(tmp_path: Path) -> Path:
+    """A folder with the traces of three of four ranks: rank 1 computes longest, and the others wait."""
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    for rank, compute_us in enumerate([300, 700, 320]):
+        (folder / f"rank{rank}.json").write_text(trace_of_rank(rank, 4, compute_us))
+    return folder
+
+
+def trace_of_rank(rank: int, world: int, compute_us: int) -> str:
+    """Six steps of a millisecond: it computes so long, and is in a collective until 0.91 ms are over."""
+    events = []
+
+    def event(category: str, name: str, start_us: int, duration_us: int, **args: int) -> None:
+        thread = args.get("stream", 1)
+        events.append(
+            {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread}
+            | {"ts": start_us, "dur": duration_us, "args": args}
+        )
+
+    for step in range(6):
+        start_us = 1_000_000 + 1_000 * step
+        event("user_annotation", f"ProfilerStep#{step}", start_us, 1_000)
+        work = [("compute", 7, 10, compute_us)]
+        work.append(("ncclDevKernel_AllReduce", 8, 10 + compute_us, 900 - compute_us))
+        for at, (name, stream, after_us, duration_us) in enumerate(work):
+            call = 1 + 2 * step + at
+            event("cuda_runtime", "cudaLaunchKernel", start_us + after_us - 5, 3, correlation=call)
+            of = {"device": 0, "context": 1, "stream": stream, "correlation": call}
+            event("kernel", name, start_us + after_us, duration_us, **of)
+    return json.dumps(
+        {
+            "deviceProperties": [{"id": 0, "name": "NVIDIA H200", "numSms": 132}],
+            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": world},
+            "traceEvents": events,
+        }
+    )
+
+
+@pytest.fixture
+def on_stand_in(tmp_path: Path) -> Callable[[str], str]:
+    """Run a program on a driver without a GPU, and return what it prints.
+
+    The driver is the crate `stand-in`. `cargo xtask python` builds it and says where it is.
+    """
+    library = os.environ.get("SIDESTREAM_STAND_IN")
+    if library is None:
+        pytest.fail("SIDESTREAM_STAND_IN names no library: `cargo xtask python` builds it and runs these tests")
+    (tmp_path / "libcuda.so.1").symlink_to(library)
+
+    def run(code: str) -> str:
+        start = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        ran = subprocess.run(
+            [sys.executable, "-c", start + code],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+        assert ran.returncode == 0 and not ran.stderr, ran.stderr
+        return ran.stdout
+
+    return run

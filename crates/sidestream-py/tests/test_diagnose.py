@@ -103,7 +103,8 @@ def test_a_later_field_of_the_schema_is_passed_over(copy_bound: Diagnosis) -> No
     report = copy_bound.to_dict()
     for part in (report, report["steps"], report["devices"][0], report["findings"][0]):
         part["of_later_years"] = 1
-    assert Diagnosis(json.dumps(report), str(copy_bound), copy_bound.html()).devices == copy_bound.devices
+    texts = (str(copy_bound), copy_bound.html(), "", "")
+    assert Diagnosis(json.dumps(report), *texts).devices == copy_bound.devices
 
 
 def test_it_is_shown_as_the_command_shows_it(copy_bound: Diagnosis) -> None:
@@ -167,8 +168,8 @@ def test_a_file_that_cannot_be_read_raises_what_open_raises(tmp_path: Path) -> N
         sidestream.diagnose(tmp_path / "gone.json")
     assert missing.value.filename == tmp_path / "gone.json"
     assert str(missing.value).startswith("[Errno 2] No such file or directory: ")
-    with pytest.raises(sidestream.TraceError, match="this is a folder"):
-        sidestream.diagnose(tmp_path)
+    with pytest.raises(sidestream.TraceError, match="this is a folder, a pipe or a device"):
+        sidestream.diagnose("/dev/null")
 
 
 @pytest.mark.parametrize("speed", [0, -1.0, float("nan"), float("inf")])

@@ -46,9 +46,9 @@ def test_what_is_installed_is_not_imported() -> None:
 def test_the_module_says_its_version_and_what_there_is() -> None:
     version = importlib.metadata.version("sidestream")
     assert sidestream.__version__ == version
-    first, second = python("-m", "sidestream").splitlines()
+    first, second, third = python("-m", "sidestream").splitlines()
     assert first == f"sidestream {version}"
-    assert "sidestream.diagnose(path)" in second
+    assert "sidestream.diagnose(path)" in second and "--help" in third
 
 
 def test_every_public_name_is_there_and_says_what_it_is() -> None:

@@ -9,6 +9,7 @@ mod miri;
 mod python;
 mod test;
 mod tidy;
+mod wheel;
 
 use std::process::ExitCode;
 
@@ -17,6 +18,7 @@ usage: cargo xtask <command>
   test [--torch]  everything that has to pass before a change goes in
   python [--torch]
                   the Python package: build, types, tests; part of `test`
+  wheel           the Python package as a file for any Linux; fetches its linker
   tidy            the rules of the house that the compiler does not know
   bench           every benchmark, briefly, in one table
   big-trace FROM TO SIZE
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         ["test", "--torch"] => test::run(true),
         ["python"] => python::run(false),
         ["python", "--torch"] => python::run(true),
+        ["wheel"] => wheel::run(),
         ["tidy"] => tidy::run(),
         ["bench"] => bench::run(),
         ["big-trace", from, to, size] => big_trace::run(from, to, size),
@@ -47,7 +50,7 @@ fn main() -> ExitCode {
         }
         [] => return refuse("a command is missing"),
         [
-            "test" | "python" | "tidy" | "bench" | "gpu-bundle" | "kernels" | "miri",
+            "test" | "python" | "wheel" | "tidy" | "bench" | "gpu-bundle" | "kernels" | "miri",
             ref rest @ ..,
         ] => {
             return refuse(&format!("`{}` does not take `{}`", args[0], rest.join(" ")));

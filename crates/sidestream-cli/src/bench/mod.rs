@@ -11,13 +11,12 @@ mod table;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use serde_json::json;
 
 use crate::device::{self, Named};
-use crate::failure::{Failure, print, tell};
+use crate::failure::{Exit, Failure, SUCCESS, print, tell};
 use crate::raw::Gpu;
 use own::Own;
 use table::Row;
@@ -90,7 +89,7 @@ struct Bench {
 }
 
 /// Runs the command.
-pub fn main(args: &Args) -> Result<ExitCode, Failure> {
+pub fn main(args: &Args) -> Result<Exit, Failure> {
     let What::Gpu(args) = &args.what;
     let bench = Bench::open(args)?;
     let is_wanted = |part| args.part.is_empty() || args.part.contains(&part);
@@ -128,7 +127,7 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
     } else {
         print(bench.in_words(&rows, &compared))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(SUCCESS)
 }
 
 impl Bench {

@@ -4,16 +4,15 @@ mod written;
 
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use clap::Parser;
 use serde_json::{Value, json};
 use sidestream_diagnose::{
     COMPARE_SCHEMA, Change, Comparison, LINK_GB_PER_S, Limits, Options, Rank, Ranks, Report,
-    SCHEMA, brief, comparison_text, is_speed, ranks_text, read, text,
+    SCHEMA, brief, comparison_text, is_speed, ranks_text, read, text, traces,
 };
 
-use crate::failure::{Failure, print, tell};
+use crate::failure::{Exit, Failure, SUCCESS, print, tell};
 use written::Written;
 
 /// Say why a GPU idled, from a trace of any program
@@ -58,7 +57,7 @@ enum WhatIf {
 }
 
 /// Runs the command.
-pub fn main(args: &Args) -> Result<ExitCode, Failure> {
+pub fn main(args: &Args) -> Result<Exit, Failure> {
     let options = Options {
         link_gb_per_s: args.link_gbps,
         what_if: sets(&args.what_if)?,
@@ -70,8 +69,8 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 /// A report of each trace, and of the ranks of one run together.
-fn explain(args: &Args, options: &Options) -> Result<ExitCode, Failure> {
-    let mut code = ExitCode::SUCCESS;
+fn explain(args: &Args, options: &Options) -> Result<Exit, Failure> {
+    let mut code = SUCCESS;
     let files = files(&args.traces);
     let named: Vec<&Path> = files.iter().flatten().map(PathBuf::as_path).collect();
     args.written.check(&named)?;
@@ -105,7 +104,7 @@ fn explain(args: &Args, options: &Options) -> Result<ExitCode, Failure> {
 }
 
 /// What changed from a baseline to each trace.
-fn compare(args: &Args, options: &Options, baseline: &Path) -> Result<ExitCode, Failure> {
+fn compare(args: &Args, options: &Options, baseline: &Path) -> Result<Exit, Failure> {
     if baseline.is_dir() {
         return Err(Failure::input(format!(
             "{}: --against takes one trace, and this is a folder; name a trace in it",
@@ -117,7 +116,7 @@ fn compare(args: &Args, options: &Options, baseline: &Path) -> Result<ExitCode, 
         Err(unread) => return unread.say(args, COMPARE_SCHEMA),
     };
     let old_name = baseline.display().to_string();
-    let mut code = ExitCode::SUCCESS;
+    let mut code = SUCCESS;
     for file in files(&args.traces) {
         let compared = file.and_then(|path| {
             let compared = Comparison::of(&report(&path, options)?, &old);
@@ -159,7 +158,7 @@ impl Unread {
     }
 
     /// Says so: to people, and to a program that reads the output line by line.
-    fn say(&self, args: &Args, schema: &str) -> Result<ExitCode, Failure> {
+    fn say(&self, args: &Args, schema: &str) -> Result<Exit, Failure> {
         let failure = Failure::input(&self.why);
         tell(format_args!("sidestream: {failure}"));
         if args.json {
@@ -207,38 +206,12 @@ fn files(named: &[PathBuf]) -> Vec<Result<PathBuf, Unread>> {
             files.push(Ok(path.clone()));
             continue;
         }
-        match inside(path) {
+        match traces(path) {
             Ok(inside) => files.extend(inside.into_iter().map(Ok)),
             Err(why) => files.push(Err(Unread::new(path, why))),
         }
     }
     files
-}
-
-/// The traces of a folder.
-fn inside(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let fail = |error| Failure::file("read the folder", folder, &error);
-    let entries: Result<Vec<_>, _> = std::fs::read_dir(folder).map_err(fail)?.collect();
-    let mut inside: Vec<PathBuf> = entries
-        .map_err(fail)?
-        .iter()
-        .map(|entry| entry.path())
-        .filter(|path| is_trace(path))
-        .collect();
-    if inside.is_empty() {
-        return Err(Failure::input(format!(
-            "{}: the folder has no traces (.json, .json.gz, .sqlite) in it; name the traces",
-            folder.display()
-        )));
-    }
-    inside.sort();
-    Ok(inside)
-}
-
-fn is_trace(path: &Path) -> bool {
-    let name = path.file_name().map(|name| name.to_string_lossy());
-    let ends = [".json", ".json.gz", ".sqlite"];
-    name.is_some_and(|name| ends.iter().any(|end| name.ends_with(end)))
 }
 
 fn link(text: &str) -> Result<f64, String> {

@@ -8,7 +8,6 @@ mod pipeline;
 pub mod size;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use clap::Parser;
 use serde_json::json;
@@ -16,7 +15,7 @@ use sidestream::engine::Profile;
 use sidestream::trace::Timeline;
 
 use crate::device::{self, Named};
-use crate::failure::{Failure, print};
+use crate::failure::{Exit, Failure, SUCCESS, print};
 use file::Streamed;
 use job::{Job, Layout};
 use limit::OverlapLimit;
@@ -88,7 +87,48 @@ struct Compared {
 }
 
 /// Runs the command.
-pub fn main(args: &Args) -> Result<ExitCode, Failure> {
+pub fn main(args: &Args) -> Result<Exit, Failure> {
+    let (compared, streamed) = match compare(args)? {
+        Outcome::Compared(compared, streamed) => (compared, streamed),
+        Outcome::CutShort(words) => {
+            print(format_args!("{words}\n"))?;
+            return Ok(130);
+        }
+    };
+    match args.json {
+        true => print(format_args!(
+            "{}\n",
+            compared.as_json(args, streamed.as_ref())
+        ))?,
+        false => {
+            if let (Some(streamed), Some(path)) = (&streamed, &args.input) {
+                print(format_args!("{}\n\n", streamed.in_words(path)))?;
+            }
+            print(compared.as_text())?;
+        }
+    }
+    Ok(SUCCESS)
+}
+
+/// What the command would print, both ways.
+pub fn shown(args: &Args) -> Result<(serde_json::Value, String), Failure> {
+    match compare(args)? {
+        Outcome::Compared(compared, streamed) => {
+            let json = compared.as_json(args, streamed.as_ref());
+            Ok((json, compared.as_text()))
+        }
+        Outcome::CutShort(words) => Err(Failure::input(words)),
+    }
+}
+
+/// What came of it.
+enum Outcome {
+    Compared(Box<Compared>, Option<Streamed>),
+    /// Somebody stopped it while a file went through; how far it was.
+    CutShort(String),
+}
+
+fn compare(args: &Args) -> Result<Outcome, Failure> {
     match device::named(&args.device, args.driver.as_deref())? {
         Named::Simulated(profile) => simulated(args, *profile),
         Named::Cuda(number) => measured(args, number),
@@ -96,7 +136,7 @@ pub fn main(args: &Args) -> Result<ExitCode, Failure> {
 }
 
 /// The job on a real device.
-fn measured(args: &Args, number: u32) -> Result<ExitCode, Failure> {
+fn measured(args: &Args, number: u32) -> Result<Outcome, Failure> {
     let simulated_only = [
         ("--input", args.input.is_some()),
         ("--trace", args.trace.is_some()),
@@ -107,12 +147,11 @@ fn measured(args: &Args, number: u32) -> Result<ExitCode, Failure> {
         )));
     }
     let compared = measured::compare(&args.job(), number, args.driver.as_deref())?;
-    compared.print(args, None)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Outcome::Compared(Box::new(compared), None))
 }
 
 /// The job on a simulated device.
-fn simulated(args: &Args, profile: Profile) -> Result<ExitCode, Failure> {
+fn simulated(args: &Args, profile: Profile) -> Result<Outcome, Failure> {
     let mut job = args.job();
     refuse_impossible(&job, &profile.name, profile.memory_bytes())?;
     let streamed = match &args.input {
@@ -120,8 +159,7 @@ fn simulated(args: &Args, profile: Profile) -> Result<ExitCode, Failure> {
         Some(path) => {
             let streamed = file::stream(path, &job, &profile)?;
             if streamed.is_cut_short {
-                print(format_args!("{}\n", streamed.in_words(path)))?;
-                return Ok(ExitCode::from(130));
+                return Ok(Outcome::CutShort(streamed.in_words(path)));
             }
             if streamed.batches == 0 {
                 return Err(Failure::input(format!(
@@ -159,8 +197,7 @@ fn simulated(args: &Args, profile: Profile) -> Result<ExitCode, Failure> {
         limit,
         verdict,
     };
-    compared.print(args, streamed.as_ref())?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Outcome::Compared(Box::new(compared), streamed))
 }
 
 impl Args {
@@ -282,16 +319,6 @@ fn describe(layout: Layout) -> String {
 }
 
 impl Compared {
-    fn print(&self, args: &Args, streamed: Option<&Streamed>) -> Result<(), Failure> {
-        if args.json {
-            return print(format_args!("{}\n", self.as_json(args, streamed)));
-        }
-        if let (Some(streamed), Some(path)) = (streamed, &args.input) {
-            print(format_args!("{}\n\n", streamed.in_words(path)))?;
-        }
-        print(self.as_text())
-    }
-
     fn as_json(&self, args: &Args, streamed: Option<&Streamed>) -> serde_json::Value {
         let limit = &self.limit;
         let row = |layout: &str, k: u32, time_ns: u64| {

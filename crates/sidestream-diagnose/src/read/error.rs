@@ -54,6 +54,8 @@ pub enum Problem {
     },
     /// It is a trace without anything that a device did.
     NoWork,
+    /// It is a folder, and has no traces in it.
+    NoTraces,
 }
 
 impl Error {
@@ -112,6 +114,10 @@ impl fmt::Display for Problem {
                 f,
                 "the trace has no kernels, copies or memsets; was the profiler asked for CUDA \
                  activity?"
+            ),
+            Problem::NoTraces => write!(
+                f,
+                "the folder has no traces (.json, .json.gz, .sqlite) in it; name the traces"
             ),
         }
     }

@@ -1,10 +1,12 @@
 //! From files to a [`Trace`].
 
 mod error;
+mod folder;
 mod json;
 mod nsight;
 
 pub use error::{Error, Problem};
+pub use folder::traces;
 
 use std::cell::Cell;
 use std::fs::File;

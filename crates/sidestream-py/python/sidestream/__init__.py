@@ -4,6 +4,8 @@
 Neither needs a GPU, PyTorch or numpy.
 """
 
+from sidestream import ray as ray
+from sidestream._benchmark import Benchmark, Roofline, benchmark
 from sidestream._check import CheckedRace, CheckedRun, NamedStream, Place, Remark, Side, check
 from sidestream._diagnosis import (
     Device,
@@ -16,38 +18,62 @@ from sidestream._diagnosis import (
     Steps,
     StreamLoad,
     TraceWarning,
-    diagnose,
 )
+from sidestream._overlap import Arrangement, Overlap, overlap
+from sidestream._pipeline import Choice, Pipeline, Stage, StageError
+from sidestream._profile import Profile, profile
 from sidestream._program import CheckReport, Lint, ProgramReport, Race, Refused, check_program
-from sidestream._sidestream import ProgramError, RaceError, TraceError, __version__
+from sidestream._sidestream import DeviceError, ProgramError, RaceError, TraceError, __version__
+from sidestream._stream import Event, Stream
+from sidestream._together import Diagnoses, FailedTrace, Rank, RankStep, Ranks, diagnose
 
 __all__ = [
+    "Arrangement",
+    "Benchmark",
     "CheckReport",
     "CheckedRace",
     "CheckedRun",
+    "Choice",
     "Device",
+    "DeviceError",
+    "Diagnoses",
     "Diagnosis",
     "Estimate",
+    "Event",
     "Evidence",
+    "FailedTrace",
     "Finding",
     "Lint",
     "NamedStream",
+    "Overlap",
+    "Pipeline",
     "Place",
     "Prediction",
+    "Profile",
     "ProgramError",
     "ProgramReport",
     "Race",
     "RaceError",
+    "Rank",
+    "RankStep",
+    "Ranks",
     "Refused",
     "Remark",
     "Replay",
+    "Roofline",
     "Side",
+    "Stage",
+    "StageError",
     "Steps",
+    "Stream",
     "StreamLoad",
     "TraceError",
     "TraceWarning",
     "__version__",
+    "benchmark",
     "check",
     "check_program",
     "diagnose",
+    "overlap",
+    "profile",
 ]

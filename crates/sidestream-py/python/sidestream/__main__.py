@@ -1,6 +1,24 @@
-"""``python -m sidestream``: the version, and what there is."""
+"""``python -m sidestream`` and ``sidestream``: the command, from the wheel."""
 
-from sidestream import __version__
+from __future__ import annotations
 
-print(f"sidestream {__version__}")
-print("In Python: sidestream.diagnose(path) says why a GPU idled, sidestream.check_program(path) finds races.")
+import signal
+import sys
+
+from sidestream import __version__, _sidestream
+
+
+def main() -> int:
+    """Run the command with the arguments of the process, and return its exit code."""
+    # Python would only take a note of Ctrl-C, and the command would go on.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    sys.stdout.flush()
+    return _sidestream.command(["sidestream", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        sys.exit(main())
+    print(f"sidestream {__version__}")
+    print("In Python: sidestream.diagnose(path) says why a GPU idled, sidestream.check_program(path) finds races.")
+    print("The command: python -m sidestream --help")

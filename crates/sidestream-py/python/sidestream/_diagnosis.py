@@ -19,24 +19,7 @@ def diagnose(
     link_gbps: float | None = None,
     what_if: str | Iterable[str] | None = None,
 ) -> Diagnosis:
-    """Read a trace and say what costs time in it, and what a change would be worth.
-
-    Runs nothing and needs no GPU. Other threads run meanwhile.
-
-    Args:
-        path: The JSON of PyTorch's profiler (``.json``, ``.json.gz``), an export of Nsight Systems
-            (``nsys export --type sqlite``), or a trace that Sidestream wrote.
-        link_gbps: How fast copies from and to pinned memory go, in GB/s. By default what the trace
-            shows, or a table of devices.
-        what_if: Changes to predict: ``pinned``, ``prefetch=N``, ``no-sync``, ``graphs``, ``workers=N``,
-            ``second-stream``, ``non-blocking-streams``. One text is one prediction, of the changes in it together, as in
-            ``"pinned,no-sync"``; several texts are several predictions. By default the usual ones.
-
-    Raises:
-        TraceError: The file is no trace that can be read. The text says what to do.
-        OSError: The system cannot read the file; ``FileNotFoundError`` where there is none.
-        ValueError: ``link_gbps`` is no speed, or there is no such change.
-    """
+    """Read one trace, as ``sidestream.diagnose`` does, whose page has the arguments and the errors."""
     sets = [what_if] if isinstance(what_if, str) else what_if
     return Diagnosis(*_sidestream.diagnose(path, link_gbps, None if sets is None else list(sets)))
 
@@ -47,11 +30,16 @@ class Diagnosis:
     docs/diagnose.md says what each figure means. Times are whole nanoseconds of the trace.
     """
 
-    def __init__(self, as_json: str, as_text: str, as_html: str) -> None:
-        """Take the report as JSON, as text and as a page for people. ``diagnose`` makes these."""
+    def __init__(self, as_json: str, as_text: str, as_html: str, in_short: str, rank: str) -> None:
+        """Take the report as JSON, as text, as a page, in short, and what is held against other ranks.
+
+        ``diagnose`` makes these.
+        """
         self._json = as_json
         self._text = as_text
         self._html = as_html
+        self._short = in_short
+        self._rank = rank
 
     def json(self) -> str:
         """Return the report as one line of JSON, of the schema ``sidestream.diagnose/1``."""
@@ -80,6 +68,12 @@ class Diagnosis:
         """The file that was read."""
         return str(self._report["file"])
 
+    @property
+    def rank(self) -> int | None:
+        """The place of the program among those that ran together, where the trace states it."""
+        rank: int | None = self._report["source"]["rank"]
+        return rank
+
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """What costs time, the most valuable first."""
@@ -93,7 +87,7 @@ class Diagnosis:
     @cached_property
     def steps(self) -> Steps:
         """The steps of the program."""
-        return Steps(**_known(Steps, self._report["steps"]))
+        return Steps(**known(Steps, self._report["steps"]))
 
     @cached_property
     def what_if(self) -> tuple[Prediction, ...]:
@@ -103,12 +97,12 @@ class Diagnosis:
     @cached_property
     def replay(self) -> Replay:
         """How well a replay explains the trace."""
-        return Replay(**_known(Replay, self._report["replay"]))
+        return Replay(**known(Replay, self._report["replay"]))
 
     @cached_property
     def warnings(self) -> tuple[TraceWarning, ...]:
         """What a reader has to know about the trace."""
-        return tuple(TraceWarning(**_known(TraceWarning, warning)) for warning in self._report["warnings"])
+        return tuple(TraceWarning(**known(TraceWarning, warning)) for warning in self._report["warnings"])
 
     def __str__(self) -> str:
         return self._text
@@ -125,7 +119,8 @@ class Diagnosis:
 
     def __getstate__(self) -> dict[str, str]:
         # What was parsed is parsed again where it is wanted.
-        return {"_json": self._json, "_text": self._text, "_html": self._html}
+        texts = ("_json", "_text", "_html", "_short", "_rank")
+        return {name: getattr(self, name) for name in texts}
 
 
 @dataclass(frozen=True)
@@ -255,31 +250,31 @@ class TraceWarning:
 
 
 def _finding(value: Mapping[str, Any]) -> Finding:
-    fields = _known(Finding, value)
-    fields["saving_ns"] = Estimate(**_known(Estimate, value["saving_ns"]))
+    fields = known(Finding, value)
+    fields["saving_ns"] = Estimate(**known(Estimate, value["saving_ns"]))
     fields["evidence"] = tuple(_evidence(one) for one in value["evidence"])
     return Finding(**fields)
 
 
 def _evidence(value: Mapping[str, Any]) -> Evidence:
-    fields = _known(Evidence, value)
+    fields = known(Evidence, value)
     fields["operators"] = tuple(value.get("operators", ()))
     return Evidence(**fields)
 
 
 def _device(value: Mapping[str, Any]) -> Device:
-    fields = _known(Device, value)
-    fields["streams"] = tuple(StreamLoad(**_known(StreamLoad, one)) for one in value["streams"])
+    fields = known(Device, value)
+    fields["streams"] = tuple(StreamLoad(**known(StreamLoad, one)) for one in value["streams"])
     return Device(**fields)
 
 
 def _prediction(value: Mapping[str, Any]) -> Prediction:
-    fields = _known(Prediction, value)
+    fields = known(Prediction, value)
     fields["changes"] = tuple(value["changes"])
-    fields["step_ns"] = Estimate(**_known(Estimate, value["step_ns"]))
+    fields["step_ns"] = Estimate(**known(Estimate, value["step_ns"]))
     return Prediction(**fields)
 
 
-def _known(of: Any, value: Mapping[str, Any]) -> dict[str, Any]:
+def known(of: Any, value: Mapping[str, Any]) -> dict[str, Any]:
     # A later version of the schema may have more fields.
     return {name: value[name] for name in of.__dataclass_fields__ if name in value}

@@ -7,7 +7,7 @@ use sidestream::buffer::Pending;
 use sidestream::error::Error;
 
 use crate::kernels::{HOLD_NS, expect_pattern, fill, fill_explicit, filled, spin, values};
-use crate::target::{Scenario, Target, one};
+use crate::target::{Scenario, Target, one, panic_quietly};
 use crate::untracked;
 
 pub fn scenarios() -> Vec<Scenario> {
@@ -83,7 +83,7 @@ fn later_work_waits_for_them(target: Target) {
 fn a_panic_reaches_who_waits_and_nobody_else(target: Target) {
     let device = target.open();
     let stream = device.stream("s").unwrap();
-    let pending = stream.host_func(1, |_| panic!("not today")).unwrap();
+    let pending = stream.host_func(1, |_| panic_quietly("not today")).unwrap();
     let after = stream.host_func(2, |number| *number += 1).unwrap();
     let message = "not today".to_owned();
     let error = pending.synchronize().unwrap_err();
@@ -186,7 +186,9 @@ fn a_panic_in_the_explicit_style_leaves_the_stream_usable(target: Target) {
     let memory = untracked::filled(&device, 1);
     // SAFETY: the function touches no memory.
     unsafe {
-        stream.host_func(&[], &[], || panic!("not today")).unwrap();
+        stream
+            .host_func(&[], &[], || panic_quietly("not today"))
+            .unwrap();
         fill_explicit(&stream, memory.all(), 2);
     }
     stream.synchronize().unwrap();

@@ -53,14 +53,19 @@ const CRATES: &[(&str, &[&str])] = &[
     ("sidestream", &[]),
     ("sidestream-program", &["sidestream"]),
     ("sidestream-diagnose", &["sidestream"]),
-    // The two faces: of the terminal, and of Python.
+    // The two faces: of the terminal, and of Python, which brings the command too.
     (
         "sidestream-cli",
         &["sidestream", "sidestream-program", "sidestream-diagnose"],
     ),
     (
         "sidestream-py",
-        &["sidestream", "sidestream-program", "sidestream-diagnose"],
+        &[
+            "sidestream",
+            "sidestream-program",
+            "sidestream-diagnose",
+            "sidestream-cli",
+        ],
     ),
     ("stand-in", &["sidestream"]),
     ("xtask", &[]),
@@ -301,11 +306,11 @@ mod tests {
 
     #[test]
     fn crates_know_only_those_below() {
-        let text = "[dependencies]\nsidestream = { path = \"../sidestream\" }\nsidestream-cli = { path = \"../sidestream-cli\" }\n[dev-dependencies]\nsidestream-stand-in = { path = \"../stand-in\" }\n";
+        let text = "[dependencies]\nsidestream = { path = \"../sidestream\" }\nsidestream-py = { path = \"../sidestream-py\" }\n[dev-dependencies]\nsidestream-stand-in = { path = \"../stand-in\" }\n";
         let found = |file: &str| lines(manifest(file, text));
         assert_eq!(
-            found("crates/sidestream-py/Cargo.toml"),
-            ["3: `sidestream-py` is built on `sidestream-cli`, which it may not know"]
+            found("crates/sidestream-cli/Cargo.toml"),
+            ["3: `sidestream-cli` is built on `sidestream-py`, which it may not know"]
         );
         assert_eq!(found("crates/xtask/Cargo.toml").len(), 2);
         assert_eq!(found("crates/sidestream-diagnose/fuzz/Cargo.toml"), [""; 0]);

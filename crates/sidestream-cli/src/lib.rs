@@ -1,0 +1,82 @@
+//! The command `sidestream`. One file a subcommand; this one is the table of contents.
+//!
+//! A library, because two programs are this command: the binary of this package, and `python -m sidestream`.
+
+mod bench;
+mod check;
+mod device;
+mod devices;
+mod diagnose;
+mod failure;
+mod input;
+mod overlap;
+mod raw;
+mod run;
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use clap::{Parser, Subcommand};
+
+/// Keep a GPU busy: see what overlap is worth, run stream programs, find races, diagnose traces
+///
+/// No GPU is needed, but for `bench gpu`: a simulated one runs the programs.
+///
+/// Start with `sidestream overlap`, which shows what streams can gain. A stream program is a YAML
+/// file that lists CUDA calls: `sidestream check FILE` finds what is not ordered in it, and
+/// `sidestream run FILE` shows what runs when.
+#[derive(Parser)]
+#[command(name = "sidestream", version)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Overlap(overlap::Args),
+    Run(run::Args),
+    Check(check::Args),
+    Diagnose(diagnose::Args),
+    Devices(devices::Args),
+    Bench(bench::Args),
+}
+
+/// Runs the command with these arguments, the first of which is its own name, and returns its exit code.
+///
+/// Help, wrong arguments and a reader of the output that went away end the process.
+pub fn command(args: impl IntoIterator<Item = OsString>) -> u8 {
+    let result = match Cli::parse_from(args).verb {
+        Verb::Overlap(args) => overlap::main(&args),
+        Verb::Run(args) => run::main(&args),
+        Verb::Check(args) => check::main(&args),
+        Verb::Diagnose(args) => diagnose::main(&args),
+        Verb::Devices(args) => devices::main(&args),
+        Verb::Bench(args) => bench::main(&args),
+    };
+    let code = result.unwrap_or_else(|failure| {
+        failure::tell(format_args!("sidestream: {failure}"));
+        failure.code()
+    });
+    // Another program's process does not do that at its end. Whether anybody reads it, `print` has seen.
+    let _ = std::io::stdout().flush();
+    code
+}
+
+/// What `sidestream overlap` says with these arguments, without its name: as the object of `--json`, and as the
+/// text.
+///
+/// # Errors
+/// What the command would write to standard error.
+pub fn overlap(args: &[&str]) -> Result<(serde_json::Value, String), String> {
+    let named = std::iter::once("overlap").chain(args.iter().copied());
+    let args = overlap::Args::try_parse_from(named).map_err(|error| first_line(&error))?;
+    overlap::shown(&args).map_err(|failure| failure.to_string())
+}
+
+/// What is wrong with the arguments, without the advice to ask for help.
+fn first_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    line.trim_start_matches("error: ").to_owned()
+}

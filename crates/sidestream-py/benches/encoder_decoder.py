@@ -1,0 +1,590 @@
+"""Pipelines against what one writes by hand, on one GPU: one JSON object a line.
+
+    python crates/sidestream-py/benches/encoder_decoder.py [--quick] [part …]
+
+Needs PyTorch with CUDA and the package `sidestream`. Variants of a job take turns within one process, and the figure of each is the
+median of its turns, in steps a second. A part that fails says so in a line and does not keep the others from running.
+
+Parts: `encoder_decoder` (a frozen encoder and a decoder that is trained, by batch size), `pairs` (other pairs of models), `stages`
+(three stages), `branches` (parallel branches), `host` (what an item costs the host), `equal` (whether parameters and losses are those of a
+plain loop), `stress` (checksums under delays, and a pipeline with its waits taken out, which has to fail).
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import itertools
+import json
+import statistics
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+import sidestream
+from sidestream import Pipeline, Stage
+
+DEVICE = "cuda"
+MODES = ("serial", "streams", "serial-graphs", "graphs", "auto")
+
+
+class Size:
+    """How much is measured."""
+
+    def __init__(self, quick: bool) -> None:
+        self.quick = quick
+        self.items = 20 if quick else 60
+        self.rounds = 3 if quick else 9
+        self.batches = (2, 16) if quick else (2, 4, 8, 16, 32)
+        self.measure = 2 if quick else 5
+        self.checked = 60 if quick else 300
+
+
+def say(t: str, **values: Any) -> None:
+    print(json.dumps({"t": t, **values}), flush=True)
+
+
+# Jobs: an encoder without gradients, and a step of training on what it returns.
+
+
+class Job:
+    """A pair of models with its data: `encode`, `train`, and pinned batches."""
+
+    def __init__(self, encoder: nn.Module, decoder: nn.Module, criterion: nn.Module, items: list[Any]) -> None:
+        self.encoder = encoder.to(DEVICE).eval().requires_grad_(False)
+        self.decoder = decoder.to(DEVICE).train()
+        self.criterion = criterion
+        self.items = items
+        self.optimizer = torch.optim.SGD(self.decoder.parameters(), lr=1e-3)
+
+    def again(self) -> Job:
+        """The same job from the same start, with parameters of its own."""
+        return Job(copy.deepcopy(self.encoder), copy.deepcopy(self.decoder), self.criterion, self.items)
+
+    def encode(self, item: Any) -> Any:
+        images, labels = item
+        with torch.no_grad():
+            return self.encoder(images.float()), labels
+
+    def train(self, item: Any) -> Any:
+        features, labels = item
+        self.optimizer.zero_grad()
+        loss = self.criterion(self.decoder(features), labels)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def batches(self, count: int) -> Iterator[Any]:
+        return itertools.islice(itertools.cycle(self.items), count)
+
+    def parameters(self) -> torch.Tensor:
+        return torch.cat([value.detach().float().flatten() for value in self.decoder.state_dict().values()])
+
+
+def images(batch: int, count: int = 4, side: int = 256, classes: int = 10) -> list[Any]:
+    return [
+        (
+            torch.randint(0, 256, (batch, 3, side, side), dtype=torch.uint8).pin_memory(),
+            torch.randint(0, classes, (batch, side, side)).pin_memory(),
+        )
+        for _ in range(count)
+    ]
+
+
+def convolutions(batch: int, width: int = 1, extra: int = 0) -> Job:
+    """Five blocks of 32 to 512 channels down, five up again to 10 classes; `extra` layers at full size in the decoder."""
+    down: list[nn.Module] = []
+    channels = 3
+    for out in (32, 64, 128, 256, 512):
+        down += [nn.Conv2d(channels, out, 3, stride=2, padding=1), nn.BatchNorm2d(out), nn.ReLU(inplace=True)]
+        down += [nn.Conv2d(out, out, 3, padding=1), nn.ReLU(inplace=True)] * width
+        channels = out
+    up: list[nn.Module] = []
+    for out in (256, 128, 64, 32, 16):
+        up += [nn.ConvTranspose2d(channels, out, 2, stride=2), nn.BatchNorm2d(out), nn.ReLU(inplace=True)]
+        channels = out
+    up += [layer for _ in range(extra) for layer in (nn.Conv2d(16, 16, 3, padding=1), nn.ReLU())]
+    return Job(nn.Sequential(*down), nn.Sequential(*up, nn.Conv2d(16, 10, 1)), nn.CrossEntropyLoss(), images(batch))
+
+
+def perceptrons(width: int, layers: tuple[int, int], rows: int = 64) -> Job:
+    def stack(count: int) -> nn.Module:
+        return nn.Sequential(*[layer for _ in range(count) for layer in (nn.Linear(width, width), nn.ReLU())])
+
+    items = [(torch.randn(rows, width).pin_memory(), torch.randn(rows, width).pin_memory()) for _ in range(4)]
+    return Job(stack(layers[0]), stack(layers[1]), nn.MSELoss(), items)
+
+
+# What one writes by hand. Each returns a function that runs so many items.
+
+
+def by_hand_serial(job: Job) -> Callable[[int], None]:
+    def run(count: int) -> None:
+        for item in job.batches(count):
+            job.train(job.encode([part.to(DEVICE, non_blocking=True) for part in item]))
+
+    return run
+
+
+def by_hand_streams(job: Job) -> Callable[[int], None]:
+    encoding, training = torch.cuda.Stream(), torch.cuda.Stream()
+
+    def train(waiting: Any) -> None:
+        with torch.cuda.stream(training):
+            training.wait_stream(encoding)
+            training.wait_stream(torch.cuda.default_stream())
+            for tensor in waiting:
+                tensor.record_stream(training)
+            job.train(waiting)
+
+    def run(count: int) -> None:
+        waiting: Any = None
+        for item in job.batches(count):
+            pixels, labels = [part.to(DEVICE, non_blocking=True) for part in item]
+            if waiting is not None:
+                train(waiting)
+            with torch.cuda.stream(encoding):
+                encoding.wait_stream(torch.cuda.default_stream())
+                pixels.record_stream(encoding)
+                features, _ = job.encode((pixels, labels))
+            waiting = (features, labels)
+        train(waiting)
+
+    return run
+
+
+def by_hand_graphs(job: Job) -> tuple[Callable[[int], None], Callable[[int], None]]:
+    """Graphs one after the other, and on three streams with two slots."""
+    first = [part.to(DEVICE) for part in job.items[0]]
+    warm = torch.cuda.Stream()
+    warm.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(warm):
+        for _ in range(4):
+            features, _ = job.encode(first)
+            job.train((features, first[1]))
+    torch.cuda.synchronize()
+    inputs = [[torch.zeros_like(part) for part in first] for _ in range(2)]
+    between = [torch.zeros_like(features) for _ in range(2)]
+    encoders, decoders = [], []
+    for slot in range(2):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            between[slot].copy_(job.encode(inputs[slot])[0])
+        encoders.append(graph)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            job.train((between[slot], inputs[slot][1]))
+        decoders.append(graph)
+
+    def upload(slot: int, item: Any) -> None:
+        for buffer, part in zip(inputs[slot], item, strict=True):
+            buffer.copy_(part, non_blocking=True)
+
+    def serial(count: int) -> None:
+        for number, item in enumerate(job.batches(count)):
+            upload(number % 2, item)
+            encoders[number % 2].replay()
+            decoders[number % 2].replay()
+
+    up, encoding, training = (torch.cuda.Stream() for _ in range(3))
+    uploaded, encoded, trained = ([torch.cuda.Event() for _ in range(2)] for _ in range(3))
+
+    def piped(count: int) -> None:
+        for number, item in enumerate(job.batches(count)):
+            slot = number % 2
+            with torch.cuda.stream(up):
+                up.wait_event(trained[slot])
+                up.wait_event(encoded[slot])
+                upload(slot, item)
+                uploaded[slot].record(up)
+            with torch.cuda.stream(encoding):
+                encoding.wait_event(uploaded[slot])
+                encoding.wait_event(trained[slot])
+                encoders[slot].replay()
+                encoded[slot].record(encoding)
+            with torch.cuda.stream(training):
+                training.wait_event(encoded[slot])
+                decoders[slot].replay()
+                trained[slot].record(training)
+
+    return serial, piped
+
+
+# Ours.
+
+
+def ours(stages: list[Any], items: Callable[[int], Iterable[Any]], mode: str, size: Size) -> tuple[Callable[[int], None], Pipeline]:
+    pipe = Pipeline(stages, mode=mode, capture=True, measure=size.measure)
+    if mode == "auto":
+        for _ in range(200):
+            for _ in pipe(items(200)):
+                if pipe.choice.measured:
+                    break
+            if pipe.choice.measured:
+                break
+
+    def run(count: int) -> None:
+        for _ in pipe(items(count)):
+            pass
+
+    return run, pipe
+
+
+def in_turns(variants: dict[str, Callable[[int], None]], size: Size) -> dict[str, float]:
+    """The median steps a second of each variant, which take turns."""
+    times: dict[str, list[float]] = {name: [] for name in variants}
+    for run in variants.values():
+        run(10)
+    for turn in range(size.rounds):
+        for name in list(variants) if turn % 2 else list(variants)[::-1]:
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            variants[name](size.items)
+            torch.cuda.synchronize()
+            times[name].append((time.perf_counter() - start) / size.items)
+    return {name: round(1 / statistics.median(values), 1) for name, values in times.items()}
+
+
+def compare(part: str, job: Job, size: Size, **labels: Any) -> None:
+    """Time one job in all ways. Each has parameters of its own."""
+    variants: dict[str, Callable[[int], None]] = {"hand_serial": by_hand_serial(job.again())}
+    errors: dict[str, str] = {}
+
+    def attempt(name: str, make: Callable[[], Any]) -> Any:
+        try:
+            return make()
+        except Exception as error:
+            errors[name] = repr(error)[:500]
+            return None
+
+    variants["hand_streams"] = by_hand_streams(job.again())
+    graphs = attempt("hand_graphs", lambda: by_hand_graphs(job.again()))
+    if graphs:
+        variants["hand_graphs_serial"], variants["hand_graphs_streams"] = graphs
+    choices: dict[str, Any] = {}
+    for mode in MODES:
+        mine = job.again()
+        made = attempt(mode, lambda mode=mode, mine=mine: ours([mine.encode, mine.train], mine.batches, mode, size))
+        if made:
+            variants[mode], pipe = made
+            choices[mode] = pipe.choice.to_dict()
+    rates = in_turns(variants, size)
+    say(
+        part,
+        **labels,
+        steps_s=rates,
+        auto_by_hand_serial=round(rates.get("auto", 0) / rates["hand_serial"], 3),
+        graphs_by_hand_graphs=round(rates.get("graphs", 0) / rates.get("hand_graphs_streams", float("nan")), 3),
+        chosen=choices.get("auto", {}).get("mode"),
+        choices=choices,
+        errors=errors,
+    )
+
+
+def encoder_decoder(size: Size) -> None:
+    for batch in size.batches:
+        compare("encoder_decoder", convolutions(batch), size, batch=batch)
+
+
+def pairs(size: Size) -> None:
+    kinds: dict[str, Callable[[], Job]] = {
+        "tiny perceptrons": lambda: perceptrons(64, (2, 2)),
+        "small perceptrons": lambda: perceptrons(512, (8, 8)),
+        "wide perceptrons": lambda: perceptrons(4096, (4, 4), rows=1024),
+        "heavy encoder": lambda: convolutions(8, width=4),
+        "heavy decoder": lambda: convolutions(8, extra=4),
+        "light encoder": lambda: perceptrons(1024, (1, 12), rows=512),
+    }
+    for name, make in kinds.items():
+        try:
+            compare("pairs", make(), size, pair=name)
+        except Exception as error:
+            say("pairs", pair=name, error=repr(error)[:500])
+
+
+def of_stages(part: str, stages: list[Any], plain: Callable[[Any], Any], items: list[Any], size: Size, **labels: Any) -> None:
+    def batches(count: int) -> Iterator[Any]:
+        return itertools.islice(itertools.cycle(items), count)
+
+    def by_hand(count: int) -> None:
+        for item in batches(count):
+            plain(item.to(DEVICE, non_blocking=True))
+
+    variants: dict[str, Callable[[int], None]] = {"hand_serial": by_hand}
+    choices = {}
+    for mode in MODES:
+        variants[mode], pipe = ours(stages, batches, mode, size)
+        choices[mode] = pipe.choice.to_dict()
+    expected = [plain(item.to(DEVICE)) for item in items]
+    same = {}
+    for mode in MODES:
+        results = list(Pipeline(stages, mode=mode, capture=True)(batches(40)))
+        same[mode] = all(torch.allclose(result, expected[n % len(items)], rtol=1e-4, atol=1e-4) for n, result in enumerate(results))
+    rates = in_turns(variants, size)
+    ratio = round(rates["auto"] / rates["hand_serial"], 3)
+    say(part, **labels, steps_s=rates, auto_by_hand_serial=ratio, chosen=choices["auto"]["mode"], same=same, choices=choices)
+
+
+def stages(size: Size) -> None:
+    for side in (256, 1024, 4096):
+        left, right = (torch.randn(side, side, device=DEVICE) / side**0.5 for _ in range(2))
+        steps = [lambda x: x * 0.5 + 1, lambda x, left=left: x @ left, lambda x, right=right: (x @ right).sum(1)]
+        items = [torch.randn(side, side).pin_memory() for _ in range(4)]
+        of_stages("stages", steps, lambda x, steps=steps: steps[2](steps[1](steps[0](x))), items, size, side=side)
+
+
+def branches(size: Size) -> None:
+    for batch, side in ((1, 256), (16, 64), (64, 128)):
+        one, other = (nn.Conv2d(3, 64, 3, padding=1).to(DEVICE).requires_grad_(False) for _ in range(2))
+        join = lambda pair: (pair[0] - pair[1]).mean((1, 2, 3))  # noqa: E731
+        plain = lambda x, one=one, other=other: join((one(x), other(x)))  # noqa: E731
+        items = [torch.randn(batch, 3, side, side).pin_memory() for _ in range(4)]
+        of_stages("branches", [(one, other), join], plain, items, size, batch=batch, side=side)
+
+
+def host(size: Size) -> None:
+    """Stages that do next to nothing: what is left is the host's time for an item."""
+    count = 500 if size.quick else 3000
+    for kind, item in (("pinned", torch.ones(8).pin_memory()), ("unpinned", torch.ones(8)), ("on the device", torch.ones(8, device=DEVICE))):
+        microseconds = {}
+        for mode in ("serial", "streams", "serial-graphs", "graphs"):
+            pipe = Pipeline([lambda x: x + 1, lambda x: x + 2], mode=mode, capture=True)
+            for _ in pipe(itertools.repeat(item, 50)):
+                pass
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in pipe(itertools.repeat(item, count)):
+                pass
+            torch.cuda.synchronize()
+            microseconds[mode] = round((time.perf_counter() - start) / count * 1e6, 1)
+        start = time.perf_counter()
+        for _ in range(count):
+            item.to(DEVICE, non_blocking=True) + 1 + 2
+        torch.cuda.synchronize()
+        microseconds["hand_serial"] = round((time.perf_counter() - start) / count * 1e6, 1)
+        say("host", item=kind, us_an_item=microseconds)
+
+
+# Whether it is right.
+
+
+class Noisy:
+    """A pair with dropout in one stage or in both, trained with momentum; deterministic, so that parameters can be compared bit by bit."""
+
+    def __init__(self, both: bool, adam: bool, set_to_none: bool) -> None:
+        torch.manual_seed(1)
+        self.encoder = nn.Sequential(nn.Linear(256, 256), nn.ReLU()).to(DEVICE)
+        self.noise = nn.Dropout(0.2) if both else nn.Identity()
+        self.decoder = nn.Sequential(nn.Dropout(0.3), nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 16)).to(DEVICE)
+        parameters = self.decoder.parameters()
+        self.optimizer: Any = (
+            torch.optim.Adam(parameters, lr=1e-3, capturable=True) if adam else torch.optim.SGD(parameters, lr=1e-2, momentum=0.9)
+        )
+        self.set_to_none = set_to_none
+
+    def encode(self, item: Any) -> Any:
+        with torch.no_grad():
+            return self.noise(self.encoder(item["x"])), item["y"]
+
+    def train(self, item: Any) -> Any:
+        features, wanted = item
+        self.optimizer.zero_grad(set_to_none=self.set_to_none)
+        loss = (self.decoder(features) - wanted).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return {"loss": loss.detach(), "wanted": wanted}
+
+
+class OneBuffer:
+    """A loader that hands out the same pinned memory each time, filled anew, and a smaller batch at the end."""
+
+    def __init__(self, count: int, kind: str) -> None:
+        generator = torch.Generator().manual_seed(5)
+        self.rows = [32] * (count - 1) + [7]
+        self.x = [torch.randn(rows, 256, generator=generator) for rows in self.rows]
+        self.y = [torch.randn(rows, 16, generator=generator) for rows in self.rows]
+        self.kind = kind
+        pin = kind == "pinned"
+        self.buffers = {n: (torch.empty(n, 256, pin_memory=pin), torch.empty(n, 16, pin_memory=pin)) for n in (32, 7)}
+
+    def __iter__(self) -> Iterator[Any]:
+        for rows, x, y in zip(self.rows, self.x, self.y, strict=True):
+            if self.kind == "device":
+                yield {"x": x.to(DEVICE), "y": y.to(DEVICE)}
+            elif self.kind == "numpy":
+                yield {"x": x.numpy(), "y": y.numpy()}
+            else:
+                into, other = self.buffers[rows]
+                into.copy_(x)
+                other.copy_(y)
+                yield {"x": into, "y": other}
+
+
+def equal(size: Size) -> None:
+    torch.use_deterministic_algorithms(False)
+    torch.backends.cudnn.deterministic = True
+    count = size.checked // 3
+
+    def trained(model: Noisy, results: Iterable[Any]) -> tuple[torch.Tensor, torch.Tensor]:
+        kept = list(results)
+        torch.cuda.current_stream().synchronize()
+        losses = torch.stack([result["loss"] for result in kept])
+        labels = torch.stack([result["wanted"].sum() for result in kept])
+        return torch.cat([losses, labels]), torch.cat([value.flatten() for value in model.decoder.state_dict().values()])
+
+    for both, adam, set_to_none, kind in (
+        (False, False, True, "pinned"),
+        (True, False, False, "unpinned"),
+        (True, True, True, "device"),
+        (False, True, False, "numpy"),
+    ):
+        loader = OneBuffer(count, kind)
+        plain = Noisy(both, adam, set_to_none)
+        torch.manual_seed(9)
+
+        def loop(plain: Noisy = plain, loader: OneBuffer = loader) -> Iterator[Any]:
+            for _ in range(3):
+                for item in loader:
+                    moved = {name: torch.as_tensor(part).to(DEVICE) for name, part in item.items()}
+                    yield plain.train(plain.encode(moved))
+
+        expected = trained(plain, loop())
+        found = {}
+        for mode in MODES:
+            for side in (False, True):
+                model = Noisy(both, adam, set_to_none)
+                pipe = Pipeline([model.encode, model.train], mode=mode, capture=True, measure=2)
+                torch.manual_seed(9)
+                stream = torch.cuda.Stream() if side else torch.cuda.current_stream()
+                stream.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(stream):
+                    got = trained(model, (result for _ in range(3) for result in pipe(loader)))
+                torch.cuda.synchronize()
+                found[f"{mode}{' on a side stream' if side else ''}"] = {
+                    "bits": all(torch.equal(a, b) for a, b in zip(got, expected, strict=True)),
+                    "largest_difference": max(float((a - b).abs().max()) for a, b in zip(got, expected, strict=True)),
+                    "notes": list(pipe.choice.notes),
+                }
+        say("equal", dropout_in_both=both, adam=adam, set_to_none=set_to_none, items=kind, found=found)
+    job = convolutions(4)
+    plain_job = job.again()
+    losses = [plain_job.train(plain_job.encode([part.to(DEVICE) for part in item])) for item in job.batches(60)]
+    found = {}
+    for mode in MODES:
+        mine = job.again()
+        got_losses = list(Pipeline([mine.encode, mine.train], mode=mode, capture=True, measure=1)(job.batches(60)))
+        found[mode] = {
+            "parameters": float((mine.parameters() - plain_job.parameters()).abs().max()),
+            "losses": float((torch.stack(got_losses) - torch.stack(losses)).abs().max()),
+        }
+    say("equal", job="convolutions", largest_difference=found)
+    torch.backends.cudnn.deterministic = False
+
+
+def stress(size: Size) -> None:
+    """Delays in one stage at a time; each result has to be that of its item."""
+    side = 1 << 16
+
+    def wrong(mode: str, slow: int, kind: str, waits: bool = True) -> int:
+        import sidestream._pipeline._cuda as module
+
+        def first(x: Any) -> Any:
+            if slow == 0:
+                torch.cuda._sleep(200_000)
+            return x * 2, x
+
+        def second(pair: Any) -> Any:
+            if slow == 1:
+                torch.cuda._sleep(200_000)
+            return pair[0] + 1, pair[1]
+
+        def third(pair: Any) -> Any:
+            if slow == 2:
+                torch.cuda._sleep(200_000)
+            return torch.stack([pair[0].sum(), pair[1].sum()]), pair[1]
+
+        steps = module.item_steps
+        if not waits:
+            module.item_steps = lambda levels, **how: tuple(step for step in steps(levels, **how) if step.do != "wait")
+        try:
+            pipe = Pipeline([first, second, third], mode=mode, capture=True, measure=1)
+        finally:
+            module.item_steps = steps
+        buffer = torch.empty(side, pin_memory=True)
+
+        def items() -> Iterator[Any]:
+            for number in range(size.checked):
+                value = float(number % 61)
+                if kind == "pinned":
+                    yield buffer.fill_(value)
+                elif kind == "unpinned":
+                    yield torch.full((side,), value)
+                else:
+                    yield torch.full((side,), value, device=DEVICE)
+
+        results = [(n, result) for _ in range(2) for n, result in enumerate(pipe(items()))]
+        for _ in pipe(items()):
+            break
+        torch.cuda.current_stream().synchronize()
+        bad = 0
+        for number, (sums, handed_on) in results:
+            value = float(number % 61)
+            right = torch.tensor([(value * 2 + 1) * side, value * side])
+            bad += not torch.allclose(sums.cpu(), right) or not bool((handed_on == value).all())
+        return bad
+
+    found = {
+        f"{mode}, stage {slow} slow, {kind}": wrong(mode, slow, kind)
+        for mode in ("streams", "graphs", "auto")
+        for slow in (0, 1, 2)
+        for kind in ("pinned", "unpinned", "device")
+    }
+    say("stress", items=2 * size.checked, wrong=sum(found.values()), where={name: bad for name, bad in found.items() if bad})
+    naive = {f"{mode}, stage {slow} slow": wrong(mode, slow, "unpinned", waits=False) for mode in ("streams", "graphs") for slow in (0, 1, 2)}
+    say("stress", waits=False, wrong_as_it_has_to_be=sum(naive.values()), where=naive)
+
+    # A stage that no graph can hold: it says so, goes on without, and random numbers can be drawn afterwards.
+    found_reasons = {}
+    for name, stage in (
+        ("item", lambda x: x + x.sum().item()),
+        ("only while it is captured", lambda x: x.cpu().to(DEVICE) if torch.cuda.is_current_stream_capturing() else x),
+    ):
+        layer = nn.Dropout(0.5)
+        pipe = Pipeline([Stage(stage, name=name), layer], mode="graphs", capture=True)
+        results_of = [float(result.sum()) for result in pipe(torch.ones(64) for _ in range(20))]
+        found_reasons[name] = {"notes": list(pipe.choice.notes), "distinct": len(set(results_of))}
+        torch.rand(3, device=DEVICE).sum().item()
+    say("stress", uncapturable=found_reasons)
+
+
+PARTS = {part.__name__: part for part in (equal, stress, host, encoder_decoder, pairs, stages, branches)}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="which parts run; by default all")
+    parser.add_argument("--quick", action="store_true", help="fewer batch sizes, items and rounds")
+    arguments = parser.parse_args()
+    warnings.filterwarnings("ignore", message=".*lazy.*")
+    properties = torch.cuda.get_device_properties(0)
+    say("machine", device=properties.name, torch=torch.__version__, sidestream=sidestream.__version__, python=sys.version.split()[0])
+    failed = 0
+    for name in arguments.parts or PARTS:
+        start = time.perf_counter()
+        try:
+            PARTS[name](Size(arguments.quick))
+        except Exception:
+            failed += 1
+            say(name, error=traceback.format_exc()[-2000:])
+        say("took", part=name, seconds=round(time.perf_counter() - start, 1))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

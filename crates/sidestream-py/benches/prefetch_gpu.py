@@ -1,0 +1,364 @@
+"""What `prefetch` reaches on one GPU, and whether it ever corrupts a batch.
+
+    python crates/sidestream-py/benches/prefetch_gpu.py [--quick] [PART ...]
+
+Parts: pinned, unpinned, small, augment, stress, memory. One JSON object a line; times are medians of rounds in which
+the things compared take turns. docs/performance.md has the figures.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy
+import torch
+
+import sidestream
+
+QUICK = "--quick" in sys.argv
+GPU = torch.device("cuda:0")
+BATCH_BYTES = 38 << 20
+
+
+def say(part: str, **figures: Any) -> None:
+    print(json.dumps({"part": part, **figures}), flush=True)
+
+
+def seconds(job: Callable[[], None]) -> float:
+    """How long a job takes, its work on the device included."""
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    job()
+    torch.cuda.synchronize()
+    return time.perf_counter() - begin
+
+
+def medians(jobs: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
+    """The median seconds of each job; each round runs all of them, after one that does not count."""
+    times: dict[str, list[float]] = {name: [] for name in jobs}
+    for at in range(rounds + 1):
+        for name, job in jobs.items():
+            took = seconds(job)
+            if at:
+                times[name].append(took)
+    return {name: statistics.median(took) for name, took in times.items()}
+
+
+class Compute:
+    """Work that reads a batch and lasts about so many seconds on the device."""
+
+    def __init__(self, lasts: float) -> None:
+        side = 2048
+        self.left = torch.randn(side, side, device=GPU, dtype=torch.bfloat16)
+        self.right = torch.randn(side, side, device=GPU, dtype=torch.bfloat16)
+        self.out = torch.empty_like(self.left)
+        self.first = torch.zeros((), device=GPU)
+        one = self._one()
+        self.times = max(1, round(lasts / one))
+        self.lasts = self.times * one
+
+    def _one(self) -> float:
+        def many() -> None:
+            for _ in range(500):
+                torch.mm(self.left, self.right, out=self.out)
+
+        many()
+        return statistics.median(seconds(many) for _ in range(5)) / 500
+
+    def __call__(self, batch: torch.Tensor) -> None:
+        self.first.add_(batch.view(-1)[:1].float().sum())
+        for _ in range(self.times):
+            torch.mm(self.left, self.right, out=self.out)
+
+
+def copy_seconds() -> float:
+    """One upload of a batch from pinned memory, by events on the device."""
+    host = torch.empty(BATCH_BYTES, dtype=torch.uint8).pin_memory()
+    device = torch.empty(BATCH_BYTES, dtype=torch.uint8, device=GPU)
+    took = []
+    for _ in range(20):
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        device.copy_(host, non_blocking=True)
+        end.record()
+        end.synchronize()
+        took.append(begin.elapsed_time(end) / 1e3)
+    return statistics.median(took)
+
+
+def against_compute(part: str, batches: list[Any], by_hand: Callable[[Any], torch.Tensor]) -> None:
+    """A loop over big batches whose copy takes half as long as the computing."""
+    copy = copy_seconds()
+    compute = Compute(2 * copy)
+    count = 100 if QUICK else 400
+    resident = torch.zeros(BATCH_BYTES, dtype=torch.uint8, device=GPU)
+    prefetched = sidestream.prefetch([batches[at % len(batches)] for at in range(count)], GPU)
+    deeper = sidestream.prefetch([batches[at % len(batches)] for at in range(count)], GPU, depth=3)
+
+    def alone() -> None:
+        for _ in range(count):
+            compute(resident)
+
+    def ours() -> None:
+        for batch in prefetched:
+            compute(batch)
+
+    def ours_deeper() -> None:
+        for batch in deeper:
+            compute(batch)
+
+    def to() -> None:
+        for at in range(count):
+            compute(by_hand(batches[at % len(batches)]))
+
+    jobs = {"alone": alone, "prefetch": ours, "prefetch_depth_3": ours_deeper, "to": to}
+    took = medians(jobs, 3 if QUICK else 5)
+    say(
+        part,
+        copy_ms=round(copy * 1e3, 4),
+        compute_ms=round(compute.lasts * 1e3, 4),
+        ms_a_batch={name: round(t / count * 1e3, 4) for name, t in took.items()},
+        of_compute_alone={name: round(took["alone"] / t, 4) for name, t in took.items()},
+    )
+
+
+def pinned() -> None:
+    batches = [torch.randint(0, 256, (BATCH_BYTES,), dtype=torch.uint8).pin_memory() for _ in range(8)]
+    against_compute("pinned", batches, lambda batch: batch.to(GPU, non_blocking=True))
+
+
+def unpinned() -> None:
+    generator = numpy.random.default_rng(0)
+    batches = [generator.integers(0, 256, BATCH_BYTES, dtype=numpy.uint8) for _ in range(8)]
+    against_compute("unpinned", batches, lambda batch: torch.from_numpy(batch).to(GPU))
+
+
+def small() -> None:
+    """500 tensors of 16 KB a batch."""
+    batches = [[torch.randn(4096) for _ in range(500)] for _ in range(4)]
+    pinned_batches = [[tensor.pin_memory() for tensor in batch] for batch in batches]
+    count = 50 if QUICK else 200
+    items = [batches[at % 4] for at in range(count)]
+    prefetched = sidestream.prefetch(items, GPU)
+    named = sidestream.prefetch([{f"f{at}": t for at, t in enumerate(batch)} for batch in items], GPU)
+
+    def ours() -> None:
+        for _ in prefetched:
+            pass
+
+    def ours_named() -> None:
+        for _ in named:
+            pass
+
+    def to() -> None:
+        for batch in items:
+            [tensor.to(GPU) for tensor in batch]
+
+    def to_pinned() -> None:
+        for at in range(count):
+            [tensor.to(GPU, non_blocking=True) for tensor in pinned_batches[at % 4]]
+
+    took = medians({"prefetch": ours, "prefetch_dict": ours_named, "to": to, "to_pinned": to_pinned}, 5)
+    say(
+        "small",
+        ms_a_batch={name: round(t / count * 1e3, 4) for name, t in took.items()},
+        times_as_fast_as_to=round(took["to"] / took["prefetch"], 2),
+        times_as_fast_as_pinned_to=round(took["to_pinned"] / took["prefetch"], 2),
+    )
+
+
+# ---------------------------------------------------------------- stress
+
+
+class Numbered:
+    """Batches in which every element says which batch it is; the memory is filled anew for each, like a loader's."""
+
+    def __init__(self, count: int, elements: int, pinned: bool) -> None:
+        self.count = count
+        self.elements = elements
+        self.buffer = torch.empty(elements, dtype=torch.int32)
+        if pinned:
+            self.buffer = self.buffer.pin_memory()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
+        for number in range(self.count):
+            self.buffer.fill_(number)
+            yield self.buffer, number
+
+
+class Naive:
+    """A prefetcher as it is often written: two buffers each side, an own stream, and no wait for the consumer."""
+
+    def __init__(self, loader: Numbered) -> None:
+        self.loader = loader
+        self.stream = torch.cuda.Stream()
+        self.device = [torch.empty(loader.elements, dtype=torch.int32, device=GPU) for _ in range(2)]
+        self.host = [torch.empty(loader.elements, dtype=torch.int32).pin_memory() for _ in range(2)]
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
+        ready: tuple[torch.Tensor, int] | None = None
+        for at, (batch, number) in enumerate(self.loader):
+            self.host[at % 2].copy_(batch)
+            with torch.cuda.stream(self.stream):
+                self.device[at % 2].copy_(self.host[at % 2], non_blocking=True)
+            if ready is not None:
+                yield ready
+            torch.cuda.current_stream().wait_stream(self.stream)
+            ready = self.device[at % 2], number
+        if ready is not None:
+            yield ready
+
+
+class Consumer:
+    """Uses batches in the ways that break prefetchers, and counts wrong elements on the device."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.wrong = torch.zeros((), dtype=torch.int64, device=GPU)
+        self.third = torch.cuda.Stream()
+        self.wrong_third = torch.zeros((), dtype=torch.int64, device=GPU)
+        self.kept: list[tuple[torch.Tensor, int]] = []
+        self.batches = 0
+
+    def look(self, batch: torch.Tensor, number: int) -> None:
+        self.wrong.add_((batch != number).sum())
+
+    def use(self, batch: torch.Tensor, number: int) -> None:
+        self.batches += 1
+        way = self.random.randrange(8)
+        if way < 3:
+            # The device lags behind: the batch is looked at long after it was let go.
+            torch.cuda._sleep(self.random.choice([20_000, 200_000]))
+            self.look(batch, number)
+        elif way == 3:
+            self.kept.append((batch, number))
+            if len(self.kept) > self.random.randrange(1, 6):
+                for kept in self.kept:
+                    self.look(*kept)
+                self.kept.clear()
+        elif way == 4:
+            # A view of it on a third stream, which is named to it, and let go at once.
+            part = batch[batch.numel() // 2 :]
+            self.third.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.third):
+                torch.cuda._sleep(100_000)
+                self.wrong_third.add_((part != number).sum())
+            part.record_stream(self.third)
+        elif way == 5:
+            # A view that outlives the tensor it came from.
+            self.kept.append((batch[1:], number))
+        elif way == 6:
+            pass
+        else:
+            self.look(batch, number)
+
+    def end(self) -> int:
+        for kept in self.kept:
+            self.look(*kept)
+        self.kept.clear()
+        torch.cuda.synchronize()
+        return int(self.wrong) + int(self.wrong_third)
+
+
+def stress() -> None:
+    seed = random.randrange(1 << 30)
+    say("stress", seed=seed)
+    elements = 64 << 10 >> 2
+    naive = Consumer(seed)
+    for batch, number in Naive(Numbered(2000, elements, False)):
+        naive.use(batch, number)
+    wrong = naive.end()
+    say("stress", what="naive", batches=naive.batches, wrong_elements=wrong, corrupts=wrong > 0)
+
+    total = 5_000 if QUICK else 100_000
+    # Depth and kind of memory of each run, and how it keeps batches.
+    runs = [(2, False, "grow"), (2, True, "grow"), (3, False, "copy"), (4, True, "copy"), (1, False, "grow")]
+    for depth, is_pinned, keep in runs:
+        consumer = Consumer(seed)
+        loader = Numbered(5_000, elements, is_pinned)
+        prefetched = sidestream.prefetch(loader, GPU, depth=depth, keep=keep)
+        begin = time.perf_counter()
+        while consumer.batches < total // len(runs):
+            # Some epochs are left early.
+            leave = consumer.random.choice([None, None, 3, 777])
+            for at, (batch, number) in enumerate(prefetched):
+                consumer.use(batch, number)
+                if at == leave or consumer.batches >= total // len(runs):
+                    break
+        wrong = consumer.end()
+        say(
+            "stress",
+            what="ours",
+            depth=depth,
+            pinned=is_pinned,
+            keep=keep,
+            batches=consumer.batches,
+            wrong_elements=wrong,
+            seconds=round(time.perf_counter() - begin, 2),
+        )
+
+
+def memory() -> None:
+    """Device memory of the ring, and what stays on side streams over epochs with a transform."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    batch = torch.zeros(BATCH_BYTES, dtype=torch.uint8)
+
+    def taken() -> int:
+        free, total = torch.cuda.mem_get_info(GPU)
+        return total - free
+
+    for depth in (2, 3, 4):
+        before = taken()
+        prefetched = sidestream.prefetch([batch] * 20, GPU, depth=depth)
+        seen = 0
+        for tensor in prefetched:
+            tensor.add_(1)
+            seen = max(seen, taken() - before)
+        say("memory", depth=depth, slots=round(seen / BATCH_BYTES, 2), mib=seen >> 20)
+        del tensor, prefetched
+        torch.cuda.synchronize()
+        say("memory", depth=depth, left_mib=(taken() - before) >> 20)
+
+    before = taken()
+    prefetched = sidestream.prefetch(
+        [torch.zeros(4 << 20, dtype=torch.uint8)] * 20, GPU, transform=lambda one: one.float() / 255
+    )
+    after_epoch = []
+    for epoch in range(5 if QUICK else 50):
+        for tensor in prefetched:
+            (tensor * 2).sum()
+        if epoch in (0, 4, 49):
+            after_epoch.append((epoch + 1, (taken() - before) >> 20, torch.cuda.memory_reserved() >> 20))
+    say("memory", what="with a transform", epoch_taken_mib_reserved_mib=after_epoch)
+
+
+PARTS = [pinned, unpinned, small, stress, memory]
+
+
+def main() -> None:
+    say("device", name=torch.cuda.get_device_name(), torch=torch.__version__, quick=QUICK)
+    wanted = [word for word in sys.argv[1:] if not word.startswith("--")]
+    for part in PARTS:
+        if wanted and part.__name__ not in wanted:
+            continue
+        begin = time.perf_counter()
+        try:
+            part()
+        except Exception:
+            say(part.__name__, failed=traceback.format_exc())
+        say(part.__name__, took_seconds=round(time.perf_counter() - begin, 1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,387 @@
+"""How long a function takes on the device, and how long the host takes to ask for it."""
+
+from __future__ import annotations
+
+import gc
+import html
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sidestream import _sidestream
+
+#: A sample takes about so long, so that the time between two events is long against what they take themselves.
+SAMPLE_NS = 1_000_000
+#: The driver takes about a thousand launches before it makes the host wait, and a call may be several.
+MOST_CALLS = 200
+MOST_CALLS_ON_HOST = 100_000
+#: The device is kept from starting for at most so long while the host submits a sample.
+LONGEST_HOLD_NS = 200_000_000
+#: No kernel is shorter than this between two events.
+LEAST_NS = 500
+
+
+def benchmark(
+    fn: Callable[..., object],
+    *args: Any,
+    warmup: int = 3,
+    repeat: int = 20,
+    flops: float | None = None,
+    bytes: float | None = None,
+    peak_flops: float | None = None,
+    device: Any = None,
+) -> Benchmark:
+    """Measure ``fn(*args)``: the device's time by events, and the host's time to submit it.
+
+    The work has to be on PyTorch's current stream when ``fn`` returns, or the current stream has to wait for it: what runs
+    on a side stream that nobody joins is not seen. Calls that are short are made several times in a sample. While the
+    host submits a sample, the device is held back, so that the device's time does not contain the host's where ``fn``
+    does not wait for the device. Where a call takes the host longer than the device, the host is what to shorten.
+    Between two samples the host waits for one event; nothing else is synchronised.
+
+    On the processor both are the same time, of the clock.
+
+    Args:
+        fn: What to measure. What it returns is dropped.
+        args: Its arguments.
+        warmup: Calls before the first sample.
+        repeat: Samples.
+        flops: Multiplications and additions of one call, for the share of the roofline.
+        bytes: Bytes of device memory that one call has to move, for the same.
+        peak_flops: What the device computes at most a second, instead of the single precision of its profile: with
+            tensor cores it is more.
+        device: ``"cuda"``, ``"cuda:1"``, ``"cpu"``, or a ``torch.device``. By default PyTorch's current device where
+            PyTorch is imported and has CUDA, and else the processor.
+
+    Raises:
+        ValueError: ``fn`` put nothing on the device, takes no time that can be measured, or a figure is no figure.
+        ImportError: A GPU was asked for, and PyTorch is not installed.
+    """
+    if repeat < 1 or warmup < 0:
+        raise ValueError(f"repeat is {repeat} and warmup {warmup}; give at least 1 sample, and 0 or more calls before")
+    for name, amount in (("flops", flops), ("bytes", bytes), ("peak_flops", peak_flops)):
+        if amount is not None and not 0 < amount < float("inf"):
+            raise ValueError(f"{name} is {amount}; give how many there are, more than 0, or leave it out")
+    cuda = _cuda(device)
+    for _ in range(warmup):
+        fn(*args)
+    with _without_collector():
+        taken = _on_processor(fn, args, repeat) if cuda is None else _on_device(cuda, fn, args, repeat)
+    name = getattr(fn, "__qualname__", None) or type(fn).__qualname__
+    roofline = _roofline(taken, flops or 0.0, bytes or 0.0, peak_flops)
+    return Benchmark(
+        name=name,
+        device=taken.device,
+        device_name=taken.device_name,
+        calls=taken.calls,
+        samples_ns=tuple(taken.samples_ns),
+        host_samples_ns=tuple(taken.host_ns),
+        includes_host=taken.includes_host,
+        roofline=roofline,
+        roofline_unknown=_why_no_roofline(taken, roofline, flops, bytes),
+    )
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The least time that the device needs for the work, and what part of the median that is."""
+
+    floor_ns: float
+    #: ``memory`` or ``arithmetic``.
+    bound: str
+    #: The floor divided by the median: 1 is all that the device can do.
+    share: float
+    peak_flops_per_s: float | None
+    peak_bytes_per_s: float | None
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What a call takes. ``print`` shows it."""
+
+    name: str
+    #: ``cuda:0``, or ``cpu``.
+    device: str
+    device_name: str
+    #: How many calls a sample was.
+    calls: int
+    #: The device's time of one call, for each sample, in nanoseconds.
+    samples_ns: tuple[float, ...]
+    #: The host's time to submit one call, for each sample, in nanoseconds.
+    host_samples_ns: tuple[float, ...]
+    #: The device's time contains what the host took in between: the function waits for the device, asks for more
+    #: than the driver queues, or takes the host too long to hold the device back.
+    includes_host: bool
+    roofline: Roofline | None
+    #: Why there is no roofline although work was stated.
+    roofline_unknown: str | None
+
+    @property
+    def median_ns(self) -> float:
+        """Half of the samples took at most this."""
+        return _quantile(self.samples_ns, 0.5)
+
+    @property
+    def quartiles_ns(self) -> tuple[float, float]:
+        """A quarter of the samples took at most the first, and a quarter at least the second."""
+        return (_quantile(self.samples_ns, 0.25), _quantile(self.samples_ns, 0.75))
+
+    @property
+    def count(self) -> int:
+        """How many samples there are."""
+        return len(self.samples_ns)
+
+    @property
+    def host_ns(self) -> float:
+        """The median of the host's time to submit a call."""
+        return _quantile(self.host_samples_ns, 0.5)
+
+    @property
+    def is_launch_bound(self) -> bool:
+        """Whether the host takes longer to submit a call than the device to do it."""
+        return self.device != "cpu" and not self.includes_host and self.host_ns > self.median_ns
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures as new dictionaries and lists, of the schema ``sidestream.benchmark/1``."""
+        low, high = self.quartiles_ns
+        return {
+            "schema": "sidestream.benchmark/1",
+            "name": self.name,
+            "device": self.device,
+            "device_name": self.device_name,
+            "count": self.count,
+            "calls": self.calls,
+            "median_ns": self.median_ns,
+            "quartiles_ns": [low, high],
+            "host_ns": self.host_ns,
+            "is_launch_bound": self.is_launch_bound,
+            "includes_host": self.includes_host,
+            "roofline": None if self.roofline is None else asdict(self.roofline),
+            "roofline_unknown": self.roofline_unknown,
+            "samples_ns": list(self.samples_ns),
+            "host_samples_ns": list(self.host_samples_ns),
+        }
+
+    def json(self) -> str:
+        """Return the same as one line of JSON."""
+        return json.dumps(self.to_dict())
+
+    def __str__(self) -> str:
+        low, high = self.quartiles_ns
+        where = self.device if self.device == "cpu" else f"{self.device} ({self.device_name})"
+        calls = "a call each" if self.calls == 1 else f"{self.calls} calls each"
+        lines = [
+            f"{self.name} on {where}: {_time(self.median_ns)} in the median, half of {self.count} samples "
+            f"from {_time(low)} to {_time(high)}, {calls}"
+        ]
+        lines.extend(self._notes())
+        return "\n".join(lines)
+
+    def _notes(self) -> Iterator[str]:
+        if self.includes_host:
+            yield (
+                "the device was not held back, because the function waits for it or is long: its time contains the "
+                f"host's, which is {_time(self.host_ns)} a call"
+            )
+        elif self.is_launch_bound:
+            yield (
+                f"the host takes {_time(self.host_ns)} to submit a call, longer than the device to do it: "
+                "a CUDA graph, or more work a call, would gain more than faster kernels"
+            )
+        elif self.device != "cpu":
+            yield f"the host takes {_time(self.host_ns)} to submit a call"
+        roofline = self.roofline
+        if roofline is not None:
+            yield f"at least {_time(roofline.floor_ns)} by {roofline.bound}, {100 * roofline.share:.0f} % reached"
+            if roofline.share > 1.05 and roofline.bound == "arithmetic":
+                yield "more than single precision allows: give peak_flops= of the arithmetic that ran, or count again"
+            elif roofline.share > 1.05:
+                yield "more than the memory allows: the bytes are fewer than stated, or stay in the cache"
+        if self.roofline_unknown is not None:
+            yield self.roofline_unknown
+
+    def _repr_html_(self) -> str:
+        top = max(self.samples_ns)
+        width = 4 * self.count
+        bars = "".join(
+            f'<rect x="{4 * at}" y="{40 - 40 * ns / top:.1f}" width="3" height="{40 * ns / top:.1f}"/>'
+            for at, ns in enumerate(self.samples_ns)
+        )
+        lines = "<br>".join(html.escape(line) for line in str(self).split("\n"))
+        return f'<div>{lines}<br><svg width="{width}" height="40" fill="currentColor" role="img">{bars}</svg></div>'
+
+
+@dataclass
+class _Taken:
+    device: str
+    device_name: str
+    calls: int
+    samples_ns: list[float]
+    host_ns: list[float]
+    includes_host: bool
+
+
+def _cuda(device: Any) -> Any:
+    """The GPU to measure on as a ``torch.device``, or none for the processor."""
+    named = None if device is None else str(device)
+    if named == "cpu":
+        return None
+    if named is not None and named.startswith("sim:"):
+        raise ValueError(f'functions of Python do not run on the simulated {named}; give "cuda" or "cpu"')
+    if named is None and "torch" not in sys.modules:
+        return None
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(f"to measure on {named}, PyTorch is needed, which is not installed; pip install torch") from error
+    if not torch.cuda.is_available():
+        if named is None:
+            return None
+        raise ValueError(f'PyTorch finds no CUDA here, so nothing can be measured on {named}; give device="cpu"')
+    chosen = torch.device("cuda" if named is None else (f"cuda:{named}" if named.isdecimal() else named))
+    if chosen.type != "cuda":
+        raise ValueError(f'device is {named}; give "cuda", "cuda:1" and so on, or "cpu"')
+    return torch.device("cuda", torch.cuda.current_device() if chosen.index is None else chosen.index)
+
+
+def _on_processor(fn: Callable[..., object], args: tuple[Any, ...], repeat: int) -> _Taken:
+    one = min(_submitted_ns(fn, args, 1) for _ in range(3))
+    calls = _fitting(one, MOST_CALLS_ON_HOST)
+    samples = [_submitted_ns(fn, args, calls) / calls for _ in range(repeat)]
+    if calls == MOST_CALLS_ON_HOST or one < 1_000:
+        # A call alone takes some ten nanoseconds: what takes no more is nothing.
+        alone = min(_submitted_ns(_nothing, args, calls) / calls for _ in range(3))
+        if min(samples) < 1.5 * alone:
+            raise ValueError(
+                f"a call of {fn!r} takes {_time(min(samples))} on the processor, which is what a call of nothing takes; "
+                "let it do something, or more of it"
+            )
+    return _Taken("cpu", "the processor", calls, samples, samples, includes_host=False)
+
+
+def _on_device(device: Any, fn: Callable[..., object], args: tuple[Any, ...], repeat: int) -> _Taken:
+    import torch
+
+    with torch.cuda.device(device):
+        stopwatch = _Stopwatch(torch)
+        nothing = min(stopwatch.take(_nothing, args, 1, 100_000)[0] for _ in range(3))
+        elapsed, host = min(stopwatch.take(fn, args, 1, 0) for _ in range(3))
+        calls = _fitting(elapsed, MOST_CALLS)
+        hold = _hold(host * calls)
+        if hold > 0:
+            # Whoever waits for the device waits until it is let go.
+            _, held = stopwatch.take(fn, args, calls, hold)
+            hold = 0 if held >= hold else hold
+        taken = [stopwatch.take(fn, args, calls, hold) for _ in range(repeat)]
+        if hold > 0 and _quantile([elapsed for elapsed, _ in taken], 0.5) < nothing + LEAST_NS:
+            raise ValueError(
+                f"{calls} calls of {fn!r} took no time on the current stream of {device}; if the work runs on the "
+                'processor, give device="cpu"; if it runs on another stream, let the current one wait for that'
+            )
+        return _Taken(
+            str(device),
+            str(torch.cuda.get_device_name(device)),
+            calls,
+            [elapsed / calls for elapsed, _ in taken],
+            [host / calls for _, host in taken],
+            includes_host=hold == 0,
+        )
+
+
+class _Stopwatch:
+    """Times on the current stream of the current device."""
+
+    def __init__(self, torch: Any) -> None:
+        """Learn how long the device sleeps for a cycle."""
+        self._cuda = torch.cuda
+        self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._cycles_per_ns = 0.0
+        cycles = 2_000_000
+        for _ in range(2):  # The first one loads the kernel.
+            elapsed, _ = self.take(torch.cuda._sleep, (cycles,), 1, 0)
+            self._cycles_per_ns = cycles / elapsed
+
+    def take(
+        self, fn: Callable[..., object], args: tuple[Any, ...], calls: int, hold_ns: float
+    ) -> tuple[float, float]:
+        """Return the nanoseconds of the device and of the host for so many calls, the device held back so long."""
+        if hold_ns > 0:
+            self._cuda._sleep(int(hold_ns * self._cycles_per_ns))
+        self._start.record()
+        host = _submitted_ns(fn, args, calls)
+        self._end.record()
+        self._end.synchronize()
+        return (self._start.elapsed_time(self._end) * 1e6, float(host))
+
+
+def _hold(host_ns: float) -> float:
+    """How long the device is held back, for a sample that takes the host so long; 0 if that is too long."""
+    hold = 2 * host_ns + 50_000
+    return hold if hold <= LONGEST_HOLD_NS else 0
+
+
+def _submitted_ns(fn: Callable[..., object], args: tuple[Any, ...], calls: int) -> int:
+    each = range(calls)
+    start = time.perf_counter_ns()
+    for _ in each:
+        fn(*args)
+    return time.perf_counter_ns() - start
+
+
+def _nothing(*_: object) -> None: ...
+
+
+def _fitting(one_ns: float, most: int) -> int:
+    return max(1, min(most, int(SAMPLE_NS / max(one_ns, 1.0))))
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _roofline(taken: _Taken, flops: float, bytes: float, peak_flops: float | None) -> Roofline | None:
+    known = _sidestream.peaks(taken.device_name) or (None, None)
+    flops_per_s, bytes_per_s = peak_flops or known[0], known[1]
+    if not (flops or bytes) or (flops and flops_per_s is None) or (bytes and bytes_per_s is None):
+        return None
+    arithmetic = 1e9 * flops / flops_per_s if flops_per_s else 0.0
+    memory = 1e9 * bytes / bytes_per_s if bytes_per_s else 0.0
+    floor = max(arithmetic, memory)
+    bound = "arithmetic" if arithmetic > memory else "memory"
+    return Roofline(floor, bound, floor / _quantile(taken.samples_ns, 0.5), flops_per_s, bytes_per_s)
+
+
+def _why_no_roofline(
+    taken: _Taken, roofline: Roofline | None, flops: float | None, bytes: float | None
+) -> str | None:
+    if roofline is not None or (flops is None and bytes is None):
+        return None
+    return f"share of the roofline unknown: there are no figures of {taken.device_name}; `sidestream devices` lists those there are"
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    """The value that this share of all does not exceed; between two of them in proportion."""
+    # The module `statistics` would double the time that `import sidestream` takes.
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def _time(ns: float) -> str:
+    for unit, size in (("ns", 1e3), ("us", 1e6), ("ms", 1e9)):
+        if ns < size:
+            return f"{ns * 1e3 / size:.4g} {unit}"
+    return f"{ns / 1e9:.4g} s"

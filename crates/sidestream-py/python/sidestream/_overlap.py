@@ -1,0 +1,94 @@
+"""What overlapping copies with computing is worth for a job."""
+
+from __future__ import annotations
+
+import html
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from sidestream import _sidestream
+
+
+def overlap(
+    device: str = "sim:h200", *, batch: int | str = "4MiB", count: int = 32, work: int = 4096
+) -> Overlap:
+    """Run a job of uploads, kernels and downloads in every usual arrangement of streams, and compare.
+
+    This is the command ``sidestream overlap``. On a simulated device nothing runs and no GPU is needed; on a real
+    one each time is measured, on streams of its own that wait for nothing else. Other threads run meanwhile.
+
+    Args:
+        device: ``"sim:h200"``, ``"sim:a100"``, ``"sim:a10g"``, ``"sim:rtx4090"``, ``"sim:FILE.toml"``; ``"cuda:0"``
+            and so on; ``"auto"``.
+        batch: The size of a batch, in bytes or as in ``"4MiB"``.
+        count: How many batches.
+        work: How heavy the kernel is: multiplications and additions for each four bytes.
+
+    Raises:
+        ValueError: A figure is out of range, the batches do not fit, or there is no such device.
+    """
+    return Overlap(*_sidestream.overlap(device, str(batch), count, work))
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """One arrangement of the job, and how it did."""
+
+    #: ``streams`` (k of them, a batch on each in turn), ``ring`` (a stream for each stage, k slots), or
+    #: ``pipeline`` (the library's, with k slots).
+    layout: str
+    k: int
+    time_ns: int
+    #: The limit divided by the time: 1 is all that the device can do.
+    share: float
+
+
+class Overlap:
+    """What each arrangement takes, and whether overlapping is worth it. ``print`` shows it as the command does."""
+
+    def __init__(self, as_json: str, as_text: str) -> None:
+        """Take the result as JSON and as text. ``overlap`` makes these."""
+        self._json = as_json
+        self._text = as_text
+
+    def json(self) -> str:
+        """Return the result as one line of JSON, of the schema ``sidestream.overlap/1``."""
+        return self._json
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as new dictionaries and lists, with all fields of the JSON."""
+        result: dict[str, Any] = json.loads(self._json)
+        return result
+
+    @cached_property
+    def rows(self) -> tuple[Arrangement, ...]:
+        """Every arrangement, in the order of the table."""
+        rows = self.to_dict()["rows"]
+        return tuple(Arrangement(row["layout"], row["k"], row["time_ns"], row["share"]) for row in rows)
+
+    @property
+    def limit_ns(self) -> int:
+        """The time in which the copies, the kernels or the host's calls alone could be done."""
+        return int(self.to_dict()["limit_ns"])
+
+    @property
+    def verdict(self) -> str:
+        """Whether overlapping is worth it, in a sentence or two."""
+        return str(self.to_dict()["verdict"])
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"<Overlap: {self.verdict}>"
+
+    def __eq__(self, other: object) -> bool:
+        return self._json == other._json if isinstance(other, Overlap) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._json)
+
+    def _repr_html_(self) -> str:
+        return f'<pre style="line-height:1.2">{html.escape(self._text)}</pre>'

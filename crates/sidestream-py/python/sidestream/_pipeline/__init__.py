@@ -1,0 +1,9 @@
+"""Stages of a model side by side, on streams of their own or as CUDA graphs, whichever was measured to be faster."""
+
+from __future__ import annotations
+
+from sidestream._pipeline._choice import Choice
+from sidestream._pipeline._pipeline import Pipeline
+from sidestream._pipeline._stage import Stage, StageError
+
+__all__ = ["Choice", "Pipeline", "Stage", "StageError"]

@@ -1,0 +1,384 @@
+"""Runs the stages on a GPU: issues what the plan says, on PyTorch's streams.
+
+Which memory is safe why:
+
+- What a stage returns, and what was uploaded, is held until the slot's next item comes. By then the heads of the streams wait for
+  its last use, so the allocator may hand it on. ``record_stream`` would do as well for the order, but gives memory back only once
+  the host has seen the GPU finish: a host that runs ahead would take new memory for each item.
+- Items that were on the device belong to whoever made them, and may be freed at any time: ``record_stream`` notes the last level's
+  streams, which are behind all uses.
+- Results go to the caller, who may keep them: ``record_stream`` notes the stream that they are handed out on.
+- Buffers of captured stages are written again by a later item, so results that lie in them are cloned.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from sidestream._pipeline._choice import GRAPHS, SERIAL, SERIAL_GRAPHS, STREAMS
+from sidestream._pipeline._graphs import Buffers, Captured, CaptureFailed, noting_synchronizations
+from sidestream._pipeline._plan import CALLER, ENTRY, UPLOAD, UPLOADED, end_steps, hand_over_steps, item_steps
+from sidestream._pipeline._serial import Flow
+from sidestream._pipeline._stage import Chain
+from sidestream._pipeline._tree import flatten, same, unflatten
+from sidestream._pipeline._upload import Staging, leaves_of
+
+#: So many items run on the stages' streams before a capture: libraries set themselves up at the first ones.
+WARM_UP = 3
+
+
+class Slot:
+    """What one of the items in flight has to itself."""
+
+    def __init__(self, stages: int) -> None:
+        """Make the events; memory comes with the first item."""
+        self.staging = Staging()
+        self.events: dict[int | None, Any] = {number: torch.cuda.Event() for number in range(stages)}
+        self.events[ENTRY] = torch.cuda.Event()
+        self.events[UPLOADED] = self.staging.copied
+        # Held until the slot's next item: see the top of this file.
+        self.held: list[Any] = []
+        # Of captured stages: the buffers that items are uploaded to, an item in these, and the graphs.
+        self.buffers = Buffers()
+        self.inputs: dict[int, Any] = {}
+        self.tree: Any = None
+        self.graphs: dict[int, Captured] = {}
+
+
+class Issued:
+    """An item whose work has been issued."""
+
+    __slots__ = ("result", "slot")
+
+    def __init__(self, result: Any, slot: Slot | None) -> None:
+        """Keep the result, and the slot whose events stand behind it, unless it is on the caller's stream anyway."""
+        self.result = result
+        self.slot = slot
+
+
+class OnCuda:
+    """Issues items in one of the modes. May be asked for another mode with any item."""
+
+    def __init__(self, chain: Chain, captures: tuple[bool, ...], depth: int, device: int) -> None:
+        """Make streams, events and slots.
+
+        Args:
+            chain: The stages.
+            captures: Which of them the user allows to be captured.
+            depth: How many items are in flight.
+            device: The number of the device.
+        """
+        self._flow = Flow(chain)
+        self._device = torch.device("cuda", device)
+        self._index = device
+        self._streams: dict[int, Any] = {
+            name: torch.cuda.Stream(self._device) for name in (UPLOAD, *range(len(chain.stages)))
+        }
+        self._slots = [Slot(len(chain.stages)) for _ in range(depth)]
+        self._plans = {
+            (uploads, entry): item_steps(chain.levels, uploads=uploads, entry=entry)
+            for uploads in (False, True)
+            for entry in (False, True)
+        }
+        self._hand_over = hand_over_steps(chain.levels)
+        self._end = end_steps(chain.levels)
+        self._finals = [self._streams[number] for number in chain.levels[-1]]
+        self._final_stages = frozenset(chain.levels[-1])
+        self._caller: Any = None
+        self._caller_known: Any = None
+        # What the GPU is set up for: "overlapped", or the stream of the caller that all is issued on.
+        self._entered: Any = None
+        self._fresh = True
+        self._last: Slot | None = None
+        # Behind the copy that reads the loader's own pinned memory, which the loader may fill again for its next item.
+        self._source: Any = None
+        self._sources: list[Any] = []
+        # The stages that are captured, and all about the captures.
+        self._captures = {number for number, capture in enumerate(captures) if capture}
+        self._uncaptured: dict[int, str] = {}
+        self._random: list[int] = []
+        self._warm = 0
+        self._kind: Any = None
+        self._kind_before: Any = None
+        self.odd_items = 0
+        self.items = 0
+
+    # What the pipeline asks for.
+
+    def begin(self) -> None:
+        """Begin a run: its first item waits for the caller's stream."""
+        self._fresh = True
+
+    def issue(self, number: int, item: Any, mode: str) -> Issued:
+        """Issue all stages for an item. Returns at once, but for captures and where pinned memory is still being read.
+
+        Raises:
+            StageError: A stage failed. Some of the item's work may have been issued.
+        """
+        device_before = torch._C._cuda_getDevice()
+        stream_before = torch._C._cuda_getCurrentStream(self._index)
+        try:
+            mode = self._possible(mode)
+            self._enter(mode, stream_before)
+            self.items += 1
+            slot = self._slots[number % len(self._slots)]
+            # The order of the two does not matter to anyone, since nothing is allocated in between.
+            slot.held.clear()
+            graphs = mode in (GRAPHS, SERIAL_GRAPHS)
+            caller = self._caller_of(stream_before)
+            if mode in (STREAMS, GRAPHS):
+                return Issued(self._overlapped(slot, number, item, graphs, caller), slot)
+            return Issued(self._serial(slot, number, item, graphs, caller), None)
+        finally:
+            torch._C._cuda_setStream(*stream_before)
+            if device_before != self._index:
+                torch.cuda.set_device(device_before)
+
+    def hand_over(self, issued: Issued) -> Any:
+        """Make the caller's current stream wait for an item, and return its result."""
+        slot, result = issued.slot, issued.result
+        if slot is not None:
+            caller = self._caller_of(torch._C._cuda_getCurrentStream(self._index))
+            for step in self._hand_over:
+                slot.events[step.event].wait(caller)
+            leaves: list[Any] = []
+            flatten(result, torch.Tensor, leaves)
+            for leaf in leaves:
+                if leaf.is_cuda:
+                    leaf.record_stream(caller)
+        return result
+
+    def let_loader_go_on(self) -> None:
+        """Wait on the host until nothing reads the loader's memory any more."""
+        if self._source is not None:
+            self._source.synchronize()
+            self._source = None
+            self._sources.clear()
+
+    def drain(self) -> None:
+        """Wait on the host until the GPU has done all that was issued, here and on the caller's stream."""
+        for stream in self._streams.values():
+            stream.synchronize()
+        torch.cuda.current_stream(self._index).synchronize()
+        self._let_go()
+
+    def end(self, unclaimed: bool) -> None:
+        """End a run. The caller's stream waits for what was not handed out; the host does not wait."""
+        last = self._last
+        if last is not None and self._entered == "overlapped":
+            if unclaimed:
+                caller = self._caller_of(torch._C._cuda_getCurrentStream(self._index))
+                for step in self._hand_over:
+                    last.events[step.event].wait(caller)
+            for step in self._end:
+                last.events[step.event].wait(self._streams[step.stream])
+        self._let_go()
+
+    def graphs_left(self) -> bool:
+        """Whether any stage can still be captured."""
+        return len(self._uncaptured) < len(self._captures)
+
+    def notes(self) -> list[str]:
+        """Say what did not go as asked."""
+        names = [stage.name for stage in self._flow.stages]
+        notes = [f"stage `{names[number]}` is not captured: {why}" for number, why in sorted(self._uncaptured.items())]
+        for number in self._random[1:]:
+            notes.append(
+                f"stage `{names[number]}` draws random numbers, as `{names[self._random[0]]}` does, and PyTorch's graphs share the state of "
+                "the generator; it runs without a graph where stages overlap"
+            )
+        if self.odd_items:
+            notes.append(f"{self.odd_items} of {self.items} items had other shapes than the captured ones, and ran without graphs")
+        return notes
+
+    # Modes.
+
+    def _possible(self, mode: str) -> str:
+        if mode not in (GRAPHS, SERIAL_GRAPHS):
+            return mode
+        if not self.graphs_left():
+            return STREAMS if mode == GRAPHS else SERIAL
+        # Warming up has to happen on the streams that are captured.
+        return STREAMS if self._warm < WARM_UP else mode
+
+    def _enter(self, mode: str, caller: tuple[int, int, int]) -> None:
+        wanted = "overlapped" if mode in (STREAMS, GRAPHS) else caller
+        if self._entered != wanted:
+            if self._entered is not None:
+                self.drain()
+            self._entered = wanted
+            self._fresh = True
+
+    def _overlapped(self, slot: Slot, number: int, item: Any, graphs: bool, caller: Any) -> Any:
+        shape, leaves, _ = leaves_of(item)
+        uploads = [place for place, leaf in enumerate(leaves) if leaf.is_cpu]
+        theirs = [leaf for leaf in leaves if leaf.is_cuda]
+        for leaf in theirs:
+            for stream in self._finals:
+                leaf.record_stream(stream)
+        usual = self._is_usual(shape, leaves) if graphs or self._warm < WARM_UP else False
+        flow, streams, events = self._flow, self._streams, slot.events
+        values: list[Any] = []
+        for step in self._plans[bool(uploads), self._fresh or bool(theirs)]:
+            stream = caller if step.stream == CALLER else streams[step.stream]
+            if step.do == "wait":
+                events[step.event].wait(stream)
+            elif step.do == "record":
+                events[step.event].record(stream)
+            else:
+                torch._C._cuda_setStream(stream.stream_id, stream.device_index, stream.device_type)
+                if step.do == "upload":
+                    item = self._uploaded(slot, shape, leaves, uploads, graphs and usual)
+                else:
+                    values.append(self._run(slot, step.stream, number, flow.given(step.stream, item, values), graphs, usual))
+        slot.held += [item, *values[: flow.levels[-1][0]]]
+        self._fresh, self._last = False, slot
+        self._warm += not graphs
+        return flow.result(values)
+
+    def _serial(self, slot: Slot, number: int, item: Any, graphs: bool, caller: Any) -> Any:
+        shape, leaves, changed = leaves_of(item)
+        uploads = [place for place, leaf in enumerate(leaves) if leaf.is_cpu]
+        usual = graphs and self._is_usual(shape, leaves)
+        if uploads or changed:
+            item = self._uploaded(slot, shape, leaves, uploads, usual)
+            slot.events[UPLOADED].record(caller)
+        flow = self._flow
+        values: list[Any] = []
+        for stage in range(len(flow.stages)):
+            values.append(self._run(slot, stage, number, flow.given(stage, item, values), graphs, usual))
+        return flow.result(values)
+
+    # Items.
+
+    def _uploaded(self, slot: Slot, shape: Any, leaves: list[Any], uploads: list[int], into_buffers: bool) -> Any:
+        # On the current stream, behind the last use of the slot.
+        moved = list(leaves)
+        for place in uploads:
+            source = self._pinned(slot, place, leaves[place])
+            if not into_buffers:
+                moved[place] = source.to(self._device, non_blocking=True)
+                continue
+            buffer = slot.inputs.get(place)
+            if buffer is None:
+                with torch.inference_mode(False):
+                    buffer = torch.empty_like(leaves[place], device=self._device, requires_grad=False)
+                slot.inputs[place] = buffer
+                slot.buffers.add(buffer)
+            moved[place] = buffer.copy_(source, non_blocking=True)
+        if not into_buffers or len(uploads) < len(leaves):
+            return unflatten(shape, iter(moved))
+        if slot.tree is None:
+            slot.tree = unflatten(shape, iter(moved))
+        return slot.tree
+
+    def _pinned(self, slot: Slot, place: int, leaf: Any) -> Any:
+        leaf = leaf.detach() if leaf.requires_grad else leaf
+        # Other layouts would be copied through pageable memory after all.
+        if leaf.is_pinned() and (leaf.is_contiguous() or leaf.is_contiguous(memory_format=torch.channels_last)):
+            self._sources.append(leaf)
+            self._source = slot.staging.copied
+            return leaf
+        return slot.staging.pinned(place, leaf)
+
+    # Stages.
+
+    def _run(self, slot: Slot, stage: int, number: int, value: Any, graphs: bool, usual: bool) -> Any:
+        # On the current stream.
+        flow = self._flow
+        if not graphs:
+            if stage in self._captures and self._warm == WARM_UP - 1 and self._entered == "overlapped":
+                return self._watched(stage, number, value)
+            return flow.call(stage, number, value)
+        output = self._replayed(slot, stage, value) if usual and self._is_captured(stage) else None
+        if output is None:
+            # The tree may be one that is handed out again for the slot's next item, and stages may change what they are given.
+            output = (flow.call(stage, number, _retied(value)),)
+        return self._own(slot, output[0]) if stage in self._final_stages else output[0]
+
+    def _replayed(self, slot: Slot, stage: int, value: Any) -> tuple[Any] | None:
+        graph = slot.graphs.get(stage)
+        if graph is None:
+            graph = self._capture(slot, stage, value)
+        if graph is None or not graph.takes(value):
+            return None
+        graph.replay()
+        return (graph.output,)
+
+    def _capture(self, slot: Slot, stage: int, value: Any) -> Captured | None:
+        # On the stage's own stream, which the libraries have set up for it, whatever stream it is replayed on.
+        current = torch._C._cuda_getCurrentStream(self._index)
+        torch.cuda.synchronize(self._index)
+        stream = self._streams[stage]
+        torch._C._cuda_setStream(stream.stream_id, stream.device_index, stream.device_type)
+        try:
+            graph = Captured(self._flow.stages[stage].call, value, slot.buffers, self._index)
+        except CaptureFailed as failed:
+            self._give_up(stage, str(failed))
+            return None
+        finally:
+            torch._C._cuda_setStream(*current)
+        slot.graphs[stage] = graph
+        return graph
+
+    def _watched(self, stage: int, number: int, value: Any) -> Any:
+        # The last run before the captures: does it do what no graph can hold, and does it draw random numbers?
+        generator = torch.cuda.default_generators[self._index]
+        offset = generator.get_offset()
+        with noting_synchronizations() as found:
+            output = self._flow.call(stage, number, value)
+        if found:
+            self._give_up(stage, found[0])
+        elif generator.get_offset() != offset:
+            self._random.append(stage)
+        return output
+
+    def _give_up(self, stage: int, why: str) -> None:
+        self._uncaptured[stage] = why
+        self._random = [one for one in self._random if one != stage]
+        for slot in self._slots:
+            slot.graphs.pop(stage, None)
+
+    def _is_captured(self, stage: int) -> bool:
+        if stage not in self._captures or stage in self._uncaptured:
+            return False
+        # The graphs of a process share the state of the generator in device memory, each replay setting it for itself. So of graphs
+        # that draw random numbers only those of one stage may run beside one another's streams.
+        return self._entered != "overlapped" or stage not in self._random[1:]
+
+    def _is_usual(self, shape: Any, leaves: list[Any]) -> bool:
+        # What is captured is what came twice in a row, not an odd first item.
+        kind = (shape, [(leaf.shape, leaf.dtype) for leaf in leaves])
+        if self._kind is None:
+            if same(self._kind_before, kind):
+                self._kind = kind
+            self._kind_before = kind
+            return self._kind is not None
+        usual = same(self._kind, kind)
+        self.odd_items += not usual
+        return usual
+
+    def _own(self, slot: Slot, result: Any) -> Any:
+        # A later item writes the buffers again, and the caller may keep the result.
+        leaves: list[Any] = []
+        shape = flatten(result, torch.Tensor, leaves)
+        return unflatten(shape, iter([leaf.clone() if slot.buffers.share_memory_with(leaf) else leaf for leaf in leaves]))
+
+    def _caller_of(self, stream: tuple[int, int, int]) -> Any:
+        if stream != self._caller_known:
+            number, index, kind = stream
+            self._caller = torch.cuda.Stream(stream_id=number, device_index=index, device_type=kind)
+            self._caller_known = stream
+        return self._caller
+
+    def _let_go(self) -> None:
+        for slot in self._slots:
+            slot.held.clear()
+        self._last = None
+
+
+def _retied(value: Any) -> Any:
+    leaves: list[Any] = []
+    return unflatten(flatten(value, torch.Tensor, leaves), iter(leaves))

@@ -1,0 +1,178 @@
+"""Stages as CUDA graphs: one for each slot, with the buffers of that slot."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from sidestream._pipeline._tree import flatten, same, unflatten
+
+
+class CaptureFailed(Exception):
+    """A stage could not be captured; the text says why."""
+
+
+class Buffers:
+    """The tensors of one slot that stay where they are from item to item."""
+
+    def __init__(self) -> None:
+        """Have none yet."""
+        self._tensors: dict[int, Any] = {}
+        self._addresses: set[int] = set()
+
+    def add(self, *tensors: Any) -> None:
+        """Take tensors in. They live as long as this."""
+        for tensor in tensors:
+            self._tensors[id(tensor)] = tensor
+            self._addresses.add(_address(tensor))
+
+    def has(self, tensor: Any) -> bool:
+        """Whether this very tensor is one of them."""
+        return id(tensor) in self._tensors
+
+    def share_memory_with(self, tensor: Any) -> bool:
+        """Whether a tensor lies in the memory of one of them."""
+        return _address(tensor) in self._addresses
+
+
+class Captured:
+    """A stage as a graph that reads and writes the buffers of one slot.
+
+    Nothing here waits: the caller orders the replays, and what else touches the buffers.
+    """
+
+    def __init__(self, call: Callable[[Any], Any], value: Any, buffers: Buffers, device: int) -> None:
+        """Capture the stage for values like this one, on the current stream. The device has to stand still.
+
+        Args:
+            call: The stage.
+            value: What it is given. The slot's buffers among it are read where they are, all else is copied into new ones.
+            buffers: The slot's buffers. The new ones, and the outputs, are added.
+            device: The number of the device.
+
+        Raises:
+            CaptureFailed: The stage does something that no graph can hold. It can still be called.
+        """
+        leaves: list[Any] = []
+        self._shape = flatten(value, torch.Tensor, leaves)
+        # Buffers that were made in inference mode could not be written outside of it.
+        with torch.inference_mode(False):
+            self._inputs = [leaf if buffers.has(leaf) else leaf.detach().clone() for leaf in leaves]
+        torch.cuda.current_stream(device).synchronize()
+        # The value that needs no look, since all of it lies in the buffers and always will.
+        self._value = value if leaves and all(map(buffers.has, leaves)) else None
+        given = unflatten(self._shape, iter(self._inputs))
+        # A pool of its own: replays of other graphs run beside this one.
+        self._pool = torch.cuda.graph_pool_handle()
+        self._graph = torch.cuda.CUDAGraph()
+        with _no_collection():
+            self.output = self._capture(call, given, device)
+        outputs: list[Any] = []
+        flatten(self.output, torch.Tensor, outputs)
+        buffers.add(*self._inputs, *outputs)
+
+    def takes(self, value: Any) -> bool:
+        """Copy a value into the buffers, on the current stream. False if it has another shape; then nothing is copied."""
+        if value is self._value and value is not None:
+            return True
+        leaves: list[Any] = []
+        if not same(flatten(value, torch.Tensor, leaves), self._shape):
+            return False
+        if any(one.shape != other.shape or one.dtype != other.dtype for one, other in zip(leaves, self._inputs, strict=True)):
+            return False
+        for leaf, buffer in zip(leaves, self._inputs, strict=True):
+            if leaf is not buffer:
+                buffer.copy_(leaf, non_blocking=True)
+        return True
+
+    def replay(self) -> None:
+        """Run the stage on the current stream."""
+        self._graph.replay()
+
+    def _capture(self, call: Callable[[Any], Any], value: Any, device: int) -> Any:
+        # With "global", an allocation by any other thread, such as one that pins the loader's batches, would end the capture.
+        self._graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        try:
+            output = call(value)
+        except BaseException as error:
+            with contextlib.suppress(RuntimeError):
+                self._graph.capture_end()
+            _recover(device, self._pool)
+            if isinstance(error, Exception):
+                raise CaptureFailed(_first_line(error)) from error
+            raise
+        try:
+            with warnings.catch_warnings():
+                # A stage that only hands on what it got is an empty graph, and no mistake.
+                warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
+                self._graph.capture_end()
+        except RuntimeError as error:
+            _recover(device, self._pool)
+            raise CaptureFailed(_first_line(error)) from error
+        return output
+
+
+def _address(tensor: Any) -> int:
+    # Where the memory begins, the same for all views.
+    start: int = tensor.untyped_storage().data_ptr()
+    return start
+
+
+@contextlib.contextmanager
+def noting_synchronizations() -> Iterator[list[str]]:
+    """Collect what PyTorch says of calls that make the host wait for the device: a graph cannot hold these."""
+    found: list[str] = []
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield found
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    for warning in caught:
+        text = str(warning.message)
+        if "synchronizing CUDA operation" in text:
+            found.append(f"{warning.filename}:{warning.lineno}: it makes the host wait for the device, which a graph cannot hold")
+        elif "set_sync_debug_mode" not in text and "synchronization debug mode" not in text.lower():
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    # A collection in the middle could free memory or graphs, which a capture does not allow.
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _recover(device: int, pool: Any) -> None:
+    # A capture that fails leaves PyTorch's allocator and its random generator behind in the state of a capture. The calls below
+    # end that: the first two are what a capture that ends well does to the pool, and a small capture resets the generator.
+    for end in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
+        with contextlib.suppress(RuntimeError):
+            end(device, pool)
+    with contextlib.suppress(RuntimeError):
+        probe = torch.zeros(1, device=f"cuda:{device}")
+        torch.cuda.synchronize(device)
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin(capture_error_mode="thread_local")
+        try:
+            probe.add_(1)
+        finally:
+            graph.capture_end()
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().split("\n")[0]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

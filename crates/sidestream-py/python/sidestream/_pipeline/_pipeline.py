@@ -1,0 +1,249 @@
+"""The pipeline that users see."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any
+
+from sidestream._pipeline._choice import GRAPHS, MODES, SERIAL, SERIAL_GRAPHS, STREAMS, Choice, Chooser
+from sidestream._pipeline._plan import default_depth
+from sidestream._pipeline._stage import Stage, chain
+
+AUTO = "auto"
+
+
+class Pipeline:
+    """A model that is split into stages, each of which runs beside the others, on another item.
+
+    ``pipe(loader)`` iterates over the results, one an item and in order. Stage ``k`` of item ``n`` runs beside stage ``k - 1`` of item
+    ``n + 1``, each on its own CUDA stream, unless running them one after the other was measured to be as fast. Without CUDA the
+    stages run one after the other, with the same results.
+
+    **What waits for what.** An item on the host is copied to the device on a stream of its own, through pinned memory. Each stage waits
+    for those before it, and the first also for the caller's current stream if the item was on the device already. Each
+    stage runs the items in order. The caller's current stream waits for the last stage of an item when its result is handed out; the
+    host does not. A pinned item's memory is free to be filled again when the loader is asked for the next one.
+
+    **When results come.** The result of item ``n`` is handed out when item ``n + depth - 1`` has been issued, on every device and in
+    every mode, so that the GPU has work while the caller looks at a result. What the loop does between two items, such as
+    another learning rate, therefore reaches the stages ``depth`` items later; what has to happen at each item belongs into a stage.
+
+    **What stages may share.** Only the items. A stage may change its own parameters; another stage, or the body of the loop, that reads
+    them while items are under way races with it. After the loop the caller's stream has waited for everything.
+
+    Args:
+        stages: Callables or ``Stage`` objects, in the order in which an item passes them; at least one. A tuple of them is parallel
+            branches: each gets the same input, on a stream of its own, and the next stage gets the tuple of their results.
+            Stages return tensors that require no grad: a backward pass stays inside its stage.
+        mode: ``"auto"`` measures and keeps the fastest; ``"serial"``, ``"streams"``, ``"serial-graphs"`` and ``"graphs"`` are the single
+            ways to run, and are not measured. Those with graphs need a stage with ``capture``.
+        capture: Whether stages that do not say so themselves are captured into CUDA graphs.
+        depth: How many items are in flight at most; by default one more than there are levels.
+        device: A CUDA device, or ``"cpu"``. By default PyTorch's current CUDA device, or the processor where there is none.
+        measure: How many segments of each mode are measured. A segment is 10 items and at least 50 ms.
+
+    Raises:
+        ImportError: PyTorch is not installed.
+        TypeError: A stage cannot be called, or there is no list of stages.
+        ValueError: No stages, no such mode or device, or no stage that may be captured for a mode with graphs.
+    """
+
+    def __init__(
+        self,
+        stages: Iterable[Any],
+        *,
+        mode: str = AUTO,
+        capture: bool = False,
+        depth: int | None = None,
+        device: Any = None,
+        measure: int = 5,
+    ) -> None:
+        """Prepare the stages; nothing runs yet."""
+        self._chain = chain(stages)
+        if mode != AUTO and mode not in MODES:
+            raise ValueError(f"mode is {mode!r}; there are 'auto', {', '.join(map(repr, MODES))}")
+        self._depth = default_depth(self._chain.levels) if depth is None else depth
+        if self._depth < 1:
+            raise ValueError(f"depth is {depth}; at least one item has to be in flight")
+        if measure < 1:
+            raise ValueError(f"measure is {measure}; at least one segment of each mode has to be measured, or name the mode")
+        captures = tuple(capture if stage.capture is None else stage.capture for stage in self._chain.stages)
+        if mode in (GRAPHS, SERIAL_GRAPHS) and not any(captures):
+            raise ValueError(f"mode is {mode!r} and no stage may be captured; say capture=True, or Stage(…, capture=True)")
+        self._mode = mode
+        self._measure = measure
+        self._any_capture = any(captures)
+        self._processor, self._cuda, self._why = _backends(self._chain, captures, self._depth, device)
+        self._running: weakref.ref[Generator[Any, None, None]] | None = None
+        self._chooser: Chooser
+        self.remeasure()
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages, in the order in which an item passes them."""
+        return self._chain.stages
+
+    def __call__(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Run every item through the stages, and iterate over the results in the order of the items.
+
+        A run that was not iterated to its end is ended by the next one, or when its iterator is closed or collected. What it
+        has begun by then ends on the device, and its results are lost.
+
+        Args:
+            items: An iterable of tensors, or of nested tuples, lists and dictionaries of them; numpy arrays become tensors. What is on the
+                host goes to the pipeline's device, all else is handed on as it is.
+
+        Raises:
+            StageError: A stage failed. It names the stage and the item, and comes after the results of all items before that one.
+                Nothing is running then.
+            RuntimeError: A stage iterates over the pipeline that it is part of.
+
+        An error of ``items`` itself is raised as it is, after the results of all items before it.
+        """
+        running = None if self._running is None else self._running()
+        if running is not None:
+            try:
+                running.close()
+            except ValueError as error:
+                raise RuntimeError("a stage iterates over the pipeline that it is part of; make another pipeline for that") from error
+        run = self._run(iter(items))
+        self._running = weakref.ref(run)
+        return run
+
+    def remeasure(self) -> None:
+        """Forget what was measured, and measure again from the next item on."""
+        modes: tuple[str, ...] = (SERIAL,) if self._cuda is None else (self._mode,)
+        if self._cuda is not None and self._mode == AUTO:
+            modes = MODES if self._any_capture and self._cuda.graphs_left() else (SERIAL, STREAMS)
+        # Enough items to warm up, to capture every slot and to fill the pipeline.
+        self._chooser = Chooser(modes, self._measure, settle=4 + 2 * self._depth)
+
+    @property
+    def choice(self) -> Choice:
+        """How the pipeline runs now, and why. ``print`` shows it."""
+        chooser, cuda = self._chooser, self._cuda
+        medians = chooser.medians()
+        mode, reason = chooser.mode, chooser.reason()
+        if cuda is None:
+            reason = self._why
+        elif self._mode != AUTO:
+            reason = "as asked for; nothing was measured"
+            if mode in (GRAPHS, SERIAL_GRAPHS) and not cuda.graphs_left():
+                mode = STREAMS if mode == GRAPHS else SERIAL
+                reason = "no stage could be captured"
+        return Choice(
+            mode=mode,
+            measured=bool(medians) and not chooser.measuring,
+            reason=reason,
+            seconds_per_item=medians,
+            segments={one: len(times) for one, times in chooser.times.items() if times},
+            notes=tuple(cuda.notes()) if cuda is not None else (),
+        )
+
+    def __repr__(self) -> str:
+        names = " > ".join(
+            f"({', '.join(self.stages[number].name for number in level)})" if tied else self.stages[level[0]].name
+            for level, tied in zip(self._chain.levels, self._chain.branches, strict=True)
+        )
+        return f"<Pipeline {names}: {self.choice.mode}>"
+
+    def _run(self, items: Iterator[Any]) -> Generator[Any, None, None]:
+        cuda = self._cuda
+        pending: deque[Any] = deque()
+        failure: BaseException | None = None
+        number = 0
+        clean = False
+        self._begin()
+        try:
+            while failure is None:
+                try:
+                    if cuda is not None:
+                        cuda.let_loader_go_on()
+                    item = next(items)
+                except StopIteration:
+                    break
+                except Exception as error:  # noqa: BLE001 - it is raised once the results before it were handed out.
+                    failure = error
+                    break
+                try:
+                    pending.append(self._issue(number, item))
+                except Exception as error:  # noqa: BLE001 - as above.
+                    failure = error
+                # Nothing here keeps an item alive while the caller works.
+                del item
+                number += 1
+                if len(pending) == self._depth:
+                    yield self._hand_over(pending.popleft())
+            while pending:
+                yield self._hand_over(pending.popleft())
+            clean = failure is None
+            if failure is not None:
+                raise failure
+        except GeneratorExit:
+            clean = True
+            raise
+        finally:
+            self._finish(clean, bool(pending))
+
+    def _begin(self) -> None:
+        if self._cuda is not None:
+            self._cuda.begin()
+            if self._chooser.measuring:
+                self._cuda.drain()
+                self._chooser.begin_run()
+
+    def _issue(self, number: int, item: Any) -> Any:
+        cuda, chooser = self._cuda, self._chooser
+        if cuda is None:
+            return self._processor.issue(number, item)
+        while chooser.measuring and chooser.due(time.perf_counter()):
+            cuda.drain()
+            chooser.advance(time.perf_counter())
+        issued = cuda.issue(number, item, chooser.mode)
+        if chooser.measuring and self._any_capture and not cuda.graphs_left():
+            chooser.drop(GRAPHS)
+            chooser.drop(SERIAL_GRAPHS)
+        return issued
+
+    def _hand_over(self, issued: Any) -> Any:
+        return issued if self._cuda is None else self._cuda.hand_over(issued)
+
+    def _finish(self, clean: bool, unclaimed: bool) -> None:
+        cuda, chooser = self._cuda, self._chooser
+        if cuda is None:
+            return
+        cuda.end(unclaimed)
+        if chooser.measuring or not clean:
+            cuda.drain()
+        if chooser.measuring and clean:
+            chooser.end_run(time.perf_counter())
+
+
+def _backends(stages: Any, captures: tuple[bool, ...], depth: int, device: Any) -> tuple[Any, Any, str]:
+    # PyTorch is imported here, so that the package can be imported without it.
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError("a pipeline runs PyTorch's streams, and PyTorch is not installed; install the package torch") from error
+    from sidestream._pipeline._serial import OnProcessor
+
+    there = torch.cuda.is_available()
+    if device is None:
+        where = torch.device("cuda" if there else "cpu")
+        why = "there is no CUDA device"
+    else:
+        where = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        why = f"the device is {where}"
+    if where.type == "cpu":
+        return OnProcessor(stages), None, f"{why}, so the stages run one after the other on the processor"
+    if where.type != "cuda":
+        raise ValueError(f"device is {where}; a pipeline runs on a CUDA device or on 'cpu'")
+    if not there:
+        raise ValueError(f"device is {where}, and PyTorch finds no CUDA device here; use device='cpu' or leave it out")
+    from sidestream._pipeline._cuda import OnCuda
+
+    index = torch.cuda.current_device() if where.index is None else where.index
+    return None, OnCuda(stages, captures, depth, index), ""

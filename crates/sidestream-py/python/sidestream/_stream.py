@@ -1,0 +1,283 @@
+"""Streams and events that PyTorch and other libraries understand."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from sidestream import _sidestream
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+#: What each thread has entered with ``with stream:``, the innermost last.
+_entered = threading.local()
+
+
+class Stream(_sidestream.Stream):
+    """A stream of a GPU, real or simulated, beside PyTorch's.
+
+    What is put into one stream runs in that sequence. Nothing orders two streams until one of them waits for the
+    other: neither waits for the default stream by itself, nor the default stream for them.
+
+    Wherever a stream is asked for, a ``torch.cuda.Stream``, any object with ``__cuda_stream__``, a handle as a
+    number and ``None`` for PyTorch's current stream do as well. The NULL stream is taken as the legacy default
+    stream, and never handed out. ``with stream:`` makes it PyTorch's current stream, as ``torch.cuda.stream`` does.
+
+    A stream whose handle was handed out is not destroyed with its last object, because PyTorch's allocator may
+    still use the handle: the next ``Stream`` of the same device, priority and name gets it.
+
+    Args:
+        device: ``"cuda"`` (PyTorch's current device), ``"cuda:1"``, a ``torch.device`` or its number; or a simulated
+            device such as ``"sim:h200"``, whose streams have no handles.
+        priority: Lower is more urgent, as in PyTorch.
+        name: What traces call it. Use few names.
+
+    Raises:
+        DeviceError: The device cannot be opened.
+        ValueError: It has no such priority.
+    """
+
+    def __new__(cls, device: Any = "cuda", *, priority: int = 0, name: str | None = None) -> Self:
+        """Make a stream."""
+        return super().__new__(cls, device, priority, name, None)
+
+    @classmethod
+    def of(cls, other: Any, *, device: Any = None, name: str | None = None) -> Self:
+        """Return a stream of another library as one of these. It stays the other's, and is kept alive.
+
+        Args:
+            other: A ``torch.cuda.Stream``, an object with ``__cuda_stream__``, a handle, or ``None`` for PyTorch's
+                current stream. A handle has to stay valid as long as this object is used.
+            device: Its device, where ``other`` does not say; by default PyTorch's current one.
+            name: What traces call it.
+
+        Raises:
+            TypeError: It is no stream.
+            ValueError: It belongs to another device, or there is no current stream.
+        """
+        return _sidestream.Stream.__new__(cls, device, 0, name, (other,))
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Return version 0 of the protocol and the handle, for other libraries.
+
+        Raises:
+            ValueError: The device is simulated.
+        """
+        return (0, self.cuda_stream)
+
+    def torch(self) -> Any:
+        """Return the same stream as a ``torch.cuda.Stream``, which keeps this one alive.
+
+        Nothing waits. Whoever puts work of PyTorch into it makes it wait for what that work reads, and marks
+        memory of other streams with ``record_stream``, as for any other stream of PyTorch.
+
+        Raises:
+            ImportError: PyTorch is not installed.
+            ValueError: The device is simulated.
+        """
+        adopted = self.adopted
+        if not isinstance(adopted, _sidestream.Stream) and hasattr(adopted, "cuda_stream"):
+            return adopted
+        handle = self.cuda_stream
+        cuda = _torch_cuda()
+        # PyTorch would take the name of the legacy stream for an id of its own.
+        external = cuda.default_stream(self.device) if handle == 1 else cuda.ExternalStream(handle, device=self.device)
+        external._sidestream = self
+        return external
+
+    def wait_stream(self, other: Any) -> None:
+        """Make all that is put into this stream from here on wait for all that ``other`` was given so far.
+
+        The host is not held up. A stream of another real device can be waited for where PyTorch is there.
+
+        Raises:
+            TypeError: It is no stream.
+            ValueError: The two belong to devices that cannot wait for each other.
+        """
+        if _elsewhere(self, other):
+            self.torch().wait_stream(_as_torch_stream(other))
+        else:
+            super().wait_stream(other)
+
+    def wait_event(self, event: Any) -> None:
+        """Make all that is put into this stream from here on wait for the last record of ``event``.
+
+        The host is not held up. An event that was never recorded is waited for by nobody.
+
+        Args:
+            event: An ``Event`` or a ``torch.cuda.Event``.
+        """
+        if isinstance(event, Event):
+            event.wait(self)
+        else:
+            _event_of_torch(event).wait(self.torch())
+
+    def record_event(self, event: Any = None) -> Any:
+        """Record ``event`` behind all that this stream was given so far, and return it.
+
+        The host is not held up.
+
+        Args:
+            event: An ``Event`` or a ``torch.cuda.Event``; by default a new ``Event`` without timing.
+        """
+        if event is None:
+            event = Event(device=self.device)
+        if isinstance(event, Event):
+            event.record(self)
+        else:
+            _event_of_torch(event).record(self.torch())
+        return event
+
+    def query(self) -> bool:
+        """Return whether all that the stream was given so far is over. Never waits.
+
+        Raises:
+            DeviceError: Work failed on the device.
+        """
+        return super().query()
+
+    def synchronize(self) -> None:
+        """Wait until all that the stream was given so far is over. Other threads of Python run meanwhile.
+
+        Raises:
+            DeviceError: Work failed on the device.
+        """
+        super().synchronize()
+
+    def __enter__(self) -> Stream:
+        """Make it PyTorch's current stream, and its device the current one, for this thread. Nothing waits."""
+        external = self.torch()
+        context = _torch_cuda().stream(external)
+        context.__enter__()
+        _contexts().append(context)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Make the stream current that was so before. Nothing waits."""
+        _contexts().pop().__exit__(kind, error, trace)
+
+    def __repr__(self) -> str:
+        return f"<sidestream.Stream {self.name!r} device={self.device} priority={self.priority}>"
+
+
+class Event(_sidestream.Event):
+    """A point in a stream. A record takes the place of the one before.
+
+    A wait that was placed keeps to the record that there was then. Until the first record the event stands for
+    nothing, and every wait for it is over.
+
+    Args:
+        timing: Whether it keeps the device's time, for ``elapsed_time``.
+        device: As for ``Stream``.
+
+    Raises:
+        DeviceError: The device cannot be opened.
+    """
+
+    def __new__(cls, timing: bool = False, *, device: Any = "cuda") -> Self:
+        """Make an event."""
+        return super().__new__(cls, timing, device)
+
+    def record(self, stream: Any = None) -> None:
+        """Record it behind all that ``stream`` was given so far. The host is not held up.
+
+        Args:
+            stream: Any stream of the event's device; by default PyTorch's current one.
+        """
+        super().record(stream)
+
+    def wait(self, stream: Any = None) -> None:
+        """Make what is put into ``stream`` from here on wait for the last record. The host is not held up.
+
+        Args:
+            stream: Any stream; by default PyTorch's current one. For one of another real device PyTorch is needed.
+        """
+        if _elsewhere(self, stream):
+            self.torch().wait(_as_torch_stream(stream))
+        else:
+            super().wait(stream)
+
+    def query(self) -> bool:
+        """Return whether the last record is over. Never waits.
+
+        Raises:
+            DeviceError: Work failed on the device.
+        """
+        return super().query()
+
+    def synchronize(self) -> None:
+        """Wait until the last record is over. Other threads of Python run meanwhile.
+
+        Raises:
+            DeviceError: Work failed on the device.
+        """
+        super().synchronize()
+
+    def elapsed_time(self, end: Event) -> float:
+        """Return the milliseconds on the device from this event to ``end``. Both have to be over.
+
+        Raises:
+            DeviceError: One of them keeps no time, was not recorded, or is not over.
+        """
+        return self.elapsed_ns(end) / 1e6
+
+    def torch(self) -> Any:
+        """Return a ``torch.cuda.Event`` that is over when the last record of this one is.
+
+        It is recorded in a stream of its own, which waits for this event: later records change nothing in it, and
+        its time, if this one keeps time, is a few microseconds later. The host is not held up.
+
+        Raises:
+            ImportError: PyTorch is not installed.
+            ValueError: The device is simulated.
+        """
+        bridge = Stream(self.device, name="bridge")
+        external = bridge.torch()
+        bridge.wait_event(self)
+        event = _torch_cuda().Event(enable_timing=self.timing)
+        event.record(external)
+        return event
+
+    def __repr__(self) -> str:
+        return f"<sidestream.Event device={self.device} timing={self.timing}>"
+
+
+def _contexts() -> list[Any]:
+    if not hasattr(_entered, "contexts"):
+        _entered.contexts = []
+    contexts: list[Any] = _entered.contexts
+    return contexts
+
+
+def _torch_cuda() -> Any:
+    """PyTorch's streams, ready."""
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError("this needs PyTorch, which is not installed; pip install torch") from error
+    if not torch.cuda.is_available():
+        raise _sidestream.DeviceError(
+            "PyTorch cannot use CUDA here: it was built without, or finds no driver; install a PyTorch with CUDA"
+        )
+    torch.cuda.init()
+    return torch.cuda
+
+
+def _elsewhere(mine: Stream | Event, other: Any) -> bool:
+    """Whether ``other`` belongs to another real device. The runtime has a machine for each device."""
+    theirs = str(getattr(other, "device", mine.device))
+    return theirs != mine.device and theirs.startswith("cuda:") and mine.device.startswith("cuda:")
+
+
+def _as_torch_stream(stream: Any) -> Any:
+    return stream.torch() if isinstance(stream, Stream) else stream
+
+
+def _event_of_torch(event: Any) -> Any:
+    if hasattr(event, "cuda_event"):
+        return event
+    raise TypeError(f"{event!r} is no event; give a sidestream.Event or a torch.cuda.Event")

@@ -1,0 +1,230 @@
+"""Why GPUs idled, from the traces of one run or of many."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, overload
+
+from sidestream import _diagnosis, _sidestream
+from sidestream._diagnosis import Diagnosis, known
+
+
+# A path may be a folder, which no type can tell from a file: hence `Any` beside the usual result. A text
+# is an iterable of texts, too; the first overload takes it.
+@overload
+def diagnose(  # type: ignore[overload-overlap]
+    path: str | os.PathLike[str],
+    *,
+    link_gbps: float | None = None,
+    what_if: str | Iterable[str] | None = None,
+) -> Diagnosis | Any: ...
+@overload
+def diagnose(
+    path: Iterable[str | os.PathLike[str]],
+    *,
+    link_gbps: float | None = None,
+    what_if: str | Iterable[str] | None = None,
+) -> Diagnoses: ...
+def diagnose(
+    path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    link_gbps: float | None = None,
+    what_if: str | Iterable[str] | None = None,
+) -> Diagnosis | Diagnoses:
+    """Read a trace and say what costs time in it, and what a change would be worth.
+
+    Runs nothing and needs no GPU. Other threads run meanwhile. A file gives a ``Diagnosis``. A folder
+    gives ``Diagnoses``: a diagnosis of each trace in it, and what the ranks of one run say together. So
+    does a list of files and folders. ``sidestream.ray.diagnose`` does the same on many processes.
+
+    Args:
+        path: The JSON of PyTorch's profiler (``.json``, ``.json.gz``), an export of Nsight Systems
+            (``nsys export --type sqlite``), or a trace that Sidestream wrote; a folder of these, or a list.
+        link_gbps: How fast copies from and to pinned memory go, in GB/s. By default what the trace
+            shows, or a table of devices.
+        what_if: Changes to predict: ``pinned``, ``prefetch=N``, ``no-sync``, ``graphs``,
+            ``workers=N``, ``second-stream``, ``non-blocking-streams``. One text is one prediction, of the
+            changes in it together, as in ``"pinned,no-sync"``; several texts are several predictions. By
+            default the usual ones.
+
+    Raises:
+        TraceError: The file is no trace that can be read, or the folder has none. The text says what to
+            do. Of several traces, those that cannot be read stand in ``Diagnoses.failed`` instead.
+        OSError: The system cannot read the file; ``FileNotFoundError`` where there is none.
+        ValueError: ``link_gbps`` is no speed, there is no such change, or the list is empty.
+    """
+    if isinstance(path, (str, os.PathLike)) and not os.path.isdir(path):
+        return _diagnosis.diagnose(path, link_gbps=link_gbps, what_if=what_if)
+    wanted = what_if if what_if is None or isinstance(what_if, str) else list(what_if)
+    return Diagnoses(diagnosis_or_failure(one, link_gbps, wanted) for one in files(path))
+
+
+def files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
+    """Return the files that were named, and those of the folders that were."""
+    named = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+    if not named:
+        raise ValueError("no traces were named; give a folder, or a list of files")
+    found: list[str] = []
+    for path in named:
+        inside = _sidestream.traces(path) if os.path.isdir(path) else [path]
+        found.extend(os.fspath(one) for one in inside)
+    return found
+
+
+def diagnosis_or_failure(
+    path: str, link_gbps: float | None, what_if: str | list[str] | None
+) -> Diagnosis | FailedTrace:
+    """Read a trace; one that cannot be read does not keep the others from being looked at."""
+    try:
+        return _diagnosis.diagnose(path, link_gbps=link_gbps, what_if=what_if)
+    except (_sidestream.TraceError, OSError) as error:
+        return FailedTrace(path, str(error), error)
+
+
+@dataclass(frozen=True)
+class FailedTrace:
+    """A trace about which nothing can be said."""
+
+    file: str
+    #: What is wrong with it, or with the process that looked at it, and what to do.
+    why: str
+    #: The exception, to be raised or looked into.
+    error: Exception = field(compare=False, repr=False)
+
+
+class Diagnoses:
+    """What is said about several traces. ``print`` shows it: each in short, then the ranks together."""
+
+    #: A diagnosis of each trace that could be read, in the order of the traces.
+    reports: tuple[Diagnosis, ...]
+    #: The traces that could not be read, and why.
+    failed: tuple[FailedTrace, ...]
+    #: The ranks of one run together; None where no two traces state which of the same run they are.
+    ranks: Ranks | None
+
+    def __init__(self, results: Iterable[Diagnosis | FailedTrace]) -> None:
+        """Take what was said about each trace. ``diagnose`` makes these."""
+        results = list(results)
+        self.reports = tuple(one for one in results if isinstance(one, Diagnosis))
+        self.failed = tuple(one for one in results if isinstance(one, FailedTrace))
+        together = _sidestream.ranks([one._rank for one in self.reports])
+        self.ranks = None if together is None else _ranks(*together)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as new dictionaries and lists: ``reports``, ``failed`` and ``ranks``."""
+        return {
+            "reports": [report.to_dict() for report in self.reports],
+            "failed": [{"file": one.file, "error": one.why} for one in self.failed],
+            "ranks": self.ranks and self.ranks.to_dict(),
+        }
+
+    def json(self) -> str:
+        """Return what ``to_dict`` does as one line of JSON."""
+        return json.dumps(self.to_dict())
+
+    @cached_property
+    def _text(self) -> str:
+        # As the command does: what a rank says alone is long, and much the same as what the others say.
+        several = len(self.reports) + len(self.failed) > 1
+        parts = [
+            one._short if several and one.rank is not None else str(one) for one in self.reports
+        ]
+        parts += [f"failed: {one.file}: {one.why.removeprefix(f'{one.file}: ')}" for one in self.failed]
+        if self.ranks is not None:
+            parts.append(str(self.ranks))
+        return "\n\n".join(parts)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        failed = f", {len(self.failed)} failed" if self.failed else ""
+        return f"<Diagnoses of {len(self.reports)} traces{failed}>"
+
+
+@dataclass(frozen=True)
+class RankStep:
+    """What the devices of a rank did in a step, in the median, in nanoseconds."""
+
+    #: How many steps there were; 0 if the figures are of the whole trace.
+    count: int
+    time_ns: int
+    p10_ns: int
+    p90_ns: int
+    busy_ns: int
+    idle_ns: int
+    kernel_ns: int
+    #: Copies from and to the host, and what of them no kernel ran through.
+    copy_ns: int
+    exposed_copy_ns: int
+    #: Exchange of data between devices, and what of it no kernel ran through.
+    communication_ns: int
+    exposed_communication_ns: int
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One rank of a run."""
+
+    rank: int
+    file: str
+    step: RankStep
+    #: Idle time of a step.
+    idle_by_cause: Mapping[str, int]
+    #: Time in collectives beyond the rank that has least of it: it waits for that one.
+    waits_ns: int
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The ranks of one run. ``print`` shows them as a table."""
+
+    #: How many ran together, where the traces say it.
+    world: int | None
+    ranks: tuple[Rank, ...]
+    #: The number of the rank with the longest step.
+    slowest: int
+    #: How far the longest and the shortest step are apart, as a part of the median one.
+    spread: float
+    #: The number of the rank that the others wait for, if they do, and theirs, the longest first.
+    straggler: int | None
+    waiting: tuple[int, ...]
+    #: Ranks without a trace, as first and last of each stretch, and ranks with several.
+    missing: tuple[tuple[int, int], ...]
+    doubled: tuple[int, ...]
+    #: What a reader has to know.
+    warnings: tuple[str, ...]
+    _json: str = field(repr=False)
+    _text: str = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return them as new dictionaries and lists, of the schema ``sidestream.diagnose.ranks/1``."""
+        ranks: dict[str, Any] = json.loads(self._json)
+        return ranks
+
+    def __str__(self) -> str:
+        return self._text
+
+
+def _ranks(as_json: str, as_text: str) -> Ranks:
+    value = json.loads(as_json)
+    fields = known(Ranks, value)
+    fields["ranks"] = tuple(_rank(one) for one in value["ranks"])
+    fields["missing"] = tuple((first, last) for first, last in value["missing"])
+    for name in ("waiting", "doubled", "warnings"):
+        fields[name] = tuple(value[name])
+    return Ranks(**fields, _json=as_json, _text=as_text)
+
+
+def _rank(value: Mapping[str, Any]) -> Rank:
+    fields = known(Rank, value)
+    fields["step"] = RankStep(**known(RankStep, value["step"]))
+    return Rank(**fields)

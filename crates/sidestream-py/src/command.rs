@@ -1,0 +1,46 @@
+//! The command `sidestream`, for Python.
+
+use std::ffi::OsString;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use sidestream::engine::Profile;
+
+/// Runs the command with these arguments, the first of which is its own name. Returns its exit code; help and
+/// wrong arguments end the process.
+#[pyfunction]
+pub fn command(py: Python<'_>, args: Vec<OsString>) -> u8 {
+    py.detach(|| sidestream_cli::command(args))
+}
+
+/// What `sidestream overlap` says, as JSON and as text. Other threads of Python run meanwhile.
+#[pyfunction]
+pub fn overlap(
+    py: Python<'_>,
+    device: &str,
+    batch: &str,
+    count: i64,
+    work: i64,
+) -> PyResult<(String, String)> {
+    let (count, work) = (count.to_string(), work.to_string());
+    let args = [
+        "--device", device, "--batch", batch, "--count", &count, "--work", &work,
+    ];
+    let said = py.detach(|| sidestream_cli::overlap(&args));
+    let (json, text) = said.map_err(PyValueError::new_err)?;
+    // Whoever prints a text in Python adds the end of the last line.
+    Ok((json.to_string(), text.trim_end().to_owned()))
+}
+
+/// What a device of this name does at most: operations in single precision a second, and bytes of its memory a
+/// second. None if there is no profile of it.
+#[pyfunction]
+pub fn peaks(device_name: &str) -> Option<(f64, f64)> {
+    // "80 GB" in a datasheet is "80GB" to the driver.
+    let plain = |name: &str| name.to_lowercase().replace(' ', "");
+    let mut profiles = Profile::NAMES
+        .iter()
+        .filter_map(|name| Profile::named(name));
+    let profile = profiles.find(|profile| plain(&profile.name) == plain(device_name))?;
+    Some((profile.flops_per_s(), profile.memory_bytes_per_s()))
+}

@@ -1,0 +1,123 @@
+//! The devices of the process: each is opened once and stays open.
+//!
+//! All streams and memory of a device then belong to one machine, and can wait for each other whichever part of
+//! the package made them. A real device is opened in its primary context, which is PyTorch's too.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use sidestream::device::Device;
+use sidestream::error::Error;
+
+use crate::failure::{DeviceError, of_runtime};
+
+static OPENED: Mutex<Option<HashMap<String, Opened>>> = Mutex::new(None);
+
+struct Opened {
+    device: Device,
+    /// A process that was forked has the driver's memory and not its threads: nothing works there.
+    process: u32,
+}
+
+/// The device of this name: `cuda`, `cuda:1`, `sim:h200` and so on; `auto` is `cuda` where there is one and else
+/// `sim:h200`. `cuda` is PyTorch's current device once PyTorch uses CUDA, and else the first.
+pub fn open(name: &str) -> PyResult<Device> {
+    Python::attach(|py| {
+        let full = full_name(py, name)?;
+        // Other threads run while a driver starts, and nobody waits for the lock with the interpreter in hand.
+        py.detach(|| match name {
+            "auto" => opened(&full).or_else(|_| opened("sim:h200")),
+            _ => opened(&full),
+        })
+    })
+}
+
+/// The device that an argument of Python names: a text, a number of CUDA's or a `torch.device`.
+pub fn named(device: &Bound<'_, PyAny>) -> PyResult<Device> {
+    if let Ok(name) = device.extract::<String>() {
+        return open(&name);
+    }
+    if let Ok(ordinal) = device.extract::<u32>() {
+        return open(&format!("cuda:{ordinal}"));
+    }
+    // A `torch.device`: it has a type, and its text is a name.
+    match device.hasattr("type")? && device.hasattr("index")? {
+        true => open(&device.str()?.to_string()),
+        false => Err(PyTypeError::new_err(format!(
+            "device is {}; give a name such as \"cuda\", \"cuda:1\" or \"sim:h200\", or a torch.device",
+            device.repr()?
+        ))),
+    }
+}
+
+/// What Python calls the device: `cuda:0`, without the words of its maker.
+pub fn name(device: &Device) -> &str {
+    let name = device.name();
+    name.split_once(" (").map_or(name, |(short, _)| short)
+}
+
+/// Its number among CUDA's devices; none for a simulated one.
+pub fn ordinal(device: &Device) -> Option<u32> {
+    name(device).strip_prefix("cuda:")?.parse().ok()
+}
+
+/// PyTorch, where the program has imported it.
+pub fn torch(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
+    let modules = py.import("sys")?.getattr("modules")?;
+    let torch = modules.call_method1("get", ("torch",))?;
+    // A module that is being imported has not all its parts.
+    Ok((!torch.is_none() && torch.hasattr("cuda")?).then_some(torch))
+}
+
+fn full_name(py: Python<'_>, name: &str) -> PyResult<String> {
+    if name == "cpu" {
+        return Err(PyValueError::new_err(
+            "the processor has no streams; give \"cuda\", or \"sim:h200\" for a simulated GPU",
+        ));
+    }
+    if !["cuda", "auto"].contains(&name) {
+        return Ok(name.to_owned());
+    }
+    let mut current = 0u32;
+    if let Some(torch) = torch(py)? {
+        let cuda = torch.getattr("cuda")?;
+        if cuda.call_method0("is_initialized")?.is_truthy()? {
+            current = cuda.call_method0("current_device")?.extract()?;
+        }
+    }
+    Ok(format!("cuda:{current}"))
+}
+
+fn opened(name: &str) -> PyResult<Device> {
+    let mut devices = OPENED.lock();
+    let devices = devices.get_or_insert_default();
+    let process = std::process::id();
+    if let Some(opened) = devices.get(name) {
+        if opened.process != process && ordinal(&opened.device).is_some() {
+            return Err(DeviceError::new_err(format!(
+                "device {name:?} cannot be used: this process was forked from one that had opened it, and CUDA does \
+                 not survive a fork; start the process with multiprocessing's method \"spawn\", or open the device \
+                 only after the fork"
+            )));
+        }
+        return Ok(opened.device.clone());
+    }
+    let device = Device::open(name).map_err(|error| refused(name, error))?;
+    let opened = Opened {
+        device: device.clone(),
+        process,
+    };
+    devices.insert(name.to_owned(), opened);
+    Ok(device)
+}
+
+fn refused(name: &str, error: Error) -> PyErr {
+    match &error {
+        Error::NoSuchDevice { .. } if name.starts_with("cuda") => DeviceError::new_err(format!(
+            "{error}; \"sim:h200\" is a simulated GPU that runs anywhere"
+        )),
+        _ => of_runtime(error),
+    }
+}

@@ -1,0 +1,78 @@
+//! Events: points in streams.
+
+use pyo3::prelude::*;
+use sidestream::device::Device;
+use sidestream::explicit;
+
+use crate::devices;
+use crate::failure::of_runtime;
+use crate::stream::stream_of;
+
+/// An event of a device, for Python.
+#[pyclass(module = "sidestream._sidestream", subclass, frozen)]
+pub struct Event {
+    event: explicit::Event,
+    device: Device,
+    timing: bool,
+}
+
+#[pymethods]
+impl Event {
+    #[new]
+    #[pyo3(signature = (timing, device))]
+    fn new(py: Python<'_>, timing: bool, device: &Bound<'_, PyAny>) -> PyResult<Event> {
+        let device = devices::named(device)?;
+        let made = py.detach(|| match timing {
+            true => explicit::Event::timed(&device),
+            false => explicit::Event::new(&device),
+        });
+        Ok(Event {
+            event: made.map_err(of_runtime)?,
+            device,
+            timing,
+        })
+    }
+
+    /// The name of its device.
+    #[getter]
+    fn device(&self) -> &str {
+        devices::name(&self.device)
+    }
+
+    /// Whether it keeps the device's time.
+    #[getter]
+    fn timing(&self) -> bool {
+        self.timing
+    }
+
+    fn record(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<()> {
+        let stream = stream_of(&self.device, stream)?;
+        py.detach(|| stream.record(&self.event)).map_err(of_runtime)
+    }
+
+    fn wait(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<()> {
+        let stream = stream_of(&self.device, stream)?;
+        py.detach(|| stream.wait(&self.event)).map_err(of_runtime)
+    }
+
+    fn query(&self, py: Python<'_>) -> PyResult<bool> {
+        py.detach(|| self.event.query()).map_err(of_runtime)
+    }
+
+    fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.event.synchronize()).map_err(of_runtime)
+    }
+
+    /// Nanoseconds on the device from this event to `end`.
+    fn elapsed_ns(&self, py: Python<'_>, end: &Event) -> PyResult<f64> {
+        py.detach(|| end.event.elapsed_ns_since(&self.event))
+            .map_err(of_runtime)
+    }
+}
+
+impl Event {
+    /// The event of the runtime.
+    pub fn event(&self) -> &explicit::Event {
+        &self.event
+    }
+}

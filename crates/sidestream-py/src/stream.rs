@@ -1,0 +1,410 @@
+//! Streams: our own, and those of PyTorch and other libraries.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use sidestream::device::Device;
+use sidestream::explicit;
+use sidestream::op::StreamKind;
+
+use crate::devices;
+use crate::event::Event;
+use crate::failure::of_runtime;
+
+/// CUDA's names for the default streams. 0 is the legacy stream too, and is never handed out: elsewhere it also
+/// means "no stream".
+const LEGACY: u64 = 1;
+const PER_THREAD: u64 = 2;
+
+/// A stream of a device, for Python.
+#[pyclass(module = "sidestream._sidestream", subclass, frozen)]
+pub struct Stream {
+    stream: explicit::Stream,
+    device: Device,
+    name: String,
+    priority: i32,
+    identity: Identity,
+    /// Others know its handle, and may use it when this object is gone.
+    is_known: AtomicBool,
+    /// What was adopted: it has to stay as long as this.
+    adopted: Option<Py<PyAny>>,
+}
+
+/// What makes two objects the same stream.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Identity {
+    Handle(u64),
+    /// A simulated stream has no handle.
+    Number(u64),
+}
+
+/// Streams whose handles are known elsewhere and that nobody holds here, by device, name and priority.
+///
+/// They are never destroyed. PyTorch's allocator keeps memory by the handle of its stream, and records events in
+/// that stream long after the last Python object of it is gone. The next stream of the same kind is one of these.
+static IDLE: Mutex<Option<HashMap<Kind, Vec<explicit::Stream>>>> = Mutex::new(None);
+
+type Kind = (String, String, i32);
+
+/// Streams of others, by device and handle, so that one of them is one stream of the runtime.
+static ADOPTED: Mutex<Option<HashMap<(String, u64), explicit::Stream>>> = Mutex::new(None);
+
+#[pymethods]
+impl Stream {
+    #[new]
+    #[pyo3(signature = (device, priority, name, of))]
+    fn new(
+        py: Python<'_>,
+        device: Option<&Bound<'_, PyAny>>,
+        priority: i32,
+        name: Option<String>,
+        of: Option<(Bound<'_, PyAny>,)>,
+    ) -> PyResult<Stream> {
+        match of {
+            Some((other,)) => Stream::adopting(device, &other, name),
+            None => {
+                let device = match device {
+                    Some(device) => devices::named(device)?,
+                    None => devices::open("cuda")?,
+                };
+                Stream::create(py, device, priority, name)
+            }
+        }
+    }
+
+    /// The name of its device.
+    #[getter]
+    fn device(&self) -> &str {
+        devices::name(&self.device)
+    }
+
+    /// Its name, for people.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Lower is more urgent.
+    #[getter]
+    fn priority(&self) -> i32 {
+        self.priority
+    }
+
+    /// CUDA's handle.
+    #[getter]
+    fn cuda_stream(&self) -> PyResult<u64> {
+        self.handle()
+    }
+
+    /// What it was made of by `of`.
+    #[getter]
+    fn adopted(&self, py: Python<'_>) -> Option<Py<PyAny>> {
+        self.adopted.as_ref().map(|adopted| adopted.clone_ref(py))
+    }
+
+    fn wait_stream(&self, py: Python<'_>, other: &Bound<'_, PyAny>) -> PyResult<()> {
+        let other = stream_of(&self.device, other)?;
+        py.detach(|| self.stream.wait_stream(&other))
+            .map_err(of_runtime)
+    }
+
+    fn wait_event(&self, py: Python<'_>, event: &Event) -> PyResult<()> {
+        py.detach(|| self.stream.wait(event.event()))
+            .map_err(of_runtime)
+    }
+
+    fn query(&self, py: Python<'_>) -> PyResult<bool> {
+        py.detach(|| self.stream.query()).map_err(of_runtime)
+    }
+
+    fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.stream.synchronize()).map_err(of_runtime)
+    }
+
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        let py = other.py();
+        let Ok(other) = other.cast::<Stream>() else {
+            return Ok(py.NotImplemented());
+        };
+        let is_same = self.key() == other.get().key();
+        Ok(is_same.into_pyobject(py)?.to_owned().into_any().unbind())
+    }
+
+    fn __hash__(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.key().hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+impl Stream {
+    /// The stream of the runtime.
+    pub fn stream(&self) -> &explicit::Stream {
+        &self.stream
+    }
+
+    /// The handle, which somebody else knows from here on.
+    pub fn handle(&self) -> PyResult<u64> {
+        match self.identity {
+            Identity::Handle(handle) => {
+                self.is_known.store(true, Relaxed);
+                Ok(handle)
+            }
+            Identity::Number(_) => Err(PyValueError::new_err(format!(
+                "a stream of {} has no handle: the device is simulated, and no other library can use it; \
+                 open the stream on \"cuda\"",
+                self.device()
+            ))),
+        }
+    }
+
+    fn key(&self) -> (&str, Identity) {
+        (self.device(), self.identity)
+    }
+
+    fn create(
+        py: Python<'_>,
+        device: Device,
+        priority: i32,
+        name: Option<String>,
+    ) -> PyResult<Stream> {
+        let name = name.unwrap_or_else(|| "side".to_owned());
+        let kind = (devices::name(&device).to_owned(), name.clone(), priority);
+        let idle = IDLE
+            .lock()
+            .as_mut()
+            .and_then(|idle| idle.get_mut(&kind)?.pop());
+        let is_known = idle.is_some();
+        let stream = match idle {
+            Some(stream) => stream,
+            None => py
+                .detach(|| explicit::Stream::non_blocking(&device, &name, priority))
+                .map_err(of_runtime)?,
+        };
+        Ok(Stream {
+            identity: identity(&stream),
+            stream,
+            device,
+            name,
+            priority,
+            is_known: AtomicBool::new(is_known),
+            adopted: None,
+        })
+    }
+
+    /// The stream of another library, or another object for one of ours.
+    fn adopting(
+        device: Option<&Bound<'_, PyAny>>,
+        other: &Bound<'_, PyAny>,
+        name: Option<String>,
+    ) -> PyResult<Stream> {
+        let ours = of_ours(other);
+        let device = match (device, &ours) {
+            (Some(device), _) => devices::named(device)?,
+            (None, Some(ours)) => ours.get().device.clone(),
+            (None, None) => match ordinal_of(other)? {
+                Some(ordinal) => devices::open(&format!("cuda:{ordinal}"))?,
+                None => devices::open("cuda")?,
+            },
+        };
+        // The object of the current stream, which keeps that alive.
+        let current = match other.is_none() {
+            true => Some(current_of_torch(other.py(), devices::ordinal(&device))?),
+            false => None,
+        };
+        let other = current.as_ref().unwrap_or(other);
+        let stream = stream_of(&device, other)?;
+        let (known, priority) = match &ours {
+            Some(ours) => {
+                let ours = ours.get();
+                // Its handle may be asked for here, and is not forgotten when this object is gone.
+                ours.is_known.store(true, Relaxed);
+                (ours.name.clone(), ours.priority)
+            }
+            None => ("adopted".to_owned(), priority_of(other)?),
+        };
+        Ok(Stream {
+            // A second object of a simulated stream is the same one.
+            identity: match &ours {
+                Some(ours) => ours.get().identity,
+                None => identity(&stream),
+            },
+            stream,
+            device,
+            name: name.unwrap_or(known),
+            priority,
+            is_known: AtomicBool::new(false),
+            adopted: Some(other.clone().unbind()),
+        })
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.adopted.is_some() || !*self.is_known.get_mut() {
+            return;
+        }
+        let kind = (self.device().to_owned(), self.name.clone(), self.priority);
+        let mut idle = IDLE.lock();
+        let alike = idle.get_or_insert_default().entry(kind).or_default();
+        alike.push(self.stream.clone());
+    }
+}
+
+fn identity(stream: &explicit::Stream) -> Identity {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    match stream.as_raw() {
+        Some(handle) => Identity::Handle(handle),
+        None => Identity::Number(NEXT.fetch_add(1, Relaxed)),
+    }
+}
+
+// ------------------------------------------------------------------ what is taken for a stream
+
+/// The handle of what Python gives as a stream: one of ours, `torch.cuda.Stream` or anything else with
+/// `__cuda_stream__`, a handle as a number, or `None` for PyTorch's current stream. Never 0: that is the legacy
+/// stream, whose other name is 1.
+#[expect(
+    dead_code,
+    reason = "for the parts that speak with other libraries by handles"
+)]
+pub fn raw_of(py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<u64> {
+    raw_on(py, None, stream)
+}
+
+/// The same as a stream of the runtime, which belongs to `device`.
+///
+/// It must not be used longer than the Python object that it came from is there, unless that object is one of
+/// PyTorch's own streams, which are never destroyed.
+pub fn stream_of(device: &Device, stream: &Bound<'_, PyAny>) -> PyResult<explicit::Stream> {
+    if let Some(ours) = of_ours(stream) {
+        let ours = ours.get();
+        same_device(device, ours.device())?;
+        return Ok(ours.stream.clone());
+    }
+    let Some(ordinal) = devices::ordinal(device) else {
+        return Err(PyTypeError::new_err(format!(
+            "{} has only streams of sidestream.Stream, because it is simulated; this is {}",
+            devices::name(device),
+            stream.repr()?
+        )));
+    };
+    if let Some(other) = ordinal_of(stream)? {
+        same_device(device, &format!("cuda:{other}"))?;
+    }
+    match raw_on(stream.py(), Some(ordinal), stream)? {
+        LEGACY => explicit::Stream::legacy(device).map_err(of_runtime),
+        PER_THREAD => explicit::Stream::per_thread(device).map_err(of_runtime),
+        handle => adopted(device, handle),
+    }
+}
+
+fn raw_on(py: Python<'_>, ordinal: Option<u32>, stream: &Bound<'_, PyAny>) -> PyResult<u64> {
+    if let Some(ours) = of_ours(stream) {
+        return ours.get().handle();
+    }
+    if stream.is_none() {
+        return raw_on(py, ordinal, &current_of_torch(py, ordinal)?);
+    }
+    let given: i128 = if stream.hasattr("__cuda_stream__")? {
+        let (version, handle): (i64, i128) = stream
+            .call_method0("__cuda_stream__")?
+            .extract()
+            .map_err(|error| {
+                PyTypeError::new_err(format!(
+                    "__cuda_stream__() of {stream} gives no pair of a version and a handle: {error}"
+                ))
+            })?;
+        if version != 0 {
+            return Err(PyTypeError::new_err(format!(
+                "__cuda_stream__() of {stream} speaks version {version} of the protocol, and version 0 is known; \
+                 give the handle as a number"
+            )));
+        }
+        handle
+    } else if stream.hasattr("cuda_stream")? {
+        stream.getattr("cuda_stream")?.extract()?
+    } else {
+        stream.extract().map_err(|_| {
+            PyTypeError::new_err(format!(
+                "{} is no stream; give a sidestream.Stream, a torch.cuda.Stream, an object with __cuda_stream__, or \
+                 a handle as a number",
+                stream
+                    .repr()
+                    .map_or_else(|_| "this".to_owned(), |text| text.to_string())
+            ))
+        })?
+    };
+    match u64::try_from(given) {
+        Ok(0) => Ok(LEGACY),
+        Ok(handle) => Ok(handle),
+        Err(_) => Err(PyValueError::new_err(format!(
+            "{given} is no handle of a stream; a handle is a number from 0 to 2^64 - 1"
+        ))),
+    }
+}
+
+fn current_of_torch(py: Python<'_>, ordinal: Option<u32>) -> PyResult<Bound<'_, PyAny>> {
+    let torch = devices::torch(py)?;
+    let cuda = torch.map(|torch| torch.getattr("cuda")).transpose()?;
+    if let Some(cuda) = cuda
+        && cuda.call_method0("is_available")?.is_truthy()?
+    {
+        return cuda.call_method1("current_stream", (ordinal,));
+    }
+    Err(PyValueError::new_err(
+        "no stream was given, and there is no current one, because PyTorch is not imported or has no CUDA; give a \
+         sidestream.Stream",
+    ))
+}
+
+fn of_ours<'a, 'py>(stream: &'a Bound<'py, PyAny>) -> Option<&'a Bound<'py, Stream>> {
+    stream.cast::<Stream>().ok()
+}
+
+/// The device that a stream of another library says it belongs to.
+fn ordinal_of(stream: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
+    let index = stream
+        .getattr_opt("device")?
+        .map(|device| device.getattr_opt("index"));
+    let index = index.transpose()?.flatten();
+    Ok(index.and_then(|index| index.extract().ok()))
+}
+
+fn priority_of(stream: &Bound<'_, PyAny>) -> PyResult<i32> {
+    let priority = stream.getattr_opt("priority")?;
+    Ok(priority
+        .and_then(|priority| priority.extract().ok())
+        .unwrap_or(0))
+}
+
+fn same_device(device: &Device, other: &str) -> PyResult<()> {
+    let mine = devices::name(device);
+    if mine == other {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!(
+        "the stream belongs to {other} and not to {mine}; give a stream of {mine}"
+    )))
+}
+
+fn adopted(device: &Device, handle: u64) -> PyResult<explicit::Stream> {
+    let key = (devices::name(device).to_owned(), handle);
+    let mut known = ADOPTED.lock();
+    let known = known.get_or_insert_default();
+    if let Some(stream) = known.get(&key) {
+        return Ok(stream.clone());
+    }
+    // SAFETY: whoever hands over a handle says that it is a stream of this device, which is open in the primary
+    // context as those of PyTorch are; and `stream_of` says how long it may be used. PyTorch makes
+    // non-blocking streams. Of others it is not known, and then this promises the least.
+    let stream =
+        unsafe { explicit::Stream::from_raw(device, handle, StreamKind::NonBlocking, "adopted") };
+    let stream = stream.map_err(of_runtime)?;
+    known.insert(key, stream.clone());
+    Ok(stream)
+}

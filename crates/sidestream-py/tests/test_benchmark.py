@@ -1,0 +1,117 @@
+"""Measuring on the processor; on a GPU, scripts of the repository do."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+
+import pytest
+import sidestream
+from sidestream import Benchmark, Roofline
+
+
+def add_up(n: int) -> int:
+    """Do something that takes longer than a call."""
+    return sum(range(n))
+
+
+def test_a_function_is_measured_on_the_processor() -> None:
+    result = sidestream.benchmark(add_up, 1000, repeat=5, device="cpu")
+    assert (result.name, result.device, result.count) == ("add_up", "cpu", 5)
+    low, high = result.quartiles_ns
+    assert 0 < low <= result.median_ns <= high
+    assert result.host_ns == result.median_ns and not result.is_launch_bound
+    assert result.calls > 1
+    assert str(result).startswith("add_up on cpu: ")
+
+
+def test_it_calls_what_it_says_and_nothing_more() -> None:
+    calls: list[int] = []
+
+    def slow(value: int) -> None:
+        # Longer than a sample has to be.
+        sum(range(200_000))
+        calls.append(value)
+
+    result = sidestream.benchmark(slow, 7, warmup=2, repeat=4, device="cpu")
+    # Three calls find out how many make a sample.
+    assert len(calls) == 2 + 3 + 4 * result.calls and set(calls) == {7}
+
+
+def test_a_function_that_does_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="which is what a call of nothing takes"):
+        sidestream.benchmark(lambda: None, repeat=3, device="cpu")
+
+
+def test_the_error_of_the_function_is_its_own() -> None:
+    with pytest.raises(ZeroDivisionError):
+        sidestream.benchmark(lambda: 1 / 0, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("figures", "why"),
+    [
+        ({"repeat": 0}, "give at least 1 sample"),
+        ({"warmup": -1}, "0 or more calls before"),
+        ({"flops": -1.0}, "flops is -1.0"),
+        ({"bytes": float("inf")}, "bytes is inf"),
+        ({"device": "sim:h200"}, "do not run on the simulated sim:h200"),
+    ],
+)
+def test_what_cannot_be_is_refused(figures: dict[str, float | str], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        sidestream.benchmark(add_up, 10, **figures)  # type: ignore[arg-type]
+
+
+def test_without_torch_a_gpu_is_asked_for_in_vain() -> None:
+    code = """
+import sys
+sys.modules["torch"] = None
+import sidestream
+try:
+    sidestream.benchmark(print, device="cuda")
+except ImportError as error:
+    print(error)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "PyTorch is needed, which is not installed; pip install torch" in ran.stdout
+
+
+def on_h200(median_ns: float, host_ns: float, roofline: Roofline | None = None) -> Benchmark:
+    """What a GPU would have given."""
+    samples = (median_ns - 100.0, median_ns, median_ns + 100.0)
+    return Benchmark("step", "cuda:0", "NVIDIA H200", 10, samples, (host_ns,) * 3, False, roofline, None)
+
+
+def test_a_call_that_the_host_makes_too_slowly_is_said_to_be_bound_by_launches() -> None:
+    bound = on_h200(10_000.0, 25_000.0)
+    assert bound.is_launch_bound
+    assert "the host takes 25 us to submit a call, longer than the device to do it" in str(bound)
+    free = on_h200(25_000.0, 10_000.0)
+    assert not free.is_launch_bound and "longer than the device" not in str(free)
+
+
+def test_it_is_exported_whole_and_shown_in_a_notebook() -> None:
+    result = on_h200(10_000.0, 5_000.0, Roofline(8_000.0, "memory", 0.8, 67e12, 4.8e12))
+    exported = json.loads(result.json())
+    assert exported == result.to_dict() and exported["schema"] == "sidestream.benchmark/1"
+    assert (exported["median_ns"], exported["quartiles_ns"]) == (10_000.0, [9_950.0, 10_050.0])
+    assert "at least 8 us by memory, 80 % reached" in str(result)
+    page = result._repr_html_()
+    assert page.count("<rect") == 3 and "80 % reached" in page and "http" not in page
+    assert pickle.loads(pickle.dumps(result)) == result
+
+
+def test_peaks_come_from_the_profiles_and_unknown_is_said() -> None:
+    from sidestream import _sidestream
+
+    assert _sidestream.peaks("NVIDIA H200") == (67e12, 4.8e12)
+    assert _sidestream.peaks("NVIDIA A100 80GB PCIe") is not None
+    assert _sidestream.peaks("NVIDIA H200 NVL") is None
+    result = sidestream.benchmark(add_up, 1000, repeat=3, bytes=100.0, device="cpu")
+    assert result.roofline is None
+    assert "share of the roofline unknown: there are no figures of the processor" in str(result)
+    told = sidestream.benchmark(add_up, 1000, repeat=3, flops=1000.0, peak_flops=1e9, device="cpu")
+    assert told.roofline is not None and told.roofline.floor_ns == pytest.approx(1000.0)

@@ -1,0 +1,112 @@
+"""``sidestream.prefetch`` in two processes that train one model, by gloo on the processor."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.torch
+
+# What each of the two runs: three epochs over its shard, by a plain loop and prefetched.
+RANK = """
+import datetime, json, sys, threading
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+import sidestream
+
+rank, folder = int(sys.argv[1]), sys.argv[2]
+torch.set_num_threads(1)
+# The two meet in a file: no port is taken, and gloo picks free ones for itself.
+dist.init_process_group(
+    "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=datetime.timedelta(seconds=60)
+)
+
+def train(workers, prefetched):
+    torch.manual_seed(0)
+    samples = TensorDataset(torch.randn(44, 8), torch.randn(44, 1), torch.arange(44))
+    shard = DistributedSampler(samples, seed=3)
+    loader = DataLoader(samples, batch_size=4, sampler=shard, num_workers=workers)
+    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    batches = sidestream.prefetch(loader, "cpu") if prefetched else loader
+    assert len(batches) == 6
+    losses, epochs = [], []
+    for epoch in range(3):
+        shard.set_epoch(epoch)
+        seen = []
+        for x, y, number in batches:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+            seen += number.tolist()
+        epochs.append(seen)
+    weights = [parameter.detach().flatten().tolist() for parameter in model.parameters()]
+    return {"losses": losses, "epochs": epochs, "weights": weights}
+
+try:
+    result = {
+        "plain": train(0, False),
+        "prefetched": train(0, True),
+        "from workers": train(1, True),
+    }
+    # Threads of the loader's and of ours are over; those of gloo are none of Python's.
+    result["threads"] = [thread.name for thread in threading.enumerate()]
+finally:
+    dist.destroy_process_group()
+print(json.dumps(result))
+"""
+
+
+def test_two_ranks_train_as_without_prefetching(tmp_path: Path) -> None:
+    first, second = both_ranks(tmp_path)
+    for rank in (first, second):
+        assert rank["prefetched"] == rank["plain"]
+        assert rank["from workers"] == rank["plain"]
+        assert rank["threads"] == ["MainThread"]
+    # One model, and a shard each.
+    assert first["plain"]["weights"] == second["plain"]["weights"]
+    assert first["plain"]["losses"] != second["plain"]["losses"]
+    for epoch in range(3):
+        shards = [rank["prefetched"]["epochs"][epoch] for rank in (first, second)]
+        assert sorted(shards[0] + shards[1]) == list(range(44))
+    assert first["prefetched"]["epochs"][0] != first["prefetched"]["epochs"][1]
+
+
+def both_ranks(folder: Path) -> list[dict[str, Any]]:
+    """Run the two, and return what each says. Neither outlives this call."""
+    # The name of the machine may not lead to an address of it.
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(rank), str(folder)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        for rank in range(2)
+    ]
+    said = []
+    try:
+        for rank in ranks:
+            out, errors = rank.communicate(timeout=180)
+            assert rank.returncode == 0, errors
+            said.append(json.loads(out))
+    finally:
+        for rank in ranks:
+            if rank.poll() is None:
+                # With the processes of its loader.
+                os.killpg(rank.pid, 9)
+            rank.communicate()
+    return said

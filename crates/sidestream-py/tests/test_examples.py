@@ -1,0 +1,97 @@
+"""Every script of examples/python, at a small size on the processor, as a person would run it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "python"
+
+# What a person has to see. A script that is not listed here fails.
+SAYS = {
+    "augmentation": ["transform a batch ahead:", "the sums are the same", "this is the processor"],
+    "branches": ["images through two branches", "the results are those of one branch after the other", "serial: "],
+    "check_racy_loop": [
+        "as it is often written: 3 races",
+        "RAW on slot1: the second may read before the first has written.",
+        "WAR on slot0: the second may write while the first still reads.",
+        "fix: - {do: wait_stream, s: side, src: main}   before op 6 (line 17)",
+        "repaired: 0 races",
+        "needs a GPU",
+    ],
+    "diagnose_trace": [
+        "COPY_ON_COMPUTE_STREAM  59.8 % of a step",
+        "COPY_ON_COMPUTE_STREAM: worth 1.87 ms of a step",
+        "with prefetch=2 a step would take 60 % of its time",
+    ],
+    "distributed": [
+        "rank 0 of 2 on cpu: 64 samples of its shard",
+        "rank 1 of 2 on cpu: 64 samples of its shard",
+        "the models agree",
+    ],
+    "encoder_decoder": ["steps of batch 2:", "the loss went from 2.", "serial: ", "on a GPU it measures"],
+    "overlap": ["on a simulated NVIDIA H200", "<- best", "times as fast", "this was a simulated GPU"],
+    "prefetch": ["by hand: ", "prefetch: ", "the losses are the same", "this is the processor"],
+    "serving": ["one by one ", "one batch of all ", "times as many requests as one by one", "streams need a GPU"],
+    "three_stages": ["2 inputs through three stages:", "the results are those of a plain loop", "serial: "],
+}
+
+# These read and simulate, and ask for PyTorch only where they look for a GPU.
+WITHOUT_TORCH = {"check_racy_loop", "diagnose_trace", "overlap"}
+
+SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in WITHOUT_TORCH else pytest.mark.torch) for name in SCRIPTS]
+)
+def test_the_example_says_what_it_measured(name: str) -> None:
+    said = run(name)
+    missing = [text for text in SAYS[name] if text not in said]
+    assert not missing, said
+    # What an example says where its results are wrong.
+    assert not any(word in said for word in ("DIFFER", "WRONG")), said
+
+
+def test_every_example_has_a_device_and_a_number_of_steps() -> None:
+    assert set(SCRIPTS) == set(SAYS)
+    for name in SCRIPTS:
+        text = (EXAMPLES / f"{name}.py").read_text()
+        assert '"--device"' in text and '"--steps"' in text, name
+
+
+def run(name: str) -> str:
+    """Run an example for two steps on the processor, and return what it prints."""
+    script = str(EXAMPLES / f"{name}.py")
+    options = ["--device", "cpu", "--steps", "2"]
+    match name:
+        case "distributed":
+            command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script, *options]
+        case "diagnose_trace":
+            command = [script, *options, "--what-if", "prefetch=2"]
+        case "overlap":
+            command = [script, "--device", "cpu", "--steps", "8"]
+        case _:
+            command = [script, *options]
+    # One thread each: the machine may be small, and a thread that spins for work takes it from the others.
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(
+        [sys.executable, *command],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A group of its own, so that the ranks of a run that hangs end with it.
+        start_new_session=True,
+    ) as process:
+        try:
+            said, errors = process.communicate(timeout=120)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            raise
+    assert process.returncode == 0, errors
+    return said

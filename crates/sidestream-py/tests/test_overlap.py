@@ -1,0 +1,105 @@
+"""What overlap is worth, and the command from the wheel."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import sidestream
+
+COMMAND = [sys.executable, "-m", "sidestream"]
+
+
+def command(*args: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run the command of the wheel."""
+    return subprocess.run([*COMMAND, *args], capture_output=True, text=True, check=False)
+
+
+def test_overlap_says_what_the_command_says() -> None:
+    result = sidestream.overlap("sim:h200", batch="1MiB", count=8, work=1000)
+    args = ["overlap", "--device", "sim:h200", "--batch", "1MiB", "--count", "8", "--work", "1000"]
+    assert str(result) + "\n" == command(*args).stdout
+    assert result.json() + "\n" == command(*args, "--json").stdout
+    assert result.to_dict()["schema"] == "sidestream.overlap/1"
+
+
+def test_its_rows_are_those_of_the_table() -> None:
+    result = sidestream.overlap()
+    assert result.rows[0].layout == "streams" and result.rows[0].k == 1
+    assert result.rows[-1].layout == "pipeline"
+    assert all(row.share == result.limit_ns / row.time_ns for row in result.rows)
+    assert result.verdict.startswith("Worth it:") and result.verdict in repr(result)
+    assert "<- best" in result._repr_html_() or "&lt;- best" in result._repr_html_()
+    assert result == pickle.loads(pickle.dumps(result))
+
+
+def test_a_batch_may_be_a_number_of_bytes() -> None:
+    assert sidestream.overlap(batch=1 << 20).rows == sidestream.overlap(batch="1MiB").rows
+
+
+@pytest.mark.parametrize(
+    ("figures", "why"),
+    [
+        ({"count": 0}, "'--count <COUNT>': 0 is not in 1..=100000"),
+        ({"work": -1}, "'--work <STEPS>'"),
+        ({"batch": "much"}, "no size"),
+        ({"batch": "1TiB"}, "do not fit"),
+        ({"device": "tpu"}, "no device is called"),
+    ],
+)
+def test_what_cannot_be_is_refused(figures: dict[str, int | str], why: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        sidestream.overlap(**figures)  # type: ignore[arg-type]
+    assert why in str(raised.value)
+    assert "\n" not in str(raised.value) and not str(raised.value).startswith("error")
+
+
+def test_the_command_runs_from_the_wheel_with_its_exit_codes(traces: Path, programs: Path) -> None:
+    trace = traces / "copy_bound.before.json.gz"
+    ran = command("diagnose", trace)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith(f"{trace}: pytorch trace, 692 events\n")
+    assert command("check", programs / "hello_race.yaml").returncode == 1
+    missing = command("diagnose", "gone.json")
+    assert missing.returncode == 2 and "gone.json" in missing.stderr
+    unknown = command("dance")
+    assert unknown.returncode == 2 and "unrecognized subcommand 'dance'" in unknown.stderr
+    version = command("--version")
+    assert (version.returncode, version.stdout) == (0, f"sidestream {sidestream.__version__}\n")
+
+
+def test_a_reader_that_went_away_ends_the_command_quietly() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    ran = subprocess.run([*COMMAND, "overlap"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_ctrl_c_ends_the_command(tmp_path: Path) -> None:
+    # It reads from this pipe, into which nobody writes.
+    fifo = tmp_path / "program.yaml"
+    os.mkfifo(fifo)
+    running = subprocess.Popen([*COMMAND, "check", fifo])
+    writer = None
+    while writer is None and running.poll() is None:
+        # There is nobody to write to until the command has opened it.
+        with suppress(OSError):
+            writer = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    assert writer is not None, "the command reads the pipe"
+    running.send_signal(signal.SIGINT)
+    assert running.wait(timeout=60) == -signal.SIGINT
+    os.close(writer)
+
+
+def test_the_entry_point_is_the_command() -> None:
+    from importlib.metadata import entry_points
+
+    (script,) = [entry for entry in entry_points(group="console_scripts") if entry.name == "sidestream"]
+    assert script.value == "sidestream.__main__:main"

@@ -1,0 +1,252 @@
+"""Pipelines of PyTorch's callables, on the processor: results, errors, epochs and branches."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import sidestream
+from sidestream import Pipeline, Stage, StageError
+
+pytestmark = pytest.mark.torch
+
+
+def add(amount: int) -> Callable[[Any], Any]:
+    def stage(item: Any) -> Any:
+        return item + amount
+
+    return stage
+
+
+class Model:
+    """A frozen encoder and a decoder that is trained, with dropout, as two stages."""
+
+    def __init__(self) -> None:
+        import torch
+
+        torch.manual_seed(7)
+        self.encoder = torch.nn.Linear(8, 6)
+        self.decoder = torch.nn.Sequential(torch.nn.Dropout(0.3), torch.nn.Linear(6, 3))
+        self.optimizer = torch.optim.SGD(self.decoder.parameters(), lr=0.1, momentum=0.9)
+
+    def encode(self, item: Any) -> Any:
+        import torch
+
+        images, labels = item
+        with torch.no_grad():
+            return self.encoder(images).relu(), labels
+
+    def train(self, item: Any) -> Any:
+        import torch
+
+        features, labels = item
+        self.optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(self.decoder(features), labels)
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+
+def batches(count: int) -> list[Any]:
+    import torch
+
+    generator = torch.Generator().manual_seed(3)
+    return [
+        (torch.randn(4, 8, generator=generator), torch.randint(0, 3, (4,), generator=generator)) for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("mode", ["auto", "serial", "streams"])
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_training_through_a_pipeline_is_training_in_a_loop(mode: str, depth: int) -> None:
+    import torch
+
+    data = batches(7)
+    plain = Model()
+    torch.manual_seed(0)
+    expected = [plain.train(plain.encode(item)) for _ in range(2) for item in data]
+    piped = Model()
+    pipe = Pipeline([piped.encode, piped.train], mode=mode, depth=depth, device="cpu")
+    torch.manual_seed(0)
+    losses = [loss for _ in range(2) for loss in pipe(data)]
+    assert torch.equal(torch.stack(losses), torch.stack(expected))
+    for one, other in zip(plain.decoder.parameters(), piped.decoder.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_branches_get_the_same_item_and_are_joined() -> None:
+    import torch
+
+    pipe = Pipeline([add(1), (add(10), Stage(add(20), name="other")), lambda pair: pair[0] * pair[1]], device="cpu")
+    assert [int(result) for result in pipe([torch.tensor(1), torch.tensor(2)])] == [12 * 22, 13 * 23]
+    ends_in_branches = Pipeline([(add(1), add(2))], device="cpu")
+    assert list(ends_in_branches([1, 2])) == [(2, 3), (3, 4)]
+    assert list(Pipeline([(add(1),)], device="cpu")([1])) == [(2,)]
+
+
+def test_items_and_results_may_be_anything() -> None:
+    import numpy as np
+    import torch
+
+    kinds: list[Any] = []
+
+    def look(item: Any) -> None:
+        kinds.append(item)
+
+    frozen = np.arange(3, dtype=np.float32)
+    frozen.flags.writeable = False
+    item = {"x": np.ones((2, 2)), "y": [frozen, np.arange(4)[::-1]], "z": "text", "n": None}
+    assert list(Pipeline([look], device="cpu")([item, None, 3])) == [None, None, None]
+    seen = kinds[0]
+    assert list(seen) == ["x", "y", "z", "n"] and (seen["z"], seen["n"]) == ("text", None)
+    assert torch.equal(seen["x"], torch.ones(2, 2, dtype=torch.float64))
+    assert seen["y"][0].tolist() == [0, 1, 2] and seen["y"][1].tolist() == [3, 2, 1, 0]
+    assert kinds[1:] == [None, 3]
+
+
+def test_results_come_in_order_and_behind_as_many_items_as_are_in_flight() -> None:
+    asked: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(6):
+            asked.append(number)
+            yield number
+
+    results = Pipeline([add(0), add(100)], depth=3, device="cpu")(items())
+    assert next(results) == 100 and asked == [0, 1, 2]
+    assert next(results) == 101 and asked == [0, 1, 2, 3]
+    assert list(results) == [102, 103, 104, 105]
+
+
+def test_a_stage_that_fails_is_named_after_the_results_before_it() -> None:
+    def fails(item: int) -> int:
+        if item == 3:
+            raise KeyError("no such label")
+        return item
+
+    pipe = Pipeline([add(0), Stage(fails, name="decode")], device="cpu")
+    seen = []
+    with pytest.raises(StageError, match="stage `decode`, item 3: KeyError: 'no such label'") as raised:
+        for result in pipe(range(10)):
+            seen.append(result)
+    assert seen == [0, 1, 2]
+    assert isinstance(raised.value.__cause__, KeyError)
+    assert (raised.value.stage, raised.value.item) == ("decode", 3)
+    assert list(pipe([5, 6])) == [5, 6]
+
+
+def test_an_error_of_the_loader_is_raised_as_it_is_after_the_results_before_it() -> None:
+    def items() -> Iterator[int]:
+        yield 1
+        yield 2
+        raise OSError("the disk is gone")
+
+    seen = []
+    with pytest.raises(OSError, match="the disk is gone") as raised:
+        for result in Pipeline([add(0)], device="cpu")(items()):
+            seen.append(result)
+    assert seen == [1, 2]
+    assert "items" in [entry.name for entry in raised.traceback]
+
+
+def test_a_graph_that_would_leave_a_stage_is_refused() -> None:
+    import torch
+
+    layer = torch.nn.Linear(2, 2)
+    pipe = Pipeline([Stage(layer, name="encoder"), lambda item: item.detach()], device="cpu")
+    with pytest.raises(StageError, match=r"stage `encoder`, item 0: it returned a tensor that requires grad.*`\.detach\(\)`"):
+        list(pipe([torch.ones(1, 2)]))
+    with torch.no_grad():
+        assert len(list(pipe([torch.ones(1, 2)]))) == 1
+
+
+def test_a_run_can_be_left_and_the_pipeline_used_again() -> None:
+    pipe = Pipeline([add(1)], device="cpu")
+    for result in pipe(range(100)):
+        if result == 3:
+            break
+    left = pipe(range(100))
+    assert next(left) == 1
+    assert list(pipe(range(3))) == [1, 2, 3]
+    # A run that was left ends with the next one.
+    assert list(left) == []
+
+
+def test_a_stage_may_not_run_its_own_pipeline() -> None:
+    inner: list[Pipeline] = []
+    pipe = Pipeline([lambda item: list(inner[0]([item]))], device="cpu")
+    inner.append(pipe)
+    with pytest.raises(StageError, match="a stage iterates over the pipeline that it is part of"):
+        list(pipe([1]))
+
+
+def test_nothing_is_kept_once_a_run_is_over() -> None:
+    import torch
+
+    pipe = Pipeline([add(1), add(1)], device="cpu")
+    tensors = [torch.ones(2) for _ in range(5)]
+    watched = [weakref.ref(tensor) for tensor in tensors]
+    results = [weakref.ref(result) for result in pipe(iter(tensors))]
+    tensors.clear()
+    gc.collect()
+    assert [one() for one in watched + results] == [None] * 10
+
+
+def test_a_loader_of_worker_processes_is_an_iterable_like_any_other() -> None:
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    loader = DataLoader(TensorDataset(torch.arange(10)), batch_size=4, num_workers=1)
+    pipe = Pipeline([lambda item: item[0] * 2], device="cpu")
+    for _ in range(2):
+        assert [result.tolist() for result in pipe(loader)] == [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18]]
+
+
+def test_without_cuda_the_choice_says_why() -> None:
+    pipe = Pipeline([add(1), (add(2), add(3))], device="cpu", mode="streams")
+    assert pipe.choice.mode == "serial" and not pipe.choice.measured
+    assert str(pipe.choice) == "serial: the device is cpu, so the stages run one after the other on the processor"
+    assert repr(pipe) == "<Pipeline stage > (stage, stage): serial>"
+    pipe.remeasure()
+    assert list(pipe([0])) == [(3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "why"),
+    [
+        (lambda: Pipeline([]), ValueError, "the list is empty"),
+        (lambda: Pipeline([()]), ValueError, "the tuple at place 0 of the stages is empty"),
+        (lambda: Pipeline(add(1)), TypeError, "put the one stage into a list"),  # type: ignore[arg-type]
+        (lambda: Pipeline([3]), TypeError, "a stage is a callable that takes one item, and this is int"),
+        (lambda: Pipeline([add(1)], mode="fast"), ValueError, "mode is 'fast'; there are 'auto', 'serial'"),
+        (lambda: Pipeline([add(1)], mode="graphs"), ValueError, "no stage may be captured; say capture=True"),
+        (lambda: Pipeline([add(1)], depth=0), ValueError, "depth is 0; at least one item"),
+        (lambda: Pipeline([add(1)], measure=0), ValueError, "measure is 0; at least one segment"),
+        (lambda: Pipeline([add(1)], device="meta"), ValueError, "device is meta; a pipeline runs on a CUDA device"),
+    ],
+)
+def test_what_makes_no_pipeline_is_refused_with_the_remedy(
+    make: Callable[[], Pipeline], error: type[Exception], why: str
+) -> None:
+    with pytest.raises(error, match=why):
+        make()
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        assert Pipeline([add(1)], device="cuda").choice.mode == "serial"
+    else:
+        with pytest.raises(ValueError, match="PyTorch finds no CUDA device here; use device='cpu'"):
+            Pipeline([add(1)], device="cuda")
+
+
+def test_a_pipeline_without_pytorch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError, match="PyTorch is not installed; install the package torch"):
+        sidestream.Pipeline([add(1)])

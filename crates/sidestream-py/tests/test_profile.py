@@ -1,0 +1,120 @@
+"""PyTorch's profiler around a block. Without a GPU a diagnosis has nothing to explain, and says so."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sidestream
+
+
+def test_without_torch_the_remedy_is_named() -> None:
+    code = """
+import sys
+sys.modules["torch"] = None
+import sidestream
+try:
+    sidestream.profile()
+except ImportError as error:
+    print(error)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "PyTorch is not installed; pip install torch" in ran.stdout
+
+
+def test_no_steps_are_refused() -> None:
+    with pytest.raises(ValueError, match="steps is 0; give at least 1"):
+        sidestream.profile(steps=0)
+
+
+@pytest.mark.torch
+def test_on_a_machine_without_cuda_it_says_what_is_missing(capfd: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    with sidestream.profile() as profiled:
+        assert str(profiled) == "no diagnosis: the block has not ended"
+        for _ in range(3):
+            torch.ones(8, 8) @ torch.ones(8, 8)
+            profiled.step()
+    assert profiled.diagnosis is None
+    assert profiled.problem is not None and "PyTorch finds no CUDA here" in profiled.problem
+    assert profiled.problem in str(profiled) and profiled.problem in repr(profiled)
+    assert json.loads(profiled.json()) == profiled.to_dict() == {"problem": profiled.problem}
+    assert "PyTorch finds no CUDA here" in profiled._repr_html_()
+    assert capfd.readouterr().out == ""
+
+
+def steps_of(path: Path) -> list[str]:
+    """Return the names of the steps in a trace, in their order."""
+    events = json.loads(path.read_text())["traceEvents"]
+    marks = {
+        (event["ts"], event["name"]) for event in events if event.get("name", "").startswith("ProfilerStep#")
+    }
+    return [name for _, name in sorted(marks)]
+
+
+@pytest.mark.torch
+def test_the_trace_is_kept_with_its_steps_where_a_path_is_given(tmp_path: Path) -> None:
+    import torch
+
+    path = tmp_path / "trace.json"
+    with sidestream.profile(path=path) as profiled:
+        for _ in range(3):
+            torch.ones(8, 8) @ torch.ones(8, 8)
+            profiled.step()
+    assert steps_of(path) == ["ProfilerStep#1", "ProfilerStep#2", "ProfilerStep#3"]
+
+
+@pytest.mark.torch
+def test_so_many_steps_are_recorded_as_were_asked_for(tmp_path: Path) -> None:
+    import torch
+
+    path = tmp_path / "trace.json"
+    with sidestream.profile(steps=2, path=path, record_shapes=True) as profiled:
+        for _ in range(6):
+            torch.ones(8, 8) @ torch.ones(8, 8)
+            profiled.step()
+    assert steps_of(path) == ["ProfilerStep#1", "ProfilerStep#2"]
+
+
+@pytest.mark.torch
+def test_a_block_that_is_too_short_is_named_as_such() -> None:
+    with sidestream.profile(steps=2) as profiled:
+        pass
+    assert profiled.problem is not None and "before anything was recorded" in profiled.problem
+
+
+@pytest.mark.torch
+def test_an_exception_passes_through() -> None:
+    with pytest.raises(KeyError), sidestream.profile() as profiled:
+        raise KeyError
+    assert profiled.problem == "the block ended with KeyError, so its trace was not looked at"
+    # The profiler is free again.
+    with sidestream.profile():
+        pass
+
+
+@pytest.mark.torch
+def test_what_the_gpu_did_is_diagnosed(traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The profiler writes what an H200 did.
+    import gzip
+
+    import torch
+
+    trace = gzip.decompress((traces / "copy_bound.before.json.gz").read_bytes())
+
+    def export(_: object, path: str) -> None:
+        Path(path).write_bytes(trace)
+
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", export)
+    with sidestream.profile(what_if="prefetch=2", path=tmp_path / "trace.json") as profiled:
+        torch.ones(8) + 1
+    diagnosis = profiled.diagnosis
+    assert diagnosis is not None and profiled.problem is None
+    assert [finding.code for finding in diagnosis.findings] == ["COPY_ON_COMPUTE_STREAM"]
+    assert diagnosis.what_if[0].changes == ("prefetch=2",)
+    assert str(profiled) == str(diagnosis) and profiled.json() == diagnosis.json()
+    assert profiled._repr_html_() == diagnosis._repr_html_()

@@ -1,0 +1,97 @@
+"""``sidestream.ray.diagnose`` with a Ray of this machine, and without Ray."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+# Ray starts processes of its own: a process of the test's own, with a limit, takes them with it.
+BEGIN = """
+import os, sys
+import ray
+import sidestream
+import sidestream.ray
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _temp_dir=sys.argv[1])
+"""
+
+
+def with_ray(code: str, *args: object) -> str:
+    """Run code beside a Ray of this machine, and return what it prints."""
+    # Sockets lie in the folder of Ray, and their names may not be long.
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
+        ran = subprocess.run(
+            [sys.executable, "-c", BEGIN + code + "\nray.shutdown()", folder, *map(str, args)],
+            env=os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"},
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.ray
+def test_ranks_are_diagnosed_as_tasks_with_the_same_result(ranks: Path) -> None:
+    code = """
+by_ray = sidestream.ray.diagnose(sys.argv[2], link_gbps=10, what_if=iter(["second-stream"]))
+alone = sidestream.diagnose(sys.argv[2], link_gbps=10, what_if="second-stream")
+assert by_ray.reports == alone.reports and by_ray.ranks == alone.ranks and by_ray.failed == ()
+assert len(by_ray.reports) == 3 and by_ray.ranks.straggler == 1
+print(by_ray)
+"""
+    assert "late:    rank 1 is the shortest in collectives" in with_ray(code, ranks)
+
+
+@pytest.mark.ray
+def test_a_rank_that_fails_is_named_and_the_others_stay(ranks: Path) -> None:
+    # One file is no trace. The process that reads another one ends, as where memory runs out.
+    (ranks / "rank0.json").write_text("no trace")
+    code = """
+import sidestream._together as together
+import sidestream.ray as by_ray
+def dies(path, link_gbps, what_if, of=together.diagnosis_or_failure):
+    if path.endswith("rank2.json"):
+        os._exit(1)
+    return of(path, link_gbps, what_if)
+by_ray.diagnosis_or_failure = dies
+report = by_ray.diagnose(sys.argv[2], options={"max_retries": 0})
+assert [one.rank for one in report.reports] == [1]
+assert [os.path.basename(one.file) for one in report.failed] == ["rank0.json", "rank2.json"], report.failed
+assert isinstance(report.failed[0].error, sidestream.TraceError)
+assert isinstance(report.failed[1].error, ray.exceptions.WorkerCrashedError), report.failed
+print(report.failed[1].why.splitlines()[0])
+"""
+    assert with_ray(code, ranks).startswith("its task failed: ")
+
+
+@pytest.mark.ray
+def test_a_wrong_argument_is_raised_here(ranks: Path) -> None:
+    code = """
+try:
+    sidestream.ray.diagnose(sys.argv[2], what_if="faster")
+except ValueError as error:
+    assert type(error) is ValueError
+    print(error)
+"""
+    assert with_ray(code, ranks).startswith("what_if: there is no change `faster`; there are pinned,")
+
+
+def test_without_ray_the_remedy_is_named(ranks: Path) -> None:
+    code = """
+import sys
+sys.modules["ray"] = None
+import sidestream.ray
+assert sidestream.ray.diagnose.__doc__
+try:
+    sidestream.ray.diagnose(sys.argv[1])
+except ImportError as error:
+    print(error)
+"""
+    command = [sys.executable, "-c", code, str(ranks)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert ran.stdout.startswith("sidestream.ray needs Ray, which is not installed; pip install ray, or use")

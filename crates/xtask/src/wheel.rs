@@ -1,0 +1,113 @@
+//! `cargo xtask wheel`: the Python package as one file that runs on any x86-64 or Arm Linux of the last years.
+//!
+//! The C library of this machine would be asked of every other one. Zig's linker links against an old one instead,
+//! which all later ones are compatible with.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+
+use crate::cargo;
+use crate::python::{Environment, PACKAGE, clear, only_file, succeeds, version_of_python};
+
+const REQUIREMENTS: &str = "requirements-wheel.txt";
+
+/// The GNU C library that is enough: of 2012, in every distribution that is still kept up. The standard that says
+/// so is `manylinux2014`.
+const GLIBC: (u32, u32) = (2, 17);
+const STANDARD: &str = "manylinux2014";
+
+/// Builds the wheel, tries whether it keeps its promise, and says where it is.
+pub fn run() -> Result<bool> {
+    let version = version_of_python()?;
+    let target = cargo::Workspace::read()?.target_dir;
+    let environment = Environment {
+        folder: target.join("wheel"),
+        package: cargo::root().join(PACKAGE),
+    };
+    environment.make(&version, REQUIREMENTS)?;
+    let wheel = build(&environment, &target.join("wheels"))?;
+    let newest = newest_glibc(&environment, &wheel)?;
+    ensure!(
+        newest <= GLIBC,
+        "the wheel needs glibc {}.{}, and {STANDARD} promises {}.{}",
+        newest.0,
+        newest.1,
+        GLIBC.0,
+        GLIBC.1
+    );
+    let size = fs::metadata(&wheel).map_or(0, |file| file.len());
+    println!(
+        "{}: {:.1} MB, for Python 3.10 and later, glibc {}.{} and later",
+        wheel.display(),
+        size as f64 / 1e6,
+        newest.0,
+        newest.1
+    );
+    Ok(true)
+}
+
+fn build(environment: &Environment, wheels: &Path) -> Result<PathBuf> {
+    clear(wheels)?;
+    let mut build = environment.python(&["-m", "maturin", "build", "--release", "--locked"]);
+    build
+        .args(["--strip", "--zig", "--compatibility", STANDARD])
+        .arg("--interpreter")
+        .arg(environment.interpreter())
+        .arg("--out")
+        .arg(wheels);
+    ensure!(succeeds(build)?, "`maturin build` failed");
+    only_file(wheels)
+}
+
+/// The newest version of the GNU C library whose functions the extension in the wheel asks for.
+fn newest_glibc(environment: &Environment, wheel: &Path) -> Result<(u32, u32)> {
+    let unpacked = environment.folder.join("unpacked");
+    clear(&unpacked)?;
+    let mut unpack = environment.python(&["-m", "zipfile", "-e"]);
+    unpack.arg(wheel).arg(&unpacked);
+    ensure!(succeeds(unpack)?, "the wheel cannot be unpacked");
+    let extension = unpacked.join("sidestream/_sidestream.abi3.so");
+    let bytes =
+        fs::read(&extension).with_context(|| format!("cannot read {}", extension.display()))?;
+    newest(&bytes).context("the extension asks for no version of glibc; is it for Linux?")
+}
+
+/// The newest of the versions that a library names: a linker writes each as a text such as `GLIBC_2.17`.
+fn newest(bytes: &[u8]) -> Option<(u32, u32)> {
+    const MARK: &[u8] = b"GLIBC_";
+    let marks = bytes.windows(MARK.len()).enumerate();
+    let starts = marks.filter(|(_, window)| *window == MARK);
+    starts
+        .filter_map(|(at, _)| version(&bytes[at + MARK.len()..]))
+        .max()
+}
+
+/// The first two numbers of a version that a text begins with.
+fn version(text: &[u8]) -> Option<(u32, u32)> {
+    let of_version = |byte: &&u8| byte.is_ascii_digit() || **byte == b'.';
+    let text: Vec<u8> = text
+        .iter()
+        .take_while(of_version)
+        .take(16)
+        .copied()
+        .collect();
+    let text = String::from_utf8(text).ok()?;
+    let mut parts = text.split('.').map(str::parse);
+    Some((parts.next()?.ok()?, parts.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_version_that_a_library_names_is_found() {
+        let library = b"\0GLIBC_2.2.5\0memcpy\0GLIBC_2.14\0GLIBC_2.9\0GLIBC_PRIVATE\0\xff";
+        assert_eq!(newest(library), Some((2, 14)));
+        assert_eq!(newest(b"GLIBC_2.17"), Some((2, 17)));
+        assert_eq!(newest(b"no library"), None);
+        assert_eq!(newest(b"GLIBC_99999999999999999999.1"), None);
+    }
+}

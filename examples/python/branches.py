@@ -1,0 +1,57 @@
+"""Independent branches of a model side by side.
+
+python examples/python/branches.py
+
+Two convolutions take the same input. A new stream for each in every `forward`, as one finds it written, is slow and wrong:
+the branches do not wait for the input, and the memory of one may be given away while the other reads it. Here a tuple of
+stages stands for the branches, and the next stage gets the tuple of their results.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+import sidestream
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Parallel branches of a model.")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--steps", type=int, default=0, help="how many images; by default enough to measure")
+    args = parser.parse_args()
+    on_gpu = args.device != "cpu"
+    steps = args.steps or (1_000 if on_gpu else 10)
+    size = 256 if on_gpu else 64
+
+    torch.manual_seed(0)
+    near = torch.nn.Conv2d(3, 64, kernel_size=3, padding=1).to(args.device)
+    far = torch.nn.Conv2d(3, 64, kernel_size=3, padding=2, dilation=2).to(args.device)
+    images = [torch.rand(1, 3, size, size) for _ in range(4)]
+
+    @torch.no_grad()
+    def left(image: torch.Tensor) -> torch.Tensor:
+        return near(image).relu()
+
+    @torch.no_grad()
+    def right(image: torch.Tensor) -> torch.Tensor:
+        return far(image).relu()
+
+    def join(both: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return torch.cat(both, dim=1).mean(dim=(2, 3))
+
+    pipe = sidestream.Pipeline([(left, right), join], device=args.device, capture=on_gpu)
+    results = list(pipe(images[at % len(images)] for at in range(steps)))
+
+    expected = [join((left(image), right(image))) for image in (image.to(args.device) for image in images)]
+    close = all(torch.allclose(one, expected[at % len(images)], atol=1e-5) for at, one in enumerate(results))
+    print(f"{len(results)} images through two branches and what joins them")
+    print("the results are those of one branch after the other" if close else "THE RESULTS DIFFER")
+    print(pipe.choice)
+    if not on_gpu:
+        print("a GPU would run both branches at once; kernels that fill it alone gain nothing, and then it says serial")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""A double-buffering loop with both of its waits missing, found by the checker, and its repaired form.
+
+python examples/python/check_racy_loop.py
+
+The loop copies the next batch on a side stream while the model reads this one. Nothing makes the model wait for its
+batch, and nothing keeps the copy from overwriting a batch that is still read. It may well give right results, and the
+checker finds it all the same. On the processor the same loop is checked as a stream program.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import sidestream
+
+# Three batches through two slots. A line with "repair" is what the racy loop lacks.
+PROGRAM = """
+name: double_buffer
+streams: {main: nb, side: nb}
+buffers:
+  batch0: {kind: pinned, bytes: 4096}
+  batch1: {kind: pinned, bytes: 4096}
+  batch2: {kind: pinned, bytes: 4096}
+  slot0: {kind: dev, bytes: 4096}
+  slot1: {kind: dev, bytes: 4096}
+ops:
+- {do: copy_async, s: side, from: batch0, to: slot0}
+- {do: record, ev: filled0, s: side}
+- {do: copy_async, s: side, from: batch1, to: slot1}
+- {do: record, ev: filled1, s: side}
+- {do: wait, s: main, ev: filled0}  # repair
+- {do: kernel, s: main, r: [slot0]}
+- {do: record, ev: read0, s: main}
+- {do: wait, s: side, ev: read0}  # repair
+- {do: copy_async, s: side, from: batch2, to: slot0}
+- {do: wait, s: main, ev: filled1}  # repair
+- {do: kernel, s: main, r: [slot1]}
+"""
+
+
+def as_programs() -> None:
+    """The loop as a list of CUDA calls: no GPU and no PyTorch is needed to check it."""
+    racy = "".join(line for line in PROGRAM.splitlines(True) if "repair" not in line)
+    for name, text in (("as it is often written", racy), ("repaired", PROGRAM)):
+        report = sidestream.check_program(text=text)
+        print(f"{name}: {len(report.races)} races")
+        print(report, end="\n\n")
+
+
+def double_buffered(steps: int, device: str, repaired: bool) -> None:
+    """The loop in PyTorch."""
+    import torch
+
+    model = torch.nn.Linear(1024, 1024, device=device)
+    batches = [torch.randn(1024, 1024).pin_memory() for _ in range(steps)]
+    slots = [torch.empty(1024, 1024, device=device) for _ in range(2)]
+    filled, read = ([torch.cuda.Event() for _ in slots] for _ in range(2))
+    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side.wait_stream(main)  # The memory of the slots is main's.
+
+    def fill(step: int) -> None:
+        with torch.cuda.stream(side):
+            if repaired:
+                side.wait_event(read[step % 2])
+            slots[step % 2].copy_(batches[step], non_blocking=True)
+            filled[step % 2].record(side)
+
+    fill(0)
+    for step in range(steps):
+        if step + 1 < steps:
+            fill(step + 1)
+        if repaired:
+            main.wait_event(filled[step % 2])
+        model(slots[step % 2])
+        read[step % 2].record(main)
+    torch.cuda.synchronize()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A racy loop, and what the checker says about it.")
+    parser.add_argument("--device", help="cuda, or cpu; by default a GPU where there is one")
+    parser.add_argument("--steps", type=int, default=4)
+    args = parser.parse_args()
+    device = args.device or default_device()
+    if device == "cpu":
+        print("checking a PyTorch program needs a GPU; this is the same loop as a stream program\n")
+        as_programs()
+        return
+    for name, repaired in (("as it is often written", False), ("repaired", True)):
+        with sidestream.check() as report:
+            double_buffered(args.steps, device, repaired)
+        print(f"{name}: {len(report.races)} races")
+        print(report, end="\n\n")
+
+
+def default_device() -> str:
+    try:
+        import torch
+    except ImportError:
+        return "cpu"
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+if __name__ == "__main__":
+    main()

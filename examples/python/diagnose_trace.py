@@ -1,0 +1,65 @@
+"""Why a GPU idled, from a trace of PyTorch's profiler, and what a change would be worth.
+
+python examples/python/diagnose_trace.py
+python examples/python/diagnose_trace.py my_trace.json --what-if pinned,no-sync
+
+With a GPU and no file a small loop with a mistake in it is recorded here and now. Without one, a trace that an
+H200 left is read: reading needs neither a GPU nor PyTorch.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import sidestream
+
+#: An upload from pinned memory in the stream of the kernels.
+RECORDED = Path(__file__).parents[1] / "traces" / "copy_bound.before.json.gz"
+
+
+def recorded_here(steps: int, what_if: str | None) -> sidestream.Diagnosis | None:
+    """A loop whose batches are not pinned, so that each copy holds up the host."""
+    import torch
+
+    model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(8))).cuda()
+    batch = torch.randn(4096, 2048)
+    with sidestream.profile(what_if=what_if) as profile:
+        for _ in range(steps):
+            model(batch.to("cuda", non_blocking=True)).sum().backward()
+            profile.step()
+    return profile.diagnosis
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Diagnose a trace.")
+    parser.add_argument("trace", nargs="?", type=Path)
+    parser.add_argument("--device", help="cuda to record a loop, cpu to read a file; by default what there is")
+    parser.add_argument("--steps", type=int, default=12, help="of the loop that is recorded")
+    parser.add_argument("--what-if", help="changes to predict together, such as pinned,prefetch=2")
+    args = parser.parse_args()
+    path, device = args.trace, args.device or default_device()
+    report = None
+    if path is None and device != "cpu":
+        report = recorded_here(args.steps, args.what_if)
+    if report is None:
+        report = sidestream.diagnose(path or RECORDED, what_if=args.what_if)
+    print(report)
+
+    # The same as values, for a program to act on.
+    for finding in report.findings:
+        print(f"{finding.code}: worth {finding.saving_ns.likely / 1e6:.2f} ms of a step")
+    for guess in report.what_if:
+        print(f"with {' and '.join(guess.changes)} a step would take {100 * guess.ratio:.0f} % of its time")
+
+
+def default_device() -> str:
+    try:
+        import torch
+    except ImportError:
+        return "cpu"
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+if __name__ == "__main__":
+    main()
