@@ -13,6 +13,8 @@ use pyo3::prelude::*;
 
 use crate::array::Held;
 
+/// `kDLCPU`.
+const HOST: i32 = 1;
 /// `kDLCUDA`.
 pub const CUDA: i32 = 2;
 
@@ -28,6 +30,25 @@ pub enum Form {
     Versioned,
 }
 
+/// The types that have a name here, with DLPack's code and their bits. The frequent ones come first.
+const TYPES: [(&str, u8, u8); 15] = [
+    ("float32", 2, 32),
+    ("int64", 0, 64),
+    ("uint8", 1, 8),
+    ("bfloat16", 4, 16),
+    ("float16", 2, 16),
+    ("bool", 6, 8),
+    ("int32", 0, 32),
+    ("float64", 2, 64),
+    ("int16", 0, 16),
+    ("int8", 0, 8),
+    ("uint16", 1, 16),
+    ("uint32", 1, 32),
+    ("uint64", 1, 64),
+    ("complex64", 5, 64),
+    ("complex128", 5, 128),
+];
+
 /// A plain type, as DLPack names it.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,31 +59,29 @@ pub struct DataType {
 }
 
 impl DataType {
+    /// Plain bytes.
+    pub const BYTES: DataType = DataType {
+        code: 1,
+        bits: 8,
+        lanes: 1,
+    };
+
     /// The type with this name of numpy's or PyTorch's; none if DLPack has no word for it that all libraries know.
     pub fn named(name: &str) -> Option<DataType> {
-        let (code, bits) = match name {
-            "int8" => (0, 8),
-            "int16" => (0, 16),
-            "int32" => (0, 32),
-            "int64" => (0, 64),
-            "uint8" => (1, 8),
-            "uint16" => (1, 16),
-            "uint32" => (1, 32),
-            "uint64" => (1, 64),
-            "float16" => (2, 16),
-            "float32" => (2, 32),
-            "float64" => (2, 64),
-            "bfloat16" => (4, 16),
-            "complex64" => (5, 64),
-            "complex128" => (5, 128),
-            "bool" => (6, 8),
-            _ => return None,
-        };
+        let (_, code, bits) = *TYPES.iter().find(|(known, ..)| *known == name)?;
         Some(DataType {
             code,
             bits,
             lanes: 1,
         })
+    }
+
+    /// The name, where [`DataType::named`] knows one.
+    fn name(self) -> Option<&'static str> {
+        let mut each = TYPES.iter();
+        let found =
+            each.find(|(_, code, bits)| (self.code, self.bits, self.lanes) == (*code, *bits, 1));
+        found.map(|(name, ..)| *name)
     }
 
     /// Bytes of one value.
@@ -230,6 +249,52 @@ unsafe fn destroy<M>(capsule: *mut ffi::PyObject, name: &CStr) {
             delete(ffi::PyCapsule_GetPointer(capsule, name.as_ptr()).cast::<M>());
         }
     }
+}
+
+/// An array of another library, in the memory of the host.
+pub struct OnHost {
+    pub address: u64,
+    pub bytes: u64,
+    pub shape: Vec<i64>,
+    pub name: &'static str,
+}
+
+/// What a capsule of another library points to, if that is contiguous memory of the host with a type that has a name
+/// here. The capsule stays whole.
+pub fn on_host(capsule: &Bound<'_, PyAny>) -> Option<OnHost> {
+    // SAFETY: under its first name a capsule of DLPack points to a `DLManagedTensor`, which stays as long as the
+    // capsule; its shape, and its strides where there are any, have as many values as it says.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule.as_ptr(), LEGACY.as_ptr()) != 1 {
+            return None;
+        }
+        let managed = ffi::PyCapsule_GetPointer(capsule.as_ptr(), LEGACY.as_ptr());
+        let tensor = &(*managed.cast::<Managed>()).tensor;
+        let of = |at: *const i64| match (tensor.ndim, at.is_null()) {
+            (0, _) | (_, true) => &[][..],
+            (ndim, false) => std::slice::from_raw_parts(at, ndim as usize),
+        };
+        let (shape, given) = (of(tensor.shape), of(tensor.strides));
+        let is_contiguous = given.is_empty() || is_contiguous(shape, given);
+        let name = tensor.dtype.name()?;
+        if tensor.device.kind != HOST || !is_contiguous {
+            return None;
+        }
+        let values: i64 = shape.iter().product();
+        Some(OnHost {
+            address: tensor.data.expose_provenance() as u64 + tensor.byte_offset,
+            bytes: values as u64 * tensor.dtype.size_bytes(),
+            shape: shape.to_vec(),
+            name,
+        })
+    }
+}
+
+/// Strides of dimensions of one value mean nothing, nor those of an array without values.
+fn is_contiguous(shape: &[i64], given: &[i64]) -> bool {
+    let expected = strides(shape);
+    let mut each = shape.iter().zip(given).zip(&expected);
+    shape.contains(&0) || each.all(|((&size, given), expected)| size == 1 || given == expected)
 }
 
 /// Of a contiguous array, in values.

@@ -43,6 +43,7 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("RaceError", module.py().get_type::<failure::RaceError>())?;
     module.add_class::<check::Recorder>()?;
     module.add_function(wrap_pyfunction!(diagnose::diagnose, module)?)?;
+    module.add("DIRECT_BYTES", prefetch::DIRECT_BYTES)?;
     module.add_function(wrap_pyfunction!(array::note_stream, module)?)?;
     module.add_function(wrap_pyfunction!(prefetch::references, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::ranks, module)?)?;

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from sidestream._leaves import is_leaf
-from sidestream._tree import flatten, path_of, unflatten
+from sidestream._tree import flatten, path_of, same, unflatten
 
 
 class Pair(NamedTuple):
@@ -113,3 +113,27 @@ def test_the_shape_keeps_no_array_alive() -> None:
 def test_the_place_of_an_array_is_written_as_in_python(index: int, path: str) -> None:
     tree = {"a": [array(1), Pair(array(2), "text")], "b": Sample(array(3)), 7: array(4)}
     assert path_of(flatten(tree, is_leaf)[1], index) == path
+
+
+def test_shapes_are_equal_where_only_the_arrays_differ() -> None:
+    def shape(tree: object) -> object:
+        return flatten(tree, lambda value: isinstance(value, bytearray))[1]
+
+    one, other = bytearray(1), bytearray(2)
+    assert same(shape({"x": [one, 3], "y": one}), shape({"x": [other, 3], "y": other}))
+    assert same(shape(one), shape(other))
+    for different in (
+        {"x": [other, 4], "y": other},
+        {"x": [other], "y": other},
+        {"x": (other, 3), "y": other},
+        {"z": [other, 3], "y": other},
+        {"x": [other, other], "y": other},
+        other,
+    ):
+        assert not same(shape({"x": [one, 3], "y": one}), shape(different)), different
+
+    class Refuses:
+        def __eq__(self, value: object) -> bool:
+            raise TypeError("not to be compared")
+
+    assert not same(shape([one, Refuses()]), shape([one, Refuses()]))

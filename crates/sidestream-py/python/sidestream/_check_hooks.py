@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sidestream._sidestream import Recorder
+from sidestream._stream import Event, Stream
 
 #: The registries of PyTorch's callbacks, and the methods of the recorder that they call.
 _CALLBACKS = {
@@ -33,6 +34,7 @@ def hooked(recorder: Recorder) -> Iterator[None]:
         _callbacks(recorder, stack)
         _existing(recorder)
         _streams(recorder, stack)
+        _own_streams(recorder, stack)
         _graphs(recorder, stack)
         _host_reads(recorder, stack)
         _backward(recorder, stack)
@@ -105,20 +107,20 @@ def _streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     stream_query = torch.cuda.Stream.query
 
     def query_event(self: Any) -> bool:
-        done = event_query(self)
+        done: bool = event_query(self)
         if done and self.cuda_event:
             recorder.event_complete(self.cuda_event)
         return done
 
     def elapsed_time(self: Any, end_event: Any) -> float:
         # It fails unless both are complete.
-        time = event_elapsed(self, end_event)
+        time: float = event_elapsed(self, end_event)
         recorder.event_complete(self.cuda_event)
         recorder.event_complete(end_event.cuda_event)
         return time
 
     def query_stream(self: Any) -> bool:
-        done = stream_query(self)
+        done: bool = stream_query(self)
         if done:
             recorder.stream_complete(self.device_index, self.cuda_stream)
         return done
@@ -135,6 +137,74 @@ def _streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         return new(cls, stream_ptr, *args, **kwargs)
 
     _set(stack, external, "__new__", staticmethod(make))
+
+
+def _own_streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
+    """Streams and events of this package call CUDA themselves, beside PyTorch's callbacks."""
+
+    def handle(stream: Any) -> tuple[int, int] | None:
+        """The handle and the device; none where it is simulated."""
+        try:
+            stream = stream if isinstance(stream, Stream) else Stream.of(stream)
+            return stream.cuda_stream, int(str(stream.device).partition(":")[2] or 0)
+        except (TypeError, ValueError, ImportError):
+            return None
+
+    # Events are told by numbers that no handle has.
+    def number(event: Any) -> int:
+        return _OURS | id(event)
+
+    wait_stream, sync_stream, query_stream = Stream.wait_stream, Stream.synchronize, Stream.query
+    record, wait, sync_event, query_event = Event.record, Event.wait, Event.synchronize, Event.query
+
+    def stream_waits(self: Any, other: Any) -> None:
+        wait_stream(self, other)
+        source, target = handle(other), handle(self)
+        if source and target:
+            recorder.event_record(_OURS, *source)
+            recorder.event_wait(_OURS, *target)
+
+    def stream_synchronizes(self: Any) -> None:
+        sync_stream(self)
+        if at := handle(self):
+            recorder.stream_synchronize(*at)
+
+    def stream_is_done(self: Any) -> bool:
+        done = query_stream(self)
+        if done and (at := handle(self)):
+            recorder.stream_complete(at[1], at[0])
+        return done
+
+    def event_records(self: Any, stream: Any = None) -> None:
+        record(self, stream)
+        if at := handle(stream):
+            recorder.event_record(number(self), *at)
+
+    def event_waits(self: Any, stream: Any = None) -> None:
+        wait(self, stream)
+        if at := handle(stream):
+            recorder.event_wait(number(self), *at)
+
+    def event_synchronizes(self: Any) -> None:
+        sync_event(self)
+        recorder.on_event_synchronization(number(self))
+
+    def event_is_done(self: Any) -> bool:
+        done = query_event(self)
+        if done:
+            recorder.event_complete(number(self))
+        return done
+
+    _set(stack, Stream, "wait_stream", stream_waits)
+    _set(stack, Stream, "synchronize", stream_synchronizes)
+    _set(stack, Stream, "query", stream_is_done)
+    _set(stack, Event, "record", event_records)
+    _set(stack, Event, "wait", event_waits)
+    _set(stack, Event, "synchronize", event_synchronizes)
+    _set(stack, Event, "query", event_is_done)
+
+
+_OURS = 1 << 63
 
 
 def _is_blocking(handle: int) -> bool:

@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,9 +34,7 @@ class Entry:
     #: The batch itself where it goes nowhere, and else its shape.
     tree: Any
     ticket: _sidestream.Ticket | None = None
-    #: Shape and type of each part that was uploaded.
-    metas: Any = ()
-    #: For each array, what was on the device already; None where it was uploaded.
+    #: What was on the device already, by its number among the arrays.
     here: Any = None
     #: Behind what was on the device already.
     event: Any = None
@@ -207,34 +205,28 @@ class Feed:
         shape: Any,
         sent: deque[tuple[_sidestream.Ticket, list[Any]]],
     ) -> bool:
-        here: list[Any] | None = None
-        parts: list[tuple[int, int, bool]] = []
-        metas: list[tuple[Any, str]] = []
+        here: dict[int, Any] = {}
         direct: list[int] = []
-        for at, leaf in enumerate(leaves):
+
+        def describe(at: int, leaf: Any) -> Any:
             if self._ordinal is not None and _leaves.is_tensor(leaf) and leaf.is_cuda and leaf.device.index == self._ordinal:
-                here = here or [None] * len(leaves)
                 here[at] = leaf.detach()
-                continue
+                return None
             try:
-                array, size, is_direct, meta = _leaves.on_host(leaf)
+                described = _leaves.on_host(leaf)
             except TypeError as error:
                 raise TypeError(f"{_where(index, shape, at)}: {error}") from None
-            parts.append((_leaves.address_of(array), size, is_direct))
-            metas.append(meta)
-            if array is not leaf:
-                leaves[at] = array
-            if is_direct:
+            if described[3]:
                 direct.append(at)
-            # Else they would count as owners below.
-            del array, leaf
-        ticket = self._put(ring, index, parts)
+            return described
+
+        ticket = self._put(ring, index, leaves, describe)
         if ticket is None:
             return False
         event = None
-        if here is not None:
+        if here:
             event = sys.modules["torch"].cuda.current_stream(self._ordinal).record_event()
-        if not self._queue(Entry(index, shape, ticket, metas, here, event)):
+        if not self._queue(Entry(index, shape, ticket, here, event)):
             ticket.wait_source()
             return False
         if direct:
@@ -248,26 +240,26 @@ class Feed:
         return True
 
     def _put(
-        self, ring: _sidestream.Ring, index: int, parts: list[tuple[int, int, bool]]
+        self, ring: _sidestream.Ring, index: int, leaves: list[Any], describe: Callable[[int, Any], Any]
     ) -> _sidestream.Ticket | None:
+        kind, export = _leaves.plain_tensor()
         try:
-            return ring.put(parts)
+            return ring.put(leaves, kind, export, describe)
         except MemoryError as error:
             torch = sys.modules.get("torch") if self._ordinal is not None else None
             if torch is not None:
                 # PyTorch keeps memory that it does not use, and gives it back if it is asked to.
                 torch.cuda.empty_cache()
                 try:
-                    return ring.put(parts)
+                    return ring.put(leaves, kind, export, describe)
                 except MemoryError as again:
                     error = again
-            size = sum(part[1] for part in parts)
             text = (
-                f"batch {index}: there is no memory for its {size} bytes on {ring.device} ({error}); use a smaller depth or "
-                'smaller batches, let go of earlier ones, or use keep="copy"'
+                f"batch {index}: there is no memory for it on {ring.device} ({error}); use a smaller depth or smaller "
+                'batches, let go of earlier ones, or use keep="copy"'
             )
-            kind: Any = MemoryError if torch is None else torch.cuda.OutOfMemoryError
-            raise kind(text) from None
+            out_of_memory: Any = MemoryError if torch is None else torch.cuda.OutOfMemoryError
+            raise out_of_memory(text) from None
 
     def _has_room(self) -> bool:
         with self._changed:

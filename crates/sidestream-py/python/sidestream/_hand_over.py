@@ -77,7 +77,7 @@ class _Arrays(Target):
         lease = entry.ticket.hand_over(self._stream)
         if self._copies:
             lease = lease.copied(self._stream)
-        return _tree.unflatten(entry.tree, iter(lease.arrays(entry.metas)))
+        return _tree.unflatten(entry.tree, iter(lease.arrays()))
 
 
 class _Torch(Target):
@@ -89,6 +89,8 @@ class _Torch(Target):
         super().__init__(name)
         self.ring_device = name
         self.torch = torch
+        if torch.cuda.is_available():
+            torch.cuda.init()
         # Without an index there is no CUDA in PyTorch, and the ring will say why.
         self.ordinal = torch.device(name).index or 0
         self._copies = copies
@@ -103,15 +105,14 @@ class _Torch(Target):
             current = torch._C._cuda_getCurrentRawStream(self.ordinal)
         assert entry.ticket is not None
         lease = entry.ticket.hand_over(current)
-        tensors = lease.tensors(torch._C._from_dlpack, entry.metas)
+        tensors, odd = lease.tensors(torch._C._from_dlpack)
         # From here on the tensors keep it.
         del lease
-        for at, (shape, name) in enumerate(entry.metas):
-            if name not in _COMMON:
-                tensors[at] = tensors[at].view(getattr(torch, name)).view(shape)
+        for at, name, shape in odd:
+            tensors[at] = tensors[at].view(getattr(torch, name)).view(shape)
         if self._copies:
             tensors = self._copied(tensors)
-        if entry.here is not None:
+        if entry.here:
             tensors = self._with_those_that_were_here(entry, tensors)
         return _tree.unflatten(entry.tree, iter(tensors))
 
@@ -145,19 +146,14 @@ class _Torch(Target):
         current.wait_event(entry.event)
         rest = iter(uploaded)
         tensors = []
-        for tensor in entry.here:
+        for at in range(len(uploaded) + len(entry.here)):
+            tensor = entry.here.get(at)
             if tensor is None:
-                tensors.append(next(rest))
+                tensor = next(rest)
             else:
                 tensor.record_stream(current)
-                tensors.append(tensor)
+            tensors.append(tensor)
         return tensors
-
-
-#: Types that go through DLPack under their own names. The others go as bytes.
-_COMMON = frozenset(
-    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 bfloat16 complex64 complex128".split()
-)
 
 
 class Transformer:
@@ -165,11 +161,9 @@ class Transformer:
 
     def __init__(self, target: Target, transform: Callable[[Any], Any]) -> None:
         assert isinstance(target, _Torch)
-        torch = target.torch
         self._target = target
         self._transform = transform
         self._stream = target.side_stream()
-        self._draws = _Draws(torch, target.ordinal)
 
     def apply(self, entry: Entry) -> tuple[Any, Any]:
         """Put the transform of a batch into its stream, and return what comes out with the event behind it."""
@@ -179,9 +173,7 @@ class Transformer:
         self._stream.wait_stream(self._target.on_stream())
         with torch.cuda.device(self._target.ordinal), torch.cuda.stream(self._stream):
             batch = _in_stream(self._target, entry)
-            with self._draws:
-                batch = self._transform(batch)
-            return batch, self._stream.record_event()
+            return self._transform(batch), self._stream.record_event()
 
     def hand_over(self, done: tuple[Any, Any]) -> Any:
         """Return what came out, for work on the current stream, which waits for the transform."""
@@ -202,34 +194,6 @@ def _in_stream(target: _Torch, entry: Entry) -> Any:
         return target.hand_over(entry)
     finally:
         target._stream = given
-
-
-class _Draws:
-    """Random numbers of PyTorch for a transform.
-
-    How far it runs ahead depends on the loader. Were it to draw from the caller's generators, so would the caller's
-    own numbers, and no run could be repeated. So it has a sequence of its own, whose seed is drawn as a DataLoader draws its own.
-    """
-
-    def __init__(self, torch: Any, ordinal: int | None) -> None:
-        self._torch = torch
-        self._ordinal = ordinal
-        seed = int(torch.empty((), dtype=torch.int64).random_().item())
-        self._host = torch.Generator().manual_seed(seed).get_state()
-        self._device = torch.Generator(device=f"cuda:{ordinal}").manual_seed(seed).get_state()
-
-    def __enter__(self) -> None:
-        self._swap()
-
-    def __exit__(self, *_: object) -> None:
-        self._swap()
-
-    def _swap(self) -> None:
-        torch = self._torch
-        host, device = torch.get_rng_state(), torch.cuda.get_rng_state(self._ordinal)
-        torch.set_rng_state(self._host)
-        torch.cuda.set_rng_state(self._device, self._ordinal)
-        self._host, self._device = host, device
 
 
 def _note_streams_of_our_memory(torch: Any) -> None:

@@ -7,10 +7,6 @@ from typing import Any
 
 from sidestream import _sidestream
 
-#: A page-locked tensor of at least so many bytes is copied from where it is. A smaller one is packed with the others,
-#: since a copy of its own costs more than packing it.
-DIRECT_BYTES = 256 << 10
-
 #: What there are GPU types for, among numpy's.
 _NUMPY = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
@@ -22,11 +18,19 @@ _names: dict[Any, str] = {}
 
 def is_leaf(value: Any) -> bool:
     """Tell whether it is an array of numbers. Arrays of texts, dates and objects are no such thing."""
-    # Whoever made it has imported what it belongs to.
-    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    if torch is not None and isinstance(value, torch.Tensor):
+    if is_tensor(value):
         return True
+    numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc"
+
+
+def plain_tensor() -> tuple[Any, Any]:
+    """Return the type of PyTorch's plain tensors, and what exports one as a capsule; nothing where PyTorch is not imported."""
+    torch = sys.modules.get("torch")
+    # A module that is being imported has not all its parts.
+    if torch is None or not hasattr(torch, "_C") or not hasattr(torch, "Tensor"):
+        return None, None
+    return torch.Tensor, torch._C._to_dlpack
 
 
 def is_tensor(value: Any) -> bool:
@@ -35,20 +39,13 @@ def is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
-def on_host(leaf: Any) -> tuple[Any, int, bool, tuple[Any, str]]:
-    """Return the array as contiguous memory of the host; its bytes; whether it is copied from where it is; shape and type.
+def on_host(leaf: Any) -> tuple[Any, int, int, bool, Any, str]:
+    """Return the array as contiguous memory of the host; its address; its bytes; whether it is copied from where it is; shape; type.
 
     Raises:
         TypeError: It has no memory of the host, or no type that GPUs have.
     """
     return _tensor(leaf) if is_tensor(leaf) else _array(leaf)
-
-
-def address_of(array: Any) -> int:
-    """Return the address of what ``on_host`` gave."""
-    if is_tensor(array):
-        return int(array.data_ptr())
-    return int(array.__array_interface__["data"][0])
 
 
 def is_sole_owner(leaves: list[Any], index: int) -> bool:
@@ -72,7 +69,7 @@ def name_of(dtype: Any) -> str:
     return name
 
 
-def _tensor(tensor: Any) -> tuple[Any, int, bool, tuple[Any, str]]:
+def _tensor(tensor: Any) -> tuple[Any, int, int, bool, Any, str]:
     torch: Any = sys.modules["torch"]
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         raise TypeError(
@@ -91,10 +88,11 @@ def _tensor(tensor: Any) -> tuple[Any, int, bool, tuple[Any, str]]:
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
     size = tensor.nbytes
-    return tensor, size, size >= DIRECT_BYTES and tensor.is_pinned(), (tensor.shape, name_of(tensor.dtype))
+    is_direct = size >= _sidestream.DIRECT_BYTES and tensor.is_pinned()
+    return tensor, tensor.data_ptr(), size, is_direct, tensor.shape, name_of(tensor.dtype)
 
 
-def _array(array: Any) -> tuple[Any, int, bool, tuple[Any, str]]:
+def _array(array: Any) -> tuple[Any, int, int, bool, Any, str]:
     dtype = array.dtype
     if dtype.name not in _NUMPY:
         raise TypeError(f"GPUs have no type {dtype.name}; convert the array in the loader, as to float32")
@@ -103,4 +101,4 @@ def _array(array: Any) -> tuple[Any, int, bool, tuple[Any, str]]:
     if not array.flags.c_contiguous:
         # Not ascontiguousarray, which gives an array without dimensions one.
         array = array.copy(order="C")
-    return array, array.nbytes, False, (array.shape, dtype.name)
+    return array, array.__array_interface__["data"][0], array.nbytes, False, array.shape, dtype.name

@@ -85,8 +85,8 @@ def prefetch(
             ``"cpu"``, how many are read ahead.
         transform: A function from batch to batch, on the device. It runs in your thread with your autocast and grad
             modes, on a stream of its own that waits for what you had put into the current stream, one batch ahead where the
-            next batch is there. Its random numbers of PyTorch are a sequence of their own, seeded from PyTorch's when an
-            iteration begins. On ``"cpu"`` and for ``DeviceArray`` it is simply called.
+            next batch is there. Its random numbers are drawn batch by batch from your generators. On ``"cpu"`` and for
+            ``DeviceArray`` it is simply called.
         keep: What happens when you hold as many batches as there is memory for and take another: ``"grow"`` adds memory for
             one more; ``"copy"`` gives each batch out as a copy of its own, so that the memory never grows.
         stream: Take the batches on this stream and not on the current one. A simulated device has no current stream: by default

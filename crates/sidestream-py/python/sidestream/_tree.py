@@ -18,11 +18,13 @@ _LEAF = object()
 class _Node:
     """A container that holds arrays somewhere."""
 
-    __slots__ = ("children", "keys", "make")
+    __slots__ = ("children", "kind", "make", "names")
 
-    def __init__(self, make: Callable[[list[Any]], Any], keys: list[str], children: list[Any]) -> None:
+    def __init__(self, kind: type, make: Callable[[list[Any]], Any], names: Any, children: list[Any]) -> None:
+        self.kind = kind
         self.make = make
-        self.keys = keys
+        # The keys of a mapping, the names of fields, or None where children have numbers.
+        self.names = names
         self.children = children
 
 
@@ -50,6 +52,29 @@ def unflatten(shape: Any, leaves: Iterator[Any]) -> Any:
     return shape.make([unflatten(child, leaves) for child in shape.children])
 
 
+def same(one: Any, other: Any) -> bool:
+    """Tell whether two shapes are equal: the same containers, and equal values where there is no array.
+
+    Values that cannot be compared count as different.
+    """
+    if type(one) is not type(other):
+        return False
+    if type(one) is _Same:
+        try:
+            return one.value is other.value or bool(one.value == other.value)
+        except Exception:
+            # The comparison is the user's code.
+            return False
+    if type(one) is _Node:
+        return (
+            one.kind is other.kind
+            and len(one.children) == len(other.children)
+            and one.names == other.names
+            and all(map(same, one.children, other.children))
+        )
+    return True
+
+
 def path_of(shape: Any, index: int) -> str:
     """Return where the array with this number stands, as it is written in Python: ``['image'][1]``."""
     for at, path in enumerate(_paths(shape, "")):
@@ -70,7 +95,7 @@ def _flatten(tree: Any, leaves: list[Any], is_leaf: Callable[[Any], bool]) -> An
         children = [_flatten(tree[name], leaves, is_leaf) for name in names]
         if len(leaves) == known:
             return _Same(tree)
-        return _Node(_mapping(tree, names), [f"[{name!r}]" for name in names], children)
+        return _Node(kind, _mapping(tree, names), names, children)
     if isinstance(tree, (list, tuple)):
         children = [_flatten(value, leaves, is_leaf) for value in tree]
         if len(leaves) == known:
@@ -78,16 +103,16 @@ def _flatten(tree: Any, leaves: list[Any], is_leaf: Callable[[Any], bool]) -> An
         if kind is list:
             make = list
         elif hasattr(kind, "_fields"):
-            return _Node(lambda values: kind(*values), [f".{name}" for name in kind._fields], children)
+            return _Node(kind, lambda values: kind(*values), kind._fields, children)
         else:
             make = kind
-        return _Node(make, [f"[{at}]" for at in range(len(children))], children)
+        return _Node(kind, make, None, children)
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         names = [field.name for field in dataclasses.fields(tree)]
         children = [_flatten(getattr(tree, name), leaves, is_leaf) for name in names]
         if len(leaves) == known:
             return _Same(tree)
-        return _Node(_dataclass(tree, names), [f".{name}" for name in names], children)
+        return _Node(kind, _dataclass(tree, names), names, children)
     return _Same(tree)
 
 
@@ -131,5 +156,11 @@ def _paths(shape: Any, path: str) -> Iterator[str]:
     if shape is _LEAF:
         yield path
     elif type(shape) is _Node:
-        for key, child in zip(shape.keys, shape.children):
+        for at, child in enumerate(shape.children):
+            if shape.names is None:
+                key = f"[{at}]"
+            elif issubclass(shape.kind, Mapping):
+                key = f"[{shape.names[at]!r}]"
+            else:
+                key = f".{shape.names[at]}"
             yield from _paths(child, path + key)

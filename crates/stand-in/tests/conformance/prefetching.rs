@@ -23,6 +23,9 @@ pub fn scenarios() -> Vec<Scenario> {
     ]
 }
 
+// Every ring is closed at the end. One that is dropped gives its memory back on another thread, and the machine perhaps
+// with it, which would end a capture of the next scenario.
+
 fn put(ring: &Ring, leaves: &[Leaf]) -> Ticket {
     // SAFETY: the memory of leaves is there until the call is over; that of direct ones until `wait_source` is.
     unsafe { ring.put(leaves) }
@@ -69,6 +72,7 @@ fn a_consumer_that_lags_behind_finds_every_batch(target: Target) {
     for (seed, memory) in found.iter().enumerate() {
         expect_device(&device, memory, seed as u32);
     }
+    ring.close();
 }
 
 fn page_locked_memory_is_read_where_it_is_and_may_be_written_again_behind_it(target: Target) {
@@ -99,6 +103,8 @@ fn page_locked_memory_is_read_where_it_is_and_may_be_written_again_behind_it(tar
         assert_eq!(small, [seed as u8; 100]);
     }
     assert_eq!(ring.statistics().direct_bytes, 3 * BYTES);
+    drop(leases);
+    ring.close();
 }
 
 fn a_batch_that_is_let_go_stays_for_the_streams_that_were_noted(target: Target) {
@@ -114,6 +120,8 @@ fn a_batch_that_is_let_go_stays_for_the_streams_that_were_noted(target: Target) 
     assert_eq!(ring.statistics().slots, 1);
     expect_device(&device, &found, 1);
     expect(&next, 2);
+    drop(next);
+    ring.close();
 }
 
 fn a_ring_works_beside_a_capture_of_another_thread(target: Target) {
@@ -129,6 +137,7 @@ fn a_ring_works_beside_a_capture_of_another_thread(target: Target) {
                 let lease = put_pattern(&ring, seed).hand_over(&consumer).unwrap();
                 expect(&lease, seed);
             }
+            ring.close();
         });
         feeder.join().unwrap();
     });
@@ -176,4 +185,5 @@ fn a_ring_works_on_default_streams(target: Target) {
         drop(lease);
         expect_device(&device, &found, seed);
     }
+    ring.close();
 }
