@@ -40,6 +40,7 @@ class Recorder:
         shown: Callable[[str], str],
         thread_name: Callable[[], str],
         plain: list[Any],
+        no_dispatch: Any,
         memory: int,
         raises: bool,
         hidden: list[str] | None,
