@@ -218,15 +218,15 @@ def test_threads_that_start_meanwhile_are_heard() -> None:
 def test_classes_of_tensors_with_and_without_a_dispatch_of_their_own() -> None:
     import torch
 
-    class Plain(torch.Tensor):
+    class Plain(torch.Tensor):  # type: ignore[misc]
         pass
 
-    class Wrapped(torch.Tensor):
+    class Wrapped(torch.Tensor):  # type: ignore[misc]
         inner: Any
 
         @staticmethod
         def __new__(cls, inner: Any) -> Any:
-            made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)  # type: ignore[attr-defined]
+            made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
             made.inner = inner
             return made
 

@@ -33,6 +33,7 @@ class RaceError(RuntimeError): ...
 
 _Ranges = list[tuple[int, int]]
 
+@disjoint_base
 class Recorder:
     def __new__(
         cls,
