@@ -10,41 +10,12 @@ checker finds it all the same. On the processor the same loop is checked as a st
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import sidestream
 
-# Three batches through two slots. A line with "repair" is what the racy loop lacks.
-PROGRAM = """
-name: double_buffer
-streams: {main: nb, side: nb}
-buffers:
-  batch0: {kind: pinned, bytes: 4096}
-  batch1: {kind: pinned, bytes: 4096}
-  batch2: {kind: pinned, bytes: 4096}
-  slot0: {kind: dev, bytes: 4096}
-  slot1: {kind: dev, bytes: 4096}
-ops:
-- {do: copy_async, s: side, from: batch0, to: slot0}
-- {do: record, ev: filled0, s: side}
-- {do: copy_async, s: side, from: batch1, to: slot1}
-- {do: record, ev: filled1, s: side}
-- {do: wait, s: main, ev: filled0}  # repair
-- {do: kernel, s: main, r: [slot0]}
-- {do: record, ev: read0, s: main}
-- {do: wait, s: side, ev: read0}  # repair
-- {do: copy_async, s: side, from: batch2, to: slot0}
-- {do: wait, s: main, ev: filled1}  # repair
-- {do: kernel, s: main, r: [slot1]}
-"""
-
-
-def as_programs() -> None:
-    """The loop as a list of CUDA calls: no GPU and no PyTorch is needed to check it."""
-    racy = "".join(line for line in PROGRAM.splitlines(True) if "repair" not in line)
-    for name, text in (("as it is often written", racy), ("repaired", PROGRAM)):
-        report = sidestream.check_program(text=text)
-        print(f"{name}: {len(report.races)} races")
-        print(report, end="\n\n")
+#: The same loop as a list of CUDA calls, for machines without a GPU.
+PROGRAMS = Path(__file__).parents[1] / "streams"
 
 
 def double_buffered(steps: int, device: str, repaired: bool) -> None:
@@ -84,7 +55,10 @@ def main() -> None:
     device = args.device or default_device()
     if device == "cpu":
         print("checking a PyTorch program needs a GPU; this is the same loop as a stream program\n")
-        as_programs()
+        for name, form in (("as it is often written", "racy"), ("repaired", "fixed")):
+            program = sidestream.check_program(PROGRAMS / f"double_buffer_torch.{form}.yaml")
+            print(f"{name}: {len(program.races)} races")
+            print(program, end="\n\n")
         return
     for name, repaired in (("as it is often written", False), ("repaired", True)):
         with sidestream.check() as report:

@@ -28,6 +28,8 @@ def recorded_here(steps: int, what_if: str | None) -> sidestream.Diagnosis | Non
         for _ in range(steps):
             model(batch.to("cuda", non_blocking=True)).sum().backward()
             profile.step()
+    if profile.diagnosis is None:
+        print(f"{profile.problem}; reading a trace from another machine instead")
     return profile.diagnosis
 
 

@@ -13,7 +13,6 @@ import argparse
 import time
 from collections.abc import Iterable, Iterator
 
-import numpy as np
 import torch
 
 import sidestream
@@ -21,18 +20,18 @@ import sidestream
 Batch = dict[str, torch.Tensor]
 
 
-def loader(steps: int, batch: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yields images and labels as numpy arrays, which nobody pinned."""
-    random = np.random.default_rng(0)
+def loader(steps: int, batch: int) -> Iterator[Batch]:
+    """Yields images and labels in ordinary memory, which nobody pinned."""
+    random = torch.Generator().manual_seed(0)
     for _ in range(steps):
-        images = random.integers(0, 256, (batch, 3, 64, 64), dtype=np.uint8)
-        yield {"images": images, "labels": random.integers(0, 10, batch)}
+        images = torch.randint(0, 256, (batch, 3, 64, 64), dtype=torch.uint8, generator=random)
+        yield {"images": images, "labels": torch.randint(0, 10, (batch,), generator=random)}
 
 
-def by_hand(batches: Iterable[dict[str, np.ndarray]], device: str) -> Iterator[Batch]:
+def by_hand(batches: Iterable[Batch], device: str) -> Iterator[Batch]:
     """Copies each batch when the loop asks for it."""
     for batch in batches:
-        yield {name: torch.from_numpy(array).to(device) for name, array in batch.items()}
+        yield {name: tensor.to(device) for name, tensor in batch.items()}
 
 
 def train(batches: Iterable[Batch], device: str) -> tuple[list[float], float]:
@@ -72,9 +71,12 @@ def main() -> None:
 
     print(f"by hand:   {args.steps / plain_s:8.1f} steps/s")
     print(f"prefetch:  {args.steps / ours_s:8.1f} steps/s")
-    print("the losses are the same" if ours == plain else "THE LOSSES DIFFER")
-    print(prefetched.statistics)
-    if not on_gpu:
+    # Some kernels of a GPU add up in another order each time.
+    same = torch.allclose(torch.tensor(ours), torch.tensor(plain), rtol=1e-3)
+    print("the losses are the same" if same else "THE LOSSES DIFFER")
+    if on_gpu:
+        print(prefetched.statistics)
+    else:
         print("this is the processor: batches were read ahead, and nothing was copied; a GPU copies them meanwhile")
 
 

@@ -57,7 +57,7 @@ def main() -> None:
         answer()  # Once for the kernels to be picked.
         start = time.perf_counter()
         answers = answer().cpu()  # Waits for the device.
-        rate = args.steps / (time.perf_counter() - start)
+        rate: float = args.steps / (time.perf_counter() - start)
         right = torch.allclose(answers, expected.cpu(), atol=1e-4)
         print(f"{name:22} {rate:10.0f} requests/s{'' if right else '  WRONG ANSWERS'}")
         return rate

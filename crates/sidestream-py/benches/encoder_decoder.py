@@ -46,8 +46,8 @@ class Size:
         self.checked = 60 if quick else 300
 
 
-def say(t: str, **values: Any) -> None:
-    print(json.dumps({"t": t, **values}), flush=True)
+def say(part: str, /, **values: Any) -> None:
+    print(json.dumps({"t": part, **values}), flush=True)
 
 
 # Jobs: an encoder without gradients, and a step of training on what it returns.
@@ -103,7 +103,7 @@ def convolutions(batch: int, width: int = 1, extra: int = 0) -> Job:
     channels = 3
     for out in (32, 64, 128, 256, 512):
         down += [nn.Conv2d(channels, out, 3, stride=2, padding=1), nn.BatchNorm2d(out), nn.ReLU(inplace=True)]
-        down += [nn.Conv2d(out, out, 3, padding=1), nn.ReLU(inplace=True)] * width
+        down += [layer for _ in range(width) for layer in (nn.Conv2d(out, out, 3, padding=1), nn.ReLU(inplace=True))]
         channels = out
     up: list[nn.Module] = []
     for out in (256, 128, 64, 32, 16):
@@ -219,8 +219,15 @@ def by_hand_graphs(job: Job) -> tuple[Callable[[int], None], Callable[[int], Non
 # Ours.
 
 
-def ours(stages: list[Any], items: Callable[[int], Iterable[Any]], mode: str, size: Size) -> tuple[Callable[[int], None], Pipeline]:
-    pipe = Pipeline(stages, mode=mode, capture=True, measure=size.measure)
+def ours(
+    stages: list[Any],
+    items: Callable[[int], Iterable[Any]],
+    mode: str,
+    size: Size,
+    capture: bool = True,
+    depth: int | None = None,
+) -> tuple[Callable[[int], None], Pipeline]:
+    pipe = Pipeline(stages, mode=mode, capture=capture, depth=depth, measure=size.measure)
     if mode == "auto":
         for _ in range(200):
             for _ in pipe(items(200)):
@@ -268,6 +275,15 @@ def compare(part: str, job: Job, size: Size, **labels: Any) -> None:
     if graphs:
         variants["hand_graphs_serial"], variants["hand_graphs_streams"] = graphs
     choices: dict[str, Any] = {}
+    shallow = job.again()
+    made = attempt("graphs of depth 2", lambda: ours([shallow.encode, shallow.train], shallow.batches, "graphs", size, depth=2))
+    if made:
+        variants["graphs of depth 2"] = made[0]
+    plain = job.again()
+    made = attempt("auto without capture", lambda: ours([plain.encode, plain.train], plain.batches, "auto", size, capture=False))
+    if made:
+        variants["auto without capture"] = made[0]
+        choices["auto without capture"] = made[1].choice.to_dict()
     for mode in MODES:
         mine = job.again()
         made = attempt(mode, lambda mode=mode, mine=mine: ours([mine.encode, mine.train], mine.batches, mode, size))
@@ -280,6 +296,7 @@ def compare(part: str, job: Job, size: Size, **labels: Any) -> None:
         **labels,
         steps_s=rates,
         auto_by_hand_serial=round(rates.get("auto", 0) / rates["hand_serial"], 3),
+        auto_without_capture_by_hand_serial=round(rates.get("auto without capture", 0) / rates["hand_serial"], 3),
         graphs_by_hand_graphs=round(rates.get("graphs", 0) / rates.get("hand_graphs_streams", float("nan")), 3),
         chosen=choices.get("auto", {}).get("mode"),
         choices=choices,

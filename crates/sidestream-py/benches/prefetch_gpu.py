@@ -2,7 +2,7 @@
 
     python crates/sidestream-py/benches/prefetch_gpu.py [--quick] [PART ...]
 
-Parts: pinned, unpinned, small, augment, stress, memory. One JSON object a line; times are medians of rounds in which
+Parts: pinned, unpinned, small, stress, memory. One JSON object a line; times are medians of rounds in which
 the things compared take turns. docs/performance.md has the figures.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import random
 import statistics
+import subprocess
 import sys
 import time
 import traceback
@@ -308,45 +309,57 @@ def stress() -> None:
         )
 
 
+def taken() -> int:
+    """Bytes of the device that are in use, by whomever."""
+    free, total = torch.cuda.mem_get_info(GPU)
+    return total - free
+
+
+def ring(depth: int) -> None:
+    """What a ring takes of the device. In a process of its own, since memory that is given back is kept for the next."""
+    batch = torch.zeros(BATCH_BYTES, dtype=torch.uint8)
+    compute = Compute(0.001)
+    before = taken()
+    prefetched = sidestream.prefetch([batch] * 100, GPU, depth=depth)
+    most = 0
+    for tensor in prefetched:
+        compute(tensor)
+        most = max(most, taken() - before)
+    del tensor
+    say("memory", depth=depth, slots=round(most / BATCH_BYTES, 2), statistics=prefetched.statistics.to_dict())
+    prefetched.close()
+    del prefetched
+    torch.cuda.synchronize()
+    say("memory", depth=depth, left_mib_when_closed=(taken() - before) >> 20)
+
+
 def memory() -> None:
     """Device memory of the ring, and what stays on side streams over epochs with a transform."""
+    for depth in (2, 3, 4):
+        subprocess.run([sys.executable, __file__, f"--ring={depth}"], check=True)
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    batch = torch.zeros(BATCH_BYTES, dtype=torch.uint8)
-
-    def taken() -> int:
-        free, total = torch.cuda.mem_get_info(GPU)
-        return total - free
-
-    for depth in (2, 3, 4):
-        before = taken()
-        prefetched = sidestream.prefetch([batch] * 20, GPU, depth=depth)
-        seen = 0
-        for tensor in prefetched:
-            tensor.add_(1)
-            seen = max(seen, taken() - before)
-        say("memory", depth=depth, slots=round(seen / BATCH_BYTES, 2), mib=seen >> 20)
-        del tensor, prefetched
-        torch.cuda.synchronize()
-        say("memory", depth=depth, left_mib=(taken() - before) >> 20)
-
     before = taken()
-    prefetched = sidestream.prefetch(
-        [torch.zeros(4 << 20, dtype=torch.uint8)] * 20, GPU, transform=lambda one: one.float() / 255
-    )
+    batch = torch.zeros(4 << 20, dtype=torch.uint8)
+    prefetched = sidestream.prefetch([batch] * 20, GPU, transform=lambda one: one.float() / 255)
     after_epoch = []
     for epoch in range(5 if QUICK else 50):
         for tensor in prefetched:
             (tensor * 2).sum()
         if epoch in (0, 4, 49):
-            after_epoch.append((epoch + 1, (taken() - before) >> 20, torch.cuda.memory_reserved() >> 20))
-    say("memory", what="with a transform", epoch_taken_mib_reserved_mib=after_epoch)
+            figures = {"epochs": epoch + 1, "taken_mib": (taken() - before) >> 20}
+            after_epoch.append(figures | {"reserved_mib": torch.cuda.memory_reserved() >> 20})
+    say("memory", what="with a transform", after=after_epoch)
 
 
 PARTS = [pinned, unpinned, small, stress, memory]
 
 
 def main() -> None:
+    for word in sys.argv[1:]:
+        if word.startswith("--ring="):
+            ring(int(word.removeprefix("--ring=")))
+            return
     say("device", name=torch.cuda.get_device_name(), torch=torch.__version__, quick=QUICK)
     wanted = [word for word in sys.argv[1:] if not word.startswith("--")]
     for part in PARTS:

@@ -4,12 +4,15 @@
 //! process. The classes that users meet are Python's, in `python/sidestream`, where they have types,
 //! documentation and pickles for nothing.
 
+mod array;
 mod check;
 mod command;
 mod devices;
 mod diagnose;
+mod dlpack;
 mod event;
 mod failure;
+mod prefetch;
 mod program;
 mod stream;
 
@@ -24,8 +27,6 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
         "ProgramError",
         module.py().get_type::<failure::ProgramError>(),
     )?;
-    module.add("RaceError", module.py().get_type::<failure::RaceError>())?;
-    module.add_class::<check::Recorder>()?;
     module.add(
         "DeviceError",
         module.py().get_type::<failure::DeviceError>(),
@@ -35,7 +36,16 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(command::command, module)?)?;
     module.add_function(wrap_pyfunction!(command::overlap, module)?)?;
     module.add_function(wrap_pyfunction!(command::peaks, module)?)?;
+    module.add_class::<array::DeviceArray>()?;
+    module.add_class::<prefetch::Ring>()?;
+    module.add_class::<prefetch::Ticket>()?;
+    module.add_class::<prefetch::Lease>()?;
+    module.add("RaceError", module.py().get_type::<failure::RaceError>())?;
+    module.add_class::<check::Recorder>()?;
     module.add_function(wrap_pyfunction!(diagnose::diagnose, module)?)?;
+    module.add("DIRECT_BYTES", prefetch::DIRECT_BYTES)?;
+    module.add_function(wrap_pyfunction!(array::note_stream, module)?)?;
+    module.add_function(wrap_pyfunction!(prefetch::references, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::ranks, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::traces, module)?)?;
     module.add_function(wrap_pyfunction!(program::check_program, module)?)?;

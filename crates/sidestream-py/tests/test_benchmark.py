@@ -1,4 +1,4 @@
-"""Measuring on the processor; on a GPU, scripts of the repository do."""
+"""Measuring on the processor, and on a double of PyTorch whose device takes as long as it is told."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import json
 import pickle
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 import sidestream
+import torch_double
 from sidestream import Benchmark, Roofline
 
 
@@ -77,6 +79,57 @@ except ImportError as error:
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "PyTorch is needed, which is not installed; pip install torch" in ran.stdout
+
+
+@pytest.fixture
+def double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """PyTorch's double in the place of PyTorch, for one test."""
+    # Both are put back afterwards, whatever stood there.
+    for name in ("torch", "torch.cuda"):
+        monkeypatch.setitem(sys.modules, name, None)
+    torch_double.install()
+    yield
+
+
+@pytest.mark.usefixtures("double")
+def test_the_devices_time_does_not_contain_the_hosts() -> None:
+    def launch_bound() -> None:
+        sum(range(20_000))  # The host is busy for much longer than the device.
+        torch_double.work(5_000)
+
+    result = sidestream.benchmark(launch_bound, repeat=9, device="cuda")
+    assert (result.device, result.device_name, result.includes_host) == ("cuda:0", "NVIDIA H200", False)
+    assert result.median_ns < 50_000 < result.host_ns and result.is_launch_bound
+
+
+@pytest.mark.usefixtures("double")
+def test_long_work_takes_what_the_device_says() -> None:
+    result = sidestream.benchmark(torch_double.work, 3_000_000, repeat=9, bytes=4.8e9)
+    assert result.calls == 1 and not result.is_launch_bound
+    # An event takes no time on this device.
+    assert result.median_ns == pytest.approx(3_000_000, rel=1e-6)
+    assert result.roofline is not None and result.roofline.bound == "memory"
+    assert result.roofline.share == pytest.approx(1 / 3, rel=1e-6)
+
+
+@pytest.mark.usefixtures("double")
+def test_a_function_that_waits_for_the_device_is_not_made_to_wait_longer() -> None:
+    def waits() -> None:
+        event = torch_double.Event()
+        torch_double.work(200_000)
+        event.record()
+        event.synchronize()
+
+    result = sidestream.benchmark(waits, repeat=5)
+    assert result.includes_host and not result.is_launch_bound
+    assert "its time contains the host's" in str(result)
+    assert result.median_ns >= 200_000
+
+
+@pytest.mark.usefixtures("double")
+def test_a_function_that_puts_nothing_on_the_device_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"took no time on the current stream of cuda:0.*let the current one wait"):
+        sidestream.benchmark(add_up, 1000, repeat=5)
 
 
 def on_h200(median_ns: float, host_ns: float, roofline: Roofline | None = None) -> Benchmark:

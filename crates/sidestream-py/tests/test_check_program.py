@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import pickle
 from pathlib import Path
 
@@ -84,6 +86,21 @@ def test_a_report_is_shown_with_the_lines_of_the_program(programs: Path) -> None
     assert shown.startswith("hello_race: 1 race\n")
     assert "op 0 (line 6) on load: copy_async, s: load, from: h, to: x" in shown
     assert "fix: - {do: wait_stream, s: main, src: load}   before op 1 (line 7)" in shown
+
+
+def test_a_report_is_exported_and_shows_itself_in_a_notebook(programs: Path) -> None:
+    report = sidestream.check_program(programs / "hello_race.yaml")
+    value = report.to_dict()
+    assert json.loads(report.json()) == value
+    (program,) = value["programs"]
+    assert program == report.programs[0].to_dict() == json.loads(report.programs[0].json())
+    assert (program["name"], program["verdict"], program["races"][0]["fix"]) == (
+        "hello_race",
+        "race",
+        "wait_stream s=main src=load before 1",
+    )
+    for one in (report, report.programs[0]):
+        assert html.unescape(one._repr_html_()) == f"<pre>{one}</pre>"
 
 
 def test_a_report_survives_a_pickle() -> None:

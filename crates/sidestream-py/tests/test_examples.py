@@ -16,10 +16,10 @@ SAYS = {
     "augmentation": ["transform a batch ahead:", "the sums are the same", "this is the processor"],
     "branches": ["images through two branches", "the results are those of one branch after the other", "serial: "],
     "check_racy_loop": [
-        "as it is often written: 3 races",
-        "RAW on slot1: the second may read before the first has written.",
-        "WAR on slot0: the second may write while the first still reads.",
-        "fix: - {do: wait_stream, s: side, src: main}   before op 6 (line 17)",
+        "as it is often written: 4 races",
+        "RAW on x1: the second may read before the first has written.",
+        "WAR on x0: the second may write while the first still reads.",
+        "fix: - {do: wait_stream, s: copy, src: main}   before op 4 (line 27)",
         "repaired: 0 races",
         "needs a GPU",
     ],
@@ -33,10 +33,11 @@ SAYS = {
         "rank 1 of 2 on cpu: 64 samples of its shard",
         "the models agree",
     ],
-    "encoder_decoder": ["steps of batch 2:", "the loss went from 2.", "serial: ", "on a GPU it measures"],
+    "encoder_decoder": ["steps of batch 2:", "the loss went from ", "serial: ", "on a GPU it measures"],
     "overlap": ["on a simulated NVIDIA H200", "<- best", "times as fast", "this was a simulated GPU"],
     "prefetch": ["by hand: ", "prefetch: ", "the losses are the same", "this is the processor"],
     "serving": ["one by one ", "one batch of all ", "times as many requests as one by one", "streams need a GPU"],
+    "timing": ["the clock around one product: ", "product on cpu: ", "small_layers on cpu: ", "the clock measures both"],
     "three_stages": ["2 inputs through three stages:", "the results are those of a plain loop", "serial: "],
 }
 

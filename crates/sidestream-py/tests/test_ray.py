@@ -23,7 +23,7 @@ ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _temp_dir=sys
 def with_ray(code: str, *args: object) -> str:
     """Run code beside a Ray of this machine, and return what it prints."""
     # Sockets lie in the folder of Ray, and their names may not be long.
-    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:
+    with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as folder:
         ran = subprocess.run(
             [sys.executable, "-c", BEGIN + code + "\nray.shutdown()", folder, *map(str, args)],
             env=os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"},

@@ -147,7 +147,15 @@ assert torch_double.LOG == [("wait", stream.cuda_stream), ("record", stream.cuda
 event = Event(timing=True)
 event.record()  # In the current stream.
 given = event.torch()
-assert given.timing and torch_double.LOG[-1][0] == "record" and torch_double.LOG[-1][1] not in (0, stream.cuda_stream)
+assert given.timing
+recorded, bridge, _ = torch_double.LOG[-1]
+assert recorded == "record" and bridge not in (0, stream.cuda_stream)
+order = []
+wait = Stream.wait_event
+Stream.wait_event = lambda self, event: (order.append((self.cuda_stream, event, len(torch_double.LOG))), wait(self, event))
+before = len(torch_double.LOG)
+event.torch()
+assert order == [(bridge, event, before)]  # The bridge waited before PyTorch's event was recorded in it.
 print("ok")
 """
     ) == "ok\n"

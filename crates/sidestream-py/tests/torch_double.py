@@ -1,11 +1,13 @@
 """What the package asks of ``torch.cuda``, without PyTorch: handles and who waited for whom.
 
-It stands in for PyTorch where the driver is a stand-in too, on which PyTorch itself cannot run.
+It stands in for PyTorch where the driver is a stand-in too, on which PyTorch itself cannot run. Its device has one
+queue and a time of its own: ``work`` takes as long as it says.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 import types
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +19,9 @@ LOG: list[tuple[Any, ...]] = []
 class device:
     """``torch.device``, for CUDA alone."""
 
-    def __init__(self, name: str) -> None:
-        self.type, _, index = name.partition(":")
-        self.index = int(index or 0)
+    def __init__(self, name: str, index: int = 0) -> None:
+        self.type, _, given = name.partition(":")
+        self.index = int(given or index)
 
     def __str__(self) -> str:
         return f"{self.type}:{self.index}"
@@ -51,18 +53,40 @@ class Event:
     """``torch.cuda.Event``."""
 
     cuda_event = 77
+    at_ns = 0
 
     def __init__(self, enable_timing: bool = False) -> None:
         self.timing = enable_timing
 
-    def record(self, stream: Stream) -> None:
-        LOG.append(("record", stream.cuda_stream, self.timing))
+    def record(self, stream: Stream | None = None) -> None:
+        LOG.append(("record", (stream or _current[-1]).cuda_stream, self.timing))
+        self.at_ns = work(0)
+
+    def synchronize(self) -> None:
+        while time.perf_counter_ns() < self.at_ns:
+            pass
+
+    def elapsed_time(self, end: Event) -> float:
+        return (end.at_ns - self.at_ns) / 1e6
 
     def wait(self, stream: Stream) -> None:
         LOG.append(("wait", stream.cuda_stream))
 
 
 _current = [Stream(0)]
+_over_ns = 0
+
+
+def work(duration_ns: int) -> int:
+    """Put work into the queue of the device, and return when it will be over."""
+    global _over_ns
+    _over_ns = max(_over_ns, time.perf_counter_ns()) + duration_ns
+    return _over_ns
+
+
+@contextmanager
+def _device(_: Any) -> Iterator[None]:
+    yield
 
 
 @contextmanager
@@ -84,7 +108,8 @@ def install() -> types.ModuleType:
     cuda.current_device = lambda: 0
     cuda.current_stream = lambda device=None: _current[-1]
     cuda.default_stream = lambda device=None: Stream(0, device)
-    cuda.stream = _stream
+    cuda.stream, cuda.device, cuda._sleep = _stream, _device, work
+    cuda.get_device_name = lambda device=None: "NVIDIA H200"
     torch.__dict__.update(cuda=cuda, device=device)
     sys.modules.update({"torch": torch, "torch.cuda": cuda})
     return torch

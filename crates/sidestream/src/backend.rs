@@ -88,6 +88,12 @@ pub trait Backend: Send + Sync {
         true
     }
 
+    /// Which captures forbid this thread to allocate and to wait from here on, by CUDA's numbers: those of all threads (0),
+    /// its own (1), or none (2). Gives what held before. Means nothing where no capture forbids that.
+    fn capture_mode(&self, mode: i32) -> i32 {
+        mode
+    }
+
     /// Whether what the op asks for is over: [`Kind::QueryEvent`](crate::op::Kind::QueryEvent) or
     /// [`Kind::QueryStream`](crate::op::Kind::QueryStream), whose own `done` means nothing here.
     ///

@@ -26,7 +26,7 @@
 //! ```
 //!
 //! - To write programs: [`device`], [`stream`], [`buffer`], [`kernel`], [`event`], [`graph`],
-//!   [`benchmark`]; [`explicit`] for CUDA as it is; [`error`].
+//!   [`benchmark`], [`pipeline`], [`prefetch`]; [`explicit`] for CUDA as it is; [`error`].
 //! - To look at them: [`check`], [`trace`], [`log`].
 //! - Below: [`op`] and [`order`], calls and CUDA's rules of order as data; [`engine`] and [`sim`],
 //!   the simulated GPU; [`backend`], what a GPU has to do; [`alloc`], the cache of memory;
@@ -49,6 +49,7 @@ pub mod log;
 pub mod op;
 pub mod order;
 pub mod pipeline;
+pub mod prefetch;
 pub mod ptx;
 pub mod sim;
 pub mod stream;

@@ -1,6 +1,7 @@
 //! What the driver does about captures and the simulated machine does not: calls that a capture
 //! forbids to others, and captures that a mistake has ended.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 
 use sidestream::backend::{Backend, Create, Destroy, Payload};
@@ -37,15 +38,31 @@ enum Mode {
     Relaxed,
 }
 
+thread_local! {
+    static OF_THREAD: Cell<Mode> = const { Cell::new(Mode::Global) };
+}
+
+impl Mode {
+    /// The driver's number.
+    fn of(number: i32) -> Answer<Mode> {
+        match number {
+            0 => Ok(Mode::Global),
+            1 => Ok(Mode::ThreadLocal),
+            2 => Ok(Mode::Relaxed),
+            _ => Err(INVALID_VALUE),
+        }
+    }
+}
+
+/// Which captures forbid calls to this thread from here on; gives what held before.
+pub fn exchange(mode: i32) -> Answer<i32> {
+    Ok(OF_THREAD.replace(Mode::of(mode)?) as i32)
+}
+
 // ------------------------------------------------------------------ begin and end
 
 pub fn begin(state: &State, here: Here, stream: CuStream, mode: i32) -> Answer<()> {
-    let mode = match mode {
-        0 => Mode::Global,
-        1 => Mode::ThreadLocal,
-        2 => Mode::Relaxed,
-        _ => return Err(INVALID_VALUE),
-    };
+    let mode = Mode::of(mode)?;
     let origin = state.tables().stream(state, stream, here)?;
     let kind = Kind::BeginCapture { stream: origin.id };
     state.submit(here.thread, kind, Payload::None)?;
@@ -143,10 +160,11 @@ impl Captures {
     /// Refuses what may wait for a device or change its memory: the driver takes it as a mistake of
     /// the program while such a capture is under way.
     pub fn refuse_unsafe(&mut self, thread: ThreadId) -> Answer<()> {
-        let forbids = |c: &Capture| match c.mode {
-            Mode::Global => true,
-            Mode::ThreadLocal => c.thread == thread,
-            Mode::Relaxed => false,
+        let of_thread = OF_THREAD.get();
+        let forbids = |c: &Capture| match (of_thread, c.mode) {
+            (Mode::Relaxed, _) | (_, Mode::Relaxed) => false,
+            (Mode::Global, Mode::Global) => true,
+            (_, Mode::Global | Mode::ThreadLocal) => c.thread == thread,
         };
         let mut is_refused = false;
         for capture in self.0.iter_mut().filter(|c| forbids(c)) {

@@ -557,6 +557,18 @@ unsafe extern "C" fn cuStreamIsCapturing(stream: CuStream, status: *mut c_int) -
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> Code {
+    // SAFETY: as the page of this module says; it is read too.
+    let asked = unsafe { mode.as_ref() }.copied();
+    // SAFETY: as above.
+    let mode = unsafe { out(mode) };
+    always(|| {
+        let asked = asked.ok_or(INVALID_VALUE)?;
+        give(mode, || capture::exchange(asked))
+    })
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamEndCapture(stream: CuStream, graph: *mut CuGraph) -> Code {
     // SAFETY: as the page of this module says.
     let graph = unsafe { out(graph) };

@@ -38,6 +38,8 @@ mod losses;
 mod memory;
 #[path = "conformance/pipelines.rs"]
 mod pipelines;
+#[path = "conformance/prefetching.rs"]
+mod prefetching;
 #[path = "conformance/registered.rs"]
 mod registered;
 #[path = "conformance/streams.rs"]
@@ -90,6 +92,7 @@ fn scenarios() -> Vec<Scenario> {
     all.extend(host_functions::scenarios());
     all.extend(explicit::scenarios());
     all.extend(pipelines::scenarios());
+    all.extend(prefetching::scenarios());
     all.extend(devices::scenarios());
     all.extend(tracing::scenarios());
     all.extend(threads::scenarios());

@@ -20,6 +20,9 @@ const REQUIREMENTS_TORCH: &str = "requirements-torch.txt";
 /// How often an installation is tried.
 const PIP_TRIES: u32 = 3;
 
+/// Scripts that show the package at work, from its folder.
+const EXAMPLES: &str = "../../examples/python";
+
 /// The oldest Python that the package runs on.
 const OLDEST: (u32, u32) = (3, 10);
 
@@ -162,9 +165,10 @@ impl Environment {
         };
         let package = mypy(&["--package", "sidestream"])?;
         let tests = mypy(&["tests"])?;
+        let examples = mypy(&[EXAMPLES])?;
         let mut stub = self.python(&["-m", "mypy.stubtest", "--mypy-config-file"]);
         stub.args(["pyproject.toml", "sidestream._sidestream"]);
-        Ok(succeeds(stub)? && package && tests)
+        Ok(succeeds(stub)? && package && tests && examples)
     }
 
     fn test(&self, torch: bool, driver: &Path) -> Result<bool> {

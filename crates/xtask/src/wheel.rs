@@ -50,9 +50,18 @@ pub fn run() -> Result<bool> {
 
 fn build(environment: &Environment, wheels: &Path) -> Result<PathBuf> {
     clear(wheels)?;
+    // Maturin looks for the Python that has Zig there.
+    let mut path = vec![environment.folder.join("bin")];
+    path.extend(
+        std::env::var_os("PATH")
+            .iter()
+            .flat_map(std::env::split_paths),
+    );
+    let path = std::env::join_paths(path).context("the target folder cannot be on the PATH")?;
     let mut build = environment.python(&["-m", "maturin", "build", "--release", "--locked"]);
     build
         .args(["--strip", "--zig", "--compatibility", STANDARD])
+        .env("PATH", path)
         .arg("--interpreter")
         .arg(environment.interpreter())
         .arg("--out")

@@ -21,9 +21,10 @@ from sidestream._diagnosis import (
 )
 from sidestream._overlap import Arrangement, Overlap, overlap
 from sidestream._pipeline import Choice, Pipeline, Stage, StageError
+from sidestream._prefetch import PrefetchStatistics, Prefetcher, prefetch
 from sidestream._profile import Profile, profile
 from sidestream._program import CheckReport, Lint, ProgramReport, Race, Refused, check_program
-from sidestream._sidestream import DeviceError, ProgramError, RaceError, TraceError, __version__
+from sidestream._sidestream import DeviceArray, DeviceError, ProgramError, RaceError, TraceError, __version__
 from sidestream._stream import Event, Stream
 from sidestream._together import Diagnoses, FailedTrace, Rank, RankStep, Ranks, diagnose
 
@@ -35,6 +36,7 @@ __all__ = [
     "CheckedRun",
     "Choice",
     "Device",
+    "DeviceArray",
     "DeviceError",
     "Diagnoses",
     "Diagnosis",
@@ -49,6 +51,8 @@ __all__ = [
     "Pipeline",
     "Place",
     "Prediction",
+    "PrefetchStatistics",
+    "Prefetcher",
     "Profile",
     "ProgramError",
     "ProgramReport",
@@ -75,5 +79,6 @@ __all__ = [
     "check_program",
     "diagnose",
     "overlap",
+    "prefetch",
     "profile",
 ]

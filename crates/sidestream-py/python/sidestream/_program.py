@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 from collections.abc import Mapping
@@ -90,6 +91,19 @@ class ProgramReport:
     lints: tuple[Lint, ...]
     refused: Refused | None
     _page: str = field(repr=False)
+    _json: str = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as new dictionaries and lists, with the fields of ``sidestream check --json``."""
+        report: dict[str, Any] = json.loads(self._json)
+        return report
+
+    def json(self) -> str:
+        """Return what ``to_dict`` does as one line of JSON."""
+        return self._json
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self._page)}</pre>"
 
     def __str__(self) -> str:
         return self._page
@@ -111,6 +125,17 @@ class CheckReport:
         """Whether no program has a race or a call that CUDA refuses. There may be lints."""
         return all(program.verdict == "clean" for program in self.programs)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as new dictionaries and lists: ``programs``, with that of each."""
+        return {"programs": [program.to_dict() for program in self.programs]}
+
+    def json(self) -> str:
+        """Return what ``to_dict`` does as one line of JSON."""
+        return json.dumps(self.to_dict())
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
     def __str__(self) -> str:
         return "\n\n".join(str(program) for program in self.programs)
 
@@ -124,6 +149,7 @@ def _program(value: Mapping[str, Any], page: str) -> ProgramReport:
         lints=tuple(Lint(code=lint["code"], op=lint["op"]) for lint in value["lints"]),
         refused=error and Refused(code=error["code"], at=error["at"], why=value["why"]),
         _page=page,
+        _json=json.dumps(value),
     )
 
 

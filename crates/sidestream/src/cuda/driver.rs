@@ -232,6 +232,7 @@ functions! {
     cuStreamBeginCapture_v2: fn(CuStream, c_int);
     cuStreamEndCapture: fn(CuStream, *mut CuGraph);
     cuStreamIsCapturing: fn(CuStream, *mut c_int);
+    cuThreadExchangeStreamCaptureMode: fn(*mut c_int);
 
     cuEventCreate: fn(*mut CuEvent, c_uint);
     cuEventDestroy_v2: fn(CuEvent);

@@ -373,6 +373,12 @@ impl Backend for Machine {
         asked != SUCCESS || status != 0
     }
 
+    fn capture_mode(&self, mut mode: i32) -> i32 {
+        // SAFETY: reads and writes one integer. If it fails, nothing has changed, and the number neither.
+        unsafe { (self.driver().cuThreadExchangeStreamCaptureMode)(&mut mode) };
+        mode
+    }
+
     #[inline]
     fn query(&self, op: &Op) -> Result<bool> {
         self.timed_call(op.id, || self.question(op))

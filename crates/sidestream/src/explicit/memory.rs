@@ -1,8 +1,9 @@
 //! Memory that nobody tracks.
 
 use std::fmt;
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, Range, RangeBounds};
 use std::panic::Location;
+use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -131,6 +132,11 @@ impl DeviceMemory {
     pub fn bytes(&self, range: impl RangeBounds<u64>) -> Region<'_> {
         self.held.region(range)
     }
+
+    /// The device that it is on.
+    pub(crate) fn device(&self) -> Device {
+        Device::of(&self.held.runtime, self.held.memory.device)
+    }
 }
 
 // ------------------------------------------------------------------ host memory
@@ -238,6 +244,27 @@ impl HostMemory {
         Ok(unsafe { vector.into_vec(memory.size_bytes as usize) })
     }
 
+    /// Page-locked memory that another library has, for copies from it and to it. Dropping this gives nothing back.
+    /// To the log each such value is memory of its own.
+    ///
+    /// # Safety
+    /// The bytes are page-locked, this device can reach them under this address, and they stay so until all
+    /// that was submitted with them is over.
+    #[track_caller]
+    pub unsafe fn from_raw(device: &Device, address: u64, bytes: u64) -> HostMemory {
+        let wanted = Reserve::new(Memory::Pinned, device.id(), bytes);
+        let (runtime, address) = (&device.runtime, Address(address));
+        let mut held = Held::of(
+            runtime,
+            wanted,
+            address,
+            Kind::FreePinned,
+            Location::caller(),
+        );
+        held.frees = None;
+        HostMemory { held }
+    }
+
     #[track_caller]
     fn reserve(device: &Device, wanted: Reserve, at: Place) -> Result<HostMemory> {
         let held = Held::new(device, wanted, Kind::FreePinned, at)?;
@@ -315,6 +342,27 @@ impl HostMemory {
         let region = self.touched(first_byte, from.len(), Mode::Write, Location::caller());
         // SAFETY: as in `read`.
         unsafe { shared::store(region.address(), from) };
+    }
+
+    /// Lets a function write these bytes, which it gets by the address of the first one; it may use threads of its own. To
+    /// the log it is one write by the calling thread. Unlike [`HostMemory::write`] it need not copy atomically.
+    ///
+    /// # Safety
+    /// Nobody else touches the bytes meanwhile, the device included. The function writes no others, and none
+    /// after it has returned.
+    ///
+    /// # Panics
+    /// If they are not within the memory.
+    #[track_caller]
+    pub unsafe fn write_by<R>(&self, bytes: Range<u64>, write: impl FnOnce(*mut u8) -> R) -> R {
+        let len = bytes.end.saturating_sub(bytes.start) as usize;
+        let region = self.touched(bytes.start, len, Mode::Write, Location::caller());
+        write(ptr::with_exposed_provenance_mut(region.address() as usize))
+    }
+
+    /// The device that it was asked for on.
+    pub(crate) fn device(&self) -> Device {
+        Device::of(&self.held.runtime, self.held.memory.device)
     }
 
     #[track_caller]

@@ -170,6 +170,18 @@ impl Stream {
         self.runtime().backend.raw_stream(self.id())
     }
 
+    /// Whether what it is given becomes part of a capture instead of running. Of a stream that another library made the
+    /// driver is asked; without an answer it counts as captured.
+    pub fn is_captured(&self) -> bool {
+        self.own.captured_in().is_some()
+            || self.own.origin == Origin::Adopted && self.runtime().backend.is_captured(self.id())
+    }
+
+    /// Whether both are handles of one stream.
+    pub(crate) fn is(&self, other: &Stream) -> bool {
+        Arc::ptr_eq(self.core(), other.core())
+    }
+
     fn create(
         device: &Device,
         kind: StreamKind,

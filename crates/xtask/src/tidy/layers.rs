@@ -25,7 +25,7 @@ const LAYERS: &[&[&str]] = &[
         "benchmark",
         "explicit",
     ],
-    &["pipeline"],
+    &["pipeline", "prefetch"],
 ];
 
 /// Modules beside the layers, each with the only ones that it may name. No layer names them.

@@ -17,13 +17,14 @@ from typing import Any
 
 import torch
 
+from sidestream._leaves import is_tensor
 from sidestream._pipeline._choice import GRAPHS, SERIAL, SERIAL_GRAPHS, STREAMS
 from sidestream._pipeline._graphs import Buffers, Captured, CaptureFailed, noting_synchronizations
 from sidestream._pipeline._plan import CALLER, ENTRY, UPLOAD, UPLOADED, end_steps, hand_over_steps, item_steps
 from sidestream._pipeline._serial import Flow
 from sidestream._pipeline._stage import Chain
-from sidestream._pipeline._tree import flatten, same, unflatten
 from sidestream._pipeline._upload import Staging, leaves_of
+from sidestream._tree import flatten, same, unflatten
 
 #: So many items run on the stages' streams before a capture: libraries set themselves up at the first ones.
 WARM_UP = 3
@@ -70,6 +71,7 @@ class OnCuda:
             depth: How many items are in flight.
             device: The number of the device.
         """
+        torch.cuda.init()
         self._flow = Flow(chain)
         self._device = torch.device("cuda", device)
         self._index = device
@@ -117,22 +119,23 @@ class OnCuda:
         Raises:
             StageError: A stage failed. Some of the item's work may have been issued.
         """
-        device_before = torch._C._cuda_getDevice()
-        stream_before = torch._C._cuda_getCurrentStream(self._index)
-        try:
-            mode = self._possible(mode)
-            self._enter(mode, stream_before)
-            self.items += 1
-            slot = self._slots[number % len(self._slots)]
-            # The order of the two does not matter to anyone, since nothing is allocated in between.
-            slot.held.clear()
-            graphs = mode in (GRAPHS, SERIAL_GRAPHS)
-            caller = self._caller_of(stream_before)
-            if mode in (STREAMS, GRAPHS):
-                return Issued(self._overlapped(slot, number, item, graphs, caller), slot)
+        current = torch._C._cuda_getCurrentStream(self._index)
+        mode = self._possible(mode)
+        self._enter(mode, current)
+        caller = self._caller_of(current)
+        graphs = mode in (GRAPHS, SERIAL_GRAPHS)
+        self.items += 1
+        slot = self._slots[number % len(self._slots)]
+        # Nothing is allocated between here and the waits of the heads, which make it safe.
+        slot.held.clear()
+        if mode not in (STREAMS, GRAPHS):
             return Issued(self._serial(slot, number, item, graphs, caller), None)
+        device_before = torch._C._cuda_getDevice()
+        try:
+            return Issued(self._overlapped(slot, number, item, graphs, caller), slot)
         finally:
-            torch._C._cuda_setStream(*stream_before)
+            # This sets the device, too.
+            torch._C._cuda_setStream(*current)
             if device_before != self._index:
                 torch.cuda.set_device(device_before)
 
@@ -143,9 +146,7 @@ class OnCuda:
             caller = self._caller_of(torch._C._cuda_getCurrentStream(self._index))
             for step in self._hand_over:
                 slot.events[step.event].wait(caller)
-            leaves: list[Any] = []
-            flatten(result, torch.Tensor, leaves)
-            for leaf in leaves:
+            for leaf in flatten(result, is_tensor)[0]:
                 if leaf.is_cuda:
                     leaf.record_stream(caller)
         return result
@@ -352,18 +353,17 @@ class OnCuda:
         # What is captured is what came twice in a row, not an odd first item.
         kind = (shape, [(leaf.shape, leaf.dtype) for leaf in leaves])
         if self._kind is None:
-            if same(self._kind_before, kind):
+            if _alike(self._kind_before, kind):
                 self._kind = kind
             self._kind_before = kind
             return self._kind is not None
-        usual = same(self._kind, kind)
+        usual = _alike(self._kind, kind)
         self.odd_items += not usual
         return usual
 
     def _own(self, slot: Slot, result: Any) -> Any:
         # A later item writes the buffers again, and the caller may keep the result.
-        leaves: list[Any] = []
-        shape = flatten(result, torch.Tensor, leaves)
+        leaves, shape = flatten(result, is_tensor)
         return unflatten(shape, iter([leaf.clone() if slot.buffers.share_memory_with(leaf) else leaf for leaf in leaves]))
 
     def _caller_of(self, stream: tuple[int, int, int]) -> Any:
@@ -379,6 +379,10 @@ class OnCuda:
         self._last = None
 
 
+def _alike(one: Any, other: Any) -> bool:
+    return one is not None and one[1] == other[1] and same(one[0], other[0])
+
+
 def _retied(value: Any) -> Any:
-    leaves: list[Any] = []
-    return unflatten(flatten(value, torch.Tensor, leaves), iter(leaves))
+    leaves, shape = flatten(value, is_tensor)
+    return unflatten(shape, iter(leaves))

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from sidestream._pipeline._tree import flatten, same, unflatten
+from sidestream._leaves import is_tensor
+from sidestream._tree import flatten, same, unflatten
 
 
 class CaptureFailed(Exception):
@@ -58,8 +59,7 @@ class Captured:
         Raises:
             CaptureFailed: The stage does something that no graph can hold. It can still be called.
         """
-        leaves: list[Any] = []
-        self._shape = flatten(value, torch.Tensor, leaves)
+        leaves, self._shape = flatten(value, is_tensor)
         # Buffers that were made in inference mode could not be written outside of it.
         with torch.inference_mode(False):
             self._inputs = [leaf if buffers.has(leaf) else leaf.detach().clone() for leaf in leaves]
@@ -72,16 +72,14 @@ class Captured:
         self._graph = torch.cuda.CUDAGraph()
         with _no_collection():
             self.output = self._capture(call, given, device)
-        outputs: list[Any] = []
-        flatten(self.output, torch.Tensor, outputs)
-        buffers.add(*self._inputs, *outputs)
+        buffers.add(*self._inputs, *flatten(self.output, is_tensor)[0])
 
     def takes(self, value: Any) -> bool:
         """Copy a value into the buffers, on the current stream. False if it has another shape; then nothing is copied."""
         if value is self._value and value is not None:
             return True
-        leaves: list[Any] = []
-        if not same(flatten(value, torch.Tensor, leaves), self._shape):
+        leaves, shape = flatten(value, is_tensor)
+        if not same(shape, self._shape):
             return False
         if any(one.shape != other.shape or one.dtype != other.dtype for one, other in zip(leaves, self._inputs, strict=True)):
             return False
@@ -101,20 +99,25 @@ class Captured:
             output = call(value)
         except BaseException as error:
             with contextlib.suppress(RuntimeError):
-                self._graph.capture_end()
-            _recover(device, self._pool)
+                self._end(device)
             if isinstance(error, Exception):
                 raise CaptureFailed(_first_line(error)) from error
             raise
+        try:
+            self._end(device)
+        except RuntimeError as error:
+            raise CaptureFailed(_first_line(error)) from error
+        return output
+
+    def _end(self, device: int) -> None:
         try:
             with warnings.catch_warnings():
                 # A stage that only hands on what it got is an empty graph, and no mistake.
                 warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
                 self._graph.capture_end()
-        except RuntimeError as error:
+        except RuntimeError:
             _recover(device, self._pool)
-            raise CaptureFailed(_first_line(error)) from error
-        return output
+            raise
 
 
 def _address(tensor: Any) -> int:
@@ -157,8 +160,9 @@ def _no_collection() -> Iterator[None]:
 
 
 def _recover(device: int, pool: Any) -> None:
-    # A capture that fails leaves PyTorch's allocator and its random generator behind in the state of a capture. The calls below
-    # end that: the first two are what a capture that ends well does to the pool, and a small capture resets the generator.
+    # A capture that was broken leaves PyTorch's allocator and its random generator behind in the state of a capture, so that memory
+    # is not given back and random numbers are refused. The first two calls are what a capture that ends well does to its pool, and
+    # a small capture that does end well resets the generator.
     for end in (torch._C._cuda_endAllocateToPool, torch._C._cuda_releasePool):
         with contextlib.suppress(RuntimeError):
             end(device, pool)

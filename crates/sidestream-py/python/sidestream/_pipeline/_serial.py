@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
+from sidestream._leaves import is_tensor
 from sidestream._pipeline._stage import Chain, StageError
-from sidestream._pipeline._tree import flatten, unflatten
 from sidestream._pipeline._upload import leaves_of
+from sidestream._tree import flatten, unflatten
 
 
 class Flow:
@@ -44,9 +43,7 @@ class Flow:
             output = stage.call(value)
         except Exception as error:
             raise StageError(stage.name, item, f"{type(error).__name__}: {error}") from error
-        leaves: list[Any] = []
-        flatten(output, torch.Tensor, leaves)
-        for leaf in leaves:
+        for leaf in flatten(output, is_tensor)[0]:
             if leaf.requires_grad:
                 raise StageError(
                     stage.name,

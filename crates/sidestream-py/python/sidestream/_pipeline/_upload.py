@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from sidestream._pipeline._tree import flatten
+from sidestream._leaves import is_leaf
+from sidestream._tree import flatten
 
 
 class Staging:
@@ -35,19 +36,13 @@ class Staging:
 
 def leaves_of(item: Any) -> tuple[Any, list[Any], bool]:
     """Return the shape of an item, its tensors, and whether some were numpy arrays of numbers, which are tensors now."""
-    leaves: list[Any] = []
-    numpy = sys.modules.get("numpy")
-    if numpy is None:
-        return flatten(item, torch.Tensor, leaves), leaves, False
-    shape = flatten(item, (torch.Tensor, numpy.ndarray), leaves)
-    arrays = [place for place, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)]
-    for place in arrays:
-        if leaves[place].dtype.kind not in "biufc":
-            raise TypeError(
-                f"an array of dtype {leaves[place].dtype} cannot go to the device; leave it out of the item, or hand it on as a list"
-            )
-        leaves[place] = _tensor(numpy, leaves[place])
-    return shape, leaves, bool(arrays)
+    leaves, shape = flatten(item, is_leaf)
+    changed = False
+    for place, leaf in enumerate(leaves):
+        if not isinstance(leaf, torch.Tensor):
+            leaves[place] = _tensor(sys.modules["numpy"], leaf)
+            changed = True
+    return shape, leaves, changed
 
 
 def _tensor(numpy: Any, array: Any) -> Any:

@@ -1,0 +1,293 @@
+"""The thread that pulls batches out of a loader, ahead of whoever takes them."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from sidestream import _leaves, _sidestream, _tree
+
+#: Feeds whose threads have to end before the interpreter does.
+_running: weakref.WeakSet[Feed] = weakref.WeakSet()
+
+#: How long the end of the program and ``close`` wait for a loader that does not return. The thread dies with the program.
+#: A DataLoader whose worker was killed notices it within 5 seconds.
+PATIENCE_S = 10.0
+
+#: Batches whose page-locked memory is kept for their copies.
+_MOST_SENT = 2
+
+
+@dataclass
+class Entry:
+    """A batch on its way."""
+
+    index: int
+    #: The batch itself where it goes nowhere, and else its shape.
+    tree: Any
+    ticket: _sidestream.Ticket | None = None
+    #: What was on the device already, by its number among the arrays.
+    here: Any = None
+    #: Behind what was on the device already.
+    event: Any = None
+
+
+@dataclass
+class Times:
+    """Seconds."""
+
+    #: The caller waited for the loader.
+    loader: float = 0.0
+    #: The caller waited for a batch that was being packed, or that waited for a free slot.
+    slots: float = 0.0
+
+
+class Feed:
+    """One iteration over a loader."""
+
+    def __init__(
+        self,
+        source: Iterator[Any],
+        ring: _sidestream.Ring | None,
+        *,
+        depth: int,
+        ordinal: int | None,
+        grows: bool,
+        times: Times,
+    ) -> None:
+        self._source: Iterator[Any] | None = source
+        self._ring = ring
+        self._depth = depth
+        #: The GPU's number, where PyTorch's tensors are handed out.
+        self._ordinal = ordinal
+        self._grows = grows
+        self._times = times
+        self._process = os.getpid()
+        self._changed = threading.Condition()
+        self._ready: deque[Entry] = deque()
+        self._error: BaseException | None = None
+        self._is_over = False
+        self.is_stopped = False
+        self._pulls = True
+        if ring is not None:
+            ring.pause(False)
+        self._thread = threading.Thread(target=self._run, name="sidestream-feeder", daemon=True)
+        _running.add(self)
+        self._thread.start()
+
+    # ------------------------------------------------------------------ the caller's side
+
+    def take(self, *, wait: bool) -> Entry | None:
+        """Return the next batch; None behind the last, or where there is none yet and ``wait`` is false.
+
+        Raises:
+            BaseException: What the loader raised, behind the batches that came before.
+        """
+        with self._changed:
+            if wait and not self._ready:
+                self._wait()
+            if self._ready:
+                entry = self._ready.popleft()
+                self._changed.notify_all()
+                return entry
+            if not wait:
+                return None
+            error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                # The frame is in the traceback of the error, which would keep both alive.
+                del error
+        return None
+
+    def _wait(self) -> None:
+        started, pulls = time.perf_counter(), self._pulls
+        if self._grows and self._ring is not None:
+            self._ring.ask(True)
+        try:
+            while not (self._ready or self._is_over or self.is_stopped):
+                self._changed.wait()
+        finally:
+            if self._grows and self._ring is not None:
+                self._ring.ask(False)
+            waited = time.perf_counter() - started
+            if pulls:
+                self._times.loader += waited
+            else:
+                self._times.slots += waited
+
+    def stop(self) -> None:
+        """Let the thread end as soon as it comes to it. Batches that nobody has taken are dropped."""
+        if os.getpid() != self._process:
+            return  # A child of a fork has neither the thread nor the device.
+        with self._changed:
+            if self.is_stopped:
+                return
+            self.is_stopped = True
+            if self._ring is not None and not self._is_over:
+                self._ring.pause(True)
+            dropped = list(self._ready)
+            self._ready.clear()
+            self._changed.notify_all()
+        del dropped
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Wait until the thread has ended, and tell whether it has."""
+        if os.getpid() == self._process and threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+            return not self._thread.is_alive()
+        return True
+
+    # ------------------------------------------------------------------ the thread
+
+    def _run(self) -> None:
+        error: BaseException | None = None
+        #: Batches whose page-locked memory is being read by the device.
+        sent: deque[tuple[_sidestream.Ticket, list[Any]]] = deque()
+        try:
+            if self._ordinal is not None:
+                # The current device is each thread's own, and the loader may look at it.
+                sys.modules["torch"].cuda.set_device(self._ordinal)
+            index = 0
+            while not self.is_stopped and self._feed(index, sent):
+                index += 1
+        except BaseException as raised:  # noqa: BLE001 - whatever the loader raises is the caller's.
+            error = raised
+        try:
+            while sent:
+                sent.popleft()[0].wait_source()
+        except Exception as raised:  # noqa: BLE001
+            error = error or raised
+        with self._changed:
+            self._is_over = True
+            # What nobody will take is not kept.
+            self._error = None if self.is_stopped else error
+            self._source = None
+            self._changed.notify_all()
+        del error
+
+    def _feed(self, index: int, sent: deque[tuple[_sidestream.Ticket, list[Any]]]) -> bool:
+        """Pull one batch and send it on its way. False behind the last.
+
+        No name of this frame holds a batch while the loader is asked for the next.
+        """
+        if self._ring is None and not self._has_room():
+            return False
+        assert self._source is not None
+        try:
+            batch = next(self._source)
+        except StopIteration:
+            return False
+        if self._ring is None:
+            return self._queue(Entry(index, batch))
+        self._pulls = False
+        try:
+            leaves, shape = _tree.flatten(batch, _leaves.is_leaf)
+            del batch
+            return self._send(self._ring, index, leaves, shape, sent)
+        finally:
+            self._pulls = True
+
+    def _send(
+        self,
+        ring: _sidestream.Ring,
+        index: int,
+        leaves: list[Any],
+        shape: Any,
+        sent: deque[tuple[_sidestream.Ticket, list[Any]]],
+    ) -> bool:
+        here: dict[int, Any] = {}
+        direct: list[int] = []
+
+        def describe(at: int, leaf: Any) -> Any:
+            if self._ordinal is not None and _leaves.is_tensor(leaf) and leaf.is_cuda and leaf.device.index == self._ordinal:
+                here[at] = leaf.detach()
+                return None
+            try:
+                described = _leaves.on_host(leaf)
+            except TypeError as error:
+                raise TypeError(f"{_where(index, shape, at)}: {error}") from None
+            if described[3]:
+                direct.append(at)
+            return described
+
+        ticket = self._put(ring, index, leaves, describe)
+        if ticket is None:
+            return False
+        event = None
+        if here:
+            event = sys.modules["torch"].cuda.current_stream(self._ordinal).record_event()
+        if not self._queue(Entry(index, shape, ticket, here, event)):
+            ticket.wait_source()
+            return False
+        if direct:
+            if all(_leaves.is_sole_owner(leaves, at) for at in direct):
+                sent.append((ticket, leaves))
+            else:
+                # The loader may write the same memory for the next batch.
+                ticket.wait_source()
+        while sent and (len(sent) > _MOST_SENT or sent[0][0].is_source_free()):
+            sent.popleft()[0].wait_source()
+        return True
+
+    def _put(
+        self, ring: _sidestream.Ring, index: int, leaves: list[Any], describe: Callable[[int, Any], Any]
+    ) -> _sidestream.Ticket | None:
+        kind, export = _leaves.plain_tensor()
+        try:
+            return ring.put(leaves, kind, export, describe)
+        except MemoryError as error:
+            torch = sys.modules.get("torch") if self._ordinal is not None else None
+            if torch is not None:
+                # PyTorch keeps memory that it does not use, and gives it back if it is asked to.
+                torch.cuda.empty_cache()
+                try:
+                    return ring.put(leaves, kind, export, describe)
+                except MemoryError as again:
+                    error = again
+            text = (
+                f"batch {index}: there is no memory for it on {ring.device} ({error}); use a smaller depth or smaller "
+                'batches, let go of earlier ones, or use keep="copy"'
+            )
+            out_of_memory: Any = MemoryError if torch is None else torch.cuda.OutOfMemoryError
+            raise out_of_memory(text) from None
+
+    def _has_room(self) -> bool:
+        with self._changed:
+            while len(self._ready) >= self._depth and not self.is_stopped:
+                self._changed.wait()
+            return not self.is_stopped
+
+    def _queue(self, entry: Entry) -> bool:
+        with self._changed:
+            if self.is_stopped:
+                return False
+            self._ready.append(entry)
+            self._changed.notify_all()
+            return True
+
+
+def _where(index: int, shape: Any, at: int) -> str:
+    path = _tree.path_of(shape, at)
+    return f"batch {index}, {path}" if path else f"batch {index}"
+
+
+def _end_all() -> None:
+    """Threads that run while the interpreter is taken down would meet it half gone."""
+    feeds = list(_running)
+    for feed in feeds:
+        feed.stop()
+    for feed in feeds:
+        feed.join(PATIENCE_S)
+
+
+atexit.register(_end_all)

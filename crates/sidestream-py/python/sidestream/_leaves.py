@@ -1,0 +1,104 @@
+"""Arrays of PyTorch and numpy as bytes of the host: where they lie, and what they are."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from sidestream import _sidestream
+
+#: What there are GPU types for, among numpy's.
+_NUMPY = frozenset(
+    "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
+)
+
+#: PyTorch's types by name, without its prefix.
+_names: dict[Any, str] = {}
+
+
+def is_leaf(value: Any) -> bool:
+    """Tell whether it is an array of numbers. Arrays of texts, dates and objects are no such thing."""
+    if is_tensor(value):
+        return True
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc"
+
+
+def plain_tensor() -> tuple[Any, Any]:
+    """Return the type of PyTorch's plain tensors, and what exports one as a capsule; nothing where PyTorch is not imported."""
+    torch = sys.modules.get("torch")
+    # A module that is being imported has not all its parts.
+    if torch is None or not hasattr(torch, "_C") or not hasattr(torch, "Tensor"):
+        return None, None
+    return torch.Tensor, torch._C._to_dlpack
+
+
+def is_tensor(value: Any) -> bool:
+    """Tell whether it is a tensor of PyTorch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def on_host(leaf: Any) -> tuple[Any, int, int, bool, Any, str]:
+    """Return the array as contiguous memory of the host; its address; its bytes; whether it is copied from where it is; shape; type.
+
+    Raises:
+        TypeError: It has no memory of the host, or no type that GPUs have.
+    """
+    return _tensor(leaf) if is_tensor(leaf) else _array(leaf)
+
+
+def is_sole_owner(leaves: list[Any], index: int) -> bool:
+    """Tell whether nobody but this list has the tensor and its memory, as far as can be told."""
+    if _sidestream.references(leaves, index) > 1:
+        return False
+    torch: Any = sys.modules["torch"]
+    uses = getattr(torch._C, "_storage_Use_Count", None)
+    if uses is None:
+        return False
+    storage = leaves[index].untyped_storage()
+    # The tensor's, and ours of this moment.
+    return bool(uses(storage._cdata) <= 2)
+
+
+def name_of(dtype: Any) -> str:
+    """Return the name of a type of PyTorch without its prefix."""
+    name = _names.get(dtype)
+    if name is None:
+        name = _names[dtype] = str(dtype).removeprefix("torch.")
+    return name
+
+
+def _tensor(tensor: Any) -> tuple[Any, int, int, bool, Any, str]:
+    torch: Any = sys.modules["torch"]
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
+        raise TypeError(
+            "this tensor is sparse, nested or quantized, and only dense ones are prefetched; convert it in the loader, "
+            "or put it into an object that is handed on as it is"
+        )
+    if not tensor.is_cpu:
+        raise TypeError(
+            f"this tensor is on {tensor.device}, and what is prefetched comes from the host; give it as a tensor of the "
+            "host, or of the device that is prefetched to"
+        )
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
+    size = tensor.nbytes
+    is_direct = size >= _sidestream.DIRECT_BYTES and tensor.is_pinned()
+    return tensor, tensor.data_ptr(), size, is_direct, tensor.shape, name_of(tensor.dtype)
+
+
+def _array(array: Any) -> tuple[Any, int, int, bool, Any, str]:
+    dtype = array.dtype
+    if dtype.name not in _NUMPY:
+        raise TypeError(f"GPUs have no type {dtype.name}; convert the array in the loader, as to float32")
+    if not dtype.isnative:
+        array = array.astype(dtype.newbyteorder("="))
+    if not array.flags.c_contiguous:
+        # Not ascontiguousarray, which gives an array without dimensions one.
+        array = array.copy(order="C")
+    return array, array.__array_interface__["data"][0], array.nbytes, False, array.shape, dtype.name

@@ -1,0 +1,348 @@
+"""Batches that are on the device before they are asked for."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+from sidestream import _hand_over, _sidestream
+from sidestream._feed import PATIENCE_S, Entry, Feed, Times
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Batch = TypeVar("Batch")
+
+
+@overload
+def prefetch(
+    loader: Iterable[Batch],
+    device: Any = None,
+    depth: int = 2,
+    transform: None = None,
+    *,
+    keep: str = "grow",
+    stream: Any = None,
+) -> Prefetcher[Batch]: ...
+@overload
+def prefetch(
+    loader: Iterable[Any],
+    device: Any = None,
+    depth: int = 2,
+    *,
+    transform: Callable[[Any], Batch],
+    keep: str = "grow",
+    stream: Any = None,
+) -> Prefetcher[Batch]: ...
+@overload
+def prefetch(
+    loader: Iterable[Any],
+    device: Any,
+    depth: int,
+    transform: Callable[[Any], Batch],
+    *,
+    keep: str = "grow",
+    stream: Any = None,
+) -> Prefetcher[Batch]: ...
+
+def prefetch(
+    loader: Iterable[Any],
+    device: Any = None,
+    depth: int = 2,
+    transform: Callable[[Any], Any] | None = None,
+    *,
+    keep: str = "grow",
+    stream: Any = None,
+) -> Prefetcher[Any]:
+    """Return the batches of ``loader`` on the device, each uploaded while those before it are computed.
+
+    ``loader`` gives nested dictionaries, lists, tuples, named tuples and dataclasses of tensors of PyTorch and arrays of
+    numpy, pinned or not. Each batch is packed into pinned memory and uploaded in one copy on a stream of its own; large
+    tensors that are pinned are copied from where they are. Whatever else is in a batch is handed on as it is, such as texts,
+    and so are tensors that are on the device already.
+
+    Which stream waits for which: the stream that is current where a batch is taken waits for its upload, and for its
+    transform. The host waits for nothing but the loader. A batch is valid as long as you hold it, for work on the stream
+    that was current where it was taken, and on streams that were named to it by ``tensor.record_stream`` or
+    ``__dlpack__(stream=…)``. When all its tensors are gone and their uses on these streams are over, its memory takes another.
+
+    With PyTorch imported the arrays become ordinary tensors, and the values that come out are those of ``.to(device)``. Without
+    it, and on simulated devices, they become ``DeviceArray``.
+
+    Args:
+        loader: Any iterable, such as a ``torch.utils.data.DataLoader``. ``iter(loader)`` is called in your thread, and a thread
+            of the prefetcher pulls the batches. It may not write a batch after it has given it, unless the memory is pinned.
+        device: ``"cuda"``, ``"cuda:1"``, a ``torch.device`` or a number; ``"cpu"``, where batches are only read ahead;
+            ``"sim:h200"`` for a simulated GPU. By default PyTorch's current CUDA device if there is one, and else ``"cpu"``.
+        depth: How many batches there is memory for on the device, the one in use included; with a transform one more. On
+            ``"cpu"``, how many are read ahead.
+        transform: A function from batch to batch, on the device. It runs in your thread with your autocast and grad
+            modes, on a stream of its own that waits for what you had put into the current stream, one batch ahead where the
+            next batch is there. Its random numbers are drawn batch by batch from your generators. On ``"cpu"`` and for
+            ``DeviceArray`` it is simply called.
+        keep: What happens when you hold as many batches as there is memory for and take another: ``"grow"`` adds memory for
+            one more; ``"copy"`` gives each batch out as a copy of its own, so that the memory never grows.
+        stream: Take the batches on this stream and not on the current one. A simulated device has no current stream: by default
+            the prefetcher makes one.
+
+    Raises:
+        ValueError: An argument means nothing.
+        DeviceError: The device cannot be opened.
+    """
+    return Prefetcher(loader, device, depth, transform, keep=keep, stream=stream)
+
+
+class Prefetcher(Generic[Batch]):
+    """Batches that are on the device before they are asked for. ``prefetch`` makes these, and says what it promises.
+
+    It can be iterated again and again, as the loader can. A new iteration ends the one before. An iteration that is left early
+    ends with its iterator.
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        device: Any = None,
+        depth: int = 2,
+        transform: Callable[[Any], Any] | None = None,
+        *,
+        keep: str = "grow",
+        stream: Any = None,
+    ) -> None:
+        """Take the arguments of ``prefetch``."""
+        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
+            raise ValueError(f"depth is {depth!r}; give the number of batches to have on the device, 1 or more")
+        if keep not in ("grow", "copy"):
+            raise ValueError(f'keep is {keep!r}; give "grow" or "copy"')
+        if transform is not None and not callable(transform):
+            raise TypeError(f"transform is {transform!r}; give a function from batch to batch")
+        if not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
+            raise TypeError(f"loader is {loader!r}; give something to iterate over, such as a DataLoader")
+        self._loader = loader
+        self._depth = depth
+        self._transform = transform
+        self._target = _hand_over.target(device, keep == "copy", stream)
+        # One batch is in use, one was transformed ahead and may still lie where it was uploaded.
+        slots = depth + 1 if transform is not None and self._target.transforms_ahead else depth
+        self._ring = None if self._target.ring_device is None else _sidestream.Ring(self._target.ring_device, slots)
+        self._grows = keep == "grow"
+        self._times = Times()
+        self._given = 0
+        self._feed: Feed | None = None
+        self._is_closed = False
+        self._process = os.getpid()
+
+    def __len__(self) -> int:
+        """Return what the loader says.
+
+        Raises:
+            TypeError: It has no length.
+        """
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Begin an iteration: ``iter(loader)`` is called here, in your thread."""
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "this process was forked from the one that made the prefetcher, and has neither its thread nor its device; "
+                "call sidestream.prefetch here"
+            )
+        if self._is_closed:
+            raise ValueError("the prefetcher was closed; make another")
+        self._end()
+        source = iter(self._loader)
+        self._feed = Feed(
+            source,
+            self._ring,
+            depth=self._depth,
+            ordinal=self._target.ordinal,
+            grows=self._grows,
+            times=self._times,
+        )
+        return _Batches(self, self._feed)
+
+    def close(self) -> None:
+        """End the iteration, the thread and the use of the device's memory. Batches that you hold stay what they are.
+
+        Waits for the loader if it is giving a batch, for 10 seconds at most; its thread ends as soon as it has.
+        """
+        if os.getpid() != self._process:
+            return
+        self._is_closed = True
+        ended = True
+        if self._feed is not None:
+            self._feed.stop()
+            ended = self._feed.join(PATIENCE_S)
+            self._feed = None
+        if self._ring is not None and ended:
+            self._ring.close()
+
+    def _end(self) -> None:
+        if self._feed is not None:
+            self._feed.stop()
+            # A loader may have one iterator, which cannot give two batches at once.
+            self._feed.join()
+            self._feed = None
+
+    def __enter__(self) -> Self:
+        """Return itself: ``with`` closes it."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    @property
+    def statistics(self) -> PrefetchStatistics:
+        """What it has done so far, in all iterations."""
+        of_ring: dict[str, Any] = {} if self._ring is None else self._ring.statistics()
+        return PrefetchStatistics(
+            device=self._target.name,
+            batches=self._given,
+            bytes=of_ring.get("bytes", 0),
+            bytes_from_pinned=of_ring.get("direct_bytes", 0),
+            slots=of_ring.get("slots", 0),
+            grown=of_ring.get("grown", 0),
+            retired=of_ring.get("retired", 0),
+            waited_for_loader_s=self._times.loader,
+            waited_for_slots_s=self._times.slots,
+            warnings=tuple(of_ring.get("warnings", ())),
+        )
+
+    def __repr__(self) -> str:
+        return f"<Prefetcher of {type(self._loader).__name__} to {self._target.name}, depth {self._depth}>"
+
+
+@dataclass(frozen=True)
+class PrefetchStatistics:
+    """What a prefetcher has done so far."""
+
+    device: str
+    #: Batches that were taken.
+    batches: int
+    #: Bytes that were uploaded, those of batches included that nobody took.
+    bytes: int
+    #: How many of them were copied from pinned memory where they were.
+    bytes_from_pinned: int
+    #: Batches that there is memory for on the device.
+    slots: int
+    #: How many of them were added because all others were held.
+    grown: int
+    #: How many are not used again; ``warnings`` says why.
+    retired: int
+    #: Seconds that you waited for the loader to give a batch.
+    waited_for_loader_s: float
+    #: Seconds that you waited while a batch was packed, or for memory of the device.
+    waited_for_slots_s: float
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as a new dictionary."""
+        return {**asdict(self), "warnings": list(self.warnings)}
+
+    def json(self) -> str:
+        """Return the figures as one line of JSON."""
+        return json.dumps(self.to_dict())
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.batches} batches to {self.device}: {self.bytes / 1e6:.1f} MB, {self.bytes_from_pinned / 1e6:.1f} MB of it "
+            "from pinned memory where it was",
+            f"memory for {self.slots} batches, {self.grown} of them added because all others were held",
+            f"waited {self.waited_for_loader_s:.3f} s for the loader, {self.waited_for_slots_s:.3f} s for packing and memory",
+        ]
+        return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+class _Failed:
+    """What a transform raised, until the batch is asked for."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+class _Batches(Iterator[Batch]):
+    """One iteration."""
+
+    def __init__(self, owner: Prefetcher[Batch], feed: Feed) -> None:
+        self._owner = owner
+        self._feed = feed
+        self._target = owner._target
+        self._is_over = False
+        #: Batches that were transformed ahead.
+        self._ahead: deque[Any] = deque()
+        self._transformer: _hand_over.Transformer | None = None
+        if owner._transform is not None and self._target.transforms_ahead:
+            self._transformer = _hand_over.Transformer(self._target, owner._transform)
+
+    def __next__(self) -> Batch:
+        if self._is_over:
+            raise StopIteration
+        batch = self._plain() if self._transformer is None else self._transformed(self._transformer)
+        self._owner._given += 1
+        return batch  # type: ignore[no-any-return]
+
+    def _plain(self) -> Any:
+        batch = self._target.hand_over(self._next())
+        transform = self._owner._transform
+        return batch if transform is None else transform(batch)
+
+    def _transformed(self, transformer: _hand_over.Transformer) -> Any:
+        if not self._ahead:
+            self._ahead.append(self._apply(transformer, self._next()))
+        done = self._ahead.popleft()
+        if isinstance(done, _Failed):
+            try:
+                raise done.error
+            finally:
+                del done
+        # Issued before this batch is computed, so that the two overlap; but nobody waits for it.
+        following = self._feed.take(wait=False)
+        if following is not None:
+            self._ahead.append(self._apply(transformer, following))
+        return transformer.hand_over(done)
+
+    def _apply(self, transformer: _hand_over.Transformer, entry: Entry) -> Any:
+        try:
+            return transformer.apply(entry)
+        except Exception as error:  # noqa: BLE001 - it is the caller's, when its batch is asked for.
+            return _Failed(error)
+
+    def _next(self) -> Entry:
+        try:
+            entry = self._feed.take(wait=True)
+        except Exception:
+            self._is_over = True
+            raise
+        if entry is not None:
+            return entry
+        self._is_over = True
+        if self._feed.is_stopped:
+            raise RuntimeError(
+                "this iteration was ended, by another one of the same prefetcher or by close(); use one iteration at a time"
+            )
+        raise StopIteration
+
+    def close(self) -> None:
+        """End the iteration."""
+        self._is_over = True
+        self._ahead.clear()
+        self._feed.stop()
+
+    def __del__(self) -> None:
+        # At the end of the interpreter the module may be gone, and the thread is then ended by other means.
+        feed: Feed | None = getattr(self, "_feed", None)
+        if feed is not None and sys is not None:
+            feed.stop()

@@ -1,0 +1,267 @@
+//! Arrays on a device that were handed out, and which of them lies at an address.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyDict, PyTuple};
+use sidestream::device::Device;
+use sidestream::explicit::Stream;
+use sidestream::prefetch::Lease;
+
+use crate::devices;
+use crate::dlpack::{self, CUDA, DataType, Form};
+use crate::failure::of_runtime;
+use crate::stream::stream_of;
+
+/// A batch that was handed out, shared by its arrays. It ends with the last of them.
+pub struct Held {
+    lease: Lease,
+    device: Device,
+    /// The stream that it was handed out on.
+    stream: Stream,
+}
+
+/// By first address: how many bytes, and who has them. What has ended is found out when it is looked at.
+static LIVE: Mutex<BTreeMap<u64, (u64, Weak<Held>)>> = Mutex::new(BTreeMap::new());
+
+impl Held {
+    pub fn new(lease: Lease, device: &Device, stream: Stream) -> Arc<Held> {
+        Arc::new(Held {
+            lease,
+            device: device.clone(),
+            stream,
+        })
+    }
+
+    /// Lets [`note`] find it by its addresses.
+    pub fn is_findable(self: &Arc<Held>) {
+        let (start, bytes) = self.lease.address();
+        let mut live = LIVE.lock();
+        live.insert(start, (bytes, Arc::downgrade(self)));
+        // Memory that went back to the device leaves its entry behind.
+        if live.len() > 64 && live.len().is_power_of_two() {
+            live.retain(|_, (_, held)| held.strong_count() > 0);
+        }
+    }
+
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The device's number among CUDA's.
+    pub fn ordinal(&self) -> Option<u32> {
+        devices::ordinal(&self.device)
+    }
+}
+
+/// Notes a stream for the batch that lies at this address: its memory is not used again before what the stream is
+/// given until the batch is let go. Returns whether there is such a batch.
+#[pyfunction]
+pub fn note_stream(address: u64, stream: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let held = {
+        let live = LIVE.lock();
+        let below = live.range(..=address).next_back();
+        below
+            .filter(|(start, (bytes, _))| address - **start < *bytes)
+            .and_then(|(_, (_, held))| held.upgrade())
+    };
+    let Some(held) = held else {
+        return Ok(false);
+    };
+    held.lease.note(&stream_of(&held.device, stream)?);
+    Ok(true)
+}
+
+/// An array on a GPU, real or simulated, without PyTorch: one part of a batch of ``sidestream.prefetch``.
+///
+/// It is contiguous, and valid for work on the stream that it was handed out on, and on streams that were named to it: by
+/// ``record_stream``, or by a library that takes it with ``from_dlpack``. The stream that it was handed out on waits for
+/// its upload. The memory of the batch is used again when all its arrays are gone and their uses on these streams are over.
+#[pyclass(module = "sidestream", frozen)]
+pub struct DeviceArray {
+    held: Arc<Held>,
+    leaf: usize,
+    shape: Vec<i64>,
+    dtype: String,
+}
+
+#[pymethods]
+impl DeviceArray {
+    /// The sizes of its dimensions.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.shape)
+    }
+
+    /// The type of its values, by numpy's name, such as ``float32``.
+    #[getter]
+    fn dtype(&self) -> &str {
+        &self.dtype
+    }
+
+    /// All its bytes.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.held.lease.leaf(self.leaf).size_bytes()
+    }
+
+    /// The name of its device.
+    #[getter]
+    fn device(&self) -> &str {
+        devices::name(&self.held.device)
+    }
+
+    /// Say that the array is used on this stream too, which you make wait for the one that it was handed out on.
+    ///
+    /// Its memory is not used again before all that the stream is given until the batch is let go. Nothing waits now.
+    fn record_stream(&self, stream: &Bound<'_, PyAny>) -> PyResult<()> {
+        let stream = stream_of(&self.held.device, stream)?;
+        self.held.lease.note(&stream);
+        Ok(())
+    }
+
+    /// Return a copy as a numpy array, behind all that was put so far into the streams that the batch is used on.
+    ///
+    /// The host waits for them.
+    fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let known = DataType::named(&self.dtype).filter(|dtype| dtype.letter().is_some());
+        if known.is_none() {
+            return Err(PyTypeError::new_err(format!(
+                "numpy has no type {}; take the array with torch.from_dlpack, or convert it before the upload",
+                self.dtype
+            )));
+        }
+        let numpy = py.import("numpy")?;
+        let mut bytes = vec![0u8; self.nbytes() as usize];
+        let read = py.detach(|| self.held.lease.read(self.leaf, &mut bytes));
+        read.map_err(of_runtime)?;
+        let flat = numpy.call_method1("frombuffer", (PyByteArray::new(py, &bytes), &self.dtype))?;
+        flat.call_method1("reshape", (self.shape(py)?,))
+    }
+
+    /// Hand the memory to another library, as ``torch.from_dlpack`` and others ask for it.
+    ///
+    /// The consumer's stream waits for the one that the array was handed out on, and is noted as by ``record_stream``.
+    ///
+    /// Args:
+    ///     stream: The consumer's stream: ``None`` or 1 for the legacy default stream, 2 for the per-thread one, a
+    ///         handle, or -1 so that nothing waits and nothing is noted. 0 is refused, because it is ambiguous.
+    ///     max_version: The latest version of DLPack that the consumer understands.
+    ///     dl_device: The array is handed out where it is; any other device is refused.
+    ///     copy: ``True`` is refused: nothing is copied here.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<i64>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let here = self.__dlpack_device__()?;
+        if dl_device.is_some_and(|wanted| wanted != here) || copy == Some(true) {
+            return Err(PyBufferError::new_err(format!(
+                "the array is handed out without a copy where it is, on {}; copy what you get",
+                self.device()
+            )));
+        }
+        let dtype = DataType::named(&self.dtype).ok_or_else(|| {
+            PyBufferError::new_err(format!("DLPack has no common word for {}", self.dtype))
+        })?;
+        self.wait_for_consumer(py, stream)?;
+        let form = match max_version {
+            Some((major, _)) if major >= 1 => Form::Versioned,
+            _ => Form::Legacy,
+        };
+        let address = self.held.lease.leaf(self.leaf).address();
+        dlpack::capsule(py, &self.held, address, dtype, &self.shape, form)
+    }
+
+    /// DLPack's number of CUDA, and the number of the device.
+    fn __dlpack_device__(&self) -> PyResult<(i32, i32)> {
+        match self.held.ordinal() {
+            Some(ordinal) => Ok((CUDA, ordinal as i32)),
+            None => Err(PyBufferError::new_err(format!(
+                "{} is simulated: other libraries cannot reach its memory; take the values with numpy()",
+                self.device()
+            ))),
+        }
+    }
+
+    /// Version 3 of the interface. A consumer waits for ``stream``, on which the array was handed out, and names its own with
+    /// ``record_stream``, because this interface cannot.
+    #[getter]
+    fn __cuda_array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let dtype = DataType::named(&self.dtype);
+        let letter = dtype.and_then(DataType::letter);
+        let (Some(_), Some(dtype), Some(letter)) = (self.held.ordinal(), dtype, letter) else {
+            return Err(PyAttributeError::new_err(format!(
+                "an array of {} on {} has no __cuda_array_interface__",
+                self.dtype,
+                self.device()
+            )));
+        };
+        let bytes = dtype.size_bytes();
+        let order = if bytes == 1 { '|' } else { '<' };
+        let leaf = self.held.lease.leaf(self.leaf);
+        // An empty array has no address.
+        let address = if leaf.size_bytes() == 0 {
+            0
+        } else {
+            leaf.address()
+        };
+        let interface = PyDict::new(py);
+        interface.set_item("version", 3)?;
+        interface.set_item("shape", self.shape(py)?)?;
+        interface.set_item("typestr", format!("{order}{letter}{bytes}"))?;
+        interface.set_item("data", (address, false))?;
+        interface.set_item("strides", py.None())?;
+        interface.set_item("stream", self.held.stream.as_raw())?;
+        Ok(interface)
+    }
+
+    fn __repr__(&self) -> String {
+        let sizes: Vec<String> = self.shape.iter().map(i64::to_string).collect();
+        format!(
+            "<DeviceArray of {} [{}] on {}>",
+            self.dtype,
+            sizes.join(", "),
+            self.device()
+        )
+    }
+}
+
+impl DeviceArray {
+    pub fn new(held: &Arc<Held>, leaf: usize, shape: Vec<i64>, dtype: String) -> DeviceArray {
+        DeviceArray {
+            held: Arc::clone(held),
+            leaf,
+            shape,
+            dtype,
+        }
+    }
+
+    fn wait_for_consumer(&self, py: Python<'_>, stream: Option<i64>) -> PyResult<()> {
+        let handle = match stream {
+            Some(-1) => return Ok(()),
+            Some(0) => {
+                return Err(PyValueError::new_err(
+                    "stream=0 could be either default stream; give 1 for the legacy one or 2 for the per-thread one",
+                ));
+            }
+            None => 1,
+            Some(handle) => handle,
+        };
+        let consumer = stream_of(&self.held.device, handle.into_pyobject(py)?.as_any())?;
+        let waits = consumer.wait_stream(&self.held.stream);
+        self.held.lease.note(&consumer);
+        waits.map_err(of_runtime)
+    }
+}

@@ -1,0 +1,307 @@
+//! DLPack: how arrays are handed to other libraries without a copy.
+//!
+//! A capsule carries an address, a shape and a deleter, and no stream. Whoever drops the last tensor over the memory
+//! calls the deleter: on any thread, without the interpreter, perhaps with work in flight. All that it does here is to
+//! drop its part of the lease, whose end records an event on each stream that the batch was handed to.
+
+use std::ffi::{CStr, c_void};
+use std::sync::Arc;
+
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::array::Held;
+
+/// `kDLCPU`.
+const HOST: i32 = 1;
+/// `kDLCUDA`.
+pub const CUDA: i32 = 2;
+
+const LEGACY: &CStr = c"dltensor";
+const VERSIONED: &CStr = c"dltensor_versioned";
+
+/// Which form the consumer understands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// As before version 1.0.
+    Legacy,
+    /// Version 1.
+    Versioned,
+}
+
+/// The types that have a name here, with DLPack's code and their bits. The frequent ones come first.
+const TYPES: [(&str, u8, u8); 15] = [
+    ("float32", 2, 32),
+    ("int64", 0, 64),
+    ("uint8", 1, 8),
+    ("bfloat16", 4, 16),
+    ("float16", 2, 16),
+    ("bool", 6, 8),
+    ("int32", 0, 32),
+    ("float64", 2, 64),
+    ("int16", 0, 16),
+    ("int8", 0, 8),
+    ("uint16", 1, 16),
+    ("uint32", 1, 32),
+    ("uint64", 1, 64),
+    ("complex64", 5, 64),
+    ("complex128", 5, 128),
+];
+
+/// A plain type, as DLPack names it.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DataType {
+    code: u8,
+    bits: u8,
+    lanes: u16,
+}
+
+impl DataType {
+    /// Plain bytes.
+    pub const BYTES: DataType = DataType {
+        code: 1,
+        bits: 8,
+        lanes: 1,
+    };
+
+    /// The type with this name of numpy's or PyTorch's; none if DLPack has no word for it that all libraries know.
+    pub fn named(name: &str) -> Option<DataType> {
+        let (_, code, bits) = *TYPES.iter().find(|(known, ..)| *known == name)?;
+        Some(DataType {
+            code,
+            bits,
+            lanes: 1,
+        })
+    }
+
+    /// The name, where [`DataType::named`] knows one.
+    fn name(self) -> Option<&'static str> {
+        let mut each = TYPES.iter();
+        let found =
+            each.find(|(_, code, bits)| (self.code, self.bits, self.lanes) == (*code, *bits, 1));
+        found.map(|(name, ..)| *name)
+    }
+
+    /// Bytes of one value.
+    pub fn size_bytes(self) -> u64 {
+        u64::from(self.bits) / 8
+    }
+
+    /// The kind, as `__cuda_array_interface__` writes it; none for what numpy does not have.
+    pub fn letter(self) -> Option<char> {
+        match self.code {
+            0 => Some('i'),
+            1 => Some('u'),
+            2 => Some('f'),
+            5 => Some('c'),
+            6 => Some('b'),
+            _ => None,
+        }
+    }
+}
+
+#[repr(C)]
+struct Device {
+    kind: i32,
+    ordinal: i32,
+}
+
+#[repr(C)]
+struct Tensor {
+    data: *mut c_void,
+    device: Device,
+    ndim: i32,
+    dtype: DataType,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+/// `DLManagedTensor`.
+#[repr(C)]
+struct Managed {
+    tensor: Tensor,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+}
+
+/// `DLManagedTensorVersioned`.
+#[repr(C)]
+struct ManagedVersioned {
+    major: u32,
+    minor: u32,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut ManagedVersioned)>,
+    flags: u64,
+    tensor: Tensor,
+}
+
+/// What a capsule points to, with what it keeps alive. The consumer sees the first field.
+#[repr(C)]
+struct Exported<M> {
+    managed: M,
+    /// Sizes and strides.
+    _shape: Box<[i64]>,
+    _held: Arc<Held>,
+}
+
+/// A capsule of a contiguous array at this address of a CUDA device. As long as anybody has it or what is made of
+/// it, the lease is there.
+pub fn capsule<'py>(
+    py: Python<'py>,
+    held: &Arc<Held>,
+    address: u64,
+    dtype: DataType,
+    shape: &[i64],
+    form: Form,
+) -> PyResult<Bound<'py, PyAny>> {
+    let ordinal = held.ordinal().ok_or_else(|| {
+        PyBufferError::new_err(
+            "a simulated device has no memory that other libraries can reach; take the values with numpy()",
+        )
+    })?;
+    let mut sizes: Box<[i64]> = shape.iter().copied().chain(strides(shape)).collect();
+    let tensor = Tensor {
+        data: address as usize as *mut c_void,
+        device: Device {
+            kind: CUDA,
+            ordinal: ordinal as i32,
+        },
+        ndim: shape.len() as i32,
+        dtype,
+        shape: sizes.as_mut_ptr(),
+        // SAFETY: there are twice as many sizes as dimensions.
+        strides: unsafe { sizes.as_mut_ptr().add(shape.len()) },
+        byte_offset: 0,
+    };
+    match form {
+        Form::Legacy => {
+            let managed = Managed {
+                tensor,
+                context: std::ptr::null_mut(),
+                deleter: Some(delete),
+            };
+            wrapped(py, managed, sizes, held, LEGACY, destroy_legacy)
+        }
+        Form::Versioned => {
+            let managed = ManagedVersioned {
+                major: 1,
+                minor: 0,
+                context: std::ptr::null_mut(),
+                deleter: Some(delete),
+                flags: 0,
+                tensor,
+            };
+            wrapped(py, managed, sizes, held, VERSIONED, destroy_versioned)
+        }
+    }
+}
+
+fn wrapped<'py, M>(
+    py: Python<'py>,
+    managed: M,
+    sizes: Box<[i64]>,
+    held: &Arc<Held>,
+    name: &'static CStr,
+    destroy: unsafe extern "C" fn(*mut ffi::PyObject),
+) -> PyResult<Bound<'py, PyAny>> {
+    let exported = Box::into_raw(Box::new(Exported {
+        managed,
+        _shape: sizes,
+        _held: Arc::clone(held),
+    }));
+    // SAFETY: the pointer is not null, the name lives for ever, and the interpreter is attached. Without a capsule the
+    // box is still ours.
+    unsafe {
+        let capsule = ffi::PyCapsule_New(exported.cast(), name.as_ptr(), Some(destroy));
+        Bound::from_owned_ptr_or_err(py, capsule).inspect_err(|_| drop(Box::from_raw(exported)))
+    }
+}
+
+/// The deleter of both forms.
+unsafe extern "C" fn delete<M>(managed: *mut M) {
+    if !managed.is_null() {
+        // SAFETY: it is the first field of a box that `wrapped` has made, and the consumer calls its deleter once.
+        drop(unsafe { Box::from_raw(managed.cast::<Exported<M>>()) });
+    }
+}
+
+unsafe extern "C" fn destroy_legacy(capsule: *mut ffi::PyObject) {
+    // SAFETY: it is a capsule of `Managed`, as `capsule` makes it.
+    unsafe { destroy::<Managed>(capsule, LEGACY) }
+}
+
+unsafe extern "C" fn destroy_versioned(capsule: *mut ffi::PyObject) {
+    // SAFETY: it is a capsule of `ManagedVersioned`.
+    unsafe { destroy::<ManagedVersioned>(capsule, VERSIONED) }
+}
+
+/// The end of a capsule: a consumer that has taken the content has renamed it, and calls the deleter later.
+///
+/// # Safety
+/// What the capsule of this name points to is an `Exported<M>`.
+unsafe fn destroy<M>(capsule: *mut ffi::PyObject, name: &CStr) {
+    // SAFETY: the interpreter hands over a capsule that is ending. Under its first name nobody has taken the content.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, name.as_ptr()) == 1 {
+            delete(ffi::PyCapsule_GetPointer(capsule, name.as_ptr()).cast::<M>());
+        }
+    }
+}
+
+/// An array of another library, in the memory of the host.
+pub struct OnHost {
+    pub address: u64,
+    pub bytes: u64,
+    pub shape: Vec<i64>,
+    pub name: &'static str,
+}
+
+/// What a capsule of another library points to, if that is contiguous memory of the host with a type that has a name
+/// here. The capsule stays whole.
+pub fn on_host(capsule: &Bound<'_, PyAny>) -> Option<OnHost> {
+    // SAFETY: under its first name a capsule of DLPack points to a `DLManagedTensor`, which stays as long as the
+    // capsule; its shape, and its strides where there are any, have as many values as it says.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule.as_ptr(), LEGACY.as_ptr()) != 1 {
+            return None;
+        }
+        let managed = ffi::PyCapsule_GetPointer(capsule.as_ptr(), LEGACY.as_ptr());
+        let tensor = &(*managed.cast::<Managed>()).tensor;
+        let of = |at: *const i64| match (tensor.ndim, at.is_null()) {
+            (0, _) | (_, true) => &[][..],
+            (ndim, false) => std::slice::from_raw_parts(at, ndim as usize),
+        };
+        let (shape, given) = (of(tensor.shape), of(tensor.strides));
+        let is_contiguous = given.is_empty() || is_contiguous(shape, given);
+        let name = tensor.dtype.name()?;
+        if tensor.device.kind != HOST || !is_contiguous {
+            return None;
+        }
+        let values: i64 = shape.iter().product();
+        Some(OnHost {
+            address: tensor.data.expose_provenance() as u64 + tensor.byte_offset,
+            bytes: values as u64 * tensor.dtype.size_bytes(),
+            shape: shape.to_vec(),
+            name,
+        })
+    }
+}
+
+/// Strides of dimensions of one value mean nothing, nor those of an array without values.
+fn is_contiguous(shape: &[i64], given: &[i64]) -> bool {
+    let expected = strides(shape);
+    let mut each = shape.iter().zip(given).zip(&expected);
+    shape.contains(&0) || each.all(|((&size, given), expected)| size == 1 || given == expected)
+}
+
+/// Of a contiguous array, in values.
+fn strides(shape: &[i64]) -> Vec<i64> {
+    let mut strides = vec![1i64; shape.len()];
+    for at in (1..shape.len()).rev() {
+        strides[at - 1] = strides[at].saturating_mul(shape[at].max(1));
+    }
+    strides
+}

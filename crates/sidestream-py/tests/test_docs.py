@@ -1,0 +1,43 @@
+"""What the pages for Python users show is Python, and the names in it are there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import sidestream
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/migration.md"])
+def test_the_page_shows_python_with_names_that_are_there(page: str) -> None:
+    text = (ROOT / page).read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert blocks, page
+    for block in blocks:
+        # An example may have an `…` where the reader's own code stands.
+        ast.parse(textwrap.dedent(block).replace("…", "..."))
+    names = set(re.findall(r"\bsidestream\.([A-Za-z_]\w*)", text)) - {"toml", "py", "git"}
+    missing = {name for name in names if not hasattr(sidestream, name)}
+    assert not missing, f"{page} names {missing}"
+
+
+def test_what_the_readme_shows_of_an_example_is_what_it_prints() -> None:
+    text = (ROOT / "README.md").read_text()
+    shown = re.findall(r"^```\n\$ python (examples/python/.*)\n((?:.*\n)*?)```$", text, re.MULTILINE)
+    assert shown
+    for command, lines in shown:
+        script, *options = command.split()
+        ran = subprocess.run(
+            [sys.executable, ROOT / script, *options], capture_output=True, text=True, check=True, timeout=120
+        )
+        printed = ran.stdout.splitlines()
+        # An ellipsis stands for what is left out.
+        missing = [line for line in lines.splitlines() if line != "…" and line not in printed]
+        assert not missing, command

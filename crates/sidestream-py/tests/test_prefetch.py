@@ -1,0 +1,390 @@
+"""Prefetching of numpy arrays: to a simulated GPU, and ahead on the processor."""
+
+from __future__ import annotations
+
+import gc
+import json
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sidestream
+from sidestream import DeviceArray, Stream, prefetch
+
+DEVICES = ["cpu", "sim:h200"]
+
+
+def batch(index: int, size: int = 1000) -> dict[str, Any]:
+    numbers = np.random.default_rng(index)
+    return {
+        "image": numbers.random((size, 3), dtype=np.float32),
+        "label": numbers.integers(0, 10, size),
+        "names": [f"{index}.jpg"],
+        "empty": np.empty((0, 4), np.uint8),
+        "weight": np.array(0.5 * index),
+    }
+
+
+def on_host(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {name: on_host(value) for name, value in tree.items()}
+    return tree.numpy() if isinstance(tree, DeviceArray) else tree
+
+
+def same(given: Any, expected: dict[str, Any]) -> bool:
+    given = on_host(given)
+    assert list(given) == list(expected)
+    for name, value in expected.items():
+        if isinstance(value, np.ndarray):
+            assert given[name].dtype == value.dtype and given[name].shape == value.shape
+        assert np.array_equal(given[name], value), name
+    return True
+
+
+def feeders() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "sidestream-feeder"]
+
+
+def ended(thread: threading.Thread) -> bool:
+    # The limit only ends a test that failed.
+    thread.join(300)
+    return not thread.is_alive()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_every_batch_comes_as_it_was_in_sequence_in_every_epoch(device: str, depth: int) -> None:
+    loader = [batch(index) for index in range(7)]
+    with prefetch(loader, device, depth) as batches:
+        assert len(batches) == 7
+        for _ in range(3):
+            assert [same(given, expected) for given, expected in zip(batches, loader, strict=True)] == [True] * 7
+        assert batches.statistics.batches == 21
+    assert not feeders()
+
+
+def test_a_simulated_gpu_gives_arrays_that_say_what_they_are() -> None:
+    given = next(iter(prefetch([batch(3, 10)], "sim:h200")))
+    image, weight, empty = given["image"], given["weight"], given["empty"]
+    assert (image.shape, image.dtype, image.nbytes, image.device) == ((10, 3), "float32", 120, "sim:h200")
+    assert (weight.shape, weight.dtype, empty.shape, empty.nbytes) == ((), "float64", (0, 4), 0)
+    assert repr(image) == "<DeviceArray of float32 [10, 3] on sim:h200>"
+    assert image.record_stream(Stream("sim:h200")) is None
+    with pytest.raises(BufferError, match=r"simulated: other libraries cannot reach its memory; .* numpy\(\)"):
+        image.__dlpack__()
+    assert not hasattr(image, "__cuda_array_interface__")
+    with pytest.raises(TypeError, match=r"only streams of sidestream\.Stream"):
+        image.record_stream(7)
+
+
+def test_a_loop_takes_as_many_slots_as_it_was_told() -> None:
+    batches = prefetch((batch(index) for index in range(30)), "sim:h200", 3)
+    for given in batches:
+        assert given["image"].nbytes == 12000
+    statistics = batches.statistics
+    assert (statistics.slots, statistics.grown, statistics.retired) == (3, 0, 0)
+    assert statistics.bytes == 30 * (12000 + 8000 + 8)
+
+
+def test_batches_that_are_kept_stay_what_they_are_and_take_memory_of_their_own() -> None:
+    batches = prefetch((batch(index) for index in range(12)), "sim:h200", 2)
+    kept = list(batches)
+    assert all(same(given, batch(index)) for index, given in enumerate(kept))
+    assert batches.statistics.slots == 12 and batches.statistics.grown == 10
+    del kept
+    # What was let go is used again.
+    again = prefetch((batch(index) for index in range(12)), "sim:h200", 2)
+    held = [next(iter(again))]
+    assert len(held) == 1
+
+
+def test_copies_leave_the_memory_as_it_is() -> None:
+    batches = prefetch((batch(index) for index in range(9)), "sim:h200", 2, keep="copy")
+    kept = list(batches)
+    assert all(same(given, batch(index)) for index, given in enumerate(kept))
+    assert batches.statistics.slots <= 2 and batches.statistics.grown == 0
+
+
+def test_part_of_a_batch_keeps_all_of_its_memory_and_nothing_else_does() -> None:
+    batches = prefetch((batch(index) for index in range(8)), "sim:h200", 2)
+    labels = [given["label"] for given in batches]
+    assert all(np.array_equal(label.numpy(), batch(index)["label"]) for index, label in enumerate(labels))
+    assert batches.statistics.slots == 8
+
+
+def test_batches_may_grow() -> None:
+    sizes = [3, 1000, 10, 5000, 5001, 1]
+    loader = [batch(index, size) for index, size in enumerate(sizes)]
+    for _ in range(2):
+        assert all(same(given, loader[at]) for at, given in enumerate(prefetch(loader, "sim:h200")))
+
+
+def test_a_loader_that_writes_into_the_same_arrays_again_is_not_read_too_late() -> None:
+    def loader() -> Iterator[Any]:
+        reused = np.empty(300_000)
+        for index in range(20):
+            reused[:] = index
+            yield [reused]
+
+    for index, (given,) in enumerate(prefetch(loader(), "sim:h200")):
+        values = given.numpy()
+        assert (values == index).all()
+
+
+def test_arrays_of_every_layout_come_as_their_values() -> None:
+    whole = np.arange(24, dtype=np.int32).reshape(4, 6)
+    given = next(iter(prefetch([[whole[::2, ::-1], whole.T, whole.astype(">i4"), whole.astype(bool)]], "sim:h200")))
+    for one, expected in zip(given, [whole[::2, ::-1], whole.T, whole, whole.astype(bool)], strict=True):
+        assert np.array_equal(one.numpy(), expected)
+
+
+def broken(good: int, error: BaseException) -> Iterator[Any]:
+    for index in range(good):
+        yield batch(index)
+    raise error
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", [KeyError, SystemExit, GeneratorExit])
+def test_an_error_of_the_loader_comes_behind_the_good_batches_with_its_traceback(
+    device: str, kind: type[BaseException]
+) -> None:
+    error = kind("the disk is gone")
+    batches = iter(prefetch(broken(3, error), device))
+    assert all(same(next(batches), batch(index)) for index in range(3))
+    with pytest.raises(kind) as raised:
+        next(batches)
+    assert raised.value is error
+    assert "broken" in [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+    with pytest.raises(StopIteration):
+        next(batches)
+
+
+def test_an_error_of_iter_is_raised_where_it_is_called() -> None:
+    class Loader:
+        def __iter__(self) -> Iterator[Any]:
+            assert threading.current_thread() is threading.main_thread()
+            raise OSError("no such folder")
+
+    with pytest.raises(OSError, match="no such folder"):
+        iter(prefetch(Loader(), "sim:h200"))
+    assert not feeders()
+
+
+def test_what_a_gpu_does_not_have_is_refused_with_its_place() -> None:
+    wide = np.zeros(2, np.longdouble)
+    loader: list[Any] = [[1], {"x": [np.zeros(1), wide]}]
+    batches = iter(prefetch(loader, "sim:h200"))
+    assert next(batches) == [1]
+    with pytest.raises(TypeError, match=r"^batch 1, \['x'\]\[1\]: GPUs have no type \w+; convert the array"):
+        next(batches)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_iteration_that_is_left_early_ends_its_thread(device: str) -> None:
+    def endless() -> Iterator[Any]:
+        index = 0
+        while True:
+            yield batch(index)
+            index += 1
+
+    batches = prefetch(endless(), device)
+    for given in batches:
+        assert same(given, batch(0))
+        break
+    (thread,) = feeders()
+    # Nobody has the iterator any more.
+    gc.collect()
+    assert ended(thread)
+
+    with pytest.raises(ZeroDivisionError):
+        for _ in prefetch(endless(), device):
+            _ = 1 / 0
+    gc.collect()
+    assert all(ended(thread) for thread in feeders())
+
+    with prefetch(endless(), device) as batches:
+        next(iter(batches))
+    assert not feeders()
+    with pytest.raises(ValueError, match="was closed"):
+        iter(batches)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_new_iteration_ends_the_one_before(device: str) -> None:
+    loader = [batch(index) for index in range(6)]
+    batches = prefetch(loader, device)
+    first = iter(batches)
+    assert same(next(first), loader[0])
+    second = iter(batches)
+    assert [same(given, loader[at]) for at, given in enumerate(second)] == [True] * 6
+    with pytest.raises(RuntimeError, match="one iteration at a time"):
+        next(first)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_nothing_of_a_batch_is_kept_when_it_was_taken(device: str) -> None:
+    alive: list[weakref.ref[Any]] = []
+
+    def loader() -> Iterator[Any]:
+        for index in range(4):
+            made = np.full(1000, index)
+            alive.append(weakref.ref(made))
+            given = {"x": [made]}
+            del made
+            yield given
+            del given
+
+    for given in prefetch(loader(), device):
+        del given
+    assert len(alive) == 4 and [one() for one in alive] == [None] * 4
+
+
+def test_a_batch_outlives_the_prefetcher() -> None:
+    with prefetch([batch(5)], "sim:h200") as batches:
+        given = next(iter(batches))
+    del batches
+    gc.collect()
+    assert same(given, batch(5))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_transform_runs_in_the_callers_thread_and_its_error_is_its_batchs(device: str) -> None:
+    seen: list[Any] = []
+
+    def transform(given: Any) -> Any:
+        seen.append(threading.current_thread())
+        if len(seen) == 3:
+            raise ArithmeticError("too dark")
+        return given["label"], len(seen)
+
+    batches = iter(prefetch([batch(index) for index in range(4)], device, transform=transform))
+    for index in (1, 2):
+        label, number = next(batches)
+        assert number == index and np.array_equal(on_host(label), batch(index - 1)["label"])
+    with pytest.raises(ArithmeticError, match="too dark"):
+        next(batches)
+    assert set(seen) == {threading.main_thread()}
+
+
+def test_batches_can_be_taken_on_a_stream_that_is_named() -> None:
+    consumer, other = Stream("sim:h200"), Stream("sim:a100")
+    given = next(iter(prefetch([batch(1)], "sim:h200", stream=consumer)))
+    assert same(given, batch(1))
+    with pytest.raises(ValueError, match="belongs to sim:a100 and not to sim:h200"):
+        next(iter(prefetch([batch(1)], "sim:h200", stream=other)))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "why"),
+    [
+        (lambda: prefetch([], "cpu", 0), ValueError, "depth is 0; give the number"),
+        (lambda: prefetch([], "cpu", True), ValueError, "depth is True"),
+        (lambda: prefetch([], "cpu", keep="all"), ValueError, 'keep is \'all\'; give "grow" or "copy"'),
+        (lambda: prefetch([], "cpu", transform=3), TypeError, "transform is 3; give a function"),  # type: ignore[call-overload]
+        (lambda: prefetch(3, "cpu"), TypeError, "loader is 3; give something to iterate over"),  # type: ignore[call-overload]
+        (lambda: prefetch([], 1.5), TypeError, "device is 1.5; give a name"),
+        (lambda: prefetch([], "sim:none"), sidestream.DeviceError, "sim:none"),
+        (lambda: prefetch([], "cpu", stream=1), ValueError, "the processor has no streams"),
+        (lambda: len(prefetch(iter([]), "cpu")), TypeError, "has no len"),
+    ],
+)
+def test_an_argument_that_means_nothing_is_refused(
+    make: Callable[[], Any], error: type[Exception], why: str
+) -> None:
+    with pytest.raises(error, match=why):
+        make()
+
+
+def test_the_statistics_print_themselves_and_can_be_exported() -> None:
+    batches = prefetch([batch(0, 1000)], "sim:h200", 2)
+    list(batches)
+    statistics = batches.statistics
+    assert str(statistics).startswith("1 batches to sim:h200: 0.0 MB")
+    assert json.loads(statistics.json()) == statistics.to_dict()
+    assert statistics.to_dict()["slots"] == 1
+    assert statistics._repr_html_().startswith("<pre>1 batches")
+    assert statistics.waited_for_loader_s >= 0
+    assert repr(batches) == "<Prefetcher of list to sim:h200, depth 2>"
+
+
+def test_without_torch_and_without_a_device_the_processor_reads_ahead() -> None:
+    code = "import sidestream, sys; print([*sidestream.prefetch([1, 2])], 'torch' in sys.modules)"
+    assert run(code) == "[1, 2] False\n"
+
+
+def run(code: str) -> str:
+    # The limit only ends a test that failed.
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300, cwd=Path(sys.prefix)
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    return ran.stdout
+
+
+LOADER = """
+import itertools, os, sys, threading
+import numpy as np
+import sidestream
+"""
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_program_ends_with_an_endless_loader_and_batches_in_hand(device: str) -> None:
+    code = LOADER + (
+        f"batches = iter(sidestream.prefetch(([np.ones(9)] for _ in itertools.count()), {device!r}))\n"
+        "held = [next(batches) for _ in range(3)]\n"
+        "print('over')"
+    )
+    assert run(code) == "over\n"
+
+
+def test_an_interrupt_ends_the_wait_for_a_loader() -> None:
+    code = LOADER + (
+        "def loader():\n"
+        "    print('waits', flush=True)\n"
+        "    sys.stdin.read()\n"
+        "    yield 1\n"
+        "try:\n"
+        "    next(iter(sidestream.prefetch(loader(), 'sim:h200')))\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted', flush=True)\n"
+        "    os._exit(0)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(sys.prefix)
+    ) as ran:
+        assert ran.stdout is not None
+        assert ran.stdout.readline() == "waits\n"
+        ran.send_signal(signal.SIGINT)
+        assert ran.stdout.readline() == "interrupted\n"
+
+
+def test_a_child_of_a_fork_leaves_the_device_alone() -> None:
+    code = LOADER + (
+        "import gc\n"
+        "batches = sidestream.prefetch([[np.ones(9)]] * 5, 'sim:h200')\n"
+        "iteration = iter(batches)\n"
+        "held = next(iteration)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    try:\n"
+        "        iter(batches)\n"
+        "    except RuntimeError as error:\n"
+        "        print(error, flush=True)\n"
+        "    del iteration, held, batches\n"
+        "    gc.collect()\n"
+        "    sys.exit()\n"
+        "print(os.waitpid(child, 0)[1], len(list(iteration)))\n"
+    )
+    first, second = run(code).splitlines()
+    assert first.startswith("this process was forked from the one that made the prefetcher")
+    assert second == "0 4"

@@ -1,0 +1,220 @@
+"""Prefetching beside PyTorch's DataLoader, on the processor and on a simulated GPU."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from sidestream import DeviceArray, prefetch
+
+pytestmark = [
+    pytest.mark.torch,
+    # Workers are forked while the prefetchers of other tests have threads.
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
+
+DEVICES = ["cpu", "sim:h200"]
+
+
+class Squares:
+    """A data set of PyTorch's, by its protocol."""
+
+    def __init__(self, size: int, fails_at: int | None = None, dies_at: int | None = None) -> None:
+        self.size = size
+        self.fails_at = fails_at
+        self.dies_at = dies_at
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        import torch
+
+        if index == self.fails_at:
+            raise LookupError(f"sample {index} is broken")
+        if index == self.dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"x": torch.full((5, 3), float(index)), "y": index**2, "name": f"sample {index}"}
+
+
+def loader(data: Any, **options: Any) -> Any:
+    from torch.utils.data import DataLoader
+
+    options = {"batch_size": 4, "num_workers": 2, **options}
+    return DataLoader(data, **options)
+
+
+def values(given: Any) -> Any:
+    return given.numpy() if isinstance(given, DeviceArray) else np.asarray(given)
+
+
+def check(given: dict[str, Any], first: int, count: int) -> None:
+    indices = np.arange(first, first + count)
+    assert np.array_equal(values(given["x"]), np.ones((count, 5, 3), np.float32) * indices[:, None, None])
+    assert values(given["x"]).dtype == np.float32
+    assert np.array_equal(values(given["y"]), indices**2)
+    assert given["name"] == [f"sample {index}" for index in indices]
+
+
+def feeders() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "sidestream-feeder"]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("options", [{"num_workers": 0}, {}, {"persistent_workers": True}])
+def test_every_epoch_gives_what_the_loader_gives(device: str, options: dict[str, Any]) -> None:
+    with prefetch(loader(Squares(18), **options), device) as batches:
+        assert len(batches) == 5
+        for _ in range(2):
+            sizes: list[int] = []
+            for given in batches:
+                count = len(given["name"])
+                check(given, sum(sizes), count)
+                sizes.append(count)
+            assert sizes == [4, 4, 4, 4, 2]
+    assert not feeders()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}])
+def test_an_epoch_that_is_left_early_is_followed_by_a_whole_one(device: str, options: dict[str, Any]) -> None:
+    batches = prefetch(loader(Squares(40), **options), device)
+    for given in batches:
+        check(given, 0, 4)
+        break
+    assert [len(given["name"]) for given in batches] == [4] * 10
+    batches.close()
+    assert not feeders()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_error_in_a_worker_comes_behind_the_good_batches_with_its_traceback(device: str) -> None:
+    batches = iter(prefetch(loader(Squares(40, fails_at=9)), device))
+    check(next(batches), 0, 4)
+    check(next(batches), 4, 4)
+    with pytest.raises(LookupError, match=r"(?s)in DataLoader worker process.*in __getitem__.*sample 9 is broken"):
+        next(batches)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_worker_that_is_killed_is_reported(device: str) -> None:
+    batches = iter(prefetch(loader(Squares(40, dies_at=9)), device))
+    (thread,) = feeders()
+    with pytest.raises(RuntimeError, match="DataLoader worker"):
+        for _ in batches:
+            pass
+    # PyTorch tells the main thread at once, and the one that waits for the worker within seconds. The limit only
+    # ends a test that failed.
+    thread.join(300)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_an_iterable_data_set_has_no_length(device: str) -> None:
+    from torch.utils.data import IterableDataset
+
+    class Counts(IterableDataset):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(7))
+
+    batches = prefetch(loader(Counts(), batch_size=3, num_workers=1), device)
+    with pytest.raises(TypeError):
+        len(batches)
+    assert [values(given).tolist() for given in batches] == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+def test_the_processor_hands_on_the_very_tensors() -> None:
+    import torch
+
+    given = [torch.ones(3), {"x": torch.zeros(2)}]
+    taken = next(iter(prefetch([given], torch.device("cpu"))))
+    assert taken is given
+
+
+def test_without_a_gpu_the_default_is_the_processor() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert prefetch([]).statistics.device == "cpu"
+
+
+def test_tensors_of_every_kind_reach_a_simulated_gpu_as_their_values() -> None:
+    import torch
+
+    whole = torch.arange(24, dtype=torch.float32).reshape(4, 6)
+    parameter = torch.nn.Parameter(torch.ones(3))
+    kinds = [whole[::2], whole.T, torch.tensor(2.5), torch.zeros(0, 3), parameter, whole.to(torch.complex64).conj()]
+    # The sign of this one is not in its memory.
+    kinds.append(torch.tensor([1 + 2j]).conj().imag)
+    assert kinds[-1].is_neg() and kinds[-1].is_contiguous()
+    given = next(iter(prefetch([kinds], "sim:h200")))
+    for one, expected in zip(given, kinds, strict=True):
+        assert np.array_equal(one.numpy(), expected.detach().resolve_conj().resolve_neg().numpy())
+    (half,) = next(iter(prefetch([[whole.bfloat16()]], "sim:h200")))
+    assert (half.dtype, half.nbytes) == ("bfloat16", 48)
+    with pytest.raises(TypeError, match=r"numpy has no type bfloat16; .*torch\.from_dlpack"):
+        half.numpy()
+
+
+def test_what_is_not_dense_is_refused_with_its_place() -> None:
+    import torch
+
+    sparse = torch.eye(3).to_sparse()
+    with pytest.raises(TypeError, match=r"^batch 0, \['adjacency'\]: this tensor is sparse.* convert it in the loader"):
+        next(iter(prefetch([{"adjacency": sparse}], "sim:h200")))
+    with pytest.raises(TypeError, match=r"^batch 0: this tensor is on meta"):
+        next(iter(prefetch([torch.ones(3, device="meta")], "sim:h200")))
+
+
+def test_who_holds_a_tensor_is_known() -> None:
+    import torch
+    from sidestream._leaves import is_sole_owner
+
+    leaves = [torch.ones(3), torch.ones(4), torch.ones(5)]
+    held = leaves[1]
+    view = leaves[2][1:]
+    assert [is_sole_owner(leaves, at) for at in range(3)] == [True, False, False]
+    del held, view
+    assert [is_sole_owner(leaves, at) for at in range(3)] == [True, True, True]
+
+
+def test_batches_of_a_loader_are_held_by_nobody_else() -> None:
+    import torch
+    from sidestream._leaves import is_leaf, is_sole_owner
+    from sidestream._tree import flatten
+
+    def reused() -> Iterator[Any]:
+        memory = torch.empty(3)
+        while True:
+            yield {"x": memory}
+
+    def sole(batches: Iterator[Any]) -> bool:
+        leaves, _ = flatten(next(batches), is_leaf)
+        return is_sole_owner(leaves, 0)
+
+    assert sole(iter(loader(Squares(8), num_workers=0)))
+    assert sole(iter(loader(Squares(8))))
+    assert not sole(reused())
+
+
+def test_record_stream_still_does_what_it_did() -> None:
+    import torch
+    from sidestream._hand_over import _note_streams_of_our_memory
+
+    before = torch.Tensor.record_stream
+    try:
+        _note_streams_of_our_memory(torch)
+        once = torch.Tensor.record_stream
+        _note_streams_of_our_memory(torch)
+        assert torch.Tensor.record_stream is once is not before
+        assert once.__doc__ == before.__doc__
+        with pytest.raises((RuntimeError, NotImplementedError, TypeError, AttributeError)):
+            torch.ones(3).record_stream(None)
+    finally:
+        torch.Tensor.record_stream = before

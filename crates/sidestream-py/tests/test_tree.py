@@ -1,0 +1,139 @@
+"""Nested containers, taken apart and put together."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections import OrderedDict, UserDict, defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from sidestream._leaves import is_leaf
+from sidestream._tree import flatten, path_of, same, unflatten
+
+
+class Pair(NamedTuple):
+    image: Any
+    label: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    image: Any
+    name: str = "none"
+
+
+class Named(UserDict[str, Any]):
+    """As tokenizers give: a mapping with more than its items."""
+
+    source = "text"
+
+
+class Frozen(Mapping[str, Any]):
+    def __init__(self, items: Any) -> None:
+        self._items = dict(items)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+def array(value: int) -> Any:
+    return np.full(2, value)
+
+
+def doubled(tree: Any) -> Any:
+    leaves, shape = flatten(tree, is_leaf)
+    return unflatten(shape, iter([2 * leaf for leaf in leaves]))
+
+
+def test_every_container_comes_back_as_what_it_was() -> None:
+    counts: defaultdict[str, Any] = defaultdict(list, x=array(1))
+    named = Named(x=array(2))
+    named.source = "speech"
+    tree: dict[str, Any] = {
+        "list": [array(3), "text", None],
+        "tuple": (array(4), 5),
+        "pair": Pair(array(6), 7),
+        "sample": Sample(array(8), "eight"),
+        "counts": counts,
+        "named": named,
+        "ordered": OrderedDict(b=array(9), a=array(10)),
+        "frozen": Frozen({"x": array(11)}),
+    }
+    made = doubled(tree)
+    assert list(made) == list(tree)
+    assert made["list"][0][0] == 6 and made["list"][1:] == ["text", None]
+    assert made["tuple"][0][0] == 8 and made["tuple"][1] == 5
+    assert type(made["pair"]) is Pair and made["pair"].image[1] == 12 and made["pair"].label == 7
+    assert type(made["sample"]) is Sample and made["sample"].image[0] == 16 and made["sample"].name == "eight"
+    assert type(made["counts"]) is defaultdict and made["counts"]["x"][0] == 2 and made["counts"]["new"] == []
+    assert type(made["named"]) is Named and made["named"]["x"][0] == 4 and made["named"].source == "speech"
+    assert type(made["ordered"]) is OrderedDict and list(made["ordered"]) == ["b", "a"]
+    assert type(made["frozen"]) is Frozen and made["frozen"]["x"][0] == 22
+    # What went in is as it was.
+    assert tree["list"][0][0] == 3 and named["x"][0] == 2 and tree["sample"].image[0] == 8
+
+
+def test_what_holds_no_array_is_the_same_object() -> None:
+    plain = {"names": ["a", "b"], "when": np.array(["2026-01-01"], dtype="datetime64[D]"), "words": np.array(["x"])}
+    made = doubled({"plain": plain, "x": array(1)})
+    assert made["plain"] is plain
+    text = "a batch"
+    assert doubled(text) is text
+
+
+def test_an_array_alone_is_a_tree() -> None:
+    assert doubled(array(3))[0] == 6
+
+
+def test_the_shape_keeps_no_array_alive() -> None:
+    trees: list[Any] = [[array(1)], {"x": array(1)}, Pair(array(1), 2), Sample(array(1)), Named(x=array(1))]
+    for tree in trees:
+        leaves, shape = flatten(tree, is_leaf)
+        is_there = weakref.ref(leaves[0])
+        kind = type(tree)
+        tree = None
+        leaves.clear()
+        if kind in (list, dict, Pair, Sample, Named):
+            trees[[type(one) for one in trees].index(kind)] = None
+        assert is_there() is None, shape
+
+
+@pytest.mark.parametrize(
+    ("index", "path"), [(0, "['a'][0]"), (1, "['a'][1].image"), (2, "['b'].image"), (3, "[7]"), (4, "")]
+)
+def test_the_place_of_an_array_is_written_as_in_python(index: int, path: str) -> None:
+    tree = {"a": [array(1), Pair(array(2), "text")], "b": Sample(array(3)), 7: array(4)}
+    assert path_of(flatten(tree, is_leaf)[1], index) == path
+
+
+def test_shapes_are_equal_where_only_the_arrays_differ() -> None:
+    def shape(tree: object) -> object:
+        return flatten(tree, lambda value: isinstance(value, bytearray))[1]
+
+    one, other = bytearray(1), bytearray(2)
+    assert same(shape({"x": [one, 3], "y": one}), shape({"x": [other, 3], "y": other}))
+    assert same(shape(one), shape(other))
+    for different in (
+        {"x": [other, 4], "y": other},
+        {"x": [other], "y": other},
+        {"x": (other, 3), "y": other},
+        {"z": [other, 3], "y": other},
+        {"x": [other, other], "y": other},
+        other,
+    ):
+        assert not same(shape({"x": [one, 3], "y": one}), shape(different)), different
+
+    class Refuses:
+        def __eq__(self, value: object) -> bool:
+            raise TypeError("not to be compared")
+
+    assert not same(shape([one, Refuses()]), shape([one, Refuses()]))

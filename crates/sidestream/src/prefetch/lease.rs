@@ -1,0 +1,216 @@
+//! A batch on the device, as long as somebody holds it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::invalid;
+use super::slot::{Relaxed, Shared, Slot, is_this_process};
+use crate::device::{drop_elsewhere, is_host_func};
+use crate::error::Result;
+use crate::explicit::{HostMemory, Region, Stream};
+
+/// A batch, for work on the streams that it notes: the one that it was handed over on, and those that were
+/// [noted](Lease::note) later.
+///
+/// Dropping it ends the batch: what these streams were given until then still finds it. The drop records an event on each of
+/// them, from any thread. It waits neither for them nor for anything else of the device.
+pub struct Lease {
+    shared: Arc<Shared>,
+    /// There until the drop.
+    slot: Option<Slot>,
+    layout: Arc<[(u64, u64)]>,
+    streams: Mutex<Streams>,
+    /// The slot is not one of the ring's.
+    is_copy: bool,
+}
+
+type Streams = SmallVec<[Stream; 2]>;
+
+impl Lease {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        slot: Slot,
+        layout: Arc<[(u64, u64)]>,
+        consumer: &Stream,
+    ) -> Lease {
+        let streams = Mutex::new(SmallVec::from_elem(consumer.clone(), 1));
+        Lease {
+            shared,
+            slot: Some(slot),
+            layout,
+            streams,
+            is_copy: false,
+        }
+    }
+
+    /// How many leaves it has.
+    pub fn leaves(&self) -> usize {
+        self.layout.len()
+    }
+
+    /// One of its leaves.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    #[track_caller]
+    pub fn leaf(&self, index: usize) -> Region<'_> {
+        let (start, bytes) = self.layout[index];
+        self.memory().bytes(start..start + bytes)
+    }
+
+    /// The address of its memory, and how many bytes that has.
+    pub fn address(&self) -> (u64, u64) {
+        let all = self.memory().all();
+        (all.address(), all.size_bytes())
+    }
+
+    /// PyTorch's `record_stream`: the batch is used on this stream too. Its memory goes to another batch only behind
+    /// all that the stream is given until the lease ends (R54).
+    ///
+    /// # Ordering
+    /// None: the stream has to be made to wait for the one that it was handed over on, or for whatever wrote the
+    /// batch last.
+    pub fn note(&self, stream: &Stream) {
+        let mut streams = self.streams.lock();
+        if !streams.iter().any(|noted| noted.is(stream)) {
+            streams.push(stream.clone());
+        }
+    }
+
+    /// The bytes of a leaf, behind all that the noted streams were given so far.
+    ///
+    /// # Ordering
+    /// Holds up the host until these streams have come so far and the bytes are there.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](crate::error::Error::Invalid) if `into` has another length, or what the driver answers.
+    ///
+    /// # Panics
+    /// If there are not so many leaves.
+    #[track_caller]
+    pub fn read(&self, index: usize, into: &mut [u8]) -> Result<()> {
+        let leaf = self.leaf(index);
+        if leaf.size_bytes() != into.len() as u64 {
+            return Err(invalid(
+                "read",
+                "the leaf has another number of bytes than there is room for; give it exactly that room",
+            ));
+        }
+        if into.is_empty() {
+            return Ok(());
+        }
+        let device = &self.shared.device;
+        let _relaxed = Relaxed::on(device);
+        let down = self.shared.download()?;
+        let noted = self.streams.lock().clone();
+        for stream in noted.iter().filter(|stream| !stream.is(&down)) {
+            down.wait_stream(stream)?;
+        }
+        self.note(&down);
+        let host = HostMemory::pinned(device, leaf.size_bytes())?;
+        // SAFETY: the stream waits for all that may write the leaf, the lease keeps it until its stream
+        // has come so far, and the host waits below before it reads or drops its own memory.
+        let copied = unsafe { down.memcpy(leaf, host.all()) };
+        let waited = down.synchronize();
+        if waited.is_err() {
+            // The device may still write it.
+            std::mem::forget(host);
+            return waited;
+        }
+        copied?;
+        host.read(0, into);
+        Ok(())
+    }
+
+    /// The same batch in memory of its own, copied on this stream: this lease can go, and its slot to another
+    /// batch. The copy's memory goes when its own lease has ended and the uses are over.
+    ///
+    /// # Ordering
+    /// As a copy on the stream, which has to stand behind whatever wrote the batch, as after a hand-over on it. Does not
+    /// hold up the host, but for the allocation.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`](crate::error::Error::OutOfMemory), or what the driver answers.
+    #[track_caller]
+    pub fn copied(&self, stream: &Stream) -> Result<Lease> {
+        let _relaxed = Relaxed::on(&self.shared.device);
+        self.note(stream);
+        let mut slot = Slot::new(&self.shared.device)?;
+        let from = self.memory().all();
+        let memory = slot.memory_for(&self.shared.device, stream, from.size_bytes())?;
+        // SAFETY: the stream is noted in the lease of the source, and in that of the copy, whose memory is
+        // new. The caller has ordered it behind whatever writes the source.
+        unsafe { stream.memcpy(from, memory.all())? };
+        stream.record(&slot.uploaded)?;
+        let (shared, layout) = (Arc::clone(&self.shared), Arc::clone(&self.layout));
+        let mut lease = Lease::new(shared, slot, layout, stream);
+        lease.is_copy = true;
+        Ok(lease)
+    }
+
+    fn memory(&self) -> &crate::explicit::DeviceMemory {
+        match self.slot.as_ref().and_then(Slot::memory) {
+            Some(memory) => memory,
+            None => unreachable!("a slot is handed over with its memory, and stays until the drop"),
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let Some(slot) = self.slot.take() else {
+            return;
+        };
+        // A child of a fork has the memory of its parent's objects, and none of its device.
+        let (shared, streams) = (
+            Arc::clone(&self.shared),
+            std::mem::take(self.streams.get_mut()),
+        );
+        if !is_this_process(shared.process) {
+            std::mem::forget((slot, shared, streams));
+            return;
+        }
+        let end = End {
+            shared,
+            slot: Some(slot),
+            streams,
+            is_copy: self.is_copy,
+        };
+        // A function on the host may not call the driver.
+        if is_host_func() {
+            drop_elsewhere(Box::new(end));
+        }
+    }
+}
+
+/// The end of a lease, where it may call the driver.
+struct End {
+    shared: Arc<Shared>,
+    slot: Option<Slot>,
+    streams: Streams,
+    is_copy: bool,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        let Some(mut slot) = self.slot.take() else {
+            return;
+        };
+        let streams = std::mem::take(&mut self.streams);
+        let ended = slot.end_uses(&self.shared.device, streams);
+        match (ended, self.is_copy) {
+            (_, true) => drop_elsewhere(Box::new(slot)),
+            (Ok(()), false) => self.shared.give_back(slot),
+            (Err(why), false) => self.shared.retire(slot, why),
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lease({:?})", self.memory())
+    }
+}

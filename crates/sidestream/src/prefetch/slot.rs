@@ -1,0 +1,388 @@
+//! Slots and pinned memory, each with the events behind its last use, and who has which.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::Statistics;
+use crate::device::{Device, drop_elsewhere};
+use crate::error::Result;
+use crate::explicit::{DeviceMemory, Event, HostMemory, Stream};
+
+/// Memory for one batch.
+pub(super) struct Slot {
+    memory: Option<DeviceMemory>,
+    /// Recorded behind the copies of the batch.
+    pub uploaded: Arc<Event>,
+    /// Recorded behind the uses of the batch that was here, on each stream.
+    uses: Vec<Event>,
+    /// Events that stand for nothing.
+    spare: Vec<Event>,
+    /// Streams where the end of the uses could not be recorded.
+    unended: Vec<Stream>,
+}
+
+/// Pinned memory to pack into.
+pub(super) struct Staging {
+    memory: Option<HostMemory>,
+    copied: Event,
+    is_sent: bool,
+}
+
+/// What a ring shares with its tickets and leases.
+pub(super) struct Shared {
+    pub device: Device,
+    pub upload: Stream,
+    /// Where it was made: a child of a fork leaves everything alone.
+    pub process: u32,
+    pub state: Mutex<State>,
+    changed: Condvar,
+    /// The stream for downloads, made by the first.
+    down: Mutex<Option<Stream>>,
+}
+
+pub(super) struct State {
+    /// The one that became free first is at the front.
+    free: VecDeque<Slot>,
+    retired: Vec<Slot>,
+    /// Slots that there are, without the retired ones.
+    made: usize,
+    /// Slots that there may be.
+    capacity: usize,
+    /// Batches that were put and not handed over.
+    pub under_way: usize,
+    /// The consumer holds batches and waits for another.
+    is_asked: bool,
+    is_paused: bool,
+    is_closed: bool,
+    pub statistics: Statistics,
+}
+
+impl Shared {
+    pub fn new(device: &Device, upload: Stream, depth: usize) -> Arc<Shared> {
+        Arc::new(Shared {
+            device: device.clone(),
+            upload,
+            process: std::process::id(),
+            state: Mutex::new(State {
+                free: VecDeque::new(),
+                retired: Vec::new(),
+                made: 0,
+                capacity: depth,
+                under_way: 0,
+                is_asked: false,
+                is_paused: false,
+                is_closed: false,
+                statistics: Statistics::default(),
+            }),
+            changed: Condvar::new(),
+            down: Mutex::default(),
+        })
+    }
+
+    /// A slot for the next batch, as soon as there is one; nothing while the ring is paused, or once it is closed.
+    pub fn take(&self) -> Result<Option<Slot>> {
+        let mut state = self.state.lock();
+        loop {
+            if state.is_closed || state.is_paused {
+                return Ok(None);
+            }
+            if state.is_starved() {
+                state.capacity += 1;
+                state.statistics.grown += 1;
+                // One wish, one slot.
+                state.is_asked = false;
+            }
+            // A new slot overlaps with all uses of the others; one that was used waits for its own.
+            if state.made < state.capacity {
+                let slot = Slot::new(&self.device)?;
+                state.made += 1;
+                return Ok(Some(slot));
+            }
+            if let Some(slot) = state.free.pop_front() {
+                return Ok(Some(slot));
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// It holds no batch any more.
+    pub fn give_back(&self, slot: Slot) {
+        let mut state = self.state.lock();
+        if state.is_closed {
+            drop(state);
+            drop_elsewhere(Box::new(slot));
+            return;
+        }
+        state.free.push_back(slot);
+        self.changed.notify_all();
+    }
+
+    /// Its uses have no event: it is not used again, and another takes its place.
+    pub fn retire(&self, slot: Slot, why: String) {
+        let mut state = self.state.lock();
+        state.statistics.retired += 1;
+        if state.statistics.warnings.len() < 16 {
+            state.statistics.warnings.push(why);
+        }
+        state.made -= 1;
+        if state.is_closed {
+            drop(state);
+            drop_elsewhere(Box::new(slot));
+            return;
+        }
+        state.retired.push(slot);
+        self.changed.notify_all();
+    }
+
+    pub fn handed_over(&self) {
+        let mut state = self.state.lock();
+        state.under_way -= 1;
+        state.is_asked = false;
+        self.changed.notify_all();
+    }
+
+    pub fn ask(&self, waits: bool) {
+        self.state.lock().is_asked = waits;
+        self.changed.notify_all();
+    }
+
+    pub fn pause(&self, pauses: bool) {
+        let mut state = self.state.lock();
+        state.is_paused = pauses;
+        state.is_asked = false;
+        self.changed.notify_all();
+    }
+
+    pub fn statistics(&self) -> Statistics {
+        let state = self.state.lock();
+        Statistics {
+            slots: state.made,
+            ..state.statistics.clone()
+        }
+    }
+
+    /// The stream for downloads.
+    pub fn download(&self) -> Result<Stream> {
+        let mut down = self.down.lock();
+        let stream = match down.take() {
+            Some(stream) => stream,
+            None => Stream::non_blocking(&self.device, "prefetch down", 0)?,
+        };
+        Ok(down.insert(stream).clone())
+    }
+
+    /// Nothing is put any more. What nobody has is the caller's to drop.
+    pub fn close(&self) -> Vec<Slot> {
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        self.changed.notify_all();
+        let mut slots: Vec<Slot> = state.free.drain(..).collect();
+        state.made -= slots.len();
+        slots.append(&mut state.retired);
+        slots
+    }
+}
+
+impl State {
+    /// The consumer holds all slots and waits for the batch that is to be put.
+    fn is_starved(&self) -> bool {
+        self.is_asked && self.under_way == 0 && self.free.is_empty() && self.made >= self.capacity
+    }
+}
+
+impl Slot {
+    pub fn new(device: &Device) -> Result<Slot> {
+        Ok(Slot {
+            memory: None,
+            uploaded: Arc::new(Event::blocking(device)?),
+            uses: Vec::new(),
+            spare: Vec::new(),
+            unended: Vec::new(),
+        })
+    }
+
+    /// The memory, with room for so many bytes, for what this stream is given from here on: it comes behind
+    /// the uses of the batch that was here. Memory that is too small is replaced, which waits for them.
+    #[track_caller]
+    pub fn memory_for(
+        &mut self,
+        device: &Device,
+        upload: &Stream,
+        bytes: u64,
+    ) -> Result<&DeviceMemory> {
+        let has = self.memory.as_ref().map_or(0, DeviceMemory::size_bytes);
+        if has < bytes {
+            self.settle()?;
+            // The old memory goes first, so that the two are never there together.
+            self.memory = None;
+            self.memory = Some(DeviceMemory::malloc(device, larger(has, bytes))?);
+        }
+        for event in &self.uses {
+            upload.wait(event)?;
+        }
+        self.spare.append(&mut self.uses);
+        match &self.memory {
+            Some(memory) => Ok(memory),
+            None => unreachable!("it is there if it has that many bytes, of which there is one"),
+        }
+    }
+
+    pub fn memory(&self) -> Option<&DeviceMemory> {
+        self.memory.as_ref()
+    }
+
+    /// From here on the batch is used by nothing but what these streams were given so far.
+    ///
+    /// # Errors
+    /// Why that could not be recorded; then the slot may not be used again.
+    pub fn end_uses(
+        &mut self,
+        device: &Device,
+        streams: impl IntoIterator<Item = Stream>,
+    ) -> Result<(), String> {
+        let mut why = Ok(());
+        for stream in streams {
+            if let Err(error) = self.end_use(device, &stream) {
+                self.unended.push(stream);
+                why = Err(error);
+            }
+        }
+        why
+    }
+
+    fn end_use(&mut self, device: &Device, stream: &Stream) -> Result<(), String> {
+        // The record would become part of the capture, and the ring may not wait for that.
+        if stream.is_captured() {
+            return Err(
+                "a batch was let go while a stream that uses it is being captured, so its memory is not \
+                 used again; keep the batch until the capture has ended"
+                    .to_owned(),
+            );
+        }
+        let spare = self.spare.pop().map_or_else(|| Event::new(device), Ok);
+        let recorded = spare.and_then(|event| stream.record(&event).map(|()| event));
+        let event = recorded.map_err(|error| {
+            format!(
+                "the end of the use of a batch could not be recorded, so its memory is not used again: \
+                 {error}"
+            )
+        })?;
+        self.uses.push(event);
+        Ok(())
+    }
+
+    /// Waits for all work that uses the memory.
+    fn settle(&mut self) -> Result<()> {
+        self.uploaded.synchronize()?;
+        for event in &self.uses {
+            event.synchronize()?;
+        }
+        self.spare.append(&mut self.uses);
+        Ok(())
+    }
+}
+
+impl Drop for Slot {
+    /// Waits for the uses, so that it is dropped where that may be. Memory whose uses have no end is leaked.
+    fn drop(&mut self) {
+        let Some(memory) = self.memory.take() else {
+            return;
+        };
+        let device = memory.device();
+        let _relaxed = Relaxed::on(&device);
+        let unended = std::mem::take(&mut self.unended);
+        match self.end_uses(&device, unended).is_ok() && self.settle().is_ok() {
+            true => drop(memory),
+            false => std::mem::forget(memory),
+        }
+    }
+}
+
+impl Staging {
+    pub fn new(device: &Device) -> Result<Staging> {
+        Ok(Staging {
+            memory: None,
+            copied: Event::blocking(device)?,
+            is_sent: false,
+        })
+    }
+
+    /// The memory, with room for so many bytes, when the last copy out of it is over.
+    #[track_caller]
+    pub fn memory_of(&mut self, device: &Device, bytes: u64) -> Result<&HostMemory> {
+        self.settle()?;
+        let has = self.memory.as_ref().map_or(0, HostMemory::size_bytes);
+        let memory = match self.memory.take() {
+            Some(memory) if has >= bytes => memory,
+            old => {
+                drop(old);
+                HostMemory::pinned(device, larger(has, bytes))?
+            }
+        };
+        Ok(self.memory.insert(memory))
+    }
+
+    /// A copy out of it was put into the stream.
+    pub fn sent(&mut self, upload: &Stream) -> Result<()> {
+        self.is_sent = true;
+        upload.record(&self.copied)
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        if self.is_sent {
+            self.copied.synchronize()?;
+            self.is_sent = false;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Staging {
+    /// Waits for the last copy, as [`Slot`] does.
+    fn drop(&mut self) {
+        let Some(memory) = self.memory.take() else {
+            return;
+        };
+        let device = memory.device();
+        let _relaxed = Relaxed::on(&device);
+        match self.settle() {
+            Ok(()) => drop(memory),
+            Err(_) => std::mem::forget(memory),
+        }
+    }
+}
+
+/// As long as it is there, the calls of this thread leave alone the captures of others: a program may capture a
+/// graph while its feeder allocates and waits.
+pub(super) struct Relaxed<'a> {
+    device: &'a Device,
+    before: i32,
+}
+
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+const RELAXED: i32 = 2;
+
+impl Relaxed<'_> {
+    pub fn on(device: &Device) -> Relaxed<'_> {
+        let before = device.runtime.backend.capture_mode(RELAXED);
+        Relaxed { device, before }
+    }
+}
+
+impl Drop for Relaxed<'_> {
+    fn drop(&mut self) {
+        self.device.runtime.backend.capture_mode(self.before);
+    }
+}
+
+/// What is taken in the place of `has` bytes: what grew once will grow again.
+fn larger(has: u64, wanted: u64) -> u64 {
+    wanted.max(has.saturating_add(has / 4))
+}
+
+/// A child of a fork has neither the device nor the threads of its parent.
+pub(super) fn is_this_process(process: u32) -> bool {
+    std::process::id() == process
+}

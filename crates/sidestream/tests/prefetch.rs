@@ -1,0 +1,552 @@
+//! Batches that go through a ring on the simulated GPU, whatever order it runs them in: each is found as it
+//! was put, as long as it is held, and the checker finds nothing. A prefetcher as people write it by
+//! hand fails on the same programs.
+
+mod numbers;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
+
+use numbers::Numbers;
+use sidestream::check::{OnRace, Report};
+use sidestream::device::{Device, Options};
+use sidestream::error::Error;
+use sidestream::explicit::{Arg, DeviceMemory, Event, HostMemory, Region, Stream};
+use sidestream::kernel::{Grid, Kernel, KernelCost, Read, Write};
+use sidestream::prefetch::{Leaf, Lease, Ring, Ticket};
+use sidestream::sim::Schedule;
+
+/// A digest that depends on every byte and its place.
+fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// What leaf `leaf` of batch `batch` holds.
+fn content(batch: usize, leaf: usize, len: usize) -> Vec<u8> {
+    let mut numbers = Numbers((batch * 31 + leaf) as u64 + 1);
+    (0..len).map(|_| numbers.below(256) as u8).collect()
+}
+
+/// It lags behind: it takes far longer than the copy of a batch.
+fn sum() -> Kernel<(Read<u8>, Write<u64>)> {
+    Kernel::<(Read<u8>, Write<u64>)>::on_host("sum", |_, (x, y)| y[0] = digest(x)).with_cost(|_| {
+        KernelCost::Duration {
+            ns: 80_000,
+            share: 0.4,
+        }
+    })
+}
+
+/// A program that takes batches.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    schedule: Schedule,
+    depth: usize,
+    /// How many batches it holds beside the one that it works on.
+    keeps: usize,
+    batches: usize,
+    leaves: usize,
+    /// The first leaf is page-locked, and refilled as soon as that may be.
+    direct: bool,
+    /// It uses every second batch on another stream too.
+    side: bool,
+    /// Batches grow.
+    grows: bool,
+}
+
+impl Case {
+    fn of(seed: u64) -> Case {
+        let mut numbers = Numbers(seed);
+        let mut below = |end: u64| numbers.below(end) as usize;
+        let schedule = match below(4) {
+            0 => Schedule::InOrder,
+            1 => Schedule::Adversarial,
+            _ => Schedule::Seeded(seed),
+        };
+        Case {
+            schedule,
+            depth: 1 + below(3),
+            keeps: below(4),
+            batches: 4 + below(8),
+            leaves: 1 + below(3),
+            direct: below(2) == 0,
+            side: below(2) == 0,
+            grows: below(3) == 0,
+        }
+    }
+
+    fn len(&self, batch: usize, leaf: usize) -> usize {
+        let base = 300 + 700 * leaf;
+        if self.grows { base * (batch + 1) } else { base }
+    }
+
+    fn batch(&self, batch: usize) -> Vec<Vec<u8>> {
+        let leaves = 0..self.leaves;
+        leaves
+            .map(|leaf| content(batch, leaf, self.len(batch, leaf)))
+            .collect()
+    }
+
+    fn expected(&self) -> Vec<u64> {
+        let batches = 0..self.batches;
+        let digests = batches.map(|batch| {
+            let leaves = self.batch(batch);
+            leaves.iter().map(|leaf| digest(leaf)).collect::<Vec<_>>()
+        });
+        digests.flatten().collect()
+    }
+}
+
+/// Where the kernels of a case write what they have found.
+struct Found {
+    memory: Arc<DeviceMemory>,
+    sum: Kernel<(Read<u8>, Write<u64>)>,
+}
+
+impl Found {
+    fn new(device: &Device, case: &Case) -> Found {
+        let count = case.batches * case.leaves;
+        Found {
+            memory: Arc::new(DeviceMemory::malloc(device, 8 * count as u64).unwrap()),
+            sum: sum(),
+        }
+    }
+
+    fn look(&self, stream: &Stream, leaf: Region<'_>, at: usize) {
+        let at = 8 * at as u64;
+        let args = [Arg::Reads(leaf), Arg::Writes(self.memory.bytes(at..at + 8))];
+        // SAFETY: the signature is the kernel's. That the leaf stays is what the tests are about.
+        unsafe { stream.launch(&self.sum, Grid::new(1, 32), &args).unwrap() };
+    }
+
+    /// All of them, when the streams have come so far.
+    fn all(&self, device: &Device, streams: &[&Stream]) -> Vec<u64> {
+        let host = HostMemory::pinned(device, self.memory.size_bytes()).unwrap();
+        let last = streams[0];
+        streams[1..]
+            .iter()
+            .for_each(|other| last.wait_stream(other).unwrap());
+        // SAFETY: it stands behind all that was launched, and the host waits.
+        unsafe { last.memcpy(self.memory.all(), host.all()).unwrap() };
+        last.synchronize().unwrap();
+        let mut found = vec![0u64; (host.size_bytes() / 8) as usize];
+        host.read(0, &mut found);
+        found
+    }
+}
+
+fn open(schedule: Schedule) -> Device {
+    Device::open_with("sim:h200", &Options::new().schedule(schedule)).unwrap()
+}
+
+fn put(ring: &Ring, leaves: &[Leaf]) -> Ticket {
+    // SAFETY: the tests keep the memory of leaves until the call is over, and of direct ones until
+    // `wait_source` is.
+    unsafe { ring.put(leaves) }
+        .unwrap()
+        .expect("the ring is open")
+}
+
+/// Runs a case with the ring; what was found, and what the checker says.
+fn run(case: &Case) -> (Vec<u64>, Report) {
+    let device = open(case.schedule);
+    let findings = device.checked(OnRace::Report);
+    let found = {
+        let ring = Ring::new(&device, case.depth).unwrap();
+        let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
+        let side = Stream::non_blocking(&device, "side", 0).unwrap();
+        let found = Found::new(&device, case);
+        let largest = case.len(case.batches, 0) as u64;
+        let pinned = HostMemory::pinned(&device, largest).unwrap();
+        let mut held: VecDeque<Lease> = VecDeque::new();
+        for batch in 0..case.batches {
+            let leaves = case.batch(batch);
+            let mut parts: Vec<Leaf> = leaves.iter().map(|leaf| Leaf::of(leaf)).collect();
+            if case.direct {
+                pinned.write(0, &leaves[0]);
+                parts[0].address = pinned.all().address();
+                parts[0].direct = true;
+            }
+            ring.ask(true);
+            let ticket = put(&ring, &parts);
+            drop(leaves);
+            ticket.wait_source().unwrap();
+            let lease = ticket.hand_over(&consumer).unwrap();
+            let on_side = case.side && batch % 2 == 0;
+            if on_side {
+                side.wait_stream(&consumer).unwrap();
+                lease.note(&side);
+            }
+            let stream = if on_side { &side } else { &consumer };
+            for leaf in 0..case.leaves {
+                found.look(stream, lease.leaf(leaf), batch * case.leaves + leaf);
+            }
+            held.push_back(lease);
+            while held.len() > case.keeps {
+                held.pop_front();
+            }
+        }
+        // One for each that is held and one for the next, unless there were as many anyway.
+        let slots = ring.statistics().slots;
+        assert_eq!(slots, case.depth.max(case.keeps + 1), "{case:?}");
+        let all = found.all(&device, &[&consumer, &side]);
+        drop(held);
+        ring.close();
+        all
+    };
+    (found, findings.report())
+}
+
+/// The same with a prefetcher as it is written by hand: a stream, an event, two buffers in turn.
+fn run_naive(case: &Case) -> (Vec<u64>, Report) {
+    let device = open(case.schedule);
+    let findings = device.checked(OnRace::Report);
+    let upload = Stream::non_blocking(&device, "upload", 0).unwrap();
+    let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
+    let found = Found::new(&device, case);
+    let bytes = case.len(case.batches, 0) as u64;
+    let slots = [0, 1].map(|_| DeviceMemory::malloc(&device, bytes).unwrap());
+    let sources: Vec<HostMemory> = (0..case.batches)
+        .map(|batch| {
+            let source = HostMemory::pinned(&device, case.len(batch, 0) as u64).unwrap();
+            source.write(0, &case.batch(batch)[0]);
+            source
+        })
+        .collect();
+    for (batch, source) in sources.iter().enumerate() {
+        let slot = slots[batch % 2].bytes(..source.size_bytes());
+        let uploaded = Event::new(&device).unwrap();
+        // SAFETY: nothing orders it behind the use of the slot two batches ago. That is the mistake to be
+        // shown; on the simulated GPU it gives wrong numbers and nothing worse.
+        unsafe { upload.memcpy(source.all(), slot).unwrap() };
+        upload.record(&uploaded).unwrap();
+        consumer.wait(&uploaded).unwrap();
+        found.look(&consumer, slot, batch);
+    }
+    let all = found.all(&device, &[&consumer, &upload]);
+    (all, findings.report())
+}
+
+#[test]
+fn every_batch_is_found_as_it_was_put_whatever_the_consumer_does() {
+    for seed in 0..400 {
+        println!("seed {seed}");
+        let case = Case::of(seed);
+        let (found, report) = run(&case);
+        assert!(report.races.is_empty(), "seed {seed}, {case:?}: {report:?}");
+        assert_eq!(found, case.expected(), "seed {seed}, {case:?}");
+    }
+}
+
+#[test]
+fn a_prefetcher_written_by_hand_corrupts_batches_on_the_same_schedules() {
+    let mut wrong = 0;
+    for seed in 0..40 {
+        println!("seed {seed}");
+        let case = Case {
+            leaves: 1,
+            ..Case::of(seed)
+        };
+        let (found, report) = run_naive(&case);
+        assert!(!report.races.is_empty(), "seed {seed}, {case:?}");
+        wrong += usize::from(found != case.expected());
+    }
+    assert!(wrong > 10, "only {wrong} runs of 40 showed it");
+}
+
+#[test]
+fn a_feeder_on_a_thread_of_its_own_waits_for_slots_and_keeps_the_sequence() {
+    const EPOCHS: usize = 3;
+    let case = Case {
+        batches: 20,
+        leaves: 2,
+        ..Case::of(1)
+    };
+    for schedule in [
+        Schedule::Adversarial,
+        Schedule::Seeded(3),
+        Schedule::InOrder,
+    ] {
+        let device = open(schedule);
+        let findings = device.checked(OnRace::Report);
+        let ring = Arc::new(Ring::new(&device, 2).unwrap());
+        let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
+        for _ in 0..EPOCHS {
+            let found = Found::new(&device, &case);
+            let (tickets, received) = channel();
+            let feeder = thread::spawn({
+                let ring = Arc::clone(&ring);
+                move || {
+                    for batch in 0..case.batches {
+                        let leaves = case.batch(batch);
+                        let parts: Vec<Leaf> = leaves.iter().map(|leaf| Leaf::of(leaf)).collect();
+                        tickets.send(put(&ring, &parts)).unwrap();
+                    }
+                }
+            });
+            for (batch, ticket) in received.into_iter().enumerate() {
+                let lease = ticket.hand_over(&consumer).unwrap();
+                for leaf in 0..2 {
+                    found.look(&consumer, lease.leaf(leaf), 2 * batch + leaf);
+                }
+            }
+            feeder.join().unwrap();
+            assert_eq!(found.all(&device, &[&consumer]), case.expected());
+        }
+        let statistics = ring.statistics();
+        assert_eq!((statistics.slots, statistics.grown), (2, 0));
+        assert_eq!(statistics.batches, (EPOCHS * case.batches) as u64);
+        let report = findings.report();
+        assert!(report.races.is_empty(), "{report:?}");
+    }
+}
+
+#[test]
+fn a_lease_may_end_on_any_thread_while_others_of_it_are_held() {
+    let device = open(Schedule::Adversarial);
+    let findings = device.checked(OnRace::Report);
+    let ring = Ring::new(&device, 1).unwrap();
+    let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
+    let case = Case {
+        batches: 6,
+        leaves: 1,
+        grows: false,
+        ..Case::of(0)
+    };
+    let found = Found::new(&device, &case);
+    for batch in 0..6 {
+        let leaves = case.batch(batch);
+        let ticket = put(&ring, &[Leaf::of(&leaves[0])]);
+        let lease = Arc::new(ticket.hand_over(&consumer).unwrap());
+        let other = Arc::clone(&lease);
+        found.look(&consumer, lease.leaf(0), batch);
+        drop(lease);
+        assert_eq!(ring.statistics().slots, 1);
+        thread::spawn(move || drop(other)).join().unwrap();
+    }
+    assert_eq!(found.all(&device, &[&consumer]), case.expected());
+    assert!(findings.report().races.is_empty(), "{}", findings.text());
+}
+
+#[test]
+fn equal_batches_take_a_slot_each_and_no_byte_more() {
+    let room = |slots: u64| {
+        let options = Options::new().memory_bytes(slots * (512 + 1024));
+        let device = Device::open_with("sim:h200", &options).unwrap();
+        let ring = Ring::new(&device, 3).unwrap();
+        let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
+        let (one, two) = (content(0, 0, 500), content(0, 1, 1024));
+        for _ in 0..50 {
+            // SAFETY: the vectors are there.
+            let ticket = unsafe { ring.put(&[Leaf::of(&one), Leaf::of(&two)]) }?;
+            let lease = ticket.expect("the ring is open").hand_over(&consumer)?;
+            assert_eq!(lease.leaf(1).address() % 512, 0);
+        }
+        Ok(ring.statistics().slots)
+    };
+    assert_eq!(room(3), Ok(3));
+    assert!(matches!(room(2), Err(Error::OutOfMemory(_))));
+}
+
+#[test]
+fn memory_goes_back_when_the_ring_is_closed_and_the_leases_have_ended() {
+    let device = Device::open_with("sim:h200", &Options::new().memory_bytes(2048)).unwrap();
+    let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
+    let bytes = content(0, 0, 1024);
+    for _ in 0..20 {
+        let ring = Ring::new(&device, 2).unwrap();
+        let one = put(&ring, &[Leaf::of(&bytes)])
+            .hand_over(&consumer)
+            .unwrap();
+        let mut back = vec![0; 1024];
+        one.read(0, &mut back).unwrap();
+        drop(one);
+        drop(put(&ring, &[Leaf::of(&bytes)]));
+        ring.close();
+        assert_eq!(back, bytes);
+        // SAFETY: the vector is there.
+        assert!(unsafe { ring.put(&[Leaf::of(&bytes)]) }.unwrap().is_none());
+    }
+}
+
+#[test]
+fn a_batch_outlives_its_ring() {
+    let device = open(Schedule::Adversarial);
+    let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
+    let bytes = content(7, 0, 3000);
+    let ring = Ring::new(&device, 2).unwrap();
+    let ticket = put(&ring, &[Leaf::of(&bytes), Leaf::of(&[])]);
+    ring.close();
+    drop(ring);
+    let lease = ticket.hand_over(&consumer).unwrap();
+    let mut back = vec![0; 3000];
+    lease.read(0, &mut back).unwrap();
+    assert_eq!(back, bytes);
+    lease.read(1, &mut []).unwrap();
+    assert!(matches!(lease.read(0, &mut []), Err(Error::Invalid { .. })));
+}
+
+#[test]
+fn closing_ends_a_wait_for_a_slot() {
+    let device = open(Schedule::InOrder);
+    let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
+    let ring = Arc::new(Ring::new(&device, 1).unwrap());
+    let held = put(&ring, &[Leaf::of(&[1; 64])])
+        .hand_over(&consumer)
+        .unwrap();
+    let waits = thread::spawn({
+        let ring = Arc::clone(&ring);
+        // SAFETY: the array is there.
+        move || {
+            unsafe { ring.put(&[Leaf::of(&[2; 64])]) }
+                .unwrap()
+                .is_none()
+        }
+    });
+    ring.close();
+    assert!(waits.join().unwrap());
+    drop(held);
+}
+
+#[test]
+fn a_pause_ends_a_wait_for_a_slot_and_the_ring_goes_on_afterwards() {
+    let device = open(Schedule::InOrder);
+    let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
+    let ring = Arc::new(Ring::new(&device, 1).unwrap());
+    let held = put(&ring, &[Leaf::of(&[1; 64])])
+        .hand_over(&consumer)
+        .unwrap();
+    let waits = thread::spawn({
+        let ring = Arc::clone(&ring);
+        // SAFETY: the array is there.
+        move || {
+            unsafe { ring.put(&[Leaf::of(&[2; 64])]) }
+                .unwrap()
+                .is_none()
+        }
+    });
+    ring.pause(true);
+    assert!(waits.join().unwrap());
+    ring.pause(false);
+    drop(held);
+    let ticket = put(&ring, &[Leaf::of(&[3; 64])]);
+    let mut back = [0; 64];
+    ticket
+        .hand_over(&consumer)
+        .unwrap()
+        .read(0, &mut back)
+        .unwrap();
+    assert_eq!(back, [3; 64]);
+    assert!(ticket.is_source_free().unwrap());
+}
+
+#[test]
+fn a_consumer_that_holds_every_slot_and_asks_gets_another() {
+    let device = open(Schedule::InOrder);
+    let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
+    let ring = Arc::new(Ring::new(&device, 2).unwrap());
+    let (tickets, received) = channel();
+    let feeder = thread::spawn({
+        let ring = Arc::clone(&ring);
+        move || (0..6u8).for_each(|n| tickets.send(put(&ring, &[Leaf::of(&[n; 64])])).unwrap())
+    });
+    let mut held = Vec::new();
+    for _ in 0..6 {
+        ring.ask(true);
+        held.push(received.recv().unwrap().hand_over(&consumer).unwrap());
+    }
+    feeder.join().unwrap();
+    for (n, lease) in held.iter().enumerate() {
+        let mut back = [0; 64];
+        lease.read(0, &mut back).unwrap();
+        assert_eq!(back, [n as u8; 64]);
+    }
+    let statistics = ring.statistics();
+    assert_eq!((statistics.slots, statistics.grown), (6, 4));
+}
+
+#[test]
+fn a_copy_frees_the_slot_and_stays_what_it_is() {
+    let device = open(Schedule::Adversarial);
+    let findings = device.checked(OnRace::Report);
+    let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
+    let ring = Ring::new(&device, 1).unwrap();
+    let batches: Vec<Vec<u8>> = (0..5).map(|n| content(n, 0, 700)).collect();
+    let copies: Vec<Lease> = batches
+        .iter()
+        .map(|bytes| {
+            let lease = put(&ring, &[Leaf::of(bytes)]).hand_over(&consumer).unwrap();
+            lease.copied(&consumer).unwrap()
+        })
+        .collect();
+    for (copy, bytes) in copies.iter().zip(&batches) {
+        let mut back = vec![0; 700];
+        copy.read(0, &mut back).unwrap();
+        assert_eq!(&back, bytes);
+    }
+    drop(copies);
+    assert_eq!(ring.statistics().slots, 1);
+    assert!(findings.report().races.is_empty(), "{}", findings.text());
+}
+
+#[test]
+fn a_slot_that_is_let_go_in_a_capture_is_not_used_again() {
+    let device = open(Schedule::InOrder);
+    let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
+    let ring = Ring::new(&device, 1).unwrap();
+    let lease = put(&ring, &[Leaf::of(&[1; 64])])
+        .hand_over(&consumer)
+        .unwrap();
+    let first = lease.address().0;
+    consumer.begin_capture().unwrap();
+    drop(lease);
+    let ticket = put(&ring, &[Leaf::of(&[2; 64])]);
+    let refused = ticket.hand_over(&consumer).unwrap_err();
+    assert!(
+        refused.to_string().contains("before the capture begins"),
+        "{refused}"
+    );
+    consumer.end_capture().unwrap();
+    let lease = ticket.hand_over(&consumer).unwrap();
+    assert_ne!(lease.address().0, first);
+    let statistics = ring.statistics();
+    assert_eq!((statistics.slots, statistics.retired), (1, 1));
+    assert!(
+        statistics.warnings[0].contains("being captured"),
+        "{statistics:?}"
+    );
+}
+
+#[test]
+fn a_batch_is_handed_over_once() {
+    let device = open(Schedule::InOrder);
+    let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
+    let ring = Ring::new(&device, 1).unwrap();
+    let ticket = put(&ring, &[Leaf::of(&[1; 64])]);
+    let _lease = ticket.hand_over(&consumer).unwrap();
+    assert!(matches!(
+        ticket.hand_over(&consumer),
+        Err(Error::Invalid { .. })
+    ));
+    assert!(matches!(Ring::new(&device, 0), Err(Error::Invalid { .. })));
+}
+
+#[test]
+fn a_large_batch_is_packed_by_several_threads() {
+    let device = open(Schedule::InOrder);
+    let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
+    let ring = Ring::with_threads(&device, 2, 3).unwrap();
+    for n in 0..3 {
+        let (large, small) = (content(n, 0, 5_000_001), content(n, 1, 77));
+        let ticket = put(&ring, &[Leaf::of(&large), Leaf::of(&small)]);
+        let lease = ticket.hand_over(&consumer).unwrap();
+        let (mut one, mut two) = (vec![0; large.len()], vec![0; 77]);
+        lease.read(0, &mut one).unwrap();
+        lease.read(1, &mut two).unwrap();
+        assert!(one == large && two == small);
+    }
+}

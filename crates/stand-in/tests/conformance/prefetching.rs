@@ -1,0 +1,189 @@
+//! Rings of batches: what a consumer that lags behind finds, and what a capture does to them.
+
+use std::thread;
+
+use sidestream::device::Device;
+use sidestream::error::Error;
+use sidestream::explicit::{DeviceMemory, Stream};
+use sidestream::op::StreamKind;
+use sidestream::prefetch::{Leaf, Lease, Ring, Ticket};
+
+use crate::kernels::{HOLD_NS, expect_pattern, patterned, spin};
+use crate::target::{Scenario, Target, one};
+use crate::untracked::{BYTES, LEN, expect_device, pinned, stream};
+
+pub fn scenarios() -> Vec<Scenario> {
+    vec![
+        one(a_consumer_that_lags_behind_finds_every_batch),
+        one(page_locked_memory_is_read_where_it_is_and_may_be_written_again_behind_it),
+        one(a_batch_that_is_let_go_stays_for_the_streams_that_were_noted),
+        one(a_ring_works_beside_a_capture_of_another_thread),
+        one(a_batch_that_is_let_go_in_a_capture_of_its_owner_keeps_its_memory),
+        one(a_ring_works_on_default_streams),
+    ]
+}
+
+// Every ring is closed at the end. One that is dropped gives its memory back on another thread, and the machine perhaps
+// with it, which would end a capture of the next scenario.
+
+fn put(ring: &Ring, leaves: &[Leaf]) -> Ticket {
+    // SAFETY: the memory of leaves is there until the call is over; that of direct ones until `wait_source` is.
+    unsafe { ring.put(leaves) }
+        .unwrap()
+        .expect("the ring is open")
+}
+
+/// A batch of one part.
+fn put_pattern(ring: &Ring, seed: u32) -> Ticket {
+    let values = patterned(LEN, seed).into_iter();
+    let bytes: Vec<u8> = values.flat_map(u32::to_ne_bytes).collect();
+    put(ring, &[Leaf::of(&bytes)])
+}
+
+#[track_caller]
+fn expect(lease: &Lease, seed: u32) {
+    let mut bytes = vec![0; 4 * LEN];
+    lease.read(0, &mut bytes).unwrap();
+    let words = bytes.as_chunks::<4>().0.iter();
+    let found: Vec<u32> = words.map(|word| u32::from_ne_bytes(*word)).collect();
+    expect_pattern(&found, seed);
+}
+
+/// Copies a batch away on a stream, late.
+fn copied_late(device: &Device, stream: &Stream, lease: &Lease) -> DeviceMemory {
+    let to = DeviceMemory::malloc(device, BYTES).unwrap();
+    spin(HOLD_NS).hold_explicit(stream);
+    // SAFETY: the stream waits for the upload, and is noted in the lease. The target stays until it was waited for.
+    unsafe { stream.memcpy(lease.leaf(0), to.all()) }.unwrap();
+    to
+}
+
+fn a_consumer_that_lags_behind_finds_every_batch(target: Target) {
+    let device = target.open();
+    let consumer = stream(&device, "consumer");
+    let ring = Ring::new(&device, 2).unwrap();
+    let found: Vec<DeviceMemory> = (0..8)
+        .map(|seed| {
+            let lease = put_pattern(&ring, seed).hand_over(&consumer).unwrap();
+            copied_late(&device, &consumer, &lease)
+        })
+        .collect();
+    assert_eq!(ring.statistics().slots, 2);
+    for (seed, memory) in found.iter().enumerate() {
+        expect_device(&device, memory, seed as u32);
+    }
+    ring.close();
+}
+
+fn page_locked_memory_is_read_where_it_is_and_may_be_written_again_behind_it(target: Target) {
+    let device = target.open();
+    let consumer = stream(&device, "consumer");
+    let ring = Ring::new(&device, 3).unwrap();
+    let memory = pinned(&device, 0);
+    let leases: Vec<Lease> = (0..3)
+        .map(|seed| {
+            memory.write(0, &patterned(LEN, seed));
+            let small = [seed as u8; 100];
+            let direct = Leaf {
+                address: memory.all().address(),
+                bytes: BYTES,
+                direct: true,
+            };
+            let ticket = put(&ring, &[direct, Leaf::of(&small)]);
+            assert!(ticket.is_direct());
+            ticket.wait_source().unwrap();
+            assert!(ticket.is_source_free().unwrap());
+            ticket.hand_over(&consumer).unwrap()
+        })
+        .collect();
+    for (seed, lease) in leases.iter().enumerate() {
+        expect(lease, seed as u32);
+        let mut small = [0; 100];
+        lease.read(1, &mut small).unwrap();
+        assert_eq!(small, [seed as u8; 100]);
+    }
+    assert_eq!(ring.statistics().direct_bytes, 3 * BYTES);
+    drop(leases);
+    ring.close();
+}
+
+fn a_batch_that_is_let_go_stays_for_the_streams_that_were_noted(target: Target) {
+    let device = target.open();
+    let (consumer, side) = (stream(&device, "consumer"), stream(&device, "side"));
+    let ring = Ring::new(&device, 1).unwrap();
+    let lease = put_pattern(&ring, 1).hand_over(&consumer).unwrap();
+    side.wait_stream(&consumer).unwrap();
+    lease.note(&side);
+    let found = copied_late(&device, &side, &lease);
+    thread::spawn(move || drop(lease)).join().unwrap();
+    let next = put_pattern(&ring, 2).hand_over(&consumer).unwrap();
+    assert_eq!(ring.statistics().slots, 1);
+    expect_device(&device, &found, 1);
+    expect(&next, 2);
+    drop(next);
+    ring.close();
+}
+
+fn a_ring_works_beside_a_capture_of_another_thread(target: Target) {
+    let device = target.open();
+    let captured = stream(&device, "captured");
+    captured.begin_capture().unwrap();
+    spin(1000).hold_explicit(&captured);
+    thread::scope(|scope| {
+        let feeder = scope.spawn(|| {
+            let consumer = stream(&device, "consumer");
+            let ring = Ring::new(&device, 2).unwrap();
+            for seed in 0..6 {
+                let lease = put_pattern(&ring, seed).hand_over(&consumer).unwrap();
+                expect(&lease, seed);
+            }
+            ring.close();
+        });
+        feeder.join().unwrap();
+    });
+    let graph = captured.end_capture().unwrap();
+    // SAFETY: it touches nothing.
+    unsafe { captured.launch_graph(&graph) }.unwrap();
+    captured.synchronize().unwrap();
+}
+
+fn a_batch_that_is_let_go_in_a_capture_of_its_owner_keeps_its_memory(target: Target) {
+    let device = target.open();
+    let own = stream(&device, "own");
+    // As PyTorch's streams come: the ring knows no more than the handle.
+    let consumer = own.as_raw().map_or_else(
+        || own.clone(),
+        // SAFETY: `own` is a stream of this device and kind, and stays until the end.
+        |raw| unsafe {
+            Stream::from_raw(&device, raw, StreamKind::NonBlocking, "adopted").unwrap()
+        },
+    );
+    let ring = Ring::new(&device, 1).unwrap();
+    let lease = put_pattern(&ring, 1).hand_over(&consumer).unwrap();
+    own.begin_capture().unwrap();
+    drop(lease);
+    let ticket = put_pattern(&ring, 2);
+    let refused = ticket.hand_over(&consumer);
+    assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
+    own.end_capture().unwrap();
+    expect(&ticket.hand_over(&consumer).unwrap(), 2);
+    let statistics = ring.statistics();
+    assert_eq!((statistics.slots, statistics.retired), (1, 1));
+    ring.close();
+}
+
+fn a_ring_works_on_default_streams(target: Target) {
+    let device = target.open();
+    let ring = Ring::new(&device, 2).unwrap();
+    for seed in 0..4 {
+        let consumer = match seed % 2 {
+            0 => Stream::legacy(&device).unwrap(),
+            _ => Stream::per_thread(&device).unwrap(),
+        };
+        let lease = put_pattern(&ring, seed).hand_over(&consumer).unwrap();
+        let found = copied_late(&device, &consumer, &lease);
+        drop(lease);
+        expect_device(&device, &found, seed);
+    }
+    ring.close();
+}
