@@ -44,6 +44,7 @@ class RaceError(RuntimeError): ...
 
 _Ranges = list[tuple[int, int]]
 
+@disjoint_base
 class Recorder:
     def __new__(
         cls,
@@ -51,6 +52,7 @@ class Recorder:
         shown: Callable[[str], str],
         thread_name: Callable[[], str],
         plain: list[Any],
+        no_dispatch: Any,
         memory: int,
         raises: bool,
         hidden: list[str] | None,
