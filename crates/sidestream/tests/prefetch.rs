@@ -400,8 +400,8 @@ fn closing_ends_a_wait_for_a_slot() {
         .unwrap();
     let waits = thread::spawn({
         let ring = Arc::clone(&ring);
-        // SAFETY: the array is there.
         move || {
+            // SAFETY: the array is there.
             unsafe { ring.put(&[Leaf::of(&[2; 64])]) }
                 .unwrap()
                 .is_none()
@@ -422,8 +422,8 @@ fn a_pause_ends_a_wait_for_a_slot_and_the_ring_goes_on_afterwards() {
         .unwrap();
     let waits = thread::spawn({
         let ring = Arc::clone(&ring);
-        // SAFETY: the array is there.
         move || {
+            // SAFETY: the array is there.
             unsafe { ring.put(&[Leaf::of(&[2; 64])]) }
                 .unwrap()
                 .is_none()
