@@ -110,7 +110,8 @@ impl Lease {
             down.wait_stream(stream)?;
         }
         self.note(&down);
-        let host = HostMemory::pinned(device, leaf.size_bytes())?;
+        // Not pinned memory: giving that back waits for the device, which ends captures of other threads.
+        let host = HostMemory::pageable(device, leaf.size_bytes())?;
         // SAFETY: the stream waits for all that may write the leaf, the lease keeps it until its stream
         // has come so far, and the host waits below before it reads or drops its own memory.
         let copied = unsafe { down.memcpy(leaf, host.all()) };

@@ -355,7 +355,8 @@ impl Drop for Staging {
 }
 
 /// As long as it is there, the calls of this thread leave alone the captures of others: a program may capture a
-/// graph while its feeder allocates and waits.
+/// graph while its feeder allocates and waits for events. To give memory back is another matter: the driver waits for
+/// the device then.
 pub(super) struct Relaxed<'a> {
     device: &'a Device,
     before: i32,
