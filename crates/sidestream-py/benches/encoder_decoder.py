@@ -172,13 +172,17 @@ def by_hand_graphs(job: Job) -> tuple[Callable[[int], None], Callable[[int], Non
     inputs = [[torch.zeros_like(part) for part in first] for _ in range(2)]
     between = [torch.zeros_like(features) for _ in range(2)]
     encoders, decoders = [], []
+    up, encoding, training = (torch.cuda.Stream() for _ in range(3))
+    # Each part on a stream of its own: cuBLAS has a workspace for each stream, which a capture writes into the graph. Captured on
+    # one stream, as `torch.cuda.graph` does by itself, both graphs have one workspace, and their products wait for each other
+    # for ever where they run side by side.
     for slot in range(2):
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=encoding):
             between[slot].copy_(job.encode(inputs[slot])[0])
         encoders.append(graph)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=training):
             job.train((between[slot], inputs[slot][1]))
         decoders.append(graph)
 
@@ -192,7 +196,6 @@ def by_hand_graphs(job: Job) -> tuple[Callable[[int], None], Callable[[int], Non
             encoders[number % 2].replay()
             decoders[number % 2].replay()
 
-    up, encoding, training = (torch.cuda.Stream() for _ in range(3))
     uploaded, encoded, trained = ([torch.cuda.Event() for _ in range(2)] for _ in range(3))
 
     def piped(count: int) -> None:

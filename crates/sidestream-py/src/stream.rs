@@ -265,18 +265,8 @@ fn identity(stream: &explicit::Stream) -> Identity {
 
 // ------------------------------------------------------------------ what is taken for a stream
 
-/// The handle of what Python gives as a stream: one of ours, `torch.cuda.Stream` or anything else with
-/// `__cuda_stream__`, a handle as a number, or `None` for PyTorch's current stream. Never 0: that is the legacy
-/// stream, whose other name is 1.
-#[expect(
-    dead_code,
-    reason = "for the parts that speak with other libraries by handles"
-)]
-pub fn raw_of(py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<u64> {
-    raw_on(py, None, stream)
-}
-
-/// The same as a stream of the runtime, which belongs to `device`.
+/// What Python gives as a stream, as a stream of the runtime on `device`: one of ours, `torch.cuda.Stream` or
+/// anything else with `__cuda_stream__`, a handle as a number, or `None` for PyTorch's current stream.
 ///
 /// It must not be used longer than the Python object that it came from is there, unless that object is one of
 /// PyTorch's own streams, which are never destroyed.
@@ -303,6 +293,7 @@ pub fn stream_of(device: &Device, stream: &Bound<'_, PyAny>) -> PyResult<explici
     }
 }
 
+/// The handle. Never 0: that is the legacy stream, whose other name is 1.
 fn raw_on(py: Python<'_>, ordinal: Option<u32>, stream: &Bound<'_, PyAny>) -> PyResult<u64> {
     if let Some(ours) = of_ours(stream) {
         return ours.get().handle();

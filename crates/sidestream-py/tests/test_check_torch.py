@@ -215,6 +215,36 @@ def test_threads_that_start_meanwhile_are_heard() -> None:
     assert [one.second.thread for one in found.races] == ["loader"]
 
 
+def test_classes_of_tensors_with_and_without_a_dispatch_of_their_own() -> None:
+    import torch
+
+    class Plain(torch.Tensor):  # type: ignore[misc]
+        pass
+
+    class Wrapped(torch.Tensor):  # type: ignore[misc]
+        inner: Any
+
+        @staticmethod
+        def __new__(cls, inner: Any) -> Any:
+            made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+            made.inner = inner
+            return made
+
+        @classmethod
+        def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            inner = [arg.inner if isinstance(arg, cls) else arg for arg in args]
+            return func(*inner, **(kwargs or {}))
+
+    x = torch.ones(4)
+    with sidestream.check(_cpu=True) as found:
+        plain = x.as_subclass(Plain) + 1
+        before = found.operations
+        wrapped = Wrapped(x) + 1
+    assert plain.tolist() == wrapped.tolist() == [2.0] * 4
+    # What the class makes of the operator is heard.
+    assert found.operations > before > 0
+
+
 def test_columns_that_interleave_do_not_meet() -> None:
     """More rows than are told one by one: the checker was told the span."""
     import torch

@@ -66,7 +66,8 @@ assert isinstance(report.failed[0].error, sidestream.TraceError)
 assert isinstance(report.failed[1].error, ray.exceptions.WorkerCrashedError), report.failed
 print(report.failed[1].why.splitlines()[0])
 """
-    assert with_ray(code, ranks).startswith("its task failed: ")
+    # Ray says something itself as well, now and then.
+    assert "its task failed: " in with_ray(code, ranks)
 
 
 @pytest.mark.ray
@@ -78,7 +79,7 @@ except ValueError as error:
     assert type(error) is ValueError
     print(error)
 """
-    assert with_ray(code, ranks).startswith("what_if: there is no change `faster`; there are pinned,")
+    assert "what_if: there is no change `faster`; there are pinned," in with_ray(code, ranks)
 
 
 def test_without_ray_the_remedy_is_named(ranks: Path) -> None:

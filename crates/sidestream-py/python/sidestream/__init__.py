@@ -1,7 +1,8 @@
 """Overlapping work on GPUs, beside PyTorch.
 
-``diagnose`` says from a trace why a GPU idled; ``check_program`` finds races in a program of streams.
-Neither needs a GPU, PyTorch or numpy.
+``prefetch`` and ``Pipeline`` run work on side streams, ``check`` finds what is not ordered in a program of PyTorch,
+``diagnose`` and ``profile`` say why a GPU idled, ``benchmark`` times, ``overlap`` says what streams would be worth.
+Importing this needs neither a GPU nor PyTorch nor numpy.
 """
 
 from sidestream import ray as ray

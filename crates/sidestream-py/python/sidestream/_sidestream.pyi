@@ -39,11 +39,11 @@ class TraceError(ValueError): ...
 class ProgramError(ValueError): ...
 class DeviceError(RuntimeError): ...
 
-
 class RaceError(RuntimeError): ...
 
 _Ranges = list[tuple[int, int]]
 
+@disjoint_base
 class Recorder:
     def __new__(
         cls,
@@ -51,6 +51,7 @@ class Recorder:
         shown: Callable[[str], str],
         thread_name: Callable[[], str],
         plain: list[Any],
+        no_dispatch: Any,
         memory: int,
         raises: bool,
         hidden: list[str] | None,
@@ -116,7 +117,6 @@ class Recorder:
     def host_access(self, name: str, ptr: int, bytes: int, write: bool) -> None: ...
     def pretend_stream(self, stream: int) -> None: ...
     def graph_launch(self, key: int, stream: int, device: int = 0) -> None: ...
-
 
 def diagnose(
     path: str | PathLike[str],

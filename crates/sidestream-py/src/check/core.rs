@@ -656,14 +656,15 @@ fn ranges(touch: &Touch) -> Option<Vec<(u64, u64)>> {
     Some(all)
 }
 
-/// Makes one of those that touch or overlap, by mode. A graph's launch lists each byte once.
+/// Makes one of those that overlap, by mode, so that a launch of a graph is not as long as the graph. Tensors
+/// with gaps stay as they are.
 fn coalesce(touches: &mut Vec<Touch>) {
     touches.sort_by_key(|touch| (touch.write, touch.ptr));
     touches.dedup_by(|next, kept| {
-        let same = next.write == kept.write && next.ptr <= kept.end;
+        let dense = next.rows.is_none() && kept.rows.is_none();
+        let same = dense && next.write == kept.write && next.ptr < kept.end;
         if same {
             kept.end = kept.end.max(next.end);
-            kept.rows = None;
         }
         same
     });

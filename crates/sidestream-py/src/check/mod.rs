@@ -5,6 +5,7 @@
 //!
 //! No lock is held while Python runs: Python may free a tensor at any time, and PyTorch tells of that here.
 
+mod copies;
 mod core;
 mod drive;
 mod hooks;
@@ -22,7 +23,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
-use sidestream::op::Memory;
 
 use core::{Core, RawStream, Site, Touch};
 use memory::Whose;
@@ -55,6 +55,8 @@ pub struct Recorder {
     thread_name: Py<PyAny>,
     /// PyTorch's own classes of tensors.
     plain: Vec<Py<PyAny>>,
+    /// What stands for a dispatch in classes without one.
+    no_dispatch: Py<PyAny>,
     device_numbers: Vec<Py<PyAny>>,
     words: Words,
     /// The stack of whoever runs backward, one more than its number.
@@ -71,6 +73,7 @@ struct Words {
     src: Py<PyString>,
     stream: Py<PyString>,
     untyped_storage: Py<PyString>,
+    torch_dispatch: Py<PyString>,
 }
 
 /// Names of operators and threads, by number.
@@ -108,7 +111,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[pymethods]
 impl Recorder {
     #[new]
-    #[pyo3(signature = (planner, shown, thread_name, plain, memory, raises, hidden, current_stream, current_device, pretend))]
+    #[pyo3(signature = (planner, shown, thread_name, plain, no_dispatch, memory, raises, hidden, current_stream, current_device, pretend))]
     #[expect(clippy::too_many_arguments, reason = "only the package calls it")]
     fn new(
         py: Python<'_>,
@@ -116,6 +119,7 @@ impl Recorder {
         shown: Py<PyAny>,
         thread_name: Py<PyAny>,
         plain: Vec<Py<PyAny>>,
+        no_dispatch: Py<PyAny>,
         memory: u64,
         raises: bool,
         hidden: Option<Vec<String>>,
@@ -143,12 +147,14 @@ impl Recorder {
             current_device,
             thread_name,
             plain,
+            no_dispatch,
             device_numbers: (0..64).map(number).collect::<PyResult<_>>()?,
             words: Words {
                 non_blocking: word("non_blocking"),
                 src: word("src"),
                 stream: word("s"),
                 untyped_storage: word("untyped_storage"),
+                torch_dispatch: word("__torch_dispatch__"),
             },
             backward: AtomicU64::new(0),
             backwards: AtomicU64::new(0),
@@ -249,7 +255,12 @@ impl Recorder {
     /// Whether a tensor is of a class with a dispatch of its own.
     #[inline]
     fn is_foreign(&self, types: &Bound<'_, PyAny>) -> bool {
-        let plain = |class: &Bound<'_, PyAny>| self.plain.iter().any(|known| class.is(known));
+        let plain = |class: &Bound<'_, PyAny>| {
+            self.plain.iter().any(|known| class.is(known)) || {
+                let dispatch = class.getattr(&self.words.torch_dispatch);
+                dispatch.is_ok_and(|dispatch| dispatch.is(&self.no_dispatch))
+            }
+        };
         let types = types.cast::<PyTuple>();
         types.is_ok_and(|types| !types.iter().all(|class| plain(&class)))
     }
@@ -396,205 +407,6 @@ impl Recorder {
                 touched.tensors.remove(at);
             }
         }
-    }
-
-    /// An operator that runs on the host.
-    fn by_host(
-        &self,
-        py: Python<'_>,
-        name: u32,
-        touch: &Touch,
-        tensor: &Bound<'_, PyAny>,
-        site: &mut Option<Site>,
-    ) -> PyResult<()> {
-        if !self.is_tracked(touch, tensor) {
-            return Ok(());
-        }
-        let site = *site.get_or_insert_with(|| self.site(py, name));
-        let found = lock(&self.core).host_access(site, touch);
-        let (touches, tensors) = (std::slice::from_ref(touch), std::slice::from_ref(tensor));
-        self.look(py, found, touches, tensors)
-    }
-
-    /// Whether the host memory takes part in copies, and is still the same storage.
-    fn is_tracked(&self, touch: &Touch, tensor: &Bound<'_, PyAny>) -> bool {
-        let known = {
-            let core = lock(&self.core);
-            if core.host.is_empty() {
-                return false;
-            }
-            core.host.piece(touch.ptr).map(|(_, piece)| piece.storage.0)
-        };
-        let Some(known) = known else {
-            return false;
-        };
-        let same = self.storage(tensor).is_some_and(|(_, at)| at.2 == known);
-        if !same {
-            self.forget(tensor.py(), touch.ptr, touch.end);
-        }
-        same
-    }
-
-    /// The storage of a tensor: where it starts and ends, and who it is.
-    fn storage<'py>(
-        &self,
-        tensor: &Bound<'py, PyAny>,
-    ) -> Option<(Bound<'py, PyAny>, (u64, u64, u64))> {
-        let storage = tensor.call_method0(&self.words.untyped_storage).ok()?;
-        let start: u64 = storage.call_method0("data_ptr").ok()?.extract().ok()?;
-        let bytes: u64 = storage.call_method0("nbytes").ok()?.extract().ok()?;
-        let who: u64 = storage.getattr("_cdata").ok()?.extract().ok()?;
-        Some((storage, (start, start.saturating_add(bytes), who)))
-    }
-
-    fn forget(&self, py: Python<'_>, start: u64, end: u64) {
-        let gone = lock(&self.core).host.forget(start, end);
-        self.give_back(py, &gone);
-    }
-
-    /// Weak references of storages are given back.
-    fn give_back(&self, py: Python<'_>, weak: &[u64]) {
-        let class = py
-            .import("torch")
-            .and_then(|torch| torch.getattr("UntypedStorage"));
-        if let Ok(class) = class {
-            for weak in weak {
-                let _gone = class.call_method1("_free_weak_ref", (*weak,));
-            }
-        }
-    }
-
-    /// Host memory takes part in an asynchronous copy: from here on the host's own uses of it are told.
-    fn track(&self, touch: &Touch, tensor: &Bound<'_, PyAny>) -> Option<Memory> {
-        if self.is_tracked(touch, tensor) {
-            return lock(&self.core)
-                .host
-                .piece(touch.ptr)
-                .map(|(_, piece)| piece.memory);
-        }
-        if lock(&self.core).host.is_full() {
-            return None;
-        }
-        let memory = match self.asked.is_pinned(tensor) {
-            true => Memory::Pinned,
-            false => Memory::Pageable,
-        };
-        let (storage, (start, end, who)) = self.storage(tensor)?;
-        let weak: u64 = storage.call_method0("_weak_ref").ok()?.extract().ok()?;
-        self.forget(tensor.py(), start, end);
-        self.forget_the_dead(tensor.py());
-        lock(&self.core).host_buffer(start, end, memory, (who, weak));
-        Some(memory)
-    }
-
-    /// Now and then, storages that are gone are forgotten.
-    fn forget_the_dead(&self, py: Python<'_>) {
-        let all = {
-            let core = lock(&self.core);
-            if core.host.len() % 1024 != 1023 {
-                return;
-            }
-            core.host.storages()
-        };
-        let class = py
-            .import("torch")
-            .and_then(|torch| torch.getattr("UntypedStorage"));
-        let Ok(class) = class else { return };
-        for (start, weak) in all {
-            let expired = class.call_method1("_expired", (weak,));
-            if expired.is_ok_and(|answer| answer.is_truthy().unwrap_or(false)) {
-                self.forget(py, start, start + 1);
-            }
-        }
-    }
-
-    /// A copy, wherever it goes.
-    fn copy<'py>(
-        &self,
-        plan: &Plan,
-        target: &Bound<'py, PyAny>,
-        source: &Bound<'py, PyAny>,
-        free: bool,
-    ) -> PyResult<()> {
-        let py = target.py();
-        let (read, written) = (
-            self.asked.touch(source, false),
-            self.asked.touch(target, true),
-        );
-        let (Some(read), Some(written)) = (read, written) else {
-            return Ok(());
-        };
-        let (low, device) = (
-            read.device.min(written.device),
-            read.device.max(written.device),
-        );
-        let mut all = Touched {
-            touches: vec![read, written],
-            tensors: vec![source.clone(), target.clone()],
-        };
-        self.leave_foreign(&mut all);
-        let Ok([read, written]) = <[Touch; 2]>::try_from(all.touches) else {
-            // What it touches is not known; that the host waits is.
-            if !free && low < 0 {
-                let stream = self.stream(py, device as u32);
-                let site = self.site(py, plan.name);
-                lock(&self.core).stream_done(site, stream, true);
-            }
-            return Ok(());
-        };
-        let site = self.site(py, plan.name);
-        let mut touches = [read, written];
-        let tensors = [source.clone(), target.clone()];
-        let (from, to) = (touches[0].device, touches[1].device);
-        let found = match (from >= 0, to >= 0) {
-            (false, false) => {
-                for (touch, tensor) in touches.iter().zip(&tensors) {
-                    self.by_host(py, plan.name, touch, tensor, &mut Some(site))?;
-                }
-                return Ok(());
-            }
-            (true, true) => {
-                let (source, target) = (self.stream(py, from as u32), self.stream(py, to as u32));
-                let mut core = lock(&self.core);
-                if from == to {
-                    core.operator(site, target, &touches)
-                } else {
-                    core.copy_across(site, (source, target), &touches)
-                }
-            }
-            (on_device, _) => {
-                let host = usize::from(on_device);
-                let stream = self.stream(py, from.max(to) as u32);
-                // PyTorch itself converts on the host, from or into memory of its own that is pageable.
-                let plain = self.asked.plain(target, source);
-                let asynchronous = free && plain;
-                let memory = if asynchronous {
-                    self.track(&touches[host], &tensors[host])
-                } else if self.is_tracked(&touches[host], &tensors[host]) {
-                    Some(Memory::Pinned)
-                } else {
-                    None
-                };
-                let mut found = false;
-                if !plain && !on_device && memory.is_some() {
-                    found |= lock(&self.core).host_access(site, &touches[host]);
-                }
-                let mut core = lock(&self.core);
-                let known = core.host.locate(touches[host].ptr);
-                let known = known.filter(|_| memory.is_some() && (plain || on_device));
-                let kind = match (memory.unwrap_or(Memory::Pinned), on_device) {
-                    (memory, true) => (Memory::Device, memory),
-                    (memory, false) => (memory, Memory::Device),
-                };
-                let [read, written] = &mut touches;
-                found |= core.copy(site, stream, kind, (read, written), known);
-                if !asynchronous && (on_device || !free) {
-                    core.stream_done(site, stream, true);
-                }
-                found
-            }
-        };
-        self.look(py, found, &touches, &tensors)
     }
 
     /// `tensor.record_stream(stream)`.
