@@ -80,8 +80,8 @@ class Job:
         self.optimizer.step()
         return loss.detach()
 
-    def batches(self, count: int) -> Iterator[Any]:
-        return itertools.islice(itertools.cycle(self.items), count)
+    def batches(self, count: int) -> list[Any]:
+        return list(itertools.islice(itertools.cycle(self.items), count))
 
     def parameters(self) -> torch.Tensor:
         return torch.cat([value.detach().float().flatten() for value in self.decoder.state_dict().values()])
@@ -329,8 +329,8 @@ def pairs(size: Size) -> None:
 
 
 def of_stages(part: str, stages: list[Any], plain: Callable[[Any], Any], items: list[Any], size: Size, **labels: Any) -> None:
-    def batches(count: int) -> Iterator[Any]:
-        return itertools.islice(itertools.cycle(items), count)
+    def batches(count: int) -> list[Any]:
+        return list(itertools.islice(itertools.cycle(items), count))
 
     def by_hand(count: int) -> None:
         for item in batches(count):

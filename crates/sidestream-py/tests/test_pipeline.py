@@ -250,3 +250,20 @@ def test_a_pipeline_without_pytorch_says_what_to_install(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ImportError, match="PyTorch is not installed; install the package torch"):
         sidestream.Pipeline([add(1)])
+
+
+def test_only_a_loader_that_may_write_to_its_batches_again_is_held_up() -> None:
+    import torch
+    from sidestream._pipeline._pipeline import may_refill
+    from torch.utils.data import DataLoader
+
+    items = [torch.zeros(2)]
+    # Whoever has changed it may have changed that.
+    refilling = type("Refilling", (DataLoader,), {})
+    assert not may_refill(items)
+    assert not may_refill(tuple(items))
+    assert not may_refill(DataLoader(items, num_workers=1))
+    assert may_refill(DataLoader(items))
+    assert may_refill(refilling(items, num_workers=1))
+    assert may_refill(iter(items))
+    assert may_refill(item for item in items)

@@ -28,6 +28,8 @@ from sidestream._tree import flatten, same, unflatten
 
 #: So many items run on the stages' streams before a capture: libraries set themselves up at the first ones.
 WARM_UP = 3
+#: A pinned tensor of so many bytes is copied to the device from where it is.
+IN_PLACE_BYTES = 256 << 10
 
 
 class Slot:
@@ -151,10 +153,12 @@ class OnCuda:
                     leaf.record_stream(caller)
         return result
 
-    def let_loader_go_on(self) -> None:
-        """Wait on the host until nothing reads the loader's memory any more."""
+    def let_loader_go_on(self, may_refill: bool) -> None:
+        """Wait on the host until nothing reads the loader's memory any more, if the loader may write to it."""
         if self._source is not None:
-            self._source.synchronize()
+            if may_refill:
+                self._source.synchronize()
+            # Memory that nobody writes to again stays until it was read: its maker holds it, or PyTorch, which knows of the copy.
             self._source = None
             self._sources.clear()
 
@@ -277,8 +281,8 @@ class OnCuda:
 
     def _pinned(self, slot: Slot, place: int, leaf: Any) -> Any:
         leaf = leaf.detach() if leaf.requires_grad else leaf
-        # Other layouts would be copied through pageable memory after all.
-        if leaf.is_pinned() and (leaf.is_contiguous() or leaf.is_contiguous(memory_format=torch.channels_last)):
+        # A small one is sooner copied by the host than waited for. Other layouts would be copied through pageable memory after all.
+        if leaf.nbytes >= IN_PLACE_BYTES and leaf.is_pinned() and (leaf.is_contiguous() or leaf.is_contiguous(memory_format=torch.channels_last)):
             self._sources.append(leaf)
             self._source = slot.staging.copied
             return leaf

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from collections import deque
@@ -109,7 +110,7 @@ class Pipeline:
                 running.close()
             except ValueError as error:
                 raise RuntimeError("a stage iterates over the pipeline that it is part of; make another pipeline for that") from error
-        run = self._run(iter(items))
+        run = self._run(iter(items), may_refill(items))
         self._running = weakref.ref(run)
         return run
 
@@ -150,7 +151,7 @@ class Pipeline:
         )
         return f"<Pipeline {names}: {self.choice.mode}>"
 
-    def _run(self, items: Iterator[Any]) -> Generator[Any, None, None]:
+    def _run(self, items: Iterator[Any], may_refill: bool) -> Generator[Any, None, None]:
         cuda = self._cuda
         pending: deque[Any] = deque()
         failure: BaseException | None = None
@@ -161,7 +162,7 @@ class Pipeline:
             while failure is None:
                 try:
                     if cuda is not None:
-                        cuda.let_loader_go_on()
+                        cuda.let_loader_go_on(may_refill)
                     item = next(items)
                 except StopIteration:
                     break
@@ -220,6 +221,18 @@ class Pipeline:
             cuda.drain()
         if chooser.measuring and clean:
             chooser.end_run(time.perf_counter())
+
+
+def may_refill(items: Any) -> bool:
+    """Say whether to ask for the next item may write to the memory of those before.
+
+    A list runs no code of its own. Workers of a DataLoader send each batch in memory of its own. A generator may have one
+    pinned buffer that it fills again and again.
+    """
+    if type(items) in (list, tuple):
+        return False
+    data = sys.modules.get("torch.utils.data")
+    return data is None or type(items) is not data.DataLoader or not items.num_workers
 
 
 def _backends(stages: Any, captures: tuple[bool, ...], depth: int, device: Any) -> tuple[Any, Any, str]:
