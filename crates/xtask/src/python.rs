@@ -182,9 +182,14 @@ impl Environment {
 
     /// `pip install`. A download of gigabytes may break off, so a failure is tried again.
     fn pip(&self, args: &[&str]) -> Result<()> {
+        // Where temporary files are kept in memory, there is no room for gigabytes.
+        let temporary = self.folder.join("tmp");
+        fs::create_dir_all(&temporary)
+            .with_context(|| format!("cannot make {}", temporary.display()))?;
         for _ in 0..PIP_TRIES {
             let mut install = self.python(&["-m", "pip", "install", "--quiet"]);
             install
+                .env("TMPDIR", &temporary)
                 .args(["--disable-pip-version-check", "--root-user-action=ignore"])
                 .args(args);
             if succeeds(install)? {
