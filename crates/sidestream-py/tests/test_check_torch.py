@@ -344,3 +344,30 @@ def test_the_module_can_be_called_like_the_function() -> None:
 
         sidestream.check = check
     assert callable(module)
+
+
+def test_the_command_says_what_is_wrong_before_the_program_runs(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text("print('it ran')\n")
+
+    def command(*arguments: str) -> tuple[int, str]:
+        ran = subprocess.run(
+            [sys.executable, "-m", "sidestream.check", *arguments], capture_output=True, text=True, check=False
+        )
+        assert "Traceback" not in ran.stderr and "it ran" not in ran.stdout
+        return ran.returncode, ran.stderr
+
+    code, errors = command(str(tmp_path / "missing.py"))
+    assert code == 2 and "there is no file" in errors
+    code, errors = command("--json", str(tmp_path / "missing" / "report.json"), str(script))
+    assert code == 2 and "No such file or directory" in errors
+
+
+def test_a_program_without_work_on_a_gpu_is_not_called_checked(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text("import torch\ntorch.ones(3) + 1\nprint('it ran')\n")
+    ran = subprocess.run(
+        [sys.executable, "-m", "sidestream.check", "--", str(script)], capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout) == (0, "it ran\n")
+    assert "nothing was checked, since nothing ran on a GPU" in ran.stderr

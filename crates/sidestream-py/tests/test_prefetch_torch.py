@@ -226,3 +226,11 @@ def test_record_stream_still_does_what_it_did() -> None:
             torch.ones(3).record_stream(None)
     finally:
         torch.Tensor.record_stream = before
+
+
+def test_the_processor_goes_by_all_its_names() -> None:
+    import torch
+
+    for name in ("cpu", "cpu:0", torch.device("cpu"), torch.device("cpu", 0)):
+        [batch] = prefetch([torch.ones(2)], name)
+        assert batch.device.type == "cpu"

@@ -301,6 +301,8 @@ class CheckedRun:
         count = len(found.races)
         races = "no race" if count == 0 else "1 race" if count == 1 else f"{count} races"
         parts = [f"{races} in {found.operations:,} operations"]
+        if not found.operations:
+            parts[0] += ": nothing was checked, since nothing ran on a GPU"
         parts += [str(race) for race in found.races]
         parts += [str(lint) for lint in found.lints]
         named = [stream for stream in found.streams if stream.handle > 2]

@@ -36,6 +36,8 @@ def _name(device: Any, torch: Any) -> str:
         raise TypeError(
             f'device is {device!r}; give a name such as "cuda", "cuda:1", "cpu" or "sim:h200", a torch.device, or a number'
         )
+    if device.split(":")[0] == "cpu":
+        return "cpu"
     if device == "cuda" and torch is not None and torch.cuda.is_available():
         return _current(torch)
     return device

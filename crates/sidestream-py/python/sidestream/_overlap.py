@@ -29,7 +29,7 @@ def overlap(
     Raises:
         ValueError: A figure is out of range, the batches do not fit, or there is no such device.
     """
-    return Overlap(*_sidestream.overlap(device, str(batch), count, work))
+    return Overlap(*_sidestream.overlap(str(device), str(batch), count, work))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class _Callable(types.ModuleType):
 def main(arguments: list[str]) -> int:
     """Runs what the arguments name and prints the report to standard error.
 
-    Returns 1 where a race was found, and else what the program ends with.
+    Returns 1 where a race was found, 2 where the arguments are wrong, and else what the program ends with.
     """
     parser = argparse.ArgumentParser(
         prog="python -m sidestream.check",
@@ -40,8 +40,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     program: list[str] = given.module or given.program
+    if program and program[0] == "--":
+        program = program[1:]
     if not program:
         parser.error("name a script, or a module with -m")
+    # What can be known before the program runs is said before.
+    if given.module is None and not Path(program[0]).is_file():
+        parser.error(f"there is no file {program[0]}; name a script, or a module with -m")
+    if given.json:
+        try:
+            Path(given.json).write_text("", encoding="utf-8")
+        except OSError as error:
+            parser.error(f"--json {given.json}: {error.strerror}")
     code = 0
     with check(
         on_race="raise" if given.raises else "report", stacks=not given.no_stacks, memory=given.memory
@@ -53,7 +63,8 @@ def main(arguments: list[str]) -> int:
             if isinstance(exit_.code, str):
                 print(exit_.code, file=sys.stderr)
         except BaseException as error:
-            code = 1
+            # As Python itself ends, and as a shell says that of SIGINT.
+            code = 130 if isinstance(error, KeyboardInterrupt) else 1
             # Printed here, so that the report comes last.
             sys.excepthook(type(error), error, error.__traceback__)
     print(found, file=sys.stderr)
