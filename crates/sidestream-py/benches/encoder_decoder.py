@@ -174,9 +174,8 @@ def by_hand_graphs(job: Job) -> tuple[Callable[[int], None], Callable[[int], Non
     between = [torch.zeros_like(features) for _ in range(2)]
     encoders, decoders = [], []
     up, encoding, training = (torch.cuda.Stream() for _ in range(3))
-    # Each part on a stream of its own: cuBLAS has a workspace for each stream, which a capture writes into the graph. Captured on
-    # one stream, as `torch.cuda.graph` does by itself, both graphs have one workspace, and their products wait for each other
-    # for ever where they run side by side.
+    # Each part on a stream of its own. Captured on one stream, as `torch.cuda.graph` does by itself, those of the tiny perceptrons
+    # hung the GPU where they ran side by side, most likely since cuBLAS has one workspace for each stream, which both then used.
     for slot in range(2):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=encoding):

@@ -24,7 +24,7 @@ pub struct Held {
     stream: Stream,
 }
 
-/// By first address: how many bytes, and who has them. What has ended is found out when it is looked at.
+/// By first address: how many bytes, and who has them. No two overlap. What has ended is found out when it is looked at.
 static LIVE: Mutex<BTreeMap<u64, (u64, Weak<Held>)>> = Mutex::new(BTreeMap::new());
 
 impl Held {
@@ -36,15 +36,18 @@ impl Held {
         })
     }
 
-    /// Lets [`note`] find it by its addresses.
-    pub fn is_findable(self: &Arc<Held>) {
+    /// Lets [`note_stream`] find it by its addresses.
+    pub fn enter(self: &Arc<Held>) {
         let (start, bytes) = self.lease.address();
         let mut live = LIVE.lock();
-        live.insert(start, (bytes, Arc::downgrade(self)));
-        // Memory that went back to the device leaves its entry behind.
-        if live.len() > 64 && live.len().is_power_of_two() {
-            live.retain(|_, (_, held)| held.strong_count() > 0);
+        // Memory that went back to the driver leaves its entry behind. Where the driver has given it out again as part of
+        // more, that entry would stand between an address and this one.
+        let inside = live.range(start..start + bytes);
+        let gone: Vec<u64> = inside.map(|(&first, _)| first).collect();
+        for first in gone {
+            live.remove(&first);
         }
+        live.insert(start, (bytes, Arc::downgrade(self)));
     }
 
     pub fn lease(&self) -> &Lease {

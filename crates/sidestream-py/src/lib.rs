@@ -1,8 +1,8 @@
 //! The extension module `sidestream._sidestream`.
 //!
-//! It hands over texts: JSON, and pages for people; and streams and events, which belong to devices of the
-//! process. The classes that users meet are Python's, in `python/sidestream`, where they have types,
-//! documentation and pickles for nothing.
+//! It hands over texts: JSON, and pages for people; streams, events and batches, which belong to devices of the
+//! process; and the recorder of `check`. The classes that users meet are Python's, in `python/sidestream`, where
+//! they have types, documentation and pickles for nothing, but for `DeviceArray`.
 
 mod array;
 mod check;
@@ -22,32 +22,27 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    module.add("TraceError", module.py().get_type::<failure::TraceError>())?;
-    module.add(
-        "ProgramError",
-        module.py().get_type::<failure::ProgramError>(),
-    )?;
-    module.add(
-        "DeviceError",
-        module.py().get_type::<failure::DeviceError>(),
-    )?;
+    module.add("DIRECT_BYTES", prefetch::DIRECT_BYTES)?;
+    let py = module.py();
+    module.add("TraceError", py.get_type::<failure::TraceError>())?;
+    module.add("ProgramError", py.get_type::<failure::ProgramError>())?;
+    module.add("DeviceError", py.get_type::<failure::DeviceError>())?;
+    module.add("RaceError", py.get_type::<failure::RaceError>())?;
     module.add_class::<stream::Stream>()?;
     module.add_class::<event::Event>()?;
-    module.add_function(wrap_pyfunction!(command::command, module)?)?;
-    module.add_function(wrap_pyfunction!(command::overlap, module)?)?;
-    module.add_function(wrap_pyfunction!(command::peaks, module)?)?;
     module.add_class::<array::DeviceArray>()?;
     module.add_class::<prefetch::Ring>()?;
     module.add_class::<prefetch::Ticket>()?;
     module.add_class::<prefetch::Lease>()?;
-    module.add("RaceError", module.py().get_type::<failure::RaceError>())?;
     module.add_class::<check::Recorder>()?;
+    module.add_function(wrap_pyfunction!(command::command, module)?)?;
+    module.add_function(wrap_pyfunction!(command::overlap, module)?)?;
+    module.add_function(wrap_pyfunction!(command::peaks, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::diagnose, module)?)?;
-    module.add("DIRECT_BYTES", prefetch::DIRECT_BYTES)?;
-    module.add_function(wrap_pyfunction!(array::note_stream, module)?)?;
-    module.add_function(wrap_pyfunction!(prefetch::references, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::ranks, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::traces, module)?)?;
     module.add_function(wrap_pyfunction!(program::check_program, module)?)?;
+    module.add_function(wrap_pyfunction!(array::note_stream, module)?)?;
+    module.add_function(wrap_pyfunction!(prefetch::references, module)?)?;
     Ok(())
 }

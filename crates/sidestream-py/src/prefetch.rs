@@ -181,7 +181,7 @@ impl Ticket {
         let stream = stream_of(&self.device, stream)?;
         let lease = py.detach(|| self.ticket.hand_over(&stream));
         let held = Held::new(lease.map_err(of_runtime)?, &self.device, stream);
-        held.is_findable();
+        held.enter();
         let metas = Arc::clone(&self.metas);
         Ok(Lease { held, metas })
     }
@@ -229,7 +229,7 @@ impl Lease {
         let stream = stream_of(device, stream)?;
         let lease = py.detach(|| self.held.lease().copied(&stream));
         let held = Held::new(lease.map_err(of_runtime)?, device, stream);
-        held.is_findable();
+        held.enter();
         let metas = Arc::clone(&self.metas);
         Ok(Lease { held, metas })
     }

@@ -3,9 +3,9 @@
 use pyo3::prelude::*;
 use sidestream::op::Memory;
 
+use super::Recorder;
 use super::core::{Site, Touch};
 use super::plan::{Plan, Touched};
-use super::{Recorder, lock};
 
 impl Recorder {
     /// An operator that runs on the host.
@@ -21,7 +21,7 @@ impl Recorder {
             return Ok(());
         }
         let site = *site.get_or_insert_with(|| self.site(py, name));
-        let found = lock(&self.core).host_access(site, touch);
+        let found = self.core.lock().host_access(site, touch);
         let (touches, tensors) = (std::slice::from_ref(touch), std::slice::from_ref(tensor));
         self.look(py, found, touches, tensors)
     }
@@ -29,7 +29,7 @@ impl Recorder {
     /// Whether the host memory takes part in copies, and is still the same storage.
     fn is_tracked(&self, touch: &Touch, tensor: &Bound<'_, PyAny>) -> bool {
         let known = {
-            let core = lock(&self.core);
+            let core = self.core.lock();
             if core.host.is_empty() {
                 return false;
             }
@@ -58,7 +58,7 @@ impl Recorder {
     }
 
     fn forget(&self, py: Python<'_>, start: u64, end: u64) {
-        let gone = lock(&self.core).host.forget(start, end);
+        let gone = self.core.lock().host.forget(start, end);
         self.give_back(py, &gone);
     }
 
@@ -77,12 +77,14 @@ impl Recorder {
     /// Host memory takes part in an asynchronous copy: from here on the host's own uses of it are told.
     fn track(&self, touch: &Touch, tensor: &Bound<'_, PyAny>) -> Option<Memory> {
         if self.is_tracked(touch, tensor) {
-            return lock(&self.core)
+            return self
+                .core
+                .lock()
                 .host
                 .piece(touch.ptr)
                 .map(|(_, piece)| piece.memory);
         }
-        if lock(&self.core).host.is_full() {
+        if self.core.lock().host.is_full() {
             return None;
         }
         let memory = match self.asked.is_pinned(tensor) {
@@ -93,14 +95,16 @@ impl Recorder {
         let weak: u64 = storage.call_method0("_weak_ref").ok()?.extract().ok()?;
         self.forget(tensor.py(), start, end);
         self.forget_the_dead(tensor.py());
-        lock(&self.core).host_buffer(start, end, memory, (who, weak));
+        self.core
+            .lock()
+            .host_buffer(start, end, memory, (who, weak));
         Some(memory)
     }
 
     /// Now and then, storages that are gone are forgotten.
     fn forget_the_dead(&self, py: Python<'_>) {
         let all = {
-            let core = lock(&self.core);
+            let core = self.core.lock();
             if core.host.len() % 1024 != 1023 {
                 return;
             }
@@ -148,7 +152,7 @@ impl Recorder {
             if !free && low < 0 {
                 let stream = self.stream(py, device as u32);
                 let site = self.site(py, plan.name);
-                lock(&self.core).stream_done(site, stream, true);
+                self.core.lock().stream_done(site, stream, true);
             }
             return Ok(());
         };
@@ -165,7 +169,7 @@ impl Recorder {
             }
             (true, true) => {
                 let (source, target) = (self.stream(py, from as u32), self.stream(py, to as u32));
-                let mut core = lock(&self.core);
+                let mut core = self.core.lock();
                 if from == to {
                     core.operator(site, target, &touches)
                 } else {
@@ -187,9 +191,9 @@ impl Recorder {
                 };
                 let mut found = false;
                 if !plain && !on_device && memory.is_some() {
-                    found |= lock(&self.core).host_access(site, &touches[host]);
+                    found |= self.core.lock().host_access(site, &touches[host]);
                 }
-                let mut core = lock(&self.core);
+                let mut core = self.core.lock();
                 let known = core.host.locate(touches[host].ptr);
                 let known = known.filter(|_| memory.is_some() && (plain || on_device));
                 let kind = match (memory.unwrap_or(Memory::Pinned), on_device) {

@@ -19,6 +19,10 @@ use super::tensor::Rows;
 
 /// All host threads.
 const HOST: ThreadId = ThreadId(0);
+/// Every address.
+const ALL_BYTES: u64 = 1 << 62;
+/// More than any tenancy has: its size is learned while it is used.
+const MOST_BYTES: u64 = 1 << 48;
 /// So many operations are remembered with the shape of what they touched.
 const NOTES: usize = 1 << 15;
 
@@ -70,7 +74,6 @@ struct Note {
 }
 
 /// A graph that was captured: what a replay touches.
-#[derive(Default)]
 struct Graph {
     id: u32,
     touches: Vec<Touch>,
@@ -110,7 +113,7 @@ impl Core {
     pub fn new(memory_bytes: u64) -> Core {
         let (findings, mut sink) = live(OnRace::Report, memory_bytes);
         sink.thread("host");
-        sink.buffer(Memory::Device, 1 << 62, None, "");
+        sink.buffer(Memory::Device, ALL_BYTES, None, "");
         sink.buffer(Memory::Device, 1, None, "");
         Core {
             sink,
@@ -180,7 +183,7 @@ impl Core {
     }
 
     /// A stream that PyTorch did not make, and that the default stream waits for.
-    pub fn is_blocking(&mut self, raw: u64) {
+    pub fn note_blocking(&mut self, raw: u64) {
         if !self.blocking.contains(&raw) {
             self.blocking.push(raw);
         }
@@ -264,7 +267,8 @@ impl Core {
         for first in firsts.drain(..) {
             match first {
                 First::Buffer(within) => {
-                    self.sink.buffer(Memory::Device, 1 << 48, Some(within), "");
+                    self.sink
+                        .buffer(Memory::Device, MOST_BYTES, Some(within), "");
                 }
                 First::Alloc {
                     buffer,

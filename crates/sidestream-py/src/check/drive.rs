@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use pyo3::prelude::*;
 use sidestream::op::Memory;
 
+use super::Recorder;
 use super::core::{RawStream, Touch};
-use super::{Recorder, lock};
 
 /// Addresses with sizes.
 type Ranges = Vec<(u64, u64)>;
@@ -44,7 +44,7 @@ impl Recorder {
             raw: stream,
         };
         let site = self.named(py, name);
-        let found = lock(&self.core).operator(site, raw, &all);
+        let found = self.core.lock().operator(site, raw, &all);
         self.look(py, found, &[], &[])
     }
 
@@ -55,7 +55,7 @@ impl Recorder {
             device,
             raw: stream,
         };
-        lock(&self.core).allocated(ptr, raw);
+        self.core.lock().allocated(ptr, raw);
     }
 
     /// `tensor.record_stream(stream)`.
@@ -68,7 +68,7 @@ impl Recorder {
         let site = self.named(py, "record_stream");
         let touch = touches(vec![(ptr, bytes)], false, device as i32).next();
         if let Some(touch) = touch {
-            lock(&self.core).record_stream(site, &touch, raw);
+            self.core.lock().record_stream(site, &touch, raw);
         }
     }
 
@@ -80,7 +80,7 @@ impl Recorder {
             raw: stream,
         };
         let site = self.named(py, "Event.record");
-        lock(&self.core).event_record(site, event, raw);
+        self.core.lock().event_record(site, event, raw);
     }
 
     /// `stream.wait_event(event)`.
@@ -91,7 +91,7 @@ impl Recorder {
             raw: stream,
         };
         let site = self.named(py, "Stream.wait_event");
-        lock(&self.core).event_wait(site, event, raw);
+        self.core.lock().event_wait(site, event, raw);
     }
 
     /// `stream.synchronize()`.
@@ -102,14 +102,14 @@ impl Recorder {
             raw: stream,
         };
         let site = self.named(py, "Stream.synchronize");
-        lock(&self.core).stream_done(site, raw, true);
+        self.core.lock().stream_done(site, raw, true);
     }
 
     /// `torch.cuda.synchronize(device)`.
     #[pyo3(signature = (device=0))]
     fn device_synchronize(&self, py: Python<'_>, device: u32) {
         let site = self.named(py, "torch.cuda.synchronize");
-        lock(&self.core).device_done(site, device);
+        self.core.lock().device_done(site, device);
     }
 
     /// Host memory that copies use.
@@ -119,7 +119,7 @@ impl Recorder {
         } else {
             Memory::Pageable
         };
-        let mut core = lock(&self.core);
+        let mut core = self.core.lock();
         core.host.forget(ptr, ptr.saturating_add(bytes));
         core.host_buffer(ptr, ptr.saturating_add(bytes), memory, (0, 0));
     }
@@ -148,7 +148,7 @@ impl Recorder {
         let (Some(on_host), Some(on_device)) = (on_host, on_device) else {
             return Ok(());
         };
-        let mut core = lock(&self.core);
+        let mut core = self.core.lock();
         let kind = core
             .host
             .piece(host)
@@ -204,7 +204,7 @@ impl Recorder {
                 raw: target_stream,
             },
         );
-        let found = lock(&self.core).copy_across(site, streams, &all);
+        let found = self.core.lock().copy_across(site, streams, &all);
         self.look(py, found, &[], &[])
     }
 
@@ -220,7 +220,7 @@ impl Recorder {
         let site = self.named(py, name);
         let found = touches(vec![(ptr, bytes)], write, -1)
             .next()
-            .is_some_and(|touch| lock(&self.core).host_access(site, &touch));
+            .is_some_and(|touch| self.core.lock().host_access(site, &touch));
         self.look(py, found, &[], &[])
     }
 
@@ -237,14 +237,14 @@ impl Recorder {
             raw: stream,
         };
         let site = self.named(py, "CUDAGraph.replay");
-        let found = lock(&self.core).replay(site, key, raw);
+        let found = self.core.lock().replay(site, key, raw);
         self.look(py, found, &[], &[])
     }
 }
 
 impl Recorder {
     fn named(&self, py: Python<'_>, name: &str) -> super::core::Site {
-        let name = lock(&self.names).operator(name.to_owned());
+        let name = self.names.lock().operator(name.to_owned());
         self.site(py, name)
     }
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use super::Recorder;
 use super::core::{Core, RawStream, Site};
-use super::{Recorder, lock};
 
 impl Recorder {
     fn is_on(&self) -> bool {
@@ -16,9 +16,9 @@ impl Recorder {
     /// Tells something that has a place in the program.
     fn told(&self, py: Python<'_>, name: &str, tell: impl FnOnce(&mut Core, Site)) {
         if self.is_on() {
-            let name = lock(&self.names).operator(name.to_owned());
+            let name = self.names.lock().operator(name.to_owned());
             let site = self.site(py, name);
-            tell(&mut lock(&self.core), site);
+            tell(&mut self.core.lock(), site);
         }
     }
 
@@ -34,13 +34,13 @@ impl Recorder {
     fn on_event_creation(&self, py: Python<'_>, event: u64) {
         if self.is_on() {
             let device = self.device(py);
-            lock(&self.core).event_created(event, device);
+            self.core.lock().event_created(event, device);
         }
     }
 
     fn on_event_deletion(&self, event: u64) {
         if self.is_on() {
-            lock(&self.core).event_deleted(event);
+            self.core.lock().event_deleted(event);
         }
     }
 
@@ -61,13 +61,13 @@ impl Recorder {
     fn on_memory_allocation(&self, py: Python<'_>, ptr: u64) {
         if self.is_on() {
             let stream = self.stream(py, self.device(py));
-            lock(&self.core).allocated(ptr, stream);
+            self.core.lock().allocated(ptr, stream);
         }
     }
 
     fn on_memory_deallocation(&self, ptr: u64) {
         if self.is_on() {
-            lock(&self.core).freed(ptr, Site::default());
+            self.core.lock().freed(ptr, Site::default());
         }
     }
 
@@ -114,7 +114,7 @@ impl Recorder {
 
     /// A stream that PyTorch did not make, and that the default stream waits for.
     fn stream_is_blocking(&self, stream: u64) {
-        lock(&self.core).is_blocking(stream);
+        self.core.lock().note_blocking(stream);
     }
 
     /// Memory that was handed out before the check.
@@ -123,7 +123,7 @@ impl Recorder {
             device,
             raw: stream,
         };
-        lock(&self.core).allocated(ptr, stream);
+        self.core.lock().allocated(ptr, stream);
     }
 
     /// The host reads or writes a tensor where no operator says so.
@@ -144,19 +144,19 @@ impl Recorder {
         else {
             return Ok(());
         };
-        let name = lock(&self.names).operator(name.to_owned());
+        let name = self.names.lock().operator(name.to_owned());
         self.by_host(py, name, &touch, tensor, &mut None)
     }
 
     fn capture_begin(&self, key: u64) {
         if self.is_on() {
-            lock(&self.core).capture_begin(key);
+            self.core.lock().capture_begin(key);
         }
     }
 
     fn capture_end(&self) {
         if self.is_on() {
-            lock(&self.core).capture_end();
+            self.core.lock().capture_end();
         }
     }
 
@@ -174,7 +174,7 @@ impl Recorder {
     fn enter_backward(&self, py: Python<'_>) -> u64 {
         self.backwards.fetch_add(1, Ordering::Relaxed);
         let stack = match self.stacks.try_lock().as_deref_mut() {
-            Ok(Some(stacks)) => stacks.now(py),
+            Some(Some(stacks)) => stacks.now(py),
             _ => None,
         };
         let above = stack.map_or(0, |stack| u64::from(stack) + 1);
@@ -188,7 +188,7 @@ impl Recorder {
 
     /// The frames of a stack, the innermost first: the code, and the place in it.
     fn frames<'py>(&self, py: Python<'py>, stack: u32) -> PyResult<Vec<Bound<'py, PyTuple>>> {
-        let frames = match lock(&self.stacks).as_ref() {
+        let frames = match self.stacks.lock().as_ref() {
             Some(stacks) => stacks.frames(py, stack),
             None => Vec::new(),
         };

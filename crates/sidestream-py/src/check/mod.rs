@@ -17,9 +17,10 @@ mod tensor;
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
@@ -101,11 +102,6 @@ static RECORDERS: AtomicU64 = AtomicU64::new(1);
 thread_local! {
     /// The number of this thread in the recorder that asked last.
     static THREAD: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
-}
-
-/// What a lock guards stays whole when a thread panics: there is nothing to give up for.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[pymethods]
@@ -241,14 +237,14 @@ fn called<'py>(
 impl Recorder {
     fn plan(&self, func: &Bound<'_, PyAny>) -> PyResult<Arc<Plan>> {
         let key = func.as_ptr() as usize;
-        if let Some(known) = lock(&self.plans).get(&key) {
+        if let Some(known) = self.plans.lock().get(&key) {
             return Ok(known.clone());
         }
         let given: plan::Given = self.planner.bind(func.py()).call1((func,))?.extract()?;
-        let plan = Plan::new(given, |name| lock(&self.names).operator(name))?;
+        let plan = Plan::new(given, |name| self.names.lock().operator(name))?;
         let plan = Arc::new(plan);
         // The package keeps the operators alive, so that an address stays one operator's.
-        lock(&self.plans).insert(key, plan.clone());
+        self.plans.lock().insert(key, plan.clone());
         Ok(plan)
     }
 
@@ -305,7 +301,7 @@ impl Recorder {
     /// Where this was called.
     fn site(&self, py: Python<'_>, name: u32) -> Site {
         let (stack, in_engine) = match self.stacks.try_lock().as_deref_mut() {
-            Ok(Some(stacks)) => {
+            Some(Some(stacks)) => {
                 let stack = stacks.now(py);
                 (stack, stack.is_none())
             }
@@ -333,7 +329,7 @@ impl Recorder {
             let name = self.thread_name.bind(py).call0();
             name.and_then(|name| name.extract()).unwrap_or_default()
         };
-        let mut names = lock(&self.names);
+        let mut names = self.names.lock();
         let number = names.threads.len() as u32;
         names.threads.push(name);
         THREAD.set((self.id, number));
@@ -363,7 +359,7 @@ impl Recorder {
         };
         let stream = self.stream(py, device);
         let site = site.unwrap_or_else(|| self.site(py, plan.name));
-        let mut core = lock(&self.core);
+        let mut core = self.core.lock();
         if self.backwards.load(Ordering::Relaxed) > 0 {
             core.noted_by_engine(site, stream, &touched.touches);
         }
@@ -383,7 +379,7 @@ impl Recorder {
         }
         let mut unsure = Vec::new();
         {
-            let core = lock(&self.core);
+            let core = self.core.lock();
             for (at, touch) in touched
                 .touches
                 .iter()
@@ -420,7 +416,7 @@ impl Recorder {
         let raw = self.handle(stream);
         if let (Some(stream), Some(touch)) = (raw, self.asked.touch(tensor, false)) {
             let site = self.site(py, plan.name);
-            lock(&self.core).record_stream(site, &touch, stream);
+            self.core.lock().record_stream(site, &touch, stream);
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use sidestream::op::{BufferId, OpId, StreamId};
 use sidestream::order::Chain;
 
 use super::core::{Core, Site, Touch};
-use super::{Names, Recorder, lock};
+use super::{Names, Recorder};
 
 /// What is known of races when they are found, and not later.
 #[derive(Default)]
@@ -35,7 +35,7 @@ impl Recorder {
     ) -> Option<(OpId, OpId, Option<BufferId>)> {
         let mut fresh = Vec::new();
         {
-            let core = lock(&self.core);
+            let core = self.core.lock();
             let report = core.findings.report();
             for race in report.races.iter().rev() {
                 if race.second != core.last() && race.second.0 + 3 < core.last().0 {
@@ -48,7 +48,7 @@ impl Recorder {
         }
         let mut first = None;
         for (key, real, bytes, severity) in fresh {
-            if lock(&self.details).by_race.contains_key(&key) {
+            if self.details.lock().by_race.contains_key(&key) {
                 continue;
             }
             let tensor = bytes.and_then(|bytes| {
@@ -61,7 +61,7 @@ impl Recorder {
                 tensor,
                 bytes,
             };
-            lock(&self.details).by_race.insert(key, detail);
+            self.details.lock().by_race.insert(key, detail);
             if real && severity == Severity::Error {
                 first = first.or(Some(key));
             }
@@ -71,7 +71,7 @@ impl Recorder {
 
     /// What is raised, as JSON.
     pub(super) fn raised(&self, (first, second, buffer): (OpId, OpId, Option<BufferId>)) -> String {
-        let core = lock(&self.core);
+        let core = self.core.lock();
         let races = self.races(&core);
         let ids = json!([first.0, second.0, buffer.map(|buffer| buffer.0)]);
         let found = races.into_iter().find(|race| race["ids"] == ids);
@@ -79,8 +79,8 @@ impl Recorder {
     }
 
     fn races(&self, core: &Core) -> Vec<Value> {
-        let names = lock(&self.names);
-        let details = lock(&self.details);
+        let names = self.names.lock();
+        let details = self.details.lock();
         let report = core.findings.report();
         let mut listed: Vec<Value> = Vec::new();
         let mut known: HashMap<(&'static str, Site, Site), usize> = HashMap::new();
@@ -112,9 +112,9 @@ impl Recorder {
 impl Recorder {
     /// What was found so far, as JSON.
     fn report(&self) -> String {
-        let core = lock(&self.core);
+        let core = self.core.lock();
         let races = self.races(&core);
-        let names = lock(&self.names);
+        let names = self.names.lock();
         let report = core.findings.report();
         let lints = report.lints.iter();
         // PyTorch sets the device around each call, so where a stream's work is called from means nothing.

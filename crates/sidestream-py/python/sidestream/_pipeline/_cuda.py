@@ -24,12 +24,11 @@ from sidestream._pipeline._plan import CALLER, ENTRY, UPLOAD, UPLOADED, end_step
 from sidestream._pipeline._serial import Flow
 from sidestream._pipeline._stage import Chain
 from sidestream._pipeline._upload import Staging, leaves_of
+from sidestream._sidestream import DIRECT_BYTES
 from sidestream._tree import flatten, same, unflatten
 
 #: So many items run on the stages' streams before a capture: libraries set themselves up at the first ones.
 WARM_UP = 3
-#: A pinned tensor of so many bytes is copied to the device from where it is.
-IN_PLACE_BYTES = 256 << 10
 
 
 class Slot:
@@ -282,7 +281,7 @@ class OnCuda:
     def _pinned(self, slot: Slot, place: int, leaf: Any) -> Any:
         leaf = leaf.detach() if leaf.requires_grad else leaf
         # A small one is sooner copied by the host than waited for. Other layouts would be copied through pageable memory after all.
-        if leaf.nbytes >= IN_PLACE_BYTES and leaf.is_pinned() and (leaf.is_contiguous() or leaf.is_contiguous(memory_format=torch.channels_last)):
+        if leaf.nbytes >= DIRECT_BYTES and leaf.is_pinned() and (leaf.is_contiguous() or leaf.is_contiguous(memory_format=torch.channels_last)):
             self._sources.append(leaf)
             self._source = slot.staging.copied
             return leaf
