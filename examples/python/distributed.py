@@ -67,7 +67,9 @@ def train(device: torch.device, steps: int) -> None:
     agree = all(torch.equal(weight, other) for other in both)
     print(
         f"rank {dist.get_rank()} of {dist.get_world_size()} on {device}: {seen.item()} samples of its shard, "
-        f"mean loss {mean:.4f}, {'the models agree' if agree else 'THE MODELS DIFFER'}",
+        f"mean loss {mean:.4f}, {'the models agree' if agree else 'THE MODELS DIFFER'}\n",
+        # The end of the line with it: the ranks write to the same terminal.
+        end="",
         flush=True,
     )
     if dist.get_rank() == 0 and device.type == "cpu":

@@ -354,7 +354,7 @@ fn the_ranks_of_a_folder_are_looked_at_together() {
     let says = [
         "3 ranks of 4 together",
         "first:  there is no trace of rank 3: what is slow may be there",
-        "late:    rank 1 is the shortest in collectives: rank 0, 2 wait for it there, up to 400.0 µs a \
+        "late:    rank 1 is the shortest in collectives: rank 0, 2 waited for it there, up to 400.0 µs a \
          step",
     ];
     for line in says {

@@ -173,8 +173,7 @@ fn the_rank_that_others_wait_for_is_the_shortest_in_collectives() {
         (&2.into(), &"0.json".into())
     );
     let page = ranks_text(&ranks);
-    let says =
-        "rank 2 is the shortest in collectives: rank 0, 1 wait for it there, up to 400.0 µs a step";
+    let says = "rank 2 is the shortest in collectives: rank 0, 1 waited for it there, up to 400.0 µs a step";
     assert!(page.contains(says), "{page}");
 }
 

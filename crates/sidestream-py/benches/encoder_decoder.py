@@ -5,8 +5,8 @@
 Needs PyTorch with CUDA and the package `sidestream`. Variants of a job take turns within one process, and the figure of each is the
 median of its turns, in steps a second. A part that fails says so in a line and does not keep the others from running.
 
-Parts: `encoder_decoder` (a frozen encoder and a decoder that is trained, by batch size), `pairs` (other pairs of models), `stages`
-(three stages), `branches` (parallel branches), `host` (what an item costs the host), `equal` (whether parameters and losses are those of a
+Parts: `encoder_decoder` (a frozen encoder and a decoder that is trained, by batch size), `pairs` (other pairs of models), `uncaptured`
+(without capture beside the plain loop, and that loop beside itself), `stages` (three stages), `branches` (parallel branches), `host` (what an item costs the host), `equal` (whether parameters and losses are those of a
 plain loop), `stress` (checksums under delays, and a pipeline with its waits taken out, which has to fail).
 """
 
@@ -330,6 +330,43 @@ def pairs(size: Size) -> None:
             say("pairs", pair=name, error=repr(error)[:500])
 
 
+def uncaptured(size: Size) -> None:
+    """Without capture the host is the limit for small models, and its time varies: so all train the same job, in many short turns.
+
+    The ratios are medians over the rounds, each of two turns of one round. That of the plain loop to itself says what noise is.
+    """
+    kinds: dict[str, Callable[[], Job]] = {
+        "tiny perceptrons": lambda: perceptrons(64, (2, 2)),
+        "small perceptrons": lambda: perceptrons(512, (8, 8)),
+        **{f"encoder and decoder, batch {batch}": lambda batch=batch: convolutions(batch) for batch in size.batches[:3]},  # type: ignore[misc]
+    }
+    rounds, items = (15, 20) if size.quick else (75, 20)
+    for name, make in kinds.items():
+        job = make()
+        variants = {"hand": by_hand_serial(job), "hand again": by_hand_serial(job)}
+        chosen = None
+        for mode in ("serial", "streams", "auto"):
+            variants[mode], pipe = ours([job.encode, job.train], job.batches, mode, size, capture=False)
+            chosen = pipe.choice.to_dict()
+        times: dict[str, list[float]] = {variant: [] for variant in variants}
+        shuffled = random.Random(0)
+        for _ in range(rounds):
+            for variant in shuffled.sample(list(variants), len(variants)):
+                variants[variant](2)
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+                variants[variant](items)
+                torch.cuda.synchronize()
+                times[variant].append((time.perf_counter() - start) / items)
+        ratios = {}
+        for variant, taken in times.items():
+            of_rounds = sorted(by_hand / ours_ for by_hand, ours_ in zip(times["hand"], taken, strict=True))
+            ratios[variant] = [round(of_rounds[len(of_rounds) * quarter // 4], 3) for quarter in (1, 2, 3)]
+        rate = round(1 / statistics.median(times["hand"]), 1)
+        fastest = {variant: round(min(times["hand"]) / min(taken), 3) for variant, taken in times.items()}
+        say("uncaptured", pair=name, hand=rate, quartiles_of_ratios=ratios, ratios_of_fastest=fastest, chosen=chosen)
+
+
 def of_stages(part: str, stages: list[Any], plain: Callable[[Any], Any], items: list[Any], size: Size, **labels: Any) -> None:
     def batches(count: int) -> list[Any]:
         return list(itertools.islice(itertools.cycle(items), count))
@@ -585,7 +622,7 @@ def stress(size: Size) -> None:
     say("stress", uncapturable=found_reasons)
 
 
-PARTS = {part.__name__: part for part in (equal, stress, host, encoder_decoder, pairs, stages, branches)}
+PARTS = {part.__name__: part for part in (equal, stress, host, encoder_decoder, pairs, uncaptured, stages, branches)}
 
 
 def main() -> int:

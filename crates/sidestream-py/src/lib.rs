@@ -15,6 +15,7 @@ mod failure;
 mod prefetch;
 mod program;
 mod stream;
+mod tree;
 
 use pyo3::prelude::*;
 
@@ -35,6 +36,7 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<prefetch::Ticket>()?;
     module.add_class::<prefetch::Lease>()?;
     module.add_class::<check::Recorder>()?;
+    module.add_class::<tree::Shape>()?;
     module.add_function(wrap_pyfunction!(command::command, module)?)?;
     module.add_function(wrap_pyfunction!(command::overlap, module)?)?;
     module.add_function(wrap_pyfunction!(command::peaks, module)?)?;
@@ -44,5 +46,6 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(program::check_program, module)?)?;
     module.add_function(wrap_pyfunction!(array::note_stream, module)?)?;
     module.add_function(wrap_pyfunction!(prefetch::references, module)?)?;
+    module.add_function(wrap_pyfunction!(tree::flatten, module)?)?;
     Ok(())
 }

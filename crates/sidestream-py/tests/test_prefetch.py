@@ -349,12 +349,18 @@ def test_a_program_ends_with_an_endless_loader_and_batches_in_hand(device: str) 
 
 def test_an_interrupt_ends_the_wait_for_a_loader() -> None:
     code = LOADER + (
+        "import queue\n"
+        "has_one = queue.SimpleQueue()\n"
         "def loader():\n"
+        "    yield 1\n"
+        "    has_one.get()\n"
         "    print('waits', flush=True)\n"
         "    sys.stdin.read()\n"
-        "    yield 1\n"
         "try:\n"
-        "    next(iter(sidestream.prefetch(loader(), 'sim:h200')))\n"
+        "    batches = iter(sidestream.prefetch(loader(), 'sim:h200'))\n"
+        "    next(batches)\n"
+        "    has_one.put(None)\n"
+        "    next(batches)\n"
         "except KeyboardInterrupt:\n"
         "    print('interrupted', flush=True)\n"
         "    os._exit(0)\n"

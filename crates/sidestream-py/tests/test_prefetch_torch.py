@@ -194,7 +194,7 @@ def test_who_holds_a_tensor_is_known() -> None:
 
 def test_batches_of_a_loader_are_held_by_nobody_else() -> None:
     import torch
-    from sidestream._leaves import is_leaf, is_sole_owner
+    from sidestream._leaves import is_sole_owner
     from sidestream._tree import flatten
 
     def reused() -> Iterator[Any]:
@@ -203,7 +203,7 @@ def test_batches_of_a_loader_are_held_by_nobody_else() -> None:
             yield {"x": memory}
 
     def sole(batches: Iterator[Any]) -> bool:
-        leaves, _ = flatten(next(batches), is_leaf)
+        leaves, _ = flatten(next(batches))
         return is_sole_owner(leaves, 0)
 
     assert sole(iter(loader(Squares(8), num_workers=0)))

@@ -36,7 +36,7 @@ def test_a_folder_says_which_rank_the_others_wait_for(ranks: Path) -> None:
 
 def test_a_folder_is_shown_as_the_command_shows_it(ranks: Path) -> None:
     shown = str(sidestream.diagnose(ranks))
-    late = "late:    rank 1 is the shortest in collectives: rank 0, 2 wait for it there, up to 400.0 µs a step"
+    late = "late:    rank 1 is the shortest in collectives: rank 0, 2 waited for it there, up to 400.0 µs a step"
     assert "3 ranks of 4 together" in shown.splitlines()
     assert late in shown.splitlines()
     assert "first:  there is no trace of rank 3: what is slow may be there" in shown.splitlines()

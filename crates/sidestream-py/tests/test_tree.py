@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from sidestream._leaves import is_leaf
-from sidestream._tree import flatten, path_of, same, unflatten
+from sidestream._tree import flatten
 
 
 class Pair(NamedTuple):
@@ -50,8 +49,8 @@ def array(value: int) -> Any:
 
 
 def doubled(tree: Any) -> Any:
-    leaves, shape = flatten(tree, is_leaf)
-    return unflatten(shape, iter([2 * leaf for leaf in leaves]))
+    leaves, shape = flatten(tree)
+    return shape.unflatten([2 * leaf for leaf in leaves])
 
 
 def test_every_container_comes_back_as_what_it_was() -> None:
@@ -97,7 +96,7 @@ def test_an_array_alone_is_a_tree() -> None:
 def test_the_shape_keeps_no_array_alive() -> None:
     trees: list[Any] = [[array(1)], {"x": array(1)}, Pair(array(1), 2), Sample(array(1)), Named(x=array(1))]
     for tree in trees:
-        leaves, shape = flatten(tree, is_leaf)
+        leaves, shape = flatten(tree)
         is_there = weakref.ref(leaves[0])
         kind = type(tree)
         tree = None
@@ -112,28 +111,65 @@ def test_the_shape_keeps_no_array_alive() -> None:
 )
 def test_the_place_of_an_array_is_written_as_in_python(index: int, path: str) -> None:
     tree = {"a": [array(1), Pair(array(2), "text")], "b": Sample(array(3)), 7: array(4)}
-    assert path_of(flatten(tree, is_leaf)[1], index) == path
+    assert flatten(tree)[1].path_of(index) == path
 
 
 def test_shapes_are_equal_where_only_the_arrays_differ() -> None:
-    def shape(tree: object) -> object:
-        return flatten(tree, lambda value: isinstance(value, bytearray))[1]
+    def is_same(tree: object, other: object) -> bool:
+        return flatten(tree)[1].is_same(flatten(other)[1])
 
-    one, other = bytearray(1), bytearray(2)
-    assert same(shape({"x": [one, 3], "y": one}), shape({"x": [other, 3], "y": other}))
-    assert same(shape(one), shape(other))
+    one, two = array(1), array(2)
+    assert is_same({"x": [one, 3], "y": one}, {"x": [two, 3], "y": two})
+    assert is_same(one, two) and is_same(Pair(one, 3), Pair(two, 3)) and is_same(Sample(one), Sample(two))
     for different in (
-        {"x": [other, 4], "y": other},
-        {"x": [other], "y": other},
-        {"x": (other, 3), "y": other},
-        {"z": [other, 3], "y": other},
-        {"x": [other, other], "y": other},
-        other,
+        {"x": [two, 4], "y": two},
+        {"x": [two], "y": two},
+        {"x": (two, 3), "y": two},
+        {"z": [two, 3], "y": two},
+        {"x": [two, two], "y": two},
+        OrderedDict(x=[two, 3], y=two),
+        two,
     ):
-        assert not same(shape({"x": [one, 3], "y": one}), shape(different)), different
+        assert not is_same({"x": [one, 3], "y": one}, different), different
+    assert not is_same(Pair(one, 3), (two, 3)) and not is_same(Sample(one, "a"), Sample(two, "b"))
 
     class Refuses:
         def __eq__(self, value: object) -> bool:
             raise TypeError("not to be compared")
 
-    assert not same(shape([one, Refuses()]), shape([one, Refuses()]))
+    assert not is_same([one, Refuses()], [one, Refuses()])
+
+
+def test_a_shape_takes_as_many_arrays_as_it_has_places() -> None:
+    shape = flatten([array(1), array(2)])[1]
+    with pytest.raises(ValueError, match="fewer arrays than places"):
+        shape.unflatten([array(1)])
+    with pytest.raises(ValueError, match="1 more arrays than places"):
+        shape.unflatten([array(1)] * 3)
+
+
+def test_what_contains_itself_is_refused() -> None:
+    batch: list[Any] = [array(1)]
+    batch.append(batch)
+    with pytest.raises(RecursionError, match="contains itself"):
+        flatten(batch)
+    deep: Any = array(1)
+    for _ in range(150):
+        deep = (deep,)
+    leaves, shape = flatten(deep)
+    assert len(leaves) == 1 and shape.path_of(0) == "[0]" * 150 and shape.unflatten(leaves) == deep
+
+
+def test_an_error_of_a_container_is_the_callers() -> None:
+    class Breaks(Mapping[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            raise KeyError("no page of it")
+
+        def __iter__(self) -> Iterator[str]:
+            return iter(["x"])
+
+        def __len__(self) -> int:
+            return 1
+
+    with pytest.raises(KeyError, match="no page of it"):
+        flatten([Breaks()])

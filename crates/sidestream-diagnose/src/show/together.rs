@@ -65,7 +65,7 @@ fn write(out: &mut String, ranks: &Ranks) -> Result {
         };
         writeln!(
             out,
-            "late:    rank {} is the shortest in collectives: rank {}{rest} wait for it there, up to {} a \
+            "late:    rank {} is the shortest in collectives: rank {}{rest} waited for it there, up to {} a \
              step",
             number(straggler),
             named.join(", "),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import queue
 import sys
 import threading
 import time
@@ -65,14 +67,20 @@ class Feed:
     ) -> None:
         self._source: Iterator[Any] | None = source
         self._ring = ring
-        self._depth = depth
         #: The GPU's number, where PyTorch's tensors are handed out.
         self._ordinal = ordinal
         self._grows = grows
         self._times = times
         self._process = os.getpid()
-        self._changed = threading.Condition()
-        self._ready: deque[Entry] = deque()
+        # Queues and no condition: an interrupt that comes while a condition waits may find its lock not held.
+        #: Batches for the caller. None stands behind the last, and stays there.
+        self._ready: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
+        #: Where no ring limits how far the thread runs ahead: one token for each batch that it may still pull.
+        self._room: queue.SimpleQueue[None] = queue.SimpleQueue()
+        for _ in range(depth):
+            self._room.put(None)
+        #: Over who is stopped and what is over. Held for moments only. A collector may stop the feed while this thread holds it.
+        self._ends = threading.RLock()
         self._error: BaseException | None = None
         self._is_over = False
         self.is_stopped = False
@@ -91,16 +99,20 @@ class Feed:
         Raises:
             BaseException: What the loader raised, behind the batches that came before.
         """
-        with self._changed:
-            if wait and not self._ready:
-                self._wait()
-            if self._ready:
-                entry = self._ready.popleft()
-                self._changed.notify_all()
-                return entry
+        try:
+            entry = self._ready.get_nowait()
+        except queue.Empty:
             if not wait:
                 return None
-            error, self._error = self._error, None
+            entry = self._waited()
+        if entry is not None:
+            if self._ring is None:
+                self._room.put(None)
+            return entry
+        self._ready.put(None)
+        if not wait:
+            return None
+        error, self._error = self._error, None
         if error is not None:
             try:
                 raise error
@@ -109,13 +121,12 @@ class Feed:
                 del error
         return None
 
-    def _wait(self) -> None:
+    def _waited(self) -> Entry | None:
         started, pulls = time.perf_counter(), self._pulls
         if self._grows and self._ring is not None:
             self._ring.ask(True)
         try:
-            while not (self._ready or self._is_over or self.is_stopped):
-                self._changed.wait()
+            return self._ready.get()
         finally:
             if self._grows and self._ring is not None:
                 self._ring.ask(False)
@@ -129,16 +140,17 @@ class Feed:
         """Let the thread end as soon as it comes to it. Batches that nobody has taken are dropped."""
         if os.getpid() != self._process:
             return  # A child of a fork has neither the thread nor the device.
-        with self._changed:
+        with self._ends:
             if self.is_stopped:
                 return
             self.is_stopped = True
             if self._ring is not None and not self._is_over:
                 self._ring.pause(True)
-            dropped = list(self._ready)
-            self._ready.clear()
-            self._changed.notify_all()
-        del dropped
+        while not self._ready.empty():
+            with contextlib.suppress(queue.Empty):
+                self._ready.get_nowait()
+        self._ready.put(None)
+        self._room.put(None)
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until the thread has ended, and tell whether it has."""
@@ -167,12 +179,12 @@ class Feed:
                 sent.popleft()[0].wait_source()
         except Exception as raised:  # noqa: BLE001
             error = error or raised
-        with self._changed:
+        with self._ends:
             self._is_over = True
             # What nobody will take is not kept.
             self._error = None if self.is_stopped else error
             self._source = None
-            self._changed.notify_all()
+            self._ready.put(None)
         del error
 
     def _feed(self, index: int, sent: deque[tuple[_sidestream.Ticket, list[Any]]]) -> bool:
@@ -191,7 +203,7 @@ class Feed:
             return self._queue(Entry(index, batch))
         self._pulls = False
         try:
-            leaves, shape = _tree.flatten(batch, _leaves.is_leaf)
+            leaves, shape = _tree.flatten(batch)
             del batch
             return self._send(self._ring, index, leaves, shape, sent)
         finally:
@@ -262,22 +274,19 @@ class Feed:
             raise out_of_memory(text) from None
 
     def _has_room(self) -> bool:
-        with self._changed:
-            while len(self._ready) >= self._depth and not self.is_stopped:
-                self._changed.wait()
-            return not self.is_stopped
+        self._room.get()
+        return not self.is_stopped
 
     def _queue(self, entry: Entry) -> bool:
-        with self._changed:
+        with self._ends:
             if self.is_stopped:
                 return False
-            self._ready.append(entry)
-            self._changed.notify_all()
+            self._ready.put(entry)
             return True
 
 
 def _where(index: int, shape: Any, at: int) -> str:
-    path = _tree.path_of(shape, at)
+    path = shape.path_of(at)
     return f"batch {index}, {path}" if path else f"batch {index}"
 
 

@@ -79,7 +79,7 @@ class _Arrays(Target):
         lease = entry.ticket.hand_over(self._stream)
         if self._copies:
             lease = lease.copied(self._stream)
-        return _tree.unflatten(entry.tree, iter(lease.arrays()))
+        return entry.tree.unflatten(lease.arrays())
 
 
 class _Torch(Target):
@@ -116,7 +116,7 @@ class _Torch(Target):
             tensors = self._copied(tensors)
         if entry.here:
             tensors = self._with_those_that_were_here(entry, tensors)
-        return _tree.unflatten(entry.tree, iter(tensors))
+        return entry.tree.unflatten(tensors)
 
     def side_stream(self) -> Any:
         """Return the stream of the transforms. It is one for all iterations, since PyTorch keeps memory for each stream."""
@@ -182,7 +182,7 @@ class Transformer:
         batch, event = done
         current = self._target.on_stream()
         current.wait_event(event)
-        for tensor in _tree.flatten(batch, _leaves.is_tensor)[0]:
+        for tensor in _tree.tensors_of(batch)[0]:
             if tensor.is_cuda:
                 # Memory of PyTorch's, and of ours too: see below.
                 tensor.record_stream(current)

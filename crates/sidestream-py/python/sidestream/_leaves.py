@@ -16,14 +16,6 @@ _NUMPY = frozenset(
 _names: dict[Any, str] = {}
 
 
-def is_leaf(value: Any) -> bool:
-    """Tell whether it is an array of numbers. Arrays of texts, dates and objects are no such thing."""
-    if is_tensor(value):
-        return True
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.kind in "biufc"
-
-
 def plain_tensor() -> tuple[Any, Any]:
     """Return the type of PyTorch's plain tensors, and what exports one as a capsule; nothing where PyTorch is not imported."""
     torch = sys.modules.get("torch")

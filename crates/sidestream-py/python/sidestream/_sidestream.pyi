@@ -17,6 +17,7 @@ __all__ = [
     "RaceError",
     "Recorder",
     "Ring",
+    "Shape",
     "Stream",
     "Ticket",
     "TraceError",
@@ -24,6 +25,7 @@ __all__ = [
     "check_program",
     "command",
     "diagnose",
+    "flatten",
     "note_stream",
     "overlap",
     "peaks",
@@ -215,3 +217,10 @@ class Lease:
 
 def note_stream(address: int, stream: Any) -> bool: ...
 def references(list: list[Any], index: int) -> int: ...
+
+class Shape:
+    def unflatten(self, leaves: list[Any]) -> Any: ...
+    def is_same(self, other: Shape) -> bool: ...
+    def path_of(self, index: int) -> str: ...
+
+def flatten(tree: Any, arrays: bool, open: Callable[[Any], Any]) -> tuple[list[Any], Shape]: ...

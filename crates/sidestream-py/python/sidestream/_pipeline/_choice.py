@@ -21,6 +21,8 @@ MODES = (SERIAL, STREAMS, SERIAL_GRAPHS, GRAPHS)
 
 #: Another mode has to take less than this part of the serial time. Below that, noise would decide.
 BETTER = 0.98
+#: And it has to take less in this part of the rounds: where a busy host decides, medians differ by more than that.
+MOST_ROUNDS = 0.8
 #: A mode that takes more than this many times the best one's is not measured any further.
 HOPELESS = 1.25
 #: A segment has at least so many items, and takes at least so long.
@@ -167,7 +169,28 @@ class Chooser:
             return f"the fastest of those measured, {serial / medians[self.mode]:.2f} times as fast as serial"
         if best == SERIAL:
             return "none of the others was faster"
-        return f"{best} was {100 * (1 - medians[best] / serial):.1f} % faster, which is too little to tell from noise"
+        faster = f"{best} was {100 * (1 - medians[best] / serial):.1f} % faster"
+        wins, rounds = self._wins(best)
+        if medians[best] < BETTER * serial:
+            return f"{faster} in the median, but in only {wins} of {rounds} rounds"
+        return f"{faster}, which is too little to tell from noise"
+
+    def _best(self) -> str:
+        """Name the fastest mode, or serial if none is clearly faster."""
+        medians = self.medians()
+        by_speed = sorted(medians, key=lambda mode: medians[mode])
+        if SERIAL not in medians:
+            return by_speed[0] if by_speed else SERIAL
+        for mode in by_speed:
+            wins, rounds = self._wins(mode)
+            if medians[mode] < BETTER * medians[SERIAL] and wins >= MOST_ROUNDS * rounds:
+                return mode
+        return SERIAL
+
+    def _wins(self, mode: str) -> tuple[int, int]:
+        """Say in how many rounds a mode took less time than serial, of how many."""
+        pairs = list(zip(self.times[mode], self.times[SERIAL]))
+        return sum(own < serial for own, serial in pairs), len(pairs)
 
     def _keep(self, now: float) -> None:
         if self._start is not None and self._items:
@@ -177,7 +200,7 @@ class Chooser:
         self._items, self._start = 0, None
         if not self._turn and not self._new_round():
             self.measuring = False
-            self.mode = best_of(self.medians())
+            self.mode = self._best()
             return
         self.mode = self._turn.pop(0)
         # After the first time two are enough: memory and caches are those of another mode.
@@ -199,14 +222,6 @@ class Chooser:
         # Every other round goes backwards, so that a steady drift hits all alike.
         self._turn = hopeful if self._round % 2 else hopeful[::-1]
         return len(hopeful) > 1
-
-
-def best_of(medians: Mapping[str, float]) -> str:
-    """Name the fastest mode, or serial if none is clearly faster."""
-    if SERIAL not in medians:
-        return min(medians, key=lambda mode: medians[mode], default=SERIAL)
-    fastest = min(medians, key=lambda mode: medians[mode])
-    return fastest if medians[fastest] < BETTER * medians[SERIAL] else SERIAL
 
 
 def _duration(seconds: float) -> str:

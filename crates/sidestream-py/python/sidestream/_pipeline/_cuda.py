@@ -17,18 +17,21 @@ from typing import Any
 
 import torch
 
-from sidestream._leaves import is_tensor
 from sidestream._pipeline._choice import GRAPHS, SERIAL, SERIAL_GRAPHS, STREAMS
 from sidestream._pipeline._graphs import Buffers, Captured, CaptureFailed, noting_synchronizations
 from sidestream._pipeline._plan import CALLER, ENTRY, UPLOAD, UPLOADED, end_steps, hand_over_steps, item_steps
 from sidestream._pipeline._serial import Flow
 from sidestream._pipeline._stage import Chain
-from sidestream._pipeline._upload import Staging, leaves_of
+from sidestream._pipeline._upload import Staging, is_plain, leaves_of
 from sidestream._sidestream import DIRECT_BYTES
-from sidestream._tree import flatten, same, unflatten
+from sidestream._tree import tensors_of
 
 #: So many items run on the stages' streams before a capture: libraries set themselves up at the first ones.
 WARM_UP = 3
+
+#: Of pageable memory the driver reads so much before the call returns, and waits for nothing. To ask whether a tensor of so few
+#: bytes is pinned takes longer than it could save.
+READ_AT_ONCE_BYTES = 64 << 10
 
 
 class Slot:
@@ -95,7 +98,8 @@ class OnCuda:
         self._entered: Any = None
         self._fresh = True
         self._last: Slot | None = None
-        # Behind the copy that reads the loader's own pinned memory, which the loader may fill again for its next item.
+        self._may_refill = True
+        # Behind the copy that reads the loader's own pinned memory, where the loader may fill that again for its next item.
         self._source: Any = None
         self._sources: list[Any] = []
         # The stages that are captured, and all about the captures.
@@ -110,9 +114,10 @@ class OnCuda:
 
     # What the pipeline asks for.
 
-    def begin(self) -> None:
-        """Begin a run: its first item waits for the caller's stream."""
+    def begin(self, may_refill: bool) -> None:
+        """Begin a run: its first item waits for the caller's stream. Say whether its loader may write to the memory of an item again."""
         self._fresh = True
+        self._may_refill = may_refill
 
     def issue(self, number: int, item: Any, mode: str) -> Issued:
         """Issue all stages for an item. Returns at once, but for captures and where pinned memory is still being read.
@@ -124,16 +129,17 @@ class OnCuda:
         mode = self._possible(mode)
         self._enter(mode, current)
         caller = self._caller_of(current)
-        graphs = mode in (GRAPHS, SERIAL_GRAPHS)
         self.items += 1
         slot = self._slots[number % len(self._slots)]
+        if mode == SERIAL:
+            return Issued(self._serial(slot, number, item, caller), None)
+        if mode == SERIAL_GRAPHS:
+            return Issued(self._serial_graphs(slot, number, item, caller), None)
         # Nothing is allocated between here and the waits of the heads, which make it safe.
         slot.held.clear()
-        if mode not in (STREAMS, GRAPHS):
-            return Issued(self._serial(slot, number, item, graphs, caller), None)
         device_before = torch._C._cuda_getDevice()
         try:
-            return Issued(self._overlapped(slot, number, item, graphs, caller), slot)
+            return Issued(self._overlapped(slot, number, item, mode == GRAPHS, caller), slot)
         finally:
             # This sets the device, too.
             torch._C._cuda_setStream(*current)
@@ -147,17 +153,15 @@ class OnCuda:
             caller = self._caller_of(torch._C._cuda_getCurrentStream(self._index))
             for step in self._hand_over:
                 slot.events[step.event].wait(caller)
-            for leaf in flatten(result, is_tensor)[0]:
+            for leaf in tensors_of(result)[0]:
                 if leaf.is_cuda:
                     leaf.record_stream(caller)
         return result
 
-    def let_loader_go_on(self, may_refill: bool) -> None:
+    def let_loader_go_on(self) -> None:
         """Wait on the host until nothing reads the loader's memory any more, if the loader may write to it."""
         if self._source is not None:
-            if may_refill:
-                self._source.synchronize()
-            # Memory that nobody writes to again stays until it was read: its maker holds it, or PyTorch, which knows of the copy.
+            self._source.synchronize()
             self._source = None
             self._sources.clear()
 
@@ -242,18 +246,49 @@ class OnCuda:
         self._warm += not graphs
         return flow.result(values)
 
-    def _serial(self, slot: Slot, number: int, item: Any, graphs: bool, caller: Any) -> Any:
+    def _serial(self, slot: Slot, number: int, item: Any, caller: Any) -> Any:
+        item = self._brought(slot, item)
+        self._note_reads(slot, caller)
+        return self._flow.through(number, item)
+
+    def _serial_graphs(self, slot: Slot, number: int, item: Any, caller: Any) -> Any:
         shape, leaves, changed = leaves_of(item)
         uploads = [place for place, leaf in enumerate(leaves) if leaf.is_cpu]
-        usual = graphs and self._is_usual(shape, leaves)
+        usual = self._is_usual(shape, leaves)
         if uploads or changed:
             item = self._uploaded(slot, shape, leaves, uploads, usual)
-            slot.events[UPLOADED].record(caller)
+            self._note_reads(slot, caller)
         flow = self._flow
         values: list[Any] = []
         for stage in range(len(flow.stages)):
-            values.append(self._run(slot, stage, number, flow.given(stage, item, values), graphs, usual))
+            values.append(self._run(slot, stage, number, flow.given(stage, item, values), True, usual))
         return flow.result(values)
+
+    def _note_reads(self, slot: Slot, caller: Any) -> None:
+        if slot.staging.is_being_read or self._source is not None:
+            slot.events[UPLOADED].record(caller)
+            slot.staging.is_being_read = False
+
+    def _brought(self, slot: Slot, item: Any) -> Any:
+        # As `_uploaded` without buffers.
+        if not is_plain(item):
+            shape, leaves, _ = leaves_of(item)
+            return shape.unflatten([self._brought_one(slot, place, leaf) for place, leaf in enumerate(leaves)])
+        kind = type(item)
+        if kind is torch.Tensor:
+            return self._brought_one(slot, 0, item)
+        if kind is dict:
+            return {name: self._brought_one(slot, place, leaf) for place, (name, leaf) in enumerate(item.items())}
+        return kind([self._brought_one(slot, place, leaf) for place, leaf in enumerate(item)])
+
+    def _brought_one(self, slot: Slot, place: int, leaf: Any) -> Any:
+        if not leaf.is_cpu:
+            return leaf
+        if self._may_refill or leaf.nbytes > READ_AT_ONCE_BYTES:
+            leaf = self._pinned(slot, place, leaf)
+        elif leaf.requires_grad:
+            leaf = leaf.detach()
+        return leaf.to(self._device, non_blocking=True)
 
     # Items.
 
@@ -273,17 +308,24 @@ class OnCuda:
                 slot.buffers.add(buffer)
             moved[place] = buffer.copy_(source, non_blocking=True)
         if not into_buffers or len(uploads) < len(leaves):
-            return unflatten(shape, iter(moved))
+            return shape.unflatten(moved)
         if slot.tree is None:
-            slot.tree = unflatten(shape, iter(moved))
+            slot.tree = shape.unflatten(moved)
         return slot.tree
 
     def _pinned(self, slot: Slot, place: int, leaf: Any) -> Any:
         leaf = leaf.detach() if leaf.requires_grad else leaf
-        # A small one is sooner copied by the host than waited for. Other layouts would be copied through pageable memory after all.
-        if leaf.nbytes >= DIRECT_BYTES and leaf.is_pinned() and (leaf.is_contiguous() or leaf.is_contiguous(memory_format=torch.channels_last)):
-            self._sources.append(leaf)
-            self._source = slot.staging.copied
+        # A small one that may be filled again is sooner copied by the host than waited for.
+        # Other layouts would be copied through pageable memory after all.
+        if (
+            (leaf.nbytes >= DIRECT_BYTES or not self._may_refill)
+            and leaf.is_pinned()
+            and (leaf.is_contiguous() or leaf.is_contiguous(memory_format=torch.channels_last))
+        ):
+            if self._may_refill:
+                self._sources.append(leaf)
+                self._source = slot.staging.copied
+            # Else it stays until it was read: its maker holds it, or PyTorch, which knows of the copy.
             return leaf
         return slot.staging.pinned(place, leaf)
 
@@ -366,8 +408,8 @@ class OnCuda:
 
     def _own(self, slot: Slot, result: Any) -> Any:
         # A later item writes the buffers again, and the caller may keep the result.
-        leaves, shape = flatten(result, is_tensor)
-        return unflatten(shape, iter([leaf.clone() if slot.buffers.share_memory_with(leaf) else leaf for leaf in leaves]))
+        leaves, shape = tensors_of(result)
+        return shape.unflatten([leaf.clone() if slot.buffers.share_memory_with(leaf) else leaf for leaf in leaves])
 
     def _caller_of(self, stream: tuple[int, int, int]) -> Any:
         if stream != self._caller_known:
@@ -383,9 +425,9 @@ class OnCuda:
 
 
 def _alike(one: Any, other: Any) -> bool:
-    return one is not None and one[1] == other[1] and same(one[0], other[0])
+    return one is not None and one[1] == other[1] and one[0].is_same(other[0])
 
 
 def _retied(value: Any) -> Any:
-    leaves, shape = flatten(value, is_tensor)
-    return unflatten(shape, iter(leaves))
+    leaves, shape = tensors_of(value)
+    return shape.unflatten(leaves)

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from sidestream._leaves import is_tensor
-from sidestream._tree import flatten, same, unflatten
+from sidestream._tree import tensors_of
 
 
 class CaptureFailed(Exception):
@@ -59,27 +58,27 @@ class Captured:
         Raises:
             CaptureFailed: The stage does something that no graph can hold. It can still be called.
         """
-        leaves, self._shape = flatten(value, is_tensor)
+        leaves, self._shape = tensors_of(value)
         # Buffers that were made in inference mode could not be written outside of it.
         with torch.inference_mode(False):
             self._inputs = [leaf if buffers.has(leaf) else leaf.detach().clone() for leaf in leaves]
         torch.cuda.current_stream(device).synchronize()
         # The value that needs no look, since all of it lies in the buffers and always will.
         self._value = value if leaves and all(map(buffers.has, leaves)) else None
-        given = unflatten(self._shape, iter(self._inputs))
+        given = self._shape.unflatten(self._inputs)
         # A pool of its own: replays of other graphs run beside this one.
         self._pool = torch.cuda.graph_pool_handle()
         self._graph = torch.cuda.CUDAGraph()
         with _no_collection():
             self.output = self._capture(call, given, device)
-        buffers.add(*self._inputs, *flatten(self.output, is_tensor)[0])
+        buffers.add(*self._inputs, *tensors_of(self.output)[0])
 
     def takes(self, value: Any) -> bool:
         """Copy a value into the buffers, on the current stream. False if it has another shape; then nothing is copied."""
         if value is self._value and value is not None:
             return True
-        leaves, shape = flatten(value, is_tensor)
-        if not same(shape, self._shape):
+        leaves, shape = tensors_of(value)
+        if not shape.is_same(self._shape):
             return False
         if any(one.shape != other.shape or one.dtype != other.dtype for one, other in zip(leaves, self._inputs, strict=True)):
             return False

@@ -157,12 +157,12 @@ class Pipeline:
         failure: BaseException | None = None
         number = 0
         clean = False
-        self._begin()
+        self._begin(may_refill)
         try:
             while failure is None:
                 try:
                     if cuda is not None:
-                        cuda.let_loader_go_on(may_refill)
+                        cuda.let_loader_go_on()
                     item = next(items)
                 except StopIteration:
                     break
@@ -189,9 +189,9 @@ class Pipeline:
         finally:
             self._finish(clean, bool(pending))
 
-    def _begin(self) -> None:
+    def _begin(self, may_refill: bool) -> None:
         if self._cuda is not None:
-            self._cuda.begin()
+            self._cuda.begin(may_refill)
             if self._chooser.measuring:
                 self._cuda.drain()
                 self._chooser.begin_run()

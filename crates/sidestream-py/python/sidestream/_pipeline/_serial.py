@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sidestream._leaves import is_tensor
+import torch
+
 from sidestream._pipeline._stage import Chain, StageError
-from sidestream._pipeline._upload import leaves_of
-from sidestream._tree import flatten, unflatten
+from sidestream._pipeline._upload import is_plain, leaves_of
+from sidestream._tree import tensors_of
 
 
 class Flow:
@@ -22,6 +23,7 @@ class Flow:
             before = (chain.levels[level - 1], chain.branches[level - 1]) if level else None
             self._before += [before] * len(chain.levels[level])
         self._last = (chain.levels[-1], chain.branches[-1])
+        self._levels = tuple(zip(chain.levels, chain.branches))
 
     def given(self, number: int, item: Any, values: list[Any]) -> Any:
         """Return what a stage is given: the item, or what the level before it returned."""
@@ -31,6 +33,19 @@ class Flow:
     def result(self, values: list[Any]) -> Any:
         """Return what the last level returned."""
         return _of_level(self._last, values)
+
+    def through(self, item: int, value: Any) -> Any:
+        """Run an item through all stages, one after the other, and return what the last level returned.
+
+        Raises:
+            StageError: As ``call``.
+        """
+        for level, tied in self._levels:
+            if tied:
+                value = tuple([self.call(number, item, value) for number in level])
+            else:
+                value = self.call(level[0], item, value)
+        return value
 
     def call(self, number: int, item: int, value: Any) -> Any:
         """Call a stage, and refuse an autograd graph that would leave it.
@@ -43,14 +58,13 @@ class Flow:
             output = stage.call(value)
         except Exception as error:
             raise StageError(stage.name, item, f"{type(error).__name__}: {error}") from error
-        for leaf in flatten(output, is_tensor)[0]:
-            if leaf.requires_grad:
-                raise StageError(
-                    stage.name,
-                    item,
-                    "it returned a tensor that requires grad, and a backward pass must not reach into another stage; "
-                    "return `.detach()` of it, or compute it under `torch.no_grad()`",
-                )
+        if _requires_grad(output):
+            raise StageError(
+                stage.name,
+                item,
+                "it returned a tensor that requires grad, and a backward pass must not reach into another stage; "
+                "return `.detach()` of it, or compute it under `torch.no_grad()`",
+            )
         return output
 
 
@@ -63,13 +77,23 @@ class OnProcessor:
 
     def issue(self, number: int, item: Any) -> Any:
         """Run an item through all stages and return the result."""
-        shape, leaves, changed = leaves_of(item)
-        item = unflatten(shape, iter(leaves)) if changed else item
-        flow = self._flow
-        values: list[Any] = []
-        for stage in range(len(flow.stages)):
-            values.append(flow.call(stage, number, flow.given(stage, item, values)))
-        return flow.result(values)
+        if not is_plain(item):
+            shape, leaves, changed = leaves_of(item)
+            item = shape.unflatten(leaves) if changed else item
+        return self._flow.through(number, item)
+
+
+def _requires_grad(output: Any) -> bool:
+    # What most stages return goes without `tensors_of`, for the reason that `is_plain` gives.
+    kind = type(output)
+    if kind is torch.Tensor:
+        return bool(output.requires_grad)
+    if kind is tuple or kind is list:
+        for value in output:  # noqa: SIM110 - `any` would make a generator.
+            if _requires_grad(value):
+                return True
+        return False
+    return any(leaf.requires_grad for leaf in tensors_of(output)[0])
 
 
 def _of_level(level: tuple[tuple[int, ...], bool], values: list[Any]) -> Any:

@@ -1,0 +1,369 @@
+"""What only a real GPU shows, beside real PyTorch: one JSON object a line, with `ok`.
+
+    python crates/sidestream-py/benches/real_gpu.py [part …]
+
+Needs PyTorch with CUDA and the package `sidestream`. Each part runs alone, and is `ok` if all that it asserts holds. Parts that need two
+GPUs say so where there is one.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import sidestream
+from sidestream import Event, Stream
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "python"
+#: About 20 ms at 2 GHz: much longer than the host takes for what follows.
+LONG = 40_000_000
+SIDE = 1 << 20
+
+PARTS: dict[str, Callable[[], dict[str, Any] | None]] = {}
+
+
+def part(run: Callable[[], dict[str, Any] | None]) -> Callable[[], dict[str, Any] | None]:
+    PARTS[run.__name__] = run
+    return run
+
+
+def late(stream: Any, value: float, after: int = LONG) -> torch.Tensor:
+    """Memory that holds zeros, and `value` once the stream has slept."""
+    with torch.cuda.stream(stream):
+        tensor = torch.zeros(SIDE, device="cuda")
+        stream.synchronize()
+        torch.cuda._sleep(after)
+        tensor.fill_(value)
+    return tensor
+
+
+def seen(tensor: torch.Tensor, on: Stream) -> float:
+    """What a stream finds in it now."""
+    with on:
+        copy = tensor.clone()
+        on.synchronize()
+    return float(copy[-1])
+
+
+@part
+def streams() -> dict[str, Any]:
+    ours, theirs = Stream("cuda"), torch.cuda.Stream()
+    assert ours.cuda_stream not in (0, 1, 2) and ours.__cuda_stream__() == (0, ours.cuda_stream)
+    assert ours.torch().cuda_stream == ours.cuda_stream
+    before = torch.cuda.current_stream()
+    with ours:
+        assert torch.cuda.current_stream().cuda_stream == ours.cuda_stream
+        with Stream.of(theirs) as inner:
+            assert torch.cuda.current_stream() == theirs and inner.cuda_stream == theirs.cuda_stream
+        assert torch.cuda.current_stream().cuda_stream == ours.cuda_stream
+    assert torch.cuda.current_stream() == before
+    # The legacy default stream has a name that is not NULL.
+    assert Stream.of(None).cuda_stream == 1 and Stream.of(0).cuda_stream == 1
+    found = {"without a wait": seen(late(theirs, 1.0), ours)}
+    torch.cuda.synchronize()
+    assert found["without a wait"] == 0.0, "the delay is too short for this to prove anything"
+    waits: dict[str, Callable[[], object]] = {
+        "wait_stream of theirs": lambda: ours.wait_stream(theirs),
+        "their wait_stream of ours": lambda: ours.torch().wait_stream(theirs),
+        "a record of theirs": lambda: ours.wait_event(theirs.record_event()),
+        "a record of ours in theirs": lambda: ours.wait_event(Stream.of(theirs).record_event()),
+        "our event in their stream": lambda: ours.torch().wait_event(Stream.of(theirs).record_event().torch()),
+        "their event, recorded by us": lambda: ours.wait_event(Stream.of(theirs).record_event(torch.cuda.Event())),
+        "a handle": lambda: ours.wait_stream(theirs.cuda_stream),
+    }
+    for name, wait in waits.items():
+        tensor = late(theirs, 2.0)
+        wait()
+        found[name] = seen(tensor, ours)
+        assert found[name] == 2.0, found
+    tensor = late(before, 3.0)
+    ours.wait_stream(None)
+    found["the default stream"] = seen(tensor, ours)
+    assert found["the default stream"] == 3.0
+    return {"found": found}
+
+
+@part
+def events() -> dict[str, Any]:
+    stream = Stream("cuda")
+    start, end = Event(True), Event(True)
+    theirs = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+    with stream:
+        for _ in range(2):
+            start.record()
+            theirs[0].record()
+            torch.cuda._sleep(LONG)
+            theirs[1].record()
+            end.record()
+            assert not end.query() and not end.torch().query()
+            end.synchronize()
+    assert end.query() and end.torch().query()
+    ours_ms, theirs_ms = start.elapsed_time(end), theirs[0].elapsed_time(theirs[1])
+    assert abs(ours_ms / theirs_ms - 1) < 0.02, (ours_ms, theirs_ms)
+    return {"ours_ms": round(ours_ms, 3), "theirs_ms": round(theirs_ms, 3)}
+
+
+@part
+def many_streams() -> dict[str, Any]:
+    """Streams whose handles were handed out come back, and memory that was used on them can be used again."""
+    handles = set()
+    torch.cuda.synchronize()
+    start = torch.cuda.memory_allocated()
+    for number in range(200):
+        stream = Stream("cuda", name="worker")
+        handles.add(stream.cuda_stream)
+        with stream:
+            made = torch.full((SIDE,), float(number), device="cuda")
+            total = made.sum()
+        made.record_stream(torch.cuda.current_stream())
+        torch.cuda.current_stream().wait_stream(stream.torch())
+        assert float(total) == number * SIDE
+        del made, total, stream
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() == start
+    assert len(handles) < 20, len(handles)
+    return {"handles": len(handles)}
+
+
+@part
+def arrays() -> dict[str, Any]:
+    """Without PyTorch first, then handed to it, on a stream of its own that has to wait."""
+    code = """
+import numpy as np, sidestream
+held = []
+for number, batch in enumerate(sidestream.prefetch(([np.full(1 << 22, n, np.float32)] for n in range(6)), "cuda:0", keep="grow")):
+    held.append(batch[0])
+import torch
+side = torch.cuda.Stream()
+for number, array in enumerate(held):
+    assert isinstance(array, sidestream.DeviceArray), type(array)
+    with torch.cuda.stream(side):
+        by_dlpack = torch.from_dlpack(array)
+        by_interface = torch.as_tensor(array, device="cuda")
+        assert by_dlpack.data_ptr() == by_interface.data_ptr()
+        assert by_dlpack.eq(number).all().item() and by_interface.sum().item() == number * (1 << 22)
+print("right")
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert ran.stdout == "right\n", ran.stdout + ran.stderr
+    return {}
+
+
+@part
+def profile() -> dict[str, Any]:
+    model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(8))).cuda()
+    batch = torch.randn(4096, 2048)
+    with sidestream.profile(steps=8) as profiled:
+        for _ in range(12):
+            model(batch.to("cuda", non_blocking=True)).sum().backward()
+            profiled.step()
+    assert profiled.diagnosis is not None, profiled.problem
+    codes = [finding.code for finding in profiled.diagnosis.findings]
+    assert codes, str(profiled)
+    assert "srcdoc" in profiled.diagnosis._repr_html_()
+    return {"findings": codes, "text": str(profiled)[:2500]}
+
+
+@part
+def examples() -> dict[str, Any]:
+    """Each example as it stands, on this GPU."""
+    said = {}
+    for path in sorted(EXAMPLES.glob("*.py")):
+        if path.name == "distributed.py":
+            continue
+        start = time.perf_counter()
+        ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, timeout=200)
+        said[path.name] = [round(time.perf_counter() - start, 1), ran.returncode, (ran.stdout + ran.stderr)[-900:]]
+    failed = [name for name, (_, code, _) in said.items() if code]
+    assert not failed, {name: said[name] for name in failed}
+    return {"said": said}
+
+
+@part
+def benchmark() -> dict[str, Any]:
+    left, right = (torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    product = sidestream.benchmark(torch.mm, left, right, flops=2 * 4096**3, peak_flops=989e12)
+    small = sidestream.benchmark(torch.add, left[:8], right[:8])
+    waits = sidestream.benchmark(lambda: torch.mm(left, right).sum().item(), repeat=9)
+    assert small.is_launch_bound and not product.is_launch_bound and waits.includes_host
+    return {"texts": [str(product), str(small), str(waits)]}
+
+
+@part
+def memory_runs_out() -> dict[str, Any]:
+    """PyTorch keeps nearly all memory, unused: a prefetcher asks it to give some back. Where it is in use, the error says so."""
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    kept = [torch.empty(1 << 30, dtype=torch.uint8, device="cuda") for _ in range(free // (1 << 30) - 1)]
+    batches = [[torch.full((1 << 30,), number, dtype=torch.uint8)] for number in range(3)]
+    refused = ""
+    try:
+        for _ in sidestream.prefetch(batches, "cuda"):
+            pass
+    except torch.cuda.OutOfMemoryError as error:
+        refused = str(error)
+    assert "batch 0" in refused or "batch 1" in refused, refused
+    del kept
+    free_now, _ = torch.cuda.mem_get_info()
+    assert free_now < 3 << 30, "PyTorch gave its memory back by itself, so this proves nothing"
+    sums = [float(batch[0][-1]) for batch in sidestream.prefetch(batches, "cuda")]
+    assert sums == [0.0, 1.0, 2.0], sums
+    torch.cuda.empty_cache()
+    return {"refused": refused, "total_gb": round(total / 1e9, 1)}
+
+
+@part
+def a_batch_that_is_gone() -> dict[str, Any]:
+    """Addresses come again: who names a stream for a new batch does not mean one that had its address before."""
+    code = """
+import numpy as np, sidestream
+seen = set()
+again = 0
+batches = sidestream.prefetch(([np.full(1 << 18, n, np.float32)] for n in range(200)), "cuda:0")
+import torch
+side = torch.cuda.Stream()
+for number, (array,) in enumerate(batches):
+    address = array.__cuda_array_interface__["data"][0]
+    again += address in seen
+    seen.add(address)
+    with torch.cuda.stream(side):
+        tensor = torch.from_dlpack(array)
+        torch.cuda._sleep(200_000)
+        total = tensor.sum()
+        del tensor, array
+        assert total.item() == number * (1 << 18), number
+print(again)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert int(ran.stdout) > 0
+    return {"addresses_seen_again": int(ran.stdout)}
+
+
+# Two GPUs.
+
+
+@part
+def two_gpus() -> dict[str, Any] | None:
+    if torch.cuda.device_count() < 2:
+        return None
+    found: dict[str, Any] = {}
+    zero, one = Stream("cuda:0"), Stream("cuda:1")
+    tensor = late(torch.cuda.default_stream(0), 1.0)
+    zero.wait_stream(torch.cuda.default_stream(0))
+    one.wait_stream(zero)
+    with one:
+        moved = torch.empty_like(tensor, device="cuda:1")
+        moved.copy_(tensor, non_blocking=True)
+        one.synchronize()
+    found["stream across"] = float(moved[-1])
+    tensor = late(torch.cuda.default_stream(0), 2.0)
+    event = Event(device="cuda:0")
+    event.record(torch.cuda.default_stream(0))
+    one.wait_event(event)
+    with one:
+        moved.copy_(tensor, non_blocking=True)
+        one.synchronize()
+    found["event across"] = float(moved[-1])
+    assert found == {"stream across": 1.0, "event across": 2.0}, found
+    # To the other GPU, while the first one is current, both with and without a transform there.
+    for transform in (None, lambda batch: [batch[0] * 2]):
+        batches = ([torch.full((1 << 20,), float(number)).pin_memory()] for number in range(40))
+        for number, batch in enumerate(sidestream.prefetch(batches, "cuda:1", transform=transform)):
+            assert batch[0].device == torch.device("cuda", 1)
+            assert float(batch[0][-1]) == number * (1 if transform is None else 2)
+    assert torch.cuda.current_device() == 0
+    pipe = sidestream.Pipeline([lambda x: x * 2, lambda x: x.sum()], mode="streams", device="cuda:1")
+    sums = [result.item() for result in pipe(torch.full((1 << 10,), float(number)) for number in range(20))]
+    assert sums == [2.0 * number * (1 << 10) for number in range(20)]
+    assert torch.cuda.current_device() == 0
+    return found
+
+
+@part
+def torchrun() -> dict[str, Any] | None:
+    count = torch.cuda.device_count()
+    if count < 2:
+        return None
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
+    ran = subprocess.run([*command, str(EXAMPLES / "distributed.py")], capture_output=True, text=True, timeout=240)
+    assert ran.returncode == 0 and ran.stdout.count("the models agree") == count, ran.stdout + ran.stderr[-3000:]
+    return {"said": ran.stdout}
+
+
+@part
+def ranks() -> dict[str, Any] | None:
+    """The traces of two ranks that exchange gradients, diagnosed together."""
+    if torch.cuda.device_count() < 2:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder) / "train.py"
+        script.write_text(
+            "import os, sys, torch, torch.distributed as dist, sidestream\n"
+            "rank = int(os.environ['LOCAL_RANK']); torch.cuda.set_device(rank); dist.init_process_group('nccl')\n"
+            "model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(8))).cuda()\n"
+            "model = torch.nn.parallel.DistributedDataParallel(model)\n"
+            "batches = [torch.randn(2048 * (1 + rank), 2048).pin_memory() for _ in range(20)]\n"
+            f"with sidestream.profile(steps=8, path='{folder}/rank%d.json' % rank) as profiled:\n"
+            "    for batch in sidestream.prefetch(batches, rank):\n"
+            "        model(batch).sum().backward(); profiled.step()\n"
+            "dist.destroy_process_group()\n"
+        )
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=240)
+        assert ran.returncode == 0, ran.stderr[-3000:]
+        script.unlink()
+        text = str(sidestream.diagnose(folder))
+    return {"text": text[-3500:]}
+
+
+@part
+def check_across() -> dict[str, Any] | None:
+    """A copy between two GPUs, read on a stream of one of them: with and without its wait."""
+    if torch.cuda.device_count() < 2:
+        return None
+    found = {}
+    for right in (False, True):
+        with sidestream.check() as checked:
+            x = torch.ones(SIDE, device="cuda:1")
+            y = torch.empty(SIDE, device="cuda:0")
+            third = torch.cuda.Stream(0)
+            y.copy_(x, non_blocking=True)
+            if right:
+                third.wait_stream(torch.cuda.current_stream(0))
+            with torch.cuda.stream(third):
+                y.sum()
+            torch.cuda.current_stream(0).wait_stream(third)
+            torch.cuda.synchronize()
+        found[right] = str(checked)
+        assert bool(checked.races) != right, found[right]
+    return {"racy": found[False][:2000]}
+
+
+def main() -> int:
+    failed = 0
+    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    print(json.dumps({"part": "machine", "devices": names, "torch": torch.__version__}), flush=True)
+    for name in sys.argv[1:] or PARTS:
+        start = time.perf_counter()
+        try:
+            result = PARTS[name]()
+            line = {"part": name, "ok": True, **result} if result is not None else {"part": name, "skipped": "needs two GPUs"}
+        except Exception:
+            failed += 1
+            line = {"part": name, "ok": False, "error": traceback.format_exc()[-4000:]}
+        print(json.dumps(line | {"seconds": round(time.perf_counter() - start, 1)}), flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

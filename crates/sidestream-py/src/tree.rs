@@ -1,0 +1,355 @@
+//! Nested containers, taken apart into their arrays and put together again.
+//!
+//! A batch passes here several times on its way, and with small batches that is most of what an iteration costs the
+//! host: so lists, tuples and dictionaries are taken apart here, and other containers by `_tree.py`, which knows them.
+
+use pyo3::exceptions::{PyRecursionError, PyValueError};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyNone, PyString, PyTuple, PyType};
+
+/// Far deeper than any batch, and shallow enough for the stack of any thread.
+const DEEPEST: usize = 200;
+
+/// Python's table of what was imported.
+static MODULES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+
+/// What is left of a container when its arrays are out. It keeps none of them alive.
+#[pyclass(frozen, module = "sidestream._sidestream")]
+pub struct Shape(Node);
+
+enum Node {
+    /// An array that was taken out.
+    Array,
+    /// Something without arrays, which is handed on as it is.
+    Same(Py<PyAny>),
+    List(Vec<Node>),
+    Tuple(Vec<Node>),
+    Dict(Vec<Py<PyAny>>, Vec<Node>),
+    /// What `_tree.py` has taken apart.
+    Other {
+        kind: Py<PyType>,
+        names: Py<PyAny>,
+        make: Py<PyAny>,
+        children: Vec<Node>,
+    },
+}
+
+/// The classes of arrays that were met, of PyTorch and of numpy. Programs import these when they like, and what they have
+/// imported is looked up where another class comes: the table of modules and theirs are large, and far from the processor's caches
+/// whenever a training step has run since.
+static TENSOR: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+static ARRAY: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+
+/// What is taken out.
+struct Arrays<'py> {
+    /// Whether numpy's are.
+    too: bool,
+    open: Bound<'py, PyAny>,
+    leaves: Bound<'py, PyList>,
+}
+
+/// Return the arrays of a tree in sequence, and its shape.
+///
+/// Tensors of PyTorch are taken out, and, if `arrays`, numpy's arrays of numbers. `open` takes other containers apart: it
+/// returns the class, the names, the values and what returns the function that makes one of other values, or None for what is
+/// no container.
+#[pyfunction]
+pub fn flatten<'py>(
+    tree: &Bound<'py, PyAny>,
+    arrays: bool,
+    open: Bound<'py, PyAny>,
+) -> PyResult<(Bound<'py, PyList>, Shape)> {
+    let out = Arrays {
+        too: arrays,
+        open,
+        leaves: PyList::empty(tree.py()),
+    };
+    let shape = Shape(out.take(tree, 0)?);
+    Ok((out.leaves, shape))
+}
+
+impl<'py> Arrays<'py> {
+    fn take(&self, tree: &Bound<'py, PyAny>, depth: usize) -> PyResult<Node> {
+        if depth == DEEPEST {
+            return Err(PyRecursionError::new_err(format!(
+                "the batch is nested more than {DEEPEST} deep, or contains itself"
+            )));
+        }
+        let before = self.leaves.len();
+        let each = |values: &mut dyn Iterator<Item = Bound<'py, PyAny>>| -> PyResult<Vec<Node>> {
+            values.map(|value| self.take(&value, depth + 1)).collect()
+        };
+        let same = || Node::Same(tree.clone().unbind());
+        let has_none = || self.leaves.len() == before;
+        if let Ok(tuple) = tree.cast_exact::<PyTuple>() {
+            let children = each(&mut tuple.iter())?;
+            return Ok(if has_none() {
+                same()
+            } else {
+                Node::Tuple(children)
+            });
+        }
+        if let Ok(list) = tree.cast_exact::<PyList>() {
+            let children = each(&mut list.iter())?;
+            return Ok(if has_none() {
+                same()
+            } else {
+                Node::List(children)
+            });
+        }
+        if let Ok(dict) = tree.cast_exact::<PyDict>() {
+            let children = each(&mut dict.values().iter())?;
+            let names = || dict.keys().iter().map(Bound::unbind).collect();
+            return Ok(if has_none() {
+                same()
+            } else {
+                Node::Dict(names(), children)
+            });
+        }
+        if is_plain(tree) {
+            return Ok(same());
+        }
+        if self.is_array(tree)? {
+            self.leaves.append(tree)?;
+            return Ok(Node::Array);
+        }
+        let opened = self.open.call1((tree,))?;
+        if opened.is_none() {
+            return Ok(same());
+        }
+        let (kind, names, values, make): (
+            Py<PyType>,
+            Py<PyAny>,
+            Bound<'py, PyList>,
+            Bound<'py, PyAny>,
+        ) = opened.extract()?;
+        let children = each(&mut values.iter())?;
+        Ok(if has_none() {
+            same()
+        } else {
+            Node::Other {
+                kind,
+                names,
+                make: make.call0()?.unbind(),
+                children,
+            }
+        })
+    }
+
+    fn is_array(&self, value: &Bound<'py, PyAny>) -> PyResult<bool> {
+        let py = value.py();
+        if is_a(value, &TENSOR, intern!(py, "torch"), intern!(py, "Tensor"))? {
+            return Ok(true);
+        }
+        if !self.too || !is_a(value, &ARRAY, intern!(py, "numpy"), intern!(py, "ndarray"))? {
+            return Ok(false);
+        }
+        // Arrays of texts, dates and objects are no arrays of numbers.
+        let kind = value
+            .getattr(intern!(py, "dtype"))?
+            .getattr(intern!(py, "kind"))?;
+        Ok("biufc".contains(kind.extract::<std::borrow::Cow<'_, str>>()?.as_ref()))
+    }
+}
+
+/// Whether a value is an instance of a class of a module, if that was imported.
+fn is_a<'py>(
+    value: &Bound<'py, PyAny>,
+    met: &PyOnceLock<Py<PyType>>,
+    module: &Bound<'py, PyString>,
+    class: &Bound<'py, PyString>,
+) -> PyResult<bool> {
+    let py = value.py();
+    let kind = value.get_type();
+    if met.get(py).is_some_and(|met| kind.is(met)) {
+        return Ok(true);
+    }
+    let modules = MODULES.get_or_try_init(py, || {
+        let modules = py.import("sys")?.getattr("modules")?;
+        PyResult::Ok(modules.cast_into::<PyDict>()?.unbind())
+    })?;
+    let Some(module) = modules.bind(py).get_item(module)? else {
+        return Ok(false);
+    };
+    // A module that is being imported has not all its parts.
+    let Ok(class) = module.getattr(class) else {
+        return Ok(false);
+    };
+    if kind.is(&class) {
+        // Another thread may have met another one, in a test that stands in for the module.
+        let _ = met.set(py, kind.unbind());
+        return Ok(true);
+    }
+    value.is_instance(&class)
+}
+
+/// What stands beside arrays in most batches, and is no container.
+fn is_plain(value: &Bound<'_, PyAny>) -> bool {
+    value.is_exact_instance_of::<PyInt>()
+        || value.is_exact_instance_of::<PyString>()
+        || value.is_exact_instance_of::<PyFloat>()
+        || value.is_exact_instance_of::<PyBool>()
+        || value.is_exact_instance_of::<PyNone>()
+}
+
+#[pymethods]
+impl Shape {
+    /// Put other arrays into the places of those that were taken out.
+    fn unflatten<'py>(&self, leaves: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
+        let mut rest = leaves.iter();
+        let made = self.0.make(leaves.py(), &mut rest)?;
+        match rest.len() {
+            0 => Ok(made),
+            more => Err(PyValueError::new_err(format!(
+                "there are {more} more arrays than places for them"
+            ))),
+        }
+    }
+
+    /// Whether both are the same containers, with equal values where there is no array.
+    ///
+    /// Values that cannot be compared count as different.
+    fn is_same(&self, other: &Bound<'_, Shape>) -> bool {
+        self.0.is_same(&other.get().0, other.py())
+    }
+
+    /// Where the array with this number stands, as it is written in Python; empty if there is none.
+    fn path_of(&self, py: Python<'_>, index: usize) -> PyResult<String> {
+        let mut left = index;
+        Ok(self.0.path(py, &mut left)?.unwrap_or_default())
+    }
+}
+
+impl Node {
+    fn make<'py>(
+        &self,
+        py: Python<'py>,
+        leaves: &mut impl Iterator<Item = Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let mut each = |children: &[Node]| -> PyResult<Vec<Bound<'py, PyAny>>> {
+            children
+                .iter()
+                .map(|child| child.make(py, leaves))
+                .collect()
+        };
+        Ok(match self {
+            Node::Array => leaves.next().ok_or_else(|| {
+                PyValueError::new_err("there are fewer arrays than places for them")
+            })?,
+            Node::Same(value) => value.bind(py).clone(),
+            Node::List(children) => PyList::new(py, each(children)?)?.into_any(),
+            Node::Tuple(children) => PyTuple::new(py, each(children)?)?.into_any(),
+            Node::Dict(names, children) => {
+                let dict = PyDict::new(py);
+                for (name, value) in names.iter().zip(each(children)?) {
+                    dict.set_item(name, value)?;
+                }
+                dict.into_any()
+            }
+            Node::Other { make, children, .. } => {
+                make.bind(py).call1((PyList::new(py, each(children)?)?,))?
+            }
+        })
+    }
+
+    fn is_same(&self, other: &Node, py: Python<'_>) -> bool {
+        // The comparison is the user's code, and may fail.
+        let equal = |one: &Py<PyAny>, other: &Py<PyAny>| {
+            one.is(other) || one.bind(py).eq(other).unwrap_or(false)
+        };
+        let all = |ones: &[Node], others: &[Node]| {
+            ones.len() == others.len()
+                && ones
+                    .iter()
+                    .zip(others)
+                    .all(|(one, other)| one.is_same(other, py))
+        };
+        match (self, other) {
+            (Node::Array, Node::Array) => true,
+            (Node::Same(one), Node::Same(other)) => equal(one, other),
+            (Node::List(ones), Node::List(others)) | (Node::Tuple(ones), Node::Tuple(others)) => {
+                all(ones, others)
+            }
+            (Node::Dict(names, ones), Node::Dict(other_names, others)) => {
+                all(ones, others)
+                    && names
+                        .iter()
+                        .zip(other_names)
+                        .all(|(one, other)| equal(one, other))
+            }
+            (
+                Node::Other {
+                    kind,
+                    names,
+                    children,
+                    ..
+                },
+                Node::Other {
+                    kind: other_kind,
+                    names: other_names,
+                    children: others,
+                    ..
+                },
+            ) => kind.is(other_kind) && equal(names, other_names) && all(children, others),
+            _ => false,
+        }
+    }
+
+    /// The path to the array with this number, which counts down on the way.
+    fn path(&self, py: Python<'_>, left: &mut usize) -> PyResult<Option<String>> {
+        let by_number = |at: usize| Ok(format!("[{at}]"));
+        match self {
+            Node::Array if *left == 0 => Ok(Some(String::new())),
+            Node::Array => {
+                *left -= 1;
+                Ok(None)
+            }
+            Node::Same(_) => Ok(None),
+            Node::List(children) | Node::Tuple(children) => {
+                of_children(py, children, left, by_number)
+            }
+            Node::Dict(names, children) => of_children(py, children, left, |at| {
+                Ok(format!("[{}]", names[at].bind(py).repr()?))
+            }),
+            Node::Other {
+                kind,
+                names,
+                children,
+                ..
+            } => {
+                let names = names.bind(py);
+                if names.is_none() {
+                    return of_children(py, children, left, by_number);
+                }
+                let mapping = py
+                    .import(intern!(py, "collections.abc"))?
+                    .getattr(intern!(py, "Mapping"))?;
+                let is_mapping = kind.bind(py).is_subclass(&mapping)?;
+                of_children(py, children, left, |at| {
+                    let name = names.get_item(at)?;
+                    Ok(if is_mapping {
+                        format!("[{}]", name.repr()?)
+                    } else {
+                        format!(".{name}")
+                    })
+                })
+            }
+        }
+    }
+}
+
+fn of_children(
+    py: Python<'_>,
+    children: &[Node],
+    left: &mut usize,
+    key: impl Fn(usize) -> PyResult<String>,
+) -> PyResult<Option<String>> {
+    for (at, child) in children.iter().enumerate() {
+        if let Some(rest) = child.path(py, left)? {
+            return Ok(Some(key(at)? + &rest));
+        }
+    }
+    Ok(None)
+}
