@@ -44,7 +44,7 @@ pub fn named(name: &str, driver: Option<&Path>) -> Result<Named, Failure> {
         return simulated(name);
     }
     cuda(name).map(Named::Cuda).ok_or_else(|| {
-        Failure::input(format!(
+        Failure::device(format!(
             "no device is called {name:?}; there are {} and sim:FILE.toml, and for a GPU cuda:0, \
              cuda:1 and so on, or auto",
             known()
@@ -76,7 +76,7 @@ pub fn profile(name: &str) -> Result<Profile, Failure> {
     }
     let is_file = model.ends_with(".toml") || model.contains('/');
     if !is_file {
-        return Err(Failure::input(format!(
+        return Err(Failure::device(format!(
             "no simulated GPU is called {model:?}; there are {} and sim:FILE.toml",
             known()
         )));

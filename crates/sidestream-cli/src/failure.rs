@@ -16,6 +16,7 @@ pub const SUCCESS: Exit = 0;
 pub struct Failure {
     message: String,
     code: Exit,
+    is_of_device: bool,
 }
 
 impl Failure {
@@ -24,12 +25,26 @@ impl Failure {
         Failure {
             message: message.to_string(),
             code: 2,
+            is_of_device: false,
+        }
+    }
+
+    /// There is no such device, or it cannot be opened: exit code 2.
+    pub fn device(message: impl fmt::Display) -> Failure {
+        Failure {
+            is_of_device: true,
+            ..Failure::input(message)
         }
     }
 
     /// A file could not be read or written.
     pub fn file(doing: &str, path: &Path, error: &io::Error) -> Failure {
         Failure::input(format!("cannot {doing} {}: {error}", path.display()))
+    }
+
+    /// Whether the device is at fault, and not what it was to do.
+    pub fn is_of_device(&self) -> bool {
+        self.is_of_device
     }
 
     /// The exit code.

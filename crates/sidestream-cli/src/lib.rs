@@ -67,16 +67,47 @@ pub fn command(args: impl IntoIterator<Item = OsString>) -> u8 {
 /// text.
 ///
 /// # Errors
-/// What the command would write to standard error.
-pub fn overlap(args: &[&str]) -> Result<(serde_json::Value, String), String> {
+/// What the command would write to standard error, but that an option goes by its name alone.
+pub fn overlap(args: &[&str]) -> Result<(serde_json::Value, String), Refused> {
     let named = std::iter::once("overlap").chain(args.iter().copied());
-    let args = overlap::Args::try_parse_from(named).map_err(|error| first_line(&error))?;
-    overlap::shown(&args).map_err(|failure| failure.to_string())
+    let args =
+        overlap::Args::try_parse_from(named).map_err(|error| Refused::Job(of_clap(&error)))?;
+    overlap::shown(&args).map_err(|failure| match failure.is_of_device() {
+        true => Refused::Device(failure.to_string()),
+        false => Refused::Job(failure.to_string()),
+    })
 }
 
-/// What is wrong with the arguments, without the advice to ask for help.
-fn first_line(error: &clap::Error) -> String {
-    let text = error.to_string();
-    let line = text.lines().next().unwrap_or_default();
-    line.trim_start_matches("error: ").to_owned()
+/// Why there is no comparison.
+pub enum Refused {
+    /// There is no such device, or it cannot be opened.
+    Device(String),
+    /// It cannot do what is asked.
+    Job(String),
+}
+
+/// What is wrong with the arguments, for who did not write options.
+fn of_clap(error: &clap::Error) -> String {
+    use clap::error::{ContextKind, ContextValue};
+    let of = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.as_str()),
+        _ => None,
+    };
+    let why = std::error::Error::source(error);
+    match (
+        of(ContextKind::InvalidArg),
+        of(ContextKind::InvalidValue),
+        why,
+    ) {
+        (Some(option), Some(value), Some(why)) => {
+            let option = option.trim_start_matches('-');
+            let name = option.split(' ').next().unwrap_or(option);
+            format!("{name} is {value}: {why}")
+        }
+        _ => {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            line.trim_start_matches("error: ").to_owned()
+        }
+    }
 }

@@ -71,13 +71,13 @@ fn sizes_and_counts() {
         );
     }
     for size in ["0", "3", "0MiB"] {
-        let message = "a batch holds at least one float; give --batch 4 or more";
+        let message = "a batch holds at least one float; give 4 bytes or more";
         check(&format!("overlap --batch {size}"), &[message]);
     }
     check(
         "overlap --batch 100GiB",
         &[
-            "four slots of 100 GiB for input and 100 GiB for output do not fit into the 139 GiB of NVIDIA H200; give --batch 17792MiB or less",
+            "four slots of 100 GiB for input and 100 GiB for output do not fit into the 139 GiB of NVIDIA H200; give 17792MiB or less",
         ],
     );
     for size in ["18446744073709551615", "20TiB", "4000g"] {
@@ -85,7 +85,7 @@ fn sizes_and_counts() {
             &format!("overlap --batch {size} --device sim:a10g"),
             &[
                 "do not fit into the 24 GiB of NVIDIA A10G",
-                "give --batch 3072MiB or less",
+                "give 3072MiB or less",
             ],
         );
     }

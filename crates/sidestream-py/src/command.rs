@@ -5,6 +5,9 @@ use std::ffi::OsString;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use sidestream::engine::Profile;
+use sidestream_cli::Refused;
+
+use crate::failure::DeviceError;
 
 /// Runs the command with these arguments, the first of which is its own name. Returns its exit code; help and
 /// wrong arguments end the process.
@@ -27,7 +30,10 @@ pub fn overlap(
         "--device", device, "--batch", batch, "--count", &count, "--work", &work,
     ];
     let said = py.detach(|| sidestream_cli::overlap(&args));
-    let (json, text) = said.map_err(PyValueError::new_err)?;
+    let (json, text) = said.map_err(|refused| match refused {
+        Refused::Device(why) => DeviceError::new_err(why),
+        Refused::Job(why) => PyValueError::new_err(why),
+    })?;
     // Whoever prints a text in Python adds the end of the last line.
     Ok((json.to_string(), text.trim_end().to_owned()))
 }

@@ -43,6 +43,12 @@ pub fn diagnose(
     })
 }
 
+/// Refuses what [`diagnose`] would refuse of its options, before there is a trace.
+#[pyfunction]
+pub fn check_options(link_gbps: Option<f64>, what_if: Option<Vec<String>>) -> PyResult<()> {
+    options(link_gbps, what_if).map(drop)
+}
+
 /// The traces of a folder.
 #[pyfunction]
 pub fn traces(folder: PathBuf) -> PyResult<Vec<PathBuf>> {

@@ -55,8 +55,8 @@ def test_the_error_of_the_function_is_its_own() -> None:
 @pytest.mark.parametrize(
     ("figures", "why"),
     [
-        ({"repeat": 0}, "give at least 1 sample"),
-        ({"warmup": -1}, "0 or more calls before"),
+        ({"repeat": 0}, "repeat is 0; give the number of samples, 1 or more"),
+        ({"warmup": -1}, "warmup is -1; give the number of calls before the first sample, 0 or more"),
         ({"flops": -1.0}, "flops is -1.0"),
         ({"bytes": float("inf")}, "bytes is inf"),
         ({"device": "sim:h200"}, "do not run on the simulated sim:h200"),

@@ -146,6 +146,22 @@ def test_what_the_check_changed_is_put_back() -> None:
     assert state() == before
 
 
+@pytest.mark.parametrize(
+    ("options", "error", "why"),
+    [
+        ({"on_race": "stop"}, ValueError, 'on_race is .stop.; give "report" or "raise"'),
+        ({"memory": -1}, ValueError, "memory is -1; give a number of bytes"),
+        ({"memory": "1GB"}, TypeError, "memory is '1GB'; give a number of bytes"),
+        ({"stacks": 3}, TypeError, "stacks is 3; give True or False"),
+    ],
+)
+def test_an_argument_that_means_nothing_is_refused(options: dict[str, Any], error: type[Exception], why: str) -> None:
+    with pytest.raises(error, match=why), sidestream.check(**options):
+        pass
+    with sidestream.check(_cpu=True):
+        pass
+
+
 def test_a_check_inside_a_check_is_refused() -> None:
     with sidestream.check(_cpu=True):
         with pytest.raises(RuntimeError, match="entered already"), sidestream.check(_cpu=True):

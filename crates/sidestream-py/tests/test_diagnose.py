@@ -166,8 +166,9 @@ def test_a_compressed_file_that_is_broken_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_raises_what_open_raises(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as missing:
         sidestream.diagnose(tmp_path / "gone.json")
-    assert missing.value.filename == tmp_path / "gone.json"
-    assert str(missing.value).startswith("[Errno 2] No such file or directory: ")
+    assert str(missing.value) == f"[Errno 2] No such file or directory: '{tmp_path / 'gone.json'}'"
+    with pytest.raises(TypeError, match="path is 5; give a file, a folder, or a list"):
+        sidestream.diagnose(5)  # type: ignore[call-overload]
     with pytest.raises(sidestream.TraceError, match="this is a folder, a pipe or a device"):
         sidestream.diagnose("/dev/null")
 

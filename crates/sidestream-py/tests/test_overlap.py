@@ -46,15 +46,25 @@ def test_a_batch_may_be_a_number_of_bytes() -> None:
 @pytest.mark.parametrize(
     ("figures", "why"),
     [
-        ({"count": 0}, "'--count <COUNT>': 0 is not in 1..=100000"),
-        ({"work": -1}, "'--work <STEPS>'"),
-        ({"batch": "much"}, "no size"),
-        ({"batch": "1TiB"}, "do not fit"),
+        ({"count": 0}, "count is 0; give the number of batches, 1 or more"),
+        ({"count": 100_001}, "count is 100001: 100001 is not in 1..=100000"),
+        ({"count": "a"}, "count is 'a'; give the number"),
+        ({"work": -1}, "work is -1; give"),
+        ({"batch": "much"}, 'batch is much: "much" is no size'),
+        ({"batch": 2}, "batch is 2; give its bytes"),
+        ({"batch": "1TiB"}, "do not fit into the 139 GiB of NVIDIA H200; give 17792MiB or less"),
         ({"device": "tpu"}, "no device is called"),
+        ({"device": "sim:none"}, "no simulated GPU is called"),
+        ({"device": None}, "device is None; give a name"),
     ],
 )
-def test_what_cannot_be_is_refused(figures: dict[str, int | str], why: str) -> None:
-    with pytest.raises(ValueError) as raised:
+def test_what_cannot_be_is_refused(figures: dict[str, int | str | None], why: str) -> None:
+    kind: type[Exception] = ValueError
+    if "device" in figures:
+        kind = TypeError if figures["device"] is None else sidestream.DeviceError
+    elif figures.get("count") == "a":
+        kind = TypeError
+    with pytest.raises(kind) as raised:
         sidestream.overlap(**figures)  # type: ignore[arg-type]
     assert why in str(raised.value)
     assert "\n" not in str(raised.value) and not str(raised.value).startswith("error")

@@ -222,10 +222,16 @@ def test_without_cuda_the_choice_says_why() -> None:
         (lambda: Pipeline([()]), ValueError, "the tuple at place 0 of the stages is empty"),
         (lambda: Pipeline(add(1)), TypeError, "put the one stage into a list"),  # type: ignore[arg-type]
         (lambda: Pipeline([3]), TypeError, "a stage is a callable that takes one item, and this is int"),
-        (lambda: Pipeline([add(1)], mode="fast"), ValueError, "mode is 'fast'; there are 'auto', 'serial'"),
+        (lambda: Pipeline([add(1)], mode="fast"), ValueError, 'mode is .fast.; give "auto", "serial"'),
         (lambda: Pipeline([add(1)], mode="graphs"), ValueError, "no stage may be captured; say capture=True"),
-        (lambda: Pipeline([add(1)], depth=0), ValueError, "depth is 0; at least one item"),
-        (lambda: Pipeline([add(1)], measure=0), ValueError, "measure is 0; at least one segment"),
+        (lambda: Pipeline([add(1)], depth=0), ValueError, "depth is 0; give how many items are in flight"),
+        (lambda: Pipeline([add(1)], measure=0), ValueError, "measure is 0; give how many segments"),
+        (lambda: Pipeline([add(1)], depth="2"), TypeError, "depth is '2'; give how many"),  # type: ignore[arg-type]
+        (lambda: Pipeline([add(1)], capture="yes"), TypeError, "capture is 'yes'; give True or False"),  # type: ignore[arg-type]
+        (lambda: Pipeline(5), TypeError, "stages is 5; give a list of callables"),  # type: ignore[arg-type]
+        (lambda: Pipeline([add(1)], device="tpu"), ValueError, "device is 'tpu'; give a CUDA device"),
+        (lambda: Pipeline([add(1)], device=1.5), TypeError, "device is 1.5; give a CUDA device"),
+        (lambda: Pipeline([add(1)])(5), TypeError, "items is 5; give something to iterate over"),  # type: ignore[arg-type]
         (lambda: Pipeline([add(1)], device="meta"), ValueError, "device is meta; a pipeline runs on a CUDA device"),
     ],
 )

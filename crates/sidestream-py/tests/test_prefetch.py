@@ -287,7 +287,8 @@ def test_batches_can_be_taken_on_a_stream_that_is_named() -> None:
     ("make", "error", "why"),
     [
         (lambda: prefetch([], "cpu", 0), ValueError, "depth is 0; give the number"),
-        (lambda: prefetch([], "cpu", True), ValueError, "depth is True"),
+        (lambda: prefetch([], "cpu", True), TypeError, "depth is True"),
+        (lambda: prefetch([], "cpu", 1.5), TypeError, "depth is 1.5; give the number"),  # type: ignore[call-overload]
         (lambda: prefetch([], "cpu", keep="all"), ValueError, 'keep is \'all\'; give "grow" or "copy"'),
         (lambda: prefetch([], "cpu", transform=3), TypeError, "transform is 3; give a function"),  # type: ignore[call-overload]
         (lambda: prefetch(3, "cpu"), TypeError, "loader is 3; give something to iterate over"),  # type: ignore[call-overload]

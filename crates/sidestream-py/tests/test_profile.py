@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sidestream
@@ -26,8 +27,36 @@ except ImportError as error:
 
 
 def test_no_steps_are_refused() -> None:
-    with pytest.raises(ValueError, match="steps is 0; give at least 1"):
+    with pytest.raises(ValueError, match="steps is 0; give how many are recorded, 1 or more"):
         sidestream.profile(steps=0)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("options", "error", "why"),
+    [
+        ({"steps": "a"}, TypeError, "steps is 'a'; give how many"),
+        ({"path": "/no/such/folder/trace.json"}, FileNotFoundError, "/no/such/folder/trace.json"),
+        ({"what_if": "magic"}, ValueError, "there is no change `magic`"),
+        ({"link_gbps": -1.0}, ValueError, "link_gbps is -1"),
+        ({"with_stacks": True}, TypeError, "none of torch.profiler.profile: .*with_stacks"),
+    ],
+)
+def test_what_its_end_would_refuse_is_refused_before_it(
+    options: dict[str, Any], error: type[Exception], why: str
+) -> None:
+    with pytest.raises(error, match=why):
+        sidestream.profile(**options)
+
+
+@pytest.mark.torch
+def test_a_file_that_is_there_is_written_anew_and_none_is_left_by_asking(tmp_path: Path) -> None:
+    sidestream.profile(path=tmp_path / "new.json")
+    assert not (tmp_path / "new.json").exists()
+    old = tmp_path / "old.json"
+    old.write_text("mine")
+    sidestream.profile(path=old)
+    assert old.read_text() == "mine"
 
 
 @pytest.mark.torch

@@ -213,7 +213,7 @@ impl Args {
 fn refuse_impossible(job: &Job, name: &str, memory_bytes: u64) -> Result<(), Failure> {
     if job.batch_bytes < 4 {
         return Err(Failure::input(
-            "a batch holds at least one float; give --batch 4 or more",
+            "a batch holds at least one float; give 4 bytes or more",
         ));
     }
     // Four slots, each with an input and an output.
@@ -221,7 +221,7 @@ fn refuse_impossible(job: &Job, name: &str, memory_bytes: u64) -> Result<(), Fai
     if job.batch_bytes > largest {
         return Err(Failure::input(format!(
             "four slots of {} for input and {0} for output do not fit into the {} GiB of {}; \
-             give --batch {}MiB or less",
+             give {}MiB or less",
             size::show(job.batch_bytes),
             memory_bytes >> 30,
             name,

@@ -72,14 +72,14 @@ pub struct StepArgs {
 impl Gpu {
     /// Loads the driver, from this file or wherever the system has it, and opens a device.
     pub fn open(file: Option<&Path>, number: u32) -> Result<Gpu, Failure> {
-        let absent = |why| Failure::input(format!("there is no GPU to measure: {why}"));
+        let absent = |why| Failure::device(format!("there is no GPU to measure: {why}"));
         let Started {
             driver,
             version,
             count,
         } = Started::open(file).map_err(absent)?;
         if number >= count {
-            return Err(Failure::input(format!(
+            return Err(Failure::device(format!(
                 "there is no device cuda:{number}; the driver has {count}, counted from 0"
             )));
         }

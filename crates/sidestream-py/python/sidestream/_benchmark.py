@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sidestream import _sidestream
+from sidestream._arguments import positive, whole
 
 #: A sample takes about so long, so that the time between two events is long against what they take themselves.
 SAMPLE_NS = 1_000_000
@@ -58,14 +59,18 @@ def benchmark(
             PyTorch is imported and has CUDA, and else the processor.
 
     Raises:
+        TypeError: ``fn`` cannot be called, or an argument is no number.
         ValueError: ``fn`` put nothing on the device, takes no time that can be measured, or a figure is no figure.
         ImportError: A GPU was asked for, and PyTorch is not installed.
     """
-    if repeat < 1 or warmup < 0:
-        raise ValueError(f"repeat is {repeat} and warmup {warmup}; give at least 1 sample, and 0 or more calls before")
-    for name, amount in (("flops", flops), ("bytes", bytes), ("peak_flops", peak_flops)):
-        if amount is not None and not 0 < amount < float("inf"):
-            raise ValueError(f"{name} is {amount}; give how many there are, more than 0, or leave it out")
+    if not callable(fn):
+        raise TypeError(f"fn is {fn!r}; give the function to measure, and its arguments behind it")
+    repeat = whole("repeat", repeat, 1, "the number of samples")
+    warmup = whole("warmup", warmup, 0, "the number of calls before the first sample")
+    flops, bytes, peak_flops = (
+        None if amount is None else positive(name, amount, "how many there are")
+        for name, amount in (("flops", flops), ("bytes", bytes), ("peak_flops", peak_flops))
+    )
     cuda = _cuda(device)
     for _ in range(warmup):
         fn(*args)
@@ -227,6 +232,8 @@ class _Taken:
 
 def _cuda(device: Any) -> Any:
     """The GPU to measure on as a ``torch.device``, or none for the processor."""
+    if isinstance(device, float):
+        raise TypeError(f'device is {device}; give "cuda", "cuda:1" and so on, "cpu", or a torch.device')
     named = None if device is None else str(device)
     if named == "cpu":
         return None

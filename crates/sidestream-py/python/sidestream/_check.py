@@ -15,6 +15,7 @@ from types import CodeType
 from typing import Any, Literal
 
 from sidestream import _check_plan
+from sidestream._arguments import one_of, truth, whole
 from sidestream._check_hooks import hooked
 from sidestream._sidestream import RaceError, Recorder
 
@@ -56,14 +57,14 @@ def check(
         RaceError: With ``on_race="raise"``, where a race is found.
         ModuleNotFoundError: PyTorch is not installed.
         RuntimeError: A check is entered inside another one.
+        TypeError: ``stacks`` is neither True nor False, or ``memory`` no whole number.
         ValueError: ``on_race`` is neither of the two, or ``memory`` is negative.
     """
-    if on_race not in ("report", "raise"):
-        raise ValueError(f'on_race is {on_race!r}; give "report" or "raise"')
-    if memory < 0:
-        raise ValueError(f"memory is {memory}; give a number of bytes")
+    one_of("on_race", on_race, ("report", "raise"))
+    truth("stacks", stacks)
+    memory = whole("memory", memory, 0, "a number of bytes")
     if not _entered.acquire(blocking=False):
-        raise RuntimeError("a check is entered already; leave it before the next one")
+        raise RuntimeError("a check is entered already, in this program or by `python -m sidestream.check`; leave it before the next one")
     try:
         run: CheckedRun | None = None
 

@@ -20,8 +20,13 @@ def diagnose(
     what_if: str | Iterable[str] | None = None,
 ) -> Diagnosis:
     """Read one trace, as ``sidestream.diagnose`` does, whose page has the arguments and the errors."""
+    return Diagnosis(*_sidestream.diagnose(path, link_gbps, sets_of(what_if)))
+
+
+def sets_of(what_if: str | Iterable[str] | None) -> list[str] | None:
+    """Return the changes to predict as a list, one text for each prediction."""
     sets = [what_if] if isinstance(what_if, str) else what_if
-    return Diagnosis(*_sidestream.diagnose(path, link_gbps, None if sets is None else list(sets)))
+    return None if sets is None else list(sets)
 
 
 class Diagnosis:

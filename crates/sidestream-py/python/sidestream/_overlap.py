@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from sidestream import _sidestream
+from sidestream._arguments import whole
 
 
 def overlap(
@@ -27,9 +28,16 @@ def overlap(
         work: How heavy the kernel is: multiplications and additions for each four bytes.
 
     Raises:
-        ValueError: A figure is out of range, the batches do not fit, or there is no such device.
+        DeviceError: There is no such device.
+        TypeError: A figure is no whole number, or the device no name.
+        ValueError: A figure is out of range, or the batches do not fit.
     """
-    return Overlap(*_sidestream.overlap(str(device), str(batch), count, work))
+    if not isinstance(device, str):
+        raise TypeError(f'device is {device!r}; give a name such as "sim:h200", "cuda:0" or "auto"')
+    size = batch if isinstance(batch, str) else str(whole("batch", batch, 4, 'its bytes, or a text such as "4MiB"'))
+    count = whole("count", count, 1, "the number of batches")
+    work = whole("work", work, 1, "the multiplications and additions for each four bytes")
+    return Overlap(*_sidestream.overlap(device, size, count, work))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from sidestream import _hand_over, _sidestream
+from sidestream._arguments import one_of, whole
 from sidestream._feed import PATIENCE_S, Entry, Feed, Times
 
 if TYPE_CHECKING:
@@ -117,10 +118,8 @@ class Prefetcher(Generic[Batch]):
         stream: Any = None,
     ) -> None:
         """Take the arguments of ``prefetch``."""
-        if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
-            raise ValueError(f"depth is {depth!r}; give the number of batches to have on the device, 1 or more")
-        if keep not in ("grow", "copy"):
-            raise ValueError(f'keep is {keep!r}; give "grow" or "copy"')
+        depth = whole("depth", depth, 1, "the number of batches to have on the device")
+        one_of("keep", keep, ("grow", "copy"))
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is {transform!r}; give a function from batch to batch")
         if not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):

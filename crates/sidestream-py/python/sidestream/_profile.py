@@ -10,8 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from sidestream._diagnosis import Diagnosis, diagnose
-from sidestream._sidestream import TraceError
+from sidestream._arguments import whole
+from sidestream._diagnosis import Diagnosis, diagnose, sets_of
+from sidestream._sidestream import TraceError, check_options
 
 if TYPE_CHECKING:
     import tempfile
@@ -48,10 +49,14 @@ def profile(
 
     Raises:
         ImportError: PyTorch is not installed.
-        ValueError: ``steps`` is no number of steps.
+        TypeError: ``steps`` is no whole number, or an option is none of PyTorch's profiler.
+        ValueError: ``steps`` is less than 1, ``link_gbps`` is no speed, or there is no such change as in ``what_if``.
+        OSError: No file can be made at ``path``.
     """
-    if steps is not None and steps < 1:
-        raise ValueError(f"steps is {steps}; give at least 1, or leave it out to record all of the block")
+    if steps is not None:
+        steps = whole("steps", steps, 1, "how many are recorded")
+    # What the end of the block would refuse is refused before it.
+    check_options(link_gbps, sets_of(what_if))
     return Profile(steps, path, what_if, link_gbps, options)
 
 
@@ -76,7 +81,7 @@ class Profile:
         self._torch = torch
         self._steps = steps
         self._diagnose = {"what_if": what_if, "link_gbps": link_gbps}
-        self._path = None if path is None else Path(path)
+        self._path = None if path is None else _writable(Path(path))
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._trace: Path | None = None
         self._count = 0
@@ -90,7 +95,10 @@ class Profile:
         if steps is not None:
             chosen.setdefault("schedule", profiler.schedule(wait=0, warmup=1, active=steps, repeat=1))
         self._marks = "schedule" not in chosen
-        self._profiler = profiler.profile(**chosen, on_trace_ready=self._write)
+        try:
+            self._profiler = profiler.profile(**chosen, on_trace_ready=self._write)
+        except TypeError as error:
+            raise TypeError(f"an option is none of torch.profiler.profile: {error}") from error
 
     def step(self) -> None:
         """Say that a step of the program is over, and the next one begins. Waits for nothing.
@@ -177,6 +185,16 @@ class Profile:
 
     def _repr_html_(self) -> str:
         return self.diagnosis._repr_html_() if self.diagnosis is not None else f"<p>{html.escape(str(self))}</p>"
+
+
+def _writable(path: Path) -> Path:
+    """Return the path, if a file can be made there: to find out at the end would lose what was recorded."""
+    is_new = not path.exists()
+    with path.open("ab"):
+        pass
+    if is_new:
+        path.unlink()
+    return path
 
 
 def _torch() -> Any:

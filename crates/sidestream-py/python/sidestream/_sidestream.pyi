@@ -22,6 +22,7 @@ __all__ = [
     "Ticket",
     "TraceError",
     "__version__",
+    "check_options",
     "check_program",
     "command",
     "diagnose",
@@ -120,6 +121,7 @@ class Recorder:
     def pretend_stream(self, stream: int) -> None: ...
     def graph_launch(self, key: int, stream: int, device: int = 0) -> None: ...
 
+def check_options(link_gbps: float | None, what_if: list[str] | None) -> None: ...
 def diagnose(
     path: str | PathLike[str],
     link_gbps: float | None,

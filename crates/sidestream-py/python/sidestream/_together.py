@@ -56,6 +56,7 @@ def diagnose(
         TraceError: The file is no trace that can be read, or the folder has none. The text says what to
             do. Of several traces, those that cannot be read stand in ``Diagnoses.failed`` instead.
         OSError: The system cannot read the file; ``FileNotFoundError`` where there is none.
+        TypeError: ``path`` is no path and no list of them.
         ValueError: ``link_gbps`` is no speed, there is no such change, or the list is empty.
     """
     if isinstance(path, (str, os.PathLike)) and not os.path.isdir(path):
@@ -66,6 +67,8 @@ def diagnose(
 
 def files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
     """Return the files that were named, and those of the folders that were."""
+    if not isinstance(paths, (str, os.PathLike, Iterable)):
+        raise TypeError(f"path is {paths!r}; give a file, a folder, or a list of these")
     named = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not named:
         raise ValueError("no traces were named; give a folder, or a list of files")

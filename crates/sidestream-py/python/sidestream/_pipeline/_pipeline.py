@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
+from sidestream._arguments import one_of, truth, whole
 from sidestream._pipeline._choice import GRAPHS, MODES, SERIAL, SERIAL_GRAPHS, STREAMS, Choice, Chooser
 from sidestream._pipeline._plan import default_depth
 from sidestream._pipeline._stage import Stage, chain
@@ -48,7 +49,7 @@ class Pipeline:
 
     Raises:
         ImportError: PyTorch is not installed.
-        TypeError: A stage cannot be called, or there is no list of stages.
+        TypeError: A stage cannot be called, there is no list of stages, or an argument is of another kind.
         ValueError: No stages, no such mode or device, or no stage that may be captured for a mode with graphs.
     """
 
@@ -64,13 +65,11 @@ class Pipeline:
     ) -> None:
         """Prepare the stages; nothing runs yet."""
         self._chain = chain(stages)
-        if mode != AUTO and mode not in MODES:
-            raise ValueError(f"mode is {mode!r}; there are 'auto', {', '.join(map(repr, MODES))}")
-        self._depth = default_depth(self._chain.levels) if depth is None else depth
-        if self._depth < 1:
-            raise ValueError(f"depth is {depth}; at least one item has to be in flight")
-        if measure < 1:
-            raise ValueError(f"measure is {measure}; at least one segment of each mode has to be measured, or name the mode")
+        one_of("mode", mode, (AUTO, *MODES))
+        truth("capture", capture)
+        in_flight = default_depth(self._chain.levels) if depth is None else depth
+        self._depth = whole("depth", in_flight, 1, "how many items are in flight")
+        measure = whole("measure", measure, 1, "how many segments of each mode are measured")
         captures = tuple(capture if stage.capture is None else stage.capture for stage in self._chain.stages)
         if mode in (GRAPHS, SERIAL_GRAPHS) and not any(captures):
             raise ValueError(f"mode is {mode!r} and no stage may be captured; say capture=True, or Stage(…, capture=True)")
@@ -101,6 +100,7 @@ class Pipeline:
             StageError: A stage failed. It names the stage and the item, and comes after the results of all items before that one.
                 Nothing is running then.
             RuntimeError: A stage iterates over the pipeline that it is part of.
+            TypeError: Nothing can iterate over ``items``.
 
         An error of ``items`` itself is raised as it is, after the results of all items before it.
         """
@@ -110,6 +110,8 @@ class Pipeline:
                 running.close()
             except ValueError as error:
                 raise RuntimeError("a stage iterates over the pipeline that it is part of; make another pipeline for that") from error
+        if not (hasattr(items, "__iter__") or hasattr(items, "__getitem__")):
+            raise TypeError(f"items is {items!r}; give something to iterate over, such as a DataLoader or a list of items")
         run = self._run(iter(items), may_refill(items))
         self._running = weakref.ref(run)
         return run
@@ -248,7 +250,13 @@ def _backends(stages: Any, captures: tuple[bool, ...], depth: int, device: Any) 
         where = torch.device("cuda" if there else "cpu")
         why = "there is no CUDA device"
     else:
-        where = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        wanted = 'give a CUDA device such as "cuda" or "cuda:1", or "cpu"'
+        try:
+            where = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+        except TypeError:
+            raise TypeError(f"device is {device!r}; {wanted}") from None
+        except RuntimeError:
+            raise ValueError(f"device is {device!r}; {wanted}") from None
         why = f"the device is {where}"
     if where.type == "cpu":
         return OnProcessor(stages), None, f"{why}, so the stages run one after the other on the processor"

@@ -32,6 +32,9 @@ class Stage:
 class StageError(RuntimeError):
     """A stage failed. The error that it raised is the ``__cause__``."""
 
+    # Where users find it, and what a traceback shows.
+    __module__ = "sidestream"
+
     def __init__(self, stage: str, item: int, what: str) -> None:
         """Name the stage and the item, counted from 0 in its run."""
         super().__init__(stage, item, what)
@@ -58,6 +61,8 @@ def chain(stages: Iterable[Any]) -> Chain:
     """Number the stages of a list in which a tuple stands for parallel branches."""
     if callable(stages) or isinstance(stages, Stage):
         raise TypeError("a pipeline takes a list of stages; put the one stage into a list")
+    if not isinstance(stages, Iterable):
+        raise TypeError(f"stages is {stages!r}; give a list of callables")
     flat: list[Stage] = []
     levels: list[tuple[int, ...]] = []
     branches: list[bool] = []
