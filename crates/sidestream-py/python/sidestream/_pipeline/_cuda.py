@@ -22,7 +22,7 @@ from sidestream._pipeline._graphs import Buffers, Captured, CaptureFailed, notin
 from sidestream._pipeline._plan import CALLER, ENTRY, UPLOAD, UPLOADED, end_steps, hand_over_steps, item_steps
 from sidestream._pipeline._serial import Flow
 from sidestream._pipeline._stage import Chain
-from sidestream._pipeline._upload import Staging, is_plain, leaves_of
+from sidestream._pipeline._upload import PLAIN, Staging, is_plain, leaves_of
 from sidestream._sidestream import DIRECT_BYTES
 from sidestream._tree import tensors_of
 
@@ -52,17 +52,6 @@ class Slot:
         self.graphs: dict[int, Captured] = {}
 
 
-class Issued:
-    """An item whose work has been issued."""
-
-    __slots__ = ("result", "slot")
-
-    def __init__(self, result: Any, slot: Slot | None) -> None:
-        """Keep the result, and the slot whose events stand behind it, unless it is on the caller's stream anyway."""
-        self.result = result
-        self.slot = slot
-
-
 class OnCuda:
     """Issues items in one of the modes. May be asked for another mode with any item."""
 
@@ -79,6 +68,7 @@ class OnCuda:
         self._flow = Flow(chain)
         self._device = torch.device("cuda", device)
         self._index = device
+        self._current_stream = torch._C._cuda_getCurrentStream
         self._streams: dict[int, Any] = {
             name: torch.cuda.Stream(self._device) for name in (UPLOAD, *range(len(chain.stages)))
         }
@@ -100,7 +90,7 @@ class OnCuda:
         self._last: Slot | None = None
         self._may_refill = True
         # Behind the copy that reads the loader's own pinned memory, where the loader may fill that again for its next item.
-        self._source: Any = None
+        self.source: Any = None
         self._sources: list[Any] = []
         # The stages that are captured, and all about the captures.
         self._captures = {number for number, capture in enumerate(captures) if capture}
@@ -119,50 +109,52 @@ class OnCuda:
         self._fresh = True
         self._may_refill = may_refill
 
-    def issue(self, number: int, item: Any, mode: str) -> Issued:
+    def issue(self, number: int, item: Any, mode: str) -> tuple[Any, Slot | None]:
         """Issue all stages for an item. Returns at once, but for captures and where pinned memory is still being read.
+
+        Returns:
+            The result, and the slot whose events stand behind it, unless it is on the caller's stream anyway.
 
         Raises:
             StageError: A stage failed. Some of the item's work may have been issued.
         """
-        current = torch._C._cuda_getCurrentStream(self._index)
-        mode = self._possible(mode)
-        self._enter(mode, current)
-        caller = self._caller_of(current)
+        current = self._current_stream(self._index)
+        if mode != SERIAL:
+            mode = self._possible(mode)
+        if mode != SERIAL or self._entered != current:
+            self._enter(mode, current)
         self.items += 1
         slot = self._slots[number % len(self._slots)]
         if mode == SERIAL:
-            return Issued(self._serial(slot, number, item, caller), None)
+            return self._serial(slot, number, item, current), None
         if mode == SERIAL_GRAPHS:
-            return Issued(self._serial_graphs(slot, number, item, caller), None)
+            return self._serial_graphs(slot, number, item, current), None
         # Nothing is allocated between here and the waits of the heads, which make it safe.
         slot.held.clear()
         device_before = torch._C._cuda_getDevice()
         try:
-            return Issued(self._overlapped(slot, number, item, mode == GRAPHS, caller), slot)
+            return self._overlapped(slot, number, item, mode == GRAPHS, self._caller_of(current)), slot
         finally:
             # This sets the device, too.
             torch._C._cuda_setStream(*current)
             if device_before != self._index:
                 torch.cuda.set_device(device_before)
 
-    def hand_over(self, issued: Issued) -> Any:
+    def hand_over(self, result: Any, slot: Slot) -> Any:
         """Make the caller's current stream wait for an item, and return its result."""
-        slot, result = issued.slot, issued.result
-        if slot is not None:
-            caller = self._caller_of(torch._C._cuda_getCurrentStream(self._index))
-            for step in self._hand_over:
-                slot.events[step.event].wait(caller)
-            for leaf in tensors_of(result)[0]:
-                if leaf.is_cuda:
-                    leaf.record_stream(caller)
+        caller = self._caller_of(torch._C._cuda_getCurrentStream(self._index))
+        for step in self._hand_over:
+            slot.events[step.event].wait(caller)
+        for leaf in tensors_of(result)[0]:
+            if leaf.is_cuda:
+                leaf.record_stream(caller)
         return result
 
     def let_loader_go_on(self) -> None:
-        """Wait on the host until nothing reads the loader's memory any more, if the loader may write to it."""
-        if self._source is not None:
-            self._source.synchronize()
-            self._source = None
+        """Wait on the host until nothing reads the loader's memory any more. Needed while ``source`` is there."""
+        if self.source is not None:
+            self.source.synchronize()
+            self.source = None
             self._sources.clear()
 
     def drain(self) -> None:
@@ -246,28 +238,29 @@ class OnCuda:
         self._warm += not graphs
         return flow.result(values)
 
-    def _serial(self, slot: Slot, number: int, item: Any, caller: Any) -> Any:
+    def _serial(self, slot: Slot, number: int, item: Any, caller: tuple[int, int, int]) -> Any:
         item = self._brought(slot, item)
-        self._note_reads(slot, caller)
+        if slot.staging.is_being_read or self.source is not None:
+            self._note_reads(slot, caller)
         return self._flow.through(number, item)
 
-    def _serial_graphs(self, slot: Slot, number: int, item: Any, caller: Any) -> Any:
+    def _serial_graphs(self, slot: Slot, number: int, item: Any, caller: tuple[int, int, int]) -> Any:
         shape, leaves, changed = leaves_of(item)
         uploads = [place for place, leaf in enumerate(leaves) if leaf.is_cpu]
         usual = self._is_usual(shape, leaves)
         if uploads or changed:
             item = self._uploaded(slot, shape, leaves, uploads, usual)
-            self._note_reads(slot, caller)
+            if slot.staging.is_being_read or self.source is not None:
+                self._note_reads(slot, caller)
         flow = self._flow
         values: list[Any] = []
         for stage in range(len(flow.stages)):
             values.append(self._run(slot, stage, number, flow.given(stage, item, values), True, usual))
         return flow.result(values)
 
-    def _note_reads(self, slot: Slot, caller: Any) -> None:
-        if slot.staging.is_being_read or self._source is not None:
-            slot.events[UPLOADED].record(caller)
-            slot.staging.is_being_read = False
+    def _note_reads(self, slot: Slot, caller: tuple[int, int, int]) -> None:
+        slot.events[UPLOADED].record(self._caller_of(caller))
+        slot.staging.is_being_read = False
 
     def _brought(self, slot: Slot, item: Any) -> Any:
         # As `_uploaded` without buffers.
@@ -275,7 +268,7 @@ class OnCuda:
             shape, leaves, _ = leaves_of(item)
             return shape.unflatten([self._brought_one(slot, place, leaf) for place, leaf in enumerate(leaves)])
         kind = type(item)
-        if kind is torch.Tensor:
+        if kind is PLAIN:
             return self._brought_one(slot, 0, item)
         if kind is dict:
             return {name: self._brought_one(slot, place, leaf) for place, (name, leaf) in enumerate(item.items())}
@@ -324,7 +317,7 @@ class OnCuda:
         ):
             if self._may_refill:
                 self._sources.append(leaf)
-                self._source = slot.staging.copied
+                self.source = slot.staging.copied
             # Else it stays until it was read: its maker holds it, or PyTorch, which knows of the copy.
             return leaf
         return slot.staging.pinned(place, leaf)

@@ -154,8 +154,9 @@ class Pipeline:
         return f"<Pipeline {names}: {self.choice.mode}>"
 
     def _run(self, items: Iterator[Any], may_refill: bool) -> Generator[Any, None, None]:
-        cuda = self._cuda
-        pending: deque[Any] = deque()
+        cuda, depth = self._cuda, self._depth
+        # Results, with the slots that have to be waited for.
+        pending: deque[tuple[Any, Any]] = deque()
         failure: BaseException | None = None
         number = 0
         clean = False
@@ -163,7 +164,7 @@ class Pipeline:
         try:
             while failure is None:
                 try:
-                    if cuda is not None:
+                    if cuda is not None and cuda.source is not None:
                         cuda.let_loader_go_on()
                     item = next(items)
                 except StopIteration:
@@ -172,16 +173,22 @@ class Pipeline:
                     failure = error
                     break
                 try:
-                    pending.append(self._issue(number, item))
+                    # Once the mode is chosen, as little as there can be between the caller and the stages.
+                    if cuda is None:
+                        pending.append(self._processor.issue(number, item))
+                    elif self._chooser.measuring:
+                        pending.append(self._measured(number, item))
+                    else:
+                        pending.append(cuda.issue(number, item, self._chooser.mode))
                 except Exception as error:  # noqa: BLE001 - as above.
                     failure = error
-                # Nothing here keeps an item alive while the caller works.
+                # Nothing here keeps an item or a result alive while the caller works.
                 del item
                 number += 1
-                if len(pending) == self._depth:
-                    yield self._hand_over(pending.popleft())
+                if len(pending) == depth:
+                    yield pending.popleft()[0] if pending[0][1] is None else cuda.hand_over(*pending.popleft())
             while pending:
-                yield self._hand_over(pending.popleft())
+                yield pending.popleft()[0] if pending[0][1] is None else cuda.hand_over(*pending.popleft())
             clean = failure is None
             if failure is not None:
                 raise failure
@@ -198,10 +205,8 @@ class Pipeline:
                 self._cuda.drain()
                 self._chooser.begin_run()
 
-    def _issue(self, number: int, item: Any) -> Any:
+    def _measured(self, number: int, item: Any) -> Any:
         cuda, chooser = self._cuda, self._chooser
-        if cuda is None:
-            return self._processor.issue(number, item)
         while chooser.measuring and chooser.due(time.perf_counter()):
             cuda.drain()
             chooser.advance(time.perf_counter())
@@ -210,9 +215,6 @@ class Pipeline:
             chooser.drop(GRAPHS)
             chooser.drop(SERIAL_GRAPHS)
         return issued
-
-    def _hand_over(self, issued: Any) -> Any:
-        return issued if self._cuda is None else self._cuda.hand_over(issued)
 
     def _finish(self, clean: bool, unclaimed: bool) -> None:
         cuda, chooser = self._cuda, self._chooser

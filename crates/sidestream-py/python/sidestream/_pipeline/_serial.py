@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from sidestream._pipeline._stage import Chain, StageError
-from sidestream._pipeline._upload import is_plain, leaves_of
+from sidestream._pipeline._upload import PLAIN, is_plain, leaves_of
 from sidestream._tree import tensors_of
 
 
@@ -75,18 +73,18 @@ class OnProcessor:
         """Take the stages."""
         self._flow = Flow(chain)
 
-    def issue(self, number: int, item: Any) -> Any:
-        """Run an item through all stages and return the result."""
+    def issue(self, number: int, item: Any) -> tuple[Any, None]:
+        """Run an item through all stages and return the result, for which nothing has to be waited for."""
         if not is_plain(item):
             shape, leaves, changed = leaves_of(item)
             item = shape.unflatten(leaves) if changed else item
-        return self._flow.through(number, item)
+        return self._flow.through(number, item), None
 
 
 def _requires_grad(output: Any) -> bool:
     # What most stages return goes without `tensors_of`, for the reason that `is_plain` gives.
     kind = type(output)
-    if kind is torch.Tensor:
+    if kind is PLAIN:
         return bool(output.requires_grad)
     if kind is tuple or kind is list:
         for value in output:  # noqa: SIM110 - `any` would make a generator.

@@ -9,6 +9,9 @@ import torch
 
 from sidestream._tree import flatten
 
+#: The class of most tensors. To look it up in its module each time is a good part of what a short stage costs.
+PLAIN = torch.Tensor
+
 
 class Staging:
     """Pinned memory of one slot, for what comes unpinned. A buffer is used again for each item of the same shape."""
@@ -54,12 +57,12 @@ def is_plain(item: Any) -> bool:
     times as long as in a loop of its own; that of the interpreter is not.
     """
     kind = type(item)
-    if kind is torch.Tensor:
+    if kind is PLAIN:
         return True
     if not (kind is tuple or kind is list or kind is dict) or not item:
         return False
     for value in item.values() if kind is dict else item:  # noqa: SIM110 - `all` would make a generator.
-        if type(value) is not torch.Tensor:
+        if type(value) is not PLAIN:
             return False
     return True
 
