@@ -710,6 +710,27 @@ def gathered_by_an_index(right: bool) -> None:
 
 
 @planted
+def graphs_captured_on_one_stream(right: bool) -> None:
+    """`torch.cuda.graph` captures on one stream of its own, whose cuBLAS workspace both graphs keep.
+
+    The products are too small to use it: with larger ones the results would be wrong (`real_gpu.py workspaces`).
+    """
+    side, main = side_and_main()
+    x = torch.ones(64, 64, device="cuda")
+    side.wait_stream(main)
+    graphs = []
+    for _ in range(2):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=torch.cuda.Stream() if right else None):
+            torch.mm(x, x)
+        graphs.append(graph)
+    graphs[0].replay()
+    with torch.cuda.stream(side):
+        graphs[1].replay()
+    main.wait_stream(side)
+
+
+@planted
 def across_devices(right: bool) -> None:
     if torch.cuda.device_count() < 2:
         raise RuntimeError("needs two GPUs")

@@ -175,7 +175,7 @@ def by_hand_graphs(job: Job) -> tuple[Callable[[int], None], Callable[[int], Non
     encoders, decoders = [], []
     up, encoding, training = (torch.cuda.Stream() for _ in range(3))
     # Each part on a stream of its own. Captured on one stream, as `torch.cuda.graph` does by itself, those of the tiny perceptrons
-    # hung the GPU where they ran side by side, most likely since cuBLAS has one workspace for each stream, which both then used.
+    # hung the GPU where they ran side by side: cuBLAS has one workspace for each stream, which both then used.
     for slot in range(2):
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=encoding):

@@ -249,6 +249,45 @@ print(again)
     return {"addresses_seen_again": int(ran.stdout)}
 
 
+@part
+def workspaces() -> dict[str, Any]:
+    """Two graphs of products, captured on one stream and replayed side by side, write into one workspace of cuBLAS.
+
+    With products that have a bias added (`addmm`) the same hangs the GPU, so it is not tried here.
+    """
+    wrong = {}
+    rounds, products = 50, 20
+    for name in ("one stream", "a stream each"):
+        replayed = [torch.cuda.Stream() for _ in range(2)]
+        graphs, outputs, expected = [], [], []
+        for stream in replayed:
+            pairs = [(torch.randn(64, 16384, device="cuda"), torch.randn(16384, 64, device="cuda")) for _ in range(products)]
+            with torch.cuda.stream(torch.cuda.Stream()):
+                made = [torch.mm(left, right) for left, right in pairs]
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, stream=None if name == "one stream" else stream):
+                for output, (left, right) in zip(made, pairs, strict=True):
+                    torch.mm(left, right, out=output)
+            graph.replay()
+            torch.cuda.synchronize()
+            graphs.append((graph, pairs))
+            outputs += made
+            expected += [output.clone() for output in made]
+        wrong[name] = 0
+        for _ in range(rounds):
+            for output in outputs:
+                output.zero_()
+            torch.cuda.synchronize()
+            for stream, (graph, _) in zip(replayed, graphs, strict=True):
+                with torch.cuda.stream(stream):
+                    graph.replay()
+            torch.cuda.synchronize()
+            wrong[name] += sum(not torch.equal(one, other) for one, other in zip(outputs, expected, strict=True))
+    assert wrong["one stream"] > 0 and wrong["a stream each"] == 0, wrong
+    return {"wrong": wrong, "of": rounds * 2 * products}
+
+
 # Two GPUs.
 
 

@@ -35,7 +35,11 @@ pub fn of_system(path: &Path, error: &io::Error) -> Option<PyErr> {
     // Python picks the class by the code, and wants the text without it.
     let text = error.to_string();
     let text = text.split(" (os error").next().unwrap_or(&text).to_owned();
-    Some(PyOSError::new_err((code, text, path.as_os_str().to_owned())))
+    Some(PyOSError::new_err((
+        code,
+        text,
+        path.as_os_str().to_owned(),
+    )))
 }
 
 pyo3::create_exception!(

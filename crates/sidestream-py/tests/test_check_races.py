@@ -346,6 +346,30 @@ def a_graph_whose_result_is_read_too_early(run: Recorder, right: bool) -> None:
     read(run, MAIN, Y)
 
 
+def captured(run: Recorder, graph: int, stream: int, memory: int) -> None:
+    run.capture_begin(graph)
+    run.operator("addmm", [(memory, SIZE)], [(memory + SIZE, SIZE)], stream, product=True)
+    run.capture_end()
+
+
+@case("WAW")
+def two_graphs_that_were_captured_on_one_stream(run: Recorder, right: bool) -> None:
+    """`torch.cuda.graph` captures all on one stream, unless it is told another; cuBLAS has one workspace for it."""
+    captured(run, 7, THIRD, X)
+    captured(run, 8, 0x400 if right else THIRD, Y)
+    run.graph_launch(7, MAIN)
+    run.graph_launch(8, SIDE)
+
+
+@case("WAW")
+def a_graph_beside_a_product_on_the_stream_of_its_capture(run: Recorder, right: bool) -> None:
+    captured(run, 7, SIDE, X)
+    run.graph_launch(7, MAIN)
+    if right:
+        wait(run, SIDE, MAIN)
+    run.operator("mm", [(Y, SIZE)], [(Z, SIZE)], SIDE, product=True)
+
+
 @case("WAR")
 def a_list_of_tensors_of_which_one_is_written(run: Recorder, right: bool) -> None:
     every = [(X + at * SIZE, SIZE) for at in range(40)]
@@ -435,6 +459,26 @@ def test_the_fix_is_in_the_words_of_pytorch() -> None:
     (race,) = found(run)
     assert "`x.record_stream(stream1)`" in race["fix"]
     assert race["freed_between"]
+
+
+def test_a_workspace_is_named_by_the_stream_of_the_captures() -> None:
+    run = recorder()
+    two_graphs_that_were_captured_on_one_stream(run, False)
+    (race,) = found(run)
+    assert race["workspace"] == "stream0" and race["shape"] is None
+    assert race["fix"].startswith("capture each graph on a stream of its own (`torch.cuda.graph(graph, stream=")
+    assert race["fix"].endswith("or call `stream2.wait_stream(default)` before {second}")
+
+
+def test_what_is_captured_and_no_product_needs_no_workspace() -> None:
+    run = recorder()
+    for graph, memory in ((7, X), (8, Y)):
+        run.capture_begin(graph)
+        run.operator("mul", [(memory, SIZE)], [(memory + SIZE, SIZE)], THIRD)
+        run.capture_end()
+    run.graph_launch(7, MAIN)
+    run.graph_launch(8, SIDE)
+    assert found(run) == []
 
 
 def test_the_second_access_raises_where_that_is_asked_for() -> None:

@@ -33,8 +33,8 @@ def planned(name: str) -> tuple[str, list[str], list[str], list[bool]]:
     [
         ("add.Tensor", "kernel", ["self", "other"], [], [True]),
         ("add_.Tensor", "kernel", ["other"], ["self"], [False]),
-        ("addmm.default", "kernel", ["self", "mat1", "mat2"], [], [True]),
-        ("addmm.out", "kernel", ["self", "mat1", "mat2"], ["out"], [False]),
+        ("addmm.default", "product", ["self", "mat1", "mat2"], [], [True]),
+        ("addmm.out", "product", ["self", "mat1", "mat2"], ["out"], [False]),
         ("fill_.Scalar", "kernel", [], ["self"], [False]),
         ("zero_.default", "kernel", [], ["self"], [False]),
         ("view.default", "silent", [], [], []),

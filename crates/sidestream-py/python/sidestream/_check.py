@@ -162,6 +162,8 @@ class CheckedRace:
     text: str
     #: ``error``, or ``warn`` where CUDA leaves open whether it can happen.
     severity: str
+    #: The stream, where the bytes are the workspace that cuBLAS has for it and graphs that were captured on it share.
+    workspace: str | None
     #: The tensor as the second access knows it; none where it was none's.
     dtype: str | None
     shape: tuple[int, ...] | None
@@ -184,6 +186,8 @@ class CheckedRace:
             what = f" on {self.dtype}{list(self.shape)}"
             if self.bytes is not None:
                 what += f" ({self.bytes[1] - self.bytes[0]:,} bytes)"
+        if self.workspace is not None:
+            what = f" on the workspace of cuBLAS for {self.workspace}, on which products of matrices were captured"
         lines = [f"{self.kind}{what}: {self.text}"]
         if self.severity == "warn":
             lines[0] += " (CUDA leaves open whether the call waits)"
@@ -347,6 +351,7 @@ def _race(value: Mapping[str, Any], places: Any) -> CheckedRace:
         kind=value["kind"],
         text=value["text"],
         severity=value["severity"],
+        workspace=value["workspace"],
         dtype=value["dtype"],
         shape=None if shape is None else tuple(shape),
         bytes=None if touched is None else (touched[0], touched[1]),

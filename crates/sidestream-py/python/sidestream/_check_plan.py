@@ -34,6 +34,18 @@ _EMPTY = frozenset(
 )
 #: Operators for which the host waits.
 _WAITS = frozenset({"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::item"})
+#: Products of matrices, for which cuBLAS has a workspace for each stream.
+_PRODUCTS = frozenset(
+    {
+        "aten::mm",
+        "aten::addmm",
+        "aten::_addmm_activation",
+        "aten::bmm",
+        "aten::baddbmm",
+        "aten::_int_mm",
+        "aten::_scaled_mm",
+    }
+)
 #: Copies, which have rules of their own.
 _COPIES = {
     "aten::copy_": "copy",
@@ -93,6 +105,8 @@ def _kind(func: Any, name: str, schema: Any) -> str:
         return "silent"
     if name in _WAITS:
         return "waits"
+    if name in _PRODUCTS:
+        return "product"
     results = [result.alias_info for result in schema.returns]
     views = bool(results) and all(alias is not None and not alias.is_write for alias in results)
     return "silent" if views else "kernel"

@@ -77,6 +77,8 @@ struct Note {
 struct Graph {
     id: u32,
     touches: Vec<Touch>,
+    /// The streams whose workspaces its products use.
+    workspaces: Vec<StreamId>,
 }
 
 /// The translation, and the checker behind it.
@@ -100,6 +102,9 @@ pub struct Core {
     spanned: HashSet<BufferId>,
     graphs: HashMap<u64, Graph>,
     graph_count: u32,
+    /// cuBLAS has one workspace for each stream. A captured product keeps that of the stream it was captured on,
+    /// wherever its graph runs.
+    pub workspaces: HashMap<StreamId, BufferId>,
     capture: Option<(u64, Graph)>,
     seen: usize,
     told: usize,
@@ -140,6 +145,7 @@ impl Core {
             spanned: HashSet::new(),
             graphs: HashMap::new(),
             graph_count: 0,
+            workspaces: HashMap::new(),
             capture: None,
             seen: 0,
             told: 0,
@@ -314,6 +320,62 @@ impl Core {
             site,
         );
         self.found()
+    }
+
+    /// An operator that is a product of matrices, which is cuBLAS's.
+    pub fn product(&mut self, site: Site, stream: RawStream, touches: &[Touch]) -> bool {
+        let id = self.stream(stream);
+        if let Some((_, graph)) = &mut self.capture {
+            if !graph.workspaces.contains(&id) {
+                graph.workspaces.push(id);
+            }
+            return self.operator(site, stream, touches);
+        }
+        // Where nothing was captured, the workspace is used by its own stream alone.
+        if !self.workspaces.contains_key(&id) {
+            return self.operator(site, stream, touches);
+        }
+        self.operations += 1;
+        self.put(touches, site);
+        self.use_workspaces(&[id]);
+        self.push(
+            Kind::Kernel {
+                stream: id,
+                launches: 1,
+            },
+            site,
+        );
+        self.found()
+    }
+
+    /// Adds the workspaces of these streams to the accesses of `self.op`.
+    fn use_workspaces(&mut self, of: &[StreamId]) {
+        for &stream in of {
+            let buffer = self.workspace(stream);
+            self.op.accesses.push(Access {
+                buffer,
+                start: 0,
+                end: 1,
+                mode: Mode::Write,
+            });
+        }
+    }
+
+    fn workspace(&mut self, of: StreamId) -> BufferId {
+        if let Some(&known) = self.workspaces.get(&of) {
+            return known;
+        }
+        let buffer = self.space.next_buffer();
+        self.sink.buffer(Memory::Device, 1, None, "");
+        self.workspaces.insert(of, buffer);
+        buffer
+    }
+
+    /// The stream whose workspace this is.
+    pub fn workspace_of(&self, buffer: BufferId) -> Option<StreamId> {
+        let mut all = self.workspaces.iter();
+        all.find(|(_, known)| **known == buffer)
+            .map(|(&stream, _)| stream)
     }
 
     /// The engine notes the streams that it uses gradients on by itself, and no operator says so.
@@ -533,13 +595,21 @@ impl Core {
     pub fn capture_begin(&mut self, key: u64) {
         let id = self.graph_count;
         self.graph_count += 1;
-        let touches = Vec::new();
-        self.capture = Some((key, Graph { id, touches }));
+        let graph = Graph {
+            id,
+            touches: Vec::new(),
+            workspaces: Vec::new(),
+        };
+        self.capture = Some((key, graph));
     }
 
     /// The capture has ended; a replay does what was called in it.
     pub fn capture_end(&mut self) {
         if let Some((key, mut graph)) = self.capture.take() {
+            // From here on it matters who else uses them.
+            for &stream in &graph.workspaces {
+                self.workspace(stream);
+            }
             coalesce(&mut graph.touches);
             self.graphs.insert(key, graph);
         }
@@ -554,6 +624,7 @@ impl Core {
         let id = GraphId(graph.id);
         let stream = self.stream(stream);
         self.put(&graph.touches, site);
+        self.use_workspaces(&graph.workspaces);
         self.push(Kind::GraphLaunch { stream, graph: id }, site);
         self.graphs.insert(key, graph);
         self.found()

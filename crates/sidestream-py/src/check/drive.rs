@@ -24,8 +24,9 @@ fn touches(ranges: Ranges, write: bool, device: i32) -> impl Iterator<Item = Tou
 
 #[pymethods]
 impl Recorder {
-    /// An operator on a stream reads and writes some bytes.
-    #[pyo3(signature = (name, reads, writes, stream, device=0))]
+    /// An operator on a stream reads and writes some bytes. A product of matrices uses cuBLAS's workspace, too.
+    #[pyo3(signature = (name, reads, writes, stream, device=0, *, product=false))]
+    #[expect(clippy::too_many_arguments, reason = "an operator has as many")]
     fn operator(
         &self,
         py: Python<'_>,
@@ -34,6 +35,7 @@ impl Recorder {
         writes: Ranges,
         stream: u64,
         device: u32,
+        product: bool,
     ) -> PyResult<()> {
         let on = device as i32;
         let all: Vec<Touch> = touches(reads, false, on)
@@ -44,7 +46,13 @@ impl Recorder {
             raw: stream,
         };
         let site = self.named(py, name);
-        let found = self.core.lock().operator(site, raw, &all);
+        let mut core = self.core.lock();
+        let found = if product {
+            core.product(site, raw, &all)
+        } else {
+            core.operator(site, raw, &all)
+        };
+        drop(core);
         self.look(py, found, &[], &[])
     }
 

@@ -179,7 +179,9 @@ impl Recorder {
         let result = called(&plan, args, kwargs)?;
         match plan.class {
             Class::Silent => {}
-            Class::Kernel | Class::Waits => self.kernel(&plan, args, kwargs, &result)?,
+            Class::Kernel | Class::Product | Class::Waits => {
+                self.kernel(&plan, args, kwargs, &result)?
+            }
             Class::Copy => {
                 let target = args.get_item(0)?;
                 let source = plan.argument(1, &self.words.src, args, kwargs);
@@ -363,7 +365,10 @@ impl Recorder {
         if self.backwards.load(Ordering::Relaxed) > 0 {
             core.noted_by_engine(site, stream, &touched.touches);
         }
-        let found = core.operator(site, stream, &touched.touches);
+        let found = match plan.class {
+            Class::Product => core.product(site, stream, &touched.touches),
+            _ => core.operator(site, stream, &touched.touches),
+        };
         if plan.class == Class::Waits {
             core.stream_done(site, stream, true);
         }

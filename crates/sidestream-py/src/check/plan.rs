@@ -13,7 +13,9 @@ pub enum Class {
     Silent,
     /// Its reads and writes.
     Kernel,
-    /// The same, and the host waits for the result.
+    /// The same, by cuBLAS, which needs a workspace for it.
+    Product,
+    /// Its reads and writes, and the host waits for the result.
     Waits,
     /// `copy_(self, src, non_blocking)`.
     Copy,
@@ -62,6 +64,7 @@ impl Plan {
         let class = match class.as_str() {
             "silent" => Class::Silent,
             "kernel" => Class::Kernel,
+            "product" => Class::Product,
             "waits" => Class::Waits,
             "copy" => Class::Copy,
             "to_copy" => Class::ToCopy,

@@ -171,9 +171,14 @@ fn shown_race(
         side["stream"] = chain_name(chain, core).into();
         side
     };
+    let workspace = race.buffer.and_then(|buffer| core.workspace_of(buffer));
     json!({
         "kind": race.kind.code(),
-        "text": race.meaning(),
+        "text": match workspace {
+            Some(_) => "both use it, and nothing orders them",
+            None => race.meaning(),
+        },
+        "workspace": workspace.map(|stream| stream_name(stream, core)),
         "severity": race.severity.name(),
         "dtype": detail.tensor.as_ref().map(|tensor| &tensor.0),
         "shape": detail.tensor.as_ref().map(|tensor| &tensor.1),
@@ -181,7 +186,13 @@ fn shown_race(
         "first": side(sites.0, race.chains.0),
         "second": side(sites.1, race.chains.1),
         "freed_between": race.handed_on.is_some_and(|on| on.freed.is_some()),
-        "fix": fix(race, core),
+        "fix": match workspace {
+            Some(_) => format!(
+                "capture each graph on a stream of its own (`torch.cuda.graph(graph, stream=torch.cuda.Stream())`), or {}",
+                fix(race, core)
+            ),
+            None => fix(race, core),
+        },
         "count": race.count,
         "ids": [Some(race.first.0), Some(race.second.0), race.buffer.map(|buffer| buffer.0)],
     })
