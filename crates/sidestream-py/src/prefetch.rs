@@ -214,6 +214,11 @@ impl Lease {
         Ok((tensors, odd))
     }
 
+    /// Where its memory lies; none of another one that is there has the same address.
+    fn address(&self) -> u64 {
+        self.held.lease().address().0
+    }
+
     /// The parts as arrays of our own.
     fn arrays(&self) -> Vec<DeviceArray> {
         let each = self.metas.iter().cloned().enumerate();

@@ -3,11 +3,16 @@
 //! A batch passes here several times on its way, and with small batches that is most of what an iteration costs the
 //! host: so lists, tuples and dictionaries are taken apart here, and other containers by `_tree.py`, which knows them.
 
+use std::cell::Cell;
+
 use pyo3::exceptions::{PyRecursionError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyNone, PyString, PyTuple, PyType};
+use pyo3::types::{
+    PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyNone, PyString, PyTuple, PyType,
+};
 
 /// Far deeper than any batch, and shallow enough for the stack of any thread.
 const DEEPEST: usize = 200;
@@ -17,7 +22,12 @@ static MODULES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
 
 /// What is left of a container when its arrays are out. It keeps none of them alive.
 #[pyclass(frozen, module = "sidestream._sidestream")]
-pub struct Shape(Node);
+pub struct Shape {
+    tree: Node,
+    /// Whether there was anything that nobody can look into: it may hold arrays.
+    #[pyo3(get)]
+    has_objects: bool,
+}
 
 enum Node {
     /// An array that was taken out.
@@ -48,6 +58,7 @@ struct Arrays<'py> {
     too: bool,
     open: Bound<'py, PyAny>,
     leaves: Bound<'py, PyList>,
+    has_objects: Cell<bool>,
 }
 
 /// Return the arrays of a tree in sequence, and its shape.
@@ -65,9 +76,11 @@ pub fn flatten<'py>(
         too: arrays,
         open,
         leaves: PyList::empty(tree.py()),
+        has_objects: Cell::new(false),
     };
-    let shape = Shape(out.take(tree, 0)?);
-    Ok((out.leaves, shape))
+    let tree = out.take(tree, 0)?;
+    let has_objects = out.has_objects.get();
+    Ok((out.leaves, Shape { tree, has_objects }))
 }
 
 impl<'py> Arrays<'py> {
@@ -100,12 +113,16 @@ impl<'py> Arrays<'py> {
             });
         }
         if let Ok(dict) = tree.cast_exact::<PyDict>() {
-            let children = each(&mut dict.values().iter())?;
-            let names = || dict.keys().iter().map(Bound::unbind).collect();
+            // At once: what looks into the values may change it.
+            let items = dict.items();
+            let pair = |item: Bound<'py, PyAny>| item.extract::<(Py<PyAny>, Bound<'py, PyAny>)>();
+            let pairs: Vec<_> = items.iter().map(pair).collect::<PyResult<_>>()?;
+            let (names, values): (Vec<Py<PyAny>>, Vec<_>) = pairs.into_iter().unzip();
+            let children = each(&mut values.into_iter())?;
             return Ok(if has_none() {
                 same()
             } else {
-                Node::Dict(names(), children)
+                Node::Dict(names, children)
             });
         }
         if is_plain(tree) {
@@ -117,6 +134,7 @@ impl<'py> Arrays<'py> {
         }
         let opened = self.open.call1((tree,))?;
         if opened.is_none() {
+            self.has_objects.set(true);
             return Ok(same());
         }
         let (kind, names, values, make): (
@@ -189,6 +207,7 @@ fn is_a<'py>(
 fn is_plain(value: &Bound<'_, PyAny>) -> bool {
     value.is_exact_instance_of::<PyInt>()
         || value.is_exact_instance_of::<PyString>()
+        || value.is_exact_instance_of::<PyBytes>()
         || value.is_exact_instance_of::<PyFloat>()
         || value.is_exact_instance_of::<PyBool>()
         || value.is_exact_instance_of::<PyNone>()
@@ -196,10 +215,14 @@ fn is_plain(value: &Bound<'_, PyAny>) -> bool {
 
 #[pymethods]
 impl Shape {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.tree.visited(&visit)
+    }
+
     /// Put other arrays into the places of those that were taken out.
     fn unflatten<'py>(&self, leaves: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
         let mut rest = leaves.iter();
-        let made = self.0.make(leaves.py(), &mut rest)?;
+        let made = self.tree.make(leaves.py(), &mut rest)?;
         match rest.len() {
             0 => Ok(made),
             more => Err(PyValueError::new_err(format!(
@@ -212,17 +235,42 @@ impl Shape {
     ///
     /// Values that cannot be compared count as different.
     fn is_same(&self, other: &Bound<'_, Shape>) -> bool {
-        self.0.is_same(&other.get().0, other.py())
+        self.tree.is_same(&other.get().tree, other.py())
     }
 
     /// Where the array with this number stands, as it is written in Python; empty if there is none.
     fn path_of(&self, py: Python<'_>, index: usize) -> PyResult<String> {
         let mut left = index;
-        Ok(self.0.path(py, &mut left)?.unwrap_or_default())
+        Ok(self.tree.path(py, &mut left)?.unwrap_or_default())
     }
 }
 
 impl Node {
+    /// Shows the collector what this keeps alive.
+    fn visited(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let all = |children: &[Node]| children.iter().try_for_each(|child| child.visited(visit));
+        match self {
+            Node::Array => Ok(()),
+            Node::Same(value) => visit.call(value),
+            Node::List(children) | Node::Tuple(children) => all(children),
+            Node::Dict(names, children) => {
+                names.iter().try_for_each(|name| visit.call(name))?;
+                all(children)
+            }
+            Node::Other {
+                kind,
+                names,
+                make,
+                children,
+            } => {
+                visit.call(kind)?;
+                visit.call(names)?;
+                visit.call(make)?;
+                all(children)
+            }
+        }
+    }
+
     fn make<'py>(
         &self,
         py: Python<'py>,

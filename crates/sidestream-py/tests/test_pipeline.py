@@ -273,3 +273,24 @@ def test_only_a_loader_that_may_write_to_its_batches_again_is_held_up() -> None:
     assert may_refill(refilling(items, num_workers=1))
     assert may_refill(iter(items))
     assert may_refill(item for item in items)
+
+
+def test_an_error_that_was_handled_keeps_no_item_alive() -> None:
+    import torch
+
+    def fails(item: Any) -> Any:
+        raise ArithmeticError("no")
+
+    gc.disable()
+    try:
+        item = torch.ones(3)
+        gone = weakref.ref(item)
+        items = [item]
+        del item
+        try:
+            list(Pipeline([fails], device="cpu")(items))
+        except StageError:
+            items.clear()
+        assert gone() is None
+    finally:
+        gc.enable()

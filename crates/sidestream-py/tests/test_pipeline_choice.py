@@ -109,6 +109,33 @@ def test_short_epochs_are_measured_across_them_and_the_time_between_them_is_not(
     assert chooser.medians() == {SERIAL: pytest.approx(2e-3), STREAMS: pytest.approx(1e-3)}
 
 
+def test_runs_of_few_items_are_put_together() -> None:
+    chooser = Chooser(TWO, 5, settle=10)
+    device = Device(chooser, {SERIAL: 2e-3, STREAMS: 1e-3})
+    for _ in range(60):
+        device.run(3)
+    assert chooser.mode == STREAMS and not chooser.measuring
+    assert chooser.medians() == {SERIAL: pytest.approx(2e-3), STREAMS: pytest.approx(1e-3)}
+
+
+@pytest.mark.parametrize(("pause", "measured"), [(0.0, True), (30.0, False)])
+def test_a_run_that_was_left_counts_up_to_where_it_was_left(pause: float, measured: bool) -> None:
+    chooser = Chooser(TWO, 1, settle=2)
+    now = 0.0
+    for _ in range(10):
+        chooser.begin_run()
+        for _ in range(8):
+            while chooser.measuring and chooser.due(now):
+                chooser.advance(now)
+            now += {SERIAL: 2e-3, STREAMS: 1e-3}[chooser.mode]
+        now += pause
+        if chooser.measuring:
+            chooser.end_run(now, left=now)
+    assert chooser.measuring is not measured
+    if measured:
+        assert chooser.mode == STREAMS and chooser.medians()[SERIAL] == pytest.approx(2e-3)
+
+
 def test_until_it_is_measured_nothing_is_claimed() -> None:
     chooser = Chooser(TWO, 5, settle=10)
     Device(chooser, {SERIAL: 1e-3, STREAMS: 1e-3}).run(3)

@@ -375,6 +375,31 @@ def test_an_interrupt_ends_the_wait_for_a_loader() -> None:
         assert ran.stdout.readline() == "interrupted\n"
 
 
+def test_a_child_of_a_fork_is_told_to_iterate_anew() -> None:
+    code = LOADER + (
+        "iteration = iter(sidestream.prefetch([[np.ones(9)]] * 9, 'cpu', depth=1))\n"
+        "next(iteration)\n"
+        "if os.fork() == 0:\n"
+        "    try:\n"
+        "        while True: next(iteration)\n"
+        "    except RuntimeError as error:\n"
+        "        print(error, flush=True)\n"
+        "    os._exit(0)\n"
+        "os.wait()\n"
+    )
+    assert "began before the process was forked" in run(code)
+
+
+def test_an_end_that_an_interrupt_took_out_is_still_the_end() -> None:
+    iteration = iter(prefetch([[np.ones(9)]], "cpu"))
+    next(iteration)
+    feed = iteration._feed  # type: ignore[attr-defined]
+    assert feed.join(10.0)
+    # As where an interrupt comes between the two halves of a take.
+    assert feed._ready.get() is None
+    assert list(iteration) == []
+
+
 def test_a_child_of_a_fork_leaves_the_device_alone() -> None:
     code = LOADER + (
         "import gc\n"

@@ -118,3 +118,26 @@ assert cuda.current == [main]
 print(taken, seen)
 """
     ) == "['0', '1', '2', 'no such class', '4', '5'] ['0', '1', '2', '3', '4', '5']\n"
+
+
+def test_a_batch_that_a_transform_put_into_an_object_is_known_to_be_used_where_it_is_taken(on_stand_in: OnStandIn) -> None:
+    assert on_stand_in(
+        """
+import types
+import sidestream
+import torch
+from dlpack_double import Cuda
+from sidestream import _sidestream
+
+cuda = Cuda(torch)
+main = cuda.current[-1].cuda_stream
+noted = []
+note = _sidestream.note_stream
+_sidestream.note_stream = lambda address, stream: noted.append((note(address, stream), stream == main)) or noted[-1][0]
+loader = [torch.ones(100) for _ in range(6)]
+for batch in sidestream.prefetch(loader, "cuda", transform=lambda x: types.SimpleNamespace(x=x)):
+    assert batch.x.sum() == 0  # The double has no values.
+assert len(noted) == 6
+print(set(noted))
+"""
+    ) == "{(True, True)}\n"

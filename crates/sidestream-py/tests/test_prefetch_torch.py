@@ -194,7 +194,7 @@ def test_who_holds_a_tensor_is_known() -> None:
 
 def test_batches_of_a_loader_are_held_by_nobody_else() -> None:
     import torch
-    from sidestream._leaves import is_sole_owner
+    from sidestream._leaves import is_sole_owner, makes_each_anew
     from sidestream._tree import flatten
 
     def reused() -> Iterator[Any]:
@@ -206,9 +206,16 @@ def test_batches_of_a_loader_are_held_by_nobody_else() -> None:
         leaves, _ = flatten(next(batches))
         return is_sole_owner(leaves, 0)
 
+    def of_numpy() -> Iterator[Any]:
+        memory = np.empty(3, np.float32)
+        while True:
+            yield {"x": torch.from_numpy(memory)}
+
     assert sole(iter(loader(Squares(8), num_workers=0)))
-    assert sole(iter(loader(Squares(8))))
+    # Memory that is shared with a worker has an owner that nobody counts, but each batch has its own.
+    assert makes_each_anew(loader(Squares(8))) and not makes_each_anew(loader(Squares(8), num_workers=0))
     assert not sole(reused())
+    assert not sole(of_numpy())
 
 
 def test_record_stream_still_does_what_it_did() -> None:

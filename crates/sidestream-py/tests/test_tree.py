@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import weakref
 from collections import OrderedDict, UserDict, defaultdict
 from collections.abc import Iterator, Mapping
@@ -173,3 +174,79 @@ def test_an_error_of_a_container_is_the_callers() -> None:
 
     with pytest.raises(KeyError, match="no page of it"):
         flatten([Breaks()])
+
+
+def test_a_named_tuple_with_a_constructor_of_its_own_is_made_by_its_fields() -> None:
+    class Named(NamedTuple):
+        image: Any
+        label: Any
+
+    class Own(Named):
+        def __new__(cls, both: Any) -> Own:
+            return super().__new__(cls, both, both)
+
+    made = doubled(Own(array(1)))
+    assert type(made) is Own and made.image[0] == made.label[0] == 2
+
+
+def test_a_field_that_is_not_there_yet_is_left_out() -> None:
+    @dataclasses.dataclass
+    class Later:
+        image: Any
+        found: Any = dataclasses.field(init=False, repr=False)
+
+    made = doubled(Later(array(1)))
+    assert made.image[0] == 2 and not hasattr(made, "found")
+
+
+class Shared(UserDict[str, Any]):
+    """A shallow copy of it has the same items."""
+
+    def __copy__(self) -> Shared:
+        made = Shared.__new__(Shared)
+        made.__dict__.update(self.__dict__)
+        return made
+
+
+def test_a_mapping_whose_copy_is_itself_is_refused_and_stays_as_it_was() -> None:
+    shared = Shared(x=array(1), y=2)
+    with pytest.raises(TypeError, match="a copy of Shared is not one of its own"):
+        flatten([shared])
+    assert shared["x"][0] == 1 and shared["y"] == 2
+
+
+def test_a_dictionary_that_changes_meanwhile_keeps_its_pairs() -> None:
+    batch: dict[str, Any] = {}
+
+    class Changes(Mapping[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            return array(5)
+
+        def __iter__(self) -> Iterator[str]:
+            batch.pop("a", None)
+            return iter(["x"])
+
+        def __len__(self) -> int:
+            return 1
+
+    batch.update(a=array(1), b=Changes(), c=array(3))
+    leaves, shape = flatten(batch)
+    assert [leaf[0] for leaf in leaves] == [1, 5, 3]
+    assert [shape.path_of(at) for at in range(3)] == ["['a']", "['b']['x']", "['c']"]
+
+
+def test_a_shape_says_whether_there_was_something_unknown() -> None:
+    assert not flatten({"x": array(1), "n": 3, "t": "text", "b": b"bytes", "f": 1.5, "no": None, "is": True})[1].has_objects
+    assert flatten({"x": array(1), "o": object()})[1].has_objects
+
+
+def test_what_reaches_its_own_shape_is_collected() -> None:
+    class Holder:
+        shape: Any
+
+    holder = Holder()
+    holder.shape = flatten([array(1), holder])[1]
+    gone = weakref.ref(holder)
+    del holder
+    gc.collect()
+    assert gone() is None

@@ -64,6 +64,7 @@ class Feed:
         ordinal: int | None,
         grows: bool,
         times: Times,
+        are_new: bool,
     ) -> None:
         self._source: Iterator[Any] | None = source
         self._ring = ring
@@ -71,6 +72,8 @@ class Feed:
         self._ordinal = ordinal
         self._grows = grows
         self._times = times
+        #: Whether each batch is in memory of its own.
+        self._are_new = are_new
         self._process = os.getpid()
         # Queues and no condition: an interrupt that comes while a condition waits may find its lock not held.
         #: Batches for the caller. None stands behind the last, and stays there.
@@ -98,13 +101,18 @@ class Feed:
 
         Raises:
             BaseException: What the loader raised, behind the batches that came before.
+            RuntimeError: This process is a child of the one that began.
         """
+        if os.getpid() != self._process:
+            raise RuntimeError("this iteration began before the process was forked, and its thread is the parent's; iterate anew")
+        entry: Entry | None
         try:
             entry = self._ready.get_nowait()
         except queue.Empty:
             if not wait:
                 return None
-            entry = self._waited()
+            # An interrupt may have come after the end was taken out and before it was put back.
+            entry = None if self._is_over and self._ready.empty() else self._waited()
         if entry is not None:
             if self._ring is None:
                 self._room.put(None)
@@ -180,10 +188,10 @@ class Feed:
         except Exception as raised:  # noqa: BLE001
             error = error or raised
         with self._ends:
-            self._is_over = True
-            # What nobody will take is not kept.
+            # What nobody will take is not kept. Whoever sees that it is over takes the error.
             self._error = None if self.is_stopped else error
             self._source = None
+            self._is_over = True
             self._ready.put(None)
         del error
 
@@ -242,7 +250,7 @@ class Feed:
             ticket.wait_source()
             return False
         if direct:
-            if all(_leaves.is_sole_owner(leaves, at) for at in direct):
+            if self._are_new or all(_leaves.is_sole_owner(leaves, at) for at in direct):
                 sent.append((ticket, leaves))
             else:
                 # The loader may write the same memory for the next batch.

@@ -98,6 +98,8 @@ class _Torch(Target):
         self._copies = copies
         self._stream = stream
         self._side: Any = None
+        #: Where the memory of the last batch lies.
+        self.handed_over = 0
         _note_streams_of_our_memory(torch)
 
     def hand_over(self, entry: Entry) -> Any:
@@ -107,6 +109,7 @@ class _Torch(Target):
             current = torch._C._cuda_getCurrentRawStream(self.ordinal)
         assert entry.ticket is not None
         lease = entry.ticket.hand_over(current)
+        self.handed_over = lease.address()
         tensors, odd = lease.tensors(torch._C._from_dlpack)
         # From here on the tensors keep it.
         del lease
@@ -167,21 +170,29 @@ class Transformer:
         self._transform = transform
         self._stream = target.side_stream()
 
-    def apply(self, entry: Entry) -> tuple[Any, Any]:
-        """Put the transform of a batch into its stream, and return what comes out with the event behind it."""
+    def apply(self, entry: Entry) -> tuple[Any, Any, int]:
+        """Put the transform of a batch into its stream.
+
+        Returns:
+            What comes out, the event behind it, and where the memory of the batch lies.
+        """
         torch = self._target.torch
         # What the transform reads besides may have been written there. It overlaps all the same: the batch
         # that is computed beside it is put into the current stream only after this call.
         self._stream.wait_stream(self._target.on_stream())
         with torch.cuda.device(self._target.ordinal), torch.cuda.stream(self._stream):
             batch = _in_stream(self._target, entry)
-            return self._transform(batch), self._stream.record_event()
+            address = self._target.handed_over
+            return self._transform(batch), self._stream.record_event(), address
 
-    def hand_over(self, done: tuple[Any, Any]) -> Any:
+    def hand_over(self, done: tuple[Any, Any, int]) -> Any:
         """Return what came out, for work on the current stream, which waits for the transform."""
-        batch, event = done
+        batch, event, address = done
         current = self._target.on_stream()
         current.wait_event(event)
+        # Tensors may be in an object that nobody can look into. What the transform made itself is used again only by a later
+        # transform, which waits for the current stream first.
+        _sidestream.note_stream(address, current.cuda_stream)
         for tensor in _tree.tensors_of(batch)[0]:
             if tensor.is_cuda:
                 # Memory of PyTorch's, and of ours too: see below.

@@ -40,6 +40,12 @@ def on_host(leaf: Any) -> tuple[Any, int, int, bool, Any, str]:
     return _tensor(leaf) if is_tensor(leaf) else _array(leaf)
 
 
+def makes_each_anew(loader: Any) -> bool:
+    """Tell whether a loader gives each batch in memory of its own. The workers of a DataLoader send it so."""
+    data: Any = sys.modules.get("torch.utils.data")
+    return data is not None and type(loader) is data.DataLoader and loader.num_workers > 0
+
+
 def is_sole_owner(leaves: list[Any], index: int) -> bool:
     """Tell whether nobody but this list has the tensor and its memory, as far as can be told."""
     if _sidestream.references(leaves, index) > 1:
@@ -49,6 +55,9 @@ def is_sole_owner(leaves: list[Any], index: int) -> bool:
     if uses is None:
         return False
     storage = leaves[index].untyped_storage()
+    # Memory of numpy or another library has an owner that nobody counts. So has no memory that can be resized.
+    if not storage.resizable():
+        return False
     # The tensor's, and ours of this moment.
     return bool(uses(storage._cdata) <= 2)
 

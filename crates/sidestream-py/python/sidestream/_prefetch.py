@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from sidestream import _hand_over, _sidestream
+from sidestream import _hand_over, _leaves, _sidestream
 from sidestream._arguments import one_of, whole
 from sidestream._feed import PATIENCE_S, Entry, Feed, Times
 
@@ -164,6 +164,7 @@ class Prefetcher(Generic[Batch]):
             ordinal=self._target.ordinal,
             grows=self._grows,
             times=self._times,
+            are_new=_leaves.makes_each_anew(self._loader),
         )
         return _Batches(self, self._feed)
 

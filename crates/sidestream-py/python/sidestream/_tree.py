@@ -40,12 +40,22 @@ def _open(tree: Any) -> _Opened | None:
         return kind, names, [tree[name] for name in names], lambda: _mapping(tree, names)
     if isinstance(tree, (list, tuple)):
         if hasattr(kind, "_fields"):
-            return kind, kind._fields, list(tree), lambda: lambda values: kind(*values)
+            if kind.__name__ == "PackedSequence":
+                return _packed(tree)
+            return kind, kind._fields, list(tree), lambda: kind._make
         return kind, None, list(tree), lambda: kind
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        names = [field.name for field in dataclasses.fields(tree)]
+        # A field that is set later may not be there yet.
+        names = [field.name for field in dataclasses.fields(tree) if hasattr(tree, field.name)]
         return kind, names, [getattr(tree, name) for name in names], lambda: _dataclass(tree, names)
     return None
+
+
+def _packed(tree: Any) -> _Opened:
+    """PyTorch's packed sequences, of which one part stays on the host."""
+    names = ("data", "sorted_indices", "unsorted_indices")
+    kind, sizes = type(tree), tree.batch_sizes
+    return kind, names, [getattr(tree, name) for name in names], lambda: lambda values: kind(values[0], sizes, *values[1:])
 
 
 def _mapping(tree: Mapping[Any, Any], names: list[Any]) -> _Make:
@@ -56,7 +66,11 @@ def _mapping(tree: Mapping[Any, Any], names: list[Any]) -> _Make:
     # the arrays alive, which are still in it.
     empty = copy.copy(tree)
     for name in names:
+        value = tree[name]
         empty[name] = None
+        if tree[name] is not value:
+            tree[name] = value
+            raise TypeError(f"a copy of {kind.__qualname__} is not one of its own: give it a `__copy__`, or put a dict into the batch")
 
     def make(values: list[Any]) -> Any:
         made = copy.copy(empty)

@@ -31,6 +31,8 @@ SEGMENT_SECONDS = 0.05
 #: With slow items, or where the end of a run cuts it short, fewer items make a segment, too.
 FEW_ITEMS = 5
 LONG_SECONDS = 2.0
+#: A caller that went away so many items' time after the last one has done something else in between.
+PAUSE = 3.0
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,10 @@ class Chooser:
         self._items = 0
         # When the segment began. None before.
         self._start: float | None = None
+        # When the last item of the segment came.
+        self._latest = 0.0
+        # The items and seconds of runs that were too short to make a segment.
+        self._short = (0, 0.0)
         if self.measuring:
             self._next()
 
@@ -122,6 +128,7 @@ class Chooser:
                 return True
             self._left -= 1
             return False
+        self._latest = now
         seconds = now - self._start
         if (self._items >= SEGMENT_ITEMS and seconds >= SEGMENT_SECONDS) or (
             self._items >= FEW_ITEMS and seconds >= LONG_SECONDS
@@ -138,9 +145,22 @@ class Chooser:
             self._keep(now)
             self._next()
 
-    def end_run(self, now: float) -> None:
-        """Take the time of the standstill behind the last item of a run, which may have cut a segment short."""
-        if self._start is not None and self._items >= FEW_ITEMS:
+    def end_run(self, now: float, left: float | None = None) -> None:
+        """Take the time of the standstill behind the last item of a run, which may have cut a segment short.
+
+        Args:
+            now: The time of the standstill.
+            left: When the caller went away, where it did. A pause before that is nobody's time, so it drops the segment.
+        """
+        if self._start is None or not self._items:
+            return
+        if left is not None and left - self._latest > PAUSE * (self._latest - self._start) / self._items:
+            self._items, self._start = 0, None
+            return
+        items, seconds = self._short
+        self._short = (items + self._items, seconds + now - self._start)
+        self._items, self._start = 0, None
+        if self._short[0] >= FEW_ITEMS:
             self._keep(now)
             self._next()
 
@@ -193,11 +213,14 @@ class Chooser:
         return sum(own < serial for own, serial in pairs), len(pairs)
 
     def _keep(self, now: float) -> None:
-        if self._start is not None and self._items:
-            self.times[self.mode].append((now - self._start) / self._items)
+        items, seconds = self._short
+        if self._start is not None:
+            items, seconds = items + self._items, seconds + now - self._start
+        if items:
+            self.times[self.mode].append(seconds / items)
 
     def _next(self) -> None:
-        self._items, self._start = 0, None
+        self._items, self._start, self._short = 0, None, (0, 0.0)
         if not self._turn and not self._new_round():
             self.measuring = False
             self.mode = self._best()

@@ -8,6 +8,8 @@ Which memory is safe why:
 - Items that were on the device belong to whoever made them, and may be freed at any time: ``record_stream`` notes the last level's
   streams, which are behind all uses.
 - Results go to the caller, who may keep them: ``record_stream`` notes the stream that they are handed out on.
+- Objects may hold tensors that nobody sees. Where there are any, each item waits for the caller's stream first, which is behind all
+  uses that the caller has begun.
 - Buffers of captured stages are written again by a later item, so results that lie in them are cloned.
 """
 
@@ -32,6 +34,10 @@ WARM_UP = 3
 #: Of pageable memory the driver reads so much before the call returns, and waits for nothing. To ask whether a tensor of so few
 #: bytes is pinned takes longer than it could save.
 READ_AT_ONCE_BYTES = 64 << 10
+
+
+#: A stream as PyTorch's own functions name it: its number, its device, the kind of that.
+_Stream = tuple[int, int, int]
 
 
 class Slot:
@@ -69,6 +75,7 @@ class OnCuda:
         self._device = torch.device("cuda", device)
         self._index = device
         self._current_stream = torch._C._cuda_getCurrentStream
+        self._current_device = torch._C._cuda_getDevice
         self._streams: dict[int, Any] = {
             name: torch.cuda.Stream(self._device) for name in (UPLOAD, *range(len(chain.stages)))
         }
@@ -89,6 +96,8 @@ class OnCuda:
         self._fresh = True
         self._last: Slot | None = None
         self._may_refill = True
+        # Some results hold objects, whose tensors could not be noted for the caller's stream.
+        self._hides_results = False
         # Behind the copy that reads the loader's own pinned memory, where the loader may fill that again for its next item.
         self.source: Any = None
         self._sources: list[Any] = []
@@ -109,15 +118,19 @@ class OnCuda:
         self._fresh = True
         self._may_refill = may_refill
 
-    def issue(self, number: int, item: Any, mode: str) -> tuple[Any, Slot | None]:
+    def issue(self, number: int, item: Any, mode: str) -> tuple[Any, Slot | _Stream]:
         """Issue all stages for an item. Returns at once, but for captures and where pinned memory is still being read.
 
         Returns:
-            The result, and the slot whose events stand behind it, unless it is on the caller's stream anyway.
+            The result, and what it is behind: a slot with its events, or the stream that it was issued on.
 
         Raises:
             StageError: A stage failed. Some of the item's work may have been issued.
         """
+        if self._current_device() != self._index:
+            # Stages see the pipeline's device as the current one, in every mode.
+            with torch.cuda.device(self._index):
+                return self.issue(number, item, mode)
         current = self._current_stream(self._index)
         if mode != SERIAL:
             mode = self._possible(mode)
@@ -126,28 +139,32 @@ class OnCuda:
         self.items += 1
         slot = self._slots[number % len(self._slots)]
         if mode == SERIAL:
-            return self._serial(slot, number, item, current), None
+            return self._serial(slot, number, item, current), current
         if mode == SERIAL_GRAPHS:
-            return self._serial_graphs(slot, number, item, current), None
+            return self._serial_graphs(slot, number, item, current), current
         # Nothing is allocated between here and the waits of the heads, which make it safe.
         slot.held.clear()
-        device_before = torch._C._cuda_getDevice()
         try:
             return self._overlapped(slot, number, item, mode == GRAPHS, self._caller_of(current)), slot
         finally:
-            # This sets the device, too.
             torch._C._cuda_setStream(*current)
-            if device_before != self._index:
-                torch.cuda.set_device(device_before)
 
-    def hand_over(self, result: Any, slot: Slot) -> Any:
+    def hand_over(self, result: Any, behind: Slot | _Stream) -> Any:
         """Make the caller's current stream wait for an item, and return its result."""
-        caller = self._caller_of(torch._C._cuda_getCurrentStream(self._index))
-        for step in self._hand_over:
-            slot.events[step.event].wait(caller)
-        for leaf in tensors_of(result)[0]:
+        current = self._current_stream(self._index)
+        if behind == current:
+            return result
+        caller = self._caller_of(current)
+        if isinstance(behind, tuple):
+            caller.wait_stream(_stream(behind))
+        else:
+            for step in self._hand_over:
+                behind.events[step.event].wait(caller)
+        leaves, shape = tensors_of(result)
+        for leaf in leaves:
             if leaf.is_cuda:
                 leaf.record_stream(caller)
+        self._hides_results |= shape.has_objects
         return result
 
     def let_loader_go_on(self) -> None:
@@ -161,6 +178,9 @@ class OnCuda:
         """Wait on the host until the GPU has done all that was issued, here and on the caller's stream."""
         for stream in self._streams.values():
             stream.synchronize()
+        if isinstance(self._entered, tuple):
+            # The caller may have changed to another stream since.
+            _stream(self._entered).synchronize()
         torch.cuda.current_stream(self._index).synchronize()
         self._let_go()
 
@@ -203,7 +223,7 @@ class OnCuda:
         # Warming up has to happen on the streams that are captured.
         return STREAMS if self._warm < WARM_UP else mode
 
-    def _enter(self, mode: str, caller: tuple[int, int, int]) -> None:
+    def _enter(self, mode: str, caller: _Stream) -> None:
         wanted = "overlapped" if mode in (STREAMS, GRAPHS) else caller
         if self._entered != wanted:
             if self._entered is not None:
@@ -221,7 +241,8 @@ class OnCuda:
         usual = self._is_usual(shape, leaves) if graphs or self._warm < WARM_UP else False
         flow, streams, events = self._flow, self._streams, slot.events
         values: list[Any] = []
-        for step in self._plans[bool(uploads), self._fresh or bool(theirs)]:
+        # An object may hold tensors of the device that nobody sees.
+        for step in self._plans[bool(uploads), self._fresh or bool(theirs) or shape.has_objects or self._hides_results]:
             stream = caller if step.stream == CALLER else streams[step.stream]
             if step.do == "wait":
                 events[step.event].wait(stream)
@@ -238,13 +259,13 @@ class OnCuda:
         self._warm += not graphs
         return flow.result(values)
 
-    def _serial(self, slot: Slot, number: int, item: Any, caller: tuple[int, int, int]) -> Any:
+    def _serial(self, slot: Slot, number: int, item: Any, caller: _Stream) -> Any:
         item = self._brought(slot, item)
         if slot.staging.is_being_read or self.source is not None:
             self._note_reads(slot, caller)
         return self._flow.through(number, item)
 
-    def _serial_graphs(self, slot: Slot, number: int, item: Any, caller: tuple[int, int, int]) -> Any:
+    def _serial_graphs(self, slot: Slot, number: int, item: Any, caller: _Stream) -> Any:
         shape, leaves, changed = leaves_of(item)
         uploads = [place for place, leaf in enumerate(leaves) if leaf.is_cpu]
         usual = self._is_usual(shape, leaves)
@@ -258,7 +279,7 @@ class OnCuda:
             values.append(self._run(slot, stage, number, flow.given(stage, item, values), True, usual))
         return flow.result(values)
 
-    def _note_reads(self, slot: Slot, caller: tuple[int, int, int]) -> None:
+    def _note_reads(self, slot: Slot, caller: _Stream) -> None:
         slot.events[UPLOADED].record(self._caller_of(caller))
         slot.staging.is_being_read = False
 
@@ -404,10 +425,9 @@ class OnCuda:
         leaves, shape = tensors_of(result)
         return shape.unflatten([leaf.clone() if slot.buffers.share_memory_with(leaf) else leaf for leaf in leaves])
 
-    def _caller_of(self, stream: tuple[int, int, int]) -> Any:
+    def _caller_of(self, stream: _Stream) -> Any:
         if stream != self._caller_known:
-            number, index, kind = stream
-            self._caller = torch.cuda.Stream(stream_id=number, device_index=index, device_type=kind)
+            self._caller = _stream(stream)
             self._caller_known = stream
         return self._caller
 
@@ -415,6 +435,11 @@ class OnCuda:
         for slot in self._slots:
             slot.held.clear()
         self._last = None
+
+
+def _stream(stream: _Stream) -> Any:
+    number, index, kind = stream
+    return torch.cuda.Stream(stream_id=number, device_index=index, device_type=kind)
 
 
 def _alike(one: Any, other: Any) -> bool:

@@ -59,6 +59,8 @@ class Captured:
             CaptureFailed: The stage does something that no graph can hold. It can still be called.
         """
         leaves, self._shape = tensors_of(value)
+        if self._shape.has_objects:
+            raise CaptureFailed("it is given an object that may hold tensors, and those would stay the ones of the capture")
         # Buffers that were made in inference mode could not be written outside of it.
         with torch.inference_mode(False):
             self._inputs = [leaf if buffers.has(leaf) else leaf.detach().clone() for leaf in leaves]
@@ -71,7 +73,10 @@ class Captured:
         self._graph = torch.cuda.CUDAGraph()
         with _no_collection():
             self.output = self._capture(call, given, device)
-        buffers.add(*self._inputs, *tensors_of(self.output)[0])
+        leaves, shape = tensors_of(self.output)
+        if shape.has_objects:
+            raise CaptureFailed("it returns an object that may hold tensors, which later items would write again")
+        buffers.add(*self._inputs, *leaves)
 
     def takes(self, value: Any) -> bool:
         """Copy a value into the buffers, on the current stream. False if it has another shape; then nothing is copied."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import weakref
 from collections import deque
@@ -10,6 +9,7 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 from sidestream._arguments import one_of, truth, whole
+from sidestream._leaves import makes_each_anew
 from sidestream._pipeline._choice import GRAPHS, MODES, SERIAL, SERIAL_GRAPHS, STREAMS, Choice, Chooser
 from sidestream._pipeline._plan import default_depth
 from sidestream._pipeline._stage import Stage, chain
@@ -155,11 +155,12 @@ class Pipeline:
 
     def _run(self, items: Iterator[Any], may_refill: bool) -> Generator[Any, None, None]:
         cuda, depth = self._cuda, self._depth
-        # Results, with the slots that have to be waited for.
+        # Results, with what they are behind.
         pending: deque[tuple[Any, Any]] = deque()
         failure: BaseException | None = None
         number = 0
-        clean = False
+        # Whether all came out, or the caller went away before anything failed.
+        ended = left = False
         self._begin(may_refill)
         try:
             while failure is None:
@@ -186,17 +187,19 @@ class Pipeline:
                 del item
                 number += 1
                 if len(pending) == depth:
-                    yield pending.popleft()[0] if pending[0][1] is None else cuda.hand_over(*pending.popleft())
+                    yield pending.popleft()[0] if cuda is None else cuda.hand_over(*pending.popleft())
             while pending:
-                yield pending.popleft()[0] if pending[0][1] is None else cuda.hand_over(*pending.popleft())
-            clean = failure is None
+                yield pending.popleft()[0] if cuda is None else cuda.hand_over(*pending.popleft())
+            ended = failure is None
             if failure is not None:
                 raise failure
         except GeneratorExit:
-            clean = True
+            left = failure is None
             raise
         finally:
-            self._finish(clean, bool(pending))
+            # It has this frame in its traceback, and would keep the item in it alive.
+            failure = None
+            self._finish(ended, left, bool(pending))
 
     def _begin(self, may_refill: bool) -> None:
         if self._cuda is not None:
@@ -216,27 +219,24 @@ class Pipeline:
             chooser.drop(SERIAL_GRAPHS)
         return issued
 
-    def _finish(self, clean: bool, unclaimed: bool) -> None:
+    def _finish(self, ended: bool, left: bool, unclaimed: bool) -> None:
         cuda, chooser = self._cuda, self._chooser
         if cuda is None:
             return
+        now = time.perf_counter()
         cuda.end(unclaimed)
-        if chooser.measuring or not clean:
+        if chooser.measuring or not (ended or left):
             cuda.drain()
-        if chooser.measuring and clean:
-            chooser.end_run(time.perf_counter())
+        if chooser.measuring and (ended or left):
+            chooser.end_run(time.perf_counter(), now if left else None)
 
 
 def may_refill(items: Any) -> bool:
     """Say whether to ask for the next item may write to the memory of those before.
 
-    A list runs no code of its own. Workers of a DataLoader send each batch in memory of its own. A generator may have one
-    pinned buffer that it fills again and again.
+    A list runs no code of its own. A generator may have one pinned buffer that it fills again and again.
     """
-    if type(items) in (list, tuple):
-        return False
-    data = sys.modules.get("torch.utils.data")
-    return data is None or type(items) is not data.DataLoader or not items.num_workers
+    return type(items) not in (list, tuple) and not makes_each_anew(items)
 
 
 def _backends(stages: Any, captures: tuple[bool, ...], depth: int, device: Any) -> tuple[Any, Any, str]:
