@@ -22,13 +22,17 @@ pub fn overlap(
     py: Python<'_>,
     device: &str,
     batch: &str,
-    count: i64,
-    work: i64,
+    count: &str,
+    work: &str,
 ) -> PyResult<(String, String)> {
-    let (count, work) = (count.to_string(), work.to_string());
+    // In one word with its option, so that no value is taken for another option.
     let args = [
-        "--device", device, "--batch", batch, "--count", &count, "--work", &work,
+        format!("--device={device}"),
+        format!("--batch={batch}"),
+        format!("--count={count}"),
+        format!("--work={work}"),
     ];
+    let args = args.each_ref().map(String::as_str);
     let said = py.detach(|| sidestream_cli::overlap(&args));
     let (json, text) = said.map_err(|refused| match refused {
         Refused::Device(why) => DeviceError::new_err(why),

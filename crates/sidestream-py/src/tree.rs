@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 
-use pyo3::exceptions::{PyRecursionError, PyValueError};
+use pyo3::exceptions::{PyRecursionError, PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -296,8 +296,15 @@ impl Node {
                 }
                 dict.into_any()
             }
-            Node::Other { make, children, .. } => {
-                make.bind(py).call1((PyList::new(py, each(children)?)?,))?
+            Node::Other {
+                kind,
+                make,
+                children,
+                ..
+            } => {
+                let values = PyList::new(py, each(children)?)?;
+                let made = make.bind(py).call1((values,));
+                made.map_err(|why| cannot_be_made(kind.bind(py), why))?
             }
         })
     }
@@ -386,6 +393,20 @@ impl Node {
             }
         }
     }
+}
+
+/// The user's class has a constructor that knows better.
+fn cannot_be_made(kind: &Bound<'_, PyType>, why: PyErr) -> PyErr {
+    let py = kind.py();
+    let name = kind
+        .name()
+        .map_or_else(|_| String::new(), |name| name.to_string());
+    let error = PyTypeError::new_err(format!(
+        "a {name} cannot be made anew with other arrays in it ({}); give the arrays in a dict, a list or a tuple",
+        why.value(py)
+    ));
+    error.set_cause(py, Some(why));
+    error
 }
 
 fn of_children(

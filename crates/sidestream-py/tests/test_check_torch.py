@@ -379,6 +379,25 @@ def test_the_command_says_what_is_wrong_before_the_program_runs(tmp_path: Path) 
     assert code == 2 and "No such file or directory" in errors
 
 
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["-m", "nopkg.at_all"], "there is no module nopkg.at_all"),
+        (["--memory", "-5", "train.py"], "--memory -5: give a number of bytes, 0 or more"),
+    ],
+)
+def test_wrong_arguments_are_no_races(arguments: list[str], why: str) -> None:
+    ran = subprocess.run([sys.executable, "-m", "sidestream.check", *arguments], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2 and why in ran.stderr and "Traceback" not in ran.stderr
+
+
+def test_a_traceback_begins_with_the_program_and_a_folder_is_one(tmp_path: Path) -> None:
+    (tmp_path / "__main__.py").write_text("def fails():\n    raise ValueError('broken')\nfails()\n", encoding="utf-8")
+    ran = subprocess.run([sys.executable, "-m", "sidestream.check", tmp_path], capture_output=True, text=True, check=False)
+    trace = ran.stderr[: ran.stderr.index("ValueError: broken")]
+    assert trace.count("File ") == 2 and "runpy" not in trace and "check.py" not in trace
+
+
 def test_a_program_without_work_on_a_gpu_is_not_called_checked(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text("import torch\ntorch.ones(3) + 1\nprint('it ran')\n")

@@ -173,6 +173,20 @@ def test_a_file_that_cannot_be_read_raises_what_open_raises(tmp_path: Path) -> N
         sidestream.diagnose("/dev/null")
 
 
+def test_options_of_another_kind_are_refused_and_all_means_the_usual_changes(traces: Path) -> None:
+    path = traces / "copy_bound.before.json.gz"
+    for options, why in (
+        ({"link_gbps": "55"}, "link_gbps is '55'; give GB/s as a number"),
+        ({"what_if": 5}, "what_if is 5; give a text"),
+        ({"what_if": [5]}, r"what_if is \[5\]; give a text"),
+    ):
+        with pytest.raises(TypeError, match=why):
+            sidestream.diagnose(path, **options)
+    with pytest.raises(TypeError, match="path is None; give the name of a file"):
+        sidestream.diagnose([None])  # type: ignore[list-item]
+    assert sidestream.diagnose(path, what_if="all") == sidestream.diagnose(path)
+
+
 @pytest.mark.parametrize("speed", [0, -1.0, float("nan"), float("inf")])
 def test_what_is_no_speed_is_refused(speed: float, traces: Path) -> None:
     with pytest.raises(ValueError, match="link_gbps is .*, which is no speed"):

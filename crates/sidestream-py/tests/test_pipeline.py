@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -172,16 +173,34 @@ def test_a_run_can_be_left_and_the_pipeline_used_again() -> None:
     left = pipe(range(100))
     assert next(left) == 1
     assert list(pipe(range(3))) == [1, 2, 3]
-    # A run that was left ends with the next one.
-    assert list(left) == []
+    # A run that was left ends with the next one, and whoever goes on with it is told.
+    with pytest.raises(RuntimeError, match="ended by another one of the same pipeline; use one at a time"):
+        next(left)
+    over = pipe(range(1))
+    assert list(over) == [1] and list(pipe(range(1))) == [1] and list(over) == []
+    closed = pipe(range(3))
+    closed.close()
+    assert list(closed) == []
 
 
 def test_a_stage_may_not_run_its_own_pipeline() -> None:
     inner: list[Pipeline] = []
     pipe = Pipeline([lambda item: list(inner[0]([item]))], device="cpu")
     inner.append(pipe)
-    with pytest.raises(StageError, match="a stage iterates over the pipeline that it is part of"):
+    with pytest.raises(StageError, match="a stage of it or another thread iterates over it too"):
         list(pipe([1]))
+
+
+def test_a_stage_takes_names_and_choices_of_their_kinds() -> None:
+    with pytest.raises(TypeError, match="capture is 'maybe'; give True or False"):
+        Stage(add(1), capture="maybe")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="name is 5; give a text"):
+        Stage(add(1), name=5)  # type: ignore[arg-type]
+
+
+def test_a_pipeline_says_why_it_cannot_be_pickled() -> None:
+    with pytest.raises(TypeError, match="has streams of this process and cannot be pickled"):
+        pickle.dumps(Pipeline([len], device="cpu"))
 
 
 def test_nothing_is_kept_once_a_run_is_over() -> None:
@@ -221,7 +240,8 @@ def test_without_cuda_the_choice_says_why() -> None:
         (lambda: Pipeline([]), ValueError, "the list is empty"),
         (lambda: Pipeline([()]), ValueError, "the tuple at place 0 of the stages is empty"),
         (lambda: Pipeline(add(1)), TypeError, "put the one stage into a list"),  # type: ignore[arg-type]
-        (lambda: Pipeline([3]), TypeError, "a stage is a callable that takes one item, and this is int"),
+        (lambda: Pipeline([3]), TypeError, "a stage is a callable that takes one item, and that at place 0 is int"),
+        (lambda: Pipeline([add(1), (add(1), [add(1)])]), TypeError, "that at place 1 is list.*branches hold no lists"),
         (lambda: Pipeline([add(1)], mode="fast"), ValueError, 'mode is .fast.; give "auto", "serial"'),
         (lambda: Pipeline([add(1)], mode="graphs"), ValueError, "no stage may be captured; say capture=True"),
         (lambda: Pipeline([add(1)], depth=0), ValueError, "depth is 0; give how many items are in flight"),

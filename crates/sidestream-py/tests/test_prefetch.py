@@ -289,6 +289,8 @@ def test_batches_can_be_taken_on_a_stream_that_is_named() -> None:
         (lambda: prefetch([], "cpu", 0), ValueError, "depth is 0; give the number"),
         (lambda: prefetch([], "cpu", True), TypeError, "depth is True"),
         (lambda: prefetch([], "cpu", 1.5), TypeError, "depth is 1.5; give the number"),  # type: ignore[call-overload]
+        (lambda: prefetch([], "cpu", 10**20), ValueError, "give at most 4096 batches"),
+        (lambda: prefetch([], -1), TypeError, "device is -1; give a name"),
         (lambda: prefetch([], "cpu", keep="all"), ValueError, 'keep is \'all\'; give "grow" or "copy"'),
         (lambda: prefetch([], "cpu", transform=3), TypeError, "transform is 3; give a function"),  # type: ignore[call-overload]
         (lambda: prefetch(3, "cpu"), TypeError, "loader is 3; give something to iterate over"),  # type: ignore[call-overload]
@@ -388,6 +390,26 @@ def test_a_child_of_a_fork_is_told_to_iterate_anew() -> None:
         "os.wait()\n"
     )
     assert "began before the process was forked" in run(code)
+
+
+def test_what_would_lose_something_is_refused_with_its_batch() -> None:
+    masked = np.ma.masked_array([1, 2], mask=[False, True])
+    with pytest.raises(TypeError, match=r"batch 1, \[0\]: a masked array would lose its mask; .*\.filled\(\)"):
+        list(prefetch([[np.ones(2)], [masked]], "sim:h200"))
+    own: list[Any] = [np.ones(2)]
+    own.append(own)
+    with pytest.raises(RecursionError, match="batch 0: the batch is nested"):
+        list(prefetch([own], "sim:h200"))
+
+
+class Wants(list[Any]):
+    def __init__(self, values: Any, more: int) -> None:
+        super().__init__(values)
+
+
+def test_a_class_that_cannot_be_made_anew_is_named() -> None:
+    with pytest.raises(TypeError, match="a Wants cannot be made anew .*missing 1 required.*give the arrays in a dict"):
+        list(prefetch([Wants([np.ones(2)], 3)], "sim:h200"))
 
 
 def test_an_end_that_an_interrupt_took_out_is_still_the_end() -> None:

@@ -218,6 +218,24 @@ def test_batches_of_a_loader_are_held_by_nobody_else() -> None:
     assert not sole(of_numpy())
 
 
+def test_the_loader_sees_the_modes_and_variables_of_whoever_iterates() -> None:
+    import contextvars
+
+    import torch
+
+    variable = contextvars.ContextVar("variable", default="unset")
+
+    def seen() -> Iterator[Any]:
+        yield torch.is_grad_enabled(), torch.is_inference_mode_enabled(), variable.get()
+
+    variable.set("set")
+    assert list(prefetch(seen(), "cpu")) == [(True, False, "set")]
+    with torch.no_grad():
+        assert list(prefetch(seen(), "cpu")) == [(False, False, "set")]
+    with torch.inference_mode():
+        assert list(prefetch(seen(), "cpu")) == [(False, True, "set")]
+
+
 def test_record_stream_still_does_what_it_did() -> None:
     import torch
     from sidestream._hand_over import _note_streams_of_our_memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,21 @@ def test_what_its_end_would_refuse_is_refused_before_it(
 ) -> None:
     with pytest.raises(error, match=why):
         sidestream.profile(**options)
+
+
+@pytest.mark.torch
+def test_a_profile_is_entered_once_and_alone() -> None:
+    profile = sidestream.profile()
+    with pytest.raises(RuntimeError, match="not entered; call step"):
+        profile.step()
+    with profile, pytest.raises(RuntimeError, match="another profile is entered"):
+        sidestream.profile().__enter__()
+    with pytest.raises(RuntimeError, match="entered before; make another"):
+        profile.__enter__()
+    with pytest.raises(TypeError, match="leave on_trace_ready out"):
+        sidestream.profile(on_trace_ready=print)
+    with pytest.raises(TypeError, match="a profile cannot be pickled; keep its diagnosis"):
+        pickle.dumps(profile)
 
 
 @pytest.mark.torch

@@ -114,6 +114,17 @@ def test_timed_events_say_what_lies_between_them() -> None:
         start.elapsed_time(plain)
 
 
+def test_arguments_of_another_kind_are_refused() -> None:
+    for make, why in (
+        (lambda: Event("sim:h200"), "timing is 'sim:h200'; give True or False, and the device as device="),  # type: ignore[arg-type]
+        (lambda: Stream("sim:h200", priority="high"), "priority is 'high'; give a whole number"),  # type: ignore[arg-type]
+        (lambda: Stream("sim:h200", name=5), "name is 5; give a text"),  # type: ignore[arg-type]
+        (lambda: Event(True, device="sim:h200").elapsed_time(5), "end is 5; give a sidestream.Event"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(TypeError, match=why):
+            make()
+
+
 def test_what_is_no_event_is_refused() -> None:
     stream = Stream("sim:h200")
     for use in (stream.wait_event, stream.record_event):

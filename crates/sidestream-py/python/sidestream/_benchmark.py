@@ -248,6 +248,8 @@ def _cuda(device: Any) -> Any:
     if not torch.cuda.is_available():
         if named is None:
             return None
+        if not named.isdecimal() and named.split(":")[0] != "cuda":
+            raise ValueError(f'device is {named}; give "cuda", "cuda:1" and so on, or "cpu"')
         raise ValueError(f'PyTorch finds no CUDA here, so nothing can be measured on {named}; give device="cpu"')
     chosen = torch.device("cuda" if named is None else (f"cuda:{named}" if named.isdecimal() else named))
     if chosen.type != "cuda":

@@ -87,7 +87,10 @@ _entered = threading.Lock()
 
 def _mode(shown: Callable[[str], str], raises: bool, stacks: bool, memory: int, pretend: bool) -> Any:
     """The recorder, as PyTorch's mode."""
-    import torch
+    try:
+        import torch
+    except ImportError as error:
+        raise ModuleNotFoundError("check hears PyTorch, which is not installed; pip install torch") from error
     from torch.utils._python_dispatch import TorchDispatchMode
 
     global _Mode

@@ -20,13 +20,27 @@ def diagnose(
     what_if: str | Iterable[str] | None = None,
 ) -> Diagnosis:
     """Read one trace, as ``sidestream.diagnose`` does, whose page has the arguments and the errors."""
-    return Diagnosis(*_sidestream.diagnose(path, link_gbps, sets_of(what_if)))
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"path is {path!r}; give the name of a file, as a text or a path")
+    return Diagnosis(*_sidestream.diagnose(path, speed(link_gbps), sets_of(what_if)))
+
+
+def speed(link_gbps: float | None) -> float | None:
+    """Return a speed, or none. Whether there is such a link the extension knows."""
+    if link_gbps is None or (isinstance(link_gbps, (int, float)) and not isinstance(link_gbps, bool)):
+        return link_gbps
+    raise TypeError(f"link_gbps is {link_gbps!r}; give GB/s as a number, as in 25")
 
 
 def sets_of(what_if: str | Iterable[str] | None) -> list[str] | None:
     """Return the changes to predict as a list, one text for each prediction."""
+    if what_if is None or what_if == "all":
+        return None
     sets = [what_if] if isinstance(what_if, str) else what_if
-    return None if sets is None else list(sets)
+    sets = list(sets) if isinstance(sets, Iterable) else [sets]
+    if not all(isinstance(one, str) for one in sets):
+        raise TypeError(f'what_if is {what_if!r}; give a text such as "pinned,no-sync", a list of such texts, or "all"')
+    return sets
 
 
 class Diagnosis:

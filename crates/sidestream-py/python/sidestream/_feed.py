@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import contextvars
 import os
 import queue
 import sys
@@ -90,7 +91,11 @@ class Feed:
         self._pulls = True
         if ring is not None:
             ring.pause(False)
-        self._thread = threading.Thread(target=self._run, name="sidestream-feeder", daemon=True)
+        # The loader sees the variables and modes of whoever iterates, as it would without a thread.
+        context, modes = contextvars.copy_context(), _modes()
+        self._thread = threading.Thread(
+            target=context.run, args=(self._run, modes), name="sidestream-feeder", daemon=True
+        )
         _running.add(self)
         self._thread.start()
 
@@ -169,7 +174,7 @@ class Feed:
 
     # ------------------------------------------------------------------ the thread
 
-    def _run(self) -> None:
+    def _run(self, modes: contextlib.AbstractContextManager[Any]) -> None:
         error: BaseException | None = None
         #: Batches whose page-locked memory is being read by the device.
         sent: deque[tuple[_sidestream.Ticket, list[Any]]] = deque()
@@ -178,8 +183,9 @@ class Feed:
                 # The current device is each thread's own, and the loader may look at it.
                 sys.modules["torch"].cuda.set_device(self._ordinal)
             index = 0
-            while not self.is_stopped and self._feed(index, sent):
-                index += 1
+            with modes:
+                while not self.is_stopped and self._feed(index, sent):
+                    index += 1
         except BaseException as raised:  # noqa: BLE001 - whatever the loader raises is the caller's.
             error = raised
         try:
@@ -211,7 +217,10 @@ class Feed:
             return self._queue(Entry(index, batch))
         self._pulls = False
         try:
-            leaves, shape = _tree.flatten(batch)
+            try:
+                leaves, shape = _tree.flatten(batch)
+            except (RecursionError, TypeError) as error:
+                raise type(error)(f"batch {index}: {error}") from error
             del batch
             return self._send(self._ring, index, leaves, shape, sent)
         finally:
@@ -291,6 +300,16 @@ class Feed:
                 return False
             self._ready.put(entry)
             return True
+
+
+def _modes() -> contextlib.AbstractContextManager[Any]:
+    """PyTorch's modes of this thread, to be entered in another one."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "is_inference_mode_enabled"):
+        return contextlib.nullcontext()
+    if torch.is_inference_mode_enabled():
+        return torch.inference_mode()  # type: ignore[no-any-return]
+    return contextlib.nullcontext() if torch.is_grad_enabled() else torch.no_grad()
 
 
 def _where(index: int, shape: Any, at: int) -> str:

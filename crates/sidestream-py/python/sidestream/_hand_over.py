@@ -27,7 +27,7 @@ def target(device: Any, copies: bool, stream: Any) -> Target:
 def _name(device: Any, torch: Any) -> str:
     if device is None:
         return "cpu" if torch is None or not torch.cuda.is_available() else _current(torch)
-    if isinstance(device, int) and not isinstance(device, bool):
+    if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
         return f"cuda:{device}"
     kind, index = getattr(device, "type", None), getattr(device, "index", None)
     if isinstance(kind, str):
@@ -94,7 +94,10 @@ class _Torch(Target):
         if torch.cuda.is_available():
             torch.cuda.init()
         # Without an index there is no CUDA in PyTorch, and the ring will say why.
-        self.ordinal = torch.device(name).index or 0
+        try:
+            self.ordinal = torch.device(name).index or 0
+        except RuntimeError:
+            raise _sidestream.DeviceError(f'no device is called {name!r}; GPUs are "cuda:0", "cuda:1" and so on') from None
         self._copies = copies
         self._stream = stream
         self._side: Any = None

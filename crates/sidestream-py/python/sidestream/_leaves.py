@@ -94,6 +94,8 @@ def _tensor(tensor: Any) -> tuple[Any, int, int, bool, Any, str]:
 
 
 def _array(array: Any) -> tuple[Any, int, int, bool, Any, str]:
+    if type(array).__name__ == "MaskedArray":
+        raise TypeError("a masked array would lose its mask; give its data and its mask, or call .filled() in the loader")
     dtype = array.dtype
     if dtype.name not in _NUMPY:
         raise TypeError(f"GPUs have no type {dtype.name}; convert the array in the loader, as to float32")

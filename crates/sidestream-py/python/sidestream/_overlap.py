@@ -24,8 +24,8 @@ def overlap(
         device: ``"sim:h200"``, ``"sim:a100"``, ``"sim:a10g"``, ``"sim:rtx4090"``, ``"sim:FILE.toml"``; ``"cuda:0"``
             and so on; ``"auto"``.
         batch: The size of a batch, in bytes or as in ``"4MiB"``.
-        count: How many batches.
-        work: How heavy the kernel is: multiplications and additions for each four bytes.
+        count: How many batches, at most 100,000.
+        work: How heavy the kernel is: multiplications and additions for each four bytes, at most 10,000,000.
 
     Raises:
         DeviceError: There is no such device.
@@ -37,7 +37,7 @@ def overlap(
     size = batch if isinstance(batch, str) else str(whole("batch", batch, 4, 'its bytes, or a text such as "4MiB"'))
     count = whole("count", count, 1, "the number of batches")
     work = whole("work", work, 1, "the multiplications and additions for each four bytes")
-    return Overlap(*_sidestream.overlap(device, size, count, work))
+    return Overlap(*_sidestream.overlap(device, size, str(count), str(work)))
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,9 @@ from sidestream._feed import PATIENCE_S, Entry, Feed, Times
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+#: More batches than anybody has memory for.
+MOST_DEPTH = 4096
+
 Batch = TypeVar("Batch")
 
 
@@ -119,6 +122,8 @@ class Prefetcher(Generic[Batch]):
     ) -> None:
         """Take the arguments of ``prefetch``."""
         depth = whole("depth", depth, 1, "the number of batches to have on the device")
+        if depth > MOST_DEPTH:
+            raise ValueError(f"depth is {depth}; give at most {MOST_DEPTH} batches, for each of which there is memory")
         one_of("keep", keep, ("grow", "copy"))
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is {transform!r}; give a function from batch to batch")

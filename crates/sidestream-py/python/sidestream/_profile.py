@@ -5,17 +5,21 @@ from __future__ import annotations
 import html
 import json
 import os
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from sidestream._arguments import whole
-from sidestream._diagnosis import Diagnosis, diagnose, sets_of
+from sidestream._diagnosis import Diagnosis, diagnose, sets_of, speed
 from sidestream._sidestream import TraceError, check_options
 
 if TYPE_CHECKING:
     import tempfile
+
+#: Held while a profile is entered.
+_recording = threading.Lock()
 
 
 def profile(
@@ -55,8 +59,12 @@ def profile(
     """
     if steps is not None:
         steps = whole("steps", steps, 1, "how many are recorded")
+    if "on_trace_ready" in options:
+        raise TypeError("profile has a handler of its own for the trace; give path= to keep it, and leave on_trace_ready out")
+    if path is not None and not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"path is {path!r}; give the name of a file, as a text or a path")
     # What the end of the block would refuse is refused before it.
-    check_options(link_gbps, sets_of(what_if))
+    check_options(speed(link_gbps), sets_of(what_if))
     return Profile(steps, path, what_if, link_gbps, options)
 
 
@@ -85,6 +93,7 @@ class Profile:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._trace: Path | None = None
         self._count = 0
+        self._is_entered = self._is_over = False
         self._mark: Any = None
         profiler = torch.profiler
         activities = [profiler.ProfilerActivity.CPU]
@@ -105,6 +114,8 @@ class Profile:
 
         Without ``steps`` the first call begins the first step that counts: what came before is taken as start-up.
         """
+        if not self._is_entered:
+            raise RuntimeError("the profile is not entered; call step() inside its `with` block")
         self._count += 1
         if self._marks:
             self._end_mark()
@@ -114,9 +125,25 @@ class Profile:
             self._profiler.step()
 
     def __enter__(self) -> Profile:
-        """Start the profiler."""
-        self._profiler.__enter__()
+        """Start the profiler.
+
+        Raises:
+            RuntimeError: It was entered before, or another one is entered.
+        """
+        if self._is_entered or self._is_over:
+            raise RuntimeError("this profile was entered before; make another one")
+        if not _recording.acquire(blocking=False):
+            raise RuntimeError("another profile is entered, and PyTorch records one at a time; leave it first")
+        try:
+            self._profiler.__enter__()
+        except BaseException:
+            _recording.release()
+            raise
+        self._is_entered = True
         return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a profile cannot be pickled; keep its diagnosis, or the trace with path=")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -124,6 +151,8 @@ class Profile:
         """Stop the profiler, write the trace and diagnose it; after an exception only stop."""
         if error is not None:
             self.problem = f"the block ended with {type(error).__name__}, so its trace was not looked at"
+        self._is_entered, self._is_over = False, True
+        _recording.release()
         try:
             self._end_mark()
             self._profiler.__exit__(kind, error, trace)

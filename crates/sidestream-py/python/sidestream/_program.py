@@ -33,6 +33,8 @@ def check_program(
     """
     if (path is None) == (text is None):
         raise TypeError("check_program takes either a path or text=; give one of them")
+    if not isinstance(text if path is None else path, (str, os.PathLike) if text is None else str):
+        raise TypeError(f"check_program takes the name of a file, or text= with a program; this is {path if text is None else text!r}")
     values, pages = _sidestream.check_program(path, text)
     programs = zip(json.loads(values), pages, strict=True)
     return CheckReport(tuple(_program(value, page) for value, page in programs))

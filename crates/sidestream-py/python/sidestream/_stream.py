@@ -41,6 +41,10 @@ class Stream(_sidestream.Stream):
 
     def __new__(cls, device: Any = "cuda", *, priority: int = 0, name: str | None = None) -> Self:
         """Make a stream."""
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise TypeError(f"priority is {priority!r}; give a whole number, of which lower is more urgent")
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"name is {name!r}; give a text, or leave it out")
         return super().__new__(cls, device, priority, name, None)
 
     @classmethod
@@ -180,6 +184,8 @@ class Event(_sidestream.Event):
 
     def __new__(cls, timing: bool = False, *, device: Any = "cuda") -> Self:
         """Make an event."""
+        if not isinstance(timing, bool):
+            raise TypeError(f"timing is {timing!r}; give True or False, and the device as device=")
         return super().__new__(cls, timing, device)
 
     def record(self, stream: Any = None) -> None:
@@ -223,6 +229,8 @@ class Event(_sidestream.Event):
         Raises:
             DeviceError: One of them keeps no time, was not recorded, or is not over.
         """
+        if not isinstance(end, Event):
+            raise TypeError(f"end is {end!r}; give a sidestream.Event with timing=True")
         return self.elapsed_ns(end) / 1e6
 
     def torch(self) -> Any:

@@ -74,6 +74,8 @@ def files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> l
         raise ValueError("no traces were named; give a folder, or a list of files")
     found: list[str] = []
     for path in named:
+        if not isinstance(path, (str, os.PathLike)):
+            raise TypeError(f"path is {path!r}; give the name of a file, as a text or a path")
         inside = _sidestream.traces(path) if os.path.isdir(path) else [path]
         found.extend(os.fspath(one) for one in inside)
     return found
@@ -212,6 +214,13 @@ class Ranks:
         """Return them as new dictionaries and lists, of the schema ``sidestream.diagnose.ranks/1``."""
         ranks: dict[str, Any] = json.loads(self._json)
         return ranks
+
+    def json(self) -> str:
+        """Return them as one line of JSON, of the same schema."""
+        return self._json
+
+    def _repr_html_(self) -> str:
+        return f'<pre style="line-height:1.2">{html.escape(self._text)}</pre>'
 
     def __str__(self) -> str:
         return self._text

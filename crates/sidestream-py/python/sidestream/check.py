@@ -6,6 +6,7 @@ The module can be called as the function ``sidestream.check``, whose name it has
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import runpy
 import sys
 import types
@@ -45,7 +46,13 @@ def main(arguments: list[str]) -> int:
     if not program:
         parser.error("name a script, or a module with -m")
     # What can be known before the program runs is said before.
-    if given.module is None and not Path(program[0]).is_file():
+    if given.memory < 0:
+        parser.error(f"--memory {given.memory}: give a number of bytes, 0 or more")
+    is_module = given.module is not None
+    if is_module and not _is_module(program[0]):
+        parser.error(f"there is no module {program[0]}; name one that `python -m` finds, or a script without -m")
+    path = Path(program[0])
+    if not is_module and not (path.is_file() or (path / "__main__.py").is_file()):
         parser.error(f"there is no file {program[0]}; name a script, or a module with -m")
     if given.json:
         try:
@@ -57,7 +64,7 @@ def main(arguments: list[str]) -> int:
         on_race="raise" if given.raises else "report", stacks=not given.no_stacks, memory=given.memory
     ) as found:
         try:
-            _run(program, given.module is not None)
+            _run(program, is_module)
         except SystemExit as exit_:
             code = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
             if isinstance(exit_.code, str):
@@ -66,11 +73,30 @@ def main(arguments: list[str]) -> int:
             # As Python itself ends, and as a shell says that of SIGINT.
             code = 130 if isinstance(error, KeyboardInterrupt) else 1
             # Printed here, so that the report comes last.
-            sys.excepthook(type(error), error, error.__traceback__)
+            shown = error.with_traceback(_of_program(error.__traceback__))
+            sys.excepthook(type(shown), shown, shown.__traceback__)
     print(found, file=sys.stderr)
     if given.json:
         Path(given.json).write_text(found.json() + "\n", encoding="utf-8")
     return code if found.is_clean else 1
+
+
+def _is_module(name: str) -> bool:
+    sys.path.insert(0, "")
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+    finally:
+        sys.path.remove("")
+
+
+def _of_program(trace: types.TracebackType | None) -> types.TracebackType | None:
+    """Leave out what stands above the program."""
+    here = {__file__, runpy.__file__, "<frozen runpy>"}
+    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename in here:
+        trace = trace.tb_next
+    return trace
 
 
 def _run(program: list[str], is_module: bool) -> None:

@@ -77,7 +77,7 @@ class Pipeline:
         self._measure = measure
         self._any_capture = any(captures)
         self._processor, self._cuda, self._why = _backends(self._chain, captures, self._depth, device)
-        self._running: weakref.ref[Generator[Any, None, None]] | None = None
+        self._running: weakref.ref[Run] | None = None
         self._chooser: Chooser
         self.remeasure()
 
@@ -86,11 +86,11 @@ class Pipeline:
         """The stages, in the order in which an item passes them."""
         return self._chain.stages
 
-    def __call__(self, items: Iterable[Any]) -> Iterator[Any]:
+    def __call__(self, items: Iterable[Any]) -> Run:
         """Run every item through the stages, and iterate over the results in the order of the items.
 
         A run that was not iterated to its end is ended by the next one, or when its iterator is closed or collected. What it
-        has begun by then ends on the device, and its results are lost.
+        has begun by then ends on the device, and its results are lost; whoever asks a run for more that another one has ended gets an error.
 
         Args:
             items: An iterable of tensors, or of nested tuples, lists and dictionaries of them; numpy arrays become tensors. What is on the
@@ -99,7 +99,8 @@ class Pipeline:
         Raises:
             StageError: A stage failed. It names the stage and the item, and comes after the results of all items before that one.
                 Nothing is running then.
-            RuntimeError: A stage iterates over the pipeline that it is part of.
+            RuntimeError: The pipeline is iterated over already, in one of its stages or in another thread. While iterating: another run
+                has ended this one.
             TypeError: Nothing can iterate over ``items``.
 
         An error of ``items`` itself is raised as it is, after the results of all items before it.
@@ -107,12 +108,14 @@ class Pipeline:
         running = None if self._running is None else self._running()
         if running is not None:
             try:
-                running.close()
+                running.end()
             except ValueError as error:
-                raise RuntimeError("a stage iterates over the pipeline that it is part of; make another pipeline for that") from error
+                raise RuntimeError(
+                    "the pipeline is running, and a stage of it or another thread iterates over it too; make another pipeline for that"
+                ) from error
         if not (hasattr(items, "__iter__") or hasattr(items, "__getitem__")):
             raise TypeError(f"items is {items!r}; give something to iterate over, such as a DataLoader or a list of items")
-        run = self._run(iter(items), may_refill(items))
+        run = Run(self._run(iter(items), may_refill(items)))
         self._running = weakref.ref(run)
         return run
 
@@ -145,6 +148,9 @@ class Pipeline:
             segments={one: len(times) for one, times in chooser.times.items() if times},
             notes=tuple(cuda.notes()) if cuda is not None else (),
         )
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a pipeline has streams of this process and cannot be pickled; make it in the process that runs it")
 
     def __repr__(self) -> str:
         names = " > ".join(
@@ -229,6 +235,43 @@ class Pipeline:
             cuda.drain()
         if chooser.measuring and (ended or left):
             chooser.end_run(time.perf_counter(), now if left else None)
+
+
+class Run(Iterator[Any]):
+    """One iteration over a pipeline's results."""
+
+    __slots__ = ("__weakref__", "_ended", "_is_over", "_results")
+
+    def __init__(self, results: Generator[Any, None, None]) -> None:
+        """Take the results. Pipelines make these."""
+        self._results = results
+        self._ended = self._is_over = False
+
+    def __next__(self) -> Any:
+        """Return the next result.
+
+        Raises:
+            RuntimeError: Another run of the same pipeline has ended this one.
+        """
+        try:
+            return next(self._results)
+        except BaseException as error:
+            if self._ended and isinstance(error, StopIteration):
+                raise RuntimeError(
+                    "this run was ended by another one of the same pipeline; use one at a time, or make another pipeline"
+                ) from None
+            self._is_over = True
+            raise
+
+    def close(self) -> None:
+        """End the run. What it has begun ends on the device, and its results are lost."""
+        self._results.close()
+        self._is_over = True
+
+    def end(self) -> None:
+        """End the run for another one. Whoever asks it for more is told, unless it was over."""
+        self._results.close()
+        self._ended = not self._is_over
 
 
 def may_refill(items: Any) -> bool:

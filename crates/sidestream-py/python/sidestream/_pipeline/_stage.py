@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from sidestream._arguments import truth
+
 
 class Stage:
     """One stage of a pipeline: a callable that takes what the stage before it returned.
@@ -21,6 +23,10 @@ class Stage:
     def __init__(self, call: Callable[[Any], Any], *, name: str | None = None, capture: bool | None = None) -> None:
         if not callable(call):
             raise TypeError(f"a stage is a callable that takes one item, and this is {type(call).__name__}")
+        if capture is not None:
+            truth("capture", capture)
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"name is {name!r}; give a text, or leave it out")
         self.call = call
         self.name = name or getattr(call, "__name__", None) or type(call).__name__
         self.capture = capture
@@ -71,7 +77,13 @@ def chain(stages: Iterable[Any]) -> Chain:
         if not level:
             raise ValueError(f"the tuple at place {len(levels)} of the stages is empty; a tuple holds the branches that run side by side")
         first = len(flat)
-        flat += [one if isinstance(one, Stage) else Stage(one) for one in level]
+        for one in level:
+            if not callable(one) and not isinstance(one, Stage):
+                raise TypeError(
+                    f"a stage is a callable that takes one item, and that at place {len(levels)} is {type(one).__name__}; "
+                    "a tuple in the list is a level of branches, and branches hold no lists of their own"
+                )
+            flat.append(one if isinstance(one, Stage) else Stage(one))
         levels.append(tuple(range(first, len(flat))))
         branches.append(isinstance(entry, tuple))
     if not levels:
