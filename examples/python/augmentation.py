@@ -65,10 +65,18 @@ def train(batches: Iterable[Batch], device: str) -> tuple[float, float]:
     return total.item(), time.perf_counter() - start
 
 
+def count(text: str) -> int:
+    """A number of steps, for the command line."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Augmentation on a stream of its own.")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--steps", type=count, default=10)
     args = parser.parse_args()
     on_gpu = args.device != "cpu"
     batch, size = (32, 256) if on_gpu else (4, 64)

@@ -16,10 +16,18 @@ import torch
 import sidestream
 
 
+def count(text: str) -> int:
+    """A number of steps, for the command line."""
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Parallel branches of a model.")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--steps", type=int, default=0, help="how many images; by default enough to measure")
+    parser.add_argument("--steps", type=count, default=0, help="how many images; by default enough to measure")
     args = parser.parse_args()
     on_gpu = args.device != "cpu"
     steps = args.steps or (1_000 if on_gpu else 10)

@@ -47,10 +47,18 @@ def double_buffered(steps: int, device: str, repaired: bool) -> None:
     torch.cuda.synchronize()
 
 
+def count(text: str) -> int:
+    """A number of steps, for the command line."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="A racy loop, and what the checker says about it.")
     parser.add_argument("--device", help="cuda, or cpu; by default a GPU where there is one")
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=count, default=4)
     args = parser.parse_args()
     device = args.device or default_device()
     if device == "cpu":

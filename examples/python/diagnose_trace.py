@@ -33,11 +33,19 @@ def recorded_here(steps: int, what_if: str | None) -> sidestream.Diagnosis | Non
     return profile.diagnosis
 
 
+def count(text: str) -> int:
+    """A number of steps, for the command line."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Diagnose a trace.")
     parser.add_argument("trace", nargs="?", type=Path)
     parser.add_argument("--device", help="cuda to record a loop, cpu to read a file; by default what there is")
-    parser.add_argument("--steps", type=int, default=12, help="of the loop that is recorded")
+    parser.add_argument("--steps", type=count, default=12, help="of the loop that is recorded")
     parser.add_argument("--what-if", help="changes to predict together, such as pinned,prefetch=2")
     args = parser.parse_args()
     path, device = args.trace, args.device or default_device()
@@ -47,6 +55,8 @@ def main() -> None:
     if report is None:
         report = sidestream.diagnose(path or RECORDED, what_if=args.what_if)
     print(report)
+    if not isinstance(report, sidestream.Diagnosis):
+        return  # A folder: what its traces say together was printed.
 
     # The same as values, for a program to act on.
     for finding in report.findings:

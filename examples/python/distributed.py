@@ -19,10 +19,18 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 import sidestream
 
 
+def count(text: str) -> int:
+    """A number of steps, for the command line."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Prefetching under torchrun.")
     parser.add_argument("--device", help="cuda or cpu; by default a GPU for each rank where there is one")
-    parser.add_argument("--steps", type=int, default=8, help="steps of an epoch")
+    parser.add_argument("--steps", type=count, default=8, help="steps of an epoch")
     args = parser.parse_args()
     rank, ranks = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     on_gpu = args.device != "cpu" and torch.cuda.device_count() >= ranks

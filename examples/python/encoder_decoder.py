@@ -40,10 +40,18 @@ def batches(steps: int, batch: int, size: int) -> Iterator[tuple[torch.Tensor, t
         yield images, labels
 
 
+def count(text: str) -> int:
+    """A number of steps, for the command line."""
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="A frozen encoder beside a decoder in training.")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--steps", type=int, default=0, help="by default enough to measure")
+    parser.add_argument("--steps", type=count, default=0, help="by default enough to measure")
     parser.add_argument("--batch", type=int, default=2)
     args = parser.parse_args()
     on_gpu = args.device != "cpu"

@@ -14,10 +14,18 @@ import argparse
 import sidestream
 
 
+def count(text: str) -> int:
+    """A number of steps, for the command line."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="What overlapping is worth for a job.")
     parser.add_argument("--device", default="auto", help="a GPU where there is one, else the simulated H200")
-    parser.add_argument("--steps", type=int, default=32, help="how many batches")
+    parser.add_argument("--steps", type=count, default=32, help="how many batches")
     parser.add_argument("--batch", default="4MiB", help="the size of a batch")
     parser.add_argument("--work", type=int, default=4096, help="multiplications and additions for each four bytes")
     args = parser.parse_args()

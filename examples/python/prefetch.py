@@ -55,10 +55,18 @@ def train(batches: Iterable[Batch], device: str) -> tuple[list[float], float]:
     return values, time.perf_counter() - start
 
 
+def count(text: str) -> int:
+    """A number of steps, for the command line."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Prefetch batches to the device.")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--steps", type=count, default=20)
     args = parser.parse_args()
     on_gpu = args.device != "cpu"
     batch = 256 if on_gpu else 32

@@ -41,10 +41,18 @@ def batched(model: torch.nn.Module, requests: list[torch.Tensor]) -> torch.Tenso
     return model(torch.cat(requests))
 
 
+def count(text: str) -> int:
+    """A number of steps, for the command line."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Serving requests: streams and batching.")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--steps", type=int, default=256, help="how many requests")
+    parser.add_argument("--steps", type=count, default=256, help="how many requests")
     args = parser.parse_args()
     on_gpu = args.device != "cpu"
     torch.manual_seed(0)
@@ -63,9 +71,9 @@ def main() -> None:
         return rate
 
     alone = timed("one by one", lambda: one_by_one(model, requests))
-    for count in (2, 4, 8) if on_gpu else ():
-        pool = [sidestream.Stream(args.device, name="pool") for _ in range(count)]
-        timed(f"over {count} streams", lambda: over_streams(model, requests, pool))
+    for many in (2, 4, 8) if on_gpu else ():
+        pool = [sidestream.Stream(args.device, name="pool") for _ in range(many)]
+        timed(f"over {many} streams", lambda: over_streams(model, requests, pool))
     together = timed("one batch of all", lambda: batched(model, requests))
     print(f"batching: {together / alone:.1f} times as many requests as one by one")
     if not on_gpu:

@@ -16,10 +16,18 @@ import torch
 import sidestream
 
 
+def count(text: str) -> int:
+    """A number of steps, for the command line."""
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time a function on the device.")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--steps", type=int, default=20, help="how many samples")
+    parser.add_argument("--steps", type=count, default=20, help="how many samples")
     args = parser.parse_args()
     on_gpu = args.device != "cpu"
     size = 4096 if on_gpu else 256

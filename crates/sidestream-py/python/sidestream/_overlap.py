@@ -23,7 +23,7 @@ def overlap(
     Args:
         device: ``"sim:h200"``, ``"sim:a100"``, ``"sim:a10g"``, ``"sim:rtx4090"``, ``"sim:FILE.toml"``; ``"cuda:0"``
             and so on; ``"auto"``.
-        batch: The size of a batch, in bytes or as in ``"4MiB"``.
+        batch: The size of a batch, in bytes or as in ``"4MiB"``; units are powers of 1024, also without the ``i``.
         count: How many batches, at most 100,000.
         work: How heavy the kernel is: multiplications and additions for each four bytes, at most 10,000,000.
 
