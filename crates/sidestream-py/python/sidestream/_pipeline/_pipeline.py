@@ -27,7 +27,8 @@ class Pipeline:
     **What waits for what.** An item on the host is copied to the device on a stream of its own, through pinned memory. Each stage waits
     for those before it, and the first also for the caller's current stream if the item was on the device already. Each
     stage runs the items in order. The caller's current stream waits for the last stage of an item when its result is handed out; the
-    host does not. A pinned item's memory is free to be filled again when the loader is asked for the next one.
+    host does not. A pinned item's memory is free to be filled again when the loader is asked for the next one, but for that of lists, tuples
+    and a DataLoader with workers, which is free when the item's result is there.
 
     **When results come.** The result of item ``n`` is handed out when item ``n + depth - 1`` has been issued, on every device and in
     every mode, so that the GPU has work while the caller looks at a result. What the loop does between two items, such as
