@@ -67,7 +67,8 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
     let mut worst = Outcome::Clean;
     for path in &args.files {
         // One file that cannot be read does not keep the others from being checked.
-        let outcome = match one_file(args, path) {
+        let checked = refuse_python(path).and_then(|()| one_file(args, path));
+        let outcome = match checked {
             Ok(outcome) => outcome,
             Err(failure) => {
                 tell(format_args!("sidestream: {failure}"));
@@ -77,6 +78,18 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
         worst = worst.max(outcome);
     }
     Ok(worst.code())
+}
+
+/// The checks of programs of Python and of streams differ by a dot.
+fn refuse_python(path: &Path) -> Result<(), Failure> {
+    if path.extension().is_none_or(|extension| extension != "py") {
+        return Ok(());
+    }
+    let path = path.display();
+    Err(Failure::input(format!(
+        "{path} is a program of Python, and this command checks stream programs; \
+         `python -m sidestream.check {path}` checks a program of PyTorch"
+    )))
 }
 
 /// A trace is of one log, and goes to a file of its own.

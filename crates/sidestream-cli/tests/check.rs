@@ -223,6 +223,17 @@ fn of_several_outcomes_the_exit_code_is_the_first_of_2_1_3_4() {
 }
 
 #[test]
+fn a_program_of_python_is_sent_to_where_it_is_checked() {
+    let ran = sidestream(&["check", "train.py"]);
+    assert_eq!(ran.code, 2);
+    assert_eq!(
+        ran.err,
+        "sidestream: train.py is a program of Python, and this command checks stream programs; \
+         `python -m sidestream.check train.py` checks a program of PyTorch\n"
+    );
+}
+
+#[test]
 fn one_file_that_cannot_be_read_does_not_keep_the_others_from_being_checked() {
     let (clean, race) = (file(CLEAN), file(RACE));
     let ran = sidestream(&["check", &clean, "nowhere.yaml", &race]);
