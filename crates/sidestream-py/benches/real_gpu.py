@@ -365,29 +365,6 @@ def ranks() -> dict[str, Any] | None:
     return {"text": text[-3500:]}
 
 
-@part
-def check_across() -> dict[str, Any] | None:
-    """A copy between two GPUs, read on a stream of one of them: with and without its wait."""
-    if torch.cuda.device_count() < 2:
-        return None
-    found = {}
-    for right in (False, True):
-        with sidestream.check() as checked:
-            x = torch.ones(SIDE, device="cuda:1")
-            y = torch.empty(SIDE, device="cuda:0")
-            third = torch.cuda.Stream(0)
-            y.copy_(x, non_blocking=True)
-            if right:
-                third.wait_stream(torch.cuda.current_stream(0))
-            with torch.cuda.stream(third):
-                y.sum()
-            torch.cuda.current_stream(0).wait_stream(third)
-            torch.cuda.synchronize()
-        found[right] = str(checked)
-        assert bool(checked.races) != right, found[right]
-    return {"racy": found[False][:2000]}
-
-
 def main() -> int:
     failed = 0
     names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
