@@ -97,7 +97,7 @@ def test_the_devices_time_does_not_contain_the_hosts() -> None:
         sum(range(20_000))  # The host is busy for much longer than the device.
         torch_double.work(5_000)
 
-    result = sidestream.benchmark(launch_bound, repeat=9, device="cuda")
+    result = sidestream.benchmark(launch_bound, repeat=25, device="cuda")
     assert (result.device, result.device_name, result.includes_host) == ("cuda:0", "NVIDIA H200", False)
     assert result.median_ns < 50_000 < result.host_ns and result.is_launch_bound
 
@@ -129,7 +129,7 @@ def test_a_function_that_waits_for_the_device_is_not_made_to_wait_longer() -> No
 @pytest.mark.usefixtures("double")
 def test_a_function_that_puts_nothing_on_the_device_is_refused() -> None:
     with pytest.raises(ValueError, match=r"took no time on the current stream of cuda:0.*let the current one wait"):
-        sidestream.benchmark(add_up, 1000, repeat=5)
+        sidestream.benchmark(add_up, 1000, repeat=15)
 
 
 def on_h200(median_ns: float, host_ns: float, roofline: Roofline | None = None) -> Benchmark:

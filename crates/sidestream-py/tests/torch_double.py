@@ -66,6 +66,9 @@ class Event:
         while time.perf_counter_ns() < self.at_ns:
             pass
 
+    def query(self) -> bool:
+        return time.perf_counter_ns() >= self.at_ns
+
     def elapsed_time(self, end: Event) -> float:
         return (end.at_ns - self.at_ns) / 1e6
 

@@ -282,8 +282,11 @@ def _on_device(device: Any, fn: Callable[..., object], args: tuple[Any, ...], re
         calls = _fitting(elapsed, MOST_CALLS)
         hold = _hold(host * calls)
         if hold > 0:
-            # Whoever waits for the device waits until it is let go, each time; a host that was busy elsewhere is so once.
-            waits = all(stopwatch.take(fn, args, calls, hold)[1] >= hold for _ in range(3))
+            # Whoever waits for the device finds it let go, each time; a host that was busy elsewhere finds it so by chance.
+            waits = True
+            for _ in range(3):
+                stopwatch.take(fn, args, calls, hold)
+                waits = waits and stopwatch.was_let_go
             hold = 0 if waits else hold
         taken = [stopwatch.take(fn, args, calls, hold) for _ in range(repeat)]
         if hold > 0 and _quantile([elapsed for elapsed, _ in taken], 0.5) < nothing + LEAST_NS:
@@ -309,6 +312,8 @@ class _Stopwatch:
         self._cuda = torch.cuda
         self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self._cycles_per_ns = 0.0
+        #: Whether the device had begun with the last sample when all of it was submitted.
+        self.was_let_go = False
         cycles = 2_000_000
         for _ in range(2):  # The first one loads the kernel.
             elapsed, _ = self.take(torch.cuda._sleep, (cycles,), 1, 0)
@@ -322,6 +327,7 @@ class _Stopwatch:
             self._cuda._sleep(int(hold_ns * self._cycles_per_ns))
         self._start.record()
         host = _submitted_ns(fn, args, calls)
+        self.was_let_go = self._start.query()
         self._end.record()
         self._end.synchronize()
         return (self._start.elapsed_time(self._end) * 1e6, float(host))

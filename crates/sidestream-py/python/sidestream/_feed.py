@@ -25,6 +25,9 @@ _running: weakref.WeakSet[Feed] = weakref.WeakSet()
 #: A DataLoader whose worker was killed notices it within 5 seconds.
 PATIENCE_S = 10.0
 
+#: How long Ctrl-C may go unseen at worst.
+LONGEST_SLEEP_S = 0.5
+
 #: Batches whose page-locked memory is kept for their copies.
 _MOST_SENT = 2
 
@@ -139,7 +142,10 @@ class Feed:
         if self._grows and self._ring is not None:
             self._ring.ask(True)
         try:
-            return self._ready.get()
+            while True:
+                # A signal that comes just before the thread goes to sleep is seen when it wakes up.
+                with contextlib.suppress(queue.Empty):
+                    return self._ready.get(timeout=LONGEST_SLEEP_S)
         finally:
             if self._grows and self._ring is not None:
                 self._ring.ask(False)
