@@ -95,22 +95,15 @@ impl<'py> Arrays<'py> {
             values.map(|value| self.take(&value, depth + 1)).collect()
         };
         let same = || Node::Same(tree.clone().unbind());
-        let has_none = || self.leaves.len() == before;
+        let kept = |node| match self.leaves.len() == before {
+            true => same(),
+            false => node,
+        };
         if let Ok(tuple) = tree.cast_exact::<PyTuple>() {
-            let children = each(&mut tuple.iter())?;
-            return Ok(if has_none() {
-                same()
-            } else {
-                Node::Tuple(children)
-            });
+            return Ok(kept(Node::Tuple(each(&mut tuple.iter())?)));
         }
         if let Ok(list) = tree.cast_exact::<PyList>() {
-            let children = each(&mut list.iter())?;
-            return Ok(if has_none() {
-                same()
-            } else {
-                Node::List(children)
-            });
+            return Ok(kept(Node::List(each(&mut list.iter())?)));
         }
         if let Ok(dict) = tree.cast_exact::<PyDict>() {
             // At once: what looks into the values may change it.
@@ -118,12 +111,7 @@ impl<'py> Arrays<'py> {
             let pair = |item: Bound<'py, PyAny>| item.extract::<(Py<PyAny>, Bound<'py, PyAny>)>();
             let pairs: Vec<_> = items.iter().map(pair).collect::<PyResult<_>>()?;
             let (names, values): (Vec<Py<PyAny>>, Vec<_>) = pairs.into_iter().unzip();
-            let children = each(&mut values.into_iter())?;
-            return Ok(if has_none() {
-                same()
-            } else {
-                Node::Dict(names, children)
-            });
+            return Ok(kept(Node::Dict(names, each(&mut values.into_iter())?)));
         }
         if is_plain(tree) {
             return Ok(same());
@@ -144,7 +132,7 @@ impl<'py> Arrays<'py> {
             Bound<'py, PyAny>,
         ) = opened.extract()?;
         let children = each(&mut values.iter())?;
-        Ok(if has_none() {
+        Ok(if self.leaves.len() == before {
             same()
         } else {
             Node::Other {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 
@@ -50,6 +51,17 @@ def truth(name: str, value: Any) -> bool:
     """
     if value is not True and value is not False:
         raise TypeError(f"{name} is {value!r}; give True or False")
+    return value
+
+
+def file_name(name: str, value: Any) -> Any:
+    """Return what names a file: a text or a path.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{name} is {value!r}; give the name of a file, as a text or a path")
     return value
 
 

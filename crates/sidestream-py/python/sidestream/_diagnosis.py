@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from sidestream import _sidestream
+from sidestream._arguments import file_name
 
 
 def diagnose(
@@ -20,9 +21,7 @@ def diagnose(
     what_if: str | Iterable[str] | None = None,
 ) -> Diagnosis:
     """Read one trace, as ``sidestream.diagnose`` does, whose page has the arguments and the errors."""
-    if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"path is {path!r}; give the name of a file, as a text or a path")
-    return Diagnosis(*_sidestream.diagnose(path, speed(link_gbps), sets_of(what_if)))
+    return Diagnosis(*_sidestream.diagnose(file_name("path", path), speed(link_gbps), sets_of(what_if)))
 
 
 def speed(link_gbps: float | None) -> float | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from sidestream._arguments import whole
+from sidestream._arguments import file_name, whole
 from sidestream._diagnosis import Diagnosis, diagnose, sets_of, speed
 from sidestream._sidestream import TraceError, check_options
 
@@ -61,8 +61,8 @@ def profile(
         steps = whole("steps", steps, 1, "how many are recorded")
     if "on_trace_ready" in options:
         raise TypeError("profile has a handler of its own for the trace; give path= to keep it, and leave on_trace_ready out")
-    if path is not None and not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"path is {path!r}; give the name of a file, as a text or a path")
+    if path is not None:
+        file_name("path", path)
     # What the end of the block would refuse is refused before it.
     check_options(speed(link_gbps), sets_of(what_if))
     return Profile(steps, path, what_if, link_gbps, options)

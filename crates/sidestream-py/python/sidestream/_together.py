@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, overload
 
 from sidestream import _diagnosis, _sidestream
+from sidestream._arguments import file_name
 from sidestream._diagnosis import Diagnosis, known
 
 
@@ -50,7 +51,7 @@ def diagnose(
         what_if: Changes to predict: ``pinned``, ``prefetch=N``, ``no-sync``, ``graphs``,
             ``workers=N``, ``second-stream``, ``non-blocking-streams``. One text is one prediction, of the
             changes in it together, as in ``"pinned,no-sync"``; several texts are several predictions. By
-            default the usual ones.
+            default, and with ``"all"``, the usual ones.
 
     Raises:
         TraceError: The file is no trace that can be read, or the folder has none. The text says what to
@@ -74,8 +75,7 @@ def files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> l
         raise ValueError("no traces were named; give a folder, or a list of files")
     found: list[str] = []
     for path in named:
-        if not isinstance(path, (str, os.PathLike)):
-            raise TypeError(f"path is {path!r}; give the name of a file, as a text or a path")
+        file_name("path", path)
         inside = _sidestream.traces(path) if os.path.isdir(path) else [path]
         found.extend(os.fspath(one) for one in inside)
     return found

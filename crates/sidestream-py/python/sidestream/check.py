@@ -84,7 +84,8 @@ def main(arguments: list[str]) -> int:
 def _is_module(name: str) -> bool:
     sys.path.insert(0, "")
     try:
-        return importlib.util.find_spec(name) is not None
+        # Not the module itself: to find it would import its package before anything is heard.
+        return importlib.util.find_spec(name.partition(".")[0]) is not None
     except (ImportError, ValueError):
         return False
     finally:

@@ -303,44 +303,40 @@ impl Core {
 
     /// An operator that launches kernels. Returns whether something was found.
     pub fn operator(&mut self, site: Site, stream: RawStream, touches: &[Touch]) -> bool {
-        self.operations += 1;
-        if let Some((_, graph)) = &mut self.capture {
-            graph
-                .touches
-                .extend(touches.iter().filter(|t| t.device >= 0).cloned());
-            return false;
-        }
-        let stream = self.stream(stream);
-        self.put(touches, site);
-        self.push(
-            Kind::Kernel {
-                stream,
-                launches: 1,
-            },
-            site,
-        );
-        self.found()
+        self.launched(site, stream, touches, false)
     }
 
     /// An operator that is a product of matrices, which is cuBLAS's.
     pub fn product(&mut self, site: Site, stream: RawStream, touches: &[Touch]) -> bool {
-        let id = self.stream(stream);
-        if let Some((_, graph)) = &mut self.capture {
-            if !graph.workspaces.contains(&id) {
-                graph.workspaces.push(id);
-            }
-            return self.operator(site, stream, touches);
-        }
-        // Where nothing was captured, the workspace is used by its own stream alone.
-        if !self.workspaces.contains_key(&id) {
-            return self.operator(site, stream, touches);
-        }
+        self.launched(site, stream, touches, true)
+    }
+
+    fn launched(
+        &mut self,
+        site: Site,
+        stream: RawStream,
+        touches: &[Touch],
+        product: bool,
+    ) -> bool {
         self.operations += 1;
+        let stream = self.stream(stream);
+        if let Some((_, graph)) = &mut self.capture {
+            graph
+                .touches
+                .extend(touches.iter().filter(|t| t.device >= 0).cloned());
+            if product && !graph.workspaces.contains(&stream) {
+                graph.workspaces.push(stream);
+            }
+            return false;
+        }
         self.put(touches, site);
-        self.use_workspaces(&[id]);
+        // Where nothing was captured, the workspace is used by its own stream alone.
+        if product && self.workspaces.contains_key(&stream) {
+            self.use_workspaces(&[stream]);
+        }
         self.push(
             Kind::Kernel {
-                stream: id,
+                stream,
                 launches: 1,
             },
             site,

@@ -31,10 +31,6 @@ from sidestream._tree import tensors_of
 #: So many items run on the stages' streams before a capture: libraries set themselves up at the first ones.
 WARM_UP = 3
 
-#: Of pageable memory the driver reads so much before the call returns, and waits for nothing. To ask whether a tensor of so few
-#: bytes is pinned takes longer than it could save.
-READ_AT_ONCE_BYTES = 64 << 10
-
 
 #: A stream as PyTorch's own functions name it: its number, its device, the kind of that.
 _Stream = tuple[int, int, int]
@@ -189,7 +185,7 @@ class OnCuda:
         last = self._last
         if last is not None and self._entered == "overlapped":
             if unclaimed:
-                caller = self._caller_of(torch._C._cuda_getCurrentStream(self._index))
+                caller = self._caller_of(self._current_stream(self._index))
                 for step in self._hand_over:
                     last.events[step.event].wait(caller)
             for step in self._end:
@@ -298,11 +294,7 @@ class OnCuda:
     def _brought_one(self, slot: Slot, place: int, leaf: Any) -> Any:
         if not leaf.is_cpu:
             return leaf
-        if self._may_refill or leaf.nbytes > READ_AT_ONCE_BYTES:
-            leaf = self._pinned(slot, place, leaf)
-        elif leaf.requires_grad:
-            leaf = leaf.detach()
-        return leaf.to(self._device, non_blocking=True)
+        return self._pinned(slot, place, leaf).to(self._device, non_blocking=True)
 
     # Items.
 
@@ -369,7 +361,7 @@ class OnCuda:
 
     def _capture(self, slot: Slot, stage: int, value: Any) -> Captured | None:
         # On the stage's own stream, which the libraries have set up for it, whatever stream it is replayed on.
-        current = torch._C._cuda_getCurrentStream(self._index)
+        current = self._current_stream(self._index)
         torch.cuda.synchronize(self._index)
         stream = self._streams[stage]
         torch._C._cuda_setStream(stream.stream_id, stream.device_index, stream.device_type)
