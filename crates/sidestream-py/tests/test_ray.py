@@ -71,15 +71,41 @@ print(report.failed[1].why.splitlines()[0])
 
 
 @pytest.mark.ray
-def test_a_wrong_argument_is_raised_here(ranks: Path) -> None:
+def test_a_wrong_argument_is_raised_before_a_task_begins(ranks: Path) -> None:
     code = """
+ray.shutdown()
 try:
     sidestream.ray.diagnose(sys.argv[2], what_if="faster")
 except ValueError as error:
     assert type(error) is ValueError
     print(error)
+assert not ray.is_initialized(), "a task was begun"
 """
     assert "what_if: there is no change `faster`; there are pinned," in with_ray(code, ranks)
+
+
+@pytest.mark.ray
+def test_after_an_interruption_no_other_task_begins(ranks: Path, tmp_path: Path) -> None:
+    # Ctrl-C comes while the caller waits. Of 40 traces two run and as many wait behind them.
+    code = """
+import sidestream.ray as by_ray
+def begins(path, link_gbps, what_if, marks=sys.argv[3]):
+    open(os.path.join(marks, os.path.basename(path)), "w").close()
+waits = ray.wait
+def is_interrupted(*args, **named):
+    waits(*args, **named)
+    raise KeyboardInterrupt
+by_ray.diagnosis_or_failure = begins
+ray.wait = is_interrupted
+try:
+    by_ray.diagnose([f"/traces/{rank}.json" for rank in range(40)])
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    assert "interrupted" in with_ray(code, ranks, marks)
+    assert 1 <= len(list(marks.iterdir())) <= 4
 
 
 def test_without_ray_the_remedy_is_named(ranks: Path) -> None:

@@ -9,8 +9,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sidestream._diagnosis import Diagnosis
-from sidestream._sidestream import TraceError
+from sidestream._diagnosis import Diagnosis, sets_of, speed
+from sidestream._sidestream import check_options
 from sidestream._together import Diagnoses, FailedTrace, diagnosis_or_failure, files
 
 __all__ = ["diagnose"]
@@ -28,6 +28,7 @@ def diagnose(
     The result is that of ``sidestream.diagnose(paths)``. A trace that cannot be read, and one whose task
     fails, stand in ``Diagnoses.failed`` with their names; the others stay. Where Ray is not running in this
     process, it starts or joins a cluster as it always does (``ray.init``). Waits until all tasks are over.
+    At most twice as many have begun as the cluster has processors; after Ctrl-C no other begins.
 
     Args:
         paths: A folder of traces, or a list of files and folders. Folders are listed here, and the files
@@ -52,27 +53,37 @@ def diagnose(
             name="ray",
         ) from missing
     wanted = what_if if what_if is None or isinstance(what_if, str) else list(what_if)
+    # What is wrong for all of them is said before any of them begins.
+    check_options(speed(link_gbps), sets_of(wanted))
     traces = [os.path.abspath(path) for path in files(paths)]
     task = ray.remote(diagnosis_or_failure).options(**(options or {}))
-    running = [task.remote(path, link_gbps, wanted) for path in traces]
-    results: list[Diagnosis | FailedTrace] = []
-    try:
-        for path, result in zip(traces, running, strict=True):
-            results.append(_of_task(ray, path, result))
-    finally:
-        # Those that are over are not touched. Ctrl-C and a wrong argument end the rest.
-        for result in running[len(results) :]:
-            ray.cancel(result, force=True)
-    return Diagnoses(results)
+    results: dict[str, Diagnosis | FailedTrace] = {}
+    running: dict[Any, str] = {}
+
+    def take_one() -> None:
+        over, _ = ray.wait(list(running), num_returns=1)
+        path = running.pop(over[0])
+        results[path] = _of_task(ray, path, over[0])
+
+    # Not all at once: after Ctrl-C those that run go on to their end, and no other begins. `ray.cancel` would
+    # end them, too, but Ray 2.60 aborts this process where a task that is cancelled ends at that moment.
+    for path in dict.fromkeys(traces):
+        running[task.remote(path, link_gbps, wanted)] = path
+        while len(running) >= _at_once(ray):
+            take_one()
+    while running:
+        take_one()
+    return Diagnoses(results[path] for path in traces)
+
+
+def _at_once(ray: Any) -> int:
+    # One waits behind each that runs. A cluster that grows with its tasks sees that, and then there are more.
+    return 2 * max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
 def _of_task(ray: Any, path: str, result: Any) -> Diagnosis | FailedTrace:
     try:
         of_task: Diagnosis | FailedTrace = ray.get(result)
     except ray.exceptions.RayError as error:
-        cause = getattr(error, "cause", None)
-        # An argument that is wrong for one is wrong for all.
-        if isinstance(cause, ValueError) and not isinstance(cause, TraceError):
-            raise cause from None
         return FailedTrace(path, f"its task failed: {error}", error)
     return of_task
