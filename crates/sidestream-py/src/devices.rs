@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use sidestream::device::Device;
 use sidestream::error::Error;
@@ -32,24 +32,6 @@ pub fn open(name: &str) -> PyResult<Device> {
             _ => opened(&full),
         })
     })
-}
-
-/// The device that an argument of Python names: a text, a number of CUDA's or a `torch.device`.
-pub fn named(device: &Bound<'_, PyAny>) -> PyResult<Device> {
-    if let Ok(name) = device.extract::<String>() {
-        return open(&name);
-    }
-    if let Ok(ordinal) = device.extract::<u32>() {
-        return open(&format!("cuda:{ordinal}"));
-    }
-    // A `torch.device`: it has a type, and its text is a name.
-    match device.hasattr("type")? && device.hasattr("index")? {
-        true => open(&device.str()?.to_string()),
-        false => Err(PyTypeError::new_err(format!(
-            "device is {}; give a name such as \"cuda\", \"cuda:1\" or \"sim:h200\", or a torch.device",
-            device.repr()?
-        ))),
-    }
 }
 
 /// What Python calls the device: `cuda:0`, without the words of its maker.

@@ -20,8 +20,8 @@ pub struct Event {
 impl Event {
     #[new]
     #[pyo3(signature = (timing, device))]
-    fn new(py: Python<'_>, timing: bool, device: &Bound<'_, PyAny>) -> PyResult<Event> {
-        let device = devices::named(device)?;
+    fn new(py: Python<'_>, timing: bool, device: &str) -> PyResult<Event> {
+        let device = devices::open(device)?;
         let made = py.detach(|| match timing {
             true => explicit::Event::timed(&device),
             false => explicit::Event::new(&device),

@@ -60,8 +60,8 @@ type Described<'py> = (Bound<'py, PyAny>, u64, u64, bool, Vec<i64>, String);
 #[pymethods]
 impl Ring {
     #[new]
-    fn new(py: Python<'_>, device: &Bound<'_, PyAny>, depth: usize) -> PyResult<Ring> {
-        let device = devices::named(device)?;
+    fn new(py: Python<'_>, device: &str, depth: usize) -> PyResult<Ring> {
+        let device = devices::open(device)?;
         let ring = py.detach(|| prefetch::Ring::new(&device, depth));
         Ok(Ring {
             ring: ring.map_err(of_runtime)?,

@@ -59,7 +59,7 @@ impl Stream {
     #[pyo3(signature = (device, priority, name, of))]
     fn new(
         py: Python<'_>,
-        device: Option<&Bound<'_, PyAny>>,
+        device: Option<&str>,
         priority: i32,
         name: Option<String>,
         of: Option<(Bound<'_, PyAny>,)>,
@@ -67,10 +67,7 @@ impl Stream {
         match of {
             Some((other,)) => Stream::adopting(device, &other, name),
             None => {
-                let device = match device {
-                    Some(device) => devices::named(device)?,
-                    None => devices::open("cuda")?,
-                };
+                let device = devices::open(device.unwrap_or("cuda"))?;
                 Stream::create(py, device, priority, name)
             }
         }
@@ -198,13 +195,13 @@ impl Stream {
 
     /// The stream of another library, or another object for one of ours.
     fn adopting(
-        device: Option<&Bound<'_, PyAny>>,
+        device: Option<&str>,
         other: &Bound<'_, PyAny>,
         name: Option<String>,
     ) -> PyResult<Stream> {
         let ours = of_ours(other);
         let device = match (device, &ours) {
-            (Some(device), _) => devices::named(device)?,
+            (Some(device), _) => devices::open(device)?,
             (None, Some(ours)) => ours.get().device.clone(),
             (None, None) => match ordinal_of(other)? {
                 Some(ordinal) => devices::open(&format!("cuda:{ordinal}"))?,

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import sidestream
 from sidestream import _check_plan
+from sidestream._check import checking
 
 pytestmark = pytest.mark.torch
 
@@ -115,7 +116,7 @@ def train(make: Any, steps: int = 5) -> list[float]:
 @pytest.mark.parametrize("make", [mlp, cnn, transformer])
 def test_training_is_the_same_and_clean_under_a_check(make: Any) -> None:
     plain = train(make)
-    with sidestream.check(_cpu=True) as found:
+    with checking(pretend=True) as found:
         checked = train(make)
     assert checked == plain
     assert found.races == ()
@@ -140,7 +141,7 @@ def test_what_the_check_changed_is_put_back() -> None:
         ]
 
     before = state()
-    with pytest.raises(ZeroDivisionError), sidestream.check(_cpu=True):
+    with pytest.raises(ZeroDivisionError), checking(pretend=True):
         assert state() != before
         _ = 1 / 0
     assert state() == before
@@ -158,15 +159,15 @@ def test_what_the_check_changed_is_put_back() -> None:
 def test_an_argument_that_means_nothing_is_refused(options: dict[str, Any], error: type[Exception], why: str) -> None:
     with pytest.raises(error, match=why), sidestream.check(**options):
         pass
-    with sidestream.check(_cpu=True):
+    with checking(pretend=True):
         pass
 
 
 def test_a_check_inside_a_check_is_refused() -> None:
-    with sidestream.check(_cpu=True):
-        with pytest.raises(RuntimeError, match="entered already"), sidestream.check(_cpu=True):
+    with checking(pretend=True):
+        with pytest.raises(RuntimeError, match="entered already"), checking(pretend=True):
             pass
-    with sidestream.check(_cpu=True):
+    with checking(pretend=True):
         pass
 
 
@@ -183,7 +184,7 @@ def race(found_by: Any) -> Any:
 
 
 def test_a_race_names_the_lines_of_the_user() -> None:
-    with sidestream.check(_cpu=True) as found:
+    with checking(pretend=True) as found:
         race(found)
     (one,) = found.races
     assert (one.kind, one.dtype, one.shape) == ("RAW", "float32", (16,))
@@ -200,7 +201,7 @@ def test_a_race_names_the_lines_of_the_user() -> None:
 def test_a_race_in_backward_names_the_call_of_backward() -> None:
     import torch
 
-    with sidestream.check(_cpu=True) as found:
+    with checking(pretend=True) as found:
         w = torch.ones(16, requires_grad=True)
         y = (w * w).sum()
         run = found._recorder
@@ -216,15 +217,15 @@ def test_a_race_in_backward_names_the_call_of_backward() -> None:
 
 def test_a_race_is_raised_at_the_operator() -> None:
     with pytest.raises(sidestream.RaceError, match=r"RAW on float32\[16\]"):
-        with sidestream.check(on_race="raise", _cpu=True) as found:
+        with checking(raises=True, pretend=True) as found:
             race(found)
     # The text is for people.
-    with sidestream.check(on_race="raise", _cpu=True) as found, pytest.raises(sidestream.RaceError, match="return x"):
+    with checking(raises=True, pretend=True) as found, pytest.raises(sidestream.RaceError, match="return x"):
         race(found)
 
 
 def test_threads_that_start_meanwhile_are_heard() -> None:
-    with sidestream.check(_cpu=True) as found:
+    with checking(pretend=True) as found:
         thread = threading.Thread(target=race, args=(found,), name="loader")
         thread.start()
         thread.join()
@@ -252,7 +253,7 @@ def test_classes_of_tensors_with_and_without_a_dispatch_of_their_own() -> None:
             return func(*inner, **(kwargs or {}))
 
     x = torch.ones(4)
-    with sidestream.check(_cpu=True) as found:
+    with checking(pretend=True) as found:
         plain = x.as_subclass(Plain) + 1
         before = found.operations
         wrapped = Wrapped(x) + 1
@@ -265,7 +266,7 @@ def test_columns_that_interleave_do_not_meet() -> None:
     """More rows than are told one by one: the checker was told the span."""
     import torch
 
-    with sidestream.check(_cpu=True) as found:
+    with checking(pretend=True) as found:
         x = torch.zeros(64, 8)
         run = found._recorder
         run.device_synchronize()
@@ -275,7 +276,7 @@ def test_columns_that_interleave_do_not_meet() -> None:
             left.add_(1)
         right.add_(1)
     assert found.races == ()
-    with sidestream.check(_cpu=True) as found:
+    with checking(pretend=True) as found:
         run = found._recorder
         left, right = x[:, :5], x[:, 4:]
         with other_stream(run):
@@ -352,7 +353,7 @@ def test_the_module_can_be_called_like_the_function() -> None:
 
     module = importlib.import_module("sidestream.check")
     try:
-        with sidestream.check(_cpu=True) as found:  # The module has taken the function's place.
+        with sidestream.check() as found:  # The module has taken the function's place.
             pass
         assert found.races == ()
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 import sys
@@ -26,6 +27,16 @@ def test_the_page_shows_python_with_names_that_are_there(page: str) -> None:
     names = set(re.findall(r"\bsidestream\.([A-Za-z_]\w*)", text)) - {"toml", "py", "git"}
     missing = {name for name in names if not hasattr(sidestream, name)}
     assert not missing, f"{page} names {missing}"
+
+
+RESULTS = {name: inspect.get_annotations(of) for name, of in vars(sidestream).items() if isinstance(of, type)}
+
+
+@pytest.mark.parametrize("name", [name for name, fields in RESULTS.items() if fields])
+def test_help_says_what_each_field_of_a_result_is(name: str) -> None:
+    shown = inspect.getdoc(getattr(sidestream, name)) or ""
+    fields = [field for field in RESULTS[name] if not field.startswith("_")]
+    assert not [field for field in fields if not re.search(rf"^    {field}: \S", shown, re.MULTILINE)]
 
 
 def test_what_the_readme_shows_of_an_example_is_what_it_prints() -> None:

@@ -68,6 +68,7 @@ class Gpu:
             "init": lambda: None,
             "is_available": lambda: True,
             "current_device": lambda: 0,
+            "device_count": lambda: 1,
             "Stream": Stream,
             "Event": Event,
             "current_stream": lambda _=None: Stream(stream_id=gpu.current[0]),

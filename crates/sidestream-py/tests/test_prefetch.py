@@ -290,11 +290,9 @@ def test_batches_can_be_taken_on_a_stream_that_is_named() -> None:
         (lambda: prefetch([], "cpu", True), TypeError, "depth is True"),
         (lambda: prefetch([], "cpu", 1.5), TypeError, "depth is 1.5; give the number"),  # type: ignore[call-overload]
         (lambda: prefetch([], "cpu", 10**20), ValueError, "give at most 4096 batches"),
-        (lambda: prefetch([], -1), TypeError, "device is -1; give a name"),
         (lambda: prefetch([], "cpu", keep="all"), ValueError, 'keep is \'all\'; give "grow" or "copy"'),
         (lambda: prefetch([], "cpu", transform=3), TypeError, "transform is 3; give a function"),  # type: ignore[call-overload]
         (lambda: prefetch(3, "cpu"), TypeError, "loader is 3; give something to iterate over"),  # type: ignore[call-overload]
-        (lambda: prefetch([], 1.5), TypeError, "device is 1.5; give a name"),
         (lambda: prefetch([], "sim:none"), sidestream.DeviceError, "sim:none"),
         (lambda: prefetch([], "cpu", stream=1), ValueError, "the processor has no streams"),
         (lambda: len(prefetch(iter([]), "cpu")), TypeError, "has no len"),

@@ -236,21 +236,20 @@ def test_the_loader_sees_the_modes_and_variables_of_whoever_iterates() -> None:
         assert list(prefetch(seen(), "cpu")) == [(False, True, "set")]
 
 
-def test_record_stream_still_does_what_it_did() -> None:
+def test_record_stream_still_does_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
     from sidestream._hand_over import _note_streams_of_our_memory
 
-    before = torch.Tensor.record_stream
-    try:
-        _note_streams_of_our_memory(torch)
-        once = torch.Tensor.record_stream
-        _note_streams_of_our_memory(torch)
-        assert torch.Tensor.record_stream is once is not before
-        assert once.__doc__ == before.__doc__
-        with pytest.raises((RuntimeError, NotImplementedError, TypeError, AttributeError)):
-            torch.ones(3).record_stream(None)
-    finally:
-        torch.Tensor.record_stream = before
+    # A prefetcher of another test may have been there before.
+    before = torch._C.TensorBase.record_stream
+    monkeypatch.setattr(torch.Tensor, "record_stream", before)
+    _note_streams_of_our_memory(torch)
+    once = torch.Tensor.record_stream
+    _note_streams_of_our_memory(torch)
+    assert torch.Tensor.record_stream is once is not before
+    assert once.__doc__ == before.__doc__
+    with pytest.raises((RuntimeError, NotImplementedError, TypeError, AttributeError)):
+        torch.ones(3).record_stream(None)
 
 
 def test_the_processor_goes_by_all_its_names() -> None:

@@ -108,7 +108,7 @@ def install() -> types.ModuleType:
     cuda.Stream, cuda.ExternalStream, cuda.Event = Stream, ExternalStream, Event
     cuda.is_available = cuda.is_initialized = lambda: True
     cuda.init = lambda: None
-    cuda.current_device = lambda: 0
+    cuda.current_device, cuda.device_count = lambda: 0, lambda: 2
     cuda.current_stream = lambda device=None: _current[-1]
     cuda.default_stream = lambda device=None: Stream(0, device)
     cuda.stream, cuda.device, cuda._sleep = _stream, _device, work

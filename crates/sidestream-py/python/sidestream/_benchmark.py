@@ -14,6 +14,7 @@ from typing import Any
 
 from sidestream import _sidestream
 from sidestream._arguments import positive, whole
+from sidestream._devices import device_name, of_torch
 
 #: A sample takes about so long, so that the time between two events is long against what they take themselves.
 SAMPLE_NS = 1_000_000
@@ -60,7 +61,9 @@ def benchmark(
 
     Raises:
         TypeError: ``fn`` cannot be called, or an argument is no number.
-        ValueError: ``fn`` put nothing on the device, takes no time that can be measured, or a figure is no figure.
+        ValueError: ``fn`` put nothing on the device, takes no time that can be measured, a figure is no figure, or
+            the device is simulated.
+        DeviceError: There is no such device.
         ImportError: A GPU was asked for, and PyTorch is not installed.
     """
     if not callable(fn):
@@ -93,12 +96,18 @@ def benchmark(
 
 @dataclass(frozen=True)
 class Roofline:
-    """The least time that the device needs for the work, and what part of the median that is."""
+    """The least time that the device needs for the work, and what part of the median that is.
+
+    Attributes:
+        floor_ns: The least time of a call, in nanoseconds.
+        bound: ``memory`` or ``arithmetic``.
+        share: The floor divided by the median: 1 is all that the device can do.
+        peak_flops_per_s: What the device can compute, in operations per second; none where nobody knows.
+        peak_bytes_per_s: What its memory can move, in bytes per second; none where nobody knows.
+    """
 
     floor_ns: float
-    #: ``memory`` or ``arithmetic``.
     bound: str
-    #: The floor divided by the median: 1 is all that the device can do.
     share: float
     peak_flops_per_s: float | None
     peak_bytes_per_s: float | None
@@ -106,23 +115,29 @@ class Roofline:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What a call takes. ``print`` shows it."""
+    """What a call takes. ``print`` shows it.
+
+    Attributes:
+        name: What the function is called.
+        device: ``cuda:0``, or ``cpu``.
+        device_name: The device as its maker calls it.
+        calls: How many calls a sample was.
+        samples_ns: The device's time of one call, for each sample, in nanoseconds.
+        host_samples_ns: The host's time to submit one call, for each sample, in nanoseconds.
+        includes_host: The device's time contains what the host took in between: the function waits for the device,
+            asks for more than the driver queues, or takes the host too long to hold the device back.
+        roofline: The least time for the work that was stated, where the device's peaks are known.
+        roofline_unknown: Why there is no roofline although work was stated.
+    """
 
     name: str
-    #: ``cuda:0``, or ``cpu``.
     device: str
     device_name: str
-    #: How many calls a sample was.
     calls: int
-    #: The device's time of one call, for each sample, in nanoseconds.
     samples_ns: tuple[float, ...]
-    #: The host's time to submit one call, for each sample, in nanoseconds.
     host_samples_ns: tuple[float, ...]
-    #: The device's time contains what the host took in between: the function waits for the device, asks for more
-    #: than the driver queues, or takes the host too long to hold the device back.
     includes_host: bool
     roofline: Roofline | None
-    #: Why there is no roofline although work was stated.
     roofline_unknown: str | None
 
     @property
@@ -232,29 +247,16 @@ class _Taken:
 
 def _cuda(device: Any) -> Any:
     """The GPU to measure on as a ``torch.device``, or none for the processor."""
-    if isinstance(device, float):
-        raise TypeError(f'device is {device}; give "cuda", "cuda:1" and so on, "cpu", or a torch.device')
-    named = None if device is None else str(device)
-    if named == "cpu":
+    if device is None and "torch" not in sys.modules:
         return None
-    if named is not None and named.startswith("sim:"):
-        raise ValueError(f'functions of Python do not run on the simulated {named}; give "cuda" or "cpu"')
-    if named is None and "torch" not in sys.modules:
+    name = None if device is None else device_name(device)
+    if name == "cpu":
         return None
     try:
         import torch
     except ImportError as error:
-        raise ImportError(f"to measure on {named}, PyTorch is needed, which is not installed; pip install torch") from error
-    if not torch.cuda.is_available():
-        if named is None:
-            return None
-        if not named.isdecimal() and named.split(":")[0] != "cuda":
-            raise ValueError(f'device is {named}; give "cuda", "cuda:1" and so on, or "cpu"')
-        raise ValueError(f'PyTorch finds no CUDA here, so nothing can be measured on {named}; give device="cpu"')
-    chosen = torch.device("cuda" if named is None else (f"cuda:{named}" if named.isdecimal() else named))
-    if chosen.type != "cuda":
-        raise ValueError(f'device is {named}; give "cuda", "cuda:1" and so on, or "cpu"')
-    return torch.device("cuda", torch.cuda.current_device() if chosen.index is None else chosen.index)
+        raise ImportError(f"to measure on {name}, PyTorch is needed, which is not installed; pip install torch") from error
+    return of_torch(device, torch, "a function of Python")
 
 
 def _on_processor(fn: Callable[..., object], args: tuple[Any, ...], repeat: int) -> _Taken:

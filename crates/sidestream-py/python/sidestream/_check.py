@@ -23,14 +23,12 @@ from sidestream._sidestream import RaceError, Recorder
 MEMORY_BYTES = 1 << 30
 
 
-@contextlib.contextmanager
 def check(
     *,
     on_race: Literal["report", "raise"] = "report",
     stacks: bool = True,
     memory: int = MEMORY_BYTES,
-    _cpu: bool = False,
-) -> Iterator[CheckedRun]:
+) -> contextlib.AbstractContextManager[CheckedRun]:
     """Find every pair of accesses of a program of PyTorch that nothing orders.
 
     While it is entered, the operators of PyTorch, its streams, events and memory, and the host's own uses of
@@ -63,6 +61,19 @@ def check(
     one_of("on_race", on_race, ("report", "raise"))
     truth("stacks", stacks)
     memory = whole("memory", memory, 0, "a number of bytes")
+    return checking(on_race == "raise", stacks, memory)
+
+
+@contextlib.contextmanager
+def checking(raises: bool = False, stacks: bool = True, memory: int = MEMORY_BYTES, pretend: bool = False) -> Iterator[CheckedRun]:
+    """Check a block, as ``check`` does.
+
+    Args:
+        raises: Whether a race raises.
+        stacks: As of ``check``.
+        memory: As of ``check``.
+        pretend: Whether the processor stands for a GPU, so that operators are heard where there is none.
+    """
     if not _entered.acquire(blocking=False):
         raise RuntimeError("a check is entered already, in this program or by `python -m sidestream.check`; leave it before the next one")
     try:
@@ -71,7 +82,7 @@ def check(
         def shown(race: str) -> str:
             return "" if run is None else str(_race(json.loads(race), run._places))
 
-        mode = _mode(shown, on_race == "raise", stacks, memory, _cpu)
+        mode = _mode(shown, raises, stacks, memory, pretend)
         run = CheckedRun(mode)
         try:
             with hooked(mode), mode:
@@ -126,7 +137,13 @@ _Mode: Any = None
 
 @dataclass(frozen=True)
 class Place:
-    """A line of the program."""
+    """A line of the program.
+
+    Attributes:
+        file: The file of the source.
+        line: The line, from 1.
+        function: The function that the line is in.
+    """
 
     file: str
     line: int
@@ -138,15 +155,18 @@ class Place:
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two accesses of a race."""
+    """One of the two accesses of a race.
 
-    #: The operator or the call, such as ``addmm`` or ``copy_``.
+    Attributes:
+        operator: The operator or the call, such as ``addmm`` or ``copy_``.
+        stream: Where it ran: the name of a stream in the report, or ``host``.
+        thread: The thread that called it.
+        stack: Where it was called, the innermost line first, without PyTorch's own.
+    """
+
     operator: str
-    #: Where it ran: the name of a stream in the report, or ``host``.
     stream: str
-    #: The thread that called it.
     thread: str
-    #: Where it was called, the innermost line first, without PyTorch's own.
     stack: tuple[Place, ...]
 
     def __str__(self) -> str:
@@ -157,30 +177,35 @@ class Side:
 
 @dataclass(frozen=True)
 class CheckedRace:
-    """Two accesses to the same bytes, one of them writing, that nothing orders."""
+    """Two accesses to the same bytes, one of them writing, that nothing orders.
 
-    #: ``RAW``, ``WAR``, ``WAW``, ``UAF``, ``HOST_RAW`` and the others of docs/checking.md.
+    Attributes:
+        kind: ``RAW``, ``WAR``, ``WAW``, ``UAF``, ``HOST_RAW`` and the others of docs/checking.md.
+        text: What the kind means.
+        severity: ``error``, or ``warn`` where CUDA leaves open whether it can happen.
+        workspace: The stream, where the bytes are the workspace that cuBLAS has for it and graphs that were captured
+            on it share.
+        dtype: The type of the tensor as the second access knows it; none where it was none's.
+        shape: Its shape, likewise.
+        bytes: The addresses that the second access touched: first byte, and one past the last.
+        first: The access called earlier.
+        second: The access called later.
+        freed_between: Whether the memory was freed in between, so that the two know it as two tensors.
+        fix: The call that orders them.
+        count: How many pairs of the same two places there were.
+    """
+
     kind: str
-    #: What the kind means.
     text: str
-    #: ``error``, or ``warn`` where CUDA leaves open whether it can happen.
     severity: str
-    #: The stream, where the bytes are the workspace that cuBLAS has for it and graphs that were captured on it share.
     workspace: str | None
-    #: The tensor as the second access knows it; none where it was none's.
     dtype: str | None
     shape: tuple[int, ...] | None
-    #: The addresses that the second access touched: first byte, and one past the last.
     bytes: tuple[int, int] | None
-    #: The access called earlier.
     first: Side
-    #: The access called later.
     second: Side
-    #: Whether the memory was freed in between, so that the two know it as two tensors.
     freed_between: bool
-    #: The call that orders them.
     fix: str
-    #: How many pairs of the same two places there were.
     count: int
 
     def __str__(self) -> str:
@@ -209,11 +234,16 @@ class CheckedRace:
 
 @dataclass(frozen=True)
 class Remark:
-    """A call that races with nothing and does not do what it seems to."""
+    """A call that races with nothing and does not do what it seems to.
+
+    Attributes:
+        code: The kind of remark, as in docs/checking.md.
+        text: What the call does, and what to do instead.
+        stack: Where it was called, the innermost line first.
+    """
 
     code: str
     text: str
-    #: Where it was called, the innermost line first.
     stack: tuple[Place, ...]
 
     def __str__(self) -> str:
@@ -223,11 +253,16 @@ class Remark:
 
 @dataclass(frozen=True)
 class NamedStream:
-    """A stream by its name in the report."""
+    """A stream by its name in the report.
+
+    Attributes:
+        name: The name, as the sides of a race have it.
+        device: The number of its GPU.
+        handle: The handle, as in ``torch.cuda.Stream.cuda_stream``.
+    """
 
     name: str
     device: int
-    #: The handle, as in ``torch.cuda.Stream.cuda_stream``.
     handle: int
 
 

@@ -143,7 +143,13 @@ class Diagnosis:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A time in nanoseconds that is not known exactly: the likely one, and its bounds."""
+    """A time in nanoseconds that is not known exactly: the likely one, and its bounds.
+
+    Attributes:
+        low: The lower bound.
+        likely: The likely time.
+        high: The upper bound.
+    """
 
     low: int
     likely: int
@@ -152,39 +158,58 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Evidence:
-    """A place in the trace that shows a finding."""
+    """A place in the trace that shows a finding.
+
+    Attributes:
+        what: What is there: a kernel, a copy, a call or a gap.
+        start_ns: Its start, on the clock of the trace.
+        duration_ns: How long it takes.
+        offset_ns: Its start, counted from the start of the trace.
+        step: The step that it is in, from 0, where it is in one.
+        call: The call of CUDA that asked for it, where it is known.
+        operators: The operators around that call, the outermost first.
+    """
 
     what: str
     start_ns: int
     duration_ns: int
-    #: Its start, counted from the start of the trace.
     offset_ns: int | None = None
-    #: The step that it is in, from 0, where it is in one.
     step: int | None = None
-    #: The call of CUDA that asked for it, where it is known.
     call: str | None = None
-    #: The operators around that call, the outermost first.
     operators: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that costs time."""
+    """One thing that costs time.
+
+    Attributes:
+        code: The kind of finding, as in docs/diagnose.md.
+        text: What costs time, how much, and what to do.
+        share: The part of a step that it takes, from 0 to 1.
+        saving_ns: By how much a step would be shorter without it.
+        evidence: Places in the trace that show it.
+        floor_ns: No change of this kind leads a step below this.
+    """
 
     code: str
     text: str
-    #: The part of a step that it takes, from 0 to 1.
     share: float
-    #: By how much a step would be shorter without it.
     saving_ns: Estimate
     evidence: tuple[Evidence, ...]
-    #: No change of this kind leads a step below this.
     floor_ns: int = 0
 
 
 @dataclass(frozen=True)
 class StreamLoad:
-    """What ran on one stream of a device."""
+    """What ran on one stream of a device.
+
+    Attributes:
+        stream: The number of the stream, where the trace has one.
+        context: The number of its CUDA context, where the trace has one.
+        gpu_ops: Kernels, copies and memsets on it.
+        busy_ns: The time in which one of them ran.
+    """
 
     stream: int | None
     context: int | None
@@ -194,40 +219,57 @@ class StreamLoad:
 
 @dataclass(frozen=True)
 class Device:
-    """What a device did from its first operation to its last."""
+    """What a device did from its first operation to its last.
 
-    #: The process that used it, where the trace names one.
+    Attributes:
+        process: The process that used it, where the trace names one.
+        device: The number of the GPU.
+        name: What its maker calls it.
+        gpu_ops: Kernels, copies and memsets.
+        span_ns: From the start of the first of them to the end of the last.
+        busy_ns: The union of kernels, copies and memsets: two at once count once.
+        idle_ns: The span without ``busy_ns``.
+        kernel_ns: The union of kernels.
+        host_copy_ns: Copies between host and device.
+        hidden_copy_ns: The part of them that kernels ran through.
+        gaps_10us: Gaps between them of 10 microseconds or more.
+        gaps_1ms: Gaps of a millisecond or more.
+        idle_by_cause: Every idle nanosecond, by the one cause that it has.
+        streams: Its streams.
+        overlap_ns: How long two kinds of work ran at once.
+    """
+
     process: int | None
     device: int
     name: str
     gpu_ops: int
     span_ns: int
-    #: The union of kernels, copies and memsets: two at once count once.
     busy_ns: int
     idle_ns: int
     kernel_ns: int
-    #: Copies between host and device.
     host_copy_ns: int
-    #: The part of them that kernels ran through.
     hidden_copy_ns: int
-    #: Gaps of 10 microseconds or more, and of a millisecond or more.
     gaps_10us: int
     gaps_1ms: int
-    #: Every idle nanosecond, by the one cause that it has.
     idle_by_cause: Mapping[str, int]
     streams: tuple[StreamLoad, ...]
-    #: How long two kinds of work ran at once.
     overlap_ns: Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a program: from the last GPU operation of one to that of the next."""
+    """The steps of a program: from the last GPU operation of one to that of the next.
+
+    Attributes:
+        count: How many there are.
+        median_ns: The median; absent, as the two quantiles, where there are too few steps.
+        by: How the steps were found.
+        p10_ns: The time that a tenth of the steps stays below.
+        p90_ns: The time that nine tenths stay below.
+    """
 
     count: int
-    #: Absent, as the next two, where there are too few steps.
     median_ns: int | None
-    #: How the steps were found.
     by: str
     p10_ns: int | None
     p90_ns: int | None
@@ -235,33 +277,50 @@ class Steps:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a step would take with some changes."""
+    """What a step would take with some changes.
+
+    Attributes:
+        changes: The changes, taken together.
+        step_ns: A step with them, without the profiler.
+        ratio: The likely step by the unmodified one, both without the profiler.
+    """
 
     changes: tuple[str, ...]
     step_ns: Estimate
-    #: The likely step by the unmodified one, both without the profiler.
     ratio: float
 
 
 @dataclass(frozen=True)
 class Replay:
-    """Whether the trace, taken as a program and run again, takes as long as it did."""
+    """Whether the trace, taken as a program and run again, takes as long as it did.
+
+    Attributes:
+        ok: Whether it does, closely enough for predictions.
+        measured_ns: The median step of the trace.
+        replayed_ns: The median step of the replay.
+        median_error: By what part of the measured one the two differ.
+        explained_share: The part of the steps' time that the replay explains, step by step.
+        unprofiled_ns: The step without the profiler, which slows down the host: an estimate, as are the predictions.
+        why: Why there is no replay, where there is none.
+    """
 
     ok: bool
     measured_ns: int | None = None
     replayed_ns: int | None = None
     median_error: float | None = None
-    #: The part of the steps' time that the replay explains, step by step.
     explained_share: float | None = None
-    #: The step without the profiler, which slows down the host: an estimate, as are the predictions.
     unprofiled_ns: int | None = None
-    #: Why there is no replay, where there is none.
     why: str | None = None
 
 
 @dataclass(frozen=True)
 class TraceWarning:
-    """What a reader has to know about a trace."""
+    """What a reader has to know about a trace.
+
+    Attributes:
+        code: The kind of warning.
+        text: What is to be known.
+    """
 
     code: str
     text: str

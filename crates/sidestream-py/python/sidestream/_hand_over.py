@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sidestream import _leaves, _sidestream, _tree
+from sidestream._devices import device_name, is_of
 from sidestream._feed import Entry
 from sidestream._stream import Stream
 
@@ -19,28 +20,15 @@ def target(device: Any, copies: bool, stream: Any) -> Target:
         if stream is not None:
             raise ValueError('the processor has no streams; leave out stream, or give device="cuda"')
         return Target("cpu")
-    if torch is not None and name.split(":")[0] == "cuda":
+    if torch is not None and is_of("cuda", name):
         return _Torch(name, torch, copies, stream)
     return _Arrays(name, copies, stream)
 
 
 def _name(device: Any, torch: Any) -> str:
-    if device is None:
-        return "cpu" if torch is None or not torch.cuda.is_available() else _current(torch)
-    if isinstance(device, int) and not isinstance(device, bool) and device >= 0:
-        return f"cuda:{device}"
-    kind, index = getattr(device, "type", None), getattr(device, "index", None)
-    if isinstance(kind, str):
-        device = kind if index is None else f"{kind}:{index}"
-    if not isinstance(device, str):
-        raise TypeError(
-            f'device is {device!r}; give a name such as "cuda", "cuda:1", "cpu" or "sim:h200", a torch.device, or a number'
-        )
-    if device.split(":")[0] == "cpu":
-        return "cpu"
-    if device == "cuda" and torch is not None and torch.cuda.is_available():
-        return _current(torch)
-    return device
+    there = torch is not None and torch.cuda.is_available()
+    name = ("cuda" if there else "cpu") if device is None else device_name(device)
+    return _current(torch) if name == "cuda" and there else name
 
 
 def _current(torch: Any) -> str:

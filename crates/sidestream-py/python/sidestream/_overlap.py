@@ -10,10 +10,11 @@ from typing import Any
 
 from sidestream import _sidestream
 from sidestream._arguments import whole
+from sidestream._devices import device_name
 
 
 def overlap(
-    device: str = "sim:h200", *, batch: int | str = "4MiB", count: int = 32, work: int = 4096
+    device: Any = "sim:h200", *, batch: int | str = "4MiB", count: int = 32, work: int = 4096
 ) -> Overlap:
     """Run a job of uploads, kernels and downloads in every usual arrangement of streams, and compare.
 
@@ -22,7 +23,7 @@ def overlap(
 
     Args:
         device: ``"sim:h200"``, ``"sim:a100"``, ``"sim:a10g"``, ``"sim:rtx4090"``, ``"sim:FILE.toml"``; ``"cuda:0"``
-            and so on; ``"auto"``.
+            and so on, also as a ``torch.device`` or a number; ``"auto"``.
         batch: The size of a batch, in bytes or as in ``"4MiB"``; units are powers of 1024, also without the ``i``.
         count: How many batches, at most 100,000.
         work: How heavy the kernel is: multiplications and additions for each four bytes, at most 10,000,000.
@@ -32,24 +33,28 @@ def overlap(
         TypeError: A figure is no whole number, or the device no name.
         ValueError: A figure is out of range, or the batches do not fit.
     """
-    if not isinstance(device, str):
-        raise TypeError(f'device is {device!r}; give a name such as "sim:h200", "cuda:0" or "auto"')
+    where = device_name(device)
     size = batch if isinstance(batch, str) else str(whole("batch", batch, 4, 'its bytes, or a text such as "4MiB"'))
     count = whole("count", count, 1, "the number of batches")
     work = whole("work", work, 1, "the multiplications and additions for each four bytes")
-    return Overlap(*_sidestream.overlap(device, size, str(count), str(work)))
+    return Overlap(*_sidestream.overlap(where, size, str(count), str(work)))
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """One arrangement of the job, and how it did."""
+    """One arrangement of the job, and how it did.
 
-    #: ``streams`` (k of them, a batch on each in turn), ``ring`` (a stream for each stage, k slots), or
-    #: ``pipeline`` (the library's, with k slots).
+    Attributes:
+        layout: ``streams`` (k of them, a batch on each in turn), ``ring`` (a stream for each stage, k slots), or
+            ``pipeline`` (the library's, with k slots).
+        k: How many streams, or slots.
+        time_ns: The time of the whole job.
+        share: The limit divided by the time: 1 is all that the device can do.
+    """
+
     layout: str
     k: int
     time_ns: int
-    #: The limit divided by the time: 1 is all that the device can do.
     share: float
 
 

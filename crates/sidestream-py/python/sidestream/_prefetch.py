@@ -229,24 +229,29 @@ class Prefetcher(Generic[Batch]):
 
 @dataclass(frozen=True)
 class PrefetchStatistics:
-    """What a prefetcher has done so far."""
+    """What a prefetcher has done so far.
+
+    Attributes:
+        device: The device that batches go to.
+        batches: Batches that were taken.
+        bytes: Bytes that were uploaded, those of batches included that nobody took.
+        bytes_from_pinned: How many of them were copied from pinned memory where they were.
+        slots: Batches that there is memory for on the device.
+        grown: How many of them were added because all others were held.
+        retired: How many are not used again; ``warnings`` says why.
+        waited_for_loader_s: Seconds that you waited for the loader to give a batch.
+        waited_for_slots_s: Seconds that you waited while a batch was packed, or for memory of the device.
+        warnings: What a reader has to know.
+    """
 
     device: str
-    #: Batches that were taken.
     batches: int
-    #: Bytes that were uploaded, those of batches included that nobody took.
     bytes: int
-    #: How many of them were copied from pinned memory where they were.
     bytes_from_pinned: int
-    #: Batches that there is memory for on the device.
     slots: int
-    #: How many of them were added because all others were held.
     grown: int
-    #: How many are not used again; ``warnings`` says why.
     retired: int
-    #: Seconds that you waited for the loader to give a batch.
     waited_for_loader_s: float
-    #: Seconds that you waited while a batch was packed, or for memory of the device.
     waited_for_slots_s: float
     warnings: tuple[str, ...]
 

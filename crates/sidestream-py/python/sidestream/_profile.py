@@ -69,11 +69,14 @@ def profile(
 
 
 class Profile:
-    """What ``profile`` recorded. ``print`` shows the diagnosis, or why there is none."""
+    """What ``profile`` recorded. ``print`` shows the diagnosis, or why there is none.
 
-    #: The diagnosis; none before the end of the block, and none where ``problem`` says why.
+    Attributes:
+        diagnosis: The diagnosis; none before the end of the block, and none where ``problem`` says why.
+        problem: Why there is no diagnosis.
+    """
+
     diagnosis: Diagnosis | None = None
-    #: Why there is no diagnosis.
     problem: str | None = "the block has not ended"
 
     def __init__(

@@ -42,52 +42,72 @@ def check_program(
 
 @dataclass(frozen=True)
 class Race:
-    """Two operations that touch the same bytes, one of them writing, and that nothing orders."""
+    """Two operations that touch the same bytes, one of them writing, and that nothing orders.
 
-    #: ``RAW``, ``WAR``, ``WAW`` and the others of docs/stream-programs.md.
+    Attributes:
+        kind: ``RAW``, ``WAR``, ``WAW`` and the others of docs/stream-programs.md.
+        buffer: The name of the buffer, where the program gives one.
+        first: The number of the operation that comes first in the program, from 0.
+        second: The number of the other one.
+        severity: ``error``, or ``warn`` where CUDA leaves open whether it can happen.
+        streams: Where the two run.
+        fix: The call that orders them, and where to put it.
+        count: How many pairs of the same two call sites there are.
+        sites: The call sites, where the program names them.
+    """
+
     kind: str
     buffer: str | None
-    #: The numbers of the two operations in the program, from 0.
     first: int
     second: int
-    #: ``error``, or ``warn`` where CUDA leaves open whether it can happen.
     severity: str
-    #: Where the two run.
     streams: tuple[str, str]
-    #: The call that orders them, and where to put it.
     fix: str
-    #: How many pairs of the same two call sites there are.
     count: int
-    #: The call sites, where the program names them.
     sites: tuple[str | None, str | None]
 
 
 @dataclass(frozen=True)
 class Lint:
-    """A call that does not do what it seems to, though nothing races for it."""
+    """A call that does not do what it seems to, though nothing races for it.
+
+    Attributes:
+        code: The kind of remark, as in docs/stream-programs.md.
+        op: The number of the operation.
+    """
 
     code: str
-    #: The number of the operation.
     op: int
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A call that CUDA refuses. What comes after it was not checked."""
+    """A call that CUDA refuses. What comes after it was not checked.
 
-    #: CUDA's name of the error.
+    Attributes:
+        code: CUDA's name of the error.
+        at: The number of the operation.
+        why: Why CUDA refuses it.
+    """
+
     code: str
-    #: The number of the operation.
     at: int
     why: str
 
 
 @dataclass(frozen=True)
 class ProgramReport:
-    """What was found in one program. ``print`` shows it with the repair of each race."""
+    """What was found in one program. ``print`` shows it with the repair of each race.
+
+    Attributes:
+        name: The name of the program.
+        verdict: ``clean``, ``race``, or ``error`` where CUDA refuses a call.
+        races: The races, in the order of the program.
+        lints: Calls that do not do what they seem to.
+        refused: The call that CUDA refuses, if it refuses one.
+    """
 
     name: str
-    #: ``clean``, ``race``, or ``error`` where CUDA refuses a call.
     verdict: str
     races: tuple[Race, ...]
     lints: tuple[Lint, ...]
@@ -113,7 +133,11 @@ class ProgramReport:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What was found in the programs of a text."""
+    """What was found in the programs of a text.
+
+    Attributes:
+        programs: What was found in each, in the order of the text.
+    """
 
     programs: tuple[ProgramReport, ...]
 

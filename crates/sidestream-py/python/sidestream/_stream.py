@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from sidestream import _sidestream
+from sidestream._devices import device_name
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -45,7 +46,7 @@ class Stream(_sidestream.Stream):
             raise TypeError(f"priority is {priority!r}; give a whole number, of which lower is more urgent")
         if name is not None and not isinstance(name, str):
             raise TypeError(f"name is {name!r}; give a text, or leave it out")
-        return super().__new__(cls, device, priority, name, None)
+        return super().__new__(cls, device_name(device), priority, name, None)
 
     @classmethod
     def of(cls, other: Any, *, device: Any = None, name: str | None = None) -> Self:
@@ -61,7 +62,8 @@ class Stream(_sidestream.Stream):
             TypeError: It is no stream.
             ValueError: It belongs to another device, or there is no current stream.
         """
-        return _sidestream.Stream.__new__(cls, device, 0, name, (other,))
+        where = None if device is None else device_name(device)
+        return _sidestream.Stream.__new__(cls, where, 0, name, (other,))
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """Return version 0 of the protocol and the handle, for other libraries.
@@ -186,7 +188,7 @@ class Event(_sidestream.Event):
         """Make an event."""
         if not isinstance(timing, bool):
             raise TypeError(f"timing is {timing!r}; give True or False, and the device as device=")
-        return super().__new__(cls, timing, device)
+        return super().__new__(cls, timing, device_name(device))
 
     def record(self, stream: Any = None) -> None:
         """Record it behind all that ``stream`` was given so far. The host is not held up.

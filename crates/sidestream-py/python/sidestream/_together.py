@@ -93,23 +93,30 @@ def diagnosis_or_failure(
 
 @dataclass(frozen=True)
 class FailedTrace:
-    """A trace about which nothing can be said."""
+    """A trace about which nothing can be said.
+
+    Attributes:
+        file: Its path.
+        why: What is wrong with it, or with the process that looked at it, and what to do.
+        error: The exception, to be raised or looked into.
+    """
 
     file: str
-    #: What is wrong with it, or with the process that looked at it, and what to do.
     why: str
-    #: The exception, to be raised or looked into.
     error: Exception = field(compare=False, repr=False)
 
 
 class Diagnoses:
-    """What is said about several traces. ``print`` shows it: each in short, then the ranks together."""
+    """What is said about several traces. ``print`` shows it: each in short, then the ranks together.
 
-    #: A diagnosis of each trace that could be read, in the order of the traces.
+    Attributes:
+        reports: A diagnosis of each trace that could be read, in the order of the traces.
+        failed: The traces that could not be read, and why.
+        ranks: The ranks of one run together; None where no two traces state which of the same run they are.
+    """
+
     reports: tuple[Diagnosis, ...]
-    #: The traces that could not be read, and why.
     failed: tuple[FailedTrace, ...]
-    #: The ranks of one run together; None where no two traces state which of the same run they are.
     ranks: Ranks | None
 
     def __init__(self, results: Iterable[Diagnosis | FailedTrace]) -> None:
@@ -157,9 +164,22 @@ class Diagnoses:
 
 @dataclass(frozen=True)
 class RankStep:
-    """What the devices of a rank did in a step, in the median, in nanoseconds."""
+    """What the devices of a rank did in a step, in the median, in nanoseconds.
 
-    #: How many steps there were; 0 if the figures are of the whole trace.
+    Attributes:
+        count: How many steps there were; 0 if the figures are of the whole trace.
+        time_ns: The step.
+        p10_ns: The time that a tenth of the steps stays below.
+        p90_ns: The time that nine tenths stay below.
+        busy_ns: The union of kernels, copies and memsets.
+        idle_ns: The step without that.
+        kernel_ns: The union of kernels.
+        copy_ns: Copies from and to the host.
+        exposed_copy_ns: What of them no kernel ran through.
+        communication_ns: Exchange of data between devices.
+        exposed_communication_ns: What of it no kernel ran through.
+    """
+
     count: int
     time_ns: int
     p10_ns: int
@@ -167,45 +187,55 @@ class RankStep:
     busy_ns: int
     idle_ns: int
     kernel_ns: int
-    #: Copies from and to the host, and what of them no kernel ran through.
     copy_ns: int
     exposed_copy_ns: int
-    #: Exchange of data between devices, and what of it no kernel ran through.
     communication_ns: int
     exposed_communication_ns: int
 
 
 @dataclass(frozen=True)
 class Rank:
-    """One rank of a run."""
+    """One rank of a run.
+
+    Attributes:
+        rank: Its number.
+        file: Its trace.
+        step: What its devices did in a step.
+        idle_by_cause: Idle time of a step.
+        waits_ns: Time in collectives beyond the rank that has least of it: it waits for that one.
+    """
 
     rank: int
     file: str
     step: RankStep
-    #: Idle time of a step.
     idle_by_cause: Mapping[str, int]
-    #: Time in collectives beyond the rank that has least of it: it waits for that one.
     waits_ns: int
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The ranks of one run. ``print`` shows them as a table."""
+    """The ranks of one run. ``print`` shows them as a table.
 
-    #: How many ran together, where the traces say it.
+    Attributes:
+        world: How many ran together, where the traces say it.
+        ranks: Each rank that has a trace, by number.
+        slowest: The number of the rank with the longest step.
+        spread: How far the longest and the shortest step are apart, as a part of the median one.
+        straggler: The number of the rank that the others wait for, if they do.
+        waiting: The numbers of those that wait, the longest first.
+        missing: Ranks without a trace, as first and last of each stretch.
+        doubled: Ranks with several traces.
+        warnings: What a reader has to know.
+    """
+
     world: int | None
     ranks: tuple[Rank, ...]
-    #: The number of the rank with the longest step.
     slowest: int
-    #: How far the longest and the shortest step are apart, as a part of the median one.
     spread: float
-    #: The number of the rank that the others wait for, if they do, and theirs, the longest first.
     straggler: int | None
     waiting: tuple[int, ...]
-    #: Ranks without a trace, as first and last of each stretch, and ranks with several.
     missing: tuple[tuple[int, int], ...]
     doubled: tuple[int, ...]
-    #: What a reader has to know.
     warnings: tuple[str, ...]
     _json: str = field(repr=False)
     _text: str = field(repr=False)

@@ -37,18 +37,22 @@ PAUSE = 3.0
 
 @dataclass(frozen=True)
 class Choice:
-    """How a pipeline runs, and why. ``print`` shows it."""
+    """How a pipeline runs, and why. ``print`` shows it.
 
-    #: ``serial``, ``streams``, ``serial-graphs`` or ``graphs``.
+    Attributes:
+        mode: ``serial``, ``streams``, ``serial-graphs`` or ``graphs``.
+        measured: Whether it was measured. While it is being measured, ``mode`` is the one that items run in now.
+        reason: Why, in a sentence.
+        seconds_per_item: The median of the segments that were measured, in seconds an item, by mode.
+        segments: How many segments of each mode were measured.
+        notes: What else a reader has to know: captures that failed, items that ran otherwise.
+    """
+
     mode: str
-    #: Whether it was measured. While it is being measured, ``mode`` is the one that items run in now.
     measured: bool
     reason: str
-    #: The median of the segments that were measured, in seconds an item, by mode.
     seconds_per_item: Mapping[str, float]
-    #: How many segments of each mode were measured.
     segments: Mapping[str, int]
-    #: What else a reader has to know: captures that failed, items that ran otherwise.
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:

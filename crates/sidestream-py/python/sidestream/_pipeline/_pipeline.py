@@ -9,6 +9,7 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 from sidestream._arguments import one_of, truth, whole
+from sidestream._devices import of_torch
 from sidestream._leaves import makes_each_anew
 from sidestream._pipeline._choice import GRAPHS, MODES, SERIAL, SERIAL_GRAPHS, STREAMS, Choice, Chooser
 from sidestream._pipeline._plan import default_depth
@@ -51,7 +52,9 @@ class Pipeline:
     Raises:
         ImportError: PyTorch is not installed.
         TypeError: A stage cannot be called, there is no list of stages, or an argument is of another kind.
-        ValueError: No stages, no such mode or device, or no stage that may be captured for a mode with graphs.
+        ValueError: No stages, no such mode, no stage that may be captured for a mode with graphs, or a device that is neither a
+            CUDA device nor the processor.
+        DeviceError: There is no such device.
     """
 
     def __init__(
@@ -291,26 +294,10 @@ def _backends(stages: Any, captures: tuple[bool, ...], depth: int, device: Any) 
         raise ImportError("a pipeline runs PyTorch's streams, and PyTorch is not installed; install the package torch") from error
     from sidestream._pipeline._serial import OnProcessor
 
-    there = torch.cuda.is_available()
-    if device is None:
-        where = torch.device("cuda" if there else "cpu")
-        why = "there is no CUDA device"
-    else:
-        wanted = 'give a CUDA device such as "cuda" or "cuda:1", or "cpu"'
-        try:
-            where = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-        except TypeError:
-            raise TypeError(f"device is {device!r}; {wanted}") from None
-        except RuntimeError:
-            raise ValueError(f"device is {device!r}; {wanted}") from None
-        why = f"the device is {where}"
-    if where.type == "cpu":
+    where = of_torch(device, torch, "a pipeline")
+    if where is None:
+        why = "there is no CUDA device" if device is None else "the device is cpu"
         return OnProcessor(stages), None, f"{why}, so the stages run one after the other on the processor"
-    if where.type != "cuda":
-        raise ValueError(f"device is {where}; a pipeline runs on a CUDA device or on 'cpu'")
-    if not there:
-        raise ValueError(f"device is {where}, and PyTorch finds no CUDA device here; use device='cpu' or leave it out")
     from sidestream._pipeline._cuda import OnCuda
 
-    index = torch.cuda.current_device() if where.index is None else where.index
-    return None, OnCuda(stages, captures, depth, index), ""
+    return None, OnCuda(stages, captures, depth, where.index), ""

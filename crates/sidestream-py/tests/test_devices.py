@@ -1,0 +1,106 @@
+"""What each function takes as a device, and how it refuses what it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sidestream
+from sidestream import DeviceError, Event, Pipeline, Stream, prefetch
+
+Takes = Callable[[Any], object]
+
+#: All that have an argument of that name.
+EVERY: dict[str, Takes] = {
+    "Stream": Stream,
+    "Stream.of": lambda device: Stream.of(Stream("sim:h200"), device=device),
+    "Event": lambda device: Event(device=device),
+    "prefetch": lambda device: prefetch([], device),
+    "overlap": lambda device: sidestream.overlap(device, count=1),
+    "Pipeline": lambda device: Pipeline([abs], device=device),
+    "benchmark": lambda device: sidestream.benchmark(sum, range(10_000), device=device),
+}
+#: Those that run functions of Python.
+ON_TORCH = ("Pipeline", "benchmark")
+
+
+def fixtures(names: tuple[str, ...]) -> list[Any]:
+    return [pytest.param(EVERY[name], id=name, marks=pytest.mark.torch if name in ON_TORCH else ()) for name in names]
+
+
+every = pytest.mark.parametrize("takes", fixtures(tuple(EVERY)))
+on_torch = pytest.mark.parametrize("takes", fixtures(ON_TORCH))
+on_streams = pytest.mark.parametrize("takes", fixtures(("Stream", "Event", "overlap")))
+
+
+class Named:
+    """What has a number as its ``__index__``, as numpy's have."""
+
+    def __index__(self) -> int:
+        return 99
+
+
+class OfTorch:
+    """What looks as a ``torch.device`` does."""
+
+    def __init__(self, type: str, index: int | None) -> None:
+        self.type, self.index = type, index
+
+    def __str__(self) -> str:
+        return self.type if self.index is None else f"{self.type}:{self.index}"
+
+
+@every
+@pytest.mark.parametrize("device", [1.5, True, b"cuda", ["cuda"], object()])
+def test_what_names_no_device_is_a_type_error(takes: Takes, device: Any) -> None:
+    with pytest.raises(TypeError, match='device is .*; give a name such as "cuda", "cuda:1"'):
+        takes(device)
+
+
+@every
+@pytest.mark.parametrize("device", ["cuda:99", 99, Named(), OfTorch("cuda", 99)])
+def test_a_gpu_that_is_not_there_is_a_device_error_however_it_is_named(takes: Takes, device: Any) -> None:
+    with pytest.raises(DeviceError):
+        takes(device)
+
+
+@every
+@pytest.mark.parametrize("device", ["cuda:one", "cuda:", "cuda:-1", -1])
+def test_what_has_no_number_is_a_device_error(takes: Takes, device: Any) -> None:
+    with pytest.raises(DeviceError, match="cuda:"):
+        takes(device)
+
+
+@on_torch
+@pytest.mark.parametrize("device", ["sim:h200", "auto", "meta", "tpu", ""])
+def test_functions_of_python_run_on_gpus_and_the_processor(takes: Takes, device: str) -> None:
+    with pytest.raises(ValueError, match=f"device is '{device}'; a .* runs on .cuda., .cuda:1. and so on, or on .cpu."):
+        takes(device)
+
+
+@pytest.mark.parametrize("takes", fixtures(("prefetch", "Pipeline", "benchmark")))
+@pytest.mark.parametrize("device", ["cpu", "cpu:0", OfTorch("cpu", None)])
+def test_the_processor_does_where_nothing_needs_a_stream(takes: Takes, device: Any) -> None:
+    assert takes(device) is not None
+
+
+@on_streams
+@pytest.mark.parametrize("device", ["cpu", OfTorch("cpu", None)])
+def test_the_processor_has_no_streams(takes: Takes, device: Any) -> None:
+    with pytest.raises((ValueError, DeviceError), match="cpu|processor"):
+        takes(device)
+
+
+@pytest.mark.torch
+def test_pytorch_says_which_gpus_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for device in ("cuda:2", 2, torch.device("cuda", 2)):
+        with pytest.raises(DeviceError, match="device is 'cuda:2'; PyTorch finds cuda:0, cuda:1 here"):
+            Pipeline([abs], device=device)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match='device is .cuda., and PyTorch finds no CUDA device here; give device="cpu"'):
+        Pipeline([abs], device="cuda")
