@@ -6,12 +6,13 @@ import json
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
 import pytest
 import sidestream
 import torch_double
-from sidestream import Benchmark, Roofline
+from sidestream import Benchmark, Roofline, _benchmark
 
 
 def add_up(n: int) -> int:
@@ -123,6 +124,26 @@ def test_a_function_that_waits_for_the_device_is_not_made_to_wait_longer() -> No
     assert result.includes_host and not result.is_launch_bound
     assert "its time contains the host's" in str(result)
     assert result.median_ns >= 200_000
+
+
+@pytest.mark.usefixtures("double")
+def test_a_host_that_is_busy_with_something_else_is_not_taken_for_one_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    # For its first fifty calls in samples the function gets its turn again only when the device was let go long ago.
+    preemptions = 0
+
+    def preempted() -> None:
+        nonlocal preemptions
+        torch_double.work(200_000)
+        if 3 <= preemptions < 53:
+            now = torch_double.work(0)
+            while time.perf_counter_ns() < now:
+                pass
+        preemptions += 1
+
+    monkeypatch.setattr(_benchmark, "_preemptions", lambda: preemptions)
+    result = sidestream.benchmark(preempted, warmup=0, repeat=25, device="cuda")
+    assert preemptions > 53 and not result.includes_host
+    assert result.median_ns == pytest.approx(200_000, rel=1e-6)
 
 
 @pytest.mark.usefixtures("double")

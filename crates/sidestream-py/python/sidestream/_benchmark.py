@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import html
 import json
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,8 @@ MOST_CALLS = 200
 MOST_CALLS_ON_HOST = 100_000
 #: The device is kept from starting for at most so long while the host submits a sample.
 LONGEST_HOLD_NS = 200_000_000
+#: So often is tried whether a function waits for the device, on a machine that is busy with something else.
+MOST_TRIES = 20
 #: No kernel is shorter than this between two events.
 LEAST_NS = 500
 
@@ -283,13 +286,8 @@ def _on_device(device: Any, fn: Callable[..., object], args: tuple[Any, ...], re
         elapsed, host = min(stopwatch.take(fn, args, 1, 0) for _ in range(3))
         calls = _fitting(elapsed, MOST_CALLS)
         hold = _hold(host * calls)
-        if hold > 0:
-            # Whoever waits for the device finds it let go, each time; a host that was busy elsewhere finds it so by chance.
-            waits = True
-            for _ in range(3):
-                stopwatch.take(fn, args, calls, hold)
-                waits = waits and stopwatch.was_let_go
-            hold = 0 if waits else hold
+        if hold > 0 and _waits(stopwatch, fn, args, calls, hold):
+            hold = 0
         taken = [stopwatch.take(fn, args, calls, hold) for _ in range(repeat)]
         if hold > 0 and _quantile([elapsed for elapsed, _ in taken], 0.5) < nothing + LEAST_NS:
             raise ValueError(
@@ -304,6 +302,26 @@ def _on_device(device: Any, fn: Callable[..., object], args: tuple[Any, ...], re
             [host / calls for _, host in taken],
             includes_host=hold == 0,
         )
+
+
+def _waits(stopwatch: _Stopwatch, fn: Callable[..., object], args: tuple[Any, ...], calls: int, hold: float) -> bool:
+    """Say whether a function waits for the device: then it finds it let go each time, however long it was held back."""
+    alone = 0
+    for _ in range(MOST_TRIES):
+        before = _preemptions()
+        stopwatch.take(fn, args, calls, hold)
+        if not stopwatch.was_let_go:
+            return False
+        # A host that was taken from the program meanwhile was late without waiting for anything.
+        alone += _preemptions() == before
+        if alone == 3:
+            break
+    return True
+
+
+def _preemptions() -> int:
+    """How often the system took the processor from this thread and gave it to another one."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
 
 
 class _Stopwatch:
