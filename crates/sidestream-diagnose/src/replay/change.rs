@@ -8,7 +8,7 @@ use std::str::FromStr;
 use sidestream::engine::Profile;
 
 use super::calibrate::Profiler;
-use super::program::{Item, Job, Program};
+use super::program::{Item, Job, Program, Stretch};
 use crate::idle::OWN_NS;
 use crate::model::{ApiKind, Direction, Memory};
 
@@ -189,8 +189,8 @@ fn pinned(program: &mut Program, profile: &Profile) {
     let mut uploaded = false;
     for item in &mut program.items {
         let mut is_upload = false;
-        for at in &item.submits {
-            let node = &mut program.nodes[*at];
+        for at in item.submits.all() {
+            let node = &mut program.nodes[at];
             if let Job::HostCopy {
                 direction,
                 memory: memory @ Memory::Pageable,
@@ -206,11 +206,11 @@ fn pinned(program: &mut Program, profile: &Profile) {
             }
         }
         if is_upload {
-            item.waits.clear();
+            item.waits = Stretch::default();
             item.return_ns = 0;
         } else if uploaded && item.kind == ApiKind::SyncStream {
             // A framework waits after an upload from pageable memory only.
-            item.waits.clear();
+            item.waits = Stretch::default();
             item.call_ns = 0;
             item.return_ns = 0;
         }
@@ -229,7 +229,7 @@ fn workers(program: &mut Program, count: usize) {
     let mut uploaded = vec![0u64; program.steps];
     let mut batches = vec![0u64; program.steps];
     for item in &program.items {
-        batches[item.step] += u64::from(item.loading_ns > 0);
+        batches[item.step as usize] += u64::from(item.loading_ns > 0);
     }
     for node in &program.nodes[program.backlog..] {
         if let Job::HostCopy {
@@ -242,7 +242,8 @@ fn workers(program: &mut Program, count: usize) {
         }
     }
     for item in program.items.iter_mut().filter(|i| i.loading_ns > 0) {
-        let bytes = uploaded[item.step] / batches[item.step].max(1);
+        let step = item.step as usize;
+        let bytes = uploaded[step] / batches[step].max(1);
         let take_over_ns = (bytes as f64 / TAKE_OVER_GB_PER_S) as u64;
         item.take_over_ns = TAKE_OVER_NS.saturating_add(take_over_ns);
     }
@@ -250,13 +251,13 @@ fn workers(program: &mut Program, count: usize) {
 
 fn no_sync(program: &mut Program) {
     for item in &mut program.items {
-        let is_copy = item.submits.iter().any(|at| {
-            let job = program.nodes[*at].job;
+        let is_copy = item.submits.all().any(|at| {
+            let job = program.nodes[at].job;
             // What is not pinned waits by itself.
             matches!(job, Job::HostCopy { memory, .. } if memory != Memory::Pinned)
         });
         if !item.waits.is_empty() && !is_copy {
-            item.waits.clear();
+            item.waits = Stretch::default();
             item.call_ns = item.call_ns.min(IDLE_SYNC_NS);
             item.return_ns = 0;
         }
@@ -310,7 +311,7 @@ fn prefetch(program: &mut Program, slots: usize) {
 }
 
 fn graphs(program: &mut Program) {
-    let mut graph_of: Option<(usize, usize)> = None;
+    let mut graph_of: Option<(usize, u32)> = None;
     for at in 0..program.items.len() {
         let item = &program.items[at];
         let (step, lane) = (item.step, item.lane);
@@ -320,8 +321,8 @@ fn graphs(program: &mut Program) {
         let is_kernels = !item.submits.is_empty()
             && item
                 .submits
-                .iter()
-                .all(|n| !matches!(program.nodes[*n].job, Job::HostCopy { .. }));
+                .all()
+                .all(|n| !matches!(program.nodes[n].job, Job::HostCopy { .. }));
         if !is_kernels {
             // Calls between the launches of a graph are not made again.
             if graph_of.is_some() && item.submits.is_empty() && item.waits.is_empty() {
@@ -329,7 +330,7 @@ fn graphs(program: &mut Program) {
             }
             continue;
         }
-        for node in program.items[at].submits.clone() {
+        for node in program.items[at].submits.all() {
             program.nodes[node].in_graph = true;
         }
         match graph_of {

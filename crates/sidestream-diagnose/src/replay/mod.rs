@@ -110,15 +110,18 @@ pub fn replay(
     };
     let (replayed_ns, unmodified) = run(&program)?;
     let profiler = Profiler::of(trace.source);
-    let mut unprofiled = program.clone();
-    change::without_profiler(&mut unprofiled, profiler);
+    let unprofiled_ns = {
+        let mut unprofiled = program.clone();
+        change::without_profiler(&mut unprofiled, profiler);
+        run(&unprofiled)?.0
+    };
     // What the replay is off by, the predictions would be too.
     let corrected = |ns: u64| (ns as f64 * measured_ns as f64 / replayed_ns.max(1) as f64) as u64;
     let mut replay = Replay {
         measured_ns,
         replayed_ns,
         explained_share: explained(&steps.periods_ns(), &unmodified.periods_ns),
-        unprofiled_ns: corrected(run(&unprofiled)?.0).min(measured_ns),
+        unprofiled_ns: corrected(unprofiled_ns).min(measured_ns),
         predictions: Vec::new(),
     };
     if !replay.is_ok() {

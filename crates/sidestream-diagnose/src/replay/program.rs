@@ -1,6 +1,7 @@
 //! A trace as a program: what the host does, in its sequence, and the work that follows from it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
 
 use sidestream::op::StreamKind;
 
@@ -14,7 +15,11 @@ use crate::model::{
 
 /// Steps beyond these say nothing new.
 const MOST_STEPS: usize = 40;
-/// Nor do more calls, or more work, than this.
+/// Nor do those behind so many calls, or so much work, if there are some steps before them.
+const ENOUGH_WORK: usize = 60_000;
+/// So many steps are taken if they are longer than that.
+const ENOUGH_STEPS: usize = 8;
+/// More than this is not taken at all.
 const MOST_WORK: usize = 400_000;
 /// A device passes from a stream to another in less than this.
 const HOP_NS: i64 = 20_000;
@@ -28,6 +33,8 @@ pub struct Program {
     pub items: Vec<Item>,
     /// The work that it submits, in the order of submission.
     pub nodes: Vec<Node>,
+    /// The work that calls wait for: indices of nodes, call by call.
+    pub waited: Vec<usize>,
     /// How many lanes of the host there are.
     pub lanes: usize,
     /// How many streams; changes may add some.
@@ -47,11 +54,39 @@ pub struct Program {
     pub device_of: Vec<u32>,
 }
 
+/// Neighbours in a list. There are as many of these as calls: hence the small numbers.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stretch {
+    first: u32,
+    count: u32,
+}
+
+impl Stretch {
+    fn new(all: Range<usize>) -> Stretch {
+        Stretch {
+            first: all.start as u32,
+            count: all.len() as u32,
+        }
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.count == 0
+    }
+
+    /// Their places in the list.
+    pub fn all(self) -> Range<usize> {
+        let first = self.first as usize;
+        first..first + self.count as usize
+    }
+}
+
 /// A call, with the time before it.
 #[derive(Clone, Debug)]
 pub struct Item {
     /// Whose.
-    pub lane: usize,
+    pub lane: u32,
+    /// Which step it belongs to.
+    pub step: u32,
     /// The host's own time before the call.
     pub own_ns: u64,
     /// How much of that it waited for its data loader.
@@ -62,18 +97,16 @@ pub struct Item {
     pub call_ns: u64,
     /// How many operators the profiler noted since the call before.
     pub operators: u32,
-    /// The work that it submits: indices of nodes.
-    pub submits: Vec<usize>,
-    /// The work that it waits for.
-    pub waits: Vec<usize>,
+    /// The work that it submits, of the nodes.
+    pub submits: Stretch,
+    /// The work that it waits for, of [`Program::waited`].
+    pub waits: Stretch,
     /// From the end of that to the end of the call.
     pub return_ns: u64,
     /// What it does.
     pub kind: ApiKind,
     /// The function.
     pub name: Name,
-    /// Which step it belongs to.
-    pub step: usize,
 }
 
 /// Work of the device.
@@ -117,7 +150,8 @@ pub enum Job {
 impl Program {
     /// Takes the steps of a trace as a program.
     pub fn of(trace: &Trace, links: &Links, works: &WorkOfCalls, steps: &Steps) -> Program {
-        let step_of = |call: &Call| steps.at(call.start_ns).filter(|step| *step < MOST_STEPS);
+        let taken = enough(trace, links, steps);
+        let step_of = |call: &Call| steps.at(call.start_ns).filter(|step| *step < taken);
         let mut by_call: HashMap<usize, Vec<usize>> = HashMap::new();
         for at in 0..trace.work.len() {
             let call = links.call_of(at);
@@ -126,14 +160,18 @@ impl Program {
             }
         }
         let lanes = Lanes::of(trace);
-        let mut making = Making::new(trace, works, lanes.count);
+        let of_steps = trace.calls.iter().filter(|call| step_of(call).is_some());
+        let called_ns = of_steps.map(Call::end_ns).max().unwrap_or(i64::MIN);
+        let submitted = by_call.values().flatten();
+        let over_ns = submitted.map(|at| trace.work[*at].end_ns()).max();
+        let mut making = Making::new(trace, works, lanes.count, over_ns.unwrap_or(called_ns));
         let begin_ns = steps.steps.first().map_or(0, |s| s.start_ns);
         for work in backlog(trace, links, steps, begin_ns) {
             making.backlog(work, begin_ns);
         }
         let mut ends = vec![begin_ns; lanes.count];
         let loading = Loading::of(trace);
-        let operators = Operators::of(trace, &lanes);
+        let operators = Operators::of(trace, &lanes, called_ns);
         for (at, call) in trace.calls.iter().enumerate() {
             let Some(step) = step_of(call) else {
                 continue;
@@ -152,23 +190,23 @@ impl Program {
             let own_ns = call.start_ns.saturating_sub(end).max(0) as u64;
             let nested = call.start_ns < end;
             let mut item = Item {
-                lane,
+                lane: lane as u32,
+                step: step as u32,
                 own_ns,
                 loading_ns: loading.within_ns(end, call.start_ns).min(own_ns),
                 take_over_ns: 0,
                 call_ns: call.end_ns().saturating_sub(call.start_ns.max(end)).max(0) as u64,
                 operators: operators.within(lane, end, call.end_ns()),
-                submits: Vec::new(),
-                waits: Vec::new(),
+                submits: Stretch::default(),
+                waits: Stretch::default(),
                 return_ns: 0,
                 kind: call.api.kind,
                 name: call.name,
-                step,
             };
             for work in submitted {
-                let node = making.node(work, step, call);
-                item.submits.push(node);
+                making.node(work, step, call);
             }
+            item.submits = Stretch::new(nodes..making.program.nodes.len());
             let holds = held(trace, at, works.first(at)).is_some();
             if holds && !nested {
                 making.hold(&mut item, call.start_ns, call.end_ns());
@@ -181,10 +219,38 @@ impl Program {
             ends[lane] = end.max(call.end_ns());
             making.program.items.push(item);
         }
-        let last = making.program.items.iter().map(|item| item.step + 1);
-        making.program.steps = last.max().unwrap_or(0);
-        making.program
+        let mut program = making.program;
+        let last = program.items.iter().map(|item| item.step as usize + 1);
+        program.steps = last.max().unwrap_or(0);
+        program.items.shrink_to_fit();
+        program.nodes.shrink_to_fit();
+        program
     }
+}
+
+/// How many steps say enough about all of them.
+fn enough(trace: &Trace, links: &Links, steps: &Steps) -> usize {
+    let mut calls = vec![0; steps.steps.len().min(MOST_STEPS)];
+    let mut work = calls.clone();
+    let counted = |counts: &mut Vec<usize>, at_ns: i64| {
+        let step = steps.at(at_ns);
+        if let Some(count) = step.and_then(|step| counts.get_mut(step)) {
+            *count += 1;
+        }
+    };
+    for call in &trace.calls {
+        counted(&mut calls, call.start_ns);
+    }
+    for call in (0..trace.work.len()).filter_map(|at| links.call_of(at)) {
+        counted(&mut work, trace.calls[call].start_ns);
+    }
+    let (mut all_calls, mut all_work) = (0, 0);
+    let so_far = calls.iter().zip(&work).position(|(calls, work)| {
+        all_calls += calls;
+        all_work += work;
+        all_calls.max(all_work) > ENOUGH_WORK
+    });
+    so_far.map_or(calls.len(), |step| calls.len().min(step.max(ENOUGH_STEPS)))
 }
 
 /// The work that had been asked for when the first step began, and was not over: in each stream,
@@ -256,7 +322,8 @@ struct Recorded {
 }
 
 impl<'t> Making<'t> {
-    fn new(trace: &'t Trace, works: &WorkOfCalls, lanes: usize) -> Making<'t> {
+    /// Begins with a program that is over at this time of the trace.
+    fn new(trace: &'t Trace, works: &WorkOfCalls, lanes: usize, over_ns: i64) -> Making<'t> {
         let devices: BTreeSet<i64> = trace.streams.iter().map(|s| s.device).collect();
         let devices: Vec<i64> = devices.into_iter().collect();
         let device_of = trace.streams.iter().map(|stream| {
@@ -293,7 +360,7 @@ impl<'t> Making<'t> {
             last_in_stream: HashMap::new(),
             before_own_ns: i64::MIN,
             ends: HashMap::new(),
-            alone_ns: alone_ns(trace),
+            alone_ns: alone_ns(trace, over_ns),
             recorded: Vec::new(),
             pending: HashMap::new(),
             pending_in: HashMap::new(),
@@ -337,7 +404,7 @@ impl<'t> Making<'t> {
         (after.clone(), legacy.collect())
     }
 
-    fn node(&mut self, work: usize, step: usize, call: &Call) -> usize {
+    fn node(&mut self, work: usize, step: usize, call: &Call) {
         let (kind, thread) = (call.api.kind, call.thread);
         let row = &self.trace.work[work];
         let mut waited = self.pending.remove(&thread).unwrap_or_default();
@@ -373,7 +440,6 @@ impl<'t> Making<'t> {
         let before = self.last_in_stream.insert(row.stream, (node, work));
         let over_ns = before.map(|(_, work)| self.trace.work[work].end_ns());
         self.before_own_ns = over_ns.unwrap_or(i64::MIN);
-        node
     }
 
     /// Work that had been asked for, in a stream that was free, and still did not start stood behind
@@ -441,7 +507,7 @@ impl<'t> Making<'t> {
     fn hold(&mut self, item: &mut Item, start_ns: i64, end_ns: i64) {
         let mut last_end = i64::MIN;
         let mut waits = Vec::new();
-        let own: Option<usize> = item.submits.last().copied();
+        let own = item.submits.all().next_back();
         let candidates = self.last_in_stream.values();
         for (node, work) in candidates {
             let over_ns = self.trace.work[*work].end_ns();
@@ -474,7 +540,9 @@ impl<'t> Making<'t> {
         if waits.is_empty() {
             return;
         }
-        item.waits = waits;
+        let before = self.program.waited.len();
+        self.program.waited.extend(waits);
+        item.waits = Stretch::new(before..self.program.waited.len());
         if last_end.saturating_add(NOTICED_NS) < start_ns {
             // It found nothing to wait for.
             return;
@@ -524,12 +592,14 @@ fn job(trace: &Trace, work: &Work) -> Job {
 }
 
 /// How long each work takes with nothing beside it. Kernels that ran at once slowed each other down
-/// as soon as they wanted more than there is; the engine would slow them down a second time.
-fn alone_ns(trace: &Trace) -> Vec<u64> {
+/// as soon as they wanted more than there is; the engine would slow them down a second time. Kernels
+/// that begin after this time are left as they are.
+fn alone_ns(trace: &Trace, until_ns: i64) -> Vec<u64> {
     let mut alone: Vec<u64> = trace.work.iter().map(|work| work.duration_ns).collect();
     // What each device is asked for changes at the start and at the end of a kernel.
     let mut changes: BTreeMap<i64, Vec<(i64, f64, usize)>> = BTreeMap::new();
-    for (at, work) in trace.work.iter().enumerate() {
+    let works = trace.work.iter().enumerate();
+    for (at, work) in works.filter(|(_, work)| work.start_ns <= until_ns) {
         if let Job::Kernel { share } = job(trace, work) {
             let device = trace.streams[work.stream.0 as usize].device;
             let changes = changes.entry(device).or_default();
@@ -538,7 +608,7 @@ fn alone_ns(trace: &Trace) -> Vec<u64> {
     }
     for mut changes in changes.into_values() {
         // Where one ends and another begins, the end comes first.
-        changes.sort_by_key(|change| (change.0, change.1 > 0.0));
+        changes.sort_unstable_by_key(|change| (change.0, change.1 > 0.0, change.2));
         // Time that went on for all, and how much less of it each of several got.
         let (mut asked, mut before_ns, mut lost_ns) = (0.0_f64, i64::MIN, 0.0);
         for (time_ns, share, at) in changes {
@@ -635,12 +705,13 @@ struct Operators {
 }
 
 impl Operators {
-    fn of(trace: &Trace, lanes: &Lanes) -> Operators {
+    /// Of those that begin by this time.
+    fn of(trace: &Trace, lanes: &Lanes, until_ns: i64) -> Operators {
         let mut starts: Vec<Vec<i64>> = Vec::new();
         starts.resize_with(lanes.count, Vec::new);
         for range in &trace.ranges {
             let noted = matches!(range.kind, RangeKind::Operator | RangeKind::Annotation);
-            if noted {
+            if noted && range.start_ns <= until_ns {
                 starts[lanes.of[range.thread.0 as usize]].push(range.start_ns);
             }
         }

@@ -50,7 +50,7 @@ impl Run {
         let mut on_host = Vec::new();
         let mut batches = 0;
         for item in &program.items {
-            let lane = host[item.lane];
+            let lane = host[item.lane as usize];
             let mut loaded = Vec::new();
             let mut own_ns = item.own_ns;
             if !loaders.is_empty() && item.loading_ns > 0 {
@@ -71,7 +71,7 @@ impl Run {
             let call = Work::Call(Call::HostNs(own_ns.saturating_add(item.call_ns)));
             let call = engine.push(Task::new(lane, call).after(&loaded));
             on_host.push(HostTask {
-                lane: item.lane,
+                lane: item.lane as usize,
                 task: call,
                 shade: match loaders.is_empty() && 2 * item.loading_ns > own_ns {
                     true => Shade::Loading,
@@ -79,8 +79,8 @@ impl Run {
                 },
                 name: Some(item.name),
             });
-            for at in &item.submits {
-                let node = &program.nodes[*at];
+            for at in item.submits.all() {
+                let node = &program.nodes[at];
                 let mut after = vec![call];
                 let before = node.after.iter().chain(&node.legacy);
                 after.extend(before.filter_map(|before| tasks[*before]));
@@ -88,14 +88,15 @@ impl Run {
                 if node.in_graph {
                     task = task.in_graph();
                 }
-                tasks[*at] = Some(engine.push(task));
+                tasks[at] = Some(engine.push(task));
             }
             if !item.waits.is_empty() {
-                let waits: Vec<TaskId> = item.waits.iter().filter_map(|at| tasks[*at]).collect();
+                let waited = &program.waited[item.waits.all()];
+                let waits: Vec<TaskId> = waited.iter().filter_map(|at| tasks[*at]).collect();
                 let back = Work::Call(Call::HostNs(item.return_ns));
                 let task = engine.push(Task::new(lane, back).after(&waits));
                 on_host.push(HostTask {
-                    lane: item.lane,
+                    lane: item.lane as usize,
                     task,
                     shade: Shade::Waiting,
                     name: Some(item.name),
