@@ -606,6 +606,12 @@ fn overlapping(list: &[Named], start: i64, end: i64) -> impl Iterator<Item = &Na
         .take_while(move |stretch| stretch.0 < end)
 }
 
+/// Whether workers of PyTorch's data loader load what a program waits for.
+pub fn has_workers(trace: &Trace) -> bool {
+    let mut names = (0..trace.names.len() as u32).map(|at| trace.names.text(Name(at)));
+    names.any(|name| is_loading(name) && name.contains("MultiProcessing"))
+}
+
 /// Names of ranges in which a program waits for its data.
 pub fn is_loading(name: &str) -> bool {
     name.contains("DataLoader") || name.contains("dataloader") || name.contains("data_loader")

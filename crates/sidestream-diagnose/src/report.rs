@@ -9,7 +9,7 @@ use crate::excerpt::Excerpt;
 use crate::findings::{
     Evidence, Finding, Grounds, Saving, conclude, is_launch_blocking, simulated,
 };
-use crate::idle::{Cause, Idle, Scene};
+use crate::idle::{Cause, Idle, Scene, has_workers};
 use crate::measure::{
     Blocking, Class, Collectives, Copies, DeviceTime, Launches, Line, Links, PerStep, Steps,
     WorkOfCalls, blocking, copies, devices, kernels, launches, operators, stream_kinds,
@@ -152,8 +152,27 @@ impl Report {
         let worth = |findings: &[Finding]| findings.iter().map(|f| f.saving_ns.likely).max();
         let findings = findings.max_by_key(|(_, findings)| worth(findings));
         let (speaker, mut findings) = findings.map_or((None, Vec::new()), |(of, f)| (Some(of), f));
+        // How long workers load is not in a trace, so nothing can be said about others of them.
+        let has_workers = has_workers(&trace);
+        let is_known = |set: &Vec<Change>| {
+            let workers = set
+                .iter()
+                .any(|change| matches!(change, Change::Workers(_)));
+            !(workers && has_workers)
+        };
+        let asked = options.what_if.iter().flatten();
+        let known = asked.clone().filter(|set| is_known(set)).count();
+        if known < asked.clone().count() {
+            let text = "batches come from workers already, and how long they load is not in the trace: workers=N is not \
+                        predicted";
+            warnings.push(Warning {
+                code: "WORKERS",
+                text: text.to_owned(),
+            });
+        }
         let mut sets = usual();
-        sets.extend(options.what_if.iter().flatten().cloned());
+        sets.extend(asked.cloned());
+        sets.retain(is_known);
         let mut replay = replay(&trace, &links, &works, &steps, link.0, &sets);
         if let (Ok(replay), false) = (&replay, is_launch_blocking) {
             simulated(&mut findings, replay);
@@ -162,8 +181,8 @@ impl Report {
             conclude(&mut findings, &steps, device, idle);
         }
         // The usual ones are known now; what was asked for stands at the end.
-        if let (Ok(replay), Some(asked)) = (&mut replay, &options.what_if) {
-            let usual = replay.predictions.len().saturating_sub(asked.len());
+        if let (Ok(replay), Some(_)) = (&mut replay, &options.what_if) {
+            let usual = replay.predictions.len().saturating_sub(known);
             replay.predictions.drain(..usual);
         }
         let timeline = Timeline::of(&trace, &works, &steps);

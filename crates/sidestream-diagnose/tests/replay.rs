@@ -121,6 +121,30 @@ fn what_was_done_already_is_worth_nothing_more() {
 }
 
 #[test]
+fn workers_are_not_predicted_for_a_program_that_has_some() {
+    // Its batches come from workers: what the trace shows is how long the program waits for them.
+    let path = folder().join("loader_starved.after.json.gz");
+    let asked = report(&path, "workers=8");
+    assert_eq!(asked.replay.expect("a replay").predictions, []);
+    let codes = asked.warnings.iter().map(|warning| warning.code);
+    assert!(codes.clone().any(|code| code == "WORKERS"));
+    let other = report(&path, "pinned");
+    assert_eq!(other.replay.expect("a replay").predictions.len(), 1);
+    let trace = read(&path, &Limits::default(), &mut |_, _| {}).expect("a trace");
+    let usual = Report::of(trace, &Options::default());
+    assert!(
+        usual
+            .warnings
+            .iter()
+            .all(|warning| warning.code != "WORKERS")
+    );
+    let predictions = usual.replay.expect("a replay").predictions;
+    assert!(predictions.len() > 5);
+    let workers = |change: &Change| matches!(change, Change::Workers(_));
+    assert!(!predictions.iter().any(|p| p.changes.iter().any(workers)));
+}
+
+#[test]
 fn replays_of_other_traces_are_near_too() {
     let folder = std::env::var_os("SIDESTREAM_PUBLIC_TRACES");
     let Some(folder) = folder.map(PathBuf::from).filter(|folder| folder.exists()) else {
