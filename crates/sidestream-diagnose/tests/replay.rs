@@ -2,10 +2,13 @@
 //!
 //! `truth.json` beside the traces has the time of a step without the profiler.
 
+mod fixtures;
+
 use std::path::{Path, PathBuf};
 
+use fixtures::program::{DEFAULT, Program, START_US};
 use serde_json::Value;
-use sidestream_diagnose::{Change, Limits, Options, Report, read};
+use sidestream_diagnose::{Change, Limits, Options, Replay, Report, read, read_json};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces")
@@ -117,6 +120,116 @@ fn what_was_done_already_is_worth_nothing_more() {
             let ratio = likely / replay.unprofiled_ns as f64;
             assert!((0.95..1.05).contains(&ratio), "{name} {changes}: {ratio}");
         }
+    }
+}
+
+/// A replay of a written trace.
+fn replay_of(program: &Program, changes: &str) -> Result<Replay, &'static str> {
+    let changes = changes.split(',').map(|c| c.parse().expect("a change"));
+    let options = Options {
+        what_if: Some(vec![changes.collect()]),
+        ..Options::default()
+    };
+    let trace = read_json(&program.json(), &Limits::default()).expect("a trace");
+    Report::of(trace, &options).replay
+}
+
+/// Steps of so many kernels that the host launches in time and then waits for. The kernels of the first steps take longer.
+fn kernels(steps: i64, count: i64, slow: i64) -> Program {
+    let mut program = Program::of(0, 0, |_, _, _| {});
+    let mut start = START_US;
+    for step in 0..steps {
+        let kernel_us = if step < slow { 13 } else { 10 };
+        let step_us = 100 + count * (kernel_us + 1);
+        let name = format!("ProfilerStep#{step}");
+        program.range("user_annotation", &name, (start, step_us));
+        for at in 0..count {
+            let begins = start + 50 + at * (kernel_us + 1);
+            program.kernel(DEFAULT, start + at * 6, (begins, kernel_us));
+        }
+        let asked = count * 6;
+        program.call("cudaStreamSynchronize", (start + asked, step_us - asked));
+        start += step_us;
+    }
+    program
+}
+
+#[test]
+fn long_steps_are_replayed_as_well_as_short_ones() {
+    // The second has more calls than are replayed.
+    for program in [kernels(24, 400, 0), kernels(24, 8_000, 0)] {
+        let replay = replay_of(&program, "graphs").expect("a replay");
+        assert!(replay.is_ok(), "{}", replay.error());
+        assert!(replay.explained_share > 0.97, "{}", replay.explained_share);
+        assert_eq!(replay.predictions.len(), 1);
+    }
+}
+
+#[test]
+fn steps_that_are_slower_at_first_do_not_spoil_the_replay() {
+    // Eight of the 24 are replayed, all of them slow ones; the median is one of the others.
+    let replay = replay_of(&kernels(24, 8_000, 10), "graphs").expect("a replay");
+    assert!(replay.is_ok(), "{}", replay.error());
+    let measured = replay.measured_ns as f64;
+    assert!((replay.replayed_ns as f64 / measured - 1.0).abs() < 0.03);
+}
+
+#[test]
+fn work_without_any_call_is_not_replayed() {
+    let mut program = Program::of(0, 0, |_, _, _| {});
+    for at in 0..5 {
+        program.call("cudaMalloc", (at, 1));
+    }
+    for at in 0..24 {
+        program.orphan("gemm", DEFAULT, (100 + 6 * at, 5));
+    }
+    let why = replay_of(&program, "graphs").expect_err("nothing says when the host asked for it");
+    assert!(why.contains("calls"), "{why}");
+}
+
+#[test]
+fn a_kernel_that_takes_no_time_takes_none_in_the_replay() {
+    let steps = |last_us: i64| {
+        Program::of(12, 4_000, |program, start, _| {
+            for at in 0..20 {
+                // Two that fill the device run at once.
+                program.kernel(DEFAULT, start + at * 10, (start + 50 + at * 101, 100));
+                program.kernel(20, start + 5 + at * 10, (start + 50 + at * 101, 100));
+            }
+            program.kernel(DEFAULT, start + 200, (start + 2_100, last_us));
+            program.call("cudaDeviceSynchronize", (start + 210, 1_900));
+        })
+    };
+    let [none, some] = [0, 1].map(|us| replay_of(&steps(us), "graphs").expect("a replay"));
+    assert!(
+        some.is_ok() && none.is_ok(),
+        "{} {}",
+        some.error(),
+        none.error()
+    );
+}
+
+#[test]
+fn workers_load_no_faster_than_they_can() {
+    // A step waits 40 ms for its batch, and takes 2 ms besides.
+    let program = Program::of(20, 42_200, |program, start, _| {
+        let name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__";
+        program.range("user_annotation", name, (start, 40_000));
+        for at in 0..20 {
+            program.kernel(
+                DEFAULT,
+                start + 40_000 + at * 10,
+                (start + 40_050 + at * 100, 99),
+            );
+        }
+        program.call("cudaStreamSynchronize", (start + 40_200, 1_900));
+    });
+    for workers in [2, 4, 8, 16] {
+        let replay = replay_of(&program, &format!("workers={workers}")).expect("a replay");
+        let likely_ns = replay.predictions[0].likely_ns;
+        let loading_ns = 40_000_000 / workers;
+        assert!(likely_ns * 100 >= loading_ns * 95, "{workers}: {likely_ns}");
+        assert!(likely_ns < replay.unprofiled_ns, "{workers}: {likely_ns}");
     }
 }
 

@@ -50,9 +50,10 @@ const MOST_STREAMS: usize = 1_024;
 pub struct Replay {
     /// The measured time of a step.
     pub measured_ns: u64,
-    /// The time of a step in the replay of the unmodified trace.
+    /// The time of a step in the replay of the unmodified trace. Where that is only its first steps, and they are
+    /// slower or faster than all of them, it is put into that proportion.
     pub replayed_ns: u64,
-    /// How much of the time of its steps the replay explains: all but what single steps are off by.
+    /// How much of the time of the steps that were replayed it explains: all but what single steps are off by.
     pub explained_share: f64,
     /// The time of the unmodified step without the profiler: the predictions are without it too.
     pub unprofiled_ns: u64,
@@ -101,14 +102,24 @@ pub fn replay(
 ) -> Result<Replay, &'static str> {
     let measured_ns = supported(trace, links, works, steps)?;
     let program = Program::of(trace, links, works, steps);
+    if program.steps < LEAST_STEPS {
+        return Err("the calls of fewer than three steps are in the trace");
+    }
     let profiles = calibrate::profiles(trace, links, link_gb_per_s);
     let run = |program: &Program| {
         let run = Run::of(program, &profiles);
         let median_ns = quantile(&run.periods_ns, 1, 2);
         let median_ns = median_ns.ok_or("the steps of the trace end out of their order")?;
-        Ok((median_ns, run))
+        Ok((median_ns.max(program.loading_floor_ns()), run))
     };
-    let (replayed_ns, unmodified) = run(&program)?;
+    let (median_ns, unmodified) = run(&program)?;
+    // The first steps of a trace may be slower than all of them: a replay of these is held against these.
+    let mut first_ns = steps.periods_ns();
+    first_ns.truncate(unmodified.periods_ns.len());
+    let first_ns = quantile(&first_ns, 1, 2)
+        .filter(|ns| *ns > 0)
+        .ok_or("its first steps have no length")?;
+    let replayed_ns = (median_ns as f64 * measured_ns as f64 / first_ns as f64) as u64;
     let profiler = Profiler::of(trace.source);
     let unprofiled_ns = {
         let mut unprofiled = program.clone();
@@ -116,7 +127,7 @@ pub fn replay(
         run(&unprofiled)?.0
     };
     // What the replay is off by, the predictions would be too.
-    let corrected = |ns: u64| (ns as f64 * measured_ns as f64 / replayed_ns.max(1) as f64) as u64;
+    let corrected = |ns: u64| (ns as f64 * measured_ns as f64 / median_ns.max(1) as f64) as u64;
     let mut replay = Replay {
         measured_ns,
         replayed_ns,

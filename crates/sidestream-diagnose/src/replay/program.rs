@@ -7,7 +7,7 @@ use sidestream::op::StreamKind;
 
 use super::edges::{Edges, Event};
 use crate::idle::is_loading;
-use crate::measure::{Links, Steps, WorkOfCalls, held, stream_kinds};
+use crate::measure::{Links, Steps, WorkOfCalls, held, quantile, stream_kinds};
 use crate::model::{
     ApiKind, Call, Direction, Memory, Name, RangeKind, Stream, StreamIndex, SyncKind, Thread,
     ThreadIndex, Trace, What, Work,
@@ -228,6 +228,21 @@ impl Program {
     }
 }
 
+impl Program {
+    /// What loading takes at the least of a step: workers load beside each other, and none loads two batches at once.
+    pub fn loading_floor_ns(&self) -> u64 {
+        if self.loaders == 0 {
+            return 0;
+        }
+        let mut loading_ns = vec![0u64; self.steps];
+        for item in &self.items {
+            let of_step = &mut loading_ns[item.step as usize];
+            *of_step = of_step.saturating_add(item.loading_ns);
+        }
+        quantile(&loading_ns, 1, 2).unwrap_or(0) / self.loaders as u64
+    }
+}
+
 /// How many steps say enough about all of them.
 fn enough(trace: &Trace, links: &Links, steps: &Steps) -> usize {
     let mut calls = vec![0; steps.steps.len().min(MOST_STEPS)];
@@ -264,9 +279,15 @@ fn backlog(trace: &Trace, links: &Links, steps: &Steps, begin_ns: i64) -> Vec<us
 }
 
 /// How much of the work that the steps need has no call in the trace. What stands first in a stream
-/// is none of it: the host was ahead when the trace began.
+/// is none of it: the host was ahead when the trace began, as the calls of what comes later show.
 pub fn orphans(trace: &Trace, links: &Links) -> usize {
-    let queued = leading(trace, |at| links.call_of(at).is_none());
+    let is_called = |at: usize| links.call_of(at).is_some();
+    let mut later = vec![false; trace.streams.len()];
+    for at in (0..trace.work.len()).filter(|at| is_called(*at)) {
+        later[trace.work[at].stream.0 as usize] = true;
+    }
+    let mut queued = leading(trace, |at| !is_called(at));
+    queued.retain(|at| later[trace.work[*at].stream.0 as usize]);
     links.orphans() - queued.len()
 }
 
@@ -599,7 +620,9 @@ fn alone_ns(trace: &Trace, until_ns: i64) -> Vec<u64> {
     // What each device is asked for changes at the start and at the end of a kernel.
     let mut changes: BTreeMap<i64, Vec<(i64, f64, usize)>> = BTreeMap::new();
     let works = trace.work.iter().enumerate();
-    for (at, work) in works.filter(|(_, work)| work.start_ns <= until_ns) {
+    // What takes no time slows down nothing, and its end would come before its start.
+    let works = works.filter(|(_, work)| work.start_ns <= until_ns && work.duration_ns > 0);
+    for (at, work) in works {
         if let Job::Kernel { share } = job(trace, work) {
             let device = trace.streams[work.stream.0 as usize].device;
             let changes = changes.entry(device).or_default();
