@@ -4,8 +4,10 @@
 
 mod fixtures;
 
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
+use fixtures::hostile::Random;
 use fixtures::program::{DEFAULT, Program, START_US};
 use serde_json::Value;
 use sidestream_diagnose::{Change, Limits, Options, Replay, Report, read, read_json};
@@ -302,5 +304,99 @@ fn changes_are_written_as_they_are_read() {
     ] {
         let error = text.parse::<Change>().expect_err(text);
         assert!(error.to_string().contains(says), "{text}: {error}");
+    }
+}
+
+/// A recorded trace as values, to be altered.
+fn recorded(name: &str) -> Value {
+    let file = std::fs::File::open(folder().join(format!("{name}.json.gz"))).expect("the trace");
+    let mut text = String::new();
+    let unpacked = flate2::read::MultiGzDecoder::new(file).read_to_string(&mut text);
+    unpacked.expect("it is packed");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+const ODD_NUMBERS: [&str; 8] = [
+    "0",
+    "-1",
+    "1",
+    "1e15",
+    "4294967296",
+    "9223372036854775807",
+    "-9223372036854775808",
+    "9223372036854775.807",
+];
+const NUMBERS: [&str; 9] = [
+    "ts",
+    "dur",
+    "correlation",
+    "stream",
+    "device",
+    "tid",
+    "pid",
+    "bytes",
+    "registers per thread",
+];
+
+#[test]
+fn a_report_about_a_trace_that_was_altered_is_one_or_none() {
+    let all = "pinned,prefetch=3,no-sync,graphs,workers=2,second-stream,non-blocking-streams";
+    for name in [
+        "launch_bound.before",
+        "loader_starved.before",
+        "branches_mid.after",
+    ] {
+        let whole = recorded(name);
+        for seed in 0..60 {
+            println!("{name}, seed {seed}");
+            let mut random = Random::new(seed);
+            let mut trace = whole.clone();
+            let rows = trace["traceEvents"].as_array_mut().expect("rows");
+            // A part of it, and of some kinds of rows only the first, or some.
+            rows.truncate(rows.len() / (1 + random.below(3)));
+            for kind in ["kernel", "cuda_runtime", "user_annotation", "cpu_op"] {
+                let (part, first, mut count) = (random.below(4), random.below(20), 0);
+                rows.retain(|row| {
+                    let is_kind = row["cat"] == kind;
+                    count += usize::from(is_kind);
+                    let stays = match part {
+                        0 => count <= first,
+                        1 => random.below(3) != 0,
+                        _ => true,
+                    };
+                    stays || !is_kind
+                });
+            }
+            for _ in 0..[0, 1, 10, 100][random.below(4)] {
+                let at = random.below(rows.len());
+                let Some(row) = rows.get_mut(at) else {
+                    continue;
+                };
+                let odd = ODD_NUMBERS[random.below(ODD_NUMBERS.len())];
+                let odd: Value = serde_json::from_str(odd).expect("a number");
+                let key = NUMBERS[random.below(NUMBERS.len())];
+                match row["args"].get_mut(key) {
+                    Some(of_args) => *of_args = odd,
+                    None => row[key] = odd,
+                }
+            }
+            if random.below(3) == 0 {
+                let kernels = rows.iter_mut().filter(|row| row["cat"] == "kernel");
+                kernels.for_each(|kernel| kernel["dur"] = 0.into());
+            }
+            let text = trace.to_string();
+            if let Ok(trace) = read_json(text.as_bytes(), &Limits::default()) {
+                let changes = all.split(',').map(|c| c.parse().expect("a change"));
+                let options = Options {
+                    what_if: Some(vec![changes.collect()]),
+                    ..Options::default()
+                };
+                let report = Report::of(trace, &options);
+                for (device, idle) in &report.devices {
+                    let causes: u64 = idle.by_cause.values().sum();
+                    assert_eq!(causes, device.idle_ns(), "each idle nanosecond once");
+                }
+            }
+        }
     }
 }
