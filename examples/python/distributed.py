@@ -12,6 +12,10 @@ import argparse
 import os
 
 import torch
+
+# DistributedDataParallel loads this part of PyTorch (2.11), and a process group that exists by then is never freed, not by
+# destroy_process_group either: its threads would run while Python ends, and now and then abort it. So load it first.
+import torch._dynamo
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset

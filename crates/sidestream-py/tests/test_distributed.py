@@ -16,7 +16,10 @@ pytestmark = pytest.mark.torch
 # What each of the two runs: three epochs over its shard, by a plain loop and prefetched.
 RANK = """
 import datetime, json, sys, threading
+from pathlib import Path
 import torch
+# Before there is a process group, or that is never freed and its threads run while Python ends.
+import torch._dynamo
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
@@ -63,6 +66,8 @@ try:
     result["threads"] = [thread.name for thread in threading.enumerate()]
 finally:
     dist.destroy_process_group()
+names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+result["threads of gloo"] = [name for name in names if "gloo" in name]
 print(json.dumps(result))
 """
 
@@ -73,6 +78,7 @@ def test_two_ranks_train_as_without_prefetching(tmp_path: Path) -> None:
         assert rank["prefetched"] == rank["plain"]
         assert rank["from workers"] == rank["plain"]
         assert rank["threads"] == ["MainThread"]
+        assert rank["threads of gloo"] == []
     # One model, and a shard each.
     assert first["plain"]["weights"] == second["plain"]["weights"]
     assert first["plain"]["losses"] != second["plain"]["losses"]
