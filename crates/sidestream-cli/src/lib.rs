@@ -72,6 +72,10 @@ pub fn overlap(args: &[&str]) -> Result<(serde_json::Value, String), Refused> {
     let named = std::iter::once("overlap").chain(args.iter().copied());
     let args =
         overlap::Args::try_parse_from(named).map_err(|error| Refused::Job(of_clap(&error)))?;
+    // A description of a device that cannot be read is a wrong file to the command, and no device to a function.
+    if args.device.starts_with("sim:") {
+        device::profile(&args.device).map_err(|failure| Refused::Device(failure.to_string()))?;
+    }
     overlap::shown(&args).map_err(|failure| match failure.is_of_device() {
         true => Refused::Device(failure.to_string()),
         false => Refused::Job(failure.to_string()),

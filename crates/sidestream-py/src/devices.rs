@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use sidestream::device::Device;
 use sidestream::error::Error;
@@ -54,11 +53,6 @@ pub fn torch(py: Python<'_>) -> PyResult<Option<Bound<'_, PyAny>>> {
 }
 
 fn full_name(py: Python<'_>, name: &str) -> PyResult<String> {
-    if name == "cpu" {
-        return Err(PyValueError::new_err(
-            "the processor has no streams; give \"cuda\", or \"sim:h200\" for a simulated GPU",
-        ));
-    }
     if !["cuda", "auto"].contains(&name) {
         return Ok(name.to_owned());
     }

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import sidestream
 from sidestream import _check_plan
-from sidestream._check import checking
+from sidestream._check import CheckedRun, checking
 
 pytestmark = pytest.mark.torch
 
@@ -351,16 +351,33 @@ def test_a_race_is_exit_code_1(tmp_path: Path) -> None:
 def test_the_module_can_be_called_like_the_function() -> None:
     import importlib
 
-    module = importlib.import_module("sidestream.check")
+    importlib.import_module("sidestream.check")
     try:
         with sidestream.check() as found:  # The module has taken the function's place.
             pass
-        assert found.races == ()
+        assert type(found) is CheckedRun and found.races == ()
+        with pytest.raises(ValueError, match="on_race is 'maybe'"):
+            sidestream.check(on_race="maybe")  # type: ignore[arg-type]
     finally:
         from sidestream._check import check
 
         sidestream.check = check
-    assert callable(module)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "why"),
+    [
+        ({"on_race": "maybe"}, ValueError, "on_race is 'maybe'"),
+        ({"stacks": 1}, TypeError, "stacks is 1"),
+        ({"memory": -1}, ValueError, "memory is -1"),
+        ({"memory": "1 GB"}, TypeError, "memory is '1 GB'"),
+    ],
+)
+def test_what_is_wrong_is_said_at_the_call_and_not_where_the_block_begins(
+    wrong: dict[str, Any], kind: type[Exception], why: str
+) -> None:
+    with pytest.raises(kind, match=why):
+        sidestream.check(**wrong)
 
 
 def test_the_command_says_what_is_wrong_before_the_program_runs(tmp_path: Path) -> None:

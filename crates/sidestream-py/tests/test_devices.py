@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,8 +52,15 @@ class OfTorch:
         return self.type if self.index is None else f"{self.type}:{self.index}"
 
 
+class Several:
+    """What has a number only where it holds one thing, as numpy's arrays."""
+
+    def __index__(self) -> int:
+        raise TypeError("only integer scalar arrays can be converted to a scalar index")
+
+
 @every
-@pytest.mark.parametrize("device", [1.5, True, b"cuda", ["cuda"], object()])
+@pytest.mark.parametrize("device", [1.5, True, b"cuda", ["cuda"], object(), Several(), Stream])
 def test_what_names_no_device_is_a_type_error(takes: Takes, device: Any) -> None:
     with pytest.raises(TypeError, match='device is .*; give a name such as "cuda", "cuda:1"'):
         takes(device)
@@ -66,14 +74,21 @@ def test_a_gpu_that_is_not_there_is_a_device_error_however_it_is_named(takes: Ta
 
 
 @every
-@pytest.mark.parametrize("device", ["cuda:one", "cuda:", "cuda:-1", -1])
-def test_what_has_no_number_is_a_device_error(takes: Takes, device: Any) -> None:
-    with pytest.raises(DeviceError, match="cuda:"):
+@pytest.mark.parametrize(
+    "device",
+    ["cuda:one", "cuda:", "cuda:-1", "cuda:01", "cuda:1_0", "cuda:\u0661", "cuda:99999999999", -1]
+    + ["meta", "tpu", "", "CUDA", "cuda ", "cpux", "cpu:x", OfTorch("meta", None)],
+)
+def test_a_name_that_no_device_has_is_a_device_error(takes: Takes, device: Any) -> None:
+    with pytest.raises(DeviceError, match="and none has such a name; there are .*cpu"):
         takes(device)
 
 
-@on_torch
-@pytest.mark.parametrize("device", ["sim:h200", "auto", "meta", "tpu", ""])
+# Whether or not PyTorch is installed, where the function can do without.
+@pytest.mark.parametrize(
+    "takes", [pytest.param(EVERY["Pipeline"], id="Pipeline", marks=pytest.mark.torch), pytest.param(EVERY["benchmark"], id="benchmark")]
+)
+@pytest.mark.parametrize("device", ["sim:h200", "sim:nowhere.toml", "auto"])
 def test_functions_of_python_run_on_gpus_and_the_processor(takes: Takes, device: str) -> None:
     with pytest.raises(ValueError, match=f"device is '{device}'; a .* runs on .cuda., .cuda:1. and so on, or on .cpu."):
         takes(device)
@@ -88,8 +103,26 @@ def test_the_processor_does_where_nothing_needs_a_stream(takes: Takes, device: A
 @on_streams
 @pytest.mark.parametrize("device", ["cpu", OfTorch("cpu", None)])
 def test_the_processor_has_no_streams(takes: Takes, device: Any) -> None:
-    with pytest.raises((ValueError, DeviceError), match="cpu|processor"):
+    with pytest.raises(ValueError, match="the processor has no streams; give .cuda., or .sim:h200."):
         takes(device)
+
+
+@pytest.mark.parametrize("takes", fixtures(("Stream", "Event", "prefetch", "overlap")))
+def test_a_simulated_gpu_that_cannot_be_read_is_a_device_error(takes: Takes, tmp_path: Path) -> None:
+    (tmp_path / "broken.toml").write_text("sms = [")
+    for file in ("missing.toml", "broken.toml"):
+        with pytest.raises(DeviceError, match=file):
+            takes(f"sim:{tmp_path / file}")
+    with pytest.raises(DeviceError, match="sim:h200"):
+        takes("sim:h300")
+
+
+def test_statistics_name_the_device_that_there_is() -> None:
+    for device, name in (("auto", "sim:h200"), ("sim:a100", "sim:a100"), ("cpu", "cpu")):
+        batches: sidestream.Prefetcher[object]
+        with prefetch([], device) as batches:
+            assert batches.statistics.device == name
+            assert f"to {name}, " in repr(batches)
 
 
 @pytest.mark.torch

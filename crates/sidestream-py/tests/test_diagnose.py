@@ -196,6 +196,9 @@ def test_what_is_no_speed_is_refused(speed: float, traces: Path) -> None:
 def test_an_unknown_change_is_refused_with_those_there_are(traces: Path) -> None:
     with pytest.raises(ValueError, match="what_if: there is no change `faster`; there are pinned,"):
         sidestream.diagnose(traces / "copy_bound.before.json.gz", what_if="pinned,faster")
+    for one_or_many in (traces / "copy_bound.before.json.gz", [traces / "copy_bound.before.json.gz"]):
+        with pytest.raises(TypeError, match='what_if is 5; give a text such as "pinned,no-sync"'):
+            sidestream.diagnose(one_or_many, what_if=5)  # type: ignore[call-overload]
 
 
 def test_other_threads_run_during_a_diagnosis(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ pub struct Args {
     /// The GPU: cuda:0, cuda:1 and so on; sim:h200, sim:a100, sim:a10g, sim:rtx4090 or sim:FILE.toml;
     /// auto for cuda:0 if there is one. On a real GPU every time is measured, in several rounds
     #[arg(long, default_value = "sim:h200")]
-    device: String,
+    pub device: String,
     /// The library of the CUDA driver, if not the one that the system has
     #[arg(long, value_name = "FILE")]
     driver: Option<PathBuf>,

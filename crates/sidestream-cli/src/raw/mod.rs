@@ -72,7 +72,11 @@ pub struct StepArgs {
 impl Gpu {
     /// Loads the driver, from this file or wherever the system has it, and opens a device.
     pub fn open(file: Option<&Path>, number: u32) -> Result<Gpu, Failure> {
-        let absent = |why| Failure::device(format!("there is no GPU to measure: {why}"));
+        let absent = |why| {
+            Failure::device(format!(
+                "there is no GPU to measure: {why}; \"sim:h200\" as the device is a simulated GPU that runs anywhere"
+            ))
+        };
         let Started {
             driver,
             version,

@@ -15,7 +15,7 @@ from typing import Any
 
 from sidestream import _sidestream
 from sidestream._arguments import positive, whole
-from sidestream._devices import device_name, of_torch
+from sidestream._devices import device_name, of_torch, on_torch
 
 #: A sample takes about so long, so that the time between two events is long against what they take themselves.
 SAMPLE_NS = 1_000_000
@@ -26,6 +26,8 @@ MOST_CALLS_ON_HOST = 100_000
 LONGEST_HOLD_NS = 200_000_000
 #: So often is tried whether a function waits for the device, on a machine that is busy with something else.
 MOST_TRIES = 20
+#: What is measured, for the text of an error.
+RUNS = "a function of Python"
 #: No kernel is shorter than this between two events.
 LEAST_NS = 500
 
@@ -65,7 +67,7 @@ def benchmark(
     Raises:
         TypeError: ``fn`` cannot be called, or an argument is no number.
         ValueError: ``fn`` put nothing on the device, takes no time that can be measured, a figure is no figure, or
-            the device is simulated.
+            the device is simulated or ``"auto"``.
         DeviceError: There is no such device.
         ImportError: A GPU was asked for, and PyTorch is not installed.
     """
@@ -255,11 +257,13 @@ def _cuda(device: Any) -> Any:
     name = None if device is None else device_name(device)
     if name == "cpu":
         return None
+    if name is not None:
+        on_torch(name, RUNS)
     try:
         import torch
     except ImportError as error:
         raise ImportError(f"to measure on {name}, PyTorch is needed, which is not installed; pip install torch") from error
-    return of_torch(device, torch, "a function of Python")
+    return of_torch(device, torch, RUNS)
 
 
 def _on_processor(fn: Callable[..., object], args: tuple[Any, ...], repeat: int) -> _Taken:

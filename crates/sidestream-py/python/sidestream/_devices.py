@@ -6,9 +6,14 @@ is not there, or cannot be opened, a ``DeviceError``.
 
 from __future__ import annotations
 
+import operator
+import re
 from typing import Any
 
 from sidestream._sidestream import DeviceError
+
+#: What a name may be, whether or not there is such a device. The driver has at most a few dozen.
+_NAME = re.compile(r"auto|cpu(:[0-9]{1,4})?|cuda(:(0|[1-9][0-9]{0,3}))?|sim:.*", re.DOTALL)
 
 
 def device_name(device: Any) -> str:
@@ -16,24 +21,63 @@ def device_name(device: Any) -> str:
 
     Raises:
         TypeError: It names no device.
+        DeviceError: There is no device of such a name.
     """
     if isinstance(device, str):
         name = device
-    # True is a number to Python, and a mistake here.
-    elif hasattr(device, "__index__") and not isinstance(device, bool):
-        name = f"cuda:{device.__index__()}"
     elif isinstance(getattr(device, "type", None), str) and hasattr(device, "index"):
         name = str(device)
+    elif (number := _number(device)) is not None:
+        name = f"cuda:{number}"
     else:
         raise TypeError(
             f'device is {device!r}; give a name such as "cuda", "cuda:1" or "sim:h200", a torch.device, or a number'
         )
+    if not _NAME.fullmatch(name):
+        raise DeviceError(
+            f"device is {name!r}, and none has such a name; there are cuda, cuda:0, cuda:1 and so on, sim:h200, sim:a100, "
+            "sim:a10g, sim:rtx4090 and sim:FILE.toml, auto for what there is of these, and cpu"
+        )
     return "cpu" if is_of("cpu", name) else name
+
+
+def _number(device: Any) -> int | None:
+    # True is a number to Python, and a mistake here.
+    if isinstance(device, bool):
+        return None
+    try:
+        return operator.index(device)
+    except TypeError:
+        return None
+
+
+def name_with_streams(device: Any) -> str:
+    """Return the name of a device that is not the processor.
+
+    Raises:
+        TypeError: It names no device.
+        ValueError: It is the processor.
+        DeviceError: There is no device of such a name.
+    """
+    name = device_name(device)
+    if name == "cpu":
+        raise ValueError('the processor has no streams; give "cuda", or "sim:h200" for a simulated GPU')
+    return name
 
 
 def is_of(kind: str, name: str) -> bool:
     """Say whether the device of this name is one of this kind: ``cuda``, ``cpu``, ``sim``."""
     return name.split(":")[0] == kind
+
+
+def on_torch(name: str, user: str) -> None:
+    """Refuse what is neither a CUDA device nor the processor: PyTorch has no others here.
+
+    Raises:
+        ValueError: It is simulated, or ``"auto"``.
+    """
+    if not (is_of("cuda", name) or name == "cpu"):
+        raise ValueError(f'device is {name!r}; {user} runs on "cuda", "cuda:1" and so on, or on "cpu"')
 
 
 def of_torch(device: Any, torch: Any, user: str) -> Any:
@@ -46,21 +90,20 @@ def of_torch(device: Any, torch: Any, user: str) -> Any:
 
     Raises:
         TypeError: It names no device.
-        ValueError: It is neither a CUDA device nor the processor.
+        ValueError: It is simulated, or ``"auto"``.
         DeviceError: There is no such CUDA device.
     """
     there = torch.cuda.is_available()
     name = ("cuda" if there else "cpu") if device is None else device_name(device)
     if name == "cpu":
         return None
-    if not is_of("cuda", name):
-        raise ValueError(f'device is {name!r}; {user} runs on "cuda", "cuda:1" and so on, or on "cpu"')
+    on_torch(name, user)
     if not there:
         raise DeviceError(f'device is {name!r}, and PyTorch finds no CUDA device here; give device="cpu"')
     if name == "cuda":
         return torch.device("cuda", torch.cuda.current_device())
-    number = name.removeprefix("cuda:")
+    number = int(name.removeprefix("cuda:"))
     count = torch.cuda.device_count()
-    if not number.isdecimal() or int(number) >= count:
+    if number >= count:
         raise DeviceError(f'device is {name!r}; PyTorch finds {", ".join(f"cuda:{one}" for one in range(count))} here')
-    return torch.device("cuda", int(number))
+    return torch.device("cuda", number)

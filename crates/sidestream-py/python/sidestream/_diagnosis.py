@@ -161,13 +161,14 @@ class Evidence:
     """A place in the trace that shows a finding.
 
     Attributes:
-        what: What is there: a kernel, a copy, a call or a gap.
-        start_ns: Its start, on the clock of the trace.
-        duration_ns: How long it takes.
+        what: What is there: a kernel, a copy or a memset. Of a gap, what it was for: a call, a range that the program
+            named, or that the trace shows nothing.
+        start_ns: The start of the work, or of the gap, on the clock of the trace.
+        duration_ns: How long that takes.
         offset_ns: Its start, counted from the start of the trace.
         step: The step that it is in, from 0, where it is in one.
         call: The call of CUDA that asked for it, where it is known.
-        operators: The operators around that call, the outermost first.
+        operators: The operators around that call, or around the gap, the outermost first.
     """
 
     what: str
@@ -186,7 +187,8 @@ class Finding:
     Attributes:
         code: The kind of finding, as in docs/diagnose.md.
         text: What costs time, how much, and what to do.
-        share: The part of a step that it takes, from 0 to 1.
+        share: The part of a step that it takes, from 0 to 1. Of ``STARTUP`` and ``PROFILER_OVERHEAD`` the part of all that the
+            device did from first to last, and of ``NOTHING_TO_GAIN`` 0.
         saving_ns: By how much a step would be shorter without it.
         evidence: Places in the trace that show it.
         floor_ns: No change of this kind leads a step below this.
@@ -236,7 +238,7 @@ class Device:
         gaps_1ms: Gaps of a millisecond or more.
         idle_by_cause: Every idle nanosecond, by the one cause that it has.
         streams: Its streams.
-        overlap_ns: How long two kinds of work ran at once.
+        overlap_ns: How long two kinds of work ran at once; of a kind and itself, how long there was any of it.
     """
 
     process: int | None
@@ -296,10 +298,10 @@ class Replay:
 
     Attributes:
         ok: Whether it does, closely enough for predictions.
-        measured_ns: The median step of the trace.
-        replayed_ns: The median step of the replay.
+        measured_ns: The median step of the trace, of the steps that were replayed.
+        replayed_ns: The median of the same steps as replayed.
         median_error: By what part of the measured one the two differ.
-        explained_share: The part of the steps' time that the replay explains, step by step.
+        explained_share: The part of these steps' time that the replay explains, step by step.
         unprofiled_ns: The step without the profiler, which slows down the host: an estimate, as are the predictions.
         why: Why there is no replay, where there is none.
     """

@@ -28,7 +28,7 @@ def target(device: Any, copies: bool, stream: Any) -> Target:
 def _name(device: Any, torch: Any) -> str:
     there = torch is not None and torch.cuda.is_available()
     name = ("cuda" if there else "cpu") if device is None else device_name(device)
-    return _current(torch) if name == "cuda" and there else name
+    return _current(torch) if name in ("cuda", "auto") and there else name
 
 
 def _current(torch: Any) -> str:
@@ -82,10 +82,7 @@ class _Torch(Target):
         if torch.cuda.is_available():
             torch.cuda.init()
         # Without an index there is no CUDA in PyTorch, and the ring will say why.
-        try:
-            self.ordinal = torch.device(name).index or 0
-        except RuntimeError:
-            raise _sidestream.DeviceError(f'no device is called {name!r}; GPUs are "cuda:0", "cuda:1" and so on') from None
+        self.ordinal = torch.device(name).index or 0
         self._copies = copies
         self._stream = stream
         self._side: Any = None

@@ -10,7 +10,7 @@ from typing import Any
 
 from sidestream import _sidestream
 from sidestream._arguments import whole
-from sidestream._devices import device_name
+from sidestream._devices import name_with_streams
 
 
 def overlap(
@@ -29,11 +29,11 @@ def overlap(
         work: How heavy the kernel is: multiplications and additions for each four bytes, at most 10,000,000.
 
     Raises:
-        DeviceError: There is no such device.
+        DeviceError: There is no such device, or its file cannot be read.
         TypeError: A figure is no whole number, or the device no name.
-        ValueError: A figure is out of range, or the batches do not fit.
+        ValueError: A figure is out of range, the batches do not fit, or the device is the processor.
     """
-    where = device_name(device)
+    where = name_with_streams(device)
     size = batch if isinstance(batch, str) else str(whole("batch", batch, 4, 'its bytes, or a text such as "4MiB"'))
     count = whole("count", count, 1, "the number of batches")
     work = whole("work", work, 1, "the multiplications and additions for each four bytes")

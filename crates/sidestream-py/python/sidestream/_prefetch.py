@@ -136,6 +136,7 @@ class Prefetcher(Generic[Batch]):
         # One batch is in use, one was transformed ahead and may still lie where it was uploaded.
         slots = depth + 1 if transform is not None and self._target.transforms_ahead else depth
         self._ring = None if self._target.ring_device is None else _sidestream.Ring(self._target.ring_device, slots)
+        self._device = "cpu" if self._ring is None else self._ring.device
         self._grows = keep == "grow"
         self._times = Times()
         self._given = 0
@@ -211,7 +212,7 @@ class Prefetcher(Generic[Batch]):
         """What it has done so far, in all iterations."""
         of_ring: dict[str, Any] = {} if self._ring is None else self._ring.statistics()
         return PrefetchStatistics(
-            device=self._target.name,
+            device=self._device,
             batches=self._given,
             bytes=of_ring.get("bytes", 0),
             bytes_from_pinned=of_ring.get("direct_bytes", 0),
@@ -224,7 +225,7 @@ class Prefetcher(Generic[Batch]):
         )
 
     def __repr__(self) -> str:
-        return f"<Prefetcher of {type(self._loader).__name__} to {self._target.name}, depth {self._depth}>"
+        return f"<Prefetcher of {type(self._loader).__name__} to {self._device}, depth {self._depth}>"
 
 
 @dataclass(frozen=True)

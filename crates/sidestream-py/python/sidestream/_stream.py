@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from sidestream import _sidestream
-from sidestream._devices import device_name
+from sidestream._devices import name_with_streams
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -37,7 +37,7 @@ class Stream(_sidestream.Stream):
 
     Raises:
         DeviceError: The device cannot be opened.
-        ValueError: It has no such priority.
+        ValueError: It has no such priority, or is the processor.
     """
 
     def __new__(cls, device: Any = "cuda", *, priority: int = 0, name: str | None = None) -> Self:
@@ -46,7 +46,7 @@ class Stream(_sidestream.Stream):
             raise TypeError(f"priority is {priority!r}; give a whole number, of which lower is more urgent")
         if name is not None and not isinstance(name, str):
             raise TypeError(f"name is {name!r}; give a text, or leave it out")
-        return super().__new__(cls, device_name(device), priority, name, None)
+        return super().__new__(cls, name_with_streams(device), priority, name, None)
 
     @classmethod
     def of(cls, other: Any, *, device: Any = None, name: str | None = None) -> Self:
@@ -62,7 +62,7 @@ class Stream(_sidestream.Stream):
             TypeError: It is no stream.
             ValueError: It belongs to another device, or there is no current stream.
         """
-        where = None if device is None else device_name(device)
+        where = None if device is None else name_with_streams(device)
         return _sidestream.Stream.__new__(cls, where, 0, name, (other,))
 
     def __cuda_stream__(self) -> tuple[int, int]:
@@ -182,13 +182,14 @@ class Event(_sidestream.Event):
 
     Raises:
         DeviceError: The device cannot be opened.
+        ValueError: It is the processor.
     """
 
     def __new__(cls, timing: bool = False, *, device: Any = "cuda") -> Self:
         """Make an event."""
         if not isinstance(timing, bool):
             raise TypeError(f"timing is {timing!r}; give True or False, and the device as device=")
-        return super().__new__(cls, timing, device_name(device))
+        return super().__new__(cls, timing, name_with_streams(device))
 
     def record(self, stream: Any = None) -> None:
         """Record it behind all that ``stream`` was given so far. The host is not held up.

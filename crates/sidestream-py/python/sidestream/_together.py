@@ -12,7 +12,7 @@ from typing import Any, overload
 
 from sidestream import _diagnosis, _sidestream
 from sidestream._arguments import file_name
-from sidestream._diagnosis import Diagnosis, known
+from sidestream._diagnosis import Diagnosis, known, sets_of
 
 
 # A path may be a folder, which no type can tell from a file: hence `Any` beside the usual result. A text
@@ -62,7 +62,7 @@ def diagnose(
     """
     if isinstance(path, (str, os.PathLike)) and not os.path.isdir(path):
         return _diagnosis.diagnose(path, link_gbps=link_gbps, what_if=what_if)
-    wanted = what_if if what_if is None or isinstance(what_if, str) else list(what_if)
+    wanted = sets_of(what_if)
     return Diagnoses(diagnosis_or_failure(one, link_gbps, wanted) for one in files(path))
 
 
@@ -82,7 +82,7 @@ def files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> l
 
 
 def diagnosis_or_failure(
-    path: str, link_gbps: float | None, what_if: str | list[str] | None
+    path: str, link_gbps: float | None, what_if: list[str] | None
 ) -> Diagnosis | FailedTrace:
     """Read a trace; one that cannot be read does not keep the others from being looked at."""
     try:
@@ -164,7 +164,7 @@ class Diagnoses:
 
 @dataclass(frozen=True)
 class RankStep:
-    """What the devices of a rank did in a step, in the median, in nanoseconds.
+    """What the devices of a rank did in a step, in nanoseconds: each figure is the median of its own, and the mean of the devices.
 
     Attributes:
         count: How many steps there were; 0 if the figures are of the whole trace.
@@ -172,12 +172,12 @@ class RankStep:
         p10_ns: The time that a tenth of the steps stays below.
         p90_ns: The time that nine tenths stay below.
         busy_ns: The union of kernels, copies and memsets.
-        idle_ns: The step without that.
+        idle_ns: What of the step is none of that; as a median of its own it need not be the difference of the two.
         kernel_ns: The union of kernels.
         copy_ns: Copies from and to the host.
         exposed_copy_ns: What of them no kernel ran through.
         communication_ns: Exchange of data between devices.
-        exposed_communication_ns: What of it no kernel ran through.
+        exposed_communication_ns: What of it no kernel ran through that computes.
     """
 
     count: int

@@ -28,7 +28,8 @@ def diagnose(
     The result is that of ``sidestream.diagnose(paths)``. A trace that cannot be read, and one whose task
     fails, stand in ``Diagnoses.failed`` with their names; the others stay. Where Ray is not running in this
     process, it starts or joins a cluster as it always does (``ray.init``). Waits until all tasks are over.
-    At most twice as many have begun as the cluster has processors; after Ctrl-C no other begins.
+    At most twice as many are handed to Ray at a time as the cluster has processors; after Ctrl-C no other is,
+    and those that were handed over still run.
 
     Args:
         paths: A folder of traces, or a list of files and folders. Folders are listed here, and the files
@@ -42,6 +43,8 @@ def diagnose(
     Raises:
         ImportError: Ray is not installed.
         TraceError: A folder has no traces.
+        TypeError: ``paths`` is no path and no list of them, ``link_gbps`` no number, or ``what_if`` no text and no
+            list of texts.
         ValueError: ``link_gbps`` is no speed, there is no such change, or the list is empty.
     """
     try:
@@ -52,9 +55,9 @@ def diagnose(
             "which reads one trace after the other",
             name="ray",
         ) from missing
-    wanted = what_if if what_if is None or isinstance(what_if, str) else list(what_if)
+    wanted = sets_of(what_if)
     # What is wrong for all of them is said before any of them begins.
-    check_options(speed(link_gbps), sets_of(wanted))
+    check_options(speed(link_gbps), wanted)
     traces = [os.path.abspath(path) for path in files(paths)]
     task = ray.remote(diagnosis_or_failure).options(**(options or {}))
     results: dict[str, Diagnosis | FailedTrace] = {}
@@ -65,8 +68,8 @@ def diagnose(
         path = running.pop(over[0])
         results[path] = _of_task(ray, path, over[0])
 
-    # Not all at once: after Ctrl-C those that run go on to their end, and no other begins. `ray.cancel` would
-    # end them, too, but Ray 2.60 aborts this process where a task that is cancelled ends at that moment.
+    # Not all at once: after Ctrl-C those that were handed over go on to their end, and no other is. `ray.cancel`
+    # would end them, too, but Ray 2.60 aborts this process where a task that is cancelled ends at that moment.
     for path in dict.fromkeys(traces):
         running[task.remote(path, link_gbps, wanted)] = path
         while len(running) >= _at_once(ray):
