@@ -136,8 +136,14 @@ impl DeviceArray {
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let known = DataType::named(&self.dtype).filter(|dtype| dtype.letter().is_some());
         if known.is_none() {
+            let remedy = match self.held.ordinal() {
+                Some(_) => "take the array with torch.from_dlpack, or convert it in the loader",
+                None => {
+                    "and other libraries cannot reach a simulated device; convert it in the loader"
+                }
+            };
             return Err(PyTypeError::new_err(format!(
-                "numpy has no type {}; take the array with torch.from_dlpack, or convert it before the upload",
+                "numpy has no type {}: {remedy}",
                 self.dtype
             )));
         }
@@ -147,6 +153,20 @@ impl DeviceArray {
         read.map_err(of_runtime)?;
         let flat = numpy.call_method1("frombuffer", (PyByteArray::new(py, &bytes), &self.dtype))?;
         flat.call_method1("reshape", (self.shape(py)?,))
+    }
+
+    /// Refuse to become an array of the host unasked.
+    #[pyo3(signature = (dtype=None, copy=None))]
+    fn __array__(
+        &self,
+        dtype: Option<Bound<'_, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'_, PyAny>> {
+        let _ = (dtype, copy);
+        Err(PyTypeError::new_err(format!(
+            "the array is on {}, and is not copied to the host unasked; call its .numpy(), which waits for the device",
+            self.device()
+        )))
     }
 
     /// Hand the memory to another library, as ``torch.from_dlpack`` and others ask for it.

@@ -317,6 +317,56 @@ def test_the_statistics_print_themselves_and_can_be_exported() -> None:
     assert repr(batches) == "<Prefetcher of list to sim:h200, depth 2>"
 
 
+def test_arrays_in_an_object_that_nobody_can_take_apart_are_said_to_stay() -> None:
+    class Sample:
+        def __init__(self) -> None:
+            self.image = np.ones(9)
+
+    class Plain:
+        def __init__(self) -> None:
+            self.name = "1.jpg"
+
+    loader: list[dict[str, Any]] = [{"sample": Sample(), "plain": Plain(), "image": np.ones(9)}] * 3
+    batches = prefetch(loader, "sim:h200")
+    for _ in range(2):
+        assert all(type(given["sample"].image) is np.ndarray for given in batches)
+    (warning,) = batches.statistics.warnings
+    assert "Sample holds stays on the host" in warning and warning in str(batches.statistics)
+
+
+def test_a_device_array_becomes_no_array_of_the_host_unasked() -> None:
+    (given,) = prefetch([np.ones(9)], "sim:h200")
+    for takes in (np.asarray, np.array, lambda array: np.add(array, 1)):
+        with pytest.raises(TypeError, match=r"the array is on sim:h200, and is not copied to the host unasked; call its .numpy\(\)"):
+            takes(given)
+
+
+def test_the_end_of_the_program_does_not_wait_again_for_a_loader_that_does_not_return() -> None:
+    code = """
+import atexit, threading
+waits = []
+atexit.register(lambda: print(waits))  # What is registered later runs before.
+joins = threading.Thread.join
+def noted(self, timeout=None):
+    waits.append(timeout)
+    joins(self, timeout)
+threading.Thread.join = noted
+import numpy as np
+from sidestream import _feed, prefetch
+_feed.PATIENCE_S = 0.01
+def loader():
+    yield np.ones(9)
+    threading.Event().wait()
+try:
+    with prefetch(loader(), "sim:h200") as batches:
+        next(iter(batches))
+        raise KeyboardInterrupt
+except KeyboardInterrupt:
+    pass
+"""
+    assert run(code) == "[0.01, 0.0]\n"
+
+
 def test_without_torch_and_without_a_device_the_processor_reads_ahead() -> None:
     code = "import sidestream, sys; print([*sidestream.prefetch([1, 2])], 'torch' in sys.modules)"
     assert run(code) == "[1, 2] False\n"
@@ -414,7 +464,7 @@ def test_an_end_that_an_interrupt_took_out_is_still_the_end() -> None:
     iteration = iter(prefetch([[np.ones(9)]], "cpu"))
     next(iteration)
     feed = iteration._feed  # type: ignore[attr-defined]
-    assert feed.join(10.0)
+    feed.join()
     # As where an interrupt comes between the two halves of a take.
     assert feed._ready.get() is None
     assert list(iteration) == []

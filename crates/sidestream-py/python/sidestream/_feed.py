@@ -13,7 +13,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sidestream import _leaves, _sidestream, _tree
@@ -21,7 +21,7 @@ from sidestream import _leaves, _sidestream, _tree
 #: Feeds whose threads have to end before the interpreter does.
 _running: weakref.WeakSet[Feed] = weakref.WeakSet()
 
-#: How long the end of the program and ``close`` wait for a loader that does not return. The thread dies with the program.
+#: How long ``close`` and the end of the program wait in all for a loader that does not return. The thread dies with the program.
 #: A DataLoader whose worker was killed notices it within 5 seconds.
 PATIENCE_S = 10.0
 
@@ -47,13 +47,15 @@ class Entry:
 
 
 @dataclass
-class Times:
-    """Seconds."""
+class Noted:
+    """What is noted of all iterations of a prefetcher."""
 
-    #: The caller waited for the loader.
-    loader: float = 0.0
-    #: The caller waited for a batch that was being packed, or that waited for a free slot.
-    slots: float = 0.0
+    #: For so many seconds the caller waited for the loader.
+    loader_s: float = 0.0
+    #: And for a batch that was being packed, or that waited for a free slot.
+    slots_s: float = 0.0
+    #: What a reader has to know, each once.
+    warnings: list[str] = field(default_factory=list)
 
 
 class Feed:
@@ -67,7 +69,7 @@ class Feed:
         depth: int,
         ordinal: int | None,
         grows: bool,
-        times: Times,
+        noted: Noted,
         are_new: bool,
     ) -> None:
         self._source: Iterator[Any] | None = source
@@ -75,10 +77,12 @@ class Feed:
         #: The GPU's number, where PyTorch's tensors are handed out.
         self._ordinal = ordinal
         self._grows = grows
-        self._times = times
+        self._noted = noted
         #: Whether each batch is in memory of its own.
         self._are_new = are_new
         self._process = os.getpid()
+        #: For so long whoever ends it still waits for its thread.
+        self._patience_s = PATIENCE_S
         # Queues and no condition: an interrupt that comes while a condition waits may find its lock not held.
         #: Batches for the caller. None stands behind the last, and stays there.
         self._ready: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
@@ -151,9 +155,9 @@ class Feed:
                 self._ring.ask(False)
             waited = time.perf_counter() - started
             if pulls:
-                self._times.loader += waited
+                self._noted.loader_s += waited
             else:
-                self._times.slots += waited
+                self._noted.slots_s += waited
 
     def stop(self) -> None:
         """Let the thread end as soon as it comes to it. Batches that nobody has taken are dropped."""
@@ -171,12 +175,23 @@ class Feed:
         self._ready.put(None)
         self._room.put(None)
 
-    def join(self, timeout: float | None = None) -> bool:
-        """Wait until the thread has ended, and tell whether it has."""
+    def join(self) -> None:
+        """Wait until the thread has ended."""
         if os.getpid() == self._process and threading.current_thread() is not self._thread:
-            self._thread.join(timeout)
-            return not self._thread.is_alive()
-        return True
+            self._thread.join()
+
+    def end(self) -> bool:
+        """Stop the thread, wait for it, but in all for ``PATIENCE_S`` at most, and tell whether it has ended."""
+        self.stop()
+        if os.getpid() != self._process or threading.current_thread() is self._thread:
+            return True
+        began = time.monotonic()
+        try:
+            self._thread.join(self._patience_s)
+        finally:
+            # After Ctrl-C, too: the end of the program does not wait once more.
+            self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began))
+        return not self._thread.is_alive()
 
     # ------------------------------------------------------------------ the thread
 
@@ -225,12 +240,23 @@ class Feed:
         try:
             try:
                 leaves, shape = _tree.flatten(batch)
+                if index == 0:
+                    self._note_what_stays(batch)
             except (RecursionError, TypeError) as error:
                 raise type(error)(f"batch {index}: {error}") from error
             del batch
             return self._send(self._ring, index, leaves, shape, sent)
         finally:
             self._pulls = True
+
+    def _note_what_stays(self, batch: Any) -> None:
+        for name in _tree.classes_that_hide_arrays(batch):
+            text = (
+                f"what a {name} holds stays on the host, since nobody knows how to make one anew: let the loader give a "
+                "dictionary or a dataclass"
+            )
+            if text not in self._noted.warnings:
+                self._noted.warnings.append(text)
 
     def _send(
         self,
@@ -329,7 +355,7 @@ def _end_all() -> None:
     for feed in feeds:
         feed.stop()
     for feed in feeds:
-        feed.join(PATIENCE_S)
+        feed.end()
 
 
 atexit.register(_end_all)

@@ -31,6 +31,12 @@ def is_tensor(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def is_array(value: Any) -> bool:
+    """Tell whether it is a tensor of PyTorch or an array of numpy."""
+    numpy = sys.modules.get("numpy")
+    return is_tensor(value) or (numpy is not None and isinstance(value, getattr(numpy, "ndarray", ())))
+
+
 def on_host(leaf: Any) -> tuple[Any, int, int, bool, Any, str]:
     """Return the array as contiguous memory of the host; its address; its bytes; whether it is copied from where it is; shape; type.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from sidestream import _hand_over, _leaves, _sidestream
 from sidestream._arguments import one_of, whole
-from sidestream._feed import PATIENCE_S, Entry, Feed, Times
+from sidestream._feed import Entry, Feed, Noted
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -82,7 +82,8 @@ def prefetch(
 
     Args:
         loader: Any iterable, such as a ``torch.utils.data.DataLoader``. ``iter(loader)`` is called in your thread, and a thread
-            of the prefetcher pulls the batches. It may not write a batch after it has given it, unless the memory is pinned.
+            of the prefetcher pulls the batches, ahead of you: what you do not take is gone. On ``"cpu"`` it may not fill an array
+            again that it has given; to a device it may, when it is asked for the next batch.
         device: ``"cuda"``, ``"cuda:1"``, a ``torch.device`` or a number; ``"cpu"``, where batches are only read ahead;
             ``"sim:h200"`` for a simulated GPU. By default PyTorch's current CUDA device if there is one, and else ``"cpu"``.
         depth: How many batches there is memory for on the device, the one in use included; with a transform one more. On
@@ -138,7 +139,7 @@ class Prefetcher(Generic[Batch]):
         self._ring = None if self._target.ring_device is None else _sidestream.Ring(self._target.ring_device, slots)
         self._device = "cpu" if self._ring is None else self._ring.device
         self._grows = keep == "grow"
-        self._times = Times()
+        self._noted = Noted()
         self._given = 0
         self._feed: Feed | None = None
         self._is_closed = False
@@ -169,7 +170,7 @@ class Prefetcher(Generic[Batch]):
             depth=self._depth,
             ordinal=self._target.ordinal,
             grows=self._grows,
-            times=self._times,
+            noted=self._noted,
             are_new=_leaves.makes_each_anew(self._loader),
         )
         return _Batches(self, self._feed)
@@ -177,15 +178,15 @@ class Prefetcher(Generic[Batch]):
     def close(self) -> None:
         """End the iteration, the thread and the use of the device's memory. Batches that you hold stay what they are.
 
-        Waits for the loader if it is giving a batch, for 10 seconds at most; its thread ends as soon as it has.
+        Waits for the loader if it is giving a batch, for 10 seconds at most, which the end of the program does not do once
+        more; the thread ends as soon as the loader has given it.
         """
         if os.getpid() != self._process:
             return
         self._is_closed = True
         ended = True
         if self._feed is not None:
-            self._feed.stop()
-            ended = self._feed.join(PATIENCE_S)
+            ended = self._feed.end()
             self._feed = None
         if self._ring is not None and ended:
             self._ring.close()
@@ -219,9 +220,9 @@ class Prefetcher(Generic[Batch]):
             slots=of_ring.get("slots", 0),
             grown=of_ring.get("grown", 0),
             retired=of_ring.get("retired", 0),
-            waited_for_loader_s=self._times.loader,
-            waited_for_slots_s=self._times.slots,
-            warnings=tuple(of_ring.get("warnings", ())),
+            waited_for_loader_s=self._noted.loader_s,
+            waited_for_slots_s=self._noted.slots_s,
+            warnings=(*self._noted.warnings, *of_ring.get("warnings", ())),
         )
 
     def __repr__(self) -> str:
@@ -242,7 +243,7 @@ class PrefetchStatistics:
         retired: How many are not used again; ``warnings`` says why.
         waited_for_loader_s: Seconds that you waited for the loader to give a batch.
         waited_for_slots_s: Seconds that you waited while a batch was packed, or for memory of the device.
-        warnings: What a reader has to know.
+        warnings: What a reader has to know: memory that is not used again, and objects whose arrays stayed on the host.
     """
 
     device: str

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from types import CodeType
-from typing import Any, final
+from typing import Any, NoReturn, final
 from typing_extensions import Self, disjoint_base
 
 __all__ = [
@@ -189,6 +189,7 @@ class DeviceArray:
     def device(self) -> str: ...
     def record_stream(self, stream: Any) -> None: ...
     def numpy(self) -> Any: ...
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NoReturn: ...
     def __dlpack__(
         self,
         *,

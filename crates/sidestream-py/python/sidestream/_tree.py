@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
-from sidestream import _sidestream
+from sidestream import _leaves, _sidestream
 
 _Make = Callable[[list[Any]], Any]
 _Opened = tuple[type, Any, list[Any], Callable[[], _Make]]
@@ -25,6 +25,22 @@ def flatten(tree: Any) -> tuple[list[Any], _sidestream.Shape]:
         RecursionError: It is nested too deep, or contains itself.
     """
     return _sidestream.flatten(tree, True, _open)
+
+
+def classes_that_hide_arrays(tree: Any) -> list[str]:
+    """Return the classes of objects that are handed on as they are although they have tensors or arrays as attributes."""
+    names: list[str] = []
+
+    def opened(value: Any) -> _Opened | None:
+        found = _open(value)
+        if found is None and type(value).__qualname__ not in names:
+            values = getattr(value, "__dict__", {}).values()
+            if any(_leaves.is_array(one) for one in values):
+                names.append(type(value).__qualname__)
+        return found
+
+    _sidestream.flatten(tree, True, opened)
+    return names
 
 
 def tensors_of(tree: Any) -> tuple[list[Any], _sidestream.Shape]:
