@@ -228,6 +228,18 @@ fn a_page_holds_no_name_as_it_came() {
 }
 
 #[test]
+fn a_page_says_of_which_step_a_change_gains_so_much_and_shows_code_as_code() {
+    let slowed = html("step.json", &example("launch_bound.before"));
+    // In the head, and beside the picture of the change.
+    let gain = "× as fast as the 1.60 ms without the profiler";
+    assert!(slowed.matches(gain).count() >= 2);
+    assert!(slowed.contains("a CUDA graph or <code>torch.compile</code> submits many"));
+    // The host waits here for the device: the profiler costs nothing.
+    let own = html("step.json", &example("copy_bound.before"));
+    assert!(own.contains("× as fast</dd>") && !own.contains("without the profiler"));
+}
+
+#[test]
 fn a_page_is_bounded_whatever_the_trace() {
     // Kernels that lie across each other in many streams, with names of their own that are long.
     let mut rows = String::new();

@@ -71,7 +71,7 @@ impl View<'_> {
         }
         let text = format!(
             "the device waits for the host's launches for {} of a step of {}: {} % of the {} operations a step start \
-             with nothing queued ahead of them; a CUDA graph or `torch.compile` submits many at once",
+             with nothing queued behind them; a CUDA graph or `torch.compile` submits many at once",
             time(idle),
             time(self.step_ns),
             per_mille / 10,

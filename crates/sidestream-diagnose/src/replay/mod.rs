@@ -71,6 +71,11 @@ impl Replay {
     pub fn is_ok(&self) -> bool {
         self.error() <= MOST_ERROR
     }
+
+    /// Whether the profiler made the step longer by more than 1 %. Predictions are without it.
+    pub fn is_slowed_by_profiler(&self) -> bool {
+        (self.unprofiled_ns as f64) < 0.99 * self.measured_ns as f64
+    }
 }
 
 /// What a step would take with some changes.

@@ -222,8 +222,7 @@ fn write_replay(out: &mut String, report: &Report) -> Result {
     if !replay.is_ok() {
         return writeln!(out, "what-if: none, since the replay is more than 3 % off");
     }
-    let (measured, own) = (replay.measured_ns as f64, replay.unprofiled_ns as f64);
-    if own < (1.0 - SHOWN) * measured {
+    if replay.is_slowed_by_profiler() {
         let own = time(replay.unprofiled_ns);
         writeln!(
             out,

@@ -12,6 +12,9 @@ pub fn esc(text: &str, most_letters: usize) -> Escaped<'_> {
     Escaped { text, most_letters }
 }
 
+/// What [`esc`] makes of a backtick.
+pub const BACKTICK: &str = "&#96;";
+
 /// The result of [`esc`].
 pub struct Escaped<'t> {
     text: &'t str,
@@ -28,7 +31,7 @@ impl fmt::Display for Escaped<'_> {
                 '>' => f.write_str("&gt;")?,
                 '"' => f.write_str("&quot;")?,
                 '\'' => f.write_str("&#39;")?,
-                '`' => f.write_str("&#96;")?,
+                '`' => f.write_str(BACKTICK)?,
                 '\t' | '\n' | '\r' => f.write_char(' ')?,
                 letter if is_unseen(letter) => write!(f, "\\u{{{:x}}}", u32::from(letter))?,
                 letter => f.write_char(letter)?,

@@ -189,7 +189,8 @@ impl Page {
         match best {
             Some(best) if factor(replay, best) < 0.99 => {
                 let ratio = 1.0 / factor(replay, best).max(1e-9);
-                let note = format!("with {}: {ratio:.2}× as fast", changes(best));
+                let (own, changes) = (than_without_profiler(replay), changes(best));
+                let note = format!("with {changes}: {ratio:.2}× as fast{own}");
                 self.fact("Predicted step", &time(best.likely_ns), &note)
             }
             Some(_) => self.fact(
@@ -362,6 +363,17 @@ fn changes(prediction: &Prediction) -> String {
 /// A predicted step as a part of the unmodified one, both without the profiler.
 fn factor(replay: &Replay, prediction: &Prediction) -> f64 {
     prediction.likely_ns as f64 / replay.unprofiled_ns.max(1) as f64
+}
+
+/// What such a part is of, where it is not the step that was measured.
+fn than_without_profiler(replay: &Replay) -> String {
+    match replay.is_slowed_by_profiler() {
+        true => format!(
+            " as the {} without the profiler",
+            time(replay.unprofiled_ns)
+        ),
+        false => String::new(),
+    }
 }
 
 /// A part of a whole in hundredths.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::{self, Write};
 
 use super::escape::esc;
-use super::{Page, changes, factor};
+use super::{Page, changes, factor, than_without_profiler};
 use crate::findings::time;
 use crate::model::{Name, Names};
 use crate::replay::{Prediction, Replay};
@@ -220,7 +220,8 @@ impl<'p> Drawing<'p> {
                 let saved = time(saved_ns);
                 write!(
                     self.out,
-                    "<span class=\"less\">{saved} less, {ratio:.2}× as fast</span>"
+                    "<span class=\"less\">{saved} less, {ratio:.2}× as fast{}</span>",
+                    than_without_profiler(replay)
                 )?;
             }
             write!(self.out, "</figcaption>")?;

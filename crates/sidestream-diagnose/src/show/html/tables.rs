@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use super::escape::esc;
+use super::escape::{BACKTICK, esc};
 use super::{Page, changes, count, factor, percent};
 use crate::findings::{Evidence, Finding, size, time};
 use crate::measure::Line;
@@ -76,15 +76,15 @@ fn gain(out: &mut String, finding: &Finding, step_ns: Option<u64>) -> fmt::Resul
     Ok(())
 }
 
-/// What stands between backticks, as code. The text is escaped already.
+/// What stands between backticks, as code. The text is escaped already, and so are they.
 fn code(text: &str) -> String {
-    let mut parts = text.split('`');
+    let mut parts = text.split(BACKTICK);
     let mut out = parts.next().unwrap_or_default().to_owned();
     while let Some(inside) = parts.next() {
         match parts.next() {
             Some(behind) => out.push_str(&format!("<code>{inside}</code>{behind}")),
             // The text was cut before the second one.
-            None => out.push_str(&format!("`{inside}")),
+            None => out.push_str(&format!("{BACKTICK}{inside}")),
         }
     }
     out
@@ -139,7 +139,7 @@ pub fn what_if(page: &mut Page, report: &Report) -> fmt::Result {
         time(replay.measured_ns),
         percent(replay.error())
     );
-    if replay.unprofiled_ns < replay.measured_ns / 100 * 99 {
+    if replay.is_slowed_by_profiler() {
         let unprofiled = time(replay.unprofiled_ns);
         replayed.push_str(&format!(
             " Without the profiler a step takes about {unprofiled}, and so is what follows."
