@@ -186,5 +186,7 @@ def test_peaks_come_from_the_profiles_and_unknown_is_said() -> None:
     result = sidestream.benchmark(add_up, 1000, repeat=3, bytes=100.0, device="cpu")
     assert result.roofline is None
     assert "share of the roofline unknown: there are no figures of the processor" in str(result)
+    with pytest.raises(ValueError, match="peak_flops says nothing without flops"):
+        sidestream.benchmark(add_up, 1000, repeat=3, peak_flops=1e9, device="cpu")
     told = sidestream.benchmark(add_up, 1000, repeat=3, flops=1000.0, peak_flops=1e9, device="cpu")
     assert told.roofline is not None and told.roofline.floor_ns == pytest.approx(1000.0)

@@ -395,6 +395,9 @@ def test_the_command_says_what_is_wrong_before_the_program_runs(tmp_path: Path) 
     assert code == 2 and "there is no file" in errors
     code, errors = command("--json", str(tmp_path / "missing" / "report.json"), str(script))
     assert code == 2 and "No such file or directory" in errors
+    for name, command_of_it in (("program.yaml", "check"), ("trace.json.gz", "diagnose"), ("trace.sqlite", "diagnose")):
+        code, errors = command(name)
+        assert code == 2 and f"`sidestream {command_of_it} {name}`" in errors
 
 
 @pytest.mark.parametrize(

@@ -309,12 +309,15 @@ def test_the_statistics_print_themselves_and_can_be_exported() -> None:
     batches = prefetch([batch(0, 1000)], "sim:h200", 2)
     list(batches)
     statistics = batches.statistics
-    assert str(statistics).startswith("1 batches to sim:h200: 0.0 MB")
+    assert str(statistics).startswith("1 batch to sim:h200: 0.0 MB")
     assert json.loads(statistics.json()) == statistics.to_dict()
     assert statistics.to_dict()["slots"] == 1
-    assert statistics._repr_html_().startswith("<pre>1 batches")
+    assert statistics._repr_html_().startswith("<pre>1 batch ")
     assert statistics.waited_for_loader_s >= 0
     assert repr(batches) == "<Prefetcher of list to sim:h200, depth 2>"
+    ahead = prefetch([1, 2], "cpu")
+    assert list(ahead) == [1, 2]
+    assert str(ahead.statistics).startswith("2 batches read ahead on the processor\nwaited ")
 
 
 def test_arrays_in_an_object_that_nobody_can_take_apart_are_said_to_stay() -> None:

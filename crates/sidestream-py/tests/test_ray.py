@@ -79,9 +79,15 @@ try:
 except ValueError as error:
     assert type(error) is ValueError
     print(error)
+try:
+    sidestream.ray.diagnose(sys.argv[2], options=5)
+except TypeError as error:
+    print(error)
 assert not ray.is_initialized(), "a task was begun"
 """
-    assert "what_if: there is no change `faster`; there are pinned," in with_ray(code, ranks)
+    said = with_ray(code, ranks)
+    assert "what_if: there is no change `faster`; there are pinned," in said
+    assert "options is 5; give what a task needs as a dictionary" in said
 
 
 @pytest.mark.ray

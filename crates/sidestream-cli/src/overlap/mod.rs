@@ -289,12 +289,12 @@ impl Verdict {
             );
         }
         let share = limit.total_ns as f64 / fastest;
-        if count > 1 && share < 0.75 && limit.leaves_device_empty() {
-            text += " That is still far from the limit, as one kernel fills only a part of the \
-                     GPU: larger batches, or more streams, would do better.";
-        } else if count > 1 && limit.is_set_by_calls() {
+        if count > 1 && limit.is_set_by_calls() {
             text += " The host's calls set the limit: fewer, larger batches or a graph would gain \
                      more.";
+        } else if count > 1 && share < 0.75 && limit.leaves_device_empty() {
+            text += " That is still far from the limit, as one kernel fills only a part of the \
+                     GPU: larger batches, or more streams, would do better.";
         }
         Verdict { best, worst, text }
     }

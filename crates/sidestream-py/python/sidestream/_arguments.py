@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import reprlib
 from typing import Any
 
 
@@ -61,7 +62,7 @@ def file_name(name: str, value: Any) -> Any:
         TypeError: It is something else.
     """
     if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"{name} is {value!r}; give the name of a file, as a text or a path")
+        raise TypeError(f"{name} is {reprlib.repr(value)}; give the name of a file, as a text or a path")
     return value
 
 

@@ -79,6 +79,8 @@ def benchmark(
         None if amount is None else positive(name, amount, "how many there are")
         for name, amount in (("flops", flops), ("bytes", bytes), ("peak_flops", peak_flops))
     )
+    if peak_flops is not None and flops is None:
+        raise ValueError("peak_flops says nothing without flops; give the multiplications and additions of one call as flops")
     cuda = _cuda(device)
     for _ in range(warmup):
         fn(*args)

@@ -266,8 +266,11 @@ class PrefetchStatistics:
         return json.dumps(self.to_dict())
 
     def __str__(self) -> str:
+        batches = "1 batch" if self.batches == 1 else f"{self.batches} batches"
+        if self.device == "cpu":
+            return f"{batches} read ahead on the processor\nwaited {self.waited_for_loader_s:.3f} s for the loader"
         lines = [
-            f"{self.batches} batches to {self.device}: {self.bytes / 1e6:.1f} MB, {self.bytes_from_pinned / 1e6:.1f} MB of it "
+            f"{batches} to {self.device}: {self.bytes / 1e6:.1f} MB, {self.bytes_from_pinned / 1e6:.1f} MB of it "
             "from pinned memory where it was",
             f"memory for {self.slots} batches, {self.grown} of them added because all others were held",
             f"waited {self.waited_for_loader_s:.3f} s for the loader, {self.waited_for_slots_s:.3f} s for packing and memory",

@@ -246,6 +246,8 @@ class Event(_sidestream.Event):
             ImportError: PyTorch is not installed.
             ValueError: The device is simulated.
         """
+        if self.device.startswith("sim:"):
+            raise ValueError(f'an event of {self.device} is no event of CUDA: the device is simulated; make the event on "cuda"')
         bridge = Stream(self.device, name="bridge")
         external = bridge.torch()
         bridge.wait_event(self)

@@ -68,7 +68,8 @@ def diagnose(
 
 def files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
     """Return the files that were named, and those of the folders that were."""
-    if not isinstance(paths, (str, os.PathLike, Iterable)):
+    # An open file is iterable, too.
+    if not isinstance(paths, (str, os.PathLike, Iterable)) or hasattr(paths, "read"):
         raise TypeError(f"path is {paths!r}; give a file, a folder, or a list of these")
     named = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not named:

@@ -43,8 +43,8 @@ def diagnose(
     Raises:
         ImportError: Ray is not installed.
         TraceError: A folder has no traces.
-        TypeError: ``paths`` is no path and no list of them, ``link_gbps`` no number, or ``what_if`` no text and no
-            list of texts.
+        TypeError: ``paths`` is no path and no list of them, ``link_gbps`` no number, ``what_if`` no text and no
+            list of texts, or ``options`` no dictionary.
         ValueError: ``link_gbps`` is no speed, there is no such change, or the list is empty.
     """
     try:
@@ -59,6 +59,8 @@ def diagnose(
     # What is wrong for all of them is said before any of them begins.
     check_options(speed(link_gbps), wanted)
     traces = [os.path.abspath(path) for path in files(paths)]
+    if not isinstance(options, (Mapping, type(None))):
+        raise TypeError(f'options is {options!r}; give what a task needs as a dictionary, as in {{"memory": 4e9}}')
     task = ray.remote(diagnosis_or_failure).options(**(options or {}))
     results: dict[str, Diagnosis | FailedTrace] = {}
     running: dict[Any, str] = {}
