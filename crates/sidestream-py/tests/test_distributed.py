@@ -29,7 +29,7 @@ rank, folder = int(sys.argv[1]), sys.argv[2]
 torch.set_num_threads(1)
 # The two meet in a file: no port is taken, and gloo picks free ones for itself.
 dist.init_process_group(
-    "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=datetime.timedelta(seconds=60)
+    "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=datetime.timedelta(seconds=300)
 )
 
 def train(workers, prefetched):
@@ -106,7 +106,7 @@ def both_ranks(folder: Path) -> list[dict[str, Any]]:
     said = []
     try:
         for rank in ranks:
-            out, errors = rank.communicate(timeout=180)
+            out, errors = rank.communicate(timeout=300)
             assert rank.returncode == 0, errors
             said.append(json.loads(out))
     finally:

@@ -46,7 +46,7 @@ def test_what_the_readme_shows_of_an_example_is_what_it_prints() -> None:
     for command, lines in shown:
         script, *options = command.split()
         ran = subprocess.run(
-            [sys.executable, ROOT / script, *options], capture_output=True, text=True, check=True, timeout=120
+            [sys.executable, ROOT / script, *options], capture_output=True, text=True, check=True, timeout=300
         )
         printed = ran.stdout.splitlines()
         # An ellipsis stands for what is left out.

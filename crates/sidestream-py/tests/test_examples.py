@@ -90,7 +90,7 @@ def run(name: str) -> str:
         start_new_session=True,
     ) as process:
         try:
-            said, errors = process.communicate(timeout=120)
+            said, errors = process.communicate(timeout=300)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, 9)
             raise

@@ -29,7 +29,7 @@ def with_ray(code: str, *args: object) -> str:
             env=os.environ | {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"},
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=300,
         )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
@@ -121,5 +121,5 @@ except ImportError as error:
     print(error)
 """
     command = [sys.executable, "-c", code, str(ranks)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
     assert ran.stdout.startswith("sidestream.ray needs Ray, which is not installed; pip install ray, or use")
