@@ -364,6 +364,19 @@ def test_the_module_can_be_called_like_the_function() -> None:
         sidestream.check = check
 
 
+def test_a_check_that_ended_early_is_not_clean_and_says_why() -> None:
+    import torch
+
+    with checking(memory=0, pretend=True) as found:
+        torch.ones(3).add_(1)
+    assert not found.is_clean and found.races == ()
+    assert "would take more than 0 bytes of memory; allow more" in str(found)
+    assert "nothing ran on a GPU" not in str(found)
+    with checking() as found:
+        pass
+    assert found.is_clean and str(found) == "no race in 0 operations: nothing was checked, since nothing ran on a GPU"
+
+
 @pytest.mark.parametrize(
     ("wrong", "kind", "why"),
     [

@@ -344,7 +344,7 @@ class CheckedRun:
         count = len(found.races)
         races = "no race" if count == 0 else "1 race" if count == 1 else f"{count} races"
         parts = [f"{races} in {found.operations:,} operations"]
-        if not found.operations:
+        if not found.operations and found.ended is None:
             parts[0] += ": nothing was checked, since nothing ran on a GPU"
         parts += [str(race) for race in found.races]
         parts += [str(lint) for lint in found.lints]

@@ -25,10 +25,10 @@ def diagnose(
 ) -> Diagnoses:
     """Diagnose traces as tasks of Ray, one each, and look at the ranks of one run together.
 
-    The result is that of ``sidestream.diagnose(paths)``. A trace that cannot be read, and one whose task
-    fails, stand in ``Diagnoses.failed`` with their names; the others stay. Where Ray is not running in this
-    process, it starts or joins a cluster as it always does (``ray.init``). Waits until all tasks are over.
-    At most twice as many are handed to Ray at a time as the cluster has processors; after Ctrl-C no other is,
+    The result is that of ``sidestream.diagnose`` for a folder or a list; one file gives ``Diagnoses``, too. A trace
+    that cannot be read, and one whose task fails, stand in ``Diagnoses.failed`` with their names; the others stay.
+    Where Ray is not running in this process, it starts or joins a cluster as it always does (``ray.init``). Waits
+    until all tasks are over. At most twice as many are handed to Ray at a time as the cluster has processors; after Ctrl-C no other is,
     and those that were handed over still run.
 
     Args:
