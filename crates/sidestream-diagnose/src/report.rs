@@ -135,6 +135,7 @@ impl Report {
         let scene = Scene::of(&trace, &links, &works, &steps);
         let idles: Vec<Idle> = times.iter().map(|device| scene.idle(device)).collect();
         let kinds = stream_kinds(&trace, &works);
+        let has_workers = has_workers(&trace);
         let grounds = Grounds {
             trace: &trace,
             links: &links,
@@ -145,6 +146,7 @@ impl Report {
             launches,
             link_gb_per_s: link.0,
             is_launch_blocking,
+            has_workers,
         };
         // Of several devices, the one that says most speaks for the trace.
         let findings = times.iter().zip(&idles);
@@ -152,26 +154,32 @@ impl Report {
         let worth = |findings: &[Finding]| findings.iter().map(|f| f.saving_ns.likely).max();
         let findings = findings.max_by_key(|(_, findings)| worth(findings));
         let (speaker, mut findings) = findings.map_or((None, Vec::new()), |(of, f)| (Some(of), f));
-        // How long workers load is not in a trace, so nothing can be said about others of them.
-        let has_workers = has_workers(&trace);
         let is_known = |set: &Vec<Change>| {
             let workers = set
                 .iter()
                 .any(|change| matches!(change, Change::Workers(_)));
             !(workers && has_workers)
         };
-        let asked = options.what_if.iter().flatten();
-        let known = asked.clone().filter(|set| is_known(set)).count();
-        if known < asked.clone().count() {
-            let text = "batches come from workers already, and how long they load is not in the trace: workers=N is not \
-                        predicted";
+        let asked = options.what_if.iter().flatten().cloned();
+        let (asked, unknown): (Vec<_>, Vec<_>) = asked.partition(is_known);
+        if !unknown.is_empty() {
+            let words = |set: &Vec<Change>| {
+                let words: Vec<String> = set.iter().map(Change::to_string).collect();
+                words.join(",")
+            };
+            let unknown: Vec<String> = unknown.iter().map(words).collect();
+            let text = format!(
+                "{} cannot be predicted: batches come from workers already, and how long these load is not in the trace",
+                unknown.join("; ")
+            );
             warnings.push(Warning {
                 code: "WORKERS",
-                text: text.to_owned(),
+                text,
             });
         }
+        let known = asked.len();
         let mut sets = usual();
-        sets.extend(asked.cloned());
+        sets.extend(asked);
         sets.retain(is_known);
         let mut replay = replay(&trace, &links, &works, &steps, link.0, &sets);
         if let (Ok(replay), false) = (&replay, is_launch_blocking) {
@@ -415,6 +423,7 @@ fn replay_json(replay: &Result<Replay, &'static str>) -> Value {
             "measured_ns": replay.measured_ns,
             "replayed_ns": replay.replayed_ns,
             "median_error": replay.error(),
+            "steps": replay.steps,
             "explained_share": replay.explained_share,
             "unprofiled_ns": replay.unprofiled_ns,
             "ok": replay.is_ok(),

@@ -13,10 +13,14 @@ const WIDE: (u32, u32) = (1200, 900);
 const NARROW: (u32, u32) = (400, 800);
 
 fn example(name: &str) -> Report {
+    example_with(name, &Options::default())
+}
+
+fn example_with(name: &str, options: &Options) -> Report {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces");
     let path = folder.join(format!("{name}.json.gz"));
     let trace = read(&path, &Limits::default(), &mut |_, _| ()).expect("a trace");
-    Report::of(trace, &Options::default())
+    Report::of(trace, options)
 }
 
 /// Names that would do something if they were no text.
@@ -237,6 +241,19 @@ fn a_page_says_of_which_step_a_change_gains_so_much_and_shows_code_as_code() {
     // The host waits here for the device: the profiler costs nothing.
     let own = html("step.json", &example("copy_bound.before"));
     assert!(own.contains("× as fast</dd>") && !own.contains("without the profiler"));
+}
+
+#[test]
+fn a_page_without_a_prediction_says_why() {
+    let changes = vec!["workers=8".parse().expect("a change")];
+    let options = Options {
+        what_if: Some(vec![changes]),
+        ..Options::default()
+    };
+    let page = html("step.json", &example_with("loader_starved.after", &options));
+    assert!(page.contains("no change can be predicted"));
+    assert!(page.contains("it is 0.1 % off. None of the changes can be predicted.</p></section>"));
+    assert!(!page.contains("more than 3 % off"));
 }
 
 #[test]

@@ -115,13 +115,23 @@ impl View<'_> {
         let otherwise = self.step_ns.saturating_sub(loading);
         let with_workers = otherwise.max(loading / WORKERS);
         let saved = self.step_ns.saturating_sub(with_workers).min(loading) / 20 * 19;
+        let (low, saved) = match self.grounds.has_workers {
+            // How long these load is not in the trace, so more of them may save anything.
+            true => (0, loading / 2),
+            false => (saved / 4, saved),
+        };
         let text = match loading * 2 > idle {
             true => format!(
-                "the device waits for data for {} of a step of {}: {}; more workers of the data loader, or a queue \
-                 ahead of the step, load while the device works",
+                "the device waits for data for {} of a step of {}: {}; {}",
                 time(idle),
                 time(self.step_ns),
-                self.reasons(Cause::HostStarved)
+                self.reasons(Cause::HostStarved),
+                match self.grounds.has_workers {
+                    true =>
+                        "the workers of the data loader do not keep up: more of them, or less work for each batch",
+                    false =>
+                        "more workers of the data loader, or a queue ahead of the step, load while the device works",
+                }
             ),
             false => format!(
                 "the device waits for {} of a step of {} while the host does work of its own that the trace does not \
@@ -133,7 +143,7 @@ impl View<'_> {
         self.finding(
             Code::HostStarved,
             idle,
-            (saved / 4, saved.saturating_add(own / 2), idle),
+            (low, saved.saturating_add(own / 2), idle),
             self.floor_ns,
             text,
             self.stretches(Cause::HostStarved),

@@ -144,6 +144,8 @@ pub struct Grounds<'t> {
     pub link_gb_per_s: f64,
     /// Whether the host waited for every launch.
     pub is_launch_blocking: bool,
+    /// Whether batches come from workers already. How long these load is not in a trace.
+    pub has_workers: bool,
 }
 
 impl Grounds<'_> {

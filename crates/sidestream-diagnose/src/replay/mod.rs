@@ -53,6 +53,8 @@ pub struct Replay {
     /// The time of a step in the replay of the unmodified trace. Where that is only its first steps, and they are
     /// slower or faster than all of them, it is put into that proportion.
     pub replayed_ns: u64,
+    /// How many steps were replayed: the first ones.
+    pub steps: usize,
     /// How much of the time of the steps that were replayed it explains: all but what single steps are off by.
     pub explained_share: f64,
     /// The time of the unmodified step without the profiler: the predictions are without it too.
@@ -106,7 +108,7 @@ pub fn replay(
     sets: &[Vec<Change>],
 ) -> Result<Replay, &'static str> {
     let measured_ns = supported(trace, links, works, steps)?;
-    let program = Program::of(trace, links, works, steps);
+    let program = Program::of(trace, links, works, steps)?;
     if program.steps < LEAST_STEPS {
         return Err("the calls of fewer than three steps are in the trace");
     }
@@ -123,7 +125,7 @@ pub fn replay(
     first_ns.truncate(unmodified.periods_ns.len());
     let first_ns = quantile(&first_ns, 1, 2)
         .filter(|ns| *ns > 0)
-        .ok_or("its first steps have no length")?;
+        .ok_or("the first steps of the trace have no length")?;
     let replayed_ns = (median_ns as f64 * measured_ns as f64 / first_ns as f64) as u64;
     let profiler = Profiler::of(trace.source);
     let unprofiled_ns = {
@@ -136,6 +138,7 @@ pub fn replay(
     let mut replay = Replay {
         measured_ns,
         replayed_ns,
+        steps: program.steps,
         explained_share: explained(&steps.periods_ns(), &unmodified.periods_ns),
         unprofiled_ns: corrected(unprofiled_ns).min(measured_ns),
         predictions: Vec::new(),

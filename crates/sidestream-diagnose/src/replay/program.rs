@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use sidestream::op::StreamKind;
 
+use super::LEAST_STEPS;
 use super::edges::{Edges, Event};
 use crate::idle::is_loading;
 use crate::measure::{Links, Steps, WorkOfCalls, held, quantile, stream_kinds};
@@ -19,7 +20,7 @@ const MOST_STEPS: usize = 40;
 const ENOUGH_WORK: usize = 60_000;
 /// So many steps are taken if they are longer than that.
 const ENOUGH_STEPS: usize = 8;
-/// More than this is not taken at all.
+/// More than this is not taken, whatever the steps.
 const MOST_WORK: usize = 400_000;
 /// A device passes from a stream to another in less than this.
 const HOP_NS: i64 = 20_000;
@@ -149,8 +150,19 @@ pub enum Job {
 
 impl Program {
     /// Takes the steps of a trace as a program.
-    pub fn of(trace: &Trace, links: &Links, works: &WorkOfCalls, steps: &Steps) -> Program {
+    ///
+    /// # Errors
+    /// They are too long.
+    pub fn of(
+        trace: &Trace,
+        links: &Links,
+        works: &WorkOfCalls,
+        steps: &Steps,
+    ) -> Result<Program, &'static str> {
         let taken = enough(trace, links, steps);
+        if taken < LEAST_STEPS {
+            return Err("three steps of the trace have more than 400,000 calls or GPU operations");
+        }
         let step_of = |call: &Call| steps.at(call.start_ns).filter(|step| *step < taken);
         let mut by_call: HashMap<usize, Vec<usize>> = HashMap::new();
         for at in 0..trace.work.len() {
@@ -169,6 +181,11 @@ impl Program {
         for work in backlog(trace, links, steps, begin_ns) {
             making.backlog(work, begin_ns);
         }
+        if making.program.nodes.len() > MOST_WORK {
+            return Err(
+                "more than 400,000 GPU operations were queued before the first step of the trace",
+            );
+        }
         let mut ends = vec![begin_ns; lanes.count];
         let loading = Loading::of(trace);
         let operators = Operators::of(trace, &lanes, called_ns);
@@ -176,10 +193,7 @@ impl Program {
             let Some(step) = step_of(call) else {
                 continue;
             };
-            let (nodes, items) = (making.program.nodes.len(), making.program.items.len());
-            if nodes.max(items) > MOST_WORK {
-                break;
-            }
+            let nodes = making.program.nodes.len();
             let lane = lanes.of[call.thread.0 as usize];
             let submitted = by_call.remove(&at).unwrap_or_default();
             let end = ends[lane];
@@ -224,7 +238,7 @@ impl Program {
         program.steps = last.max().unwrap_or(0);
         program.items.shrink_to_fit();
         program.nodes.shrink_to_fit();
-        program
+        Ok(program)
     }
 }
 
@@ -259,13 +273,16 @@ fn enough(trace: &Trace, links: &Links, steps: &Steps) -> usize {
     for call in (0..trace.work.len()).filter_map(|at| links.call_of(at)) {
         counted(&mut work, trace.calls[call].start_ns);
     }
-    let (mut all_calls, mut all_work) = (0, 0);
-    let so_far = calls.iter().zip(&work).position(|(calls, work)| {
-        all_calls += calls;
-        all_work += work;
-        all_calls.max(all_work) > ENOUGH_WORK
-    });
-    so_far.map_or(calls.len(), |step| calls.len().min(step.max(ENOUGH_STEPS)))
+    let within = |most: usize| {
+        let (mut all_calls, mut all_work) = (0, 0);
+        let beyond = calls.iter().zip(&work).position(|(calls, work)| {
+            all_calls += calls;
+            all_work += work;
+            all_calls.max(all_work) > most
+        });
+        beyond.unwrap_or(calls.len())
+    };
+    within(ENOUGH_WORK).max(ENOUGH_STEPS).min(within(MOST_WORK))
 }
 
 /// The work that had been asked for when the first step began, and was not over: in each stream,

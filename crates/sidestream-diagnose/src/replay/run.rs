@@ -42,6 +42,12 @@ impl Run {
         let devices = program.device_of.iter();
         let streams: Vec<_> = devices.map(|at| engine.add_stream(*at, 0)).collect();
         let loaders: Vec<_> = (0..program.loaders).map(|_| engine.add_thread()).collect();
+        // Workers begin together, so that their batches come all at once and then none for long: in the mean that is
+        // the same as one after the other, and no step of it is like the next. Here each begins a share of a batch later.
+        for (at, loader) in loaders.iter().enumerate().skip(1) {
+            let later_ns = program.loading_floor_ns().saturating_mul(at as u64);
+            engine.push(Task::new(*loader, Work::Call(Call::HostNs(later_ns))));
+        }
         let as_work = |node: &Node| work(node, &profiles[program.device_of[node.stream] as usize]);
         let mut tasks: Vec<Option<TaskId>> = vec![None; program.nodes.len()];
         for (node, task) in program.nodes.iter().zip(&mut tasks).take(program.backlog) {

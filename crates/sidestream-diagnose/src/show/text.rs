@@ -15,7 +15,7 @@ const SHOWN: f64 = 0.01;
 /// A change that gains less is not drawn.
 const DRAWN: f64 = 0.05;
 /// Warnings that change no figure by much. All others may change what the rest means, and come first.
-const MINOR: [&str; 3] = ["ORPHANS", "UNKNOWN_MEMORY", "MISSING_NAMES"];
+const MINOR: [&str; 4] = ["ORPHANS", "UNKNOWN_MEMORY", "MISSING_NAMES", "WORKERS"];
 
 /// The report of one trace for a terminal of so many columns, under a title such as the name of its
 /// file.
@@ -214,10 +214,14 @@ fn write_replay(out: &mut String, report: &Report) -> Result {
     };
     writeln!(
         out,
-        "replay  {} a step instead of {}, {:.1} % off",
+        "replay  {} a step instead of {}, {:.1} % off{}",
         time(replay.replayed_ns),
         time(replay.measured_ns),
-        100.0 * replay.error()
+        100.0 * replay.error(),
+        match report.steps.steps.len() {
+            all if replay.steps < all => format!(", by the first {} of {all} steps", replay.steps),
+            _ => String::new(),
+        }
     )?;
     if !replay.is_ok() {
         return writeln!(out, "what-if: none, since the replay is more than 3 % off");

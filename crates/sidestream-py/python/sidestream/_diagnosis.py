@@ -300,9 +300,11 @@ class Replay:
 
     Attributes:
         ok: Whether it does, closely enough for predictions.
-        measured_ns: The median step of the trace, of the steps that were replayed.
-        replayed_ns: The median of the same steps as replayed.
+        measured_ns: The median step of the trace.
+        replayed_ns: The median step of the replay. Where only the first steps were replayed, and they are slower or faster than
+            all of them, it is put into that proportion.
         median_error: By what part of the measured one the two differ.
+        steps: How many steps were replayed, the first ones.
         explained_share: The part of these steps' time that the replay explains, step by step.
         unprofiled_ns: The step without the profiler, which slows down the host: an estimate, as are the predictions.
         why: Why there is no replay, where there is none.
@@ -312,6 +314,7 @@ class Replay:
     measured_ns: int | None = None
     replayed_ns: int | None = None
     median_error: float | None = None
+    steps: int | None = None
     explained_share: float | None = None
     unprofiled_ns: int | None = None
     why: str | None = None

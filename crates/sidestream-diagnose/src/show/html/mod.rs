@@ -199,7 +199,10 @@ impl Page {
                 "none of the changes gains 1 %",
             ),
             None => {
-                let why = "the replay is more than 3 % off";
+                let why = match replay.is_ok() {
+                    true => "no change can be predicted",
+                    false => "the replay is more than 3 % off",
+                };
                 self.fact("Predicted step", "–", why)
             }
         }

@@ -151,6 +151,12 @@ pub fn what_if(page: &mut Page, report: &Report) -> fmt::Result {
             "<p class=\"sub\">{replayed} Beyond 3 % nothing is predicted.</p></section>"
         );
     }
+    if replay.predictions.is_empty() {
+        return write!(
+            out,
+            "<p class=\"sub\">{replayed} None of the changes can be predicted.</p></section>"
+        );
+    }
     write!(
         out,
         "<p class=\"sub\">{replayed}</p><table><thead><tr><th class=\"wide\">change<th \
