@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use sidestream::engine::Profile;
 use sidestream_cli::Refused;
 
+use crate::devices;
 use crate::failure::DeviceError;
 
 /// Runs the command with these arguments, the first of which is its own name. Returns its exit code; help and
@@ -25,6 +26,7 @@ pub fn overlap(
     count: &str,
     work: &str,
 ) -> PyResult<(String, String)> {
+    let device = devices::resolved(device)?;
     // In one word with its option, so that no value is taken for another option.
     let args = [
         format!("--device={device}"),

@@ -27,10 +27,26 @@ pub fn open(name: &str) -> PyResult<Device> {
         let full = full_name(py, name)?;
         // Other threads run while a driver starts, and nobody waits for the lock with the interpreter in hand.
         py.detach(|| match name {
-            "auto" => opened(&full).or_else(|_| opened("sim:h200")),
+            "auto" => auto(&full),
             _ => opened(&full),
         })
     })
+}
+
+/// The GPU if it can be opened. One that another process has opened is there, and an error.
+fn auto(name: &str) -> PyResult<Device> {
+    match opened(name) {
+        Err(refused) if !is_forked(name) => opened("sim:h200").map_err(|_| refused),
+        opened => opened,
+    }
+}
+
+/// The same name, of one device: `cuda` is PyTorch's current GPU, and `auto` what is opened for it.
+pub fn resolved(name: &str) -> PyResult<String> {
+    match name {
+        "auto" => open(name).map(|device| self::name(&device).to_owned()),
+        _ => Python::attach(|py| full_name(py, name)),
+    }
 }
 
 /// What Python calls the device: `cuda:0`, without the words of its maker.
@@ -66,12 +82,23 @@ fn full_name(py: Python<'_>, name: &str) -> PyResult<String> {
     Ok(format!("cuda:{current}"))
 }
 
+impl Opened {
+    fn is_forked(&self) -> bool {
+        self.process != std::process::id() && ordinal(&self.device).is_some()
+    }
+}
+
+fn is_forked(name: &str) -> bool {
+    let devices = OPENED.lock();
+    let opened = devices.as_ref().and_then(|devices| devices.get(name));
+    opened.is_some_and(Opened::is_forked)
+}
+
 fn opened(name: &str) -> PyResult<Device> {
     let mut devices = OPENED.lock();
     let devices = devices.get_or_insert_default();
-    let process = std::process::id();
     if let Some(opened) = devices.get(name) {
-        if opened.process != process && ordinal(&opened.device).is_some() {
+        if opened.is_forked() {
             return Err(DeviceError::new_err(format!(
                 "device {name:?} cannot be used: this process was forked from one that had opened it, and CUDA does \
                  not survive a fork; start the process with multiprocessing's method \"spawn\", or open the device \
@@ -83,7 +110,7 @@ fn opened(name: &str) -> PyResult<Device> {
     let device = Device::open(name).map_err(|error| refused(name, error))?;
     let opened = Opened {
         device: device.clone(),
-        process,
+        process: std::process::id(),
     };
     devices.insert(name.to_owned(), opened);
     Ok(device)

@@ -18,13 +18,16 @@ mod stream;
 mod tree;
 
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use sidestream::engine::Profile;
 
 /// What the Python package asks of the Rust libraries.
 #[pymodule]
 fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("DIRECT_BYTES", prefetch::DIRECT_BYTES)?;
-    let py = module.py();
+    module.add("SIMULATED", PyTuple::new(py, Profile::NAMES)?)?;
     module.add("TraceError", py.get_type::<failure::TraceError>())?;
     module.add("ProgramError", py.get_type::<failure::ProgramError>())?;
     module.add("DeviceError", py.get_type::<failure::DeviceError>())?;

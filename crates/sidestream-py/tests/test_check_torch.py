@@ -411,6 +411,11 @@ def test_the_command_says_what_is_wrong_before_the_program_runs(tmp_path: Path) 
     for name, command_of_it in (("program.yaml", "check"), ("trace.json.gz", "diagnose"), ("trace.sqlite", "diagnose")):
         code, errors = command(name)
         assert code == 2 and f"`sidestream {command_of_it} {name}`" in errors
+    folder = tmp_path / "job.json"
+    folder.mkdir()
+    (folder / "__main__.py").write_text("import sys; sys.exit('a folder is a program, too')")
+    code, errors = command(str(folder))
+    assert code == 1 and "a folder is a program, too" in errors
 
 
 @pytest.mark.parametrize(

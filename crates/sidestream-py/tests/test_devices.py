@@ -113,8 +113,9 @@ def test_a_simulated_gpu_that_cannot_be_read_is_a_device_error(takes: Takes, tmp
     for file in ("missing.toml", "broken.toml"):
         with pytest.raises(DeviceError, match=file):
             takes(f"sim:{tmp_path / file}")
-    with pytest.raises(DeviceError, match="sim:h200"):
-        takes("sim:h300")
+    for name in ("sim:h300", "sim:H200", "sim:", "sim"):
+        with pytest.raises(DeviceError, match="and none has such a name; there are .*sim:rtx4090 and sim:FILE.toml"):
+            takes(name)
 
 
 def test_statistics_name_the_device_that_there_is() -> None:

@@ -184,11 +184,14 @@ def test_options_of_another_kind_are_refused_and_all_means_the_usual_changes(tra
             sidestream.diagnose(path, **options)
     with pytest.raises(TypeError, match="path is None; give the name of a file"):
         sidestream.diagnose([None])  # type: ignore[list-item]
-    with path.open("rb") as file, pytest.raises(TypeError, match="path is <_io.BufferedReader .*; give a file, a folder"):
+    with path.open("rb") as file, pytest.raises(TypeError, match="path is <_io.Buff.*>; give a file, a folder"):
         sidestream.diagnose(file)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match='what_if has "all" among others; give "all" alone'):
         sidestream.diagnose(path, what_if=["pinned", "all"])
-    assert sidestream.diagnose(path, what_if="all") == sidestream.diagnose(path)
+    for everything in ("all", ["all"]):
+        assert sidestream.diagnose(path, what_if=everything) == sidestream.diagnose(path)
+    with pytest.raises(TypeError, match="path is b'trace.json'; give a file, a folder"):
+        sidestream.diagnose(b"trace.json")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("speed", [0, -1.0, float("nan"), float("inf")])

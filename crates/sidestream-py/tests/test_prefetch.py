@@ -325,16 +325,45 @@ def test_arrays_in_an_object_that_nobody_can_take_apart_are_said_to_stay() -> No
         def __init__(self) -> None:
             self.image = np.ones(9)
 
+    class Slotted:
+        __slots__ = ("image", "unset")
+
+        def __init__(self) -> None:
+            self.image = np.ones(9)
+
     class Plain:
         def __init__(self) -> None:
             self.name = "1.jpg"
 
-    loader: list[dict[str, Any]] = [{"sample": Sample(), "plain": Plain(), "image": np.ones(9)}] * 3
+    one = {"sample": Sample(), "slotted": Slotted(), "plain": Plain(), "class": Sample, "image": np.ones(9)}
+    loader: list[dict[str, Any]] = [one] * 3
     batches = prefetch(loader, "sim:h200")
     for _ in range(2):
         assert all(type(given["sample"].image) is np.ndarray for given in batches)
-    (warning,) = batches.statistics.warnings
-    assert "Sample holds stays on the host" in warning and warning in str(batches.statistics)
+    first, second = batches.statistics.warnings
+    assert "Sample holds stays on the host" in first and "Slotted holds stays on the host" in second
+    assert first in str(batches.statistics)
+
+
+def test_whatever_an_object_makes_of_its_attributes_it_is_handed_on() -> None:
+    class Rows:
+        __slots__ = ("row",)
+
+        def __init__(self) -> None:
+            self.row: dict[str, int] = {}
+
+        def __getattr__(self, name: str) -> int:
+            return self.row[name]
+
+    class Lazy:
+        @property
+        def __dict__(self) -> Any:  # type: ignore[override]
+            raise RuntimeError("not now")
+
+    rows, lazy = Rows(), Lazy()
+    batches: sidestream.Prefetcher[Any] = prefetch([(rows, lazy, np.ones(9))], "sim:h200")
+    ((given_rows, given_lazy, given),) = batches
+    assert given_rows is rows and given_lazy is lazy and isinstance(given, DeviceArray)
 
 
 def test_a_device_array_becomes_no_array_of_the_host_unasked() -> None:
@@ -344,30 +373,78 @@ def test_a_device_array_becomes_no_array_of_the_host_unasked() -> None:
             takes(given)
 
 
-def test_the_end_of_the_program_does_not_wait_again_for_a_loader_that_does_not_return() -> None:
-    code = """
-import atexit, threading
-waits = []
+STUCK = """
+import atexit, os, signal, threading
+waits, waiting = [], threading.Event()
 atexit.register(lambda: print(waits))  # What is registered later runs before.
-joins = threading.Thread.join
-def noted(self, timeout=None):
-    waits.append(timeout)
-    joins(self, timeout)
-threading.Thread.join = noted
 import numpy as np
 from sidestream import _feed, prefetch
-_feed.PATIENCE_S = 0.01
-def loader():
+waited = _feed.Feed._wait
+def noted(self, most):
+    waits.append(max(0.0, round(most, 6)))
+    waiting.set()
+    waited(self, most)
+_feed.Feed._wait = noted
+def loader(interrupts=False):
     yield np.ones(9)
+    waiting.wait()
+    if interrupts:
+        os.kill(os.getpid(), signal.SIGINT)
     threading.Event().wait()
+"""
+
+
+def test_the_end_of_the_program_waits_once_for_all_loaders_that_do_not_return() -> None:
+    code = """
+_feed.PATIENCE_S = 0.01
+with prefetch(loader(), "sim:h200") as batches:
+    next(iter(batches))
+kept = [iter(prefetch(loader(), "sim:h200")) for _ in range(3)]
+for one in kept:
+    next(one)
+"""
+    closed, *at_the_end = json.loads(run(STUCK + code))
+    assert closed == 0.01
+    # One was waited for already, and the time for the others is one time.
+    assert len(at_the_end) == 4 and sum(wait > 0.0 for wait in at_the_end) == 1
+
+
+def test_a_second_interrupt_ends_the_wait_for_a_loader_that_does_not_return() -> None:
+    code = """
+# A wait that goes on ends with the limit of the test.
+_feed.PATIENCE_S = 3600.0
 try:
-    with prefetch(loader(), "sim:h200") as batches:
+    with prefetch(loader(interrupts=True), "sim:h200") as batches:
         next(iter(batches))
         raise KeyboardInterrupt
 except KeyboardInterrupt:
     pass
 """
-    assert run(code) == "[0.01, 0.0]\n"
+    assert json.loads(run(STUCK + code)) == [3600.0, 0.0]
+
+
+def test_a_prefetcher_that_was_closed_gives_back_its_memory_when_the_loader_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sidestream import _feed
+
+    monkeypatch.setattr(_feed, "PATIENCE_S", 0.0)
+    goes_on = threading.Event()
+
+    def loader() -> Iterator[Any]:
+        yield np.ones(9)
+        goes_on.wait(300)
+        yield np.ones(9)
+
+    before = feeders()
+    batches = prefetch(loader(), "sim:h200")
+    next(iter(batches))
+    (feeder,) = set(feeders()) - set(before)
+    for _ in range(2):
+        batches.close()
+        # The loader may be asked for what lies in this memory.
+        assert batches.statistics.slots > 0
+    goes_on.set()
+    assert ended(feeder)
+    assert batches.statistics.slots == 0
 
 
 def test_without_torch_and_without_a_device_the_processor_reads_ahead() -> None:

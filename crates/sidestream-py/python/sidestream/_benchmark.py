@@ -61,13 +61,13 @@ def benchmark(
         bytes: Bytes of device memory that one call has to move, for the same.
         peak_flops: What the device computes at most a second, instead of the single precision of its profile: with
             tensor cores it is more.
-        device: ``"cuda"``, ``"cuda:1"``, ``"cpu"``, or a ``torch.device``. By default PyTorch's current device where
+        device: ``"cuda"``, ``"cuda:1"``, ``"cpu"``, a ``torch.device`` or the number of a GPU. By default PyTorch's current device where
             PyTorch is imported and has CUDA, and else the processor.
 
     Raises:
         TypeError: ``fn`` cannot be called, or an argument is no number.
-        ValueError: ``fn`` put nothing on the device, takes no time that can be measured, a figure is no figure, or
-            the device is simulated or ``"auto"``.
+        ValueError: ``fn`` put nothing on the device, takes no time that can be measured, a figure is no figure,
+            ``peak_flops`` stands without ``flops``, or the device is simulated or ``"auto"``.
         DeviceError: There is no such device.
         ImportError: A GPU was asked for, and PyTorch is not installed.
     """

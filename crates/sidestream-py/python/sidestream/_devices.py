@@ -10,10 +10,12 @@ import operator
 import re
 from typing import Any
 
-from sidestream._sidestream import DeviceError
+from sidestream._sidestream import SIMULATED, DeviceError
 
 #: What a name may be, whether or not there is such a device. The driver has at most a few dozen.
-_NAME = re.compile(r"auto|cpu(:[0-9]{1,4})?|cuda(:(0|[1-9][0-9]{0,3}))?|sim:.*", re.DOTALL)
+_NAME = re.compile(
+    rf"auto|cpu(:[0-9]{{1,4}})?|cuda(:(0|[1-9][0-9]{{0,3}}))?|sim:({'|'.join(SIMULATED)}|.*\.toml)", re.DOTALL
+)
 
 
 def device_name(device: Any) -> str:
@@ -35,8 +37,8 @@ def device_name(device: Any) -> str:
         )
     if not _NAME.fullmatch(name):
         raise DeviceError(
-            f"device is {name!r}, and none has such a name; there are cuda, cuda:0, cuda:1 and so on, sim:h200, sim:a100, "
-            "sim:a10g, sim:rtx4090 and sim:FILE.toml, auto for what there is of these, and cpu"
+            f"device is {name!r}, and none has such a name; there are cuda, cuda:0, cuda:1 and so on, "
+            f"{', '.join(f'sim:{one}' for one in SIMULATED)} and sim:FILE.toml, auto for what there is of these, and cpu"
         )
     return "cpu" if is_of("cpu", name) else name
 

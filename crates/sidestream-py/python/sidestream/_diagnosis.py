@@ -39,6 +39,8 @@ def sets_of(what_if: str | Iterable[str] | None) -> list[str] | None:
     sets = list(sets) if isinstance(sets, Iterable) else [sets]
     if not all(isinstance(one, str) for one in sets):
         raise TypeError(f'what_if is {what_if!r}; give a text such as "pinned,no-sync", a list of such texts, or "all"')
+    if sets == ["all"]:
+        return None
     if "all" in sets:
         raise ValueError('what_if has "all" among others; give "all" alone, which is what is predicted anyway, or the others')
     return sets

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import contextvars
+import math
 import os
 import queue
 import sys
@@ -21,7 +22,7 @@ from sidestream import _leaves, _sidestream, _tree
 #: Feeds whose threads have to end before the interpreter does.
 _running: weakref.WeakSet[Feed] = weakref.WeakSet()
 
-#: How long ``close`` and the end of the program wait in all for a loader that does not return. The thread dies with the program.
+#: How long ``close`` and the end of the program wait in all for loaders that do not return. Their threads die with the program.
 #: A DataLoader whose worker was killed notices it within 5 seconds.
 PATIENCE_S = 10.0
 
@@ -94,6 +95,9 @@ class Feed:
         self._ends = threading.RLock()
         self._error: BaseException | None = None
         self._is_over = False
+        self._closes_ring = False
+        #: Something is in it when it is over.
+        self._over: queue.SimpleQueue[None] = queue.SimpleQueue()
         self.is_stopped = False
         self._pulls = True
         if ring is not None:
@@ -177,21 +181,40 @@ class Feed:
 
     def join(self) -> None:
         """Wait until the thread has ended."""
-        if os.getpid() == self._process and threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._wait(math.inf)
 
-    def end(self) -> bool:
-        """Stop the thread, wait for it, but in all for ``PATIENCE_S`` at most, and tell whether it has ended."""
-        self.stop()
-        if os.getpid() != self._process or threading.current_thread() is self._thread:
-            return True
+    def end(self, patience_s: float = math.inf) -> None:
+        """Stop the thread, and wait for it: so long at most, and ``PATIENCE_S`` over all calls."""
         began = time.monotonic()
         try:
-            self._thread.join(self._patience_s)
-        finally:
-            # After Ctrl-C, too: the end of the program does not wait once more.
-            self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began))
-        return not self._thread.is_alive()
+            self.stop()
+            self._wait(min(patience_s, self._patience_s))
+        except BaseException:
+            # Who interrupts the wait does not want to wait at the end of the program either.
+            self._patience_s = 0.0
+            raise
+        self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began))
+
+    def _wait(self, timeout_s: float) -> None:
+        if os.getpid() != self._process or threading.current_thread() is self._thread:
+            return
+        deadline = time.monotonic() + timeout_s
+        # Not `join` of the thread: before Python 3.13 it takes a thread that runs for ended where it is interrupted.
+        while not self._is_over:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0.0:
+                return
+            with contextlib.suppress(queue.Empty):
+                self._over.get(timeout=min(left_s, LONGEST_SLEEP_S))
+        self._thread.join()
+
+    def close_ring(self) -> None:
+        """Give back the memory of the device as soon as the thread has ended."""
+        with self._ends:
+            self._closes_ring = True
+            is_over = self._is_over
+        if is_over and self._ring is not None:
+            self._ring.close()
 
     # ------------------------------------------------------------------ the thread
 
@@ -219,8 +242,12 @@ class Feed:
             self._error = None if self.is_stopped else error
             self._source = None
             self._is_over = True
+            closes_ring = self._closes_ring
             self._ready.put(None)
+            self._over.put(None)
         del error
+        if closes_ring and self._ring is not None:
+            self._ring.close()
 
     def _feed(self, index: int, sent: deque[tuple[_sidestream.Ticket, list[Any]]]) -> bool:
         """Pull one batch and send it on its way. False behind the last.
@@ -354,8 +381,9 @@ def _end_all() -> None:
     feeds = list(_running)
     for feed in feeds:
         feed.stop()
+    deadline = time.monotonic() + PATIENCE_S
     for feed in feeds:
-        feed.end()
+        feed.end(deadline - time.monotonic())
 
 
 atexit.register(_end_all)

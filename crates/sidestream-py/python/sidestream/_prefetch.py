@@ -82,8 +82,8 @@ def prefetch(
 
     Args:
         loader: Any iterable, such as a ``torch.utils.data.DataLoader``. ``iter(loader)`` is called in your thread, and a thread
-            of the prefetcher pulls the batches, ahead of you: what you do not take is gone. On ``"cpu"`` it may not fill an array
-            again that it has given; to a device it may, when it is asked for the next batch.
+            of the prefetcher pulls the batches, ahead of you: what you do not take is gone. The loader may fill arrays of numbers
+            that go to a device again when it is asked for the next batch; nothing else, and on ``"cpu"`` nothing at all.
         device: ``"cuda"``, ``"cuda:1"``, a ``torch.device`` or a number; ``"cpu"``, where batches are only read ahead;
             ``"sim:h200"`` for a simulated GPU. By default PyTorch's current CUDA device if there is one, and else ``"cpu"``.
         depth: How many batches there is memory for on the device, the one in use included; with a transform one more. On
@@ -179,16 +179,18 @@ class Prefetcher(Generic[Batch]):
         """End the iteration, the thread and the use of the device's memory. Batches that you hold stay what they are.
 
         Waits for the loader if it is giving a batch, for 10 seconds at most, which the end of the program does not do once
-        more; the thread ends as soon as the loader has given it.
+        more. The thread ends, and the memory is given back, as soon as the loader has given it.
         """
-        if os.getpid() != self._process:
+        if os.getpid() != self._process or self._is_closed:
             return
         self._is_closed = True
-        ended = True
-        if self._feed is not None:
-            ended = self._feed.end()
-            self._feed = None
-        if self._ring is not None and ended:
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            try:
+                feed.end()
+            finally:
+                feed.close_ring()
+        elif self._ring is not None:
             self._ring.close()
 
     def _end(self) -> None:

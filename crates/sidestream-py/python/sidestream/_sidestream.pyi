@@ -9,6 +9,7 @@ from typing_extensions import Self, disjoint_base
 
 __all__ = [
     "DIRECT_BYTES",
+    "SIMULATED",
     "DeviceArray",
     "DeviceError",
     "Event",
@@ -37,6 +38,7 @@ __all__ = [
 
 __version__: str
 DIRECT_BYTES: int
+SIMULATED: tuple[str, ...]
 
 class TraceError(ValueError): ...
 class ProgramError(ValueError): ...

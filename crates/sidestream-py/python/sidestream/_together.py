@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import os
+import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -68,9 +69,9 @@ def diagnose(
 
 def files(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
     """Return the files that were named, and those of the folders that were."""
-    # An open file is iterable, too.
-    if not isinstance(paths, (str, os.PathLike, Iterable)) or hasattr(paths, "read"):
-        raise TypeError(f"path is {paths!r}; give a file, a folder, or a list of these")
+    # An open file is iterable, too, and so are bytes.
+    if not isinstance(paths, (str, os.PathLike, Iterable)) or isinstance(paths, (bytes, bytearray)) or hasattr(paths, "read"):
+        raise TypeError(f"path is {reprlib.repr(paths)}; give a file, a folder, or a list of these")
     named = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not named:
         raise ValueError("no traces were named; give a folder, or a list of files")

@@ -7,8 +7,10 @@ extension's; the others are taken apart here.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
+import types
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
@@ -33,14 +35,28 @@ def classes_that_hide_arrays(tree: Any) -> list[str]:
 
     def opened(value: Any) -> _Opened | None:
         found = _open(value)
-        if found is None and type(value).__qualname__ not in names:
-            values = getattr(value, "__dict__", {}).values()
-            if any(_leaves.is_array(one) for one in values):
-                names.append(type(value).__qualname__)
+        name = type(value).__qualname__
+        if found is None and name not in names and any(map(_leaves.is_array, _attributes(value))):
+            names.append(name)
         return found
 
     _sidestream.flatten(tree, True, opened)
     return names
+
+
+def _attributes(value: Any) -> list[Any]:
+    """What an object has, without a call of a method of its own, which may do anything."""
+    if isinstance(value, type):
+        return []
+    own: list[Any] = []
+    for kind in type(value).__mro__:
+        for name, member in vars(kind).items():
+            if name == "__dict__" and isinstance(member, types.GetSetDescriptorType):
+                own += list(member.__get__(value).values())
+            elif isinstance(member, types.MemberDescriptorType):
+                with contextlib.suppress(AttributeError):
+                    own.append(member.__get__(value))
+    return own
 
 
 def tensors_of(tree: Any) -> tuple[list[Any], _sidestream.Shape]:

@@ -49,15 +49,16 @@ def main(arguments: list[str]) -> int:
     if given.memory < 0:
         parser.error(f"--memory {given.memory}: give a number of bytes, 0 or more")
     is_module = given.module is not None
-    suffix = "" if is_module else Path(program[0]).suffix
+    path = Path(program[0])
+    is_folder = (path / "__main__.py").is_file()
+    suffix = "" if is_module or is_folder else path.suffix
     if suffix in (".yaml", ".yml"):
         parser.error(f"{program[0]} is a stream program; `sidestream check {program[0]}` checks these")
     if suffix in (".json", ".gz", ".sqlite"):
         parser.error(f"{program[0]} is a trace; `sidestream diagnose {program[0]}` says why the GPU idled there")
     if is_module and not _is_module(program[0]):
         parser.error(f"there is no module {program[0]}; name one that `python -m` finds, or a script without -m")
-    path = Path(program[0])
-    if not is_module and not (path.is_file() or (path / "__main__.py").is_file()):
+    if not is_module and not (path.is_file() or is_folder):
         parser.error(f"there is no file {program[0]}; name a script, or a module with -m")
     if given.json:
         try:
