@@ -115,3 +115,11 @@ def test_the_entry_point_is_the_command() -> None:
 
     (script,) = [entry for entry in entry_points(group="console_scripts") if entry.name == "sidestream"]
     assert script.value == "sidestream.__main__:main"
+
+
+def test_auto_is_what_streams_have_and_says_nothing_to_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    device = sidestream.Stream("auto").device
+    capfd.readouterr()
+    by_name = sidestream.overlap("auto", count=1).to_dict()["device"]
+    assert by_name == sidestream.overlap(device, count=1).to_dict()["device"]
+    assert capfd.readouterr() == ("", "")

@@ -98,6 +98,7 @@ def prefetch(
             the prefetcher makes one.
 
     Raises:
+        TypeError: ``loader`` cannot be iterated over, ``device`` names no device, or an argument is of another kind.
         ValueError: An argument means nothing.
         DeviceError: The device cannot be opened.
     """

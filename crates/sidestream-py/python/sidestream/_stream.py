@@ -37,7 +37,8 @@ class Stream(_sidestream.Stream):
 
     Raises:
         DeviceError: The device cannot be opened.
-        ValueError: It has no such priority, or is the processor.
+        TypeError: ``device`` names no device, ``priority`` is no number or ``name`` no text.
+        ValueError: The device has no such priority, or is the processor.
     """
 
     def __new__(cls, device: Any = "cuda", *, priority: int = 0, name: str | None = None) -> Self:
@@ -182,7 +183,8 @@ class Event(_sidestream.Event):
 
     Raises:
         DeviceError: The device cannot be opened.
-        ValueError: It is the processor.
+        TypeError: ``device`` names no device, or ``timing`` is neither True nor False.
+        ValueError: The device is the processor.
     """
 
     def __new__(cls, timing: bool = False, *, device: Any = "cuda") -> Self:
