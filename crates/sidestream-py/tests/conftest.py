@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,6 +65,17 @@ def trace_of_rank(rank: int, world: int, compute_us: int) -> str:
             "traceEvents": events,
         }
     )
+
+
+@pytest.fixture
+def feeders() -> Callable[[], list[threading.Thread]]:
+    """Say which threads of prefetchers run that the test itself began. Those of other tests may just be ending."""
+    before = set(threading.enumerate())
+
+    def running() -> list[threading.Thread]:
+        return [thread for thread in set(threading.enumerate()) - before if thread.name == "sidestream-feeder"]
+
+    return running
 
 
 @pytest.fixture

@@ -214,22 +214,27 @@ def test_other_threads_run_during_a_diagnosis(tmp_path: Path) -> None:
     events = ",".join(kernel.format(10 * at) for at in range(100_000))
     trace = tmp_path / "long.json"
     trace.write_text(f'{{"traceEvents": [{events}]}}')
-    moments: list[float] = []
-    over = threading.Event()
 
-    def count() -> None:
-        while not over.wait(0.0001):
-            moments.append(time.perf_counter())
+    def runs_meanwhile() -> bool:
+        moments: list[float] = []
+        over = threading.Event()
 
-    counter = threading.Thread(target=count)
-    counter.start()
-    start = time.perf_counter()
-    sidestream.diagnose(trace)
-    end = time.perf_counter()
-    over.set()
-    counter.join()
-    third = (end - start) / 3
-    assert any(start + third < moment < end - third for moment in moments)
+        def count() -> None:
+            while not over.wait(0.0001):
+                moments.append(time.perf_counter())
+
+        counter = threading.Thread(target=count)
+        counter.start()
+        start = time.perf_counter()
+        sidestream.diagnose(trace)
+        end = time.perf_counter()
+        over.set()
+        counter.join()
+        third = (end - start) / 3
+        return any(start + third < moment < end - third for moment in moments)
+
+    # The machine may stop for a while and take all threads with it, but not each time.
+    assert any(runs_meanwhile() for _ in range(20))
 
 
 def test_other_threads_run_during_a_check(programs: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.torch
 
 # What each of the two runs: three epochs over its shard, by a plain loop and prefetched.
 RANK = """
-import datetime, json, sys, threading
+import contextlib, datetime, json, os, sys, threading, time
 from pathlib import Path
 import torch
 # Before there is a process group, or that is never freed and its threads run while Python ends.
@@ -62,12 +62,26 @@ try:
         "prefetched": train(0, True),
         "from workers": train(1, True),
     }
-    # Threads of the loader's and of ours are over; those of gloo are none of Python's.
+    # Threads of the loader's and of ours end; those of gloo are none of Python's.
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            thread.join(60)
     result["threads"] = [thread.name for thread in threading.enumerate()]
 finally:
     dist.destroy_process_group()
-names = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
-result["threads of gloo"] = [name for name in names if "gloo" in name]
+
+def of_gloo():
+    names = []
+    for path in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # It has just ended.
+            names.append(path.read_text())
+    return [name for name in names if "gloo" in name]
+
+# The system lists a thread that was joined for a moment longer.
+limit = time.monotonic() + 60
+while of_gloo() and time.monotonic() < limit:
+    os.sched_yield()
+result["threads of gloo"] = of_gloo()
 print(json.dumps(result))
 """
 

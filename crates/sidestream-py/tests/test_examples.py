@@ -71,7 +71,9 @@ def run(name: str) -> str:
     options = ["--device", "cpu", "--steps", "2"]
     match name:
         case "distributed":
-            command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script, *options]
+            # The name of the machine may not lead to an address of it.
+            here = ["--standalone", "--local-addr", "127.0.0.1"]
+            command = ["-m", "torch.distributed.run", *here, "--nproc-per-node", "2", script, *options]
         case "diagnose_trace":
             command = [script, *options, "--what-if", "prefetch=2"]
         case "overlap":
@@ -79,7 +81,7 @@ def run(name: str) -> str:
         case _:
             command = [script, *options]
     # One thread each: the machine may be small, and a thread that spins for work takes it from the others.
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with subprocess.Popen(
         [sys.executable, *command],
         env=environment,

@@ -20,6 +20,7 @@ import sidestream
 from sidestream import DeviceArray, Stream, prefetch
 
 DEVICES = ["cpu", "sim:h200"]
+Feeders = Callable[[], list[threading.Thread]]
 
 
 def batch(index: int, size: int = 1000) -> dict[str, Any]:
@@ -49,10 +50,6 @@ def same(given: Any, expected: dict[str, Any]) -> bool:
     return True
 
 
-def feeders() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "sidestream-feeder"]
-
-
 def ended(thread: threading.Thread) -> bool:
     # The limit only ends a test that failed.
     thread.join(300)
@@ -61,7 +58,7 @@ def ended(thread: threading.Thread) -> bool:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("depth", [1, 2, 5])
-def test_every_batch_comes_as_it_was_in_sequence_in_every_epoch(device: str, depth: int) -> None:
+def test_every_batch_comes_as_it_was_in_sequence_in_every_epoch(device: str, depth: int, feeders: Feeders) -> None:
     loader = [batch(index) for index in range(7)]
     with prefetch(loader, device, depth) as batches:
         assert len(batches) == 7
@@ -168,7 +165,7 @@ def test_an_error_of_the_loader_comes_behind_the_good_batches_with_its_traceback
         next(batches)
 
 
-def test_an_error_of_iter_is_raised_where_it_is_called() -> None:
+def test_an_error_of_iter_is_raised_where_it_is_called(feeders: Feeders) -> None:
     class Loader:
         def __iter__(self) -> Iterator[Any]:
             assert threading.current_thread() is threading.main_thread()
@@ -189,7 +186,7 @@ def test_what_a_gpu_does_not_have_is_refused_with_its_place() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_an_iteration_that_is_left_early_ends_its_thread(device: str) -> None:
+def test_an_iteration_that_is_left_early_ends_its_thread(device: str, feeders: Feeders) -> None:
     def endless() -> Iterator[Any]:
         index = 0
         while True:
@@ -375,6 +372,7 @@ def test_a_device_array_becomes_no_array_of_the_host_unasked() -> None:
 
 STUCK = """
 import atexit, os, signal, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)  # A job in the background of a shell ignores it.
 waits, waiting = [], threading.Event()
 atexit.register(lambda: print(waits))  # What is registered later runs before.
 import numpy as np
@@ -423,21 +421,25 @@ except KeyboardInterrupt:
     assert json.loads(run(STUCK + code)) == [3600.0, 0.0]
 
 
-def test_a_prefetcher_that_was_closed_gives_back_its_memory_when_the_loader_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_prefetcher_that_was_closed_gives_back_its_memory_when_the_loader_returns(
+    monkeypatch: pytest.MonkeyPatch, feeders: Feeders
+) -> None:
     from sidestream import _feed
 
     monkeypatch.setattr(_feed, "PATIENCE_S", 0.0)
-    goes_on = threading.Event()
+    asked, goes_on = threading.Event(), threading.Event()
 
     def loader() -> Iterator[Any]:
         yield np.ones(9)
+        asked.set()
         goes_on.wait(300)
         yield np.ones(9)
 
-    before = feeders()
     batches = prefetch(loader(), "sim:h200")
-    next(iter(batches))
-    (feeder,) = set(feeders()) - set(before)
+    iteration = iter(batches)
+    next(iteration)
+    assert asked.wait(300)
+    (feeder,) = feeders()
     for _ in range(2):
         batches.close()
         # The loader may be asked for what lies in this memory.
@@ -480,7 +482,9 @@ def test_a_program_ends_with_an_endless_loader_and_batches_in_hand(device: str) 
 
 def test_an_interrupt_ends_the_wait_for_a_loader() -> None:
     code = LOADER + (
-        "import queue\n"
+        # A job in the background of a shell ignores it.
+        "import queue, signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "has_one = queue.SimpleQueue()\n"
         "def loader():\n"
         "    yield 1\n"
@@ -500,9 +504,13 @@ def test_an_interrupt_ends_the_wait_for_a_loader() -> None:
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(sys.prefix)
     ) as ran:
         assert ran.stdout is not None
+        # The limit only ends a test that failed.
+        limit = threading.Timer(300, ran.kill)
+        limit.start()
         assert ran.stdout.readline() == "waits\n"
         ran.send_signal(signal.SIGINT)
         assert ran.stdout.readline() == "interrupted\n"
+        limit.cancel()
 
 
 def test_a_child_of_a_fork_is_told_to_iterate_anew() -> None:
