@@ -10,7 +10,7 @@ import sys
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +342,26 @@ def test_arrays_in_an_object_that_nobody_can_take_apart_are_said_to_stay() -> No
     assert first in str(batches.statistics)
 
 
+def test_a_mapping_that_makes_its_values_is_asked_for_each_once() -> None:
+    class Decoded(Mapping[str, Any]):
+        def __init__(self, items: Any = ()) -> None:
+            self.items_, self.asked = dict(items), 0
+
+        def __getitem__(self, name: str) -> Any:
+            self.asked += 1
+            return self.items_[name]
+
+        def __iter__(self) -> Iterator[str]:
+            return iter(self.items_)
+
+        def __len__(self) -> int:
+            return len(self.items_)
+
+    loader = [Decoded({"image": np.ones(9), "name": object()}) for _ in range(3)]
+    assert len(list(prefetch(loader, "sim:h200"))) == 3
+    assert [given.asked for given in loader] == [2, 2, 2]
+
+
 def test_whatever_an_object_makes_of_its_attributes_it_is_handed_on() -> None:
     class Rows:
         __slots__ = ("row",)
@@ -357,9 +377,18 @@ def test_whatever_an_object_makes_of_its_attributes_it_is_handed_on() -> None:
         def __dict__(self) -> Any:  # type: ignore[override]
             raise RuntimeError("not now")
 
+    class Proxy:
+        @property  # type: ignore[misc]
+        def __class__(self) -> Any:
+            raise RuntimeError("not before it is used")
+
+    class Holder:
+        def __init__(self) -> None:
+            self.proxy = Proxy()
+
     rows, lazy = Rows(), Lazy()
-    batches: sidestream.Prefetcher[Any] = prefetch([(rows, lazy, np.ones(9))], "sim:h200")
-    ((given_rows, given_lazy, given),) = batches
+    batches: sidestream.Prefetcher[Any] = prefetch([(rows, lazy, np.ones(9), Holder())], "sim:h200")
+    ((given_rows, given_lazy, given, _),) = batches
     assert given_rows is rows and given_lazy is lazy and isinstance(given, DeviceArray)
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -266,9 +266,9 @@ class Feed:
         self._pulls = False
         try:
             try:
-                leaves, shape = _tree.flatten(batch)
-                if index == 0:
-                    self._note_what_stays(batch)
+                hiding: list[str] | None = [] if index == 0 else None
+                leaves, shape = _tree.flatten(batch, hiding)
+                self._note_what_stays(hiding or ())
             except (RecursionError, TypeError) as error:
                 raise type(error)(f"batch {index}: {error}") from error
             del batch
@@ -276,8 +276,8 @@ class Feed:
         finally:
             self._pulls = True
 
-    def _note_what_stays(self, batch: Any) -> None:
-        for name in _tree.classes_that_hide_arrays(batch):
+    def _note_what_stays(self, classes: Iterable[str]) -> None:
+        for name in classes:
             text = (
                 f"what a {name} holds stays on the host, since nobody knows how to make one anew: let the loader give a "
                 "dictionary or a dataclass"

@@ -32,9 +32,10 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_array(value: Any) -> bool:
-    """Tell whether it is a tensor of PyTorch or an array of numpy."""
-    numpy = sys.modules.get("numpy")
-    return is_tensor(value) or (numpy is not None and isinstance(value, getattr(numpy, "ndarray", ())))
+    """Tell by its class alone whether it is a tensor of PyTorch or an array of numpy."""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    kinds = (getattr(torch, "Tensor", None), getattr(numpy, "ndarray", None))
+    return any(kind is not None and issubclass(type(value), kind) for kind in kinds)
 
 
 def on_host(leaf: Any) -> tuple[Any, int, int, bool, Any, str]:

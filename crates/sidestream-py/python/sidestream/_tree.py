@@ -20,18 +20,19 @@ _Make = Callable[[list[Any]], Any]
 _Opened = tuple[type, Any, list[Any], Callable[[], _Make]]
 
 
-def flatten(tree: Any) -> tuple[list[Any], _sidestream.Shape]:
+def flatten(tree: Any, hiding: list[str] | None = None) -> tuple[list[Any], _sidestream.Shape]:
     """Return the tensors and the numpy arrays of numbers of ``tree`` in sequence, and its shape, which does not hold them.
+
+    Args:
+        tree: What to take apart. What a mapping of the caller's own class holds is asked for once.
+        hiding: Takes the classes of objects that are handed on as they are although they have tensors or arrays as attributes.
 
     Raises:
         RecursionError: It is nested too deep, or contains itself.
     """
-    return _sidestream.flatten(tree, True, _open)
-
-
-def classes_that_hide_arrays(tree: Any) -> list[str]:
-    """Return the classes of objects that are handed on as they are although they have tensors or arrays as attributes."""
-    names: list[str] = []
+    if hiding is None:
+        return _sidestream.flatten(tree, True, _open)
+    names = hiding
 
     def opened(value: Any) -> _Opened | None:
         found = _open(value)
@@ -40,8 +41,7 @@ def classes_that_hide_arrays(tree: Any) -> list[str]:
             names.append(name)
         return found
 
-    _sidestream.flatten(tree, True, opened)
-    return names
+    return _sidestream.flatten(tree, True, opened)
 
 
 def _attributes(value: Any) -> list[Any]:
