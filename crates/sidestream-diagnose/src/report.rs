@@ -163,11 +163,7 @@ impl Report {
         let asked = options.what_if.iter().flatten().cloned();
         let (asked, unknown): (Vec<_>, Vec<_>) = asked.partition(is_known);
         if !unknown.is_empty() {
-            let words = |set: &Vec<Change>| {
-                let words: Vec<String> = set.iter().map(Change::to_string).collect();
-                words.join(",")
-            };
-            let unknown: Vec<String> = unknown.iter().map(words).collect();
+            let unknown: Vec<String> = unknown.iter().map(|set| Change::names(set)).collect();
             let text = format!(
                 "{} cannot be predicted: batches come from workers already, and how long these load is not in the trace",
                 unknown.join("; ")
@@ -179,8 +175,8 @@ impl Report {
         }
         let known = asked.len();
         let mut sets = usual();
-        sets.extend(asked);
         sets.retain(is_known);
+        sets.extend(asked);
         let mut replay = replay(&trace, &links, &works, &steps, link.0, &sets);
         if let (Ok(replay), false) = (&replay, is_launch_blocking) {
             simulated(&mut findings, replay);

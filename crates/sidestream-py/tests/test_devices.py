@@ -119,7 +119,7 @@ def test_a_simulated_gpu_that_cannot_be_read_is_a_device_error(takes: Takes, tmp
 
 
 def test_statistics_name_the_device_that_there_is() -> None:
-    for device, name in (("auto", "sim:h200"), ("sim:a100", "sim:a100"), ("cpu", "cpu")):
+    for device, name in (("auto", Stream("auto").device), ("sim:a100", "sim:a100"), ("cpu", "cpu")):
         batches: sidestream.Prefetcher[object]
         with prefetch([], device) as batches:
             assert batches.statistics.device == name

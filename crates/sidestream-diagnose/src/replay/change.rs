@@ -97,6 +97,12 @@ fn numbered(text: &str, name: &str, number: Option<&str>) -> Result<Option<usize
 }
 
 impl Change {
+    /// The names of a set of changes, as [`Change::set`] reads them.
+    pub fn names(set: &[Change]) -> String {
+        let names: Vec<String> = set.iter().map(Change::to_string).collect();
+        names.join(",")
+    }
+
     /// A set of changes, separated by commas, in the order in which they are made. One that is stated
     /// twice counts once.
     ///

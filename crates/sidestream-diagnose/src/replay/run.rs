@@ -44,8 +44,9 @@ impl Run {
         let loaders: Vec<_> = (0..program.loaders).map(|_| engine.add_thread()).collect();
         // Workers begin together, so that their batches come all at once and then none for long: in the mean that is
         // the same as one after the other, and no step of it is like the next. Here each begins a share of a batch later.
+        let share_ns = program.loading_floor_ns();
         for (at, loader) in loaders.iter().enumerate().skip(1) {
-            let later_ns = program.loading_floor_ns().saturating_mul(at as u64);
+            let later_ns = share_ns.saturating_mul(at as u64);
             engine.push(Task::new(*loader, Work::Call(Call::HostNs(later_ns))));
         }
         let as_work = |node: &Node| work(node, &profiles[program.device_of[node.stream] as usize]);

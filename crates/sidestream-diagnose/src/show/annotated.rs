@@ -16,7 +16,7 @@ use sidestream::trace::{ChromeWriter, us};
 use crate::excerpt::Excerpt;
 use crate::findings::{Finding, time};
 use crate::model::{Call, Name, RangeKind, What, Work};
-use crate::replay::{Prediction, Replay};
+use crate::replay::{Change, Prediction, Replay};
 use crate::report::Report;
 use crate::timeline::Drawn;
 
@@ -330,8 +330,7 @@ impl<W: Write> Viewer<'_, W> {
         start_ns: u64,
     ) -> io::Result<()> {
         let pid = FIRST_CHANGE + at as u32;
-        let changes: Vec<String> = prediction.changes.iter().map(|c| c.to_string()).collect();
-        let changes = changes.join(",");
+        let changes = Change::names(&prediction.changes);
         let (likely, now) = (time(prediction.likely_ns), time(replay.unprofiled_ns));
         let name = format!("what-if {changes}: {likely} instead of {now}");
         self.writer.process(pid, &name, 2_000 + at as i64)?;

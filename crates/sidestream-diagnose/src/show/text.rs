@@ -270,8 +270,7 @@ fn in_words(gain: f64) -> String {
 
 /// The names of the changes of a prediction.
 pub fn changes(prediction: &Prediction) -> String {
-    let names: Vec<String> = prediction.changes.iter().map(Change::to_string).collect();
-    names.join(",")
+    Change::names(&prediction.changes)
 }
 
 /// How much shorter a step would be, as a part of one without the profiler.

@@ -61,8 +61,8 @@ def benchmark(
         bytes: Bytes of device memory that one call has to move, for the same.
         peak_flops: What the device computes at most a second, instead of the single precision of its profile: with
             tensor cores it is more.
-        device: ``"cuda"``, ``"cuda:1"``, ``"cpu"``, a ``torch.device`` or the number of a GPU. By default PyTorch's current device where
-            PyTorch is imported and has CUDA, and else the processor.
+        device: ``"cuda"``, ``"cuda:1"``, ``"cpu"``, a ``torch.device`` or the number of a GPU. By default PyTorch's
+            current device where PyTorch is imported and has CUDA, and else the processor.
 
     Raises:
         TypeError: ``fn`` cannot be called, or an argument is no number.

@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -268,7 +268,8 @@ class Feed:
             try:
                 hiding: list[str] | None = [] if index == 0 else None
                 leaves, shape = _tree.flatten(batch, hiding)
-                self._note_what_stays(hiding or ())
+                if hiding:
+                    self._note_what_stays(hiding)
             except (RecursionError, TypeError) as error:
                 raise type(error)(f"batch {index}: {error}") from error
             del batch
@@ -276,7 +277,7 @@ class Feed:
         finally:
             self._pulls = True
 
-    def _note_what_stays(self, classes: Iterable[str]) -> None:
+    def _note_what_stays(self, classes: list[str]) -> None:
         for name in classes:
             text = (
                 f"what a {name} holds stays on the host, since nobody knows how to make one anew: let the loader give a "

@@ -28,8 +28,8 @@ def diagnose(
     The result is that of ``sidestream.diagnose`` for a folder or a list; one file gives ``Diagnoses``, too. A trace
     that cannot be read, and one whose task fails, stand in ``Diagnoses.failed`` with their names; the others stay.
     Where Ray is not running in this process, it starts or joins a cluster as it always does (``ray.init``). Waits
-    until all tasks are over. At most twice as many are handed to Ray at a time as the cluster has processors; after Ctrl-C no other is,
-    and those that were handed over still run.
+    until all tasks are over. At most twice as many are handed to Ray at a time as the cluster has processors;
+    after Ctrl-C no other is, and those that were handed over still run.
 
     Args:
         paths: A folder of traces, or a list of files and folders. Folders are listed here, and the files
