@@ -1,14 +1,11 @@
 //! Whatever is wrong with the input, the command says it in one line that names the place and the
 //! remedy, and ends with code 2.
 
-mod command;
-mod input;
-
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use command::{FOLDER, sidestream};
-use input::file;
+use crate::command::{FOLDER, sidestream};
+use crate::input::file;
 
 /// The message about wrong input: the first line of the errors, without the file's name.
 #[track_caller]

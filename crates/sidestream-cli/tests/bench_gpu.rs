@@ -1,10 +1,7 @@
 //! `sidestream bench gpu` where there is no GPU: the dry run has every row, and the rest is said.
 
-mod command;
-mod json;
-
-use command::{Ran, sidestream};
-use json::keys;
+use crate::command::{Ran, sidestream};
+use crate::json::keys;
 use serde_json::Value;
 
 /// Runs `bench gpu` with these arguments, separated by spaces.

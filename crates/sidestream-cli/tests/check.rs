@@ -1,13 +1,10 @@
 //! `sidestream check`: what it prints about programs, and its exit codes.
 
-mod command;
-mod input;
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use command::{Ran, sidestream};
-use input::file;
+use crate::command::{Ran, sidestream};
+use crate::input::file;
 use serde_json::{Value, json};
 use sidestream_program::{Expect, Expected, Limits, parse};
 

@@ -1,12 +1,11 @@
 //! `sidestream diagnose` on traces of an H200 that are in the repository, and on files that are none.
 
-mod command;
 #[path = "../../sidestream-diagnose/tests/fixtures/looped.rs"]
 mod looped;
 
 use std::path::{Path, PathBuf};
 
-use command::sidestream;
+use crate::command::sidestream;
 use serde_json::Value;
 
 fn trace(name: &str) -> String {

@@ -1,10 +1,8 @@
 //! The files that `sidestream diagnose` writes: a page for a browser, a trace for a viewer.
 
-mod command;
-
 use std::path::{Path, PathBuf};
 
-use command::sidestream;
+use crate::command::sidestream;
 use serde_json::{Value, json};
 
 fn trace(name: &str) -> String {

@@ -1,13 +1,10 @@
 //! `sidestream overlap` against measurements, and what it says about them.
 
-mod command;
-mod json;
-
 use std::collections::HashMap;
 use std::fmt::Write;
 
-use command::sidestream;
-use json::keys;
+use crate::command::sidestream;
+use crate::json::keys;
 use serde_json::Value;
 
 /// Measured by us; the head of the file says how.

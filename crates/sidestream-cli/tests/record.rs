@@ -1,15 +1,12 @@
 //! The record of a run, as an op log or inside a trace: checking it finds what checking the program
 //! finds. And `run --explore`, which shows a race as two results.
 
-mod command;
-mod input;
-
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use command::{FOLDER, sidestream};
-use input::file;
+use crate::command::{FOLDER, sidestream};
+use crate::input::file;
 use serde_json::Value;
 
 const RACE: &str = "\

@@ -1,13 +1,10 @@
 //! The log of a program that ran, with spans and times: what `check` says of it, and the trace that
 //! `check --trace` writes.
 
-mod command;
-mod input;
-
 use std::path::Path;
 
-use command::{FOLDER, Ran, sidestream};
-use input::file;
+use crate::command::{FOLDER, Ran, sidestream};
+use crate::input::file;
 use serde_json::{Value, json};
 use sidestream::backend::Done;
 use sidestream::check::{self, OnRace};

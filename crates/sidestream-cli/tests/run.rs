@@ -1,10 +1,7 @@
 //! `sidestream run`: what it shows of a run, and its exit codes.
 
-mod command;
-mod input;
-
-use command::{Ran, sidestream};
-use input::file;
+use crate::command::{Ran, sidestream};
+use crate::input::file;
 use serde_json::{Value, json};
 
 /// Runs a file with this text; it is called `FILE` in what comes out.

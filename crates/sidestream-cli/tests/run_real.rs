@@ -1,12 +1,9 @@
 //! `sidestream run --device cuda:0`, on the stand-in for the CUDA driver.
 
-mod command;
-mod input;
-
 use std::path::Path;
 
-use command::{Ran, sidestream};
-use input::file;
+use crate::command::{Ran, sidestream};
+use crate::input::file;
 use serde_json::Value;
 
 fn ran(program: &str, options: &[&str]) -> Ran {
@@ -125,7 +122,7 @@ fn work_in_json_and_in_a_trace_is_that_of_the_programs_ops() {
         "7 \"s2\" \"compute\"",
     ];
     assert_eq!(work, expected);
-    let trace = std::fs::read_to_string(Path::new(command::FOLDER).join(&trace)).unwrap();
+    let trace = std::fs::read_to_string(Path::new(crate::command::FOLDER).join(&trace)).unwrap();
     let trace: Value = serde_json::from_str(&trace).expect("JSON");
     let events = trace["traceEvents"].as_array().unwrap();
     let named = |name: &str| events.iter().filter(|event| event["name"] == name).count();

@@ -1,13 +1,10 @@
 //! The files that `--trace` writes: Chrome traces in the conventions of PyTorch's profiler (Kineto).
 
-mod command;
-mod input;
-
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
-use command::{FOLDER, sidestream};
-use input::file;
+use crate::command::{FOLDER, sidestream};
+use crate::input::file;
 use serde_json::{Value, json};
 
 /// Rows of work of a device.

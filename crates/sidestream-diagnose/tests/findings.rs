@@ -1,11 +1,9 @@
 //! Each finding: a written trace that has it and its repaired twin that has not, and traces of an H200
 //! with what was gained there.
 
-mod fixtures;
-
 use std::path::{Path, PathBuf};
 
-use fixtures::program::{DEFAULT, Program, START_US};
+use crate::fixtures::program::{DEFAULT, Program, START_US};
 use sidestream_diagnose::{Cause, Code, Finding, Limits, Options, Report, read, read_json};
 
 const STEPS: i64 = 12;

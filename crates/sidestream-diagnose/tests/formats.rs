@@ -1,13 +1,11 @@
 //! One described run, written in every form in which profilers leave it, is one trace.
 
-mod fixtures;
-
 use std::collections::BTreeSet;
 use std::io::Write;
 
-use fixtures::compare::{WorkRow, calls_in, calls_of, steps_in, steps_of, work_in, work_of};
-use fixtures::pytorch::{self, Form, Options};
-use fixtures::{Folder, Scenario, nsys};
+use crate::fixtures::compare::{WorkRow, calls_in, calls_of, steps_in, steps_of, work_in, work_of};
+use crate::fixtures::pytorch::{self, Form, Options};
+use crate::fixtures::{Folder, Scenario, nsys};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use sidestream_diagnose::{Collectives, Limits, Trace, copies, devices, read, read_json};

@@ -1,24 +1,19 @@
 //! Files that are cut, damaged or made to do harm: an error or a part of a trace, soon and in
 //! little memory.
 
-mod fixtures;
-
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 
-use fixtures::compare::{WorkRow, work_in};
-use fixtures::hostile::{Counting, cut, damaged, peak_bytes};
-use fixtures::pytorch::{self, Form};
-use fixtures::{Folder, Scenario, nsys};
+use crate::fixtures::compare::{WorkRow, work_in};
+use crate::fixtures::hostile::{cut, damaged, peak_bytes};
+use crate::fixtures::pytorch::{self, Form};
+use crate::fixtures::{Folder, Scenario, nsys};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use sidestream_diagnose::{
     Call, Collectives, Error, Limits, Links, Problem, Trace, devices, read, read_json,
 };
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// What any reader may take besides what it keeps: the window of JSON grows to 16 MiB, and while it
 /// grows its smaller self is there as well.
@@ -324,7 +319,7 @@ fn more_streams_than_any_program_has_are_refused() {
     let mut scenario = Scenario::training(1);
     let one = scenario.work[0].clone();
     scenario.work = (0..70_000_u32)
-        .map(|stream| fixtures::Work {
+        .map(|stream| crate::fixtures::Work {
             stream,
             ..one.clone()
         })

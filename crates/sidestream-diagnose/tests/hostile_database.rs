@@ -1,17 +1,12 @@
 //! Databases that were made to do harm.
 
-mod fixtures;
-
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use fixtures::hostile::{Counting, peak_bytes};
-use fixtures::{Folder, Scenario, nsys};
+use crate::fixtures::hostile::peak_bytes;
+use crate::fixtures::{Folder, Scenario, nsys};
 use rusqlite::Connection;
 use sidestream_diagnose::{Limits, Trace, read};
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const MOST_BYTES: u64 = 32 << 20;
 

@@ -1,13 +1,11 @@
 //! Exports of Nsight Systems in all schemas, written here from one described run.
 
-mod fixtures;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use fixtures::compare::{calls_in, calls_of, steps_in, steps_of, stream, work_in, work_of};
-use fixtures::nsys::{Options, Schema, write, write_together};
-use fixtures::{Folder, Scenario};
+use crate::fixtures::compare::{calls_in, calls_of, steps_in, steps_of, stream, work_in, work_of};
+use crate::fixtures::nsys::{Options, Schema, write, write_together};
+use crate::fixtures::{Folder, Scenario};
 use rusqlite::Connection;
 use sidestream_diagnose::{
     Direction, Limits, Links, Memory, RangeKind, StreamFlag, SyncKind, Trace, What, read,

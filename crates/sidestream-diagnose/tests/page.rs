@@ -1,11 +1,9 @@
 //! The page of a report, as text and as a person sees it in a browser.
 
-mod browser;
-
 use std::fmt::Write;
 use std::path::Path;
 
-use browser::Browser;
+use crate::browser::Browser;
 use serde_json::{Value, json};
 use sidestream_diagnose::{Limits, Options, Report, html, read, read_json};
 

@@ -2,13 +2,11 @@
 //!
 //! `truth.json` beside the traces has the time of a step without the profiler.
 
-mod fixtures;
-
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use fixtures::hostile::Random;
-use fixtures::program::{DEFAULT, Program, START_US};
+use crate::fixtures::hostile::Random;
+use crate::fixtures::program::{DEFAULT, Program, START_US};
 use serde_json::Value;
 use sidestream_diagnose::{Change, Limits, Options, Replay, Report, read, read_json};
 

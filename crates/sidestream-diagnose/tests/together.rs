@@ -1,10 +1,7 @@
 //! Several traces looked at together: before and after a change, and the ranks of one run. Text in,
 //! figures out.
 
-#[path = "fixtures/looped.rs"]
-mod looped;
-
-use looped::{Loop, Piece, piece, steps};
+use crate::fixtures::looped::{Loop, Piece, piece, steps};
 use sidestream_diagnose::{
     Comparison, Limits, Options, Rank, Ranks, Report, comparison_text, ranks_text, read_json, text,
 };

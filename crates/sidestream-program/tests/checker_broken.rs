@@ -5,12 +5,10 @@
 //! struck out is that of a checker that overlooks it. The table that this prints is in
 //! docs/reliability.md.
 
-mod oracle;
-
-use oracle::compare::{Printed, PrintedRace, faults};
-use oracle::generate::{Options, random_prog};
-use oracle::model::{Answer, judge};
-use oracle::vary::varied;
+use crate::oracle::compare::{Printed, PrintedRace, faults};
+use crate::oracle::generate::{Options, random_prog};
+use crate::oracle::model::{Answer, judge};
+use crate::oracle::vary::varied;
 use sidestream::check::{BufferDecl, Checker, Place, Report};
 use sidestream::op::{
     BufferId, DeviceId, FlagId, GraphId, Kind, Memory, Mode, Op, OpId, SiteId, StreamId,

@@ -1,12 +1,10 @@
 //! The checker against the oracle, which looks at all pairs, on random programs and on the samples.
 
-mod oracle;
-
-use oracle::compare::{Printed, PrintedRace, faults};
-use oracle::generate::{Options, random_prog};
-use oracle::model::{Answer, judge};
-use oracle::prog::Prog;
-use oracle::vary::varied;
+use crate::oracle::compare::{Printed, PrintedRace, faults};
+use crate::oracle::generate::{Options, random_prog};
+use crate::oracle::model::{Answer, judge};
+use crate::oracle::prog::Prog;
+use crate::oracle::vary::varied;
 use serde_json::Value;
 use sidestream_program::{Program, check, checked_json};
 

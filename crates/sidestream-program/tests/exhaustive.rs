@@ -15,13 +15,11 @@
 //!
 //! Neither the clocks nor the shadow memory of the checker take part in this, only the promised edges.
 
-mod oracle;
-
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use oracle::generate::{Options, random_prog};
-use oracle::prog::Prog;
-use oracle::vary::varied;
+use crate::oracle::generate::{Options, random_prog};
+use crate::oracle::prog::Prog;
+use crate::oracle::vary::varied;
 use sidestream::check::{BufferDecl, Checker, Place, RaceKind};
 use sidestream::op::{Access, BufferId, Kind, Mode, Op, SiteId};
 use sidestream::order::{Chain, Force, Frontier, Order, Performs, Step, Steps};

@@ -1,12 +1,10 @@
 //! Every fix that the checker prints orders its pair: it is put into the program, and the oracle says
 //! that the pair is ordered now.
 
-mod oracle;
-
-use oracle::generate::{Options, random_prog};
-use oracle::model::judge;
-use oracle::prog::{Act, Op, Prog, StreamKind};
-use oracle::vary::varied;
+use crate::oracle::generate::{Options, random_prog};
+use crate::oracle::model::judge;
+use crate::oracle::prog::{Act, Op, Prog, StreamKind};
+use crate::oracle::vary::varied;
 use sidestream::check::{Fix, Names, Race};
 use sidestream::op::{DeviceId, StreamId, ThreadId};
 use sidestream::order::{Order, Steps};
@@ -88,7 +86,7 @@ fn orders(prog: &Prog, race: &Race, names: &Names, order: &Order) -> bool {
     let answer = judge(&fixed);
     let pair = (moved(race.first.0 as usize), moved(race.second.0 as usize));
     let buffer = race.buffer.map(|buffer| names.buffer(buffer));
-    let same = |r: &oracle::model::Race| (r.first, r.second) == pair && r.buffer == buffer;
+    let same = |r: &crate::oracle::model::Race| (r.first, r.second) == pair && r.buffer == buffer;
     let refused = answer.error.is_some_and(|(at, _)| at <= pair.1);
     answer.outside.is_empty() && !refused && !answer.races.iter().any(same)
 }

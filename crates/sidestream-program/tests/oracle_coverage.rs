@@ -1,12 +1,10 @@
 //! The random programs have to reach everything that the format has.
 
-mod oracle;
-
 use std::collections::{BTreeMap, HashSet};
 
-use oracle::generate::{Options, random_prog};
-use oracle::model::{Outcome, Point, Readings, judge, judge_with};
-use oracle::prog::{Act, Prog};
+use crate::oracle::generate::{Options, random_prog};
+use crate::oracle::model::{Outcome, Point, Readings, judge, judge_with};
+use crate::oracle::prog::{Act, Prog};
 
 const SEEDS: u64 = 20_000;
 
@@ -168,7 +166,7 @@ fn random_programs_cover_the_format() {
             count(format!("edge R{rule}"));
         }
     }
-    // For people: `cargo test --test oracle_coverage -- --nocapture`.
+    // For people: `cargo test --test tests oracle_coverage -- --nocapture`.
     println!("the longest has {longest} ops");
     for (what, n) in &seen {
         println!("{n:8} {what}");

@@ -1,16 +1,14 @@
 //! The oracle gives the answer that each sample program expects.
 
-mod oracle;
-
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use sidestream::check::Severity;
 use sidestream_program::{Expected, Limits, Program, parse};
 
-use oracle::compare::{Printed, faults};
-use oracle::model::{Outcome, judge};
-use oracle::prog::Prog;
+use crate::oracle::compare::{Printed, faults};
+use crate::oracle::model::{Outcome, judge};
+use crate::oracle::prog::Prog;
 
 #[test]
 fn every_sample_is_judged_as_expected() {

@@ -1,12 +1,10 @@
 //! Is the oracle itself right? Programs by hand of which the answer is certain, one or two for each rule.
 
-mod oracle;
-
 use sidestream_program::{Limits, parse};
 
-use oracle::compare::{Printed, faults};
-use oracle::model::{Answer, Point, judge};
-use oracle::prog::Prog;
+use crate::oracle::compare::{Printed, faults};
+use crate::oracle::model::{Answer, Point, judge};
+use crate::oracle::prog::Prog;
 
 fn answer(head: &str, ops: &[&str]) -> Answer {
     let mut text = format!("name: by_hand\n{head}\nops:\n");
@@ -35,7 +33,7 @@ fn races(head: &str, ops: &[&str]) -> Vec<String> {
 }
 
 fn shown(answer: &Answer) -> Vec<String> {
-    let show = |r: &oracle::model::Race| {
+    let show = |r: &crate::oracle::model::Race| {
         format!(
             "{} {} {} {}{}{}",
             r.kind.word(),

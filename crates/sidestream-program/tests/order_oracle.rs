@@ -1,14 +1,12 @@
 //! The rule book against the oracle, an independent model of the same rules, on random programs;
 //! and the rule book with a rule broken, which the comparison has to notice.
 
-mod oracle;
-
 use std::collections::{BTreeSet, HashMap};
 
-use oracle::generate::{Options, random_prog};
-use oracle::model::{Answer, Point, judge};
-use oracle::prog::Prog;
-use oracle::vary::varied;
+use crate::oracle::generate::{Options, random_prog};
+use crate::oracle::model::{Answer, Point, judge};
+use crate::oracle::prog::Prog;
+use crate::oracle::vary::varied;
 use sidestream::op::{DeviceId, FlagId, Kind, Memory, Op, StreamKind, ThreadId};
 use sidestream::order::{
     After, Chain, Clocks, Edge, Epoch, Force, Order, Performs, RecordId, Rule, Runs, Step, Steps,

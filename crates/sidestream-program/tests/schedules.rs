@@ -1,13 +1,11 @@
 //! What a run finds in its memory depends on the schedule exactly where the oracle says that an
 //! order is missing.
 
-mod oracle;
-
 use std::collections::BTreeMap;
 
-use oracle::generate::{Options, random_prog};
-use oracle::model::{Answer, Kind as Hazard, Race, judge};
-use oracle::vary::varied;
+use crate::oracle::generate::{Options, random_prog};
+use crate::oracle::model::{Answer, Kind as Hazard, Race, judge};
+use crate::oracle::vary::varied;
 use sidestream::engine::Profile;
 use sidestream::op::{Access, BufferId, OpId};
 use sidestream::sim::Schedule;

@@ -1,8 +1,7 @@
 //! The contract of the cache: in which order it chooses, what it asks for when memory is low, and
 //! what it tells about itself.
 
-#[path = "alloc/machine.rs"]
-mod machine;
+pub mod machine;
 
 use machine::{Held, Last, Machine};
 use sidestream::alloc::{Cache, Growth, Need, Rules, Spare, State};

@@ -1,10 +1,7 @@
 //! Random programs on the cache: no piece overlaps another, none is handed out with a use that
 //! nothing orders, the statistics are right, and no memory is lost.
 
-#[path = "alloc/machine.rs"]
-mod machine;
-
-use machine::{Held, Last, Machine, Random};
+use super::alloc::machine::{Held, Last, Machine, Random};
 use sidestream::alloc::{Cache, Rules, Spare};
 use sidestream::op::{DeviceId, StreamId};
 

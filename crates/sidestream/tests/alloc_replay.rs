@@ -4,12 +4,9 @@
 //! stream memory is used, not when the device was done with it: the machine draws that. The oracle
 //! of the machine looks at every piece.
 
-#[path = "alloc/machine.rs"]
-mod machine;
-
 use std::collections::HashMap;
 
-use machine::{Held, Last, Machine};
+use super::alloc::machine::{Held, Last, Machine};
 use sidestream::alloc::{Cache, Rules, Spare, Statistics};
 use sidestream::op::{DeviceId, StreamId};
 

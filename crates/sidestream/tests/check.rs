@@ -1,7 +1,6 @@
 //! The checker, through text: a program in, its findings out; and every fix that it prints, when
 //! applied, makes the program clean.
 
-#[path = "check/notation.rs"]
 mod notation;
 
 use sidestream::check::{Page, Race, Report, Severity, Verdict};

@@ -1,9 +1,7 @@
 //! The overlap job on the H200 profile against what was measured, through the public interface only.
 
-mod engine_job;
-
-use engine_job::Arrangement::{BothWays, Downloads, Kernels, Ring, Streams, Uploads};
-use engine_job::{Arrangement, Job, time_ms};
+use crate::engine_job::Arrangement::{BothWays, Downloads, Kernels, Ring, Streams, Uploads};
+use crate::engine_job::{Arrangement, Job, time_ms};
 use sidestream::engine::{Profile, overlap_limit};
 use std::fmt::Write;
 

@@ -1,8 +1,6 @@
 //! The explicit style on the simulated GPU: each race is named by the checker that listens, shows in
 //! the bytes where it can, and is gone in the repaired twin.
 
-mod refusing;
-
 use std::sync::Arc;
 
 use sidestream::check::{OnRace, RaceKind, Report};
@@ -13,7 +11,7 @@ use sidestream::kernel::{Grid, Kernel, KernelCost, Read, Value, Write};
 use sidestream::op::StreamKind;
 use sidestream::sim::Schedule;
 
-use refusing::Refusing;
+use crate::refusing::Refusing;
 
 const BYTES: u64 = 4096;
 

@@ -1,15 +1,13 @@
 //! Memory that went back to the driver, and that another thread gets from there at the same address:
 //! nothing is used too early, and the log says so.
 
-mod refusing;
-
 use std::sync::Arc;
 
 use sidestream::check::{Findings, OnRace};
 use sidestream::device::Device;
 use sidestream::sim::Schedule;
 
-use refusing::Refusing;
+use crate::refusing::Refusing;
 
 const LEN: usize = 4096;
 

@@ -1,8 +1,5 @@
 //! Graphs of the safe API: the results of stream work, the waits of one call, and who owns what.
 
-mod refusing;
-mod watch;
-
 use std::time::Duration;
 
 use sidestream::check::OnRace;
@@ -14,8 +11,8 @@ use sidestream::op::Mode;
 use sidestream::sim::Schedule;
 use sidestream::stream::{Rows, Stream};
 
-use refusing::Refusing;
-use watch::Launches;
+use crate::refusing::Refusing;
+use crate::watch::Launches;
 
 const SCHEDULES: [Schedule; 5] = [
     Schedule::InOrder,

@@ -2,7 +2,6 @@
 
 #[path = "../benches/load/mod.rs"]
 mod load;
-#[path = "log/programs.rs"]
 mod programs;
 
 use load::{Discipline, Load, Shape};

@@ -1,13 +1,11 @@
 //! Pipelines in which something goes wrong, by seed: every item is delivered, failed with its name, or
 //! was never started; nothing hangs, no memory is lost, and the checker finds nothing.
 
-mod numbers;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use numbers::Numbers;
+use crate::numbers::Numbers;
 use sidestream::buffer::Pinned;
 use sidestream::check::OnRace;
 use sidestream::device::{Device, Options};

@@ -1,11 +1,8 @@
 //! The overlap job as a pipeline on the simulated H200, against the best arrangement of raw streams.
 
-#[expect(dead_code, reason = "other tests use the rest")]
-mod engine_job;
-
 use std::sync::Arc;
 
-use engine_job::{Arrangement, Job, program};
+use crate::engine_job::{Arrangement, Job, program};
 use sidestream::device::{Device, Options};
 use sidestream::engine::Profile;
 use sidestream::kernel::{Grid, Kernel, KernelCost, Read, Work, Write};

@@ -2,14 +2,12 @@
 //! was put, as long as it is held, and the checker finds nothing. A prefetcher as people write it by
 //! hand fails on the same programs.
 
-mod numbers;
-
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread;
 
-use numbers::Numbers;
+use crate::numbers::Numbers;
 use sidestream::check::{OnRace, Report};
 use sidestream::device::{Device, Options};
 use sidestream::error::Error;

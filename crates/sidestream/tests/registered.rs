@@ -1,7 +1,5 @@
 //! Memory of the program that is pinned where it is: who has it when, and when it goes.
 
-mod refusing;
-
 use sidestream::check::OnRace;
 use sidestream::device::{Device, Options};
 use sidestream::error::Error;
@@ -10,7 +8,7 @@ use sidestream::kernel::{Grid, Kernel, Read, Write};
 use sidestream::sim::Schedule;
 use sidestream::stream::Stream;
 
-use refusing::Refusing;
+use crate::refusing::Refusing;
 
 const LEN: usize = 4096;
 

@@ -1,17 +1,15 @@
 //! Random programs through the safe API: whatever they do, results are those of one call after the
 //! other, the checker is silent, nothing leaks and nothing hangs.
 //!
-//! `SEED=17 cargo test -p sidestream --test runtime_random` runs the programs of one seed.
-
-mod random_programs;
+//! `SEED=17 cargo test -p sidestream --test tests runtime_random` runs the programs of one seed.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use random_programs::act::{Act, draw};
-use random_programs::plan::Plan;
-use random_programs::run::{Outcome, run, run_plan};
-use random_programs::watch::{Declared, Seen, read_again};
+use crate::random_programs::act::{Act, draw};
+use crate::random_programs::plan::Plan;
+use crate::random_programs::run::{Outcome, run, run_plan};
+use crate::random_programs::watch::{Declared, Seen, read_again};
 use sidestream::op::{EventId, Kind, Op, ThreadId};
 use sidestream::order::{Chain, Clocks, Force, Order, Steps};
 

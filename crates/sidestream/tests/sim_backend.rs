@@ -1,8 +1,6 @@
 //! The simulated machine as a back end: the bytes that a program gets.
 
-mod rig;
-
-use rig::*;
+use crate::rig::*;
 use sidestream::backend::{Address, Arg, Backend, Copy, Fill, Payload, Reserve};
 use sidestream::error::Error;
 use sidestream::op::{DeviceId, Kind, Memory, StreamKind};

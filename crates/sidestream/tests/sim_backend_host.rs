@@ -1,13 +1,11 @@
 //! The simulated machine as a back end: functions on the host, failures, several threads.
 
-mod rig;
-
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use rig::*;
+use crate::rig::*;
 use sidestream::backend::{Address, Backend, Code, Payload, Reserve};
 use sidestream::error::Error;
 use sidestream::op::{DeviceId, Kind, Memory, StreamKind};

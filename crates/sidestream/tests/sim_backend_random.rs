@@ -1,10 +1,8 @@
 //! Random programs on the simulated machine, against the same calls made one after the other.
 
-mod rig;
-
 use std::sync::Arc;
 
-use rig::*;
+use crate::rig::*;
 use sidestream::backend::{Address, Code, HostArg, Payload};
 use sidestream::op::{EventId, Memory, StreamId};
 use sidestream::sim::Schedule;

@@ -1,10 +1,8 @@
 //! The simulated machine as a back end: what takes how long, and what is forgotten.
 
-mod rig;
-
 use std::time::Duration;
 
-use rig::*;
+use crate::rig::*;
 use sidestream::backend::{Address, Backend, Create, Destroy, Fill, Node, NodeWork};
 use sidestream::error::Error;
 use sidestream::op::{DeviceId, EventId, Kind, StreamId, StreamKind};

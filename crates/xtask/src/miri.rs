@@ -10,7 +10,7 @@ use crate::cargo;
 /// tests try, so that leaks are none of its business; the runtime asks for the time.
 const FLAGS: &str = "-Zmiri-permissive-provenance -Zmiri-ignore-leaks -Zmiri-disable-isolation";
 
-/// Runs the soundness tests, or those with `name` in theirs.
+/// Runs the soundness tests, or those whose names begin with `name`.
 pub fn run(name: Option<&str>) -> Result<bool> {
     // Not the cargo that runs this chore: Miri is a part of the nightly toolchain.
     let answer = Command::new("cargo")
@@ -32,9 +32,9 @@ pub fn run(name: Option<&str>) -> Result<bool> {
         "-p",
         "sidestream",
         "--test",
-        "soundness",
+        "tests",
     ])
-    .args(name)
+    .arg(format!("soundness::{}", name.unwrap_or_default()))
     .current_dir(cargo::root())
     .env_remove("RUSTUP_TOOLCHAIN")
     .env("MIRIFLAGS", FLAGS);

@@ -1,7 +1,5 @@
 //! An independent judge of stream programs for the tests, and a generator of random programs.
 
-#![allow(dead_code)]
-
 pub mod compare;
 pub mod generate;
 pub mod model;

@@ -4,8 +4,6 @@
 //! in a plain list, and looks at each piece that is handed out: it overlaps no other, nothing that
 //! may still touch it is forgotten, and where no wait is asked for none is missing.
 
-#![allow(dead_code, reason = "each test uses a part of this module")]
-
 use std::collections::BTreeMap;
 
 use sidestream::alloc::{Cache, Growth, Need, On, Piece, Rules, Segment, State, Uses};

@@ -2,7 +2,6 @@
 //! out again at the same address when it is told to, and counts what it was asked for.
 
 // Not every file of tests that has it uses all of it.
-#![allow(dead_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

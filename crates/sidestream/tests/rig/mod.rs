@@ -1,7 +1,5 @@
 //! A program that drives a simulated machine through its trait, call by call.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

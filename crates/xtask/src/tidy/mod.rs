@@ -13,6 +13,7 @@ mod pages;
 mod rule_table;
 mod rust;
 mod tree;
+mod unnamed_tests;
 
 use std::fmt;
 
@@ -86,6 +87,7 @@ fn all(tree: &Tree) -> Vec<Complaint> {
     }
     out.extend(kernels::check(tree));
     out.extend(rule_table::check(tree));
+    out.extend(unnamed_tests::check(tree));
     out.sort();
     out
 }
@@ -113,6 +115,8 @@ mod tests {
             ("crates/new/Cargo.toml", "[dependencies]\nserde = \"1\"\n"),
             ("README.md", "[gone](gone.md)\n"),
             ("kernels/new.cu", ""),
+            ("crates/new/tests/main.rs", ""),
+            ("crates/new/tests/other.rs", ""),
             (
                 "docs/order.md",
                 "| R1 | stream order | `nobody` | `nothing` |\n",
@@ -124,6 +128,7 @@ mod tests {
             ("README.md", 1),
             ("crates/new/Cargo.toml", 1),
             ("crates/new/Cargo.toml", 2),
+            ("crates/new/tests/other.rs", 1),
             ("crates/sidestream/src/op.rs", 1),
             ("crates/sidestream/src/op.rs", 2),
             ("crates/sidestream/src/order/mod.rs", 1),

@@ -40,6 +40,11 @@ impl Tree {
         files.filter_map(|(name, text)| Some((name.as_str(), text.as_deref()?)))
     }
 
+    /// What is in this file, if it is text.
+    pub fn text(&self, path: &str) -> Option<&str> {
+        self.files.get(path)?.as_deref()
+    }
+
     /// Whether there is such a file or folder.
     pub fn has(&self, path: &str) -> bool {
         let inside = format!("{path}/");

@@ -11,8 +11,6 @@ mod lives;
 mod order;
 mod state;
 
-use sidestream_program::Program;
-
 use super::prog::{Act, Prog};
 use state::Gen;
 
@@ -153,16 +151,6 @@ pub fn random_prog(seed: u64, options: &Options) -> Prog {
     let length = fits.count();
     prog.ops.truncate(length);
     prog
-}
-
-/// The random program of a seed, as the reader under test understands it.
-pub fn random_program(seed: u64, options: &Options) -> Program {
-    random_prog(seed, options).to_program()
-}
-
-/// A small random program, with at most 7 things on streams, so that all its schedules can be tried.
-pub fn small_program(seed: u64) -> Program {
-    random_program(seed, &Options::small(seed))
 }
 
 /// How many things an op puts on streams.

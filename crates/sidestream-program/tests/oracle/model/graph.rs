@@ -61,17 +61,4 @@ impl Graph {
             _ => false,
         }
     }
-
-    /// Every pair of points that is ordered, the earlier one first.
-    pub fn relation(&self) -> Vec<((usize, Point), (usize, Point))> {
-        let mut pairs = Vec::new();
-        for a in 0..self.nodes.len() {
-            for b in 0..self.nodes.len() {
-                if self.reaches(a, b) {
-                    pairs.push((self.nodes[a], self.nodes[b]));
-                }
-            }
-        }
-        pairs
-    }
 }

@@ -168,11 +168,6 @@ pub fn judge(prog: &Prog) -> Answer {
     judge_with(prog, Readings::default(), None)
 }
 
-/// The answer for a parsed program.
-pub fn judge_program(program: &sidestream_program::Program) -> Answer {
-    judge(&Prog::from_program(program))
-}
-
 /// The answer with other readings, or with all edges of one rule left out.
 pub fn judge_with(prog: &Prog, readings: Readings, drop: Option<Rule>) -> Answer {
     let mut run = Run::new(prog, readings, drop);

@@ -1,0 +1,17 @@
+//! The tests of the command, as one program: each crate that it uses is linked once.
+
+mod bad_input;
+mod bench_gpu;
+mod check;
+mod command;
+mod diagnose;
+mod diagnose_files;
+mod input;
+mod json;
+mod overlap;
+mod readme;
+mod record;
+mod recorded;
+mod run;
+mod run_real;
+mod trace;

@@ -1,0 +1,20 @@
+//! The tests of the diagnosis, as one program: each crate that it uses is linked once.
+
+mod annotated;
+mod browser;
+mod exact;
+mod findings;
+mod fixtures;
+mod formats;
+mod hostile;
+mod hostile_database;
+mod json;
+mod nsight;
+mod own;
+mod page;
+mod replay;
+mod together;
+
+/// Tests of bounds of memory ask it; the others do not notice.
+#[global_allocator]
+static ALLOCATOR: fixtures::hostile::Counting = fixtures::hostile::Counting;

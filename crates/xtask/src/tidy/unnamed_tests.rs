@@ -1,0 +1,75 @@
+//! Test files that are in no program.
+//!
+//! A crate whose `tests/main.rs` is its one test program runs only the files that it names: cargo looks for
+//! no others, and nobody would miss them.
+
+use super::Complaint;
+use super::rust::Source;
+use super::tree::Tree;
+
+/// The end of the path of a program of all tests.
+const PROGRAM: &str = "/tests/main.rs";
+
+/// Every file beside a `tests/main.rs` has to be one of its modules, or to have a `[[test]]` of its own.
+pub fn check(tree: &Tree) -> Vec<Complaint> {
+    let mut out = Vec::new();
+    for (file, text) in tree.texts() {
+        let Some(package) = file.strip_suffix(PROGRAM) else {
+            continue;
+        };
+        // What cannot be read is complained about elsewhere.
+        let Ok(source) = Source::read(file, text) else {
+            continue;
+        };
+        let manifest = tree.text(&format!("{package}/Cargo.toml")).unwrap_or("");
+        let folder = format!("{package}/tests/");
+        for (other, _) in tree.texts() {
+            let Some(name) = other.strip_prefix(&folder) else {
+                continue;
+            };
+            let Some(module) = name.strip_suffix(".rs") else {
+                continue;
+            };
+            if module == "main" || module.contains('/') {
+                continue;
+            }
+            let is_named = source.modules.iter().any(|(named, _)| named == module);
+            let is_program = manifest.contains(&format!("path = \"tests/{name}\""));
+            if !is_named && !is_program {
+                out.push(Complaint::new(
+                    other,
+                    1,
+                    format!("no program runs it; add `mod {module};` to {file}"),
+                ));
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_no_program_names_is_found() {
+        let tree = Tree::of(&[
+            (
+                "crates/a/Cargo.toml",
+                "path = \"tests/main.rs\"\npath = \"tests/own.rs\"",
+            ),
+            ("crates/a/tests/main.rs", "mod named;"),
+            ("crates/a/tests/named.rs", ""),
+            ("crates/a/tests/own.rs", ""),
+            ("crates/a/tests/named/inner.rs", ""),
+            ("crates/a/tests/forgotten.rs", ""),
+            ("crates/b/tests/single.rs", ""),
+        ]);
+        let found: Vec<_> = check(&tree).into_iter().map(|c| (c.file, c.what)).collect();
+        let what = "no program runs it; add `mod forgotten;` to crates/a/tests/main.rs";
+        assert_eq!(
+            found,
+            [("crates/a/tests/forgotten.rs".to_owned(), what.to_owned())]
+        );
+    }
+}
