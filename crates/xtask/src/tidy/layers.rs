@@ -68,6 +68,7 @@ const CRATES: &[(&str, &[&str])] = &[
         ],
     ),
     ("stand-in", &["sidestream"]),
+    ("benches", &["sidestream"]),
     ("xtask", &[]),
 ];
 
