@@ -244,7 +244,7 @@ fn a_wait_that_is_too_short_leaves_the_value_where_it_is() {
     );
     assert!(!back.query().unwrap());
     let value = back
-        .synchronize_for(Duration::from_secs(1))
+        .synchronize_for(Duration::from_millis(20))
         .unwrap()
         .unwrap();
     assert_eq!(value[..], [1; 16]);
