@@ -4,11 +4,11 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::elsewhere::is_kernel;
+use super::elsewhere::{is_kernel, outside_callbacks};
 use super::memory::Memories;
 use super::registered::Registered;
 use super::threads::{Thread, as_thread};
@@ -58,6 +58,9 @@ pub(crate) struct PerDevice {
 
 /// After so long a wait says what it waits for.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+const IN_KERNEL: &str = "a kernel in Rust, and what states its cost, may not call the runtime, which may be waiting for \
+                         it; let the host do it";
 
 impl Runtime {
     pub fn new(backend: Arc<dyn Backend>, options: &super::Options) -> Arc<Runtime> {
@@ -128,13 +131,28 @@ impl Runtime {
             return Err(Error::Refused {
                 call: "a call from a kernel",
                 code: 800,
-                why: "a kernel may not call the runtime; let the host do it".into(),
+                why: IN_KERNEL.into(),
             });
         }
         match &*self.lost.lock() {
             None => Ok(()),
             Some(lost) => Err(Error::DeviceLost(lost.clone())),
         }
+    }
+
+    /// For calls that give no error.
+    ///
+    /// # Panics
+    /// In a kernel in Rust, where such a call might wait for itself.
+    #[inline]
+    #[track_caller]
+    pub fn refuse_kernels(&self) {
+        assert!(!is_kernel(), "{IN_KERNEL}");
+    }
+
+    /// Whether nothing can be known of the device any more, nor asked.
+    pub fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
     }
 
     /// Says in the error of a lost device by which call that came about, where it is known.
@@ -241,6 +259,9 @@ impl Runtime {
 
     /// Whether a mark is over; the calling thread learns it.
     pub fn query(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<bool> {
+        if is_kernel() {
+            self.refuse()?;
+        }
         let done = as_thread(self, |thread| self.ask(thread, mark, at));
         self.raise();
         done
@@ -288,12 +309,11 @@ impl Runtime {
 
     /// Waits as long as it takes.
     pub fn synchronize(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<()> {
+        let mut watchdog = Watchdog::new();
         while !self.synchronize_for(mark, PATIENCE, at)? {
-            (self.notice)(&format!(
-                "sidestream: {at} has waited {} s for work on stream {:?}",
-                PATIENCE.as_secs(),
-                self.stream_name(mark.stream()),
-            ));
+            watchdog.look(self, at, || {
+                format!("for work on stream {:?}", self.stream_name(mark.stream()))
+            });
         }
         Ok(())
     }
@@ -314,6 +334,9 @@ impl Runtime {
         at_most: Duration,
         at: Place,
     ) -> Result<bool> {
+        if is_kernel() {
+            self.refuse()?;
+        }
         let done = as_thread(self, |thread| {
             if thread.clock.knows(mark.epoch()) {
                 return Ok(true);
@@ -346,14 +369,11 @@ impl Runtime {
     /// Waits as long as it takes for what a call of the explicit style asks for. The log was told
     /// before: what it waits for is decided at the call.
     pub fn finish(&self, op: &Op, at: Place) -> Result<()> {
+        let mut watchdog = Watchdog::new();
         if self.seen(self.backend.wait(op, PATIENCE))? {
             return Ok(());
         }
-        (self.notice)(&format!(
-            "sidestream: {at} has waited {} s in {:?}",
-            PATIENCE.as_secs(),
-            op.kind,
-        ));
+        watchdog.look(self, at, || format!("in {:?}", op.kind));
         self.seen(self.backend.wait(op, Duration::MAX)).map(|_| ())
     }
 
@@ -387,6 +407,32 @@ impl Runtime {
             pen.is_called(called, op.id);
         }
         write(&mut pen, &op);
+    }
+}
+
+/// Says that a wait takes long. It looks at the clock itself: a simulated device waits in its own time, of which
+/// hours may pass in a moment.
+struct Watchdog {
+    began: Instant,
+    /// When it speaks next.
+    next: Duration,
+}
+
+impl Watchdog {
+    fn new() -> Watchdog {
+        Watchdog {
+            began: Instant::now(),
+            next: PATIENCE,
+        }
+    }
+
+    fn look(&mut self, runtime: &Runtime, at: Place, waits: impl FnOnce() -> String) {
+        let waited = self.began.elapsed();
+        if waited >= self.next {
+            self.next = waited + PATIENCE;
+            let (waited, waits) = (waited.as_secs(), waits());
+            (runtime.notice)(&format!("sidestream: {at} has waited {waited} s {waits}"));
+        }
     }
 }
 
@@ -426,7 +472,7 @@ impl fmt::Debug for Runtime {
 impl Drop for Runtime {
     /// Nobody holds a handle any more. What was submitted still runs; then all goes back.
     fn drop(&mut self) {
-        if self.check().is_err() {
+        if self.is_lost() {
             return;
         }
         let devices = std::mem::take(&mut self.devices);
@@ -438,10 +484,7 @@ impl Drop for Runtime {
             registered: std::mem::take(&mut self.registered),
         };
         // A function on the host cannot wait for the stream that waits for it.
-        match super::elsewhere::is_host_func() {
-            true => super::elsewhere::drop_elsewhere(Box::new(rest)),
-            false => drop(rest),
-        }
+        outside_callbacks(move || drop(rest));
     }
 }
 

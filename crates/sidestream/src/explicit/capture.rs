@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::memory::{Kept, Region};
 use super::{Own, Stream};
 use crate::backend::{Create, Destroy, Payload};
-use crate::device::{Place, Runtime};
+use crate::device::{Place, Runtime, outside_callbacks};
 use crate::error::{Error, Result};
 use crate::op::{Accesses, DeviceId, GraphId, Kind, Mode};
 
@@ -122,6 +122,7 @@ impl Stream {
     fn end_as(&self, id: GraphId, at: Place) -> Result<Vec<Kept>> {
         let kind = Kind::EndCapture { stream: self.id() };
         let (runtime, device) = (self.runtime(), self.device_id());
+        runtime.check()?;
         // The back end makes the capture that ended last on a device into the next graph without nodes:
         // nobody may come between.
         let alone = runtime.device(device).explicit.instantiates.lock();
@@ -241,7 +242,8 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        self.runtime.backend.destroy(Destroy::Graph(self.id));
+        let (runtime, id) = (Arc::clone(&self.runtime), self.id);
+        outside_callbacks(move || runtime.backend.destroy(Destroy::Graph(id)));
     }
 }
 

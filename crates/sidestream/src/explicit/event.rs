@@ -176,6 +176,7 @@ impl Event {
         let at = Location::caller();
         let runtime = &self.runtime;
         runtime.check()?;
+        super::refuse_in_host_func("synchronize")?;
         let (op, point) = {
             let last = self.last.lock();
             let op = as_thread(runtime, |thread| {

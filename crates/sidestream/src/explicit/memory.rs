@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::outside_host_functions;
 use crate::backend::{Address, Reserve, shared};
 use crate::buffer::block::Block;
 use crate::buffer::{Pod, Refused, Vector, within};
-use crate::device::{Device, Place, Runtime, as_thread, is_host_func, plain};
+use crate::device::{Device, Place, Runtime, as_thread, is_host_func, outside_callbacks, plain};
 use crate::error::{Error, Result};
 use crate::log::{Pen, Within};
 use crate::op::{Access, Accesses, BufferId, DeviceId, Kind, Memory, Mode, StreamId};
@@ -318,7 +317,7 @@ impl HostMemory {
     /// the function has declared what it touches.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there are not so many, or in a kernel in Rust.
     #[track_caller]
     pub fn read<T: Pod>(&self, first_byte: u64, into: &mut [T]) {
         let into: &mut [u8] = bytemuck::cast_slice_mut(into);
@@ -335,7 +334,7 @@ impl HostMemory {
     /// host as [`HostMemory::read`].
     ///
     /// # Panics
-    /// If there is no room for so many.
+    /// If there is no room for so many, or in a kernel in Rust.
     #[track_caller]
     pub fn write<T: Pod>(&self, first_byte: u64, from: &[T]) {
         let from: &[u8] = bytemuck::cast_slice(from);
@@ -352,7 +351,7 @@ impl HostMemory {
     /// after it has returned.
     ///
     /// # Panics
-    /// If they are not within the memory.
+    /// If they are not within the memory, or in a kernel in Rust.
     #[track_caller]
     pub unsafe fn write_by<R>(&self, bytes: Range<u64>, write: impl FnOnce(*mut u8) -> R) -> R {
         let len = bytes.end.saturating_sub(bytes.start) as usize;
@@ -367,6 +366,7 @@ impl HostMemory {
 
     #[track_caller]
     fn touched(&self, first: u64, len: usize, mode: Mode, at: Place) -> Region<'_> {
+        self.held.runtime.refuse_kernels();
         let region = self.held.region(first..first.saturating_add(len as u64));
         if !is_host_func() {
             let accesses = |pen: &mut Pen<'_>| Accesses::from_slice(&[region.access(mode, pen)]);
@@ -477,7 +477,7 @@ impl Held {
         };
         let (runtime, memory) = (Arc::clone(&self.runtime), Arc::clone(&self.memory));
         let registered = self.registered.take();
-        outside_host_functions(move || {
+        outside_callbacks(move || {
             let all = |pen: &mut Pen<'_>| Accesses::from_slice(&[memory.whole(pen)]);
             runtime.tell(kind, all, at);
             let Untracked {
@@ -488,7 +488,7 @@ impl Held {
                 ..
             } = *memory;
             // What a lost device may still use is never given back.
-            if runtime.check().is_err() {
+            if runtime.is_lost() {
                 return;
             }
             match registered {

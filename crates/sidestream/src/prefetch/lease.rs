@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::invalid;
 use super::slot::{Relaxed, Shared, Slot, is_this_process};
-use crate::device::{drop_elsewhere, is_host_func};
+use crate::device::{drop_elsewhere, outside_callbacks};
 use crate::error::Result;
 use crate::explicit::{HostMemory, Region, Stream};
 
@@ -174,39 +174,19 @@ impl Drop for Lease {
             std::mem::forget((slot, shared, streams));
             return;
         }
-        let end = End {
-            shared,
-            slot: Some(slot),
-            streams,
-            is_copy: self.is_copy,
-        };
-        // A function on the host may not call the driver.
-        if is_host_func() {
-            drop_elsewhere(Box::new(end));
-        }
+        let is_copy = self.is_copy;
+        // It calls the driver.
+        outside_callbacks(move || end(&shared, slot, streams, is_copy));
     }
 }
 
-/// The end of a lease, where it may call the driver.
-struct End {
-    shared: Arc<Shared>,
-    slot: Option<Slot>,
-    streams: Streams,
-    is_copy: bool,
-}
-
-impl Drop for End {
-    fn drop(&mut self) {
-        let Some(mut slot) = self.slot.take() else {
-            return;
-        };
-        let streams = std::mem::take(&mut self.streams);
-        let ended = slot.end_uses(&self.shared.device, streams);
-        match (ended, self.is_copy) {
-            (_, true) => drop_elsewhere(Box::new(slot)),
-            (Ok(()), false) => self.shared.give_back(slot),
-            (Err(why), false) => self.shared.retire(slot, why),
-        }
+/// The end of a lease.
+fn end(shared: &Shared, mut slot: Slot, streams: Streams, is_copy: bool) {
+    let ended = slot.end_uses(&shared.device, streams);
+    match (ended, is_copy) {
+        (_, true) => drop_elsewhere(Box::new(slot)),
+        (Ok(()), false) => shared.give_back(slot),
+        (Err(why), false) => shared.retire(slot, why),
     }
 }
 

@@ -362,6 +362,7 @@ impl Stream {
     }
 
     fn timed(&self, at: Place) -> Result<TimedEvent> {
+        self.runtime.check()?;
         let event = self.runtime.event(self.core.device, true, &mut None)?;
         let kind = Kind::Record {
             event: event.id,

@@ -3,6 +3,7 @@
 
 // Not every file of tests that has it uses all of it.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,6 +14,11 @@ use sidestream::engine::Profile;
 use sidestream::error::{Error, Result};
 use sidestream::op::{DeviceId, EventId, Memory, Op, StreamId};
 use sidestream::sim::{Machine, Schedule};
+
+thread_local! {
+    /// Whether a test has said that this thread runs a function on the host.
+    pub static IS_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
 
 pub struct Refusing {
     machine: Machine,
@@ -28,6 +34,8 @@ pub struct Refusing {
     combined_bytes: AtomicUsize,
     /// How many waits had no end.
     endless_waits: AtomicUsize,
+    /// Whether a function on the host has given back a graph, which it may not.
+    misplaced: AtomicBool,
     /// What was reserved; absent if memory that comes back goes to the machine.
     kept: Option<Mutex<Vec<Kept>>>,
     /// How often memory was given out again.
@@ -63,6 +71,7 @@ impl Refusing {
             sleeping: AtomicUsize::new(0),
             combined_bytes: AtomicUsize::new(0),
             endless_waits: AtomicUsize::new(0),
+            misplaced: AtomicBool::new(false),
             kept,
             again: AtomicUsize::new(0),
         });
@@ -92,6 +101,11 @@ impl Refusing {
 
     pub fn endless_waits(&self) -> usize {
         self.endless_waits.load(Ordering::Relaxed)
+    }
+
+    /// Whether a graph was given back by the thread on which the machine runs functions on the host.
+    pub fn misplaced(&self) -> bool {
+        self.misplaced.load(Ordering::Relaxed)
     }
 
     pub fn given_again(&self) -> usize {
@@ -130,8 +144,10 @@ impl Backend for Refusing {
     }
 
     fn destroy(&self, what: Destroy) {
-        if let Destroy::Event(_) = what {
-            self.events.fetch_sub(1, Ordering::Relaxed);
+        match what {
+            Destroy::Event(_) => _ = self.events.fetch_sub(1, Ordering::Relaxed),
+            Destroy::Graph(_) if IS_CALLBACK.get() => self.misplaced.store(true, Ordering::Relaxed),
+            Destroy::Graph(_) | Destroy::Stream(_) => {}
         }
         self.machine.destroy(what);
     }
