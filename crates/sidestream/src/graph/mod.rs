@@ -465,9 +465,8 @@ impl<T: Pod + Send + Sync> Owned for Pinned<T> {
 
 impl Holdings {
     fn new(runtime: &Arc<Runtime>) -> Holdings {
-        static GRAPHS: AtomicU64 = AtomicU64::new(0);
         Holdings {
-            graph: GRAPHS.fetch_add(1, Ordering::Relaxed),
+            graph: new_list(),
             values: Vec::new(),
             last: None,
             lent: Vec::new(),
