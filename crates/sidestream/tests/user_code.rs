@@ -2,18 +2,20 @@
 //! Whatever it does there, everything else goes on.
 
 use std::any::Any;
-use std::sync::mpsc::{channel, sync_channel};
+use std::pin::Pin;
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Condvar, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
-use sidestream::buffer::Pending;
+use sidestream::buffer::{Pending, Pinned};
 use sidestream::device::{Device, Options};
 use sidestream::error::Error;
 use sidestream::explicit::{self, DeviceMemory, HostMemory};
 use sidestream::kernel::{Grid, Kernel, KernelCost, Write};
 use sidestream::prefetch::{Leaf, Ring};
 use sidestream::sim::Schedule;
+use sidestream::stream::Stream;
 
 const ONE: Grid = Grid {
     blocks: [1, 1, 1],
@@ -38,15 +40,6 @@ fn open(schedule: Schedule) -> Device {
 
 // ------------------------------------------------------------------ wakers
 
-struct Panics;
-
-impl Wake for Panics {
-    fn wake(self: Arc<Self>) {
-        // Not `panic!`, whose hook would print it.
-        std::panic::resume_unwind(Box::new("a waker"));
-    }
-}
-
 #[derive(Default)]
 struct Woken {
     is_woken: Mutex<bool>,
@@ -70,31 +63,40 @@ impl Woken {
     }
 }
 
-fn poll<T: Unpin>(pending: &mut Pending<T>, waker: Waker) {
-    let polled = std::pin::Pin::new(pending).poll(&mut Context::from_waker(&waker));
+struct Panics(Arc<Woken>);
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        Arc::clone(&self.0).wake();
+        // Not `panic!`, whose hook would print it.
+        std::panic::resume_unwind(Box::new("a waker"));
+    }
+}
+
+/// Work that is not over, since nobody has waited yet, and that the waker is to be told of.
+fn polled(stream: &Stream, waker: Waker) -> Pending<Pinned<u32>> {
+    let zeros = stream.alloc_zeroed(16).unwrap();
+    let to = stream.device().pinned(16).unwrap();
+    let mut pending = stream.download(zeros.view(), to).unwrap();
+    let polled = Pin::new(&mut pending).poll(&mut Context::from_waker(&waker));
     assert!(matches!(polled, Poll::Pending));
+    pending
 }
 
 #[test]
 fn a_waker_that_panics_leaves_the_others_to_be_woken() {
-    let device = open(Schedule::InOrder);
+    let device = open(Schedule::Adversarial);
     let stream = device.stream("s").unwrap();
-    let (go, wait) = channel::<()>();
-    let mut first = stream.host_func(wait, |wait| _ = wait.recv()).unwrap();
-    let mut second = stream.host_func((), |_| ()).unwrap();
-    let woken = Arc::new(Woken::default());
-    poll(&mut first, Waker::from(Arc::new(Panics)));
-    poll(&mut second, Waker::from(Arc::clone(&woken)));
-    go.send(()).unwrap();
-    woken.wait();
-    second.synchronize().unwrap();
-    // And whoever comes later.
-    let (go, wait) = channel::<()>();
-    let mut third = stream.host_func(wait, |wait| _ = wait.recv()).unwrap();
-    let woken = Arc::new(Woken::default());
-    poll(&mut third, Waker::from(Arc::clone(&woken)));
-    go.send(()).unwrap();
-    woken.wait();
+    for _ in 0..3 {
+        let [panicked, woken] = [(); 2].map(|()| Arc::new(Woken::default()));
+        let panics = Arc::new(Panics(Arc::clone(&panicked)));
+        let first = polled(&stream, Waker::from(panics));
+        panicked.wait();
+        let second = polled(&stream, Waker::from(Arc::clone(&woken)));
+        woken.wait();
+        first.synchronize().unwrap();
+        second.synchronize().unwrap();
+    }
 }
 
 // ------------------------------------------------------------------ kernels

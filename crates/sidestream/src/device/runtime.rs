@@ -309,13 +309,34 @@ impl Runtime {
 
     /// Waits as long as it takes.
     pub fn synchronize(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<()> {
-        let mut watchdog = Watchdog::new();
+        match self.synchronize_for(mark, PATIENCE, at)? {
+            true => Ok(()),
+            false => self.wait_on(mark, at),
+        }
+    }
+
+    /// The rest of a wait that takes long. A simulated device waits in its own time, of which hours may pass in a
+    /// moment: so the clock is looked at here, where it costs nothing.
+    #[cold]
+    fn wait_on(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<()> {
+        let mut told = Instant::now();
+        let mut waited = Duration::ZERO;
         while !self.synchronize_for(mark, PATIENCE, at)? {
-            watchdog.look(self, at, || {
-                format!("for work on stream {:?}", self.stream_name(mark.stream()))
-            });
+            if told.elapsed() >= PATIENCE {
+                waited += told.elapsed();
+                told = Instant::now();
+                let stream = self.stream_name(mark.stream());
+                self.tell_of_wait(at, waited, &format!("for work on stream {stream:?}"));
+            }
         }
         Ok(())
+    }
+
+    fn tell_of_wait(&self, at: Place, waited: Duration, waits: &str) {
+        let waited = waited.as_secs();
+        (self.notice)(&format!(
+            "sidestream: {at} has waited more than {waited} s {waits}"
+        ));
     }
 
     /// What people call a stream.
@@ -369,11 +390,13 @@ impl Runtime {
     /// Waits as long as it takes for what a call of the explicit style asks for. The log was told
     /// before: what it waits for is decided at the call.
     pub fn finish(&self, op: &Op, at: Place) -> Result<()> {
-        let mut watchdog = Watchdog::new();
+        let began = Instant::now();
         if self.seen(self.backend.wait(op, PATIENCE))? {
             return Ok(());
         }
-        watchdog.look(self, at, || format!("in {:?}", op.kind));
+        if began.elapsed() >= PATIENCE {
+            self.tell_of_wait(at, PATIENCE, &format!("in {:?}", op.kind));
+        }
         self.seen(self.backend.wait(op, Duration::MAX)).map(|_| ())
     }
 
@@ -407,32 +430,6 @@ impl Runtime {
             pen.is_called(called, op.id);
         }
         write(&mut pen, &op);
-    }
-}
-
-/// Says that a wait takes long. It looks at the clock itself: a simulated device waits in its own time, of which
-/// hours may pass in a moment.
-struct Watchdog {
-    began: Instant,
-    /// When it speaks next.
-    next: Duration,
-}
-
-impl Watchdog {
-    fn new() -> Watchdog {
-        Watchdog {
-            began: Instant::now(),
-            next: PATIENCE,
-        }
-    }
-
-    fn look(&mut self, runtime: &Runtime, at: Place, waits: impl FnOnce() -> String) {
-        let waited = self.began.elapsed();
-        if waited >= self.next {
-            self.next = waited + PATIENCE;
-            let (waited, waits) = (waited.as_secs(), waits());
-            (runtime.notice)(&format!("sidestream: {at} has waited {waited} s {waits}"));
-        }
     }
 }
 
