@@ -214,12 +214,13 @@ impl std::error::Error for Unusable {}
 
 // ------------------------------------------------------------------ the waist
 
-impl Backend for Machine {
+// SAFETY: memory and order are the driver's, which keeps what CUDA promises; a call becomes the call of the driver for it.
+unsafe impl Backend for Machine {
     fn devices(&self) -> &[Caps] {
         &self.caps
     }
 
-    fn create(&self, what: Create<'_>) -> Result<()> {
+    unsafe fn create(&self, what: Create<'_>) -> Result<()> {
         let driver = self.driver();
         match what {
             Create::Stream {
@@ -291,7 +292,7 @@ impl Backend for Machine {
         Ok(())
     }
 
-    fn destroy(&self, what: Destroy) {
+    unsafe fn destroy(&self, what: Destroy) {
         self.bind();
         let driver = self.driver();
         // SAFETY: each is ours, and the front end names it no more. The driver keeps what work still
@@ -328,7 +329,7 @@ impl Backend for Machine {
         })
     }
 
-    fn unreserve(&self, memory: Memory, device: DeviceId, at: Address) {
+    unsafe fn unreserve(&self, memory: Memory, device: DeviceId, at: Address) {
         let _current = self.on(device);
         self.memories.unreserve(self.driver(), memory, at);
     }
@@ -343,7 +344,7 @@ impl Backend for Machine {
         self.answer("register", DeviceId(0), code)
     }
 
-    fn unregister(&self, at: Address) {
+    unsafe fn unregister(&self, at: Address) {
         let _current = self.on(DeviceId(0));
         // SAFETY: it was registered, and the front end has seen all its uses complete.
         unsafe { (self.driver().cuMemHostUnregister)(at.0) };
@@ -354,7 +355,7 @@ impl Backend for Machine {
     }
 
     #[inline]
-    fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
+    unsafe fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
         self.bind();
         match self.keeps_times.load(Relaxed) {
             false => self.put(op, payload),

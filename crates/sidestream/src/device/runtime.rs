@@ -247,7 +247,9 @@ impl Runtime {
                     timing,
                     sleeps: false,
                 };
-                self.seen(self.backend.create(create))?;
+                // SAFETY: the id is new.
+                let created = unsafe { self.backend.create(create) };
+                self.seen(created)?;
                 id
             }
         };
@@ -509,7 +511,8 @@ impl Drop for Rest {
         // Memory that a device may still use is never given back.
         if is_over {
             for &(device, at) in &self.freed {
-                backend.unreserve(Memory::Device, device, at);
+                // SAFETY: it was freed in the order of a stream, and all work is over.
+                unsafe { backend.unreserve(Memory::Device, device, at) };
             }
         }
         let of_devices = self.devices.iter_mut().map(|device| &mut device.memories);

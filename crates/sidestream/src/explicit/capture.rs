@@ -134,7 +134,9 @@ impl Stream {
             return Err(error);
         }
         let nodes = &[];
-        let made = runtime.seen(runtime.backend.create(Create::Graph { id, device, nodes }));
+        // SAFETY: the id is new, or that of a graph that its owner has lent to be made anew.
+        let made = unsafe { runtime.backend.create(Create::Graph { id, device, nodes }) };
+        let made = runtime.seen(made);
         drop(alone);
         // It has ended, whether it became a graph or not.
         let touched = self.close_capture();
@@ -243,7 +245,8 @@ impl Graph {
 impl Drop for Graph {
     fn drop(&mut self) {
         let (runtime, id) = (Arc::clone(&self.runtime), self.id);
-        outside_callbacks(move || runtime.backend.destroy(Destroy::Graph(id)));
+        // SAFETY: it was made here, and its only handle goes.
+        outside_callbacks(move || unsafe { runtime.backend.destroy(Destroy::Graph(id)) });
     }
 }
 

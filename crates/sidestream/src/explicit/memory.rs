@@ -237,10 +237,12 @@ impl HostMemory {
         self.held.frees = None;
         let all = |pen: &mut Pen<'_>| Accesses::from_slice(&[memory.whole(pen)]);
         runtime.tell(Kind::FreePinned, all, at);
-        runtime.unpin(&vector, memory.size_bytes);
-        // SAFETY: it is a vector of bytes, and it is not pinned any more. Whoever submitted work that
-        // uses the memory has promised that it is over.
-        Ok(unsafe { vector.into_vec(memory.size_bytes as usize) })
+        // SAFETY: whoever submitted work that uses the memory has promised that it is over. It is a vector of
+        // bytes, and then not pinned any more.
+        unsafe {
+            runtime.unpin(&vector, memory.size_bytes);
+            Ok(vector.into_vec(memory.size_bytes as usize))
+        }
     }
 
     /// Page-locked memory that another library has, for copies from it and to it. Dropping this gives nothing back.
@@ -491,13 +493,15 @@ impl Held {
             if runtime.is_lost() {
                 return;
             }
-            match registered {
-                None => runtime.backend.unreserve(memory, device, address),
-                Some(vector) => {
-                    runtime.unpin(&vector, size_bytes);
-                    // SAFETY: it is not pinned any more, and whoever submitted work that uses it has
-                    // promised that it is over.
-                    unsafe { vector.free() };
+            // SAFETY: it is this value's that goes, and whoever submitted work that uses it has promised that it is
+            // over. A vector is not pinned any more when it is freed.
+            unsafe {
+                match registered {
+                    None => runtime.backend.unreserve(memory, device, address),
+                    Some(vector) => {
+                        runtime.unpin(&vector, size_bytes);
+                        vector.free();
+                    }
                 }
             }
         });
@@ -524,7 +528,8 @@ fn give_back_freed(runtime: &Arc<Runtime>, device: DeviceId) -> bool {
             address,
             ..
         } = *memory;
-        runtime.backend.unreserve(memory, device, address);
+        // SAFETY: it was reserved for a stream and freed in its order, and all work of the device is over.
+        unsafe { runtime.backend.unreserve(memory, device, address) };
     }
     true
 }

@@ -763,7 +763,8 @@ impl Drop for Own {
         let (runtime, stream) = (Arc::clone(&self.stream.runtime), self.stream.core.id);
         let at = Location::caller();
         outside_callbacks(move || {
-            runtime.backend.destroy(Destroy::Stream(stream));
+            // SAFETY: the last handle has gone, and no memory is noted on it.
+            unsafe { runtime.backend.destroy(Destroy::Stream(stream)) };
             runtime.tell(Kind::DestroyStream { stream }, |_| Accesses::new(), at);
         });
     }

@@ -388,7 +388,10 @@ impl GraphBuilder {
         let runtime = &self.holdings.runtime;
         runtime.check()?;
         let (device, nodes) = (self.device, &self.nodes[..]);
-        runtime.seen(runtime.backend.create(Create::Graph { id, device, nodes }))
+        // SAFETY: the id is new, or that of a graph which is updated. The memory is held with the nodes, and by the
+        // graph later.
+        let made = unsafe { runtime.backend.create(Create::Graph { id, device, nodes }) };
+        runtime.seen(made)
     }
 
     /// The memory, and what a launch touches of it.

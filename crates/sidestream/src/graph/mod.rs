@@ -423,7 +423,8 @@ struct Executable {
 impl Drop for Executable {
     fn drop(&mut self) {
         let (runtime, id) = (Arc::clone(&self.runtime), self.id);
-        outside_callbacks(move || runtime.backend.destroy(Destroy::Graph(id)));
+        // SAFETY: it was made by its builder, and its only handle goes.
+        outside_callbacks(move || unsafe { runtime.backend.destroy(Destroy::Graph(id)) });
     }
 }
 

@@ -117,8 +117,10 @@ impl Refusing {
     }
 }
 
-impl Backend for Refusing {
-    fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
+// SAFETY: what is not refused the machine does, for which the same is promised. Memory is given again when it has
+// come back.
+unsafe impl Backend for Refusing {
+    unsafe fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
         if matches!(payload, Payload::Graph) && self.refuses.load(Ordering::Relaxed) {
             return Err(Error::Refused {
                 call: "graph launch",
@@ -126,15 +128,17 @@ impl Backend for Refusing {
                 why: "it was told to".into(),
             });
         }
-        self.machine.submit(op, payload)
+        // SAFETY: the caller promises it, here and below.
+        unsafe { self.machine.submit(op, payload) }
     }
 
     fn devices(&self) -> &[Caps] {
         self.machine.devices()
     }
 
-    fn create(&self, what: Create<'_>) -> Result<()> {
-        self.machine.create(what)?;
+    unsafe fn create(&self, what: Create<'_>) -> Result<()> {
+        // SAFETY: as in `submit`.
+        unsafe { self.machine.create(what)? };
         if let Create::Event { sleeps, .. } = what {
             self.events.fetch_add(1, Ordering::Relaxed);
             self.sleeping
@@ -143,13 +147,14 @@ impl Backend for Refusing {
         Ok(())
     }
 
-    fn destroy(&self, what: Destroy) {
+    unsafe fn destroy(&self, what: Destroy) {
         match what {
             Destroy::Event(_) => _ = self.events.fetch_sub(1, Ordering::Relaxed),
             Destroy::Graph(_) if IS_CALLBACK.get() => self.misplaced.store(true, Ordering::Relaxed),
             Destroy::Graph(_) | Destroy::Stream(_) => {}
         }
-        self.machine.destroy(what);
+        // SAFETY: as in `submit`.
+        unsafe { self.machine.destroy(what) };
     }
 
     fn reserve(&self, wanted: Reserve) -> Result<Address> {
@@ -178,14 +183,15 @@ impl Backend for Refusing {
         Ok(at)
     }
 
-    fn unreserve(&self, memory: Memory, device: DeviceId, at: Address) {
+    unsafe fn unreserve(&self, memory: Memory, device: DeviceId, at: Address) {
         if let Some(kept) = &self.kept
             && let Some(kept) = kept.lock().unwrap().iter_mut().find(|kept| kept.at == at)
         {
             kept.is_free = true;
             return;
         }
-        self.machine.unreserve(memory, device, at);
+        // SAFETY: as in `submit`.
+        unsafe { self.machine.unreserve(memory, device, at) };
     }
 
     unsafe fn register(&self, at: Address, bytes: u64) -> Result<()> {
@@ -202,9 +208,10 @@ impl Backend for Refusing {
         Ok(())
     }
 
-    fn unregister(&self, at: Address) {
+    unsafe fn unregister(&self, at: Address) {
         self.registered.fetch_sub(1, Ordering::Relaxed);
-        self.machine.unregister(at);
+        // SAFETY: as in `submit`.
+        unsafe { self.machine.unregister(at) };
     }
 
     fn prepare(&self, device: DeviceId, code: &Arc<Code>) -> Result<()> {
