@@ -89,14 +89,18 @@ impl Machine {
     /// The devices with these ordinals, in this order. `file` is the driver's library and `compiler`
     /// is NVRTC's, if they are not to be looked for.
     ///
+    /// # Safety
+    /// As for [`Driver::load`] and [`Nvrtc::load`](super::nvrtc::Nvrtc::load).
+    ///
     /// # Errors
     /// Why CUDA cannot be used, or which device there is not.
-    pub fn open(
+    pub unsafe fn open(
         ordinals: &[u32],
         file: Option<&Path>,
         compiler: Option<&Path>,
     ) -> Result<Machine, Unusable> {
-        let opened = opened(file).map_err(Unusable::Absent)?;
+        // SAFETY: the caller's promise.
+        let opened = unsafe { opened(file) }.map_err(Unusable::Absent)?;
         let driver = &opened.driver;
         let (mut devices, mut caps, mut handles) = (Vec::new(), Vec::new(), Vec::new());
         for &ordinal in ordinals {
@@ -133,7 +137,8 @@ impl Machine {
             streams: Table::default(),
             events: Table::default(),
             graphs: Table::default(),
-            kernels: Kernels::new(opened, &handles, compiler),
+            // SAFETY: the caller's promise.
+            kernels: unsafe { Kernels::new(opened, &handles, compiler) },
             waiting: Arc::default(),
             names: Mutex::default(),
             current: Mutex::default(),

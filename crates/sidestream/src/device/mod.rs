@@ -139,13 +139,26 @@ impl Options {
     }
 
     /// The library of the CUDA driver, where it is not to be looked for.
-    pub fn driver(self, file: impl Into<PathBuf>) -> Options {
+    ///
+    /// To load a library is to run it. So nobody does it without saying so:
+    ///
+    /// ```compile_fail
+    /// let options = sidestream::device::Options::new().driver("libanything.so");
+    /// ```
+    ///
+    /// # Safety
+    /// The file is NVIDIA's driver, or a library that may be loaded into this process and whose functions keep to
+    /// the driver's types and rules.
+    pub unsafe fn driver(self, file: impl Into<PathBuf>) -> Options {
         let driver = Some(file.into());
         Options { driver, ..self }
     }
 
     /// The library of NVRTC, which compiles kernels in CUDA C++, where it is not to be looked for.
-    pub fn compiler(self, file: impl Into<PathBuf>) -> Options {
+    ///
+    /// # Safety
+    /// As for [`Options::driver`], of NVRTC.
+    pub unsafe fn compiler(self, file: impl Into<PathBuf>) -> Options {
         let compiler = Some(file.into());
         Options { compiler, ..self }
     }

@@ -249,8 +249,8 @@ impl HostMemory {
     /// To the log each such value is memory of its own.
     ///
     /// # Safety
-    /// The bytes are page-locked, this device can reach them under this address, and they stay so until all
-    /// that was submitted with them is over.
+    /// The bytes are page-locked, this device can reach them under this address, and the host may read and write
+    /// them. They stay so as long as the value is there, and until all that was submitted with them is over.
     #[track_caller]
     pub unsafe fn from_raw(device: &Device, address: u64, bytes: u64) -> HostMemory {
         let wanted = Reserve::new(Memory::Pinned, device.id(), bytes);
