@@ -496,8 +496,10 @@ fn a_broken_checker_is_noticed() {
     let (mut unnoticed, mut unlisted) = (Vec::new(), Vec::new());
     println!("| broken | first seed | of {} programs |", cases.len());
     println!("|---|---|---|");
+    let mut needed = 0;
     let mut show = |what: &'static str, noticed: Vec<u64>| match noticed.first() {
         Some(seed) => {
+            needed = needed.max(seed + 1);
             let row = format!("| {what} | {seed} | {} |", noticed.len());
             println!("{row}");
             if !page.contains(&row) {
@@ -522,6 +524,7 @@ fn a_broken_checker_is_noticed() {
         };
         show(what, cases.iter().filter(notices).map(|c| c.seed).collect());
     }
+    println!("{needed} programs notice all of them; {PROGRAMS} are tried");
     assert!(unnoticed.is_empty(), "nothing notices {unnoticed:#?}");
     assert!(
         unlisted.is_empty(),

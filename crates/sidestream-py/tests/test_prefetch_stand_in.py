@@ -120,6 +120,7 @@ print(taken, seen)
     ) == "['0', '1', '2', 'no such class', '4', '5'] ['0', '1', '2', '3', '4', '5']\n"
 
 
+@pytest.mark.torch
 def test_a_batch_that_a_transform_put_into_an_object_is_known_to_be_used_where_it_is_taken(on_stand_in: OnStandIn) -> None:
     assert on_stand_in(
         """

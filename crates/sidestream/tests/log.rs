@@ -1,6 +1,7 @@
 //! The op log: what is written is read, and nothing that is read does harm.
 
-#[path = "../benches/load/mod.rs"]
+#[path = "../../benches/src/lib.rs"]
+#[allow(dead_code, reason = "the benchmarks use the rest")]
 mod load;
 mod programs;
 

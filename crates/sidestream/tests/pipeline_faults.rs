@@ -411,9 +411,12 @@ fn keep_planted_panics_quiet() {
 #[test]
 fn every_item_is_delivered_or_failed_by_name_or_was_never_started() {
     keep_planted_panics_quiet();
-    let first: u64 = 0;
-    println!("seeds from {first}");
-    for seed in first..first + 10_000 {
+    let cases = match std::env::var("SIDESTREAM_NIGHTLY") {
+        Ok(_) => 10_000,
+        _ => 2_000,
+    };
+    println!("seeds 0..{cases}");
+    for seed in 0..cases {
         let case = Case::of(seed);
         let options = Options::new().schedule(case.schedule).notice(|_| ());
         // Nothing is waited for but what the pipeline itself waits for. A pipeline that is left early

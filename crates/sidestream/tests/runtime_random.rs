@@ -13,9 +13,9 @@ use crate::random_programs::watch::{Declared, Seen, read_again};
 use sidestream::op::{EventId, Kind, Op, ThreadId};
 use sidestream::order::{Chain, Clocks, Force, Order, Steps};
 
-/// Programs on one host thread, and programs on several.
-const ON_ONE_THREAD: u64 = 15_000;
-const ON_SEVERAL: u64 = 6_000;
+/// Programs on one host thread, and programs on several: what `cargo xtask nightly` tries, and what every change does.
+const ON_ONE_THREAD: (u64, u64) = (60_000, 3_000);
+const ON_SEVERAL: (u64, u64) = (40_000, 1_500);
 
 #[test]
 fn programs_on_one_thread_give_the_results_of_one_call_after_the_other() {
@@ -27,8 +27,11 @@ fn programs_on_several_threads_give_the_results_of_one_call_after_the_other() {
     hold(ON_SEVERAL, true);
 }
 
-fn hold(programs: u64, threads: bool) {
-    let seeds = seeds(programs);
+fn hold((nightly, every_day): (u64, u64), threads: bool) {
+    let seeds = seeds(match std::env::var_os("SIDESTREAM_NIGHTLY") {
+        Some(_) => nightly,
+        None => every_day,
+    });
     println!("seeds {seeds:?}, several threads: {threads}");
     let next = AtomicU64::new(seeds.start);
     // One more than the cores of a small machine would only take turns.

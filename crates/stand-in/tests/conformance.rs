@@ -53,6 +53,7 @@ mod updates;
 
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use sidestream::device::Device;
@@ -64,7 +65,7 @@ fn main() -> ExitCode {
     if let Some(code) = child::run_if_asked() {
         return code;
     }
-    let arguments = Arguments::from_args();
+    let (timed, arguments) = arguments();
     let cuda = Cuda::find();
     let mut trials = Vec::new();
     for (target, prefix) in Target::ALL {
@@ -77,7 +78,24 @@ fn main() -> ExitCode {
         trials.extend(possible.map(|scenario| trial(target, prefix, scenario)));
     }
     trials.extend(cuda.missing());
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    if timed {
+        for (name, seconds) in &*TIMES.lock().unwrap_or_else(PoisonError::into_inner) {
+            println!("test {name} ... ran <{seconds:.3}s>");
+        }
+    }
+    conclusion.exit_code()
+}
+
+/// How long each scenario took.
+static TIMES: Mutex<Vec<(String, f64)>> = Mutex::new(Vec::new());
+
+/// Whether times are asked for, as Rust's own test programs are asked (`-Zunstable-options --report-time`), and
+/// what else was said.
+fn arguments() -> (bool, Arguments) {
+    let (times, others): (Vec<_>, Vec<_>) = std::env::args()
+        .partition(|word| ["-Zunstable-options", "--report-time"].contains(&&**word));
+    (!times.is_empty(), Arguments::from_iter(others))
 }
 
 fn scenarios() -> Vec<Scenario> {
@@ -102,7 +120,7 @@ fn scenarios() -> Vec<Scenario> {
 
 /// A scenario on a target. On a driver they run one after the other: `cudaFree` waits for the whole
 /// device, a capture forbids calls to all threads, and streams share a few queues of the hardware.
-fn trial(target: Target, prefix: &str, scenario: Scenario) -> Trial {
+fn trial(target: Target, prefix: &'static str, scenario: Scenario) -> Trial {
     static ON_STAND_IN: Mutex<()> = Mutex::new(());
     static ON_CUDA: Mutex<()> = Mutex::new(());
     Trial::test(format!("{prefix}::{}", scenario.name), move || {
@@ -112,7 +130,11 @@ fn trial(target: Target, prefix: &str, scenario: Scenario) -> Trial {
             Target::Cuda => Some(&ON_CUDA),
         };
         let _alone = alone.map(|lock| lock.lock().unwrap_or_else(PoisonError::into_inner));
+        let started = Instant::now();
         (scenario.run)(target);
+        let seconds = started.elapsed().as_secs_f64();
+        let mut times = TIMES.lock().unwrap_or_else(PoisonError::into_inner);
+        times.push((format!("{prefix}::{}", scenario.name), seconds));
         Ok(())
     })
 }

@@ -6,8 +6,11 @@ mod cargo;
 mod gpu_bundle;
 mod kernels;
 mod miri;
+mod nightly;
 mod python;
+mod steps;
 mod test;
+mod test_programs;
 mod tidy;
 mod wheel;
 
@@ -15,9 +18,10 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask <command>
-  test [--torch]  everything that has to pass before a change goes in
-  python [--torch]
-                  the Python package: build, types, tests; part of `test`
+  test            everything that has to pass before a change goes in
+  nightly         the long searches: more random programs, Miri, fuzzing
+  python          the Python package: build, types, tests; part of `test`
+  python --torch  its tests that need PyTorch and Ray, which it installs
   wheel           the Python package as a file for any Linux; fetches its linker
   tidy            the rules of the house that the compiler does not know
   bench           every benchmark, briefly, in one table
@@ -31,8 +35,8 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match args[..] {
-        ["test"] => test::run(false),
-        ["test", "--torch"] => test::run(true),
+        ["test"] => test::run(),
+        ["nightly"] => nightly::run(),
         ["python"] => python::run(false),
         ["python", "--torch"] => python::run(true),
         ["wheel"] => wheel::run(),
@@ -50,7 +54,8 @@ fn main() -> ExitCode {
         }
         [] => return refuse("a command is missing"),
         [
-            "test" | "python" | "wheel" | "tidy" | "bench" | "gpu-bundle" | "kernels" | "miri",
+            "test" | "nightly" | "python" | "wheel" | "tidy" | "bench" | "gpu-bundle" | "kernels"
+            | "miri",
             ref rest @ ..,
         ] => {
             return refuse(&format!("`{}` does not take `{}`", args[0], rest.join(" ")));

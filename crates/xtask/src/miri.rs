@@ -10,15 +10,19 @@ use crate::cargo;
 /// tests try, so that leaks are none of its business; the runtime asks for the time.
 const FLAGS: &str = "-Zmiri-permissive-provenance -Zmiri-ignore-leaks -Zmiri-disable-isolation";
 
-/// Runs the soundness tests, or those whose names begin with `name`.
-pub fn run(name: Option<&str>) -> Result<bool> {
-    // Not the cargo that runs this chore: Miri is a part of the nightly toolchain.
+/// Whether there is a toolchain with Miri. Not that of the cargo which runs this chore: Miri is a part of the nightly one.
+pub fn is_there() -> Result<bool> {
     let answer = Command::new("cargo")
         .args(["+nightly", "miri", "--version"])
         .env_remove("RUSTUP_TOOLCHAIN")
         .output()
         .context("cannot run `cargo +nightly`, which takes rustup")?;
-    if !answer.status.success() {
+    Ok(answer.status.success())
+}
+
+/// Runs the soundness tests, or those whose names begin with `name`.
+pub fn run(name: Option<&str>) -> Result<bool> {
+    if !is_there()? {
         bail!(
             "Miri is missing; `rustup toolchain install nightly --component miri,rust-src` \
              installs it"

@@ -1,4 +1,5 @@
-//! `cargo xtask python`: builds the Python package, checks its types and runs its tests.
+//! `cargo xtask python`: builds the Python package, checks its types and runs its tests; with `--torch`, the tests
+//! that need PyTorch instead, which it installs.
 //!
 //! They run in a virtual environment under the target folder, with the package installed from its wheel, as
 //! users install it. The environment stays for the next run, until a requirement or Python itself changes.
@@ -26,7 +27,7 @@ const EXAMPLES: &str = "../../examples/python";
 /// The oldest Python that the package runs on.
 const OLDEST: (u32, u32) = (3, 10);
 
-/// Builds and tests the package; with `torch`, installs PyTorch and runs the tests that need it too.
+/// Builds and tests the package; with `torch`, installs PyTorch and runs the tests that need it, and only those.
 pub fn run(torch: bool) -> Result<bool> {
     let version = version_of_python()?;
     let folder = cargo::Workspace::read()?.target_dir.join("python");
@@ -37,8 +38,8 @@ pub fn run(torch: bool) -> Result<bool> {
     environment.make_ready(&version, torch)?;
     environment.install_package()?;
     let driver = stand_in()?;
-    // One does not hide the other.
-    let typed = environment.check_types()?;
+    // One does not hide the other. PyTorch is none of the types' business.
+    let typed = torch || environment.check_types()?;
     let tested = environment.test(torch, &driver)?;
     Ok(typed && tested)
 }
@@ -72,11 +73,14 @@ fn is_young_enough(version: &str) -> bool {
 /// Builds the stand-in for CUDA's driver, on which tests of handles run where there is no GPU, and says where it
 /// is.
 fn stand_in() -> Result<PathBuf> {
-    let mut build = cargo::command(&["build", "--quiet", "--locked"]);
-    build
-        .args(["--package", "sidestream-stand-in", "--lib"])
-        // As for the package: what other tests have built is taken.
-        .env("CARGO_PROFILE_DEV_OPT_LEVEL", "2");
+    let mut build = cargo::command(&["build", "--quiet", "--locked", "--lib"]);
+    // Together with the package, which brings features to what they share: so nothing is built twice.
+    build.args([
+        "--package",
+        "sidestream-stand-in",
+        "--package",
+        "sidestream-py",
+    ]);
     ensure!(
         succeeds(build)?,
         "the stand-in for the driver was not built"
@@ -139,10 +143,8 @@ impl Environment {
         clear(&wheels)?;
         let mut build = self.python(&["-m", "maturin", "build", "--quiet", "--locked"]);
         build
+            // The profile of the tests: what they have built is taken.
             .args(["--profile", "dev", "--compatibility", "linux"])
-            // Cargo would make a test program of it in the profile `test`. With this, `dev` is the same, and
-            // takes what the other tests have built.
-            .env("CARGO_PROFILE_DEV_OPT_LEVEL", "2")
             .arg("--interpreter")
             .arg(self.interpreter())
             .arg("--out")
@@ -172,11 +174,14 @@ impl Environment {
     }
 
     fn test(&self, torch: bool, driver: &Path) -> Result<bool> {
-        let mut pytest = self.python(&["-m", "pytest", "--quiet"]);
-        pytest.env("SIDESTREAM_STAND_IN", driver);
-        if !torch {
-            pytest.args(["-m", "not torch and not ray"]);
-        }
+        let mut pytest = self.python(&["-m", "pytest", "--quiet", "--durations=10"]);
+        let which = match torch {
+            true => "torch or ray",
+            false => "not torch and not ray",
+        };
+        pytest
+            .env("SIDESTREAM_STAND_IN", driver)
+            .args(["-m", which]);
         succeeds(pytest)
     }
 

@@ -68,6 +68,7 @@ const CRATES: &[(&str, &[&str])] = &[
         ],
     ),
     ("stand-in", &["sidestream"]),
+    ("benches", &["sidestream"]),
     ("xtask", &[]),
 ];
 
@@ -92,10 +93,13 @@ pub fn manifest(file: &str, text: &str) -> Vec<Complaint> {
         if line.starts_with('[') {
             of_tests = line.contains("dev-dependencies");
         }
-        let named = line
-            .split("path = \"../")
-            .nth(1)
-            .and_then(|rest| rest.split('"').next());
+        let by_path = line.split("path = \"../").nth(1);
+        // The workspace's own table gives path and version to crates that can be published.
+        let by_table = line.strip_suffix(".workspace = true");
+        let named = match by_path {
+            Some(rest) => rest.split('"').next(),
+            None => by_table.filter(|name| CRATES.iter().any(|(known, _)| known == name)),
+        };
         if let Some(named) = named.filter(|named| !of_tests && !allowed.contains(named)) {
             let what = format!("`{name}` is built on `{named}`, which it may not know");
             out.push(Complaint::new(file, index + 1, what));
@@ -306,7 +310,7 @@ mod tests {
 
     #[test]
     fn crates_know_only_those_below() {
-        let text = "[dependencies]\nsidestream = { path = \"../sidestream\" }\nsidestream-py = { path = \"../sidestream-py\" }\n[dev-dependencies]\nsidestream-stand-in = { path = \"../stand-in\" }\n";
+        let text = "[dependencies]\nsidestream.workspace = true\nsidestream-py = { path = \"../sidestream-py\" }\n[dev-dependencies]\nsidestream-stand-in = { path = \"../stand-in\" }\n";
         let found = |file: &str| lines(manifest(file, text));
         assert_eq!(
             found("crates/sidestream-cli/Cargo.toml"),

@@ -50,7 +50,11 @@ fn has_path<'a>(mut lines: impl Iterator<Item = &'a str>) -> bool {
         .any(|line| line.starts_with("path"))
 }
 
+/// Whether a line names a crate of this repository: by its path, or by the workspace's table of them.
 fn names_path(code: &str) -> bool {
+    if code.starts_with("sidestream") && code.ends_with(".workspace = true") {
+        return true;
+    }
     let inner = code.split(['{', ',']).map(str::trim);
     inner
         .into_iter()

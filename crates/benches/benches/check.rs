@@ -1,14 +1,12 @@
-//! What a call costs the checker, rule book and clocks included: `cargo bench --bench check`.
+//! What a call costs the checker, rule book and clocks included: `cargo bench -p sidestream-benches --bench check`.
 //!
-//! `cargo bench --bench check -- long` checks 10^8 operations in one run, and says how much memory
+//! `cargo bench -p sidestream-benches --bench check -- long` checks 10^8 operations in one run, and says how much memory
 //! that took: it may not grow with the length of the program.
-
-mod load;
 
 use std::time::Instant;
 
 use criterion::{Criterion, Throughput, criterion_group};
-use load::{Discipline, Load, Shape};
+use sidestream_benches::{Discipline, Load, Shape};
 
 fn check(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("check");

@@ -1,4 +1,4 @@
-//! What an allocation and its end cost in the cache alone: `cargo bench --bench alloc`.
+//! What an allocation and its end cost in the cache alone: `cargo bench -p sidestream-benches --bench alloc`.
 
 use std::hint::black_box;
 

@@ -5,8 +5,6 @@
 //! behind those it conflicts with, as in a program that works: buffers are drawn again until the
 //! stream knows their last uses. A [`Discipline::Racy`] load takes what it draws.
 
-#![allow(dead_code, reason = "each bench uses a part of this module")]
-
 use std::collections::HashMap;
 
 use sidestream::check::{BufferDecl, Checker, Place};
@@ -15,6 +13,7 @@ use sidestream::order::Order;
 
 /// What a buffer of a stream program has that says nothing else.
 pub const BYTES: u64 = 1024;
+/// How many places in a program its calls come from.
 pub const SITES: u32 = 256;
 /// After so many draws without a buffer that a stream may use, the host waits for all streams.
 const PATIENCE: u32 = 1_000;
@@ -22,18 +21,24 @@ const PATIENCE: u32 = 1_000;
 /// Whether conflicting accesses are ordered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Discipline {
+    /// Every access is ordered behind those it conflicts with.
     Ordered,
+    /// Accesses as they are drawn.
     Racy,
 }
 
 /// What to generate.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
+    /// Streams that calls are drawn for.
     pub streams: u32,
+    /// Buffers that accesses are drawn from.
     pub buffers: u32,
+    /// Calls of one pass.
     pub calls: u32,
     /// Of a hundred accesses, how many touch only a part of their buffer.
     pub partial_percent: u32,
+    /// What keeps conflicting accesses apart.
     pub discipline: Discipline,
 }
 
@@ -44,11 +49,13 @@ pub struct Load {
 }
 
 impl Load {
+    /// The program of a shape; the same one each time.
     pub fn new(shape: Shape) -> Load {
         let ops = Writer::new(shape).write();
         Load { ops, next: 0 }
     }
 
+    /// How many calls one pass has.
     pub fn calls(&self) -> usize {
         self.ops.len()
     }

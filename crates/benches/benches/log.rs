@@ -1,16 +1,14 @@
 //! What a call costs to write to a log, to read from it, and to check from it; and what it costs a
 //! running program to be recorded or checked:
-//! `cargo bench --bench log`.
-
-mod load;
+//! `cargo bench -p sidestream-benches --bench log`.
 
 use std::panic::Location;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use load::{Discipline, Load, Shape};
 use sidestream::check::{self, OnRace};
 use sidestream::log::{Error, Live, Reader, Record, Recorder, Sink, Writer};
 use sidestream::op::{DeviceId, Memory, Op, OpId, StreamKind};
+use sidestream_benches::{Discipline, Load, Shape};
 
 fn log(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("log");
@@ -72,9 +70,9 @@ fn write<W: std::io::Write>(shape: Shape, ops: &[Op], out: W) -> Result<W, Error
         log.event(true, None, "")?;
     }
     for _ in 0..shape.buffers {
-        log.buffer(Memory::Device, load::BYTES, None, "")?;
+        log.buffer(Memory::Device, sidestream_benches::BYTES, None, "")?;
     }
-    for _ in 0..load::SITES {
+    for _ in 0..sidestream_benches::SITES {
         log.site("train.py:12")?;
     }
     log.thread("main")?;
@@ -105,7 +103,7 @@ fn hub(shape: Shape, sinks: Vec<Box<dyn Sink>>) -> Live {
     }
     let mut pen = live.write().expect("somebody listens");
     for _ in 0..shape.buffers {
-        pen.new_buffer(Memory::Device, load::BYTES, None, "");
+        pen.new_buffer(Memory::Device, sidestream_benches::BYTES, None, "");
     }
     drop(pen);
     live.new_thread("main");

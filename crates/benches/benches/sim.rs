@@ -1,13 +1,11 @@
 //! What the simulated GPU executes in a second, results and times included:
-//! `cargo bench --bench sim`.
-
-mod load;
+//! `cargo bench -p sidestream-benches --bench sim`.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use load::{Discipline, Load, Shape};
 use sidestream::engine::Profile;
 use sidestream::op::Op;
 use sidestream::sim::{Schedule, Sim};
+use sidestream_benches::{Discipline, Load, Shape};
 
 fn sim(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("sim");
@@ -39,7 +37,7 @@ fn machine(shape: Shape, schedule: Schedule) -> Sim {
     Load::declare(shape, sim.order());
     for _ in 0..shape.buffers {
         sim.contents()
-            .add(load::BYTES, None)
+            .add(sidestream_benches::BYTES, None)
             .expect("small buffers");
     }
     sim

@@ -1,10 +1,8 @@
-//! What a call costs the rule book and its clocks: `cargo bench --bench order`.
-
-mod load;
+//! What a call costs the rule book and its clocks: `cargo bench -p sidestream-benches --bench order`.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use load::{Discipline, Load, Shape};
 use sidestream::order::{Clocks, Force, Order, Steps};
+use sidestream_benches::{Discipline, Load, Shape};
 
 fn order(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("order with clocks");

@@ -1,7 +1,7 @@
 //! What the runtime itself costs, over a back end that does nothing.
 //!
-//!     cargo bench -p sidestream --bench runtime
-//!     cargo bench -p sidestream --bench runtime --no-default-features
+//!     cargo bench -p sidestream-benches --bench runtime
+//!     cargo bench -p sidestream-benches --bench runtime --no-default-features
 //!
 //! The second has the log compiled out. Each figure is the median of many short runs, in
 //! nanoseconds a call; what the back end is called for is counted beside it.

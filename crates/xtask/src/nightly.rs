@@ -1,0 +1,75 @@
+//! `cargo xtask nightly`: the long searches, for which nobody waits at a change.
+//!
+//! What needs a tool that is not there is left out, and named.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::cargo;
+use crate::miri;
+use crate::steps::Run;
+
+/// How long each fuzz target searches.
+const FUZZ_S: u32 = 120;
+
+/// The crates that have fuzz targets.
+const FUZZED: [&str; 3] = ["sidestream", "sidestream-program", "sidestream-diagnose"];
+
+/// Runs all searches; whether none found anything.
+pub fn run() -> Result<bool> {
+    let mut run = Run::new()?;
+    let mut left_out = Vec::new();
+    if let Some(built) = run.build()? {
+        // Tests with random programs draw as many as docs/reliability.md says.
+        run.tests(&built, &[("SIDESTREAM_NIGHTLY", "1")])?;
+    }
+    match miri::is_there()? {
+        true => {
+            run.step("miri", "cargo xtask miri", |_| miri::run(None))?;
+        }
+        false => left_out.push("Miri, which is missing"),
+    }
+    match answers(&["+nightly", "fuzz", "--version"]) {
+        true => FUZZED.iter().try_for_each(|name| fuzz(&mut run, name))?,
+        false => left_out.push("fuzzing: `cargo +nightly fuzz` is missing"),
+    }
+    let all_well = run.finish();
+    for what in left_out {
+        println!("left out: {what}");
+    }
+    Ok(all_well)
+}
+
+/// Each fuzz target of a crate.
+fn fuzz(run: &mut Run, name: &str) -> Result<()> {
+    let folder = cargo::root().join("crates").join(name);
+    let listed = nightly(&["fuzz", "list"]).current_dir(&folder).output()?;
+    for target in String::from_utf8_lossy(&listed.stdout).lines() {
+        let limit = format!("-max_total_time={FUZZ_S}");
+        let args = ["fuzz", "run", target, "--", &*limit];
+        let repeat = format!("(cd crates/{name}; cargo +nightly {})", args.join(" "));
+        run.step(&format!("fuzz {target}"), &repeat, |_| {
+            Ok(nightly(&args).current_dir(&folder).status()?.success())
+        })?;
+    }
+    Ok(())
+}
+
+/// The nightly toolchain's cargo, not the one that runs this chore.
+fn nightly(args: &[&str]) -> Command {
+    let mut command = Command::new("cargo");
+    command
+        .arg("+nightly")
+        .args(args)
+        .env_remove("RUSTUP_TOOLCHAIN");
+    command
+}
+
+fn answers(args: &[&str]) -> bool {
+    let asked = Command::new("cargo")
+        .args(args)
+        .env_remove("RUSTUP_TOOLCHAIN")
+        .output();
+    asked.is_ok_and(|answer| answer.status.success())
+}

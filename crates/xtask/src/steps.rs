@@ -1,0 +1,386 @@
+//! Chores of several steps: each with its command and its time, and last lines that say what took longest, what
+//! failed first and how to repeat just that.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+
+use crate::cargo::{self, Workspace};
+use crate::test_programs::{self, Built, Ran};
+
+/// All but the benchmarks, which clippy reads and nobody runs here: they bring crates that tests do without.
+pub const TESTED: [&str; 3] = ["--workspace", "--exclude", "sidestream-benches"];
+
+/// How many of the slowest tests are named.
+const SLOWEST: usize = 10;
+/// A test that takes less than this is never named.
+const SLOW_S: f64 = 0.5;
+
+/// What has happened so far.
+pub struct Run {
+    started: Instant,
+    target: PathBuf,
+    steps: Vec<(String, f64)>,
+    examples: usize,
+    said: Said,
+    failed: Vec<Failed>,
+}
+
+/// A step that failed, and the one command that repeats it.
+struct Failed {
+    name: String,
+    repeat: String,
+}
+
+/// What test programs said of themselves.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Said {
+    passed: usize,
+    failed: usize,
+    /// Seconds and names of tests that were not quick.
+    slow: Vec<(f64, String)>,
+}
+
+impl Run {
+    pub fn new() -> Result<Run> {
+        Ok(Run::in_target(Workspace::read()?.target_dir))
+    }
+
+    fn in_target(target: PathBuf) -> Run {
+        Run {
+            started: Instant::now(),
+            target,
+            steps: Vec::new(),
+            examples: 0,
+            said: Said::default(),
+            failed: Vec::new(),
+        }
+    }
+
+    /// Builds all tests, examples and the command; nothing if that failed.
+    pub fn build(&mut self) -> Result<Option<Built>> {
+        let args = [&["test", "--no-run"], &TESTED[..]].concat();
+        let mut built = None;
+        self.step("build", &format!("cargo {}", args.join(" ")), |_| {
+            built = test_programs::build(&args)?;
+            Ok(built.is_some())
+        })?;
+        Ok(built)
+    }
+
+    /// Runs all test programs, with these variables in their environment. Each that fails is a failure of its own,
+    /// with its own command.
+    pub fn tests(&mut self, built: &Built, environment: &[(&str, &str)]) -> Result<()> {
+        let logs = self.target.join("tests");
+        let set: String = environment
+            .iter()
+            .map(|(name, value)| format!("{name}={value} "))
+            .collect();
+        let mut failed = Vec::new();
+        let repeat = format!(
+            "{set}cargo test {} --tests --no-fail-fast",
+            TESTED.join(" ")
+        );
+        self.step("tests", &repeat, |said| {
+            test_programs::run(&built.tests, environment, &logs, |ran| {
+                let Ran {
+                    program,
+                    succeeded,
+                    output,
+                } = ran;
+                println!("-- {}\n{}", program.selection, output.trim());
+                output.lines().for_each(|line| said.add(line));
+                if !succeeded {
+                    failed.push(Failed {
+                        name: format!("tests of {}", program.selection),
+                        repeat: format!("{set}cargo test {}", program.selection),
+                    });
+                }
+            })?;
+            Ok(failed.is_empty())
+        })?;
+        if !failed.is_empty() {
+            // They say more than the step, which was noted as failed just now.
+            self.failed.pop();
+            self.failed.append(&mut failed);
+        }
+        Ok(())
+    }
+
+    /// Every example has to end well, on any machine.
+    pub fn examples(&mut self, built: &Built) -> Result<()> {
+        for example in &built.examples {
+            let repeat = format!("cargo run {}", example.selection);
+            self.step(&format!("example {}", example.name), &repeat, |_| {
+                test_programs::example(example)
+            })?;
+            self.examples += 1;
+        }
+        Ok(())
+    }
+
+    /// Runs cargo with these arguments as one step.
+    pub fn cargo(&mut self, name: &str, args: &[&str]) -> Result<bool> {
+        let docs = args[0] == "doc";
+        let env = if docs {
+            "RUSTDOCFLAGS='-D warnings' "
+        } else {
+            ""
+        };
+        let repeat = format!("{env}cargo {}", args.join(" "));
+        self.step(name, &repeat, |said| {
+            let mut command = cargo::command(args);
+            if docs {
+                command.env("RUSTDOCFLAGS", "-D warnings");
+            }
+            let mut child = command
+                .stdout(Stdio::piped())
+                .spawn()
+                .with_context(|| format!("cannot run `{repeat}`"))?;
+            // Passed on line by line, so that a person sees progress and the tests can be counted.
+            for line in child.stdout.take().into_iter().flat_map(|out| {
+                // Output that is not UTF-8 belongs to a test that prints bytes: show the rest.
+                BufReader::new(out).split(b'\n').map_while(Result::ok)
+            }) {
+                let line = String::from_utf8_lossy(&line);
+                println!("{line}");
+                said.add(&line);
+            }
+            let status = child
+                .wait()
+                .with_context(|| format!("cannot wait for `{repeat}`"))?;
+            Ok(status.success())
+        })
+    }
+
+    /// A header, the step, and its time.
+    pub fn step(
+        &mut self,
+        name: &str,
+        repeat: &str,
+        work: impl FnOnce(&mut Said) -> Result<bool>,
+    ) -> Result<bool> {
+        println!("\n== {name}: {repeat}");
+        let started = Instant::now();
+        let ok = work(&mut self.said)?;
+        let word = if ok { "ok" } else { "FAILED" };
+        let seconds = started.elapsed().as_secs_f64();
+        println!("== {name}: {word}, {seconds:.1} s");
+        self.steps.push((name.to_owned(), seconds));
+        if !ok {
+            self.failed.push(Failed {
+                name: name.to_owned(),
+                repeat: repeat.to_owned(),
+            });
+        }
+        Ok(ok)
+    }
+
+    /// The last lines; whether all passed.
+    pub fn finish(&self) -> bool {
+        print!("\n{}", self.said.slowest());
+        print!("{}", slowest_steps(&self.steps));
+        println!(
+            "{} has {:.1} GB",
+            self.target.display(),
+            bytes_below(&self.target) as f64 / 1e9
+        );
+        println!("{}", self.summary(self.started.elapsed().as_secs_f64()));
+        self.failed.is_empty()
+    }
+
+    fn summary(&self, seconds: f64) -> String {
+        let Said { passed, failed, .. } = self.said;
+        let ran = format!(
+            "{passed} tests passed, {failed} failed, {} examples",
+            self.examples
+        );
+        let steps = self.steps.len();
+        let Some(first) = self.failed.first() else {
+            return format!("PASSED: {steps} steps in {seconds:.0} s; {ran}.");
+        };
+        let names: Vec<&str> = self.failed.iter().map(|f| &*f.name).collect();
+        format!(
+            "FAILED: {} of {steps} steps in {seconds:.0} s ({}); {ran}.\nFailed first: {}. Repeat it: {}",
+            names.len(),
+            names.join(", "),
+            first.name,
+            first.repeat
+        )
+    }
+}
+
+/// The steps by their time, the longest first.
+fn slowest_steps(steps: &[(String, f64)]) -> String {
+    let mut steps: Vec<_> = steps
+        .iter()
+        .filter(|(_, seconds)| *seconds >= 1.0)
+        .collect();
+    steps.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let shown: Vec<_> = steps
+        .iter()
+        .map(|(name, seconds)| format!("{name} {seconds:.0} s"))
+        .collect();
+    format!("steps: {}\n", shown.join(", "))
+}
+
+/// How many bytes the files of a folder take, as far as they can be read. Links count as nothing.
+fn bytes_below(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let bytes = entries.map(|entry| match entry.metadata() {
+        Ok(is) if is.is_dir() => bytes_below(&entry.path()),
+        Ok(is) if is.is_file() => is.len(),
+        _ => 0,
+    });
+    bytes.sum()
+}
+
+impl Said {
+    /// Adds what a line says that ends a test program: `test result: ok. 12 passed; 0 failed; …`, or
+    /// pytest's `1 failed, 12 passed in 3.45s`; and the time that a line says a test took.
+    fn add(&mut self, line: &str) {
+        let line = line.trim();
+        if let Some(slow) = time_of(line).filter(|(seconds, _)| *seconds >= SLOW_S) {
+            self.slow.push(slow);
+        }
+        let rest = match line.strip_prefix("test result:") {
+            Some(rest) => rest,
+            None if is_end_of_pytest(line) => line,
+            None => return,
+        };
+        let before = |word: &str| -> usize {
+            let words: Vec<&str> = rest.split([' ', ';', ',']).collect();
+            let at = words.iter().position(|w| *w == word);
+            at.and_then(|at| words[at.checked_sub(1)?].parse().ok())
+                .unwrap_or(0)
+        };
+        self.passed += before("passed");
+        // What breaks before a test begins, pytest calls an error.
+        self.failed += before("failed") + before("error") + before("errors");
+    }
+
+    /// The slowest tests, a line each.
+    fn slowest(&self) -> String {
+        let mut slow: Vec<_> = self.slow.iter().collect();
+        slow.sort_by(|a, b| b.0.total_cmp(&a.0));
+        let lines = slow
+            .iter()
+            .take(SLOWEST)
+            .map(|(seconds, name)| format!("{seconds:6.1} s  {name}\n"));
+        let lines: String = lines.collect();
+        match lines.is_empty() {
+            true => String::new(),
+            false => format!("slowest tests:\n{lines}"),
+        }
+    }
+}
+
+/// The seconds that a test took, and its name: `test name ... ok <1.234s>`, or `1.23s call  tests/test_a.py::name`
+/// of pytest.
+fn time_of(line: &str) -> Option<(f64, String)> {
+    let seconds = |text: &str| text.strip_suffix('s')?.parse::<f64>().ok();
+    if let Some(rest) = line.strip_prefix("test ") {
+        let (name, rest) = rest.split_once(" ... ")?;
+        let time = rest.strip_suffix('>')?.rsplit('<').next()?;
+        return Some((seconds(time)?, name.to_owned()));
+    }
+    let mut words = line.split_whitespace();
+    let time = seconds(words.next()?)?;
+    let phase = words.next()?;
+    let name = words.next().filter(|name| name.contains("::"))?;
+    ["call", "setup", "teardown"]
+        .contains(&phase)
+        .then(|| (time, name.to_owned()))
+}
+
+/// Whether a line ends as pytest's last does, in a time, and begins with a count.
+fn is_end_of_pytest(line: &str) -> bool {
+    let counted = line
+        .split_once(' ')
+        .is_some_and(|(count, _)| count.parse::<usize>().is_ok());
+    let timed = line.rsplit_once(" in ").is_some_and(|(_, time)| {
+        let time = time.split(' ').next().unwrap_or(time);
+        time.strip_suffix('s')
+            .is_some_and(|seconds| seconds.parse::<f64>().is_ok())
+    });
+    counted && timed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_results_are_counted() {
+        let mut counts = Said::default();
+        counts.add("test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; finished in 1 s");
+        counts.add("test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured");
+        counts.add("test passed ... ok");
+        counts.add("test result:");
+        assert_eq!(
+            counts,
+            Said {
+                passed: 15,
+                failed: 2,
+                slow: Vec::new()
+            }
+        );
+    }
+
+    #[test]
+    fn results_of_pytest_are_counted() {
+        let mut counts = Said::default();
+        counts.add("12 passed, 2 deselected in 3.45s");
+        counts.add("1 failed, 3 passed, 2 errors in 61.00s (0:01:01)");
+        counts.add("2 passed the test in time");
+        counts.add("some were passed in 3s");
+        assert_eq!(
+            counts,
+            Said {
+                passed: 15,
+                failed: 3,
+                slow: Vec::new()
+            }
+        );
+    }
+
+    #[test]
+    fn the_slowest_tests_are_named() {
+        let mut said = Said::default();
+        said.add("test slow::one ... ok <1.250s>");
+        said.add("test quick ... ok <0.001s>");
+        said.add("test broken ... FAILED <12.000s>");
+        said.add("2.50s call     tests/test_a.py::test_b[sim:h200]");
+        said.add("test of something ... that is no test");
+        said.add("3.5s later");
+        assert_eq!(
+            said.slowest(),
+            "slowest tests:\n  12.0 s  broken\n   2.5 s  tests/test_a.py::test_b[sim:h200]\n   1.2 s  slow::one\n"
+        );
+    }
+
+    #[test]
+    fn the_first_failure_is_repeated_with_its_command() {
+        let mut run = Run::in_target(PathBuf::new());
+        assert_eq!(
+            run.summary(0.0),
+            "PASSED: 0 steps in 0 s; 0 tests passed, 0 failed, 0 examples."
+        );
+        for name in ["format", "clippy"] {
+            run.failed.push(Failed {
+                name: name.into(),
+                repeat: format!("cargo {name}"),
+            });
+        }
+        run.steps = vec![(String::new(), 0.5); 4];
+        assert_eq!(
+            run.summary(2.0),
+            "FAILED: 2 of 4 steps in 2 s (format, clippy); 0 tests passed, 0 failed, 0 examples.\n\
+             Failed first: format. Repeat it: cargo format"
+        );
+    }
+}
