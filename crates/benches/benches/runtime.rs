@@ -38,29 +38,30 @@ impl Nothing {
     }
 }
 
-impl Backend for Nothing {
+// SAFETY: it touches no memory, and nobody touches what it gives.
+unsafe impl Backend for Nothing {
     fn devices(&self) -> &[Caps] {
         &self.caps
     }
-    fn create(&self, _: Create<'_>) -> Result<()> {
+    unsafe fn create(&self, _: Create<'_>) -> Result<()> {
         Ok(())
     }
-    fn destroy(&self, _: Destroy) {}
+    unsafe fn destroy(&self, _: Destroy) {}
     fn reserve(&self, wanted: Reserve) -> Result<Address> {
         Ok(Address(
             self.next.fetch_add(wanted.bytes, Ordering::Relaxed),
         ))
     }
-    fn unreserve(&self, _: Memory, _: DeviceId, _: Address) {}
+    unsafe fn unreserve(&self, _: Memory, _: DeviceId, _: Address) {}
     unsafe fn register(&self, _: Address, _: u64) -> Result<()> {
         Ok(())
     }
-    fn unregister(&self, _: Address) {}
+    unsafe fn unregister(&self, _: Address) {}
     fn prepare(&self, _: DeviceId, _: &Arc<Code>) -> Result<()> {
         Ok(())
     }
     #[inline(never)]
-    fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
+    unsafe fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
         if let Payload::Gather(_) = payload {
             *self.gathered.lock().unwrap() = Some(Instant::now());
         }
@@ -159,7 +160,8 @@ fn main() {
             args: &args,
         };
         let raw: &dyn Backend = black_box(&*raw);
-        raw.submit(&op, Payload::Launch(launch)).unwrap();
+        // SAFETY: nothing runs.
+        unsafe { raw.submit(&op, Payload::Launch(launch)).unwrap() };
     });
     show("launch, untracked", rounds, || {
         free.launch(&kernel, grid, (from.view(), to.view_mut()))

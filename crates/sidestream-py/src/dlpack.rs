@@ -142,9 +142,35 @@ struct ManagedVersioned {
 #[repr(C)]
 struct Exported<M> {
     managed: M,
-    /// Sizes and strides.
-    _shape: Box<[i64]>,
+    /// Sizes and strides, at which `managed` points.
+    _shape: Shape,
     _held: Arc<Held>,
+}
+
+/// Sizes, and then strides, of an array. By their address: a box that is moved would no longer let others point into it.
+struct Shape(*mut [i64]);
+
+impl Shape {
+    fn of(shape: &[i64]) -> Shape {
+        let values: Box<[i64]> = shape.iter().copied().chain(strides(shape)).collect();
+        Shape(Box::into_raw(values))
+    }
+
+    fn sizes(&self) -> *mut i64 {
+        self.0.cast()
+    }
+
+    fn strides(&self) -> *mut i64 {
+        // SAFETY: there are twice as many values as dimensions.
+        unsafe { self.sizes().add(self.0.len() / 2) }
+    }
+}
+
+impl Drop for Shape {
+    fn drop(&mut self) {
+        // SAFETY: it was a box in `of`, and whoever pointed into it is gone.
+        drop(unsafe { Box::from_raw(self.0) });
+    }
 }
 
 /// A capsule of a contiguous array at this address of a CUDA device. As long as anybody has it or what is made of
@@ -162,7 +188,7 @@ pub fn capsule<'py>(
             "a simulated device has no memory that other libraries can reach; take the values with numpy()",
         )
     })?;
-    let mut sizes: Box<[i64]> = shape.iter().copied().chain(strides(shape)).collect();
+    let values = Shape::of(shape);
     let tensor = Tensor {
         data: address as usize as *mut c_void,
         device: Device {
@@ -171,9 +197,8 @@ pub fn capsule<'py>(
         },
         ndim: shape.len() as i32,
         dtype,
-        shape: sizes.as_mut_ptr(),
-        // SAFETY: there are twice as many sizes as dimensions.
-        strides: unsafe { sizes.as_mut_ptr().add(shape.len()) },
+        shape: values.sizes(),
+        strides: values.strides(),
         byte_offset: 0,
     };
     match form {
@@ -183,7 +208,7 @@ pub fn capsule<'py>(
                 context: std::ptr::null_mut(),
                 deleter: Some(delete),
             };
-            wrapped(py, managed, sizes, held, LEGACY, destroy_legacy)
+            wrapped(py, managed, values, held, LEGACY, destroy_legacy)
         }
         Form::Versioned => {
             let managed = ManagedVersioned {
@@ -194,7 +219,7 @@ pub fn capsule<'py>(
                 flags: 0,
                 tensor,
             };
-            wrapped(py, managed, sizes, held, VERSIONED, destroy_versioned)
+            wrapped(py, managed, values, held, VERSIONED, destroy_versioned)
         }
     }
 }
@@ -202,14 +227,14 @@ pub fn capsule<'py>(
 fn wrapped<'py, M>(
     py: Python<'py>,
     managed: M,
-    sizes: Box<[i64]>,
+    shape: Shape,
     held: &Arc<Held>,
     name: &'static CStr,
     destroy: unsafe extern "C" fn(*mut ffi::PyObject),
 ) -> PyResult<Bound<'py, PyAny>> {
     let exported = Box::into_raw(Box::new(Exported {
         managed,
-        _shape: sizes,
+        _shape: shape,
         _held: Arc::clone(held),
     }));
     // SAFETY: the pointer is not null, the name lives for ever, and the interpreter is attached. Without a capsule the

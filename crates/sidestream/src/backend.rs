@@ -10,6 +10,20 @@
 //! before it is named and not named after it is destroyed; a stream's id may come back for another
 //! stream only if the back end was told to destroy it in between.
 //!
+//! # Who promises what
+//! Memory is named by addresses here, and who may use it when is known to the front end alone. So the
+//! waist is `unsafe` on both sides: a back end promises by its `unsafe impl` that it touches what it is
+//! told to and nothing else, and whoever calls a verb that makes, gives back or uses something promises
+//! that it is theirs and there. Other crates get nowhere near memory without saying so:
+//!
+//! ```compile_fail
+//! use sidestream::backend::{Address, Backend};
+//! use sidestream::op::{DeviceId, Memory};
+//! fn take_from_others(machine: &dyn Backend, at: Address) {
+//!     machine.unreserve(Memory::Pinned, DeviceId(0), at);
+//! }
+//! ```
+//!
 //! # Threads
 //! Every function may be called from any thread at any time. Calls that name one stream come in
 //! the order in which they are to stand there: the front end holds the lock of the stream.
@@ -29,18 +43,31 @@ pub use loaded::Loaded;
 use crate::op::{DeviceId, EventId, GraphId, Memory, Mode, Op, OpId, StreamId, StreamKind};
 
 /// What runs the work: a driver with its devices, or a simulation of one.
-pub trait Backend: Send + Sync {
+///
+/// # Safety
+/// What it [reserves](Backend::reserve) is there, as large as it was asked for, and nobody else's until it is given
+/// back; if it is memory of the host, this process can read and write it. An operation touches no memory but what its
+/// call names, for as much of it as the call says, and none of it any more once the back end has said that the operation
+/// is over. Operations run in an order that [`order`](crate::order) allows for the calls that were submitted.
+pub unsafe trait Backend: Send + Sync {
     /// What there is: the devices, by [`DeviceId`].
     fn devices(&self) -> &[Caps];
 
     /// Makes a stream, an event or a graph; the id is the caller's choice.
     ///
+    /// # Safety
+    /// The id stands for nothing, or for a graph of the caller's that is to be made anew. A handle that is
+    /// adopted is what its kind says, of this device, until the id is destroyed.
+    ///
     /// # Errors
     /// What the driver answers; then the id stands for nothing.
-    fn create(&self, what: Create<'_>) -> Result<()>;
+    unsafe fn create(&self, what: Create<'_>) -> Result<()>;
 
     /// Gives it back. Work that was submitted to it still runs (R12, R13). Never waits.
-    fn destroy(&self, what: Destroy);
+    ///
+    /// # Safety
+    /// The caller has made it, and names it no more.
+    unsafe fn destroy(&self, what: Destroy);
 
     /// Takes memory from the machine. The address is a device's, or for pinned and for pageable
     /// memory the host's; memory of the host is zero.
@@ -51,9 +78,11 @@ pub trait Backend: Send + Sync {
     /// is, and not at [`Reserve::at`].
     fn reserve(&self, wanted: Reserve) -> Result<Address>;
 
-    /// Gives memory back to the machine. The caller has seen all its uses complete. May wait for
-    /// the whole device.
-    fn unreserve(&self, memory: Memory, device: DeviceId, at: Address);
+    /// Gives memory back to the machine. May wait for the whole device.
+    ///
+    /// # Safety
+    /// The caller has reserved it, has seen all its uses complete, and touches it no more.
+    unsafe fn unreserve(&self, memory: Memory, device: DeviceId, at: Address);
 
     /// Pins memory of the program, so that devices reach it as what was reserved as pinned.
     ///
@@ -64,8 +93,11 @@ pub trait Backend: Send + Sync {
     /// What the driver answers: some of it may be pinned already, or there is too much.
     unsafe fn register(&self, at: Address, bytes: u64) -> Result<()>;
 
-    /// Unpins it. The caller has seen all its uses complete. May wait for the whole device.
-    fn unregister(&self, at: Address);
+    /// Unpins it. May wait for the whole device.
+    ///
+    /// # Safety
+    /// The caller has registered it, and has seen all its uses complete.
+    unsafe fn unregister(&self, at: Address);
 
     /// Makes a kernel ready for a device, which its first launch would do otherwise: compiles and
     /// loads what has to be.
@@ -77,9 +109,15 @@ pub trait Backend: Send + Sync {
 
     /// Hands a call to the device. Returns once it is queued, not when it has run.
     ///
+    /// # Safety
+    /// Streams, events and graphs that it names are the caller's. All memory that it names, or that the nodes of its
+    /// graph name, is there until the operation is over, as large as is said; memory of the host is meanwhile touched
+    /// atomically or not at all, where one of the two sides writes. A kernel keeps to its arguments, which are of the
+    /// types of its parameters.
+    ///
     /// # Errors
     /// What the driver answers; nothing was queued then.
-    fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()>;
+    unsafe fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()>;
 
     /// Whether a stream still takes part in a capture after a call that was refused. A driver may end a
     /// capture with such a call; where what is refused did not happen, nothing has ended.

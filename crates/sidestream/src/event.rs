@@ -194,7 +194,8 @@ impl SpareEvents {
     pub fn close(&self, backend: &dyn Backend) {
         let events = std::mem::take(&mut *self.0.lock());
         for event in events {
-            backend.destroy(Destroy::Event(event));
+            // SAFETY: it was made here, and nobody has a spare one.
+            unsafe { backend.destroy(Destroy::Event(event)) };
         }
     }
 }

@@ -43,8 +43,9 @@ impl<A: KernelArgs> Kernel<A> {
     /// there when the kernel started; what it leaves in those that it may write is there when the
     /// kernel ends.
     ///
-    /// It may not call the runtime; such a call is refused there. It runs in this process, on one core
-    /// and over copies of its buffers, so large buffers take real time.
+    /// It may not call the runtime: such a call is refused there, or panics if it gives no error. What it drops
+    /// goes on another thread. It runs in this process, on one core and over copies of its buffers, so large
+    /// buffers take real time.
     ///
     /// Safe: a Rust function stays within its slices. A panic in it is to the simulated device what
     /// a trap is to a real one: the device is lost.
@@ -101,7 +102,7 @@ impl<A: KernelArgs> Kernel<A> {
     }
 
     /// What a launch takes on the simulated GPU. Without this it is bound by the bytes that it
-    /// touches.
+    /// touches. The closure may not call the runtime, as the kernel may not.
     ///
     /// # Panics
     /// If the kernel has clones.
@@ -116,6 +117,7 @@ impl<A: KernelArgs> Kernel<A> {
         mut self,
         cost: impl Fn(Grid, &[Arg]) -> KernelCost + Send + Sync + 'static,
     ) -> Kernel<A> {
+        let cost = move |grid, args: &[Arg]| as_kernel(|| cost(grid, args));
         self.code_mut().cost = Some(Box::new(cost));
         self
     }

@@ -10,7 +10,8 @@ use sidestream::error::{Error, Result};
 use sidestream::kernel::{Grid, Kernel, Write};
 
 fn load(file: &str) -> NotCompiled {
-    match Nvrtc::load(Some(Path::new(file)), 12_000) {
+    // SAFETY: the files are none, no library, or one that this program has loaded already.
+    match unsafe { Nvrtc::load(Some(Path::new(file)), 12_000) } {
         Ok(_) => panic!("{file} is no NVRTC, and was loaded as one"),
         Err(why) => why,
     }
@@ -61,12 +62,14 @@ fn a_library_that_is_no_compiler_names_the_function_that_it_lacks() {
 #[cfg(target_os = "linux")]
 #[test]
 fn ranges_take_the_first_library_that_can_be_loaded_and_it_has_to_be_nvtx() {
-    let missing = Ranges::load(&["libnowhere.so.1", "libnowhere.so"]).err();
+    // SAFETY: the files are none, or one that this program has loaded already; both lack the functions.
+    let load = |files: &[&str]| unsafe { Ranges::load(files).err() };
+    let missing = load(&["libnowhere.so.1", "libnowhere.so"]);
     assert!(
         matches!(&missing, Some(NotLoaded::NoFile { tried }) if tried.len() == 2),
         "{missing:?}"
     );
-    let other = Ranges::load(&["libnowhere.so.1", "libc.so.6"]).err();
+    let other = load(&["libnowhere.so.1", "libc.so.6"]);
     let expected = NotLoaded::NoFunction {
         file: "libc.so.6".into(),
         function: "nvtxRangePushA".into(),

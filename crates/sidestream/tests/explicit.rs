@@ -1,17 +1,18 @@
 //! The explicit style on the simulated GPU: each race is named by the checker that listens, shows in
 //! the bytes where it can, and is gone in the repaired twin.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use sidestream::check::{OnRace, RaceKind, Report};
 use sidestream::device::{Device, Options};
 use sidestream::error::Error;
 use sidestream::explicit::{self, Arg, DeviceMemory, Event, HostMemory, Stream};
 use sidestream::kernel::{Grid, Kernel, KernelCost, Read, Value, Write};
-use sidestream::op::StreamKind;
+use sidestream::log::{Sink, Within};
+use sidestream::op::{DeviceId, Kind, Memory, Op, StreamKind, ThreadId};
 use sidestream::sim::Schedule;
 
-use crate::refusing::Refusing;
+use crate::refusing::{IS_CALLBACK, Refusing};
 
 const BYTES: u64 = 4096;
 
@@ -742,4 +743,77 @@ fn a_capture_becomes_what_a_graph_does_from_its_next_launch_on() {
     });
     assert_eq!(kinds(&report), []);
     assert_eq!(value, 31);
+}
+
+#[test]
+fn a_captured_graph_that_goes_inside_a_function_on_the_host_is_given_back_elsewhere() {
+    let (backend, device) = Refusing::open(Schedule::InOrder);
+    let stream = stream(&device, "s");
+    stream.begin_capture().unwrap();
+    let graph = stream.end_capture().unwrap();
+    let act = move || {
+        IS_CALLBACK.set(true);
+        drop(graph);
+        IS_CALLBACK.set(false);
+    };
+    // SAFETY: it touches no memory.
+    unsafe { stream.host_func(&[], &[], act).unwrap() };
+    stream.synchronize().unwrap();
+    assert!(
+        !backend.misplaced(),
+        "a function on the host called the driver"
+    );
+}
+
+#[test]
+fn what_is_refused_inside_a_function_on_the_host_is_not_in_the_log() {
+    #[derive(Default)]
+    struct Ear(Arc<Mutex<Vec<Kind>>>);
+    impl Sink for Ear {
+        fn op(&mut self, op: &Op) {
+            self.0.lock().unwrap().push(op.kind);
+        }
+        fn stream(&mut self, _: StreamKind, _: DeviceId, _: &str) {}
+        fn event(&mut self, _: bool, _: DeviceId) {}
+        fn buffer(&mut self, _: Memory, _: u64, _: Option<Within>, _: &str) {}
+        fn thread(&mut self, _: &str) {}
+        fn site(&mut self, _: &str) {}
+        fn span(&mut self, _: ThreadId, _: Option<&str>) {}
+    }
+
+    let device = Device::open("sim:h200").unwrap();
+    let (one, event) = (stream(&device, "one"), Event::new(&device).unwrap());
+    one.record(&event).unwrap();
+    let ear = Ear::default();
+    let heard = Arc::clone(&ear.0);
+    device.listen(Box::new(ear));
+    let (refused, asked) = std::sync::mpsc::channel();
+    let (inner, of) = (one.clone(), device.clone());
+    let act = move || {
+        let waits = [
+            inner.synchronize(),
+            event.synchronize(),
+            explicit::synchronize(&of),
+        ];
+        refused.send(waits).unwrap();
+    };
+    // SAFETY: it touches no memory.
+    unsafe { one.host_func(&[], &[], act).unwrap() };
+    one.synchronize().unwrap();
+    for refused in asked.recv().unwrap() {
+        assert!(
+            matches!(refused, Err(Error::Refused { code: 800, .. })),
+            "{refused:?}"
+        );
+    }
+    let heard = heard.lock().unwrap().clone();
+    let stream = heard[0].stream().unwrap();
+    let expected = [
+        Kind::HostFunc {
+            stream,
+            raises: None,
+        },
+        Kind::SyncStream { stream },
+    ];
+    assert_eq!(heard, expected);
 }

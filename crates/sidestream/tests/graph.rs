@@ -664,6 +664,24 @@ fn a_graph_gives_no_view_for_the_key_of_another() {
     let _ = graph.view(x);
 }
 
+#[test]
+#[should_panic(expected = "an earlier description")]
+fn a_node_of_an_earlier_description_is_a_mistake_in_the_code() {
+    let device = Device::open("sim:h200").unwrap();
+    let stream = device.stream("s").unwrap();
+    let mut nodes = device.graph();
+    let x = zeroed(&mut nodes, &stream, 4);
+    let y = zeroed(&mut nodes, &stream, 4);
+    let earlier = nodes.memset(x.view_mut(), 1).unwrap();
+    nodes.memset(y.view_mut(), 1).unwrap();
+    let mut graph = nodes.build().unwrap();
+    let mut nodes = graph.edit().unwrap();
+    nodes.memset(x.view_mut(), 1).unwrap();
+    let later = nodes.memset(y.view_mut(), 1).unwrap();
+    // It would be the first node, which is another one.
+    let _ = nodes.after(later, earlier);
+}
+
 /// A small generator (splitmix64): the seed alone decides the program.
 struct Random(u64);
 

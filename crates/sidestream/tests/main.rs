@@ -35,4 +35,5 @@ mod sim_backend_host;
 mod sim_backend_random;
 mod sim_backend_time;
 mod soundness;
+mod user_code;
 mod watch;

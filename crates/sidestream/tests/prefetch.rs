@@ -548,3 +548,87 @@ fn a_large_batch_is_packed_by_several_threads() {
         assert!(one == large && two == small);
     }
 }
+
+// ------------------------------------------------------------------ copies and reads beside captures
+
+/// Overwrites the first bytes of a batch, late.
+fn overwrite(lease: &Lease, stream: &Stream, value: u8) {
+    // SAFETY: the stream is noted in the lease, and the test orders what else uses the batch.
+    unsafe { stream.memset(lease.leaf(0), value).unwrap() };
+}
+
+#[test]
+fn a_copy_on_another_stream_stands_behind_the_upload_and_the_uses_of_the_batch() {
+    let seeded = (0..40).map(Schedule::Seeded);
+    for schedule in seeded.chain([Schedule::Adversarial]) {
+        let device = open(schedule);
+        let findings = device.checked(OnRace::Report);
+        let stream = |name| Stream::non_blocking(&device, name, 0).unwrap();
+        let (consumer, side, other) = (stream("consumer"), stream("side"), stream("other"));
+        let ring = Ring::new(&device, 1).unwrap();
+        let bytes = content(3, 0, 700);
+        let lease = put(&ring, &[Leaf::of(&[1; 64]), Leaf::of(&bytes)])
+            .hand_over(&consumer)
+            .unwrap();
+        side.wait_stream(&consumer).unwrap();
+        lease.note(&side);
+        overwrite(&lease, &side, 9);
+        let copy = lease.copied(&other).unwrap();
+        drop(lease);
+        let (mut first, mut second) = ([0; 64], vec![0; 700]);
+        copy.read(0, &mut first).unwrap();
+        copy.read(1, &mut second).unwrap();
+        assert_eq!(first, [9; 64], "{schedule}");
+        assert_eq!(second, bytes, "{schedule}");
+        assert!(findings.report().races.is_empty(), "{}", findings.text());
+    }
+}
+
+#[test]
+fn a_copy_is_refused_in_a_capture_which_goes_on() {
+    let device = open(Schedule::InOrder);
+    let stream = |name| Stream::non_blocking(&device, name, 0).unwrap();
+    let (consumer, other) = (stream("consumer"), stream("other"));
+    let ring = Ring::new(&device, 1).unwrap();
+    let lease = put(&ring, &[Leaf::of(&[5; 64])])
+        .hand_over(&consumer)
+        .unwrap();
+    let refused = |stream: &Stream| {
+        let refused = lease.copied(stream).unwrap_err().to_string();
+        assert!(refused.contains("the capture has ended"), "{refused}");
+    };
+    // The stream of the copy, and one that uses the batch.
+    for captured in [&other, &consumer] {
+        captured.begin_capture().unwrap();
+        refused(&other);
+        captured.end_capture().unwrap();
+        let mut back = [0; 64];
+        lease.copied(&other).unwrap().read(0, &mut back).unwrap();
+        assert_eq!(back, [5; 64]);
+    }
+    drop(lease);
+    let statistics = ring.statistics();
+    assert_eq!((statistics.slots, statistics.retired), (1, 0));
+}
+
+#[test]
+fn a_batch_whose_stream_is_being_captured_is_not_read_and_others_are() {
+    let device = open(Schedule::InOrder);
+    let stream = |name| Stream::non_blocking(&device, name, 0).unwrap();
+    let (a, b) = (stream("a"), stream("b"));
+    let ring = Ring::new(&device, 2).unwrap();
+    let of_a = put(&ring, &[Leaf::of(&[1; 64])]).hand_over(&a).unwrap();
+    let of_b = put(&ring, &[Leaf::of(&[2; 64])]).hand_over(&b).unwrap();
+    let mut back = [0; 64];
+    a.begin_capture().unwrap();
+    let refused = of_a.read(0, &mut back).unwrap_err().to_string();
+    assert!(refused.contains("the capture has ended"), "{refused}");
+    of_b.read(0, &mut back).unwrap();
+    assert_eq!(back, [2; 64]);
+    a.end_capture().unwrap();
+    of_a.read(0, &mut back).unwrap();
+    assert_eq!(back, [1; 64]);
+    drop((of_a, of_b));
+    let statistics = ring.statistics();
+    assert_eq!((statistics.slots, statistics.retired), (2, 0));
+}

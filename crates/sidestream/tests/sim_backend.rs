@@ -285,7 +285,7 @@ fn device_memory_ends_at_its_limit() {
         other => panic!("{other:?}"),
     }
     reserve(10).unwrap();
-    rig.machine.unreserve(Memory::Device, DeviceId(0), first);
+    rig.unreserve(Memory::Device, first);
     reserve(11).unwrap();
 }
 
@@ -298,8 +298,8 @@ fn memory_that_is_given_back_stays_until_its_uses_are_over() {
         let at = rig.device_memory(512);
         rig.upload(stream, input, at, 512).unwrap();
         rig.download(stream, at, output, 512).unwrap();
-        rig.machine.unreserve(Memory::Pinned, DeviceId(0), input);
-        rig.machine.unreserve(Memory::Device, DeviceId(0), at);
+        rig.unreserve(Memory::Pinned, input);
+        rig.unreserve(Memory::Device, at);
         rig.synchronize(stream).unwrap();
         assert_eq!(rig.look(output, 512), [8; 512]);
     }

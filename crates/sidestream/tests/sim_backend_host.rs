@@ -209,7 +209,7 @@ fn a_use_after_the_end_of_memory_is_found() {
             true => (Memory::Pinned, host),
             false => (Memory::Device, device),
         };
-        rig.machine.unreserve(memory, DeviceId(0), at);
+        rig.unreserve(memory, at);
         rig.upload(stream, host, device, 64).unwrap();
         match rig.synchronize(stream) {
             Err(Error::DeviceLost(lost)) => assert_eq!(lost.code, 700),
@@ -296,7 +296,7 @@ fn threads_with_streams_of_their_own_do_not_disturb_each_other() {
                 (fill, down, sync)
             })
             .collect();
-        let machine = &rig.machine;
+        let rig = &rig;
         thread::scope(|scope| {
             for (n, ((at, to), (fill, down, sync))) in memory.iter().zip(&ops).enumerate() {
                 scope.spawn(move || {
@@ -308,10 +308,10 @@ fn threads_with_streams_of_their_own_do_not_disturb_each_other() {
                             width: 4,
                             count: 1024,
                         };
-                        machine.submit(fill, Payload::Fill(fills)).unwrap();
+                        rig.submit_op(fill, Payload::Fill(fills)).unwrap();
                         let copy = Payload::Copy(plain(*at, *to, 4096));
-                        machine.submit(down, copy).unwrap();
-                        assert!(machine.wait(sync, Duration::MAX).unwrap());
+                        rig.submit_op(down, copy).unwrap();
+                        assert!(rig.machine.wait(sync, Duration::MAX).unwrap());
                         // SAFETY: the copy into it is over, and no other one was asked for.
                         let got = unsafe { std::slice::from_raw_parts(pointer(*to), 4096) };
                         assert!(got.chunks(4).all(|word| word == value.to_le_bytes()));

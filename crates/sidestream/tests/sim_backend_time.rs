@@ -343,9 +343,9 @@ fn ids_of_what_was_destroyed_may_come_again() {
             rig.record(event, stream).unwrap();
             rig.wait_event(keep, event).unwrap();
             // Work goes on, and so do waits that were placed (R12, R13).
-            rig.machine.destroy(Destroy::Event(event));
-            rig.machine.destroy(Destroy::Stream(stream));
-            rig.machine.destroy(Destroy::Graph(graph));
+            rig.destroy(Destroy::Event(event));
+            rig.destroy(Destroy::Stream(stream));
+            rig.destroy(Destroy::Graph(graph));
             if round % 3 == 0 {
                 let so_far = rig.fetch(keep, at, 4 * round as usize + 4);
                 let want: Vec<u8> = (0..=round).flat_map(u32::to_le_bytes).collect();
@@ -362,7 +362,7 @@ fn ids_of_what_was_destroyed_may_come_again() {
             timing: false,
             sleeps: false,
         };
-        rig.machine.create(what).unwrap();
+        rig.create(what);
         assert!(rig.query(EventId(0)).unwrap());
     }
 }

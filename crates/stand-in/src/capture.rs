@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::collections::HashSet;
 
-use sidestream::backend::{Backend, Create, Destroy, Payload};
+use sidestream::backend::{Create, Destroy, Payload};
 use sidestream::cuda::driver::{Code, CuGraph, CuStream};
 use sidestream::op::{EventId, Kind, StreamId, StreamKind, ThreadId};
 
@@ -114,7 +114,7 @@ pub fn end(state: &State, here: Here, stream: CuStream) -> Answer<CuGraph> {
     let id = tables.new_graph_id();
     let device = stream.device;
     let nodes = &[];
-    state.code(state.machine.create(Create::Graph { id, device, nodes }))?;
+    state.create(Create::Graph { id, device, nodes })?;
     let outcome = match ended {
         _ if capture.is_invalid => Err(CAPTURE_INVALIDATED),
         _ if is_foreign => Err(CAPTURE_WRONG_THREAD),
@@ -123,7 +123,7 @@ pub fn end(state: &State, here: Here, stream: CuStream) -> Answer<CuGraph> {
     match outcome {
         Ok(()) => Ok(tables.graphs.add(Graph::Captured(Some(id)))),
         Err(code) => {
-            state.machine.destroy(Destroy::Graph(id));
+            state.destroy(Destroy::Graph(id));
             Err(code)
         }
     }
@@ -134,12 +134,12 @@ fn join(state: &State, capture: &Capture, fork: StreamId, event: EventId) -> Ans
     if fork == capture.origin.id {
         return Ok(());
     }
-    state.code(state.machine.create(Create::Event {
+    state.create(Create::Event {
         id: event,
         device: capture.origin.device,
         timing: false,
         sleeps: false,
-    }))?;
+    })?;
     let record = Kind::Record {
         event,
         stream: fork,
@@ -150,7 +150,7 @@ fn join(state: &State, capture: &Capture, fork: StreamId, event: EventId) -> Ans
     };
     state.submit(capture.thread, record, Payload::None)?;
     let waited = state.submit(capture.thread, wait, Payload::None);
-    state.machine.destroy(Destroy::Event(event));
+    state.destroy(Destroy::Event(event));
     waited
 }
 

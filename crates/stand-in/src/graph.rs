@@ -1,6 +1,6 @@
 //! Graphs: from nodes or from captures, executable ones, and their launches.
 
-use sidestream::backend::{Backend, Copy, Create, Destroy, Fill, Grid, Node, NodeWork, Payload};
+use sidestream::backend::{Copy, Create, Destroy, Fill, Grid, Node, NodeWork, Payload};
 use sidestream::cuda::driver::{CuFunction, CuGraph, CuGraphExec, CuNode, CuStream, UpdateResult};
 use sidestream::op::{
     DeviceId, GraphId, Kind, Memory as Place, Op, OpId, SiteId, StreamId, ThreadId,
@@ -64,7 +64,7 @@ pub fn destroy(state: &State, handle: CuGraph) -> Answer<()> {
     let graph = tables.graphs.remove(handle)?;
     tables.nodes.retain(|_, node| node.graph != handle);
     if let Graph::Captured(Some(id)) = graph {
-        state.machine.destroy(Destroy::Graph(id));
+        state.destroy(Destroy::Graph(id));
     }
     Ok(())
 }
@@ -174,7 +174,7 @@ fn executable(state: &State, here: Here, handle: CuGraph) -> Answer<Exec> {
             let shapes = parts.iter().map(|part| part.shape.clone()).collect();
             let id = tables.new_graph_id();
             let nodes = &nodes;
-            state.code(state.machine.create(Create::Graph { id, device, nodes }))?;
+            state.create(Create::Graph { id, device, nodes })?;
             Ok(Exec {
                 id,
                 device,
@@ -258,7 +258,7 @@ pub fn update(
     let updated = executable(state, here, graph).and_then(|exec| {
         let mut tables = state.tables();
         let old = std::mem::replace(tables.execs.get_mut(handle)?, exec);
-        state.machine.destroy(Destroy::Graph(old.id));
+        state.destroy(Destroy::Graph(old.id));
         Ok(())
     });
     (updated, result(i32::from(updated.is_err())))
@@ -284,7 +284,7 @@ fn changed(state: &State, handle: CuGraphExec, graph: CuGraph) -> Answer<Option<
 
 pub fn destroy_exec(state: &State, handle: CuGraphExec) -> Answer<()> {
     let exec = state.tables().execs.remove(handle)?;
-    state.machine.destroy(Destroy::Graph(exec.id));
+    state.destroy(Destroy::Graph(exec.id));
     Ok(())
 }
 

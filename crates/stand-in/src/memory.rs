@@ -169,7 +169,7 @@ pub fn alloc_async(state: &State, here: Here, bytes: usize, handle: CuStream) ->
     let at = reserve(state, Place::Device, device, bytes)?;
     let kind = Kind::MallocAsync { stream: stream.id };
     if let Err(code) = streams::submit(state, here.thread, kind, Payload::None) {
-        state.machine.unreserve(Place::Device, device, at);
+        state.unreserve(Place::Device, device, at);
         return Err(code);
     }
     Ok(state.tables().memory.add(at, bytes, Of::Stream(device)))
@@ -237,7 +237,7 @@ fn give_back(state: &State, at: CuAddress, place: Place, device: DeviceId) -> An
     // Whoever comes second finds nothing any more.
     let removed = state.tables().memory.0.remove(&at);
     removed.ok_or(INVALID_VALUE)?;
-    state.machine.unreserve(place, device, Address(at));
+    state.unreserve(place, device, Address(at));
     Ok(())
 }
 
@@ -289,7 +289,8 @@ pub fn unregister(state: &State, here: Here, at: CuAddress) -> Answer<()> {
     wait_for_device(state, here, device)?;
     let removed = state.tables().memory.0.remove(&at);
     removed.ok_or(HOST_MEMORY_NOT_REGISTERED)?;
-    state.machine.unregister(Address(at));
+    // SAFETY: it was in the table of what is registered. Its uses are over, as the driver asks of its callers.
+    unsafe { state.machine.unregister(Address(at)) };
     Ok(())
 }
 

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use sidestream::backend::{Backend, Payload};
+use sidestream::backend::{Address, Backend, Create, Destroy, Payload};
 use sidestream::cuda::driver::{Code, SUCCESS};
 use sidestream::engine::Profile;
 use sidestream::error::Error;
-use sidestream::op::{DeviceId, Kind, Op, OpId, SiteId, ThreadId};
+use sidestream::op::{DeviceId, Kind, Memory, Op, OpId, SiteId, ThreadId};
 use sidestream::sim::{Machine, Schedule};
 
 use crate::codes::{self, Answer, INVALID_CONTEXT, NOT_INITIALIZED, NOT_PERMITTED, UNKNOWN};
@@ -138,9 +138,29 @@ impl State {
         lock(&self.tables)
     }
 
+    /// Makes something for the program.
+    pub fn create(&self, what: Create<'_>) -> Answer<()> {
+        // SAFETY: the tables count the ids, and nothing is adopted.
+        self.code(unsafe { self.machine.create(what) })
+    }
+
+    /// Gives it back.
+    pub fn destroy(&self, what: Destroy) {
+        // SAFETY: its handle was taken out of the tables, which name it no more.
+        unsafe { self.machine.destroy(what) };
+    }
+
+    /// Gives memory back.
+    pub fn unreserve(&self, place: Memory, device: DeviceId, at: Address) {
+        // SAFETY: it was taken out of the tables. That its uses are over is what the driver asks of its callers; the
+        // machine keeps the memory until they are.
+        unsafe { self.machine.unreserve(place, device, at) };
+    }
+
     /// Hands a call to the machine.
     pub fn submit(&self, thread: ThreadId, kind: Kind, payload: Payload<'_>) -> Answer<()> {
-        self.code(self.machine.submit(&self.op(thread, kind), payload))
+        // SAFETY: ids come from the tables. What holds of memory is what the driver asks of its callers.
+        self.code(unsafe { self.machine.submit(&self.op(thread, kind), payload) })
     }
 
     /// Waits as long as it takes.

@@ -47,7 +47,7 @@ pub fn create(state: &State, here: Here, flags: u32, priority: i32) -> Answer<Cu
 
 pub fn destroy(state: &State, handle: CuStream) -> Answer<()> {
     let stream = state.tables().streams.remove(handle)?;
-    state.machine.destroy(Destroy::Stream(stream.id));
+    state.destroy(Destroy::Stream(stream.id));
     Ok(())
 }
 
@@ -134,18 +134,18 @@ pub fn create_event(state: &State, here: Here, flags: u32) -> Answer<CuEvent> {
     }
     let mut tables = state.tables();
     let id = tables.new_event_id();
-    state.code(state.machine.create(Create::Event {
+    state.create(Create::Event {
         id,
         device: here.device()?,
         timing: flags & EVENT_DISABLE_TIMING == 0,
         sleeps: flags & EVENT_BLOCKING_SYNC != 0,
-    }))?;
+    })?;
     Ok(tables.events.add(Event { id }))
 }
 
 pub fn destroy_event(state: &State, handle: CuEvent) -> Answer<()> {
     let event = state.tables().events.remove(handle)?;
-    state.machine.destroy(Destroy::Event(event.id));
+    state.destroy(Destroy::Event(event.id));
     Ok(())
 }
 

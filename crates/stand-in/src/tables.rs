@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use sidestream::backend::{Backend, Create};
+use sidestream::backend::Create;
 use sidestream::cuda::driver::{CuContext, CuStream, STREAM_LEGACY, STREAM_PER_THREAD};
 use sidestream::op::{DeviceId, EventId, GraphId, StreamId, StreamKind, ThreadId};
 
@@ -96,14 +96,14 @@ impl Tables {
         priority: i32,
     ) -> Answer<Stream> {
         let id = StreamId(self.streams_so_far);
-        state.code(state.machine.create(Create::Stream {
+        state.create(Create::Stream {
             id,
             device,
             kind,
             priority,
             name: "",
             adopt: None,
-        }))?;
+        })?;
         self.streams_so_far += 1;
         Ok(Stream { id, device, kind })
     }

@@ -8,7 +8,8 @@ const VECTOR_ADD: &str = include_str!("../../sidestream/src/ptx/vector_add.ptx")
 #[test]
 fn a_program_of_the_safe_api_runs_through_the_back_end_for_cuda() {
     let file = sidestream_stand_in::library().unwrap();
-    let options = Options::new().driver(file);
+    // SAFETY: the stand-in has the functions of the driver.
+    let options = unsafe { Options::new().driver(file) };
     let device = Device::open_with("cuda:0", &options).unwrap();
     assert!(device.caps().name.contains("NVIDIA H200 (stand-in)"));
     let (load, compute) = (

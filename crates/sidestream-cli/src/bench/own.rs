@@ -25,7 +25,8 @@ impl Own {
     pub fn cuda(gpu: &Gpu, number: u32, driver: Option<&Path>) -> Result<Own, Failure> {
         let options = quiet();
         let options = match driver {
-            Some(file) => options.driver(file),
+            // SAFETY: the user of the command names the driver.
+            Some(file) => unsafe { options.driver(file) },
             None => options,
         };
         Ok(Own {

@@ -38,7 +38,8 @@ pub struct Found {
 impl Started {
     /// Loads the driver, from this file or wherever the system has it, and starts it.
     pub fn open(file: Option<&Path>) -> Result<Started, Failure> {
-        let driver = Driver::load(file).map_err(Failure::input)?;
+        // SAFETY: the user of the command names the driver, if the system's own is not meant.
+        let driver = unsafe { Driver::load(file) }.map_err(Failure::input)?;
         let (mut version, mut count) = (0, 0);
         // SAFETY: the driver's own sequence, `cuInit` first; it writes to these variables.
         unsafe {

@@ -44,7 +44,8 @@ pub fn one(args: &Args, ordinal: u32, program: &Program) -> Result<Outcome, Fail
         .collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let options = match &args.driver {
-        Some(file) => Options::new().driver(file),
+        // SAFETY: the user of the command names the driver.
+        Some(file) => unsafe { Options::new().driver(file) },
         None => Options::new(),
     };
     let devices = Device::open_all(&names, &options)?;

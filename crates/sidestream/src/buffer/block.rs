@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::uses::Uses;
 use crate::backend::Address;
-use crate::device::{Grant, Place, Runtime};
+use crate::device::{Grant, Place, Runtime, drop_elsewhere, is_kernel};
 use crate::event::{Mark, Unrecorded};
 use crate::log::Pen;
 use crate::op::{BufferId, DeviceId, Memory, Mode, StreamId};
@@ -64,11 +64,28 @@ impl BlockState {
     }
 }
 
+impl Block {
+    /// The locks that it takes to give memory back may be held by whoever runs the kernel that drops it.
+    #[cold]
+    fn leave(&mut self, grant: Grant) {
+        let state = std::mem::take(self.state.get_mut());
+        drop_elsewhere(Box::new(Block {
+            runtime: Arc::clone(&self.runtime),
+            state: Mutex::new(state),
+            grant,
+            ..*self
+        }));
+    }
+}
+
 impl Drop for Block {
     fn drop(&mut self) {
         let grant = std::mem::take(&mut self.grant);
         if let Grant::Nothing = grant {
             return;
+        }
+        if is_kernel() {
+            return self.leave(grant);
         }
         let state = self.state.get_mut();
         let mut uses = std::mem::take(&mut state.uses);

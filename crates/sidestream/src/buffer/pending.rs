@@ -141,7 +141,7 @@ impl<T> Pending<T> {
 
     /// Nobody can tell whether the device still uses it: it is never used again.
     fn quarantine(&mut self) {
-        if self.event.runtime.check().is_err() {
+        if self.event.runtime.is_lost() {
             std::mem::forget(self.held.take());
         }
     }

@@ -143,10 +143,12 @@ impl<T: Pod> Pinned<T> {
             gone.note(vector.address(), block.size_bytes, uses);
             runtime.pinned.tell_free(block);
         }
-        runtime.unpin(&vector, block.size_bytes);
         // SAFETY: it was taken apart in `register`, with so many values of this type. No device uses it:
         // all its uses are over, and the block holds nothing any more.
-        Ok(unsafe { vector.into_vec(len) })
+        unsafe {
+            runtime.unpin(&vector, block.size_bytes);
+            Ok(vector.into_vec(len))
+        }
     }
 
     fn all_uses(&self) -> Conflicts {

@@ -54,20 +54,27 @@ const OLDEST: i32 = 12_000;
 const NO_DEVICE: Code = 100;
 
 /// The driver in this file, or wherever the system has it.
-pub(super) fn opened(file: Option<&Path>) -> Result<&'static Opened, Absent> {
+///
+/// # Safety
+/// As for [`Driver::load`].
+pub(super) unsafe fn opened(file: Option<&Path>) -> Result<&'static Opened, Absent> {
     static OPENED: Mutex<Vec<(Option<PathBuf>, &'static Opened)>> = Mutex::new(Vec::new());
     let mut known = OPENED.lock();
     if let Some((_, opened)) = known.iter().find(|(at, _)| at.as_deref() == file) {
         return Ok(opened);
     }
-    let opened = Box::leak(Box::new(Opened::start(file)?));
+    // SAFETY: the caller's promise.
+    let opened = Box::leak(Box::new(unsafe { Opened::start(file)? }));
     known.push((file.map(Path::to_owned), opened));
     Ok(opened)
 }
 
 impl Opened {
-    fn start(file: Option<&Path>) -> Result<Opened, Absent> {
-        let driver = Driver::load(file).map_err(Absent::NotLoaded)?;
+    /// # Safety
+    /// As for [`Driver::load`].
+    unsafe fn start(file: Option<&Path>) -> Result<Opened, Absent> {
+        // SAFETY: the caller's promise.
+        let driver = unsafe { Driver::load(file) }.map_err(Absent::NotLoaded)?;
         let file = driver.file.clone();
         // SAFETY: takes no pointer.
         match unsafe { (driver.cuInit)(0) } {

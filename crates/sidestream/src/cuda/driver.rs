@@ -285,12 +285,19 @@ const FILES: &[&str] = &[
 impl Driver {
     /// Loads the driver's library: this file, or wherever the system has it. Calls nothing.
     ///
+    /// # Safety
+    /// The file is NVIDIA's driver, or a library that may be loaded into this process and whose functions keep to
+    /// the driver's types and rules. Of what the system has under the driver's name that is taken for granted.
+    ///
     /// # Errors
     /// If there is none, or it lacks a function.
-    pub fn load(file: Option<&Path>) -> Result<Driver, NotLoaded> {
-        let (library, file) = match file {
-            Some(file) => library::open(&[&file.to_string_lossy()])?,
-            None => library::open(FILES)?,
+    pub unsafe fn load(file: Option<&Path>) -> Result<Driver, NotLoaded> {
+        // SAFETY: the caller's promise.
+        let (library, file) = unsafe {
+            match file {
+                Some(file) => library::open(&[&file.to_string_lossy()])?,
+                None => library::open(FILES)?,
+            }
         };
         Driver::of(library, file)
     }

@@ -42,7 +42,14 @@ pub(super) struct Loaded {
 
 impl Kernels {
     /// None yet, for these devices. `compiler_file` is NVRTC, if it is not to be looked for.
-    pub fn new(opened: &Opened, devices: &[CuDevice], compiler_file: Option<&Path>) -> Kernels {
+    ///
+    /// # Safety
+    /// As for [`Nvrtc::load`], which may come with any launch.
+    pub unsafe fn new(
+        opened: &Opened,
+        devices: &[CuDevice],
+        compiler_file: Option<&Path>,
+    ) -> Kernels {
         let architecture = |&device: &CuDevice| {
             let attribute = |which| opened.attribute(device, which).max(0) as u32;
             attribute(COMPUTE_MAJOR) * 10 + attribute(COMPUTE_MINOR)
@@ -144,7 +151,8 @@ impl Kernels {
                 let mut version = 0;
                 // SAFETY: writes one integer.
                 unsafe { (driver.cuDriverGetVersion)(&mut version) };
-                let loaded = Nvrtc::load(self.compiler_file.as_deref(), version)?;
+                // SAFETY: whoever named the file has promised it to `Kernels::new`.
+                let loaded = unsafe { Nvrtc::load(self.compiler_file.as_deref(), version)? };
                 self.compiler.get_or_init(|| loaded)
             }
         };

@@ -22,11 +22,13 @@ pub enum NotLoaded {
 }
 
 /// Loads the first of these files that there is, and says which.
-pub(super) fn open(files: &[&str]) -> Result<(Library, String), NotLoaded> {
+///
+/// # Safety
+/// Each, as far as it is there, may be loaded into this process.
+pub(super) unsafe fn open(files: &[&str]) -> Result<(Library, String), NotLoaded> {
     let mut tried = Vec::new();
     for &file in files {
-        // SAFETY: loading a library runs its initialisers. The files are NVIDIA's libraries, or one
-        // that the user of this library named as such.
+        // SAFETY: loading a library runs its initialisers, which the caller answers for.
         match unsafe { Library::new(file) } {
             Ok(library) => return Ok((library, file.to_owned())),
             Err(error) => tried.push((file.to_owned(), reason(&error))),

@@ -89,14 +89,18 @@ impl Machine {
     /// The devices with these ordinals, in this order. `file` is the driver's library and `compiler`
     /// is NVRTC's, if they are not to be looked for.
     ///
+    /// # Safety
+    /// As for [`Driver::load`] and [`Nvrtc::load`](super::nvrtc::Nvrtc::load).
+    ///
     /// # Errors
     /// Why CUDA cannot be used, or which device there is not.
-    pub fn open(
+    pub unsafe fn open(
         ordinals: &[u32],
         file: Option<&Path>,
         compiler: Option<&Path>,
     ) -> Result<Machine, Unusable> {
-        let opened = opened(file).map_err(Unusable::Absent)?;
+        // SAFETY: the caller's promise.
+        let opened = unsafe { opened(file) }.map_err(Unusable::Absent)?;
         let driver = &opened.driver;
         let (mut devices, mut caps, mut handles) = (Vec::new(), Vec::new(), Vec::new());
         for &ordinal in ordinals {
@@ -133,7 +137,8 @@ impl Machine {
             streams: Table::default(),
             events: Table::default(),
             graphs: Table::default(),
-            kernels: Kernels::new(opened, &handles, compiler),
+            // SAFETY: the caller's promise.
+            kernels: unsafe { Kernels::new(opened, &handles, compiler) },
             waiting: Arc::default(),
             names: Mutex::default(),
             current: Mutex::default(),
@@ -214,12 +219,13 @@ impl std::error::Error for Unusable {}
 
 // ------------------------------------------------------------------ the waist
 
-impl Backend for Machine {
+// SAFETY: memory and order are the driver's, which keeps what CUDA promises; a call becomes the call of the driver for it.
+unsafe impl Backend for Machine {
     fn devices(&self) -> &[Caps] {
         &self.caps
     }
 
-    fn create(&self, what: Create<'_>) -> Result<()> {
+    unsafe fn create(&self, what: Create<'_>) -> Result<()> {
         let driver = self.driver();
         match what {
             Create::Stream {
@@ -291,7 +297,7 @@ impl Backend for Machine {
         Ok(())
     }
 
-    fn destroy(&self, what: Destroy) {
+    unsafe fn destroy(&self, what: Destroy) {
         self.bind();
         let driver = self.driver();
         // SAFETY: each is ours, and the front end names it no more. The driver keeps what work still
@@ -328,7 +334,7 @@ impl Backend for Machine {
         })
     }
 
-    fn unreserve(&self, memory: Memory, device: DeviceId, at: Address) {
+    unsafe fn unreserve(&self, memory: Memory, device: DeviceId, at: Address) {
         let _current = self.on(device);
         self.memories.unreserve(self.driver(), memory, at);
     }
@@ -343,7 +349,7 @@ impl Backend for Machine {
         self.answer("register", DeviceId(0), code)
     }
 
-    fn unregister(&self, at: Address) {
+    unsafe fn unregister(&self, at: Address) {
         let _current = self.on(DeviceId(0));
         // SAFETY: it was registered, and the front end has seen all its uses complete.
         unsafe { (self.driver().cuMemHostUnregister)(at.0) };
@@ -354,7 +360,7 @@ impl Backend for Machine {
     }
 
     #[inline]
-    fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
+    unsafe fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
         self.bind();
         match self.keeps_times.load(Relaxed) {
             false => self.put(op, payload),

@@ -124,12 +124,18 @@ impl Nvrtc {
     /// later CUDA than the driver's come last, because a driver need not take their machine code. The
     /// driver's version is as the driver says it: 12040 is 12.4.
     ///
+    /// # Safety
+    /// As for [`Driver::load`](super::driver::Driver::load), of NVRTC.
+    ///
     /// # Errors
     /// [`NotCompiled::NoCompiler`].
-    pub fn load(file: Option<&Path>, driver_version: i32) -> Result<Nvrtc, NotCompiled> {
-        let opened = match file {
-            Some(file) => library::open(&[&file.to_string_lossy()]),
-            None => library::open(&files(driver_version / 1000)),
+    pub unsafe fn load(file: Option<&Path>, driver_version: i32) -> Result<Nvrtc, NotCompiled> {
+        // SAFETY: the caller's promise.
+        let opened = unsafe {
+            match file {
+                Some(file) => library::open(&[&file.to_string_lossy()]),
+                None => library::open(&files(driver_version / 1000)),
+            }
         };
         opened
             .and_then(|(library, file)| Nvrtc::of(library, file))

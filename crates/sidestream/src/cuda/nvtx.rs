@@ -35,12 +35,16 @@ pub struct Ranges {
 impl Ranges {
     /// Loads the library.
     ///
+    /// # Safety
+    /// As for [`Driver::load`](super::driver::Driver::load), of NVTX.
+    ///
     /// # Errors
     /// If there is none, or it lacks a function.
-    pub fn load(files: &[&str]) -> Result<Ranges, NotLoaded> {
-        let (library, file) = library::open(files)?;
-        // SAFETY: the library is NVTX, or whatever the caller named as such, and exports these functions
-        // with the types that `nvToolsExt.h` gives them.
+    pub unsafe fn load(files: &[&str]) -> Result<Ranges, NotLoaded> {
+        // SAFETY: the caller's promise.
+        let (library, file) = unsafe { library::open(files)? };
+        // SAFETY: the caller promises that it is NVTX, which exports these functions with the types that
+        // `nvToolsExt.h` gives them.
         let (push, pop) = unsafe {
             (
                 *library::function(&library, &file, "nvtxRangePushA")?,
@@ -57,7 +61,9 @@ impl Ranges {
     /// Those of this process: the library is looked for once. None where there is none.
     pub fn of_process() -> Option<&'static Ranges> {
         static RANGES: OnceLock<Option<Ranges>> = OnceLock::new();
-        RANGES.get_or_init(|| Ranges::load(FILES).ok()).as_ref()
+        // SAFETY: what the system has under NVTX's name is taken to be NVTX.
+        let load = || unsafe { Ranges::load(FILES).ok() };
+        RANGES.get_or_init(load).as_ref()
     }
 
     /// A range begins.

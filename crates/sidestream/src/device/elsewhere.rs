@@ -10,45 +10,73 @@ use std::time::Duration;
 
 use crate::event::Event;
 
-thread_local! {
-    static IS_HOST_FUNC: Cell<bool> = const { Cell::new(false) };
+/// On whose behalf the calling code runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    /// The program's own.
+    Program,
+    /// A stream's that runs a function on the host.
+    Stream,
+    /// A simulated device's that runs a kernel in Rust or asks what it costs. Whoever asks the device runs it,
+    /// with whatever locks are held at that moment, the device's own among them.
+    Kernel,
 }
 
 thread_local! {
-    static IS_KERNEL: Cell<bool> = const { Cell::new(false) };
+    static CALLER: Cell<Caller> = const { Cell::new(Caller::Program) };
 }
 
-/// Whether the calling code is a kernel in Rust: the simulated device runs it while it holds its
-/// own lock, so that a call of the runtime would wait for itself.
+/// Whether the calling code is a kernel in Rust, or states the cost of one: a call of the runtime would wait for
+/// itself.
 #[inline]
 pub(crate) fn is_kernel() -> bool {
-    IS_KERNEL.with(Cell::get)
+    CALLER.with(Cell::get) == Caller::Kernel
 }
 
 /// Runs the code of a kernel.
 pub(crate) fn as_kernel<R>(run: impl FnOnce() -> R) -> R {
-    struct Ends;
-    impl Drop for Ends {
-        fn drop(&mut self) {
-            IS_KERNEL.with(|is| is.set(false));
-        }
-    }
-    IS_KERNEL.with(|is| is.set(true));
-    let _ends = Ends;
-    run()
+    run_for(Caller::Kernel, run)
 }
 
 /// Whether the calling code is a function on the host that a stream runs.
 pub(crate) fn is_host_func() -> bool {
-    IS_HOST_FUNC.with(Cell::get)
+    CALLER.with(Cell::get) == Caller::Stream
 }
 
 /// Runs a function on the host for a stream.
 pub(crate) fn as_host_func<R>(run: impl FnOnce() -> R) -> R {
-    IS_HOST_FUNC.with(|is| is.set(true));
-    let result = run();
-    IS_HOST_FUNC.with(|is| is.set(false));
-    result
+    run_for(Caller::Stream, run)
+}
+
+fn run_for<R>(caller: Caller, run: impl FnOnce() -> R) -> R {
+    struct Ends(Caller);
+    impl Drop for Ends {
+        fn drop(&mut self) {
+            CALLER.with(|caller| caller.set(self.0));
+        }
+    }
+    let _ends = Ends(CALLER.with(|known| known.replace(caller)));
+    run()
+}
+
+/// Does something that calls the driver or waits for a lock: at once, or on a thread of its own where the calling
+/// code may do neither, since it is a function on the host or a kernel.
+pub(crate) fn outside_callbacks(act: impl FnOnce() + Send + 'static) {
+    match CALLER.with(Cell::get) {
+        Caller::Program => act(),
+        Caller::Stream | Caller::Kernel => drop_elsewhere(Box::new(Later(Some(act)))),
+    }
+}
+
+/// Does something when it is dropped.
+struct Later<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Drop for Later<F> {
+    fn drop(&mut self) {
+        if let Some(act) = self.0.take() {
+            act();
+        }
+    }
 }
 
 /// Drops a value on a thread of its own, not on the driver's callback thread, where the value's
@@ -106,13 +134,19 @@ fn wake_all(asked: &Receiver<(Event, Waker)>) {
         waiting.extend(asked.try_iter());
         // An error is over, too: the task will meet it.
         let _ = waiting[0].0.synchronize_for(TURN);
-        waiting.retain(|(event, waker)| {
-            let is_over = event.query().unwrap_or(true);
-            if is_over {
-                waker.wake_by_ref();
-            }
-            !is_over
-        });
+        let over = waiting.extract_if(.., |(event, _)| event.query().unwrap_or(true));
+        over.for_each(|(event, waker)| wake(&event, waker));
+    }
+}
+
+/// The waker is the program's: a panic in it is its own, and the others are still to be woken.
+fn wake(event: &Event, waker: Waker) {
+    let woken = std::panic::AssertUnwindSafe(|| waker.wake());
+    if let Err(panic) = std::panic::catch_unwind(woken) {
+        drop_elsewhere(panic);
+        (event.runtime.notice)(
+            "sidestream: a waker panicked, so that its task may never go on; others are woken",
+        );
     }
 }
 

@@ -218,7 +218,8 @@ impl Memories {
         let kept = std::mem::take(self.kept.get_mut());
         for segment in self.cache.get_mut().empty_cache().into_iter().chain(kept) {
             if is_over {
-                backend.unreserve(self.memory, self.device, segment.address);
+                // SAFETY: the cache has reserved it, nobody holds any of it, and all work is over.
+                unsafe { backend.unreserve(self.memory, self.device, segment.address) };
             }
         }
     }
@@ -309,7 +310,11 @@ impl Memories {
                     if runtime.live.is_on() {
                         self.gone.note(address, bytes, uses.0);
                     }
-                    runtime.backend.unreserve(self.memory, self.device, address);
+                    // SAFETY: the cache has reserved it and let go of it, and its uses were waited for. Without
+                    // tracking there are none to wait for, and this was promised when the device was opened.
+                    unsafe {
+                        (runtime.backend).unreserve(self.memory, self.device, address);
+                    }
                 }
                 Err(error) => {
                     self.kept.lock().push(segment);

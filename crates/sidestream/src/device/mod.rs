@@ -25,7 +25,10 @@ use crate::op::DeviceId;
 use crate::sim::Schedule;
 use crate::stream::{Stream, size_of_all};
 
-pub(crate) use elsewhere::{as_host_func, as_kernel, drop_elsewhere, is_host_func, wake_when_over};
+pub(crate) use elsewhere::{
+    as_host_func, as_kernel, drop_elsewhere, is_host_func, is_kernel, outside_callbacks,
+    wake_when_over,
+};
 pub(crate) use memory::Grant;
 pub use memory::Statistics;
 #[cfg(feature = "observe")]
@@ -136,13 +139,26 @@ impl Options {
     }
 
     /// The library of the CUDA driver, where it is not to be looked for.
-    pub fn driver(self, file: impl Into<PathBuf>) -> Options {
+    ///
+    /// To load a library is to run it. So nobody does it without saying so:
+    ///
+    /// ```compile_fail
+    /// let options = sidestream::device::Options::new().driver("libanything.so");
+    /// ```
+    ///
+    /// # Safety
+    /// The file is NVIDIA's driver, or a library that may be loaded into this process and whose functions keep to
+    /// the driver's types and rules.
+    pub unsafe fn driver(self, file: impl Into<PathBuf>) -> Options {
         let driver = Some(file.into());
         Options { driver, ..self }
     }
 
     /// The library of NVRTC, which compiles kernels in CUDA C++, where it is not to be looked for.
-    pub fn compiler(self, file: impl Into<PathBuf>) -> Options {
+    ///
+    /// # Safety
+    /// As for [`Options::driver`], of NVRTC.
+    pub unsafe fn compiler(self, file: impl Into<PathBuf>) -> Options {
         let compiler = Some(file.into());
         Options { compiler, ..self }
     }
@@ -356,6 +372,7 @@ impl Device {
     #[track_caller]
     pub fn synchronize(&self) -> Result<()> {
         let at = Location::caller();
+        self.runtime.check()?;
         for stream in self.runtime.device(self.id).streams.all(&self.runtime) {
             stream.finish_at(at)?;
         }
@@ -364,8 +381,12 @@ impl Device {
 
     /// What its memory was used for so far: what buffers hold, what is reserved for them, what is
     /// still in use, and how allocations came to their memory. The device is asked what is over.
+    ///
+    /// # Panics
+    /// In a kernel in Rust.
     #[track_caller]
     pub fn statistics(&self) -> Statistics {
+        self.runtime.refuse_kernels();
         let memories = &self.runtime.device(self.id).memories;
         memories.statistics(&self.runtime, Location::caller())
     }
@@ -376,8 +397,12 @@ impl Device {
     }
 
     /// What the pinned memory of the machine was used for so far.
+    ///
+    /// # Panics
+    /// In a kernel in Rust.
     #[track_caller]
     pub fn pinned_statistics(&self) -> Statistics {
+        self.runtime.refuse_kernels();
         self.runtime
             .pinned
             .statistics(&self.runtime, Location::caller())

@@ -32,6 +32,10 @@ impl Device {
     ///
     /// # Ordering
     /// From here on the calls of all threads go one after the other.
+    ///
+    /// # Panics
+    /// In a kernel in Rust.
+    #[track_caller]
     pub fn checked(&self, on_race: OnRace) -> Findings {
         let (findings, sink) = check::live(on_race, check::LIVE_MEMORY_BYTES);
         self.listen(sink);
@@ -47,6 +51,10 @@ impl Device {
     ///
     /// # Errors
     /// What the file answers.
+    ///
+    /// # Panics
+    /// In a kernel in Rust.
+    #[track_caller]
     pub fn record<W: Write + Send + 'static>(&self, out: W) -> Result<Recording<W>, Error> {
         let (recorder, sink) = Recorder::with_times(out)?;
         let sink = self.listen(sink);
@@ -62,13 +70,22 @@ impl Device {
     ///
     /// # Ordering
     /// While somebody listens the calls of all threads go one after the other.
+    ///
+    /// # Panics
+    /// In a kernel in Rust.
+    #[track_caller]
     pub fn listen(&self, sink: Box<dyn Sink>) -> SinkId {
+        self.runtime.refuse_kernels();
         let id = self.runtime.live.attach(sink);
         self.runtime.ask_for_times();
         id
     }
 
     /// This sink is told nothing more, and is given back; none if it was taken before.
+    ///
+    /// # Panics
+    /// In a kernel in Rust.
+    #[track_caller]
     pub fn stop_listening(&self, sink: SinkId) -> Option<Box<dyn Sink>> {
         self.runtime.stop_listening(sink)
     }
@@ -76,8 +93,13 @@ impl Device {
     /// Names what the calling thread submits until the span is dropped: it appears in traces and in
     /// reports. Spans lie within each other: the one that began last has to be dropped first. On CUDA
     /// they are ranges of NVTX too, where its library is there.
+    ///
+    /// # Panics
+    /// In a kernel in Rust.
     #[must_use = "a span ends when it is dropped"]
+    #[track_caller]
     pub fn span(&self, name: &str) -> Span {
+        self.runtime.refuse_kernels();
         let runtime = Arc::clone(&self.runtime);
         as_thread(&runtime, |thread| runtime.live.span(thread.id, Some(name)));
         runtime.backend.range(Some(name));
@@ -100,7 +122,12 @@ impl<W: Write + Send + 'static> Recording<W> {
     ///
     /// # Errors
     /// What the file answered, now or earlier: nothing that failed to be written is passed over.
+    ///
+    /// # Panics
+    /// In a kernel in Rust.
+    #[track_caller]
     pub fn finish(self) -> Result<W, Error> {
+        self.runtime.refuse_kernels();
         self.runtime.tell_times();
         drop(self.runtime.stop_listening(self.sink));
         self.recorder.finish()
@@ -138,7 +165,9 @@ impl Runtime {
         self.backend.keep_times(self.live.wants_times());
     }
 
+    #[track_caller]
     fn stop_listening(&self, sink: SinkId) -> Option<Box<dyn Sink>> {
+        self.refuse_kernels();
         let sink = self.live.detach_one(sink);
         self.ask_for_times();
         sink

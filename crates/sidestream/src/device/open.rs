@@ -74,7 +74,8 @@ fn auto(options: &Options) -> Result<Arc<dyn Backend>> {
 
 fn real(ordinals: &[u32], options: &Options) -> Result<cuda::Machine, cuda::Unusable> {
     let (driver, compiler) = (options.driver.as_deref(), options.compiler.as_deref());
-    cuda::Machine::open(ordinals, driver, compiler)
+    // SAFETY: whoever named a file in the options has promised that it is what it stands for.
+    unsafe { cuda::Machine::open(ordinals, driver, compiler) }
 }
 
 fn simulated(profiles: Vec<(String, Profile)>, options: &Options) -> Arc<dyn Backend> {

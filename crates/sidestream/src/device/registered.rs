@@ -45,9 +45,13 @@ impl Runtime {
         self.seen(pinned)
     }
 
-    /// Unpins it. All its uses are over.
-    pub fn unpin(&self, vector: &Vector, size_bytes: u64) {
-        unpin(&*self.backend, vector, size_bytes);
+    /// Unpins it.
+    ///
+    /// # Safety
+    /// It was pinned, and all its uses are over.
+    pub unsafe fn unpin(&self, vector: &Vector, size_bytes: u64) {
+        // SAFETY: the caller's promise.
+        unsafe { unpin(&*self.backend, vector, size_bytes) };
     }
 
     /// Whether memory may be given back to the program.
@@ -159,15 +163,21 @@ impl Registered {
 
 /// Unpins and frees memory whose uses are over.
 fn free(backend: &dyn Backend, vector: Vector, size_bytes: u64) {
-    unpin(backend, &vector, size_bytes);
-    // SAFETY: its owner is gone, its uses are over and it is not pinned any more.
-    unsafe { vector.free() };
+    // SAFETY: its owner is gone and its uses are over; then it is not pinned any more.
+    unsafe {
+        unpin(backend, &vector, size_bytes);
+        vector.free();
+    }
 }
 
 /// An empty vector was never pinned.
-fn unpin(backend: &dyn Backend, vector: &Vector, size_bytes: u64) {
+///
+/// # Safety
+/// As [`Runtime::unpin`].
+unsafe fn unpin(backend: &dyn Backend, vector: &Vector, size_bytes: u64) {
     if size_bytes > 0 {
-        backend.unregister(vector.address());
+        // SAFETY: the caller's promise.
+        unsafe { backend.unregister(vector.address()) };
     }
 }
 

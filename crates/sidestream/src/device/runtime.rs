@@ -4,11 +4,11 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::elsewhere::is_kernel;
+use super::elsewhere::{is_kernel, outside_callbacks};
 use super::memory::Memories;
 use super::registered::Registered;
 use super::threads::{Thread, as_thread};
@@ -58,6 +58,9 @@ pub(crate) struct PerDevice {
 
 /// After so long a wait says what it waits for.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+const IN_KERNEL: &str = "a kernel in Rust, and what states its cost, may not call the runtime, which may be waiting for \
+                         it; let the host do it";
 
 impl Runtime {
     pub fn new(backend: Arc<dyn Backend>, options: &super::Options) -> Arc<Runtime> {
@@ -128,13 +131,28 @@ impl Runtime {
             return Err(Error::Refused {
                 call: "a call from a kernel",
                 code: 800,
-                why: "a kernel may not call the runtime; let the host do it".into(),
+                why: IN_KERNEL.into(),
             });
         }
         match &*self.lost.lock() {
             None => Ok(()),
             Some(lost) => Err(Error::DeviceLost(lost.clone())),
         }
+    }
+
+    /// For calls that give no error.
+    ///
+    /// # Panics
+    /// In a kernel in Rust, where such a call might wait for itself.
+    #[inline]
+    #[track_caller]
+    pub fn refuse_kernels(&self) {
+        assert!(!is_kernel(), "{IN_KERNEL}");
+    }
+
+    /// Whether nothing can be known of the device any more, nor asked.
+    pub fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Relaxed)
     }
 
     /// Says in the error of a lost device by which call that came about, where it is known.
@@ -229,7 +247,9 @@ impl Runtime {
                     timing,
                     sleeps: false,
                 };
-                self.seen(self.backend.create(create))?;
+                // SAFETY: the id is new.
+                let created = unsafe { self.backend.create(create) };
+                self.seen(created)?;
                 id
             }
         };
@@ -241,6 +261,9 @@ impl Runtime {
 
     /// Whether a mark is over; the calling thread learns it.
     pub fn query(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<bool> {
+        if is_kernel() {
+            self.refuse()?;
+        }
         let done = as_thread(self, |thread| self.ask(thread, mark, at));
         self.raise();
         done
@@ -288,14 +311,34 @@ impl Runtime {
 
     /// Waits as long as it takes.
     pub fn synchronize(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<()> {
+        match self.synchronize_for(mark, PATIENCE, at)? {
+            true => Ok(()),
+            false => self.wait_on(mark, at),
+        }
+    }
+
+    /// The rest of a wait that takes long. A simulated device waits in its own time, of which hours may pass in a
+    /// moment: so the clock is looked at here, where it costs nothing.
+    #[cold]
+    fn wait_on(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<()> {
+        let mut told = Instant::now();
+        let mut waited = Duration::ZERO;
         while !self.synchronize_for(mark, PATIENCE, at)? {
-            (self.notice)(&format!(
-                "sidestream: {at} has waited {} s for work on stream {:?}",
-                PATIENCE.as_secs(),
-                self.stream_name(mark.stream()),
-            ));
+            if told.elapsed() >= PATIENCE {
+                waited += told.elapsed();
+                told = Instant::now();
+                let stream = self.stream_name(mark.stream());
+                self.tell_of_wait(at, waited, &format!("for work on stream {stream:?}"));
+            }
         }
         Ok(())
+    }
+
+    fn tell_of_wait(&self, at: Place, waited: Duration, waits: &str) {
+        let waited = waited.as_secs();
+        (self.notice)(&format!(
+            "sidestream: {at} has waited more than {waited} s {waits}"
+        ));
     }
 
     /// What people call a stream.
@@ -314,6 +357,9 @@ impl Runtime {
         at_most: Duration,
         at: Place,
     ) -> Result<bool> {
+        if is_kernel() {
+            self.refuse()?;
+        }
         let done = as_thread(self, |thread| {
             if thread.clock.knows(mark.epoch()) {
                 return Ok(true);
@@ -346,14 +392,13 @@ impl Runtime {
     /// Waits as long as it takes for what a call of the explicit style asks for. The log was told
     /// before: what it waits for is decided at the call.
     pub fn finish(&self, op: &Op, at: Place) -> Result<()> {
+        let began = Instant::now();
         if self.seen(self.backend.wait(op, PATIENCE))? {
             return Ok(());
         }
-        (self.notice)(&format!(
-            "sidestream: {at} has waited {} s in {:?}",
-            PATIENCE.as_secs(),
-            op.kind,
-        ));
+        if began.elapsed() >= PATIENCE {
+            self.tell_of_wait(at, PATIENCE, &format!("in {:?}", op.kind));
+        }
         self.seen(self.backend.wait(op, Duration::MAX)).map(|_| ())
     }
 
@@ -426,7 +471,7 @@ impl fmt::Debug for Runtime {
 impl Drop for Runtime {
     /// Nobody holds a handle any more. What was submitted still runs; then all goes back.
     fn drop(&mut self) {
-        if self.check().is_err() {
+        if self.is_lost() {
             return;
         }
         let devices = std::mem::take(&mut self.devices);
@@ -438,10 +483,7 @@ impl Drop for Runtime {
             registered: std::mem::take(&mut self.registered),
         };
         // A function on the host cannot wait for the stream that waits for it.
-        match super::elsewhere::is_host_func() {
-            true => super::elsewhere::drop_elsewhere(Box::new(rest)),
-            false => drop(rest),
-        }
+        outside_callbacks(move || drop(rest));
     }
 }
 
@@ -469,7 +511,8 @@ impl Drop for Rest {
         // Memory that a device may still use is never given back.
         if is_over {
             for &(device, at) in &self.freed {
-                backend.unreserve(Memory::Device, device, at);
+                // SAFETY: it was freed in the order of a stream, and all work is over.
+                unsafe { backend.unreserve(Memory::Device, device, at) };
             }
         }
         let of_devices = self.devices.iter_mut().map(|device| &mut device.memories);

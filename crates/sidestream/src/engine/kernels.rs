@@ -2,6 +2,7 @@
 
 use super::cost::Shape;
 use super::profile::Profile;
+use super::work::KernelCost;
 use super::{NONE, later};
 
 #[derive(Clone, Copy, Debug)]
@@ -25,9 +26,6 @@ pub(super) struct Kernels {
     updated_ns: u64,
     next: (u64, u64),
 }
-
-/// Fewer slots than this are rounding, not room for a block.
-const LEAST_SLOTS: f64 = 1e-9;
 
 impl Kernels {
     pub fn new(profile: &Profile) -> Self {
@@ -98,7 +96,7 @@ impl Kernels {
         self.next = (u64::MAX, NONE);
         for (n, r) in self.running.iter_mut().enumerate() {
             r.slots = r.shape.slots.min(free);
-            if r.slots < LEAST_SLOTS || n >= self.most {
+            if r.slots < KernelCost::LEAST_SHARE || n >= self.most {
                 r.slots = 0.0;
                 r.rate = 0.0;
                 continue;

@@ -132,11 +132,24 @@ pub enum KernelCost {
     Duration {
         /// From the first block to the last when nothing else runs, ns.
         ns: u64,
-        /// Share of the device that it fills, over 0 up to 1.
+        /// Share of the device that it fills, from [`KernelCost::LEAST_SHARE`] up to 1.
         share: f64,
     },
     /// A grid, whose time follows from its shape.
     Grid(Grid),
+}
+
+impl KernelCost {
+    /// Less of a device is rounding, and no room for a block: a kernel that fills less would never run.
+    pub const LEAST_SHARE: f64 = 1e-9;
+
+    /// Whether a kernel with this cost ever ends.
+    pub fn ends(&self) -> bool {
+        match self {
+            KernelCost::Duration { share, .. } => (Self::LEAST_SHARE..=1.0).contains(share),
+            KernelCost::Grid(_) => true,
+        }
+    }
 }
 
 /// The shape of a grid and the work in it.

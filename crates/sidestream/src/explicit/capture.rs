@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::memory::{Kept, Region};
 use super::{Own, Stream};
 use crate::backend::{Create, Destroy, Payload};
-use crate::device::{Place, Runtime};
+use crate::device::{Place, Runtime, outside_callbacks};
 use crate::error::{Error, Result};
 use crate::op::{Accesses, DeviceId, GraphId, Kind, Mode};
 
@@ -122,6 +122,7 @@ impl Stream {
     fn end_as(&self, id: GraphId, at: Place) -> Result<Vec<Kept>> {
         let kind = Kind::EndCapture { stream: self.id() };
         let (runtime, device) = (self.runtime(), self.device_id());
+        runtime.check()?;
         // The back end makes the capture that ended last on a device into the next graph without nodes:
         // nobody may come between.
         let alone = runtime.device(device).explicit.instantiates.lock();
@@ -133,7 +134,9 @@ impl Stream {
             return Err(error);
         }
         let nodes = &[];
-        let made = runtime.seen(runtime.backend.create(Create::Graph { id, device, nodes }));
+        // SAFETY: the id is new, or that of a graph that its owner has lent to be made anew.
+        let made = unsafe { runtime.backend.create(Create::Graph { id, device, nodes }) };
+        let made = runtime.seen(made);
         drop(alone);
         // It has ended, whether it became a graph or not.
         let touched = self.close_capture();
@@ -241,7 +244,9 @@ impl Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        self.runtime.backend.destroy(Destroy::Graph(self.id));
+        let (runtime, id) = (Arc::clone(&self.runtime), self.id);
+        // SAFETY: it was made here, and its only handle goes.
+        outside_callbacks(move || unsafe { runtime.backend.destroy(Destroy::Graph(id)) });
     }
 }
 

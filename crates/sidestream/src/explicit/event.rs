@@ -109,18 +109,22 @@ impl Event {
         let id = match known {
             // A spare one was recorded, and this one shall not have been.
             Some(id) => {
-                runtime.backend.destroy(Destroy::Event(id));
+                // SAFETY: it was made here, and nobody has a spare one.
+                unsafe { runtime.backend.destroy(Destroy::Event(id)) };
                 id
             }
             None => runtime.live.new_event(timing, device.id()),
         };
         let device = device.id();
-        runtime.seen(runtime.backend.create(Create::Event {
+        let create = Create::Event {
             id,
             device,
             timing,
             sleeps,
-        }))?;
+        };
+        // SAFETY: the id is new, or was just destroyed.
+        let created = unsafe { runtime.backend.create(create) };
+        runtime.seen(created)?;
         runtime.tell(Kind::CreateEvent { event: id }, |_| Accesses::new(), at);
         Ok(Event {
             runtime: Arc::clone(runtime),
@@ -176,6 +180,7 @@ impl Event {
         let at = Location::caller();
         let runtime = &self.runtime;
         runtime.check()?;
+        super::refuse_in_host_func("synchronize")?;
         let (op, point) = {
             let last = self.last.lock();
             let op = as_thread(runtime, |thread| {

@@ -9,11 +9,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::outside_host_functions;
 use crate::backend::{Address, Reserve, shared};
 use crate::buffer::block::Block;
 use crate::buffer::{Pod, Refused, Vector, within};
-use crate::device::{Device, Place, Runtime, as_thread, is_host_func, plain};
+use crate::device::{Device, Place, Runtime, as_thread, is_host_func, outside_callbacks, plain};
 use crate::error::{Error, Result};
 use crate::log::{Pen, Within};
 use crate::op::{Access, Accesses, BufferId, DeviceId, Kind, Memory, Mode, StreamId};
@@ -238,18 +237,20 @@ impl HostMemory {
         self.held.frees = None;
         let all = |pen: &mut Pen<'_>| Accesses::from_slice(&[memory.whole(pen)]);
         runtime.tell(Kind::FreePinned, all, at);
-        runtime.unpin(&vector, memory.size_bytes);
-        // SAFETY: it is a vector of bytes, and it is not pinned any more. Whoever submitted work that
-        // uses the memory has promised that it is over.
-        Ok(unsafe { vector.into_vec(memory.size_bytes as usize) })
+        // SAFETY: whoever submitted work that uses the memory has promised that it is over. It is a vector of
+        // bytes, and then not pinned any more.
+        unsafe {
+            runtime.unpin(&vector, memory.size_bytes);
+            Ok(vector.into_vec(memory.size_bytes as usize))
+        }
     }
 
     /// Page-locked memory that another library has, for copies from it and to it. Dropping this gives nothing back.
     /// To the log each such value is memory of its own.
     ///
     /// # Safety
-    /// The bytes are page-locked, this device can reach them under this address, and they stay so until all
-    /// that was submitted with them is over.
+    /// The bytes are page-locked, this device can reach them under this address, and the host may read and write
+    /// them. They stay so as long as the value is there, and until all that was submitted with them is over.
     #[track_caller]
     pub unsafe fn from_raw(device: &Device, address: u64, bytes: u64) -> HostMemory {
         let wanted = Reserve::new(Memory::Pinned, device.id(), bytes);
@@ -318,7 +319,7 @@ impl HostMemory {
     /// the function has declared what it touches.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there are not so many, or in a kernel in Rust.
     #[track_caller]
     pub fn read<T: Pod>(&self, first_byte: u64, into: &mut [T]) {
         let into: &mut [u8] = bytemuck::cast_slice_mut(into);
@@ -335,7 +336,7 @@ impl HostMemory {
     /// host as [`HostMemory::read`].
     ///
     /// # Panics
-    /// If there is no room for so many.
+    /// If there is no room for so many, or in a kernel in Rust.
     #[track_caller]
     pub fn write<T: Pod>(&self, first_byte: u64, from: &[T]) {
         let from: &[u8] = bytemuck::cast_slice(from);
@@ -352,7 +353,7 @@ impl HostMemory {
     /// after it has returned.
     ///
     /// # Panics
-    /// If they are not within the memory.
+    /// If they are not within the memory, or in a kernel in Rust.
     #[track_caller]
     pub unsafe fn write_by<R>(&self, bytes: Range<u64>, write: impl FnOnce(*mut u8) -> R) -> R {
         let len = bytes.end.saturating_sub(bytes.start) as usize;
@@ -367,6 +368,7 @@ impl HostMemory {
 
     #[track_caller]
     fn touched(&self, first: u64, len: usize, mode: Mode, at: Place) -> Region<'_> {
+        self.held.runtime.refuse_kernels();
         let region = self.held.region(first..first.saturating_add(len as u64));
         if !is_host_func() {
             let accesses = |pen: &mut Pen<'_>| Accesses::from_slice(&[region.access(mode, pen)]);
@@ -477,7 +479,7 @@ impl Held {
         };
         let (runtime, memory) = (Arc::clone(&self.runtime), Arc::clone(&self.memory));
         let registered = self.registered.take();
-        outside_host_functions(move || {
+        outside_callbacks(move || {
             let all = |pen: &mut Pen<'_>| Accesses::from_slice(&[memory.whole(pen)]);
             runtime.tell(kind, all, at);
             let Untracked {
@@ -488,16 +490,18 @@ impl Held {
                 ..
             } = *memory;
             // What a lost device may still use is never given back.
-            if runtime.check().is_err() {
+            if runtime.is_lost() {
                 return;
             }
-            match registered {
-                None => runtime.backend.unreserve(memory, device, address),
-                Some(vector) => {
-                    runtime.unpin(&vector, size_bytes);
-                    // SAFETY: it is not pinned any more, and whoever submitted work that uses it has
-                    // promised that it is over.
-                    unsafe { vector.free() };
+            // SAFETY: it is this value's that goes, and whoever submitted work that uses it has promised that it is
+            // over. A vector is not pinned any more when it is freed.
+            unsafe {
+                match registered {
+                    None => runtime.backend.unreserve(memory, device, address),
+                    Some(vector) => {
+                        runtime.unpin(&vector, size_bytes);
+                        vector.free();
+                    }
                 }
             }
         });
@@ -524,7 +528,8 @@ fn give_back_freed(runtime: &Arc<Runtime>, device: DeviceId) -> bool {
             address,
             ..
         } = *memory;
-        runtime.backend.unreserve(memory, device, address);
+        // SAFETY: it was reserved for a stream and freed in its order, and all work of the device is over.
+        unsafe { runtime.backend.unreserve(memory, device, address) };
     }
     true
 }

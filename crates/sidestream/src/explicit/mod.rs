@@ -46,9 +46,7 @@ use parking_lot::Mutex;
 
 use crate::backend::{Address, Payload};
 use crate::buffer::{DeviceBuf, Pod};
-use crate::device::{
-    Device, Place, Runtime, as_thread, drop_elsewhere, is_host_func, plain, write,
-};
+use crate::device::{Device, Place, Runtime, as_thread, is_host_func, plain, write};
 use crate::error::{Error, Result};
 use crate::op::{Access, Accesses, DeviceId, FlagId, Kind, Mode, StreamId, ThreadId};
 use crate::stream::Core;
@@ -86,6 +84,7 @@ pub fn synchronize(device: &Device) -> Result<()> {
     let at = Location::caller();
     let runtime = &device.runtime;
     runtime.check()?;
+    refuse_in_host_func("synchronize")?;
     let captures = runtime.device(device.id()).explicit.is_capturing();
     let op = as_thread(runtime, |thread| {
         let mut pen = runtime.live.write();
@@ -165,6 +164,7 @@ pub fn record_stream<T: Pod>(buffer: &DeviceBuf<T>, stream: &Stream) -> Result<(
     let at = Location::caller();
     let block = buffer.block();
     same_machine("record_stream", &block.runtime, stream.runtime())?;
+    block.runtime.check()?;
     stream.own.note();
     let core = stream.core();
     as_thread(&block.runtime, |thread| {
@@ -235,7 +235,9 @@ fn of_host(runtime: &Arc<Runtime>, kind: Kind, at: Place) -> Result<()> {
     as_thread(runtime, |thread| {
         let mut pen = runtime.live.write();
         let op = plain(thread.id, kind, &mut pen, at);
-        runtime.seen(runtime.backend.submit(&op, Payload::None))?;
+        // SAFETY: it names no memory.
+        let submitted = unsafe { runtime.backend.submit(&op, Payload::None) };
+        runtime.seen(submitted)?;
         if let Kind::SetDevice { device } = kind {
             thread.current = device;
         }
@@ -314,23 +316,17 @@ fn same_machine(call: &'static str, one: &Arc<Runtime>, other: &Arc<Runtime>) ->
     })
 }
 
-/// Does something that a function on the host may not do, if need be on another thread.
-fn outside_host_functions(act: impl FnOnce() + Send + 'static) {
-    match is_host_func() {
-        true => drop_elsewhere(Box::new(Later(Some(act)))),
-        false => act(),
+/// A function on the host may not wait for the device, which waits for it. To be asked before the log is told of
+/// the call: what is refused did not happen.
+fn refuse_in_host_func(call: &'static str) -> Result<()> {
+    if !is_host_func() {
+        return Ok(());
     }
-}
-
-/// Does something when it is dropped.
-struct Later<F: FnOnce()>(Option<F>);
-
-impl<F: FnOnce()> Drop for Later<F> {
-    fn drop(&mut self) {
-        if let Some(act) = self.0.take() {
-            act();
-        }
-    }
+    Err(Error::Refused {
+        call,
+        code: 800,
+        why: "a function on the host may not wait for the device, which waits for it; wait on another thread".into(),
+    })
 }
 
 /// The accesses of a call.

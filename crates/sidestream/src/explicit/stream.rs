@@ -11,10 +11,12 @@ use smallvec::SmallVec;
 use super::capture::Capturing;
 use super::event::Event;
 use super::memory::{DeviceMemory, Freed, Held, Region};
-use super::{accesses, outside_host_functions, same_machine};
+use super::{accesses, refuse_in_host_func, same_machine};
 use crate::backend::{self, Address, Copy, Destroy, Fill, Launch, Payload};
 use crate::buffer::{Pod, View, ViewMut};
-use crate::device::{Device, Place, Runtime, as_host_func, as_thread, drop_elsewhere};
+use crate::device::{
+    Device, Place, Runtime, as_host_func, as_thread, drop_elsewhere, outside_callbacks,
+};
 use crate::error::{Error, Result};
 use crate::kernel::{Grid, Kernel, KernelArgs};
 use crate::log::Pen;
@@ -537,6 +539,7 @@ impl Stream {
     #[track_caller]
     pub fn query(&self) -> Result<bool> {
         let at = Location::caller();
+        self.runtime().check()?;
         self.is_mine()?;
         let runtime = self.runtime();
         let kind = |done| Kind::QueryStream {
@@ -567,7 +570,9 @@ impl Stream {
     #[track_caller]
     pub fn synchronize(&self) -> Result<()> {
         let at = Location::caller();
+        self.runtime().check()?;
         self.is_mine()?;
+        refuse_in_host_func("synchronize")?;
         let runtime = self.runtime();
         let kind = Kind::SyncStream { stream: self.id() };
         // In a capture it is refused, and what is refused did not happen.
@@ -757,8 +762,9 @@ impl Drop for Own {
         }
         let (runtime, stream) = (Arc::clone(&self.stream.runtime), self.stream.core.id);
         let at = Location::caller();
-        outside_host_functions(move || {
-            runtime.backend.destroy(Destroy::Stream(stream));
+        outside_callbacks(move || {
+            // SAFETY: the last handle has gone, and no memory is noted on it.
+            unsafe { runtime.backend.destroy(Destroy::Stream(stream)) };
             runtime.tell(Kind::DestroyStream { stream }, |_| Accesses::new(), at);
         });
     }

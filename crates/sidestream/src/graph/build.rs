@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::part::At;
 use super::{
     BufKey, Executable, Graph, Holdings, NodeArg, NodeId, Owned, Part, PartMut, Piece, PinnedKey,
-    PinnedPart, Touched,
+    PinnedPart, Touched, new_list,
 };
 use crate::backend::{self, Address, Arg, Create, Fill, Grid, Node, NodeWork};
 use crate::buffer::block::Block;
@@ -29,6 +29,8 @@ use crate::stream::{Rows, copy, each_row, not_empty, one_row, pattern, same_len,
 /// bytes that they write, or writes bytes that they read. [`GraphBuilder::after`] adds what accesses
 /// cannot say. All other nodes run side by side.
 pub struct GraphBuilder {
+    /// Of this description alone: a node says whose it is.
+    description: u64,
     device: DeviceId,
     holdings: Holdings,
     nodes: Vec<Node>,
@@ -310,10 +312,11 @@ impl GraphBuilder {
     /// [`Error::Invalid`] if `earlier` was not added before `node`.
     ///
     /// # Panics
-    /// If a node is another graph's.
+    /// If a node is another graph's, or of an earlier description of this one.
     #[track_caller]
     pub fn after(&mut self, node: NodeId, earlier: NodeId) -> Result<()> {
-        let (at, before) = (self.place(node.0), self.place(earlier.0));
+        let place = |node: NodeId| node.0.within(self.description, OTHER_NODE);
+        let (at, before) = (place(node), place(earlier));
         if before >= at {
             return Err(Error::Invalid {
                 call: "after",
@@ -358,6 +361,7 @@ impl GraphBuilder {
     pub(super) fn over(device: DeviceId, holdings: Holdings) -> GraphBuilder {
         let owned = 0..holdings.values.len();
         GraphBuilder {
+            description: new_list(),
             device,
             uses: owned.clone().map(|_| Uses::default()).collect(),
             reads: vec![Vec::new(); owned.len()],
@@ -384,7 +388,10 @@ impl GraphBuilder {
         let runtime = &self.holdings.runtime;
         runtime.check()?;
         let (device, nodes) = (self.device, &self.nodes[..]);
-        runtime.seen(runtime.backend.create(Create::Graph { id, device, nodes }))
+        // SAFETY: the id is new, or that of a graph which is updated. The memory is held with the nodes, and by the
+        // graph later.
+        let made = unsafe { runtime.backend.create(Create::Graph { id, device, nodes }) };
+        runtime.seen(made)
     }
 
     /// The memory, and what a launch touches of it.
@@ -406,6 +413,9 @@ impl GraphBuilder {
 
 // ------------------------------------------------------------------ what they have in common
 
+const OTHER_NODE: &str =
+    "the node belongs to another graph, or to an earlier description of this one";
+
 /// The nodes of a graph are in no stream.
 const NO_STREAM: StreamId = StreamId(0);
 
@@ -418,7 +428,7 @@ impl GraphBuilder {
             return Err(Refused::new(Error::Invalid { call, why }, value));
         }
         let at = At {
-            graph: self.holdings.graph,
+            list: self.holdings.graph,
             index: self.holdings.values.len() as u32,
         };
         self.holdings.values.push(Some(Box::new(value)));
@@ -492,7 +502,7 @@ impl GraphBuilder {
             after,
         });
         NodeId(At {
-            graph: self.holdings.graph,
+            list: self.description,
             index: number,
         })
     }
@@ -505,11 +515,6 @@ impl GraphBuilder {
     #[track_caller]
     fn address(&self, piece: &Piece) -> Address {
         self.block(piece).address.offset(piece.start)
-    }
-
-    #[track_caller]
-    fn place(&self, at: At) -> usize {
-        at.of(self.holdings.graph)
     }
 
     /// The same error, with the node that was about to be added.

@@ -54,7 +54,7 @@ use crate::backend::{Address, Destroy, Payload};
 use crate::buffer::block::Block;
 use crate::buffer::uses::Conflicts;
 use crate::buffer::{DeviceBuf, Pinned, Pod, Refused, View, ViewMut};
-use crate::device::{Place, Runtime, drop_elsewhere, is_host_func};
+use crate::device::{Place, Runtime, outside_callbacks};
 use crate::error::{Error, Result};
 use crate::event::{Event, Mark};
 use crate::op::{DeviceId, GraphId, Kind, Mode};
@@ -422,16 +422,16 @@ struct Executable {
 
 impl Drop for Executable {
     fn drop(&mut self) {
-        if is_host_func() {
-            // The driver may not be called there.
-            let runtime = Arc::clone(&self.runtime);
-            return drop_elsewhere(Box::new(Executable {
-                runtime,
-                id: self.id,
-            }));
-        }
-        self.runtime.backend.destroy(Destroy::Graph(self.id));
+        let (runtime, id) = (Arc::clone(&self.runtime), self.id);
+        // SAFETY: it was made by its builder, and its only handle goes.
+        outside_callbacks(move || unsafe { runtime.backend.destroy(Destroy::Graph(id)) });
     }
+}
+
+/// The number of another list: see [`At`].
+fn new_list() -> u64 {
+    static LISTS: AtomicU64 = AtomicU64::new(0);
+    LISTS.fetch_add(1, Ordering::Relaxed)
 }
 
 /// What a graph owns, by the number in its key.
@@ -466,9 +466,8 @@ impl<T: Pod + Send + Sync> Owned for Pinned<T> {
 
 impl Holdings {
     fn new(runtime: &Arc<Runtime>) -> Holdings {
-        static GRAPHS: AtomicU64 = AtomicU64::new(0);
         Holdings {
-            graph: GRAPHS.fetch_add(1, Ordering::Relaxed),
+            graph: new_list(),
             values: Vec::new(),
             last: None,
             lent: Vec::new(),
@@ -568,7 +567,7 @@ const TAKEN: &str = "the memory was taken before";
 impl Drop for Holdings {
     fn drop(&mut self) {
         // Nobody can tell whether a lost device still uses it: it is never used again.
-        if self.runtime.check().is_err() {
+        if self.runtime.is_lost() {
             std::mem::forget(std::mem::take(&mut self.values));
         }
     }

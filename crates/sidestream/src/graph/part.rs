@@ -45,10 +45,11 @@ pub struct PinnedPart<T>(Values<T>);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NodeId(pub(super) At);
 
-/// A place in the lists of one graph.
+/// A place in a list: of the buffers of a graph, or of the nodes of one description of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct At {
-    pub graph: u64,
+    /// Whose list it is. No other list of the process has the number.
+    pub list: u64,
     pub index: u32,
 }
 
@@ -276,13 +277,19 @@ impl Piece {
 }
 
 impl At {
-    /// The place in the list, if the list is this graph's.
+    /// The place in the list of the buffers of a graph, if the list is this graph's.
     #[track_caller]
     pub fn of(self, graph: u64) -> usize {
-        assert!(
-            self.graph == graph,
-            "the key belongs to another graph; use the one that this graph's builder gave"
-        );
+        self.within(
+            graph,
+            "the key belongs to another graph; use the one that this graph's builder gave",
+        )
+    }
+
+    /// The place in a list, if the list is the one with this number.
+    #[track_caller]
+    pub fn within(self, list: u64, else_says: &str) -> usize {
+        assert!(self.list == list, "{else_says}");
         self.index as usize
     }
 }

@@ -2,6 +2,7 @@
 //! the consumer's.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -248,7 +249,8 @@ impl<H> Shared<H> {
         drop(state);
         self.filled.notify_all();
         if let Some(waker) = waker {
-            waker.wake();
+            // A panic in it is the program's, which has been told of it; the thread has more items to fill.
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
     }
 }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::invalid;
 use super::slot::{Relaxed, Shared, Slot, is_this_process};
-use crate::device::{drop_elsewhere, is_host_func};
+use crate::device::{drop_elsewhere, outside_callbacks};
 use crate::error::Result;
 use crate::explicit::{HostMemory, Region, Stream};
 
@@ -86,7 +86,8 @@ impl Lease {
     /// Holds up the host until these streams have come so far and the bytes are there.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::error::Error::Invalid) if `into` has another length, or what the driver answers.
+    /// [`Error::Invalid`](crate::error::Error::Invalid) if `into` has another length or a noted stream is being
+    /// captured, or what the driver answers.
     ///
     /// # Panics
     /// If there are not so many leaves.
@@ -103,13 +104,10 @@ impl Lease {
             return Ok(());
         }
         let device = &self.shared.device;
+        device.runtime.check()?;
         let _relaxed = Relaxed::on(device);
         let down = self.shared.download()?;
-        let noted = self.streams.lock().clone();
-        for stream in noted.iter().filter(|stream| !stream.is(&down)) {
-            down.wait_stream(stream)?;
-        }
-        self.note(&down);
+        self.stand_behind("read", &down)?;
         // Not pinned memory: giving that back waits for the device, which ends captures of other threads.
         let host = HostMemory::pageable(device, leaf.size_bytes())?;
         // SAFETY: the stream waits for all that may write the leaf, the lease keeps it until its stream
@@ -130,26 +128,54 @@ impl Lease {
     /// batch. The copy's memory goes when its own lease has ended and the uses are over.
     ///
     /// # Ordering
-    /// As a copy on the stream, which has to stand behind whatever wrote the batch, as after a hand-over on it. Does not
-    /// hold up the host, but for the allocation.
+    /// As a copy on the stream, which waits for all that the noted streams were given so far, and is noted itself.
+    /// Does not hold up the host, but for the allocation.
     ///
     /// # Errors
+    /// [`Error::Invalid`](crate::error::Error::Invalid) if the stream or a noted one is being captured,
     /// [`Error::OutOfMemory`](crate::error::Error::OutOfMemory), or what the driver answers.
     #[track_caller]
     pub fn copied(&self, stream: &Stream) -> Result<Lease> {
-        let _relaxed = Relaxed::on(&self.shared.device);
-        self.note(stream);
-        let mut slot = Slot::new(&self.shared.device)?;
+        let device = &self.shared.device;
+        let _relaxed = Relaxed::on(device);
+        self.stand_behind("copied", stream)?;
+        let mut slot = Slot::new(device)?;
         let from = self.memory().all();
-        let memory = slot.memory_for(&self.shared.device, stream, from.size_bytes())?;
-        // SAFETY: the stream is noted in the lease of the source, and in that of the copy, whose memory is
-        // new. The caller has ordered it behind whatever writes the source.
+        let memory = slot.memory_for(device, stream, from.size_bytes())?;
+        // SAFETY: the stream stands behind all that writes the source. It is noted in the lease of the source,
+        // and in that of the copy, whose memory is new.
         unsafe { stream.memcpy(from, memory.all())? };
-        stream.record(&slot.uploaded)?;
+        if let Err(error) = stream.record(&slot.uploaded) {
+            // The copy is under way: the memory goes when that is over, or never if nobody can tell.
+            let _ = slot.end_uses(device, [stream.clone()]);
+            drop_elsewhere(Box::new(slot));
+            return Err(error);
+        }
         let (shared, layout) = (Arc::clone(&self.shared), Arc::clone(&self.layout));
         let mut lease = Lease::new(shared, slot, layout, stream);
         lease.is_copy = true;
         Ok(lease)
+    }
+
+    /// Notes the stream, and makes it wait for all that the others were given. So it stands behind the upload too:
+    /// the first of them waited for that when the batch was handed over, and a copy was made on it.
+    ///
+    /// # Errors
+    /// If one of them is being captured, which the wait would become a part of; or what the driver answers.
+    fn stand_behind(&self, call: &'static str, stream: &Stream) -> Result<()> {
+        let noted = self.streams.lock().clone();
+        if noted.iter().chain([stream]).any(Stream::is_captured) {
+            return Err(invalid(
+                call,
+                "a stream that uses the batch is being captured, and this lies outside of the capture; do it \
+                 before the capture begins, or when the capture has ended",
+            ));
+        }
+        for other in noted.iter().filter(|other| !other.is(stream)) {
+            stream.wait_stream(other)?;
+        }
+        self.note(stream);
+        Ok(())
     }
 
     fn memory(&self) -> &crate::explicit::DeviceMemory {
@@ -174,39 +200,19 @@ impl Drop for Lease {
             std::mem::forget((slot, shared, streams));
             return;
         }
-        let end = End {
-            shared,
-            slot: Some(slot),
-            streams,
-            is_copy: self.is_copy,
-        };
-        // A function on the host may not call the driver.
-        if is_host_func() {
-            drop_elsewhere(Box::new(end));
-        }
+        let is_copy = self.is_copy;
+        // It calls the driver.
+        outside_callbacks(move || end(&shared, slot, streams, is_copy));
     }
 }
 
-/// The end of a lease, where it may call the driver.
-struct End {
-    shared: Arc<Shared>,
-    slot: Option<Slot>,
-    streams: Streams,
-    is_copy: bool,
-}
-
-impl Drop for End {
-    fn drop(&mut self) {
-        let Some(mut slot) = self.slot.take() else {
-            return;
-        };
-        let streams = std::mem::take(&mut self.streams);
-        let ended = slot.end_uses(&self.shared.device, streams);
-        match (ended, self.is_copy) {
-            (_, true) => drop_elsewhere(Box::new(slot)),
-            (Ok(()), false) => self.shared.give_back(slot),
-            (Err(why), false) => self.shared.retire(slot, why),
-        }
+/// The end of a lease.
+fn end(shared: &Shared, mut slot: Slot, streams: Streams, is_copy: bool) {
+    let ended = slot.end_uses(&shared.device, streams);
+    match (ended, is_copy) {
+        (_, true) => drop_elsewhere(Box::new(slot)),
+        (Ok(()), false) => shared.give_back(slot),
+        (Err(why), false) => shared.retire(slot, why),
     }
 }
 

@@ -62,7 +62,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::device::{Device, drop_elsewhere};
+use crate::device::{Device, drop_elsewhere, outside_callbacks};
 use crate::error::{Error, Result};
 use crate::explicit::{HostMemory, Stream};
 
@@ -189,6 +189,7 @@ impl Ring {
     #[track_caller]
     pub unsafe fn put(&self, leaves: &[Leaf]) -> Result<Option<Ticket>> {
         self.refuse_child("put")?;
+        self.shared.device.runtime.check()?;
         let _relaxed = Relaxed::on(&self.shared.device);
         let mut filling = self.filling.lock();
         let Some(mut slot) = self.shared.take()? else {
@@ -279,14 +280,15 @@ impl Ring {
     ///
     /// # Ordering
     /// Holds up the host until the uses of the slots that are free are over, and gives back their memory. What is
-    /// leased gives back its own when it ends, without holding up anybody.
+    /// leased gives back its own when it ends, without holding up anybody. In a function on the host, which may not
+    /// wait for the device, nothing is waited for here: the memory goes on another thread.
     pub fn close(&self) {
         if !is_this_process(self.shared.process) {
             return;
         }
         let left = self.shared.close();
         let filling = std::mem::take(&mut *self.filling.lock());
-        drop((left, filling));
+        outside_callbacks(move || drop((left, filling)));
     }
 
     /// After a fork the child has neither the threads nor the device.
@@ -339,6 +341,7 @@ impl Ticket {
     /// Then the ticket is as it was.
     #[track_caller]
     pub fn hand_over(&self, consumer: &Stream) -> Result<Lease> {
+        self.shared.device.runtime.check()?;
         let mut held = self.slot.lock();
         if held.is_none() {
             return Err(invalid(

@@ -96,15 +96,25 @@ impl Shared {
             }
             // A new slot overlaps with all uses of the others; one that was used waits for its own.
             if state.made < state.capacity {
-                let slot = Slot::new(&self.device)?;
                 state.made += 1;
-                return Ok(Some(slot));
+                drop(state);
+                return self.make().map(Some);
             }
             if let Some(slot) = state.free.pop_front() {
                 return Ok(Some(slot));
             }
             self.changed.wait(&mut state);
         }
+    }
+
+    /// A slot that is counted already. Without the lock: the driver is called.
+    fn make(&self) -> Result<Slot> {
+        let slot = Slot::new(&self.device);
+        if slot.is_err() {
+            self.state.lock().made -= 1;
+            self.changed.notify_all();
+        }
+        slot
     }
 
     /// It holds no batch any more.

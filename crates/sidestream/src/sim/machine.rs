@@ -135,16 +135,18 @@ impl Machine {
     }
 }
 
-impl Backend for Machine {
+// SAFETY: `Space` hands out memory of its own and takes it back when no task is left that could use it. Bytes are
+// read and written in the tasks of their operation, which the engine runs as `order` says.
+unsafe impl Backend for Machine {
     fn devices(&self) -> &[Caps] {
         &self.caps
     }
 
-    fn create(&self, what: Create<'_>) -> Result<()> {
+    unsafe fn create(&self, what: Create<'_>) -> Result<()> {
         self.with_state(|state| state.create(what))
     }
 
-    fn destroy(&self, what: Destroy) {
+    unsafe fn destroy(&self, what: Destroy) {
         self.with_state(|state| match what {
             Destroy::Stream(id) => state.tables.retire_stream(id),
             Destroy::Event(id) => state.tables.retire_event(id),
@@ -176,7 +178,7 @@ impl Backend for Machine {
         })
     }
 
-    fn unreserve(&self, _memory: Memory, _device: DeviceId, at: Address) {
+    unsafe fn unreserve(&self, _memory: Memory, _device: DeviceId, at: Address) {
         self.with_state(|state| {
             let unused_from = state.engine.tasks() as u64;
             state.space.unreserve(at, unused_from);
@@ -195,7 +197,7 @@ impl Backend for Machine {
         }
     }
 
-    fn unregister(&self, at: Address) {
+    unsafe fn unregister(&self, at: Address) {
         self.with_state(|state| state.space.unregister(at));
     }
 
@@ -204,7 +206,7 @@ impl Backend for Machine {
         command::host_form(code).map(|_| ())
     }
 
-    fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
+    unsafe fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
         // The cost of a kernel is the program's own code: it runs without the lock.
         let command = Command::new(op, payload)?;
         self.with_state(|state| {

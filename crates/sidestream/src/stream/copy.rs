@@ -533,13 +533,18 @@ pub(crate) fn copy<T>(
     to_rows: Rows,
 ) -> backend::Copy {
     let size = size_of::<T>() as u64;
+    // From one row there is no way to a next one, which may be any number of values.
+    let pitch = |rows: Rows| match rows.count {
+        0 | 1 => rows.len as u64 * size,
+        _ => rows.pitch as u64 * size,
+    };
     backend::Copy {
         from,
         to,
         row_bytes: from_rows.len as u64 * size,
         rows: from_rows.count as u64,
-        from_pitch: from_rows.pitch as u64 * size,
-        to_pitch: to_rows.pitch as u64 * size,
+        from_pitch: pitch(from_rows),
+        to_pitch: pitch(to_rows),
     }
 }
 

@@ -109,14 +109,17 @@ impl Core {
         is_marking: bool,
     ) -> Result<Arc<Core>> {
         let id = runtime.live.new_stream(kind, device, name);
-        runtime.seen(runtime.backend.create(Create::Stream {
+        let create = Create::Stream {
             id,
             device,
             kind,
             priority,
             name,
             adopt,
-        }))?;
+        };
+        // SAFETY: the id is new. For a handle of another library its caller has promised (`Stream::from_raw`).
+        let created = unsafe { runtime.backend.create(create) };
+        runtime.seen(created)?;
         Ok(Arc::new(Core {
             id,
             device,
@@ -186,7 +189,8 @@ impl Streams {
     pub fn close(&self, backend: &dyn Backend) {
         let made = std::mem::take(&mut *self.made.lock());
         for core in made {
-            backend.destroy(Destroy::Stream(core.id));
+            // SAFETY: it was made here, and nobody has a handle.
+            unsafe { backend.destroy(Destroy::Stream(core.id)) };
         }
     }
 
@@ -362,6 +366,7 @@ impl Stream {
     }
 
     fn timed(&self, at: Place) -> Result<TimedEvent> {
+        self.runtime.check()?;
         let event = self.runtime.event(self.core.device, true, &mut None)?;
         let kind = Kind::Record {
             event: event.id,

@@ -80,14 +80,16 @@ impl Faults {
     }
 }
 
-impl Backend for Faults {
+// SAFETY: what is not refused the machine does, for which the same is promised.
+unsafe impl Backend for Faults {
     fn devices(&self) -> &[Caps] {
         self.machine.devices()
     }
 
-    fn create(&self, what: Create<'_>) -> Result<()> {
+    unsafe fn create(&self, what: Create<'_>) -> Result<()> {
         self.chance("create")?;
-        self.machine.create(what)?;
+        // SAFETY: the caller promises it, here and below.
+        unsafe { self.machine.create(what)? };
         let mut account = self.account.lock();
         let is_new = match what {
             Create::Stream { id, .. } => account.streams.insert(id),
@@ -100,7 +102,7 @@ impl Backend for Faults {
         Ok(())
     }
 
-    fn destroy(&self, what: Destroy) {
+    unsafe fn destroy(&self, what: Destroy) {
         self.count();
         {
             let mut account = self.account.lock();
@@ -113,7 +115,8 @@ impl Backend for Faults {
                 account.wrong.push(format!("{what:?} was not there"));
             }
         }
-        self.machine.destroy(what);
+        // SAFETY: as in `create`.
+        unsafe { self.machine.destroy(what) };
     }
 
     fn reserve(&self, wanted: Reserve) -> Result<Address> {
@@ -123,7 +126,7 @@ impl Backend for Faults {
         Ok(address)
     }
 
-    fn unreserve(&self, memory: Memory, device: DeviceId, at: Address) {
+    unsafe fn unreserve(&self, memory: Memory, device: DeviceId, at: Address) {
         self.count();
         {
             let mut account = self.account.lock();
@@ -131,12 +134,14 @@ impl Backend for Faults {
                 account.wrong.push(format!("{at:?} was not reserved"));
             }
         }
-        self.machine.unreserve(memory, device, at);
+        // SAFETY: as in `create`.
+        unsafe { self.machine.unreserve(memory, device, at) };
     }
 
-    fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
+    unsafe fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
         self.chance("submit")?;
-        self.machine.submit(op, payload)
+        // SAFETY: as in `create`.
+        unsafe { self.machine.submit(op, payload) }
     }
 
     unsafe fn register(&self, at: Address, bytes: u64) -> Result<()> {
@@ -145,8 +150,9 @@ impl Backend for Faults {
         unsafe { self.machine.register(at, bytes) }
     }
 
-    fn unregister(&self, at: Address) {
-        self.machine.unregister(at);
+    unsafe fn unregister(&self, at: Address) {
+        // SAFETY: as in `create`.
+        unsafe { self.machine.unregister(at) };
     }
 
     fn prepare(&self, device: DeviceId, code: &Arc<Code>) -> Result<()> {

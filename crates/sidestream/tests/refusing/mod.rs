@@ -3,6 +3,7 @@
 
 // Not every file of tests that has it uses all of it.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,6 +14,11 @@ use sidestream::engine::Profile;
 use sidestream::error::{Error, Result};
 use sidestream::op::{DeviceId, EventId, Memory, Op, StreamId};
 use sidestream::sim::{Machine, Schedule};
+
+thread_local! {
+    /// Whether a test has said that this thread runs a function on the host.
+    pub static IS_CALLBACK: Cell<bool> = const { Cell::new(false) };
+}
 
 pub struct Refusing {
     machine: Machine,
@@ -28,6 +34,8 @@ pub struct Refusing {
     combined_bytes: AtomicUsize,
     /// How many waits had no end.
     endless_waits: AtomicUsize,
+    /// Whether a function on the host has given back a graph, which it may not.
+    misplaced: AtomicBool,
     /// What was reserved; absent if memory that comes back goes to the machine.
     kept: Option<Mutex<Vec<Kept>>>,
     /// How often memory was given out again.
@@ -63,6 +71,7 @@ impl Refusing {
             sleeping: AtomicUsize::new(0),
             combined_bytes: AtomicUsize::new(0),
             endless_waits: AtomicUsize::new(0),
+            misplaced: AtomicBool::new(false),
             kept,
             again: AtomicUsize::new(0),
         });
@@ -94,6 +103,11 @@ impl Refusing {
         self.endless_waits.load(Ordering::Relaxed)
     }
 
+    /// Whether a graph was given back by the thread on which the machine runs functions on the host.
+    pub fn misplaced(&self) -> bool {
+        self.misplaced.load(Ordering::Relaxed)
+    }
+
     pub fn given_again(&self) -> usize {
         self.again.load(Ordering::Relaxed)
     }
@@ -103,8 +117,10 @@ impl Refusing {
     }
 }
 
-impl Backend for Refusing {
-    fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
+// SAFETY: what is not refused the machine does, for which the same is promised. Memory is given again when it has
+// come back.
+unsafe impl Backend for Refusing {
+    unsafe fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
         if matches!(payload, Payload::Graph) && self.refuses.load(Ordering::Relaxed) {
             return Err(Error::Refused {
                 call: "graph launch",
@@ -112,15 +128,17 @@ impl Backend for Refusing {
                 why: "it was told to".into(),
             });
         }
-        self.machine.submit(op, payload)
+        // SAFETY: the caller promises it, here and below.
+        unsafe { self.machine.submit(op, payload) }
     }
 
     fn devices(&self) -> &[Caps] {
         self.machine.devices()
     }
 
-    fn create(&self, what: Create<'_>) -> Result<()> {
-        self.machine.create(what)?;
+    unsafe fn create(&self, what: Create<'_>) -> Result<()> {
+        // SAFETY: as in `submit`.
+        unsafe { self.machine.create(what)? };
         if let Create::Event { sleeps, .. } = what {
             self.events.fetch_add(1, Ordering::Relaxed);
             self.sleeping
@@ -129,11 +147,14 @@ impl Backend for Refusing {
         Ok(())
     }
 
-    fn destroy(&self, what: Destroy) {
-        if let Destroy::Event(_) = what {
-            self.events.fetch_sub(1, Ordering::Relaxed);
+    unsafe fn destroy(&self, what: Destroy) {
+        match what {
+            Destroy::Event(_) => _ = self.events.fetch_sub(1, Ordering::Relaxed),
+            Destroy::Graph(_) if IS_CALLBACK.get() => self.misplaced.store(true, Ordering::Relaxed),
+            Destroy::Graph(_) | Destroy::Stream(_) => {}
         }
-        self.machine.destroy(what);
+        // SAFETY: as in `submit`.
+        unsafe { self.machine.destroy(what) };
     }
 
     fn reserve(&self, wanted: Reserve) -> Result<Address> {
@@ -162,14 +183,15 @@ impl Backend for Refusing {
         Ok(at)
     }
 
-    fn unreserve(&self, memory: Memory, device: DeviceId, at: Address) {
+    unsafe fn unreserve(&self, memory: Memory, device: DeviceId, at: Address) {
         if let Some(kept) = &self.kept
             && let Some(kept) = kept.lock().unwrap().iter_mut().find(|kept| kept.at == at)
         {
             kept.is_free = true;
             return;
         }
-        self.machine.unreserve(memory, device, at);
+        // SAFETY: as in `submit`.
+        unsafe { self.machine.unreserve(memory, device, at) };
     }
 
     unsafe fn register(&self, at: Address, bytes: u64) -> Result<()> {
@@ -186,9 +208,10 @@ impl Backend for Refusing {
         Ok(())
     }
 
-    fn unregister(&self, at: Address) {
+    unsafe fn unregister(&self, at: Address) {
         self.registered.fetch_sub(1, Ordering::Relaxed);
-        self.machine.unregister(at);
+        // SAFETY: as in `submit`.
+        unsafe { self.machine.unregister(at) };
     }
 
     fn prepare(&self, device: DeviceId, code: &Arc<Code>) -> Result<()> {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use sidestream::backend::{
-    Address, Arg, Backend, Code, Copy, Create, Fill, Grid, HostArg, Launch, Node, NodeWork,
-    Payload, Reserve,
+    Address, Arg, Backend, Code, Copy, Create, Destroy, Fill, Grid, HostArg, Launch, Node,
+    NodeWork, Payload, Reserve,
 };
 use sidestream::engine::{KernelCost, Profile};
 use sidestream::error::Result;
@@ -68,7 +68,7 @@ impl Rig {
             name: "",
             adopt: None,
         };
-        self.machine.create(what).unwrap();
+        self.create(what);
         StreamId(id)
     }
 
@@ -84,14 +84,14 @@ impl Rig {
             timing,
             sleeps: false,
         };
-        self.machine.create(what).unwrap();
+        self.create(what);
         id
     }
 
     pub fn graph(&self, id: u32, nodes: &[Node]) -> GraphId {
         let (id, device) = (GraphId(id), DeviceId(0));
         let what = Create::Graph { id, device, nodes };
-        self.machine.create(what).unwrap();
+        self.create(what);
         id
     }
 
@@ -127,8 +127,30 @@ impl Rig {
         self.look(to, bytes)
     }
 
+    pub fn create(&self, what: Create<'_>) {
+        // SAFETY: the tests make what they have not made or have destroyed, and adopt nothing.
+        unsafe { self.machine.create(what).unwrap() };
+    }
+
+    pub fn destroy(&self, what: Destroy) {
+        // SAFETY: the tests have made it; later they name it to see that the machine finds out.
+        unsafe { self.machine.destroy(what) };
+    }
+
+    pub fn unreserve(&self, memory: Memory, at: Address) {
+        // SAFETY: the tests have reserved it, and look at it no more. The machine keeps it until what was submitted is
+        // over, and finds what comes later.
+        unsafe { self.machine.unreserve(memory, DeviceId(0), at) };
+    }
+
     pub fn submit(&self, kind: Kind, payload: Payload<'_>) -> Result<()> {
-        self.machine.submit(&self.op(kind), payload)
+        self.submit_op(&self.op(kind), payload)
+    }
+
+    pub fn submit_op(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
+        // SAFETY: the memory is the machine's own, which finds what lies outside of it; the tests look at pinned
+        // memory when they have waited.
+        unsafe { self.machine.submit(op, payload) }
     }
 
     pub fn upload(&self, stream: StreamId, from: Address, to: Address, bytes: u64) -> Result<()> {

@@ -19,6 +19,8 @@ pub fn scenarios() -> Vec<Scenario> {
         one(a_batch_that_is_let_go_stays_for_the_streams_that_were_noted),
         one(a_ring_works_beside_a_capture_of_another_thread),
         one(a_batch_that_is_let_go_in_a_capture_of_its_owner_keeps_its_memory),
+        one(a_copy_stands_behind_the_uses_of_its_batch),
+        one(copies_and_reads_leave_captures_alone),
         one(a_ring_works_on_default_streams),
     ]
 }
@@ -149,17 +151,67 @@ fn a_ring_works_beside_a_capture_of_another_thread(target: Target) {
     ring.close();
 }
 
+/// As PyTorch's streams come: the ring knows no more than the handle.
+fn adopted(device: &Device, own: &Stream) -> Stream {
+    own.as_raw().map_or_else(
+        || own.clone(),
+        // SAFETY: `own` is a stream of this device and kind, and stays until the end of the scenario.
+        |raw| unsafe { Stream::from_raw(device, raw, StreamKind::NonBlocking, "adopted").unwrap() },
+    )
+}
+
+fn a_copy_stands_behind_the_uses_of_its_batch(target: Target) {
+    let device = target.open();
+    let (consumer, other) = (stream(&device, "consumer"), stream(&device, "other"));
+    let ring = Ring::new(&device, 1).unwrap();
+    let lease = put_pattern(&ring, 1).hand_over(&consumer).unwrap();
+    spin(HOLD_NS).hold_explicit(&consumer);
+    // SAFETY: the stream is that of the lease, and whatever else uses the batch waits for it.
+    unsafe { consumer.memset(lease.leaf(0), 7) }.unwrap();
+    let copy = lease.copied(&other).unwrap();
+    drop(lease);
+    let mut bytes = vec![0; 4 * LEN];
+    copy.read(0, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|&byte| byte == 7));
+    drop(copy);
+    ring.close();
+}
+
+fn copies_and_reads_leave_captures_alone(target: Target) {
+    let device = target.open();
+    let (own, other) = (stream(&device, "own"), stream(&device, "other"));
+    let consumer = adopted(&device, &own);
+    let ring = Ring::new(&device, 2).unwrap();
+    let lease = put_pattern(&ring, 1).hand_over(&consumer).unwrap();
+    let beside = put_pattern(&ring, 2).hand_over(&other).unwrap();
+    own.begin_capture().unwrap();
+    let refused = [
+        lease.copied(&consumer).err(),
+        lease.copied(&other).err(),
+        beside.copied(&consumer).err(),
+        lease.read(0, &mut vec![0; 4 * LEN]).err(),
+    ];
+    for refused in refused {
+        assert!(
+            matches!(refused, Some(Error::Invalid { .. })),
+            "{refused:?}"
+        );
+    }
+    expect(&beside, 2);
+    own.end_capture().unwrap();
+    expect(&lease, 1);
+    let copy = lease.copied(&other).unwrap();
+    expect(&copy, 1);
+    drop((lease, beside, copy));
+    let statistics = ring.statistics();
+    assert_eq!((statistics.slots, statistics.retired), (2, 0));
+    ring.close();
+}
+
 fn a_batch_that_is_let_go_in_a_capture_of_its_owner_keeps_its_memory(target: Target) {
     let device = target.open();
     let own = stream(&device, "own");
-    // As PyTorch's streams come: the ring knows no more than the handle.
-    let consumer = own.as_raw().map_or_else(
-        || own.clone(),
-        // SAFETY: `own` is a stream of this device and kind, and stays until the end.
-        |raw| unsafe {
-            Stream::from_raw(&device, raw, StreamKind::NonBlocking, "adopted").unwrap()
-        },
-    );
+    let consumer = adopted(&device, &own);
     let ring = Ring::new(&device, 1).unwrap();
     let lease = put_pattern(&ring, 1).hand_over(&consumer).unwrap();
     own.begin_capture().unwrap();

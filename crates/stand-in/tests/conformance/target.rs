@@ -68,7 +68,8 @@ impl Target {
         let options = Options::new().notice(|_| ());
         match self {
             Target::Sim | Target::Cuda => options,
-            Target::StandIn => options.driver(sidestream_stand_in::library().unwrap()),
+            // SAFETY: the stand-in has the functions of the driver.
+            Target::StandIn => unsafe { options.driver(sidestream_stand_in::library().unwrap()) },
         }
     }
 

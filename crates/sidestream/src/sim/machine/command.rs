@@ -77,7 +77,7 @@ impl Effect {
 
 impl Command {
     /// # Errors
-    /// A kernel that has no form in Rust.
+    /// A kernel that has no form in Rust, or a cost with which it would never run.
     pub fn new(op: &Op, payload: Payload<'_>) -> Result<Command> {
         let mut command = Command {
             op: op.clone(),
@@ -163,6 +163,17 @@ impl Command {
     fn launches(&mut self, code: &Arc<Code>, grid: Grid, args: Vec<Arg>) -> Result<()> {
         host_form(code)?;
         self.cost = code.cost.as_ref().map(|cost| cost(grid, &args));
+        if let Some(cost) = self.cost.filter(|cost| !cost.ends()) {
+            return Err(Error::Invalid {
+                call: "launch",
+                why: format!(
+                    "kernel `{}` has the cost {cost:?}, with which it would never run; its share of the \
+                     device is from {:e} to 1",
+                    code.name,
+                    KernelCost::LEAST_SHARE
+                ),
+            });
+        }
         let memory = args.iter().filter_map(|arg| match *arg {
             Arg::Memory { bytes, mode, .. } => Some(of(bytes, mode)),
             Arg::Scalar { .. } => None,

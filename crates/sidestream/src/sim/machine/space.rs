@@ -327,8 +327,8 @@ impl Space {
     }
 
     /// Whether host memory may be touched; if so it is valid. Pinned memory is in the table as long
-    /// as it is allocated, and this is asked under the lock under which it is freed. For registered
-    /// and for pageable memory the front end promises that it is there until the operation is over.
+    /// as it is allocated, and this is asked under the lock under which it is freed. Of registered
+    /// and of pageable memory whoever submitted the operation has promised that it is there until that is over.
     fn check_host(&self, at: Address, len: usize, host: Host) -> Option<()> {
         if host == Host::Any || len == 0 {
             return Some(());
