@@ -1,0 +1,107 @@
+//! `cargo xtask truth N SEED [--show]`.
+
+use std::process::ExitCode;
+use std::thread;
+
+use sidestream_diagnose::{Limits, Options, Report, read_json};
+use truth::{Job, Judged, Said, Tally, Truth, trace};
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let (numbers, is_shown) = match args[..] {
+        [n, seed] => ([n, seed], false),
+        [n, seed, "--show"] => ([n, seed], true),
+        _ => return refuse("takes how many jobs, the first seed, and perhaps --show"),
+    };
+    let [Ok(count), Ok(seed)] = numbers.map(str::parse::<u64>) else {
+        return refuse("takes two whole numbers: how many jobs, and the first seed");
+    };
+    if is_shown {
+        let shown = (seed..seed.saturating_add(count)).try_for_each(show);
+        return match shown {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => refuse(&why),
+        };
+    }
+    print!("{}", many(count, seed));
+    ExitCode::SUCCESS
+}
+
+fn refuse(why: &str) -> ExitCode {
+    eprintln!("truth: {why}");
+    ExitCode::from(2)
+}
+
+/// Judges so many jobs, on all processors.
+fn many(count: u64, seed: u64) -> Tally {
+    let threads = thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let part = |first: u64| {
+        let mut tally = Tally::default();
+        for at in (first..count).step_by(threads as usize) {
+            match judged(seed.wrapping_add(at)) {
+                Ok((judged, _)) => tally.add(&judged),
+                Err(why) => eprintln!("truth: {why}"),
+            }
+        }
+        tally
+    };
+    thread::scope(|scope| {
+        let parts: Vec<_> = (0..threads)
+            .map(|at| scope.spawn(move || part(at)))
+            .collect();
+        let mut all = Tally::default();
+        for part in parts {
+            match part.join() {
+                Ok(tally) => all.merge(tally),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        all
+    })
+}
+
+/// A job, its report, and its trace.
+fn judged(seed: u64) -> Result<(Judged, Vec<u8>), String> {
+    let job = Job::drawn(seed);
+    let ran = job.recorded();
+    let json = trace(&job, &ran);
+    let read = read_json(&json, &Limits::default());
+    let read = read.map_err(|why| format!("seed {seed}: the trace cannot be read: {why}"))?;
+    let report = Report::of(read, &Options::default());
+    let said = Said::of(&report, &job, &ran);
+    Ok((Judged::of(&job, &Truth::of(&job), said), json))
+}
+
+/// Shows one job, and writes its trace.
+fn show(seed: u64) -> Result<(), String> {
+    let job = Job::drawn(seed);
+    let truth = Truth::of(&job);
+    let (judged, json) = judged(seed)?;
+    let path = format!("target/truth-{seed}.json");
+    std::fs::write(&path, json).map_err(|why| format!("cannot write {path}: {why}"))?;
+    let percent = |ns: f64| format!("{:.1} %", 100.0 * ns / truth.step_ns);
+    println!(
+        "seed {seed}: a step takes {:.1} us, with the profiler {:.1}",
+        truth.step_ns / 1e3,
+        judged.said.step_ns / 1e3
+    );
+    for (fault, (cause, ns)) in job.faults.iter().zip(&truth.gains) {
+        println!("  {:<20} {:>8}  {fault:?}", cause.as_str(), percent(*ns));
+    }
+    println!("  {:<20} {:>8}", "all of them", percent(truth.all_ns));
+    println!("  {:<20} {:>8}", "(graphs)", percent(truth.graphs_ns));
+    let said = &judged.said;
+    let (low, likely, high) = said.saving_ns;
+    println!(
+        "said: {}, worth {} to {}, likely {}; the best change {:.1} %",
+        said.code.unwrap_or("nothing to gain"),
+        percent(low),
+        percent(high),
+        percent(likely),
+        100.0 * said.most
+    );
+    println!("judged: {judged:?}");
+    println!("trace: {path}");
+    Ok(())
+}
