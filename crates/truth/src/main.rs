@@ -1,10 +1,8 @@
 //! `cargo xtask truth N SEED [--show]`.
 
 use std::process::ExitCode;
-use std::thread;
 
-use sidestream_diagnose::{Limits, Options, Report, read_json};
-use truth::{Job, Judged, Said, Tally, Truth, trace};
+use truth::{Job, Truth, judged, many};
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -24,53 +22,16 @@ fn main() -> ExitCode {
             Err(why) => refuse(&why),
         };
     }
-    print!("{}", many(count, seed));
+    match many(count, seed) {
+        Ok(tally) => print!("{tally}"),
+        Err(why) => return refuse(&why),
+    }
     ExitCode::SUCCESS
 }
 
 fn refuse(why: &str) -> ExitCode {
     eprintln!("truth: {why}");
     ExitCode::from(2)
-}
-
-/// Judges so many jobs, on all processors.
-fn many(count: u64, seed: u64) -> Tally {
-    let threads = thread::available_parallelism().map_or(1, |n| n.get() as u64);
-    let part = |first: u64| {
-        let mut tally = Tally::default();
-        for at in (first..count).step_by(threads as usize) {
-            match judged(seed.wrapping_add(at)) {
-                Ok((judged, _)) => tally.add(&judged),
-                Err(why) => eprintln!("truth: {why}"),
-            }
-        }
-        tally
-    };
-    thread::scope(|scope| {
-        let parts: Vec<_> = (0..threads)
-            .map(|at| scope.spawn(move || part(at)))
-            .collect();
-        let mut all = Tally::default();
-        for part in parts {
-            match part.join() {
-                Ok(tally) => all.merge(tally),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        all
-    })
-}
-
-/// A job, its report, and its trace.
-fn judged(seed: u64) -> Result<(Judged, Vec<u8>), String> {
-    let job = Job::drawn(seed);
-    let ran = job.recorded();
-    let json = trace(&job, &ran);
-    let read = read_json(&json, &Limits::default());
-    let read = read.map_err(|why| format!("seed {seed}: the trace cannot be read: {why}"))?;
-    let report = Report::of(read, &Options::default());
-    let said = Said::of(&report, &job, &ran);
-    Ok((Judged::of(&job, &Truth::of(&job), said), json))
 }
 
 /// Shows one job, and writes its trace.
