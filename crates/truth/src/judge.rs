@@ -31,6 +31,8 @@ pub struct Said {
     pub code: Option<&'static str>,
     /// What it is worth: the least, what is likely, the most.
     pub saving_ns: (f64, f64, f64),
+    /// Its words, with those of its evidence.
+    pub words: String,
     /// The step of the trace.
     pub step_ns: f64,
     /// The most that a change which any program can make is said to gain, as a part of the step.
@@ -53,6 +55,8 @@ pub struct Judged {
     /// Whether the range of a first cause that is right holds the true gain, and its width as a part of
     /// the step.
     pub range: Option<(bool, f64)>,
+    /// Whether work of the host that is the right cause is called by the name of its range.
+    pub is_named: Option<bool>,
     /// Whether it says that nothing is to be gained where 5 % were to be had.
     pub is_falsely_nothing: bool,
     /// Whether it promises 5 % where nothing was planted.
@@ -119,6 +123,12 @@ impl Said {
         Said {
             code: first.map(|f| f.code.as_str()),
             saving_ns: saving,
+            words: first.map_or(String::new(), |f| {
+                let evidence = f.evidence.iter();
+                let evidence = evidence.flat_map(|e| [&e.what].into_iter().chain(&e.operators));
+                let words: Vec<&str> = evidence.map(String::as_str).collect();
+                format!("{} {}", f.text, words.join(" "))
+            }),
             step_ns,
             most,
         }
@@ -188,6 +198,14 @@ impl Judged {
             range: true_ns
                 .filter(|_| has_gain)
                 .map(|ns| (holds(ns), (high - low) / said.step_ns.max(1.0))),
+            is_named: job.faults.iter().zip(&truth.gains).find_map(
+                |(fault, (_, ns))| match fault {
+                    Fault::HostWork { name, .. } if *ns >= least && true_ns.is_some() => {
+                        named(names(fault)).then(|| said.words.contains(name))
+                    }
+                    _ => None,
+                },
+            ),
             is_falsely_nothing: has_gain && is_nothing,
             is_falsely_promised: job.faults.is_empty() && said.most >= GAIN,
             said,

@@ -62,7 +62,15 @@ fn show(seed: u64) -> Result<(), String> {
         percent(likely),
         100.0 * said.most
     );
-    println!("judged: {judged:?}");
+    println!(
+        "right: {}, said first: {}, range and width: {:?}",
+        judged.right.map_or("nothing", |cause| cause.as_str()),
+        judged
+            .is_right
+            .map_or("nothing to say", |is| if is { "yes" } else { "no" }),
+        judged.range
+    );
+    println!("in its words: {}", said.words);
     println!("trace: {path}");
     Ok(())
 }

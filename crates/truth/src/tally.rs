@@ -20,6 +20,8 @@ pub struct Tally {
     /// Ranges that hold the truth, and their widths.
     holding: usize,
     widths: Vec<f64>,
+    /// Work of the host that is called by its name, of that which is found.
+    named: (usize, usize),
     sound: usize,
     false_nothing: usize,
     false_promises: usize,
@@ -88,6 +90,10 @@ impl Tally {
                 mistake(format!("{}: right, and the range is not", cause.as_str()));
             }
         }
+        if let Some(is_named) = judged.is_named {
+            self.named.0 += usize::from(is_named);
+            self.named.1 += 1;
+        }
         if judged.planted == 0 {
             self.sound += 1;
         }
@@ -112,6 +118,8 @@ impl Tally {
         }
         self.holding += other.holding;
         self.widths.extend(other.widths);
+        self.named.0 += other.named.0;
+        self.named.1 += other.named.1;
         self.sound += other.sound;
         self.false_nothing += other.false_nothing;
         self.false_promises += other.false_promises;
@@ -169,6 +177,7 @@ impl fmt::Display for Tally {
             f,
             "falsely promised       {promises} of those with nothing planted"
         )?;
+        writeln!(f, "host work named        {}", share(self.named))?;
         writeln!(f, "\nplanted x said")?;
         let mut rows: Vec<Row> = self.said.keys().map(|(row, _)| *row).collect();
         rows.dedup();
