@@ -235,7 +235,7 @@ impl Job {
             .iter()
             .map(|kind| fault(draw, *kind, device_ns, launch_ns, &profile));
         let mut faults: Vec<Fault> = faults.collect();
-        let take_over_gb_s = draw.sized(1.0, 4.0);
+        let take_over_gb_s = draw.sized(1.0, 2.0);
         slow_down(&mut faults, take_over_gb_s);
         for fault in &faults {
             if let Fault::Launches { count, kernel_ns } = fault {

@@ -171,36 +171,36 @@ impl Judged {
         let planted: Vec<usize> = (0..job.faults.len())
             .filter(|at| named(names(&job.faults[*at])))
             .collect();
-        let is_best = planted.iter().any(|at| truth.gains[*at].1 >= least);
-        // What is said of a cause is said of all that it names.
-        let planted = match planted[..] {
-            _ if !is_best => None,
-            [at] => Some(truth.gains[at].1),
-            _ => {
-                let faults = planted.iter().fold(0, |bits, at| bits | 1 << at);
-                let without = Without {
-                    faults,
-                    launches: false,
-                };
-                Some(truth.step_ns - job.run(without).step_ns)
-            }
-        };
-        let graphs = Some(truth.graphs_ns).filter(|ns| *ns >= least && named(&["LAUNCH_BOUND"]));
-        let true_ns = planted.or(graphs);
+        let best_of = planted.iter().map(|at| truth.gains[*at].1);
+        let mut true_ns: Vec<f64> = best_of.filter(|ns| *ns >= least).collect();
+        if !true_ns.is_empty() && planted.len() > 1 {
+            // A cause may be said of one of the faults that it names, or of all of them.
+            let faults = planted.iter().fold(0, |bits, at| bits | 1 << at);
+            let without = Without {
+                faults,
+                launches: false,
+            };
+            true_ns.push(truth.step_ns - job.run(without).step_ns);
+        }
+        if named(&["LAUNCH_BOUND"]) && truth.graphs_ns >= least {
+            true_ns.push(truth.graphs_ns);
+        }
+        let is_right = !true_ns.is_empty();
         let (low, _, high) = said.saving_ns;
-        let holds = |ns: f64| low - 1e3 <= ns && ns <= high + 1e3;
+        let holds = |ns: &f64| low - 1e3 <= *ns && *ns <= high + 1e3;
         let is_nothing = said.code.is_none();
         Judged {
             seed: job.seed,
             planted: job.faults.len(),
             right,
-            is_right: right.map(|_| true_ns.is_some()),
-            range: true_ns
-                .filter(|_| has_gain)
-                .map(|ns| (holds(ns), (high - low) / said.step_ns.max(1.0))),
+            is_right: right.map(|_| is_right),
+            range: (is_right && has_gain).then(|| {
+                let width = (high - low) / said.step_ns.max(1.0);
+                (true_ns.iter().any(holds), width)
+            }),
             is_named: job.faults.iter().zip(&truth.gains).find_map(
                 |(fault, (_, ns))| match fault {
-                    Fault::HostWork { name, .. } if *ns >= least && true_ns.is_some() => {
+                    Fault::HostWork { name, .. } if *ns >= least && is_right => {
                         named(names(fault)).then(|| said.words.contains(name))
                     }
                     _ => None,
