@@ -21,8 +21,8 @@ struct Pattern {
     holds: bool,
 }
 
-/// Names of the finding about waits between streams that stand in the wrong place.
-const WAITS: &[&str] = &["STREAM_WAIT", "WAIT_IN_STREAM", "SERIALIZING_WAIT"];
+/// The finding about waits between streams that stand in the wrong place.
+const WAITS: &[&str] = &["STREAM_WAIT"];
 
 const PATTERNS: [Pattern; 15] = [
     pattern("augmentation", WAITS, false),
@@ -46,7 +46,11 @@ const PATTERNS: [Pattern; 15] = [
     pattern("serving", &["SYNC_IN_STEP", "BLOCKING_COPY"], false),
     pattern("simple_overlap", &["PAGEABLE_COPY"], false),
     pattern("timing", &["SYNC_IN_STEP"], false),
-    pattern("train_step", &["COPY_ON_COMPUTE_STREAM"], false),
+    pattern(
+        "train_step",
+        &["COPY_ON_COMPUTE_STREAM", "STREAM_WAIT"],
+        false,
+    ),
 ];
 
 const fn pattern(serial: &'static str, causes: &'static [&'static str], holds: bool) -> Pattern {
@@ -82,7 +86,13 @@ fn said(report: &Value) -> (&str, f64) {
     let step_ns = step_ns(report);
     let findings = report["findings"].as_array().expect("a list");
     let is = |code: &str| findings.iter().any(|f| f["code"] == code);
-    let aside = ["STARTUP", "PROFILER_OVERHEAD"];
+    let aside = [
+        "STARTUP",
+        "INITIALISATION",
+        "PROFILER_OVERHEAD",
+        "SERIAL_BRANCHES",
+        "SERIAL_STAGES",
+    ];
     let code = |f: &Value| {
         f["code"]
             .as_str()

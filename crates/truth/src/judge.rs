@@ -1,6 +1,6 @@
 //! What a report says, held against what is known of its job.
 
-use sidestream_diagnose::{Change, Code, Report};
+use sidestream_diagnose::{Change, Finding, Report};
 
 use crate::fault::{Cause, Fault, SyncBy};
 use crate::job::{Job, Without};
@@ -82,6 +82,22 @@ impl Truth {
     }
 }
 
+/// Findings that are no cause, or one only if something is so that no trace says.
+const ASIDE: [&str; 6] = [
+    "STARTUP",
+    "INITIALISATION",
+    "PROFILER_OVERHEAD",
+    "SERIAL_BRANCHES",
+    "SERIAL_STAGES",
+    "NOTHING_TO_GAIN",
+];
+
+/// Whether a change supposes that kernels do not depend on each other, which no trace says.
+fn is_supposed(change: &Change) -> bool {
+    let change = change.to_string();
+    change.starts_with("second-stream") || change.starts_with("pipeline")
+}
+
 impl Said {
     /// The one place that reads reports. `ran` is the run that was recorded: where the report has found
     /// other steps than those of the job, or none, what it says is taken as a part of the time.
@@ -100,12 +116,9 @@ impl Said {
             many => sum_ns as f64 / many as f64,
         };
         let of_step = |ns: u64| ns as f64 / unit_ns.max(1.0) * step_ns;
-        let is_nothing = report
-            .findings
-            .iter()
-            .any(|f| f.code == Code::NothingToGain);
-        let excluded = [Code::Startup, Code::ProfilerOverhead, Code::NothingToGain];
-        let first = report.findings.iter().find(|f| !excluded.contains(&f.code));
+        let is = |codes: &[&str], finding: &Finding| codes.contains(&finding.code.as_str());
+        let is_nothing = report.findings.iter().any(|f| is(&["NOTHING_TO_GAIN"], f));
+        let first = report.findings.iter().find(|f| !is(&ASIDE, f));
         let first = first.filter(|_| !is_nothing);
         let saving = first.map_or((0.0, 0.0, 0.0), |f| {
             let s = f.saving_ns;
@@ -114,8 +127,7 @@ impl Said {
         let mut most = saving.1 / step_ns.max(1.0);
         if let Ok(replay) = &report.replay {
             let predictions = replay.predictions.iter();
-            // Whether kernels depend on each other no trace says.
-            let predictions = predictions.filter(|p| !p.changes.contains(&Change::SecondStream));
+            let predictions = predictions.filter(|p| !p.changes.iter().any(is_supposed));
             let least = predictions.map(|p| p.likely_ns).min();
             let least = least.unwrap_or(replay.unprofiled_ns) as f64;
             most = most.max(1.0 - least / replay.unprofiled_ns.max(1) as f64);
@@ -142,7 +154,7 @@ fn names(fault: &Fault) -> &'static [&'static str] {
         Fault::HostWork { .. } => &["HOST_WORK", "HOST_STARVED"],
         Fault::PageableUpload { .. } => &["PAGEABLE_COPY"],
         Fault::UploadOnComputeStream { .. } => &["COPY_ON_COMPUTE_STREAM"],
-        Fault::MisplacedWaits { .. } => &["STREAM_WAIT", "WAIT_IN_STREAM", "SERIALIZING_WAIT"],
+        Fault::MisplacedWaits { .. } => &["STREAM_WAIT"],
         Fault::Download { is_pinned, .. } => match is_pinned {
             true => &["BLOCKING_COPY", "SYNC_IN_STEP"],
             false => &["BLOCKING_COPY", "PAGEABLE_COPY"],
