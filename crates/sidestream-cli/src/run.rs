@@ -8,7 +8,7 @@ use sidestream::engine::Profile;
 use sidestream::sim::Schedule;
 use sidestream::trace::{Timeline, Trace, What};
 use sidestream_program::{
-    Act, BadProgram, Document, Expected, Level, Program, Run, check, record, run,
+    Act, BadProgram, Document, Expected, Level, Program, Run, check, mark_steps, record, run,
     unmet as expected_of_check,
 };
 
@@ -72,6 +72,11 @@ pub struct Args {
     #[arg(long, value_name = "N", conflicts_with_all = ["schedule", "trace", "log"],
           value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     explore: Option<u32>,
+    /// Make the program's calls so many times, as a loop does; each time is a step of the trace, so that
+    /// `sidestream diagnose` can say what a step would gain
+    #[arg(long, value_name = "N", conflicts_with = "explore",
+          value_parser = clap::value_parser!(u16).range(2..=1000))]
+    repeat: Option<u16>,
     /// Columns of the timeline, 20 to 1000
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(20..=1000))]
     width: u16,
@@ -219,8 +224,10 @@ fn has_late_op(schedule: Schedule, program: &Program) -> Result<(), String> {
 }
 
 fn one(args: &Args, profile: &Profile, program: &Program) -> Result<Outcome, Failure> {
-    let ran = has_late_op(args.schedule, program).and_then(|()| {
-        run(program, profile, args.schedule, false).map_err(|error| error.to_string())
+    let repeated = args.repeat.map(|times| program.repeated(times.into()));
+    let looped = repeated.as_ref().unwrap_or(program);
+    let ran = has_late_op(args.schedule, looped).and_then(|()| {
+        run(looped, profile, args.schedule, false).map_err(|error| error.to_string())
     });
     let ran = match ran {
         Ok(ran) => ran,
@@ -230,9 +237,12 @@ fn one(args: &Args, profile: &Profile, program: &Program) -> Result<Outcome, Fai
             return refuse(args, Some(name), None, "CannotRun", &why);
         }
     };
-    let mut trace = ran.trace(program);
+    let mut trace = ran.trace(looped);
+    if repeated.is_some() {
+        mark_steps(&mut trace, program.ops.len());
+    }
     let judged = Judged::of(program, &ran);
-    write_files(args, program, &mut trace)?;
+    write_files(args, looped, &mut trace)?;
     if args.json {
         print(format_args!(
             "{}\n",
@@ -332,6 +342,7 @@ fn as_json(args: &Args, program: &Program, ran: &Run, trace: &Trace, judged: &Ju
         "name": program.name,
         "device": args.device,
         "schedule": args.schedule.to_string(),
+        "repeat": args.repeat.unwrap_or(1),
         "time_ns": trace.end_ns(),
         "work": work_as_json(trace),
         "error": failed,
@@ -365,10 +376,12 @@ fn as_text(
     judged: &Judged,
 ) -> String {
     let mut out = format!(
-        "{} on a simulated {}, {}: {:.1} us\n",
+        "{} on a simulated {}, {}{}: {:.1} us\n",
         program.name,
         profile.name,
         args.schedule,
+        args.repeat
+            .map_or(String::new(), |n| format!(", {n} times")),
         trace.end_ns() as f64 / 1e3
     );
     out += &drawn(args, trace);

@@ -9,6 +9,7 @@ mod diagnose_files;
 mod input;
 mod json;
 mod overlap;
+mod patterns;
 mod readme;
 mod record;
 mod recorded;

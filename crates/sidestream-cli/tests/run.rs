@@ -164,6 +164,7 @@ ops:
         "name",
         "device",
         "schedule",
+        "repeat",
         "time_ns",
         "work",
         "error",
@@ -176,6 +177,7 @@ ops:
     assert_eq!(json["name"], "overlap");
     assert_eq!(json["device"], "sim:a100");
     assert_eq!(json["schedule"], "in-order");
+    assert_eq!(json["repeat"], 1);
     assert_eq!(
         (&json["error"], &json["as_expected"]),
         (&Value::Null, &true.into())
@@ -515,5 +517,48 @@ fn an_op_that_is_not_there_cannot_be_late() {
             "{}",
             ran.err
         );
+    }
+}
+
+#[test]
+fn a_program_is_repeated_as_a_loop() {
+    let once = as_json(ENGINES, "");
+    let thrice = as_json(ENGINES, "--repeat 3");
+    let rows = |json: &Value| json["work"].as_array().expect("a list").len();
+    assert_eq!(
+        (thrice["repeat"].as_u64(), rows(&thrice)),
+        (Some(3), 3 * rows(&once))
+    );
+    let time = |json: &Value| json["time_ns"].as_u64().expect("a time");
+    // A step may begin before the one before it is over.
+    assert!(time(&once) < time(&thrice) && time(&thrice) <= 3 * time(&once));
+    let text = ran(ENGINES, "--repeat 3").out;
+    assert!(
+        text.starts_with("engines on a simulated NVIDIA H200, in-order, 3 times: "),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_is_expected_of_an_allocator_is_expected_once() {
+    let text = "\
+name: given_again
+level: runtime
+streams: {main: legacy}
+buffers:
+  a: {kind: dev, bytes: 4096}
+  b: {kind: dev, bytes: 4096}
+ops:
+- {do: alloc, s: main, buf: a}
+- {do: kernel, s: main, w: [a]}
+- {do: free, buf: a}
+- {do: alloc, s: main, buf: b, must_alias: a}
+- {do: kernel, s: main, w: [b]}
+- {do: free, buf: b}
+expect: {v: clean}
+";
+    for options in ["", "--repeat 4"] {
+        let ran = ran(text, options);
+        assert_eq!((ran.code, &*ran.err), (0, ""), "{options}: {}", ran.out);
     }
 }

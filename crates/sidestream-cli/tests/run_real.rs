@@ -208,6 +208,13 @@ fn a_schedule_is_for_a_simulated_gpu() {
 }
 
 #[test]
+fn a_loop_is_for_a_simulated_gpu() {
+    let ran = ran(&file(ENGINES), &["--repeat", "5"]);
+    let expected = "sidestream: --repeat is for a simulated GPU; give --device sim:h200 with it\n";
+    assert_eq!((ran.code, &*ran.err), (2, expected));
+}
+
+#[test]
 fn a_device_that_is_not_there_is_named() {
     let text = "name: far\nstreams: {a: nb@0, b: nb@7}\nops:\n- {do: kernel, s: b, w: [A]}\n";
     let ran = ran(&file(text), &[]);

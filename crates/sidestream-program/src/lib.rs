@@ -41,6 +41,7 @@ mod page;
 mod program;
 mod read;
 mod record;
+mod repeat;
 mod run;
 mod verbs;
 mod words;
@@ -61,5 +62,6 @@ pub use program::{
 };
 pub use read::{parse, parse_bytes};
 pub use record::record;
+pub use repeat::mark_steps;
 pub use run::{CannotRun, ProgramNames, Run, Unmet, run};
 pub use write::{write, written};

@@ -12,6 +12,7 @@ mod steps;
 mod test;
 mod test_programs;
 mod tidy;
+mod truth;
 mod wheel;
 
 use std::process::ExitCode;
@@ -27,6 +28,9 @@ usage: cargo xtask <command>
   bench           every benchmark, briefly, in one table
   big-trace FROM TO SIZE
                   a trace of PyTorch's profiler, repeated up to a size, as in 644MB
+  truth N SEED [--show]
+                  N jobs with planted faults, from a seed on, and what `diagnose` says of each;
+                  --show tells of each and writes its trace
   gpu-bundle      what is run on a machine with a GPU, in one folder to carry there
   kernels         PTX of the kernels in kernels/, where one was changed; fetches its compiler
   miri [test]     the soundness tests under Miri; takes a nightly toolchain";
@@ -44,6 +48,11 @@ fn main() -> ExitCode {
         ["bench"] => bench::run(),
         ["big-trace", from, to, size] => big_trace::run(from, to, size),
         ["big-trace", ..] => return refuse("big-trace takes a trace, a file to write and a size"),
+        ["truth", count, seed] => truth::run(&[count, seed]),
+        ["truth", count, seed, "--show"] => truth::run(&[count, seed, "--show"]),
+        ["truth", ..] => {
+            return refuse("truth takes how many jobs, the first seed, and perhaps --show");
+        }
         ["gpu-bundle"] => gpu_bundle::run(),
         ["kernels"] => kernels::run(),
         ["miri"] => miri::run(None),

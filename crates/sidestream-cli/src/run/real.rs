@@ -11,6 +11,11 @@ use crate::failure::{Failure, print};
 /// A real GPU takes no orders.
 pub fn refuse_choices(args: &Args) -> Result<(), Failure> {
     let asked = match (args.explore, args.schedule) {
+        _ if args.repeat.is_some() => {
+            return Err(Failure::input(
+                "--repeat is for a simulated GPU; give --device sim:h200 with it",
+            ));
+        }
         (Some(_), _) => "--explore",
         (None, Schedule::InOrder) => return Ok(()),
         (None, _) => "--schedule",

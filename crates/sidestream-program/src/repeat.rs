@@ -1,0 +1,66 @@
+//! A program as a loop: its ops again and again, each time a step of the trace.
+
+use sidestream::op::ThreadId;
+use sidestream::trace::{Place, Span, Trace};
+
+use crate::program::{Act, Program};
+
+impl Program {
+    /// The program with its ops so many times, one after the other, as a loop makes them: nothing is
+    /// waited for in between but what the ops wait for. What is expected of it is expected of the first
+    /// time alone, and not repeated. Flags that were raised stay so.
+    pub fn repeated(&self, times: usize) -> Program {
+        let mut again = self.ops.clone();
+        for op in &mut again {
+            if let Act::Alloc {
+                must_alias,
+                must_not_alias,
+                ..
+            } = &mut op.act
+            {
+                (*must_alias, *must_not_alias) = (None, None);
+            }
+        }
+        let mut ops = self.ops.clone();
+        for _ in 1..times {
+            ops.extend_from_slice(&again);
+        }
+        Program {
+            ops,
+            ..self.clone()
+        }
+    }
+}
+
+/// Marks the steps of a program that was repeated, as PyTorch's profiler marks those of a loop: each is
+/// so many ops, and lasts on the host from its first call to the first of the next.
+pub fn mark_steps(trace: &mut Trace, ops: usize) {
+    let mut begins: Vec<Option<(u64, ThreadId)>> = Vec::new();
+    let mut over_ns = 0;
+    for call in &trace.calls {
+        let step = call.op.0 as usize / ops.max(1);
+        if begins.len() <= step {
+            begins.resize(step + 1, None);
+        }
+        let begin = (call.start_ns, call.thread);
+        begins[step] = begins[step]
+            .map(|earlier| earlier.min(begin))
+            .or(Some(begin));
+        over_ns = over_ns.max(call.end_ns);
+    }
+    let begins: Vec<(u64, ThreadId)> = begins.into_iter().flatten().collect();
+    let ends = begins.iter().skip(1).map(|next| next.0).chain([over_ns]);
+    let first = trace.spans.iter().map(|span| span.number + 1).max();
+    let numbers = first.unwrap_or(0)..;
+    let steps = begins.iter().zip(ends).zip(numbers).enumerate();
+    let spans: Vec<Span> = steps
+        .map(|(step, (((start_ns, thread), end_ns), number))| Span {
+            name: format!("ProfilerStep#{step}"),
+            number,
+            place: Place::Thread(*thread),
+            start_ns: *start_ns,
+            end_ns: end_ns.max(*start_ns),
+        })
+        .collect();
+    trace.spans.splice(0..0, spans);
+}

@@ -1,0 +1,424 @@
+//! A job: a loop of steps on a device, what is wrong with it, and how it is recorded.
+
+use sidestream::engine::Profile;
+
+use crate::draw::Draw;
+use crate::fault::{Fault, SyncBy};
+use crate::run::{Ran, run};
+
+/// A loop of steps, drawn from a seed.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Its seed.
+    pub seed: u64,
+    /// What was planted.
+    pub faults: Vec<Fault>,
+    pub(crate) profile: Profile,
+    pub(crate) steps: usize,
+    pub(crate) host: Host,
+    /// The kernels of a step.
+    pub(crate) kernels: Vec<Kernel>,
+    /// Another stream runs these beside the others.
+    pub(crate) beside: Vec<Kernel>,
+    /// The kernels of a step are graphs already.
+    pub(crate) has_graphs: bool,
+    /// Work of the device that only every so many steps have.
+    pub(crate) long_every: usize,
+    /// A batch that is uploaded as it should be: bytes.
+    pub(crate) prefetched_bytes: u64,
+    /// A small batch, in the stream of the kernels.
+    pub(crate) small_bytes: u64,
+    /// How long a loader takes that stalls nothing; 0 for none.
+    pub(crate) quick_loader_ns: f64,
+    /// A harmless `.item()` in one of so many steps; 0 for none.
+    pub(crate) logs_every: usize,
+    /// What the first step takes besides, on the host.
+    pub(crate) set_up_ns: f64,
+    pub(crate) recorder: Recorder,
+    /// What a batch from a worker costs the thread that takes it over, and what a byte of it does.
+    pub(crate) take_over_ns: f64,
+    pub(crate) take_over_gb_s: f64,
+}
+
+/// What the host's thread takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Host {
+    /// For an operator, besides its call.
+    pub operator_ns: f64,
+    /// Between two operators.
+    pub gap_ns: f64,
+    /// Before the first kernel of a step and behind the last, in pieces.
+    pub own_ns: f64,
+    pub own_pieces: usize,
+    /// The spread of all these.
+    pub spread: f64,
+    /// The spread of kernels.
+    pub kernel_spread: f64,
+}
+
+/// A kernel of each step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Kernel {
+    pub ns: f64,
+    pub share: f64,
+    pub is_small: bool,
+}
+
+/// How steps can be told apart in a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Marks {
+    /// By the profiler's schedule.
+    Profiler,
+    /// By a range of the program.
+    Range,
+    /// Not at all.
+    Nothing,
+}
+
+/// How a run is recorded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recorder {
+    pub marks: Marks,
+    /// What the profiler adds to the host's time.
+    pub operator_ns: f64,
+    pub submission_ns: f64,
+    pub call_ns: f64,
+    /// Times are cut to whole microseconds.
+    pub is_whole_us: bool,
+    /// The part of rows that is lost.
+    pub lost: f64,
+    /// Waits of streams have rows, with the records that they wait for.
+    pub has_waits: bool,
+}
+
+/// What a run is without.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Without {
+    /// Faults, by the bit of their place.
+    pub faults: u32,
+    /// Launches one by one, also where they were not planted.
+    pub launches: bool,
+}
+
+impl Without {
+    pub fn fault(at: usize) -> Without {
+        Without {
+            faults: 1 << at,
+            launches: false,
+        }
+    }
+
+    pub fn all() -> Without {
+        Without {
+            faults: u32::MAX,
+            launches: false,
+        }
+    }
+}
+
+/// Names that people give to work of the host.
+const NAMES: [&str; 8] = [
+    "augment",
+    "preprocess",
+    "collate",
+    "load_batch",
+    "tokenize",
+    "postprocess",
+    "metrics",
+    "render",
+];
+
+impl Job {
+    /// The job of a seed. A tenth of all have no fault, and nothing else to gain; half have two or three.
+    pub fn drawn(seed: u64) -> Job {
+        let mut draw = Draw::new(seed);
+        let kind = draw.unit();
+        let faults = match kind {
+            _ if kind < 0.1 => 0,
+            _ if kind < 0.5 => 1,
+            _ if kind < 0.8 => 2,
+            _ => 3,
+        };
+        loop {
+            let job = Job::drawn_with(seed, &mut draw, faults);
+            if faults > 0 || job.is_sound() {
+                return job;
+            }
+        }
+    }
+
+    /// Runs it without the profiler, and without some of its faults.
+    pub(crate) fn run(&self, without: Without) -> Ran {
+        run(self, without, None)
+    }
+
+    /// Runs it as it is, with the profiler.
+    pub fn recorded(&self) -> Ran {
+        run(self, Without::default(), Some(self.recorder))
+    }
+
+    /// Whether a graph gains less than 3 %: the job is bound by its device.
+    fn is_sound(&self) -> bool {
+        let as_it_is = self.run(Without::default()).step_ns;
+        let with_graphs = self.run(Without {
+            faults: 0,
+            launches: true,
+        });
+        let busy_ns: f64 = self.kernels.iter().map(|k| k.ns).sum();
+        as_it_is - with_graphs.step_ns < 0.03 * as_it_is && as_it_is < 1.6 * busy_ns
+    }
+
+    fn drawn_with(seed: u64, draw: &mut Draw, count: usize) -> Job {
+        let profile = profile(draw);
+        // Which faults, before their sizes: the length of a step depends on them.
+        let mut kinds: Vec<usize> = Vec::new();
+        while kinds.len() < count {
+            let kind = draw.below(9);
+            // A step has one upload, and one loader.
+            let slot = |kind| match kind {
+                0 | 1 => 0,
+                3..=5 => 3,
+                kind => kind,
+            };
+            if kinds.iter().all(|other| slot(*other) != slot(kind)) {
+                kinds.push(kind);
+            }
+        }
+        let device_ns = match () {
+            () if kinds.contains(&8) => draw.sized(3e5, 2.5e6),
+            () if kinds.contains(&7) => draw.sized(4e5, 6e6),
+            () => draw.sized(5e5, 2e7),
+        };
+        let is_sync = kinds.contains(&7);
+        let mut host = Host {
+            operator_ns: draw.between(3e3, 1.2e4),
+            gap_ns: draw.between(1e3, 1e4),
+            own_ns: 0.0,
+            own_pieces: 1 + draw.below(4),
+            spread: draw.between(0.03, 0.2),
+            kernel_spread: draw.between(0.003, 0.04),
+        };
+        let most = if is_sync { 0.5 } else { 0.2 };
+        host.own_ns = (draw.between(0.01, most) * device_ns).min(host.own_pieces as f64 * 3.5e5);
+        let launch_ns = host.operator_ns + host.gap_ns + profile.launch_ns;
+        let recorder = recorder(draw);
+        // The host is ahead of the device, with the profiler too.
+        let slow_ns = launch_ns + 2.0 * recorder.operator_ns + recorder.submission_ns;
+        let most = (draw.between(0.15, 0.6) * device_ns / slow_ns) as usize;
+        let many = most.clamp(2, 40);
+        let mut kernels: Vec<Kernel> = (0..many)
+            .map(|_| Kernel {
+                ns: draw.sized(0.3, 3.0),
+                share: 1.0,
+                is_small: false,
+            })
+            .collect();
+        let all: f64 = kernels.iter().map(|k| k.ns).sum();
+        kernels.iter_mut().for_each(|k| k.ns *= device_ns / all);
+        let beside = match draw.happens(0.2) {
+            true => {
+                kernels.iter_mut().for_each(|k| k.share = 0.6);
+                let ns = draw.between(0.2, 0.8) * device_ns / 4.0;
+                let share = 0.3;
+                vec![
+                    Kernel {
+                        ns,
+                        share,
+                        is_small: false
+                    };
+                    4
+                ]
+            }
+            false => Vec::new(),
+        };
+        let faults = kinds
+            .iter()
+            .map(|kind| fault(draw, *kind, device_ns, launch_ns, &profile));
+        let mut faults: Vec<Fault> = faults.collect();
+        let take_over_gb_s = draw.sized(1.0, 2.0);
+        slow_down(&mut faults, take_over_gb_s);
+        for fault in &faults {
+            if let Fault::Launches { count, kernel_ns } = fault {
+                let at = draw.below(kernels.len() + 1);
+                let small = Kernel {
+                    ns: *kernel_ns as f64,
+                    share: 0.1,
+                    is_small: true,
+                };
+                kernels.splice(at..at, vec![small; *count]);
+            }
+        }
+        let has_upload = kinds.iter().any(|kind| (3..=5).contains(kind));
+        let has_loader = kinds.iter().any(|kind| *kind < 2);
+        let longest = faults.iter().map(|fault| match fault {
+            Fault::Loader { every, .. } | Fault::HostWork { every, .. } => *every,
+            _ => 1,
+        });
+        let longest = longest.max().unwrap_or(1);
+        Job {
+            seed,
+            steps: (8 + draw.below(13)).max(4 * longest + 2),
+            host,
+            kernels,
+            beside,
+            has_graphs: !kinds.contains(&8) && draw.happens(0.15),
+            long_every: match draw.happens(0.25) {
+                true => 2 + draw.below(4),
+                false => 0,
+            },
+            prefetched_bytes: match !has_upload && !has_loader && draw.happens(0.3) {
+                true => (draw.between(0.1, 0.7) * device_ns * profile.link_gb_s) as u64,
+                false => 0,
+            },
+            small_bytes: match !has_upload && draw.happens(0.5) {
+                true => draw.sized(4e3, 0.01 * device_ns * profile.link_gb_s) as u64,
+                false => 0,
+            },
+            quick_loader_ns: match !has_loader && draw.happens(0.5) {
+                true => draw.between(0.005, 0.05) * device_ns,
+                false => 0.0,
+            },
+            logs_every: match draw.happens(0.2) {
+                true => 5 + draw.below(6),
+                false => 0,
+            },
+            set_up_ns: match draw.happens(0.3) {
+                true => draw.sized(1e6, 4e8),
+                false => 0.0,
+            },
+            recorder,
+            take_over_ns: draw.sized(4e4, 2e5),
+            take_over_gb_s,
+            faults,
+            profile,
+        }
+    }
+}
+
+/// Another device than the model's: that of some profile, with figures of its own.
+fn profile(draw: &mut Draw) -> Profile {
+    let name = draw.of(&Profile::NAMES);
+    let mut profile = Profile::named(name).unwrap_or_else(Profile::h200);
+    let figures = [
+        &mut profile.link_gb_s,
+        &mut profile.pageable_upload_gb_s,
+        &mut profile.pageable_download_gb_s,
+        &mut profile.submit_kernel_ns,
+        &mut profile.submit_ns,
+        &mut profile.engine_hop_ns,
+        &mut profile.kernel_gap_ns,
+        &mut profile.event_hop_ns,
+        &mut profile.host_return_ns,
+        &mut profile.launch_ns,
+        &mut profile.copy_ns,
+        &mut profile.record_ns,
+        &mut profile.wait_ns,
+        &mut profile.sync_ns,
+        &mut profile.graph_launch_ns,
+    ];
+    for figure in figures {
+        *figure *= draw.sized(0.6, 1.6);
+    }
+    profile.pageable_upload_gb_s = profile.pageable_upload_gb_s.min(0.7 * profile.link_gb_s);
+    profile.pageable_download_gb_s = profile.pageable_download_gb_s.min(0.7 * profile.link_gb_s);
+    profile.graph_gap_ns = 0.6 * profile.kernel_gap_ns;
+    profile
+}
+
+/// What loads much takes long: some times of what it costs to hand that over.
+fn slow_down(faults: &mut [Fault], take_over_gb_s: f64) {
+    let bytes: u64 = faults.iter().map(Fault::uploaded_bytes).sum();
+    let least = (3.0 * bytes as f64 / take_over_gb_s) as u64;
+    for fault in faults {
+        if let Fault::Loader { ns, .. } | Fault::HostWork { ns, .. } = fault {
+            *ns = (*ns).max(least);
+        }
+    }
+}
+
+fn recorder(draw: &mut Draw) -> Recorder {
+    Recorder {
+        marks: match draw.unit() {
+            x if x < 0.8 => Marks::Profiler,
+            x if x < 0.9 => Marks::Range,
+            _ => Marks::Nothing,
+        },
+        operator_ns: 1_200.0 * draw.sized(0.4, 2.0),
+        submission_ns: 2_000.0 * draw.sized(0.4, 2.0),
+        call_ns: 300.0 * draw.sized(0.4, 2.0),
+        is_whole_us: draw.happens(0.3),
+        lost: match draw.happens(0.15) {
+            true => draw.sized(0.001, 0.02),
+            false => 0.0,
+        },
+        has_waits: draw.happens(0.5),
+    }
+}
+
+fn fault(draw: &mut Draw, kind: usize, device_ns: f64, launch_ns: f64, profile: &Profile) -> Fault {
+    let mut ns = |low, high| draw.sized(low, high) * device_ns;
+    match kind {
+        0 => Fault::Loader {
+            ns: ns(0.4, 3.0) as u64,
+            every: 1,
+            has_workers: draw.happens(0.2),
+        },
+        1 => Fault::Loader {
+            ns: ns(0.8, 8.0) as u64,
+            every: 2 + draw.below(4),
+            has_workers: draw.happens(0.2),
+        },
+        2 => Fault::HostWork {
+            ns: ns(0.3, 3.0) as u64,
+            every: if draw.happens(0.75) {
+                1
+            } else {
+                2 + draw.below(3)
+            },
+            name: draw.of(&NAMES),
+            operators: if draw.happens(0.5) {
+                0
+            } else {
+                2 + draw.below(5)
+            },
+            is_last: draw.happens(0.4),
+        },
+        3 => Fault::PageableUpload {
+            bytes: (ns(0.1, 1.5) * profile.pageable_upload_gb_s) as u64,
+            is_aside: draw.happens(0.25),
+        },
+        4 => Fault::UploadOnComputeStream {
+            bytes: (ns(0.08, 1.2) * profile.link_gb_s) as u64,
+        },
+        5 => Fault::MisplacedWaits {
+            bytes: (ns(0.08, 1.2) * profile.link_gb_s) as u64,
+        },
+        6 => {
+            let is_pinned = draw.happens(0.4);
+            let ns = draw.sized(0.08, 1.0) * device_ns;
+            let gb_s = match is_pinned {
+                true => profile.link_gb_s,
+                false => profile.pageable_download_gb_s,
+            };
+            Fault::Download {
+                bytes: (ns * gb_s) as u64,
+                is_pinned,
+                is_aside: draw.happens(0.25),
+            }
+        }
+        7 => Fault::Sync {
+            how: draw.of(&[
+                SyncBy::Item,
+                SyncBy::PinnedItem,
+                SyncBy::Device,
+                SyncBy::Stream,
+                SyncBy::Free,
+            ]),
+            times: draw.of(&[1, 1, 2, 4, 8]),
+        },
+        _ => Fault::Launches {
+            count: ((ns(0.4, 2.5) / launch_ns) as usize).clamp(8, 160),
+            kernel_ns: draw.sized(1_200.0, 5_000.0) as u64,
+        },
+    }
+}

@@ -1,0 +1,226 @@
+//! What a report says, held against what is known of its job.
+
+use sidestream_diagnose::{Change, Finding, Report};
+
+use crate::fault::{Cause, Fault, SyncBy};
+use crate::job::{Job, Without};
+use crate::run::Ran;
+
+/// Below this part of a step, nothing is to be had.
+pub const GAIN: f64 = 0.05;
+/// Causes this near to the best one are as right as it.
+const TIE: f64 = 0.9;
+
+/// What is known of a job: what it gains, in nanoseconds of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Truth {
+    /// A step of the job as it is, without the profiler.
+    pub step_ns: f64,
+    /// What it gains without one fault.
+    pub gains: Vec<(Cause, f64)>,
+    /// What it gains without any of them.
+    pub all_ns: f64,
+    /// What it gains with its kernels as graphs, also where no launches were planted.
+    pub graphs_ns: f64,
+}
+
+/// What a report says, as far as it is judged.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Said {
+    /// The first cause; none where nothing is to be gained.
+    pub code: Option<&'static str>,
+    /// What it is worth: the least, what is likely, the most.
+    pub saving_ns: (f64, f64, f64),
+    /// Its words, with those of its evidence.
+    pub words: String,
+    /// The step of the trace.
+    pub step_ns: f64,
+    /// The most that a change which any program can make is said to gain, as a part of the step.
+    pub most: f64,
+}
+
+/// A job, a report, and how they go together.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judged {
+    /// Its seed.
+    pub seed: u64,
+    /// How many faults were planted.
+    pub planted: usize,
+    /// The fault whose removal gains most; none where nothing is to be had.
+    pub right: Option<Cause>,
+    /// What the report says.
+    pub said: Said,
+    /// Whether its first cause is right; of jobs with something to gain.
+    pub is_right: Option<bool>,
+    /// Whether the range of a first cause that is right holds the true gain, and its width as a part of
+    /// the step.
+    pub range: Option<(bool, f64)>,
+    /// Whether work of the host that is the right cause is called by the name of its range.
+    pub is_named: Option<bool>,
+    /// Whether it says that nothing is to be gained where 5 % were to be had.
+    pub is_falsely_nothing: bool,
+    /// Whether it promises 5 % where nothing was planted.
+    pub is_falsely_promised: bool,
+}
+
+impl Truth {
+    /// Simulates the job without each of its faults, without all, and with graphs.
+    pub fn of(job: &Job) -> Truth {
+        let step_ns = job.run(Without::default()).step_ns;
+        let gain = |without| step_ns - job.run(without).step_ns;
+        let faults = job.faults.iter().enumerate();
+        let gains = faults.map(|(at, fault)| (fault.cause(), gain(Without::fault(at))));
+        Truth {
+            step_ns,
+            gains: gains.collect(),
+            all_ns: gain(Without::all()),
+            graphs_ns: gain(Without {
+                faults: 0,
+                launches: true,
+            }),
+        }
+    }
+}
+
+/// Findings that are no cause, or one only if something is so that no trace says.
+const ASIDE: [&str; 6] = [
+    "STARTUP",
+    "INITIALISATION",
+    "PROFILER_OVERHEAD",
+    "SERIAL_BRANCHES",
+    "SERIAL_STAGES",
+    "NOTHING_TO_GAIN",
+];
+
+/// Whether a change supposes that kernels do not depend on each other, which no trace says.
+fn is_supposed(change: &Change) -> bool {
+    let change = change.to_string();
+    change.starts_with("second-stream") || change.starts_with("pipeline")
+}
+
+impl Said {
+    /// The one place that reads reports. `ran` is the run that was recorded: where the report has found
+    /// other steps than those of the job, or none, what it says is taken as a part of the time.
+    pub fn of(report: &Report, job: &Job, ran: &Ran) -> Said {
+        let step_ns = ran.step_ns;
+        let periods_ns = report.steps.periods_ns();
+        let sum_ns: u64 = periods_ns.iter().sum();
+        let unit_ns = match periods_ns.len() {
+            0 => report
+                .devices
+                .iter()
+                .map(|d| d.0.span_ns)
+                .max()
+                .unwrap_or(0) as f64,
+            many if many.abs_diff(job.steps) <= 1 => step_ns,
+            many => sum_ns as f64 / many as f64,
+        };
+        let of_step = |ns: u64| ns as f64 / unit_ns.max(1.0) * step_ns;
+        let is = |codes: &[&str], finding: &Finding| codes.contains(&finding.code.as_str());
+        let is_nothing = report.findings.iter().any(|f| is(&["NOTHING_TO_GAIN"], f));
+        let first = report.findings.iter().find(|f| !is(&ASIDE, f));
+        let first = first.filter(|_| !is_nothing);
+        let saving = first.map_or((0.0, 0.0, 0.0), |f| {
+            let s = f.saving_ns;
+            (of_step(s.low), of_step(s.likely), of_step(s.high))
+        });
+        let mut most = saving.1 / step_ns.max(1.0);
+        if let Ok(replay) = &report.replay {
+            let predictions = replay.predictions.iter();
+            let predictions = predictions.filter(|p| !p.changes.iter().any(is_supposed));
+            let least = predictions.map(|p| p.likely_ns).min();
+            let least = least.unwrap_or(replay.unprofiled_ns) as f64;
+            most = most.max(1.0 - least / replay.unprofiled_ns.max(1) as f64);
+        }
+        Said {
+            code: first.map(|f| f.code.as_str()),
+            saving_ns: saving,
+            words: first.map_or(String::new(), |f| {
+                let evidence = f.evidence.iter();
+                let evidence = evidence.flat_map(|e| [&e.what].into_iter().chain(&e.operators));
+                let words: Vec<&str> = evidence.map(String::as_str).collect();
+                format!("{} {}", f.text, words.join(" "))
+            }),
+            step_ns,
+            most,
+        }
+    }
+}
+
+/// The findings that name a fault.
+fn names(fault: &Fault) -> &'static [&'static str] {
+    match fault {
+        Fault::Loader { .. } => &["HOST_STARVED"],
+        Fault::HostWork { .. } => &["HOST_WORK", "HOST_STARVED"],
+        Fault::PageableUpload { .. } => &["PAGEABLE_COPY"],
+        Fault::UploadOnComputeStream { .. } => &["COPY_ON_COMPUTE_STREAM"],
+        Fault::MisplacedWaits { .. } => &["STREAM_WAIT"],
+        Fault::Download { is_pinned, .. } => match is_pinned {
+            true => &["BLOCKING_COPY", "SYNC_IN_STEP"],
+            false => &["BLOCKING_COPY", "PAGEABLE_COPY"],
+        },
+        // The synchronisation behind a copy of four bytes, or the copy.
+        Fault::Sync {
+            how: SyncBy::Item | SyncBy::PinnedItem,
+            ..
+        } => &["SYNC_IN_STEP", "BLOCKING_COPY"],
+        Fault::Sync { .. } => &["SYNC_IN_STEP"],
+        Fault::Launches { .. } => &["LAUNCH_BOUND"],
+    }
+}
+
+impl Judged {
+    /// Holds what is said against what is true.
+    pub fn of(job: &Job, truth: &Truth, said: Said) -> Judged {
+        let is_worth = |ns: f64| ns >= GAIN * truth.step_ns;
+        let best = truth.gains.iter().map(|(_, ns)| *ns).fold(0.0, f64::max);
+        let has_gain = is_worth(best) || is_worth(truth.all_ns);
+        // Where only all of them together gain, each of them is right.
+        let least = if is_worth(best) { TIE * best } else { f64::MIN };
+        let right = truth.gains.iter().max_by(|a, b| a.1.total_cmp(&b.1));
+        let right = right.map(|(cause, _)| *cause).filter(|_| has_gain);
+        let named = |names: &[&str]| said.code.is_some_and(|code| names.contains(&code));
+        let planted: Vec<usize> = (0..job.faults.len())
+            .filter(|at| named(names(&job.faults[*at])))
+            .collect();
+        let best_of = planted.iter().map(|at| truth.gains[*at].1);
+        let mut true_ns: Vec<f64> = best_of.filter(|ns| *ns >= least).collect();
+        if !true_ns.is_empty() && planted.len() > 1 {
+            // A cause may be said of one of the faults that it names, or of all of them.
+            let faults = planted.iter().fold(0, |bits, at| bits | 1 << at);
+            let without = Without {
+                faults,
+                launches: false,
+            };
+            true_ns.push(truth.step_ns - job.run(without).step_ns);
+        }
+        if named(&["LAUNCH_BOUND"]) && truth.graphs_ns >= least {
+            true_ns.push(truth.graphs_ns);
+        }
+        let is_right = !true_ns.is_empty();
+        let (low, _, high) = said.saving_ns;
+        let holds = |ns: &f64| low - 1e3 <= *ns && *ns <= high + 1e3;
+        let is_nothing = said.code.is_none();
+        Judged {
+            seed: job.seed,
+            planted: job.faults.len(),
+            right,
+            is_right: right.map(|_| is_right),
+            range: (is_right && has_gain).then(|| {
+                let width = (high - low) / said.step_ns.max(1.0);
+                (true_ns.iter().any(holds), width)
+            }),
+            is_named: job.faults.iter().zip(&truth.gains).find_map(
+                |(fault, (_, ns))| match fault {
+                    Fault::HostWork { name, .. } if *ns >= least && is_right => {
+                        named(names(fault)).then(|| said.words.contains(name))
+                    }
+                    _ => None,
+                },
+            ),
+            is_falsely_nothing: has_gain && is_nothing,
+            is_falsely_promised: job.faults.is_empty() && said.most >= GAIN,
+            said,
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What is drawn and how it is judged: a comparison that cannot fail would say nothing.
+
+use std::collections::BTreeMap;
+
+use truth::{Fault, Job, Judged, Truth, judged, trace};
+
+/// Each of these seeds fails by its number.
+const SEEDS: std::ops::Range<u64> = 1..201;
+
+#[test]
+fn a_seed_gives_one_trace() {
+    for seed in [3, 17, 99] {
+        let of = |seed| {
+            let job = Job::drawn(seed);
+            trace(&job, &job.recorded())
+        };
+        assert_eq!(of(seed), of(seed), "seed {seed}");
+        assert_ne!(of(seed), of(seed + 1), "seed {seed}");
+    }
+}
+
+#[test]
+fn every_fault_is_drawn_and_some_jobs_have_none() {
+    let (mut of_cause, mut of_count) = (BTreeMap::new(), [0; 4]);
+    for job in SEEDS.map(Job::drawn) {
+        of_count[job.faults.len()] += 1;
+        for fault in &job.faults {
+            *of_cause.entry(fault.cause()).or_insert(0) += 1;
+        }
+    }
+    assert_eq!(of_cause.len(), truth::Cause::ALL.len(), "{of_cause:?}");
+    assert!(of_cause.values().all(|many| *many >= 10), "{of_cause:?}");
+    let part = |many: usize| 100 * many / of_count.iter().sum::<usize>();
+    assert!((5..=15).contains(&part(of_count[0])), "{of_count:?}");
+    assert!(
+        (40..=60).contains(&part(of_count[2] + of_count[3])),
+        "{of_count:?}"
+    );
+}
+
+#[test]
+fn a_fault_that_hides_behind_another_costs_nothing() {
+    // One of the loops waits for its loader for so long that its copies do not matter.
+    let hidden = SEEDS.map(Job::drawn).find_map(|job| {
+        let truth = Truth::of(&job);
+        let loader = job
+            .faults
+            .iter()
+            .position(|f| matches!(f, Fault::Loader { every: 1, .. }))?;
+        let upload = job
+            .faults
+            .iter()
+            .position(|f| matches!(f, Fault::MisplacedWaits { .. }))?;
+        (truth.gains[loader].1 > 0.5 * truth.step_ns)
+            .then_some(truth.gains[upload].1 / truth.step_ns)
+    });
+    let gain = hidden.expect("a job with both");
+    assert!(gain.abs() < 0.05, "{gain}");
+}
+
+#[test]
+fn what_is_said_of_another_job_is_wrong() {
+    let of = |seed: u64| (Job::drawn(seed), judged(seed).unwrap().0);
+    let (mut own, mut others, mut all) = (0, 0, 0);
+    for seed in SEEDS.step_by(2) {
+        let ((job, judged), (_, other)) = (of(seed), of(seed + 1));
+        if judged.right.is_none()
+            || other.said.code.is_none()
+            || other.said.code == judged.said.code
+        {
+            continue;
+        }
+        let swapped = Judged::of(&job, &Truth::of(&job), other.said);
+        all += 1;
+        own += usize::from(judged.is_right == Some(true));
+        others += usize::from(swapped.is_right == Some(true));
+    }
+    assert!(all > 20 && 3 * others < own, "{own} and {others} of {all}");
+}
