@@ -46,7 +46,8 @@ impl Device {
     /// which on real hardware takes some microseconds an operation.
     ///
     /// # Errors
-    /// What the file answers.
+    /// What the file answers. What it answers later, and that its own code panicked, is told by
+    /// [`Recording::finish`]; the program goes on.
     pub fn record<W: Write + Send + 'static>(&self, out: W) -> Result<Recording<W>, Error> {
         let (recorder, sink) = Recorder::with_times(out)?;
         let sink = self.listen(sink);
