@@ -78,7 +78,9 @@ pub trait Backend: Send + Sync {
     /// Hands a call to the device. Returns once it is queued, not when it has run.
     ///
     /// # Errors
-    /// What the driver answers; nothing was queued then.
+    /// What the driver answers; nothing was queued then, and the caller has the memory back as if he had not called. If
+    /// something was queued all the same, [`Error::Submitted`](crate::error::Error::Submitted), or that the
+    /// device is lost.
     fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()>;
 
     /// Whether a stream still takes part in a capture after a call that was refused. A driver may end a

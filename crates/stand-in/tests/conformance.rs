@@ -26,6 +26,8 @@ mod devices;
 mod events;
 #[path = "conformance/explicit.rs"]
 mod explicit;
+#[path = "conformance/failing.rs"]
+mod failing;
 #[path = "conformance/graphs.rs"]
 mod graphs;
 #[path = "conformance/host_functions.rs"]
@@ -91,6 +93,7 @@ fn scenarios() -> Vec<Scenario> {
     all.extend(captures::scenarios());
     all.extend(host_functions::scenarios());
     all.extend(explicit::scenarios());
+    all.extend(failing::scenarios());
     all.extend(pipelines::scenarios());
     all.extend(prefetching::scenarios());
     all.extend(devices::scenarios());

@@ -106,7 +106,8 @@ impl Stream {
         drop(caller);
         let mark = mark?;
         if runtime.is_synchronous {
-            (self.finish_at(at)).map_err(|error| runtime.lost_by(error, at))?;
+            let waited = self.finish_at(at).map_err(Error::behind_submit);
+            waited.map_err(|error| runtime.lost_by(error, at))?;
         }
         Ok(mark)
     }
@@ -213,7 +214,7 @@ impl Stream {
         })?;
         match call.runs && self.runtime.is_synchronous {
             false => Ok(()),
-            true => self.finish_at(call.at),
+            true => self.finish_at(call.at).map_err(Error::behind_submit),
         }
     }
 
@@ -239,7 +240,7 @@ impl Stream {
         linked?;
         match runs && self.runtime.is_synchronous {
             false => Ok(()),
-            true => self.finish_at(at),
+            true => self.finish_at(at).map_err(Error::behind_submit),
         }
     }
 
@@ -288,7 +289,7 @@ impl Stream {
         linked?;
         match runs && self.runtime.is_synchronous {
             false => Ok(()),
-            true => self.finish_at(at),
+            true => self.finish_at(at).map_err(Error::behind_submit),
         }
     }
 
