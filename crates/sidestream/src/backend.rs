@@ -83,8 +83,8 @@ pub trait Backend: Send + Sync {
     /// device is lost.
     fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()>;
 
-    /// Whether a stream still takes part in a capture after a call that was refused. A driver may end a
-    /// capture with such a call; where what is refused did not happen, nothing has ended.
+    /// Whether a stream takes part in a capture, or is the legacy stream beside one: also behind a call that was
+    /// refused, which may have ended the capture or not. To ask harms no capture. Without an answer it is "yes".
     fn is_captured(&self, stream: StreamId) -> bool {
         let _ = stream;
         true

@@ -44,6 +44,8 @@ mod pipelines;
 mod prefetching;
 #[path = "conformance/registered.rs"]
 mod registered;
+#[path = "conformance/shared.rs"]
+mod shared;
 #[path = "conformance/streams.rs"]
 mod streams;
 #[path = "conformance/threads.rs"]
@@ -93,6 +95,7 @@ fn scenarios() -> Vec<Scenario> {
     all.extend(captures::scenarios());
     all.extend(host_functions::scenarios());
     all.extend(explicit::scenarios());
+    all.extend(shared::scenarios());
     all.extend(failing::scenarios());
     all.extend(pipelines::scenarios());
     all.extend(prefetching::scenarios());
