@@ -91,7 +91,8 @@ impl Sink for Fragile {
 /// What a call says that panics.
 fn panics(act: impl FnOnce()) -> Option<String> {
     let panic = catch_unwind(AssertUnwindSafe(act)).err()?;
-    Some(panic.downcast_ref::<String>().expect("a text").clone())
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
 }
 
 #[test]
