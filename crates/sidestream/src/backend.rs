@@ -116,11 +116,13 @@ pub unsafe trait Backend: Send + Sync {
     /// types of its parameters.
     ///
     /// # Errors
-    /// What the driver answers; nothing was queued then.
+    /// What the driver answers; nothing was queued then, and the caller has the memory back as if he had not called. If
+    /// something was queued all the same, [`Error::Submitted`](crate::error::Error::Submitted), or that the
+    /// device is lost.
     unsafe fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()>;
 
-    /// Whether a stream still takes part in a capture after a call that was refused. A driver may end a
-    /// capture with such a call; where what is refused did not happen, nothing has ended.
+    /// Whether a stream takes part in a capture, or is the legacy stream beside one: also behind a call that was
+    /// refused, which may have ended the capture or not. To ask harms no capture. Without an answer it is "yes".
     fn is_captured(&self, stream: StreamId) -> bool {
         let _ = stream;
         true

@@ -29,6 +29,15 @@ pub enum Error {
         /// What it says about it, and what to do.
         why: String,
     },
+    /// A call that failed after the device had taken it, or some of it: what it uses counts as in use until that is over.
+    Submitted {
+        /// The call, such as `kernel`, or `synchronize` where every call waits for its work.
+        call: &'static str,
+        /// The driver's code; 0 if the driver was not asked.
+        code: i32,
+        /// What it says about it.
+        why: String,
+    },
     /// The arguments do not fit together: nothing was submitted.
     Invalid {
         /// The call.
@@ -97,6 +106,11 @@ impl fmt::Display for Error {
             }
             Error::OutOfMemory(memory) => write!(f, "{memory}"),
             Error::Refused { call, code, why } => write!(f, "{call} was refused ({code}): {why}"),
+            Error::Submitted { call, code, why } => write!(
+                f,
+                "{call} failed ({code}) after the device had taken it, or some of it: {why}; what it uses \
+                 counts as in use until that is over"
+            ),
             Error::Invalid { call, why } => write!(f, "{call}: {why}"),
             Error::NoForm { kernel, needed } => write!(
                 f,
@@ -107,6 +121,21 @@ impl fmt::Display for Error {
             }
             Error::DeviceLost(lost) => write!(f, "{lost}"),
             Error::Panicked { message } => write!(f, "a function on the host panicked: {message}"),
+        }
+    }
+}
+
+impl Error {
+    /// The same as the error of a call that the device has taken before.
+    pub(crate) fn behind_submit(self) -> Error {
+        match self {
+            Error::Refused { call, code, why } => Error::Submitted { call, code, why },
+            lost @ Error::DeviceLost(_) => lost,
+            other => Error::Submitted {
+                call: "synchronize",
+                code: 0,
+                why: other.to_string(),
+            },
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::op::{DeviceId, EventId, Kind, StreamId};
 use crate::order::Epoch;
 use crate::order::live::Point;
+use crate::stream::Core;
 
 /// A point in a stream: all that the stream was given before it was recorded.
 ///
@@ -159,7 +160,7 @@ impl fmt::Debug for TimedEvent {
 pub(crate) enum Mark {
     /// An event was recorded right there.
     Recorded(Arc<Recorded>),
-    /// The record failed. Whoever waits records another event in the stream, behind all that came
+    /// None was, or the record failed. Whoever waits records one in the stream, behind all that came
     /// after: later than needed, and never too early.
     Stream(Arc<Unrecorded>),
 }
@@ -169,6 +170,8 @@ pub(crate) struct Unrecorded {
     pub point: Point,
     pub stream: StreamId,
     pub device: DeviceId,
+    /// The stream, if it is of the explicit style: it may be captured before anybody waits for it.
+    pub core: Option<Arc<Core>>,
 }
 
 /// A point with the event that was recorded there.

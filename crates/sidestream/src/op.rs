@@ -83,6 +83,11 @@ impl StreamKind {
     pub fn is_blocking(self) -> bool {
         matches!(self, StreamKind::Blocking | StreamKind::PerThread)
     }
+
+    /// Whether it is there without having been made, so that any code may use it.
+    pub fn is_default(self) -> bool {
+        matches!(self, StreamKind::Legacy | StreamKind::PerThread)
+    }
 }
 
 /// Whether an access reads or writes.

@@ -817,3 +817,71 @@ fn what_is_refused_inside_a_function_on_the_host_is_not_in_the_log() {
     ];
     assert_eq!(heard, expected);
 }
+
+// ------------------------------------------------------------------ many streams
+
+/// On which chain a stream of the safe API counts that is asked for now.
+fn next_chain(device: &Device, name: &str) -> u32 {
+    let event = device.stream(name).unwrap().record_event().unwrap();
+    let text = format!("{event:?}");
+    let (_, chain) = text.split_once("chain: ").expect("the step that it is");
+    let chain = chain.split(',').next().unwrap();
+    chain.parse().unwrap()
+}
+
+#[test]
+fn streams_that_come_and_go_make_no_clock_longer() {
+    let device = Device::open("sim:h200").unwrap();
+    let memory = DeviceMemory::malloc(&device, BYTES).unwrap();
+    let home = device.stream("home").unwrap();
+    let after = |notes: bool, rounds: u32| {
+        for round in 0..rounds {
+            let s = stream(&device, &format!("{round}"));
+            let x = home.alloc_zeroed::<u8>(64).unwrap();
+            // SAFETY: the stream is waited for.
+            unsafe { s.memset(memory.all(), 1) }.unwrap();
+            if notes {
+                explicit::record_stream(&x, &s).unwrap();
+            }
+            s.synchronize().unwrap();
+        }
+        next_chain(&device, &format!("behind {notes} {rounds}"))
+    };
+    for notes in [false, true] {
+        let few = after(notes, 200);
+        assert!(after(notes, 2000) <= few + 2, "{few} chains behind 200");
+    }
+}
+
+#[test]
+fn a_stream_that_goes_on_where_another_ended_stands_behind_it() {
+    for schedule in schedules() {
+        let (value, report) = run(schedule, |device| {
+            let home = device.stream("home").unwrap();
+            // So many that others count on their chains.
+            let many: Vec<Stream> = (0..20).map(|n| stream(device, &format!("{n}"))).collect();
+            drop(many);
+            let out: Vec<HostMemory> = (0..30).map(|_| pinned(device, 0)).collect();
+            for (round, out) in (1u8..).zip(&out) {
+                let mut x = home.alloc::<u8>(BYTES as usize).unwrap();
+                home.fill_with(x.view_mut(), round).unwrap();
+                let s = stream(device, "s");
+                // SAFETY: the buffer is noted on the stream before it is dropped; the device is waited for.
+                unsafe {
+                    let region = s.lend(x.view()).unwrap();
+                    s.memcpy(region, out.all()).unwrap();
+                }
+                explicit::record_stream(&x, &s).unwrap();
+                if round % 3 == 0 {
+                    s.synchronize().unwrap();
+                }
+            }
+            explicit::synchronize(device).unwrap();
+            let found: Vec<u8> = out.iter().map(last).collect();
+            assert_eq!(found, (1..=30).collect::<Vec<u8>>(), "{schedule}");
+            0
+        });
+        assert_eq!(value, 0);
+        assert_eq!(kinds(&report), [], "{schedule}");
+    }
+}

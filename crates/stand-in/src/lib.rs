@@ -16,6 +16,7 @@
 mod capture;
 mod codes;
 mod devices;
+mod failing;
 mod graph;
 mod handles;
 mod memory;
@@ -27,7 +28,7 @@ mod streams;
 mod tables;
 mod twins;
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::path::PathBuf;
 
@@ -42,6 +43,7 @@ use sidestream::sim::Schedule;
 use codes::{
     Answer, INVALID_CONTEXT, INVALID_PTX, INVALID_VALUE, NO_BINARY_FOR_GPU, NOT_SUPPORTED,
 };
+use failing::submits;
 use state::{Config, always, anywhere, asked, call};
 
 /// Where the shared library is: beside the running test, which Cargo has built it with.
@@ -100,6 +102,48 @@ extern "C" fn sidestream_stand_in_configure(devices: u32, seed: u64, memory_byte
             false => Err(INVALID_VALUE),
         },
     );
+    i32::from(done != 0)
+}
+
+/// Lets a call of the shared library fail: of this function, which puts something into a stream, the call that comes
+/// behind so many others answers with the code, and does nothing. What was asked for before and did not come
+/// about is forgotten.
+///
+/// # Errors
+/// If the library is not there.
+pub fn fail(function: &str, after: u32, code: i32) -> Result<(), String> {
+    type Fail = unsafe extern "C" fn(*const c_char, u32, i32) -> i32;
+    let file = library().ok_or("the shared library is not beside this program")?;
+    let function = CString::new(function).map_err(|why| why.to_string())?;
+    // SAFETY: as in `configured`; the text ends with a zero.
+    let answer = unsafe {
+        let loaded = ManuallyDrop::new(Library::new(&file).map_err(|why| why.to_string())?);
+        let fail = loaded.get::<Fail>(b"sidestream_stand_in_fail");
+        fail.map_err(|why| why.to_string())?(function.as_ptr(), after, code)
+    };
+    match answer {
+        0 => Ok(()),
+        _ => Err("the name of the function is no text".into()),
+    }
+}
+
+/// As [`fail`] says. Answers 0, or 1 if the name is no text.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sidestream_stand_in_fail(
+    function: *const c_char,
+    after: u32,
+    code: i32,
+) -> i32 {
+    let done = always(|| {
+        if function.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        // SAFETY: as the page of this module says, it is a text that ends with a zero.
+        let function = unsafe { CStr::from_ptr(function) };
+        let function = function.to_str().map_err(|_| INVALID_VALUE)?;
+        failing::fail(function, after, code);
+        Ok(())
+    });
     i32::from(done != 0)
 }
 
@@ -482,7 +526,7 @@ unsafe extern "C" fn cuLaunchKernel(
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> Code {
-    anywhere(|state, here| {
+    submits("cuLaunchKernel", |state, here| {
         if !extra.is_null() {
             return Err(NOT_SUPPORTED);
         }
@@ -503,7 +547,7 @@ unsafe extern "C" fn cuLaunchHostFunc(
     function: Option<HostFn>,
     argument: *mut c_void,
 ) -> Code {
-    anywhere(|state, here| {
+    submits("cuLaunchHostFunc", |state, here| {
         let function = function.ok_or(INVALID_VALUE)?;
         let argument = argument.expose_provenance() as u64;
         // SAFETY: as `cuda.h` demands of the caller, the function may be called with the argument.
@@ -541,7 +585,9 @@ extern "C" fn cuStreamSynchronize(stream: CuStream) -> Code {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamWaitEvent(stream: CuStream, event: CuEvent, flags: c_uint) -> Code {
-    anywhere(|state, here| streams::wait_event(state, here, stream, event, flags))
+    submits("cuStreamWaitEvent", |state, here| {
+        streams::wait_event(state, here, stream, event, flags)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -596,7 +642,9 @@ extern "C" fn cuEventDestroy_v2(event: CuEvent) -> Code {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuEventRecord(event: CuEvent, stream: CuStream) -> Code {
-    anywhere(|state, here| streams::record(state, here, event, stream))
+    submits("cuEventRecord", |state, here| {
+        streams::record(state, here, event, stream)
+    })
 }
 
 /// The one question that a function on the host may ask.
@@ -694,7 +742,7 @@ unsafe extern "C" fn cuMemcpyAsync(
     bytes: usize,
     stream: CuStream,
 ) -> Code {
-    anywhere(|state, here| {
+    submits("cuMemcpyAsync", |state, here| {
         let copies = [memory::row(to, from, bytes)];
         let copies = if bytes == 0 { &[][..] } else { &copies };
         memory::copy(state, here, copies, stream)
@@ -705,7 +753,7 @@ unsafe extern "C" fn cuMemcpyAsync(
 unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Memcpy2d, stream: CuStream) -> Code {
     // SAFETY: as the page of this module says.
     let copy = unsafe { copy.as_ref() };
-    anywhere(|state, here| {
+    submits("cuMemcpy2DAsync_v2", |state, here| {
         let copies = pitched::plane(copy.ok_or(INVALID_VALUE)?)?;
         memory::copy(state, here, &copies, stream)
     })
@@ -718,12 +766,16 @@ extern "C" fn cuMemsetD8_v2(at: CuAddress, value: u8, count: usize) -> Code {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemsetD8Async(at: CuAddress, value: u8, count: usize, stream: CuStream) -> Code {
-    anywhere(|state, here| memory::fill(state, here, (at, value.into(), 1, count), stream))
+    submits("cuMemsetD8Async", |state, here| {
+        memory::fill(state, here, (at, value.into(), 1, count), stream)
+    })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cuMemsetD16Async(at: CuAddress, value: u16, count: usize, stream: CuStream) -> Code {
-    anywhere(|state, here| memory::fill(state, here, (at, value.into(), 2, count), stream))
+    submits("cuMemsetD16Async", |state, here| {
+        memory::fill(state, here, (at, value.into(), 2, count), stream)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -733,7 +785,9 @@ extern "C" fn cuMemsetD32Async(
     count: usize,
     stream: CuStream,
 ) -> Code {
-    anywhere(|state, here| memory::fill(state, here, (at, value, 4, count), stream))
+    submits("cuMemsetD32Async", |state, here| {
+        memory::fill(state, here, (at, value, 4, count), stream)
+    })
 }
 
 // ------------------------------------------------------------------ graphs
@@ -865,5 +919,7 @@ extern "C" fn cuGraphExecDestroy(exec: CuGraphExec) -> Code {
 
 #[unsafe(no_mangle)]
 extern "C" fn cuGraphLaunch(exec: CuGraphExec, stream: CuStream) -> Code {
-    anywhere(|state, here| graph::launch(state, here, exec, stream))
+    submits("cuGraphLaunch", |state, here| {
+        graph::launch(state, here, exec, stream)
+    })
 }

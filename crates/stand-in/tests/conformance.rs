@@ -26,6 +26,8 @@ mod devices;
 mod events;
 #[path = "conformance/explicit.rs"]
 mod explicit;
+#[path = "conformance/failing.rs"]
+mod failing;
 #[path = "conformance/graphs.rs"]
 mod graphs;
 #[path = "conformance/host_functions.rs"]
@@ -42,6 +44,8 @@ mod pipelines;
 mod prefetching;
 #[path = "conformance/registered.rs"]
 mod registered;
+#[path = "conformance/shared.rs"]
+mod shared;
 #[path = "conformance/streams.rs"]
 mod streams;
 #[path = "conformance/threads.rs"]
@@ -109,6 +113,8 @@ fn scenarios() -> Vec<Scenario> {
     all.extend(captures::scenarios());
     all.extend(host_functions::scenarios());
     all.extend(explicit::scenarios());
+    all.extend(shared::scenarios());
+    all.extend(failing::scenarios());
     all.extend(pipelines::scenarios());
     all.extend(prefetching::scenarios());
     all.extend(devices::scenarios());

@@ -8,7 +8,6 @@ use smallvec::SmallVec;
 use super::uses::Uses;
 use crate::backend::Address;
 use crate::device::{Grant, Place, Runtime, drop_elsewhere, is_kernel};
-use crate::event::{Mark, Unrecorded};
 use crate::log::Pen;
 use crate::op::{BufferId, DeviceId, Memory, Mode, StreamId};
 use crate::stream::Core;
@@ -91,13 +90,8 @@ impl Drop for Block {
         let mut uses = std::mem::take(&mut state.uses);
         // R54: the work of a noted stream up to here. Whoever waits for it records the event.
         for core in state.noted.drain(..) {
-            let mark = Mark::Stream(Arc::new(Unrecorded {
-                point: core.end(),
-                stream: core.id,
-                device: core.device,
-            }));
             // As a read: it stands beside the other uses, not behind them.
-            uses.note(0..self.size_bytes, Mode::Read, mark);
+            uses.note(0..self.size_bytes, Mode::Read, core.noted_end());
         }
         let memories = self.runtime.memories(self.memory, self.device);
         if self.runtime.live.is_on() {

@@ -55,7 +55,8 @@ enum Loan<T> {
 /// A call that was refused, with the value that it would have taken.
 ///
 /// The value is missing if the device was lost: then nobody can tell whether it still uses it. It is
-/// missing, too, if a device that was opened synchronous could not wait for the call.
+/// missing, too, if the call failed after the device had taken it ([`Error::Submitted`]), as where a device that was
+/// opened synchronous could not wait for it: the memory goes to the next owner when that is over.
 pub struct Refused<T> {
     /// Why.
     pub error: Error,
@@ -150,7 +151,16 @@ impl<T> Pending<T> {
 impl<T> Drop for Pending<T> {
     fn drop(&mut self) {
         self.quarantine();
-        if let Some(Held::Lent(lent)) = &self.held {
+        if let Some(held) = self.held.take() {
+            held.leave();
+        }
+    }
+}
+
+impl<T> Held<T> {
+    /// Nobody waits for it.
+    pub fn leave(self) {
+        if let Held::Lent(lent) = self {
             // If the function has run the value is dropped here, else by whoever brings it back.
             let mut lent = lent.lock();
             lent.is_wanted = false;

@@ -255,8 +255,17 @@ fn put<M: UseMark>(marks: &mut SmallVec<impl Array<Item = M>>, mark: M) {
     }
 }
 
-/// Keeps, of marks on one stream, the last, and drops those that another one stands behind.
+/// Keeps, of marks on one stream, the last, and drops those that another one stands behind. Of many not all are
+/// compared with each other: who waits for them leaves out what he knows by then.
 pub(crate) fn keep_last(marks: &mut Conflicts) {
+    const MANY: usize = 32;
+    if marks.len() > MANY {
+        marks.sort_by_key(|mark| (mark.epoch().chain, std::cmp::Reverse(mark.epoch().tick)));
+        marks.dedup_by_key(|mark| mark.epoch().chain);
+    }
+    if marks.len() > MANY {
+        return;
+    }
     let mut at = 0;
     while at < marks.len() {
         let epoch = marks[at].epoch();

@@ -370,11 +370,11 @@ unsafe impl Backend for Machine {
 
     fn is_captured(&self, stream: StreamId) -> bool {
         self.bind();
+        let stream = self.streams.at(stream.0);
+        let _current = self.for_default(stream);
         let mut status = 0;
         // SAFETY: the stream is open; writes one integer.
-        let asked = unsafe {
-            (self.driver().cuStreamIsCapturing)(self.streams.at(stream.0).handle(), &mut status)
-        };
+        let asked = unsafe { (self.driver().cuStreamIsCapturing)(stream.handle(), &mut status) };
         // Without an answer nobody knows that it has ended.
         asked != SUCCESS || status != 0
     }

@@ -270,10 +270,11 @@ impl Memories {
 
     fn reserve(&self, runtime: &Runtime, growth: Growth) -> Result<()> {
         let Growth { at, bytes } = growth;
-        let reserved = runtime.backend.reserve(Reserve {
+        let wanted = Reserve {
             at,
             ..Reserve::new(self.memory, self.device, bytes)
-        });
+        };
+        let reserved = runtime.beside_captures(|| runtime.backend.reserve(wanted));
         match (runtime.seen(reserved), at) {
             (Ok(address), _) => {
                 let uses = Carried(self.gone.come_again(address, bytes));
@@ -297,6 +298,10 @@ impl Memories {
         segments: Vec<Segment<Carried>>,
         at: Place,
     ) -> Result<()> {
+        if let Err(error) = runtime.refuse_to_give_back() {
+            self.kept.lock().extend(segments);
+            return Err(error);
+        }
         let mut failed = Ok(());
         let kept = std::mem::take(&mut *self.kept.lock());
         for segment in kept.into_iter().chain(segments) {

@@ -50,7 +50,8 @@ impl Device {
     /// which on real hardware takes some microseconds an operation.
     ///
     /// # Errors
-    /// What the file answers.
+    /// What the file answers. What it answers later, and that its own code panicked, is told by
+    /// [`Recording::finish`]; the program goes on.
     ///
     /// # Panics
     /// In a kernel in Rust.

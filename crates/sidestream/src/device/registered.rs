@@ -41,8 +41,8 @@ impl Runtime {
             return Ok(());
         }
         // SAFETY: the vector is there; whoever holds it frees it or gives it away after `unpin`.
-        let pinned = unsafe { self.backend.register(vector.address(), size_bytes) };
-        self.seen(pinned)
+        let register = || unsafe { self.backend.register(vector.address(), size_bytes) };
+        self.seen(self.beside_captures(register))
     }
 
     /// Unpins it.
@@ -94,7 +94,7 @@ impl Registered {
     /// Unpins and frees what nobody uses any more. Waits for no work.
     fn sweep(&self, runtime: &Arc<Runtime>, at: Place) -> Result<()> {
         // Without tracking nobody knows what is over.
-        if !runtime.is_tracking {
+        if !runtime.is_tracking || runtime.refuse_to_give_back().is_err() {
             return Ok(());
         }
         self.each(runtime, |left| {
@@ -115,6 +115,7 @@ impl Registered {
         if !runtime.is_tracking || is_host_func() {
             return Ok(());
         }
+        runtime.refuse_to_give_back()?;
         self.each(runtime, |left| {
             let mut marks = left.uses.iter();
             marks.try_for_each(|mark| runtime.synchronize(mark, at))?;

@@ -18,7 +18,7 @@ use crate::event::{Mark, OwnEvent, SpareEvents};
 use crate::explicit::OfDevice;
 use crate::log::{Live, Pen};
 use crate::op::{Accesses, DeviceId, EventId, Kind, Memory, Op, OpId, SiteId, StreamId, ThreadId};
-use crate::order::live::{Point, ThreadClock};
+use crate::order::live::{FEW, Point, ThreadClock};
 use crate::stream::Streams;
 
 /// A machine with its devices: the back end, and all that the front end knows about it.
@@ -36,7 +36,13 @@ pub(crate) struct Runtime {
     /// Told what a wait that takes long waits for.
     pub notice: fn(&str),
     pub waits_inserted: AtomicU64,
+    /// Whether other code has the handle of a stream of the safe API.
+    pub shares_streams: AtomicBool,
+    /// Whether there was ever a stream that can be captured.
+    pub meets_captures: AtomicBool,
     chains: AtomicU32,
+    /// Chains that were never counted on.
+    unused_chains: Mutex<Vec<u32>>,
     pub graphs: AtomicU32,
     is_lost: AtomicBool,
     lost: Mutex<Option<Lost>>,
@@ -89,7 +95,10 @@ impl Runtime {
             is_synchronous: options.is_synchronous,
             notice: options.notice,
             waits_inserted: AtomicU64::new(0),
+            shares_streams: AtomicBool::new(false),
+            meets_captures: AtomicBool::new(false),
             chains: AtomicU32::new(0),
+            unused_chains: Mutex::default(),
             graphs: AtomicU32::new(0),
             is_lost: AtomicBool::new(false),
             lost: Mutex::new(None),
@@ -111,7 +120,18 @@ impl Runtime {
 
     /// A number for the clock of another stream.
     pub fn new_chain(&self) -> u32 {
-        self.chains.fetch_add(1, Ordering::Relaxed)
+        let unused = self.unused_chains.lock().pop();
+        unused.unwrap_or_else(|| self.chains.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Nothing was ever counted on this chain.
+    pub fn leave_chain(&self, chain: u32) {
+        self.unused_chains.lock().push(chain);
+    }
+
+    /// Whether there are more chains than fit into the clocks that cost least.
+    pub fn has_many_chains(&self) -> bool {
+        self.chains.load(Ordering::Relaxed) as usize > FEW
     }
 
     // -------------------------------------------------------------- errors
@@ -259,6 +279,33 @@ impl Runtime {
 
     // -------------------------------------------------------------- calls of the host
 
+    /// Does something that CUDA forbids to all threads while a stream is being captured in its global
+    /// mode: it would end the capture, with which the call has nothing to do.
+    #[inline]
+    pub fn beside_captures<R>(&self, act: impl FnOnce() -> R) -> R {
+        match self.meets_captures.load(Ordering::Relaxed) {
+            false => act(),
+            true => {
+                let _relaxed = Relaxed::on(self);
+                act()
+            }
+        }
+    }
+
+    /// Memory cannot go back to the driver while a stream is being captured: it waits for the whole device
+    /// then, which ends the capture.
+    pub fn refuse_to_give_back(&self) -> Result<()> {
+        let mut devices = self.devices.iter();
+        match devices.any(|device| device.explicit.is_capturing()) {
+            false => Ok(()),
+            true => Err(Error::Invalid {
+                call: "memory",
+                why: "memory would have to go back to the driver, which would end the capture that is under                       way; end the capture first, or have the memory before it begins"
+                    .into(),
+            }),
+        }
+    }
+
     /// Whether a mark is over; the calling thread learns it.
     pub fn query(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<bool> {
         if is_kernel() {
@@ -280,8 +327,13 @@ impl Runtime {
         if thread.clock.knows(mark.epoch()) {
             return Ok(true);
         }
+        let event = match mark {
+            Mark::Recorded(_) => None,
+            Mark::Stream(end) => self.event_of_others(end, thread.id, pen, at)?,
+        };
+        let mark = event.as_ref().unwrap_or(mark);
         let op = plain(thread.id, mark.asked(false), pen, at);
-        let done = self.seen(self.backend.peek(&op))?;
+        let done = self.seen(self.beside_captures(|| self.backend.peek(&op)))?;
         if done {
             thread.clock.saw(mark.point());
             write(
@@ -300,9 +352,16 @@ impl Runtime {
             return Ok(true);
         }
         self.check()?;
+        let event = match mark {
+            Mark::Recorded(_) => None,
+            Mark::Stream(end) => {
+                self.event_of_others(end, thread.id, &mut self.live.write(), at)?
+            }
+        };
+        let mark = event.as_ref().unwrap_or(mark);
         let mut op = plain(thread.id, mark.asked(false), &mut None, at);
         op.id = self.live.nameless();
-        let done = self.seen(self.backend.query(&op))?;
+        let done = self.seen(self.beside_captures(|| self.backend.query(&op)))?;
         if done {
             self.learned(thread, mark.point(), mark.asked(true), op.id, at);
         }
@@ -343,11 +402,9 @@ impl Runtime {
 
     /// What people call a stream.
     fn stream_name(&self, id: StreamId) -> String {
-        let names = self
-            .devices
-            .iter()
-            .find_map(|device| device.streams.name(id));
-        names.unwrap_or_else(|| format!("{}", id.0))
+        let mut devices = self.devices.iter();
+        let core = devices.find_map(|device| device.streams.find(id));
+        core.map_or_else(|| format!("{}", id.0), |core| core.name().to_owned())
     }
 
     /// Waits for so long at most; false if the time has passed first.
@@ -365,9 +422,16 @@ impl Runtime {
                 return Ok(true);
             }
             self.check()?;
+            let event = match mark {
+                Mark::Recorded(_) => None,
+                Mark::Stream(end) => {
+                    self.event_of_others(end, thread.id, &mut self.live.write(), at)?
+                }
+            };
+            let mark = event.as_ref().unwrap_or(mark);
             let mut op = plain(thread.id, mark.awaited(), &mut None, at);
             op.id = self.live.nameless();
-            let done = self.seen(self.backend.wait(&op, at_most))?;
+            let done = self.seen(self.beside_captures(|| self.backend.wait(&op, at_most)))?;
             if done {
                 self.learned(thread, mark.point(), op.kind, op.id, at);
             }
@@ -432,6 +496,27 @@ impl Runtime {
             pen.is_called(called, op.id);
         }
         write(&mut pen, &op);
+    }
+}
+
+/// As long as it is there, captures of others forbid this thread nothing.
+struct Relaxed<'a> {
+    runtime: &'a Runtime,
+    before: i32,
+}
+
+impl Relaxed<'_> {
+    fn on(runtime: &Runtime) -> Relaxed<'_> {
+        /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
+        const RELAXED: i32 = 2;
+        let before = runtime.backend.capture_mode(RELAXED);
+        Relaxed { runtime, before }
+    }
+}
+
+impl Drop for Relaxed<'_> {
+    fn drop(&mut self) {
+        self.runtime.backend.capture_mode(self.before);
     }
 }
 
@@ -522,6 +607,7 @@ impl Drop for Rest {
         self.registered.close(backend, is_over);
         for device in &self.devices {
             device.streams.close(backend);
+            device.explicit.close(backend);
         }
         // Memory and streams held the last marks: now every event is a spare one.
         for device in &self.devices {

@@ -26,6 +26,8 @@ struct Known(Vec<Entry>);
 struct Entry {
     /// Where the runtime lies: it cannot move or be replaced while `runtime` is there.
     at: *const Runtime,
+    /// The thread as the system has it.
+    system: std::thread::ThreadId,
     runtime: Weak<Runtime>,
     thread: Rc<Slot>,
 }
@@ -118,6 +120,7 @@ impl Known {
         let thread = Rc::new(Cell::new(Some(Box::new(runtime.new_thread()))));
         self.0.push(Entry {
             at: Arc::as_ptr(runtime),
+            system: std::thread::current().id(),
             runtime: Arc::downgrade(runtime),
             thread: Rc::clone(&thread),
         });
@@ -128,7 +131,13 @@ impl Known {
 impl Drop for Known {
     fn drop(&mut self) {
         for entry in self.0.drain(..) {
-            if let (Some(runtime), Some(thread)) = (entry.runtime.upgrade(), entry.thread.take()) {
+            let Some(runtime) = entry.runtime.upgrade() else {
+                continue;
+            };
+            for device in &runtime.devices {
+                device.explicit.end_thread(entry.system);
+            }
+            if let Some(thread) = entry.thread.take() {
                 runtime.end_thread(*thread);
             }
         }

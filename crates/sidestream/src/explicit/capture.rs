@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::op::{Accesses, DeviceId, GraphId, Kind, Mode};
 
 /// A capture, from its begin to its end.
-pub(super) struct Capture {
+pub(crate) struct Capture {
     pub is_open: AtomicBool,
     /// What its nodes touch.
     touched: Mutex<Vec<Kept>>,
@@ -24,7 +24,7 @@ pub(super) struct Capture {
 /// The capture that a stream takes part in. Nearly always there is none, and no lock is taken to see
 /// that.
 #[derive(Default)]
-pub(super) struct Capturing {
+pub(crate) struct Capturing {
     is_any: AtomicBool,
     capture: Mutex<Option<Arc<Capture>>>,
 }
@@ -66,14 +66,13 @@ impl Stream {
         let at = Location::caller();
         self.refuse_safe("begin_capture")?;
         let kind = Kind::BeginCapture { stream: self.id() };
-        self.put(kind, false, None, at, |_| ())?;
         let capture = Arc::new(Capture {
             is_open: AtomicBool::new(true),
             touched: Mutex::default(),
         });
+        self.join(kind, &capture, at)?;
         let of_device = &self.runtime().device(self.device_id()).explicit;
         of_device.captures.lock().push(Arc::downgrade(&capture));
-        self.own.capture.join(capture);
         Ok(())
     }
 
@@ -145,7 +144,7 @@ impl Stream {
 
     /// The capture that began here is over; gives what it touches.
     fn close_capture(&self) -> Vec<Kept> {
-        let capture = self.own.capture.take();
+        let capture = self.core().capture.take();
         let touched = capture.map(|capture| {
             capture.is_open.store(false, Ordering::Relaxed);
             std::mem::take(&mut *capture.touched.lock())
@@ -225,7 +224,7 @@ impl Own {
     /// The capture that the stream takes part in.
     #[inline]
     pub fn captured_in(&self) -> Option<Arc<Capture>> {
-        self.capture.get()
+        self.stream.core.capture.get()
     }
 }
 

@@ -38,22 +38,23 @@ mod event;
 mod memory;
 mod stream;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::panic::Location;
 use std::sync::{Arc, Weak};
+use std::thread::ThreadId;
 
 use parking_lot::Mutex;
 
-use crate::backend::{Address, Payload};
+use crate::backend::{Address, Backend, Destroy, Payload};
 use crate::buffer::{DeviceBuf, Pod};
 use crate::device::{Device, Place, Runtime, as_thread, is_host_func, plain, write};
 use crate::error::{Error, Result};
-use crate::op::{Access, Accesses, DeviceId, FlagId, Kind, Mode, StreamId, ThreadId};
-use crate::stream::Core;
-use capture::Capturing;
+use crate::op::{Access, Accesses, DeviceId, FlagId, Kind, Mode, StreamId};
+use crate::stream::{Core, Ended};
 use memory::Freed;
 use stream::{Own, copy_of, fill_of};
 
+pub(crate) use capture::Capturing;
 pub use capture::Graph;
 pub use event::Event;
 pub use memory::{DeviceMemory, HostMemory, Region};
@@ -150,28 +151,40 @@ pub unsafe fn memset_blocking(to: Region<'_>, value: u8) -> Result<()> {
 
 /// PyTorch's `tensor.record_stream`: memory of the safe API was handed to foreign code on this
 /// stream. When it is dropped, whoever gets it next waits for all that the stream was given until
-/// then (R53, R54).
+/// then (R53, R54), by whichever code.
+///
+/// Of a [per-thread default stream](Stream::per_thread) that is all that it was given until this call, since no other
+/// thread can ask for its end: call this behind the foreign work, each time.
 ///
 /// # Ordering
 /// Waits for nothing, here and when the buffer is dropped. It is no promise for later uses by the
 /// safe API: make their stream wait for the foreign work ([`Stream::of`], [`Stream::wait_stream`]).
 /// To note too much is safe, so this needs no promise.
 ///
+/// While the stream is being captured, whoever gets the memory waits for what the stream was given before; where it
+/// was not noted by then, or another library captures it, the calls that would use the memory are refused until the
+/// capture has ended.
+///
 /// # Errors
-/// If they belong to different machines.
+/// If they belong to different machines, or the stream is another thread's. For a per-thread default stream also if it
+/// is being captured, or what the driver answers.
 #[track_caller]
 pub fn record_stream<T: Pod>(buffer: &DeviceBuf<T>, stream: &Stream) -> Result<()> {
     let at = Location::caller();
     let block = buffer.block();
     same_machine("record_stream", &block.runtime, stream.runtime())?;
     block.runtime.check()?;
-    stream.own.note();
     let core = stream.core();
+    let mark = stream.end_of_this_thread(at)?;
+    core.note();
     as_thread(&block.runtime, |thread| {
         let mut pen = block.runtime.live.write();
         let mut state = block.state.lock();
-        if !state.noted.iter().any(|noted| Arc::ptr_eq(noted, core)) {
-            state.noted.push(Arc::clone(core));
+        match mark {
+            // As a read, as when a block goes.
+            Some(mark) => state.uses.note(0..block.size_bytes, Mode::Read, mark),
+            None if state.noted.iter().any(|noted| Arc::ptr_eq(noted, core)) => {}
+            None => state.noted.push(Arc::clone(core)),
         }
         let Some(open) = &mut pen else { return };
         let buffer = state.name(block, open);
@@ -255,6 +268,7 @@ pub(crate) struct OfDevice {
     per_thread: Mutex<PerThread>,
     /// The last to be freed is at the end.
     freed: Mutex<Vec<Freed>>,
+    gone: Mutex<Gone>,
     /// Held from the end of a capture until it is a graph.
     instantiates: Mutex<()>,
     captures: Mutex<Vec<Weak<capture::Capture>>>,
@@ -262,8 +276,9 @@ pub(crate) struct OfDevice {
     flags: Mutex<Flags>,
 }
 
-/// The default stream of each thread that asked for it.
-type PerThread = HashMap<ThreadId, (Arc<Core>, Arc<Capturing>)>;
+/// The default stream of each thread that asked for it. The log numbers threads anew when they have
+/// ended; these are the system's, since the driver's streams end with them.
+type PerThread = HashMap<ThreadId, Arc<Core>>;
 
 /// Flags for what threads hand over.
 #[derive(Default)]
@@ -281,7 +296,66 @@ impl Flags {
     }
 }
 
+/// Streams without handles.
+#[derive(Default)]
+struct Gone {
+    /// Somebody may wait for what was noted on them: they are there as long as marks are.
+    noted: Vec<Arc<Core>>,
+    /// When there are so many of these, those are looked for that nobody can wait for any more.
+    look_at: usize,
+    /// Of streams that were given back; the first to go is at the front.
+    ended: VecDeque<Ended>,
+}
+
+/// Fewer are not looked through.
+const NOTED_AT_LEAST: usize = 16;
+/// So many ends are asked about before a new chain is taken.
+const ENDS_ASKED: usize = 2;
+
 impl OfDevice {
+    /// Keeps a stream without handles on which memory was noted. Gives those that nobody can wait for any more.
+    fn keep_noted(&self, core: Arc<Core>) -> Vec<Arc<Core>> {
+        let mut gone = self.gone.lock();
+        gone.noted.push(core);
+        if gone.noted.len() < gone.look_at.max(NOTED_AT_LEAST) {
+            return Vec::new();
+        }
+        let noted = std::mem::take(&mut gone.noted);
+        let (waited, free) = noted
+            .into_iter()
+            .partition(|core| Arc::strong_count(core) > 1);
+        gone.noted = waited;
+        gone.look_at = 2 * gone.noted.len();
+        free
+    }
+
+    /// The end of a stream that is gone, if it is over.
+    fn take_ended(&self, is_over: impl Fn(&Ended) -> bool) -> Option<Ended> {
+        for _ in 0..ENDS_ASKED {
+            let ended = self.gone.lock().ended.pop_front()?;
+            if is_over(&ended) {
+                return Some(ended);
+            }
+            self.gone.lock().ended.push_back(ended);
+        }
+        None
+    }
+
+    /// A thread ends, and its default stream with it.
+    pub fn end_thread(&self, thread: ThreadId) {
+        self.per_thread.lock().remove(&thread);
+    }
+
+    /// Gives back the streams that nobody can wait for any more: all work is over.
+    pub fn close(&self, backend: &dyn Backend) {
+        let Gone { noted, ended, .. } = std::mem::take(&mut *self.gone.lock());
+        for core in noted {
+            // SAFETY: nobody has the stream, and all work is over.
+            unsafe { backend.destroy(Destroy::Stream(core.id)) };
+        }
+        drop(ended);
+    }
+
     /// Memory that was freed in the order of this stream, for its next owner there (R33, R34).
     fn take_freed(&self, stream: StreamId, size_bytes: u64) -> Option<Freed> {
         let mut freed = self.freed.lock();
@@ -297,7 +371,8 @@ impl OfDevice {
         each.map(|f| (f.memory.device, f.memory.address)).collect()
     }
 
-    fn is_capturing(&self) -> bool {
+    /// Whether a capture that began on it is under way.
+    pub fn is_capturing(&self) -> bool {
         let mut captures = self.captures.lock();
         captures.retain(|capture| capture.upgrade().is_some_and(|c| c.is_open()));
         !captures.is_empty()

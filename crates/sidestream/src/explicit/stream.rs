@@ -3,12 +3,12 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ThreadId;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::capture::Capturing;
+use super::capture::Capture;
 use super::event::Event;
 use super::memory::{DeviceMemory, Freed, Held, Region};
 use super::{accesses, refuse_in_host_func, same_machine};
@@ -18,11 +18,12 @@ use crate::device::{
     Device, Place, Runtime, as_host_func, as_thread, drop_elsewhere, outside_callbacks,
 };
 use crate::error::{Error, Result};
+use crate::event::Mark;
 use crate::kernel::{Grid, Kernel, KernelArgs};
 use crate::log::Pen;
-use crate::op::{Accesses, DeviceId, Kind, Memory, Mode, StreamId, StreamKind, ThreadId};
+use crate::op::{Accesses, DeviceId, Kind, Memory, Mode, StreamId, StreamKind};
 use crate::order::live::{Point, StreamClock};
-use crate::stream::{Bare, Core, is_priority, not_empty};
+use crate::stream::{Bare, Core, Ended, Made, is_priority, not_empty};
 
 /// A stream of any kind. Clones are the same stream.
 ///
@@ -35,13 +36,10 @@ pub struct Stream {
 
 /// What the handles of a stream share.
 pub(super) struct Own {
-    stream: crate::stream::Stream,
+    pub stream: crate::stream::Stream,
     /// Whose per-thread default stream it is.
     thread: Option<ThreadId>,
     origin: Origin,
-    /// Memory was recorded on it: then it stays, because somebody may wait for it later.
-    is_noted: AtomicBool,
-    pub capture: Arc<Capturing>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -99,22 +97,21 @@ impl Stream {
     pub fn per_thread(device: &Device) -> Result<Stream> {
         let runtime = &device.runtime;
         runtime.check()?;
-        let thread = as_thread(runtime, |thread| thread.id);
+        let number = as_thread(runtime, |thread| thread.id);
+        let thread = std::thread::current().id();
         let kept = &runtime.device(device.id()).explicit.per_thread;
         let mut kept = kept.lock();
-        let (core, capture) = match kept.get(&thread) {
-            Some(known) => known.clone(),
+        let core = match kept.get(&thread) {
+            Some(known) => Arc::clone(known),
             None => {
-                let name = format!("per-thread {}", thread.0);
-                let kind = StreamKind::PerThread;
-                let core = Core::new(runtime, device.id(), kind, 0, &name, None, true)?;
-                let fresh = (core, Arc::default());
-                kept.insert(thread, fresh.clone());
-                fresh
+                let name = format!("per-thread {}", number.0);
+                let (kind, made) = (StreamKind::PerThread, Made::Explicit);
+                let core = Core::new(runtime, device.id(), kind, 0, &name, made)?;
+                kept.insert(thread, Arc::clone(&core));
+                core
             }
         };
-        let owner = Some(thread);
-        Ok(Stream::new(runtime, core, Origin::Default, owner, capture))
+        Ok(Stream::new(runtime, core, Origin::Default, Some(thread)))
     }
 
     /// `cudaStreamCreate`: a stream that is ordered with the legacy default stream.
@@ -146,6 +143,7 @@ impl Stream {
     ///
     /// # Errors
     /// What the driver answers.
+    #[track_caller]
     pub unsafe fn from_raw(
         device: &Device,
         handle: u64,
@@ -154,22 +152,25 @@ impl Stream {
     ) -> Result<Stream> {
         let runtime = &device.runtime;
         runtime.check()?;
-        let core = Core::new(runtime, device.id(), kind, 0, name, Some(handle), true)?;
-        let capture = Arc::default();
-        Ok(Stream::new(runtime, core, Origin::Adopted, None, capture))
+        let core = Core::new(runtime, device.id(), kind, 0, name, Made::Adopted(handle))?;
+        let stream = Stream::new(runtime, core, Origin::Adopted, None);
+        stream.go_on(Location::caller());
+        Ok(stream)
     }
 
     /// A stream of the safe API, to be used in the explicit style too. It cannot be captured.
     pub fn of(stream: &crate::stream::Stream) -> Stream {
         let core = Arc::clone(&stream.core);
-        let capture = Arc::default();
-        Stream::new(&stream.runtime, core, Origin::Safe, None, capture)
+        Stream::new(&stream.runtime, core, Origin::Safe, None)
     }
 
     /// The driver's handle, for other libraries; none where there is no driver. What they put into
-    /// the stream is not in the log.
+    /// the stream is not in the log. From here on every question about the stream, and every wait for it, goes to the
+    /// driver, since others may have given it something.
     pub fn as_raw(&self) -> Option<u64> {
-        self.runtime().backend.raw_stream(self.id())
+        let handle = self.runtime().backend.raw_stream(self.id())?;
+        self.core().share(self.runtime());
+        Some(handle)
     }
 
     /// Whether what it is given becomes part of a capture instead of running. Of a stream that another library made the
@@ -194,11 +195,12 @@ impl Stream {
         let runtime = &device.runtime;
         runtime.check()?;
         is_priority(runtime, device.id(), priority)?;
-        let core = Core::new(runtime, device.id(), kind, priority, name, None, true)?;
+        let core = Core::new(runtime, device.id(), kind, priority, name, Made::Explicit)?;
         let created = Kind::CreateStream { stream: core.id };
         runtime.tell(created, |_| Accesses::new(), at);
-        let capture = Arc::default();
-        Ok(Stream::new(runtime, core, Origin::Created, None, capture))
+        let stream = Stream::new(runtime, core, Origin::Created, None);
+        stream.go_on(at);
+        Ok(stream)
     }
 
     fn legacy_of(runtime: &Arc<Runtime>, device: DeviceId) -> Result<Stream> {
@@ -207,13 +209,13 @@ impl Stream {
         let core = match &*kept {
             Some(core) => Arc::clone(core),
             None => {
-                let core = Core::new(runtime, device, StreamKind::Legacy, 0, "legacy", None, true)?;
+                let (kind, made) = (StreamKind::Legacy, Made::Explicit);
+                let core = Core::new(runtime, device, kind, 0, "legacy", made)?;
                 *kept = Some(Arc::clone(&core));
                 core
             }
         };
-        let capture = Arc::default();
-        Ok(Stream::new(runtime, core, Origin::Default, None, capture))
+        Ok(Stream::new(runtime, core, Origin::Default, None))
     }
 
     pub(super) fn legacy_of_thread(runtime: &Arc<Runtime>) -> Result<Stream> {
@@ -221,12 +223,32 @@ impl Stream {
         Stream::legacy_of(runtime, device)
     }
 
+    /// Counts on the chain of a stream that is gone, if there is one whose work is over.
+    fn go_on(&self, at: Place) {
+        let runtime = self.runtime();
+        let is_over = |ended: &Ended| {
+            let mark = Mark::Recorded(Arc::clone(&ended.end));
+            let over = as_thread(runtime, |thread| {
+                let mut pen = runtime.live.write();
+                runtime.peek(thread, &mark, &mut pen, at)
+            });
+            over.unwrap_or(false)
+        };
+        let ended = runtime
+            .device(self.device_id())
+            .explicit
+            .take_ended(is_over);
+        if let Some(ended) = ended {
+            // Where that fails it has a chain of its own.
+            let _ = self.own.stream.go_on_as(ended, at);
+        }
+    }
+
     fn new(
         runtime: &Arc<Runtime>,
         core: Arc<Core>,
         origin: Origin,
         thread: Option<ThreadId>,
-        capture: Arc<Capturing>,
     ) -> Stream {
         let runtime = Arc::clone(runtime);
         Stream {
@@ -234,8 +256,6 @@ impl Stream {
                 stream: crate::stream::Stream { runtime, core },
                 thread,
                 origin,
-                is_noted: AtomicBool::new(false),
-                capture,
             }),
         }
     }
@@ -478,12 +498,11 @@ impl Stream {
             stream: self.id(),
             event: event.id(),
         };
-        let runs = joins.is_none() && self.own.captured_in().is_none();
-        self.put(kind, runs, last.point.as_ref(), at, |_| ())?;
         if let Some(capture) = joins {
-            self.own.capture.join(Arc::clone(capture));
+            return self.join(kind, capture, at);
         }
-        Ok(())
+        let runs = self.own.captured_in().is_none();
+        self.put(kind, runs, last.point.as_ref(), at, |_| ())
     }
 
     /// PyTorch's `wait_stream`: what the stream is given from here on waits for all that the other
@@ -677,6 +696,14 @@ impl Stream {
         self.own.stream.link_bare(kind, runs, behind, at, done)
     }
 
+    /// Puts a call into the stream by which it takes part in a capture.
+    #[track_caller]
+    pub(super) fn join(&self, kind: Kind, capture: &Arc<Capture>, at: Place) -> Result<()> {
+        self.is_mine()?;
+        let join = || self.core().capture.join(Arc::clone(capture));
+        self.own.stream.link_into_capture(kind, at, join)
+    }
+
     /// Puts anything into the stream.
     #[track_caller]
     pub(super) fn submit(
@@ -708,7 +735,7 @@ impl Stream {
 
     #[cold]
     fn is_of(&self, owner: ThreadId) -> Result<()> {
-        if as_thread(self.runtime(), |thread| thread.id) == owner {
+        if std::thread::current().id() == owner {
             return Ok(());
         }
         Err(Error::Invalid {
@@ -716,6 +743,21 @@ impl Stream {
             why: "the stream is the default stream of another thread; ask for this thread's own"
                 .into(),
         })
+    }
+
+    /// The end of a stream that only this thread can ask about; none of any other stream.
+    pub(super) fn end_of_this_thread(&self, at: Place) -> Result<Option<Mark>> {
+        self.is_mine()?;
+        if self.own.thread.is_none() {
+            return Ok(None);
+        }
+        let event = self.runtime().event(self.device_id(), false, &mut None)?;
+        let kind = Kind::Record {
+            event: event.id,
+            stream: self.id(),
+        };
+        let recorded = self.own.stream.record_as(event, kind, at)?;
+        Ok(Some(Mark::Recorded(Arc::new(recorded))))
     }
 
     pub(super) fn refuse_safe(&self, call: &'static str) -> Result<()> {
@@ -747,27 +789,41 @@ impl Stream {
     }
 }
 
-impl Own {
-    /// Somebody may wait for the stream when its handles are gone.
-    pub fn note(&self) {
-        self.is_noted.store(true, Ordering::Relaxed);
+impl Drop for Own {
+    fn drop(&mut self) {
+        if !matches!(self.origin, Origin::Created | Origin::Adopted) {
+            return;
+        }
+        let crate::stream::Stream { runtime, core } = self.stream.clone();
+        let gone = match core.is_noted() {
+            false => vec![core],
+            // It stays while somebody may wait for it, and another one may not have to.
+            true => runtime.device(core.device).explicit.keep_noted(core),
+        };
+        let at = Location::caller();
+        outside_callbacks(move || {
+            for core in gone {
+                let runtime = Arc::clone(&runtime);
+                end(&crate::stream::Stream { core, runtime }, at);
+            }
+        });
     }
 }
 
-impl Drop for Own {
-    fn drop(&mut self) {
-        let is_ours = matches!(self.origin, Origin::Created | Origin::Adopted);
-        if !is_ours || *self.is_noted.get_mut() {
-            return;
-        }
-        let (runtime, stream) = (Arc::clone(&self.stream.runtime), self.stream.core.id);
-        let at = Location::caller();
-        outside_callbacks(move || {
-            // SAFETY: the last handle has gone, and no memory is noted on it.
-            unsafe { runtime.backend.destroy(Destroy::Stream(stream)) };
-            runtime.tell(Kind::DestroyStream { stream }, |_| Accesses::new(), at);
-        });
-    }
+/// Gives a stream back that nobody has.
+fn end(stream: &crate::stream::Stream, at: Place) {
+    let (runtime, id) = (&stream.runtime, stream.core.id);
+    // What cannot be recorded keeps its chain.
+    let ended = match runtime.has_many_chains() && stream.core.capture.get().is_none() {
+        true => stream.ended(at).ok(),
+        false => None,
+    };
+    // SAFETY: the last handle has gone, and nobody has to wait for it.
+    unsafe { runtime.backend.destroy(Destroy::Stream(id)) };
+    let destroyed = Kind::DestroyStream { stream: id };
+    runtime.tell(destroyed, |_| Accesses::new(), at);
+    let of_device = &runtime.device(stream.core.device).explicit;
+    of_device.gone.lock().ended.extend(ended);
 }
 
 impl<'a> Arg<'a> {

@@ -8,13 +8,19 @@
 //! While nobody listens, an operation costs one relaxed load here.
 //!
 //! # What a sink has to say
-//! A sink is told while locks are held: those of the program's streams and that of the log. So it
-//! may not panic. What the program has to hear at once, such as a race, a sink hands out as its
-//! [`Sink::alarm`]. The log keeps it for the thread whose call caused it, and [`Live::raise`], which
-//! that thread calls when it holds no lock any more, panics with it.
+//! A sink is told while locks are held: those of the program's streams and that of the log. What the
+//! program has to hear at once, such as a race, a sink hands out as its [`Sink::alarm`]. The log keeps it for
+//! the thread whose call caused it, and [`Live::raise`], which that thread calls when it holds no lock any
+//! more, panics with it.
+//!
+//! A sink is code of the program's, or writes to something that is, and such code panics. It is told of a call
+//! between its submission and the note of what it uses: a panic that went on from there would lose the note, and the
+//! ids and other sinks would miss a record. So it goes no further. The sink is told nothing more, since it may be in
+//! any state, and the panic becomes an alarm.
 
+use std::any::Any;
 use std::collections::HashMap;
-use std::panic::Location;
+use std::panic::{AssertUnwindSafe, Location, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -28,8 +34,9 @@ use crate::op::{
 /// Somebody who is told every call of a running program, in the sequence in which the driver got
 /// them.
 ///
-/// Ids count up from zero and are declared before they are named. A sink may not call the runtime
-/// and may not panic: locks are held while it is told.
+/// Ids count up from zero and are declared before they are named. A sink may not call the runtime:
+/// locks are held while it is told. One that panics is told nothing more; the call that it was told of does all that
+/// it does, and panics at its end.
 pub trait Sink: Send {
     /// The next stream.
     fn stream(&mut self, kind: StreamKind, device: DeviceId, name: &str);
@@ -48,7 +55,7 @@ pub trait Sink: Send {
 
     /// When an operation ran. It may be one that the sink was not told of, because it came late.
     fn done(&mut self, _done: &Done) {}
-    /// Whether [`Sink::done`] has a use for the times: then the back end has to keep them.
+    /// Whether [`Sink::done`] has a use for the times: then the back end has to keep them. It is asked once.
     fn wants_times(&self) -> bool {
         false
     }
@@ -89,12 +96,21 @@ struct Told {
     sites: Vec<String>,
     known_sites: HashMap<&'static Location<'static>, SiteId>,
     next_op: u64,
-    sinks: Vec<(SinkId, Box<dyn Sink>)>,
+    sinks: Vec<Listener>,
     next_sink: u64,
-    /// What threads have to hear.
-    alarms: Vec<(ThreadId, String)>,
+    /// What threads have to hear; what is nobody's in particular the first that can.
+    alarms: Vec<(Option<ThreadId>, String)>,
     /// The place in the log of calls that waited, by the number that they had meanwhile.
     called: HashMap<OpId, OpId>,
+}
+
+/// A sink that was attached.
+struct Listener {
+    id: SinkId,
+    sink: Box<dyn Sink>,
+    wants_times: bool,
+    /// It has panicked.
+    is_over: bool,
 }
 
 struct Thread {
@@ -124,7 +140,12 @@ impl Live {
         told.repeat_to(&mut *sink);
         let id = SinkId(told.next_sink);
         told.next_sink += 1;
-        told.sinks.push((id, sink));
+        told.sinks.push(Listener {
+            id,
+            wants_times: sink.wants_times(),
+            sink,
+            is_over: false,
+        });
         self.note_sinks(&told);
         id
     }
@@ -132,10 +153,10 @@ impl Live {
     /// This sink is told nothing more, and is given back; none if it was detached before.
     pub fn detach_one(&self, id: SinkId) -> Option<Box<dyn Sink>> {
         let mut told = self.told.lock();
-        let at = told.sinks.iter().position(|(known, _)| *known == id)?;
-        let (_, sink) = told.sinks.remove(at);
+        let at = told.sinks.iter().position(|listener| listener.id == id)?;
+        let listener = told.sinks.remove(at);
         self.note_sinks(&told);
-        Some(sink)
+        Some(listener.sink)
     }
 
     /// Nobody is told any more; what the sinks hold is dropped.
@@ -152,20 +173,20 @@ impl Live {
     /// The id of a new stream.
     pub fn new_stream(&self, kind: StreamKind, device: DeviceId, name: &str) -> StreamId {
         let mut told = self.told.lock();
-        told.tell(|sink| sink.stream(kind, device, name));
+        told.tell(self, |sink| sink.stream(kind, device, name));
         told.streams.push((kind, device, name.to_owned()));
         StreamId(told.streams.len() as u32 - 1)
     }
 
     /// The id of a new event.
     pub fn new_event(&self, timing: bool, device: DeviceId) -> EventId {
-        self.told.lock().new_event(timing, device)
+        self.told.lock().new_event(self, timing, device)
     }
 
     /// The id of a new thread.
     pub fn new_thread(&self, name: &str) -> ThreadId {
         let mut told = self.told.lock();
-        told.tell(|sink| sink.thread(name));
+        told.tell(self, |sink| sink.thread(name));
         told.threads.push(Thread {
             name: name.to_owned(),
             spans: Vec::new(),
@@ -177,7 +198,7 @@ impl Live {
     /// A thread enters a span, or leaves its innermost one. It is noted even while nobody listens,
     /// so that a sink that comes late knows where it is.
     pub fn span(&self, thread: ThreadId, enters: Option<&str>) {
-        self.told.lock().span(thread, enters);
+        self.told.lock().span(self, thread, enters);
     }
 
     /// A number for a call that waits: it gets its place in the log only when it is over, and the
@@ -202,7 +223,7 @@ impl Live {
                 };
                 done.op = op;
             }
-            told.tell(|sink| sink.done(&done));
+            told.tell(self, |sink| sink.done(&done));
         }
     }
 
@@ -244,10 +265,10 @@ impl Live {
         }
         let text = {
             let mut told = self.told.lock();
-            let at = told.alarms.iter().position(|(of, _)| *of == thread);
+            let mut alarms = told.alarms.iter();
+            let at = alarms.position(|(of, _)| of.is_none_or(|of| of == thread));
             let text = at.map(|at| told.alarms.remove(at).1);
-            let more = !told.alarms.is_empty();
-            self.alarmed.store(more, Ordering::Relaxed);
+            self.note_sinks(&told);
             text
         };
         if let Some(text) = text {
@@ -255,11 +276,15 @@ impl Live {
         }
     }
 
-    /// Its two flags say what the sinks want.
+    /// Its flags say what the sinks want.
     fn note_sinks(&self, told: &Told) {
-        let listens = !told.sinks.is_empty() && !told.is_full();
-        let timed = told.sinks.iter().any(|(_, sink)| sink.wants_times());
-        self.on.store(listens, Ordering::Relaxed);
+        let mut sinks = told.sinks.iter().filter(|listener| !listener.is_over);
+        let timed = sinks.clone().any(|listener| listener.wants_times);
+        let listens = sinks.next().is_some() && !told.is_full();
+        let alarmed = !told.alarms.is_empty();
+        // Who has to hear something has to be asked to listen.
+        self.on.store(listens || alarmed, Ordering::Relaxed);
+        self.alarmed.store(alarmed, Ordering::Relaxed);
         self.wants_times.store(timed, Ordering::Relaxed);
     }
 }
@@ -278,7 +303,7 @@ impl Pen<'_> {
 
     /// As [`Live::new_event`], for whoever holds the pen.
     pub fn new_event(&mut self, timing: bool, device: DeviceId) -> EventId {
-        self.told.new_event(timing, device)
+        self.told.new_event(self.live, timing, device)
     }
 
     /// The id of a new buffer.
@@ -290,7 +315,7 @@ impl Pen<'_> {
         name: &str,
     ) -> BufferId {
         let told = &mut *self.told;
-        told.tell(|sink| sink.buffer(memory, bytes, within, name));
+        told.tell(self.live, |sink| sink.buffer(memory, bytes, within, name));
         told.buffers.push((memory, bytes, within, name.to_owned()));
         BufferId(told.buffers.len() as u32 - 1)
     }
@@ -302,7 +327,7 @@ impl Pen<'_> {
             return known;
         }
         let text = format!("{}:{}", at.file(), at.line());
-        told.tell(|sink| sink.site(&text));
+        told.tell(self.live, |sink| sink.site(&text));
         told.sites.push(text);
         let id = SiteId(told.sites.len() as u32 - 1);
         told.known_sites.insert(at, id);
@@ -318,7 +343,7 @@ impl Pen<'_> {
 
     /// As [`Live::span`], for whoever holds the pen.
     pub fn span(&mut self, thread: ThreadId, enters: Option<&str>) {
-        self.told.span(thread, enters);
+        self.told.span(self.live, thread, enters);
     }
 
     /// The next operation; its number is [`Pen::next_op`]. When the numbers are used up the sinks are told that
@@ -327,17 +352,14 @@ impl Pen<'_> {
         let told = &mut *self.told;
         let full = told.is_full();
         told.next_op += u64::from(!full);
-        for (_, sink) in &mut told.sinks {
+        told.tell_as(self.live, Some(op.thread), |sink| {
             if full {
                 sink.full();
             } else {
                 sink.op(op);
             }
-            if let Some(text) = sink.alarm() {
-                told.alarms.push((op.thread, text));
-                self.live.alarmed.store(true, Ordering::Relaxed);
-            }
-        }
+            sink.alarm()
+        });
         if full {
             self.live.note_sinks(told);
         }
@@ -345,15 +367,49 @@ impl Pen<'_> {
 }
 
 impl Told {
-    fn new_event(&mut self, timing: bool, device: DeviceId) -> EventId {
-        self.tell(|sink| sink.event(timing, device));
+    fn new_event(&mut self, live: &Live, timing: bool, device: DeviceId) -> EventId {
+        self.tell(live, |sink| sink.event(timing, device));
         self.events.push((timing, device));
         EventId(self.events.len() as u32 - 1)
     }
 
-    fn tell(&mut self, each: impl Fn(&mut dyn Sink)) {
-        for (_, sink) in &mut self.sinks {
-            each(&mut **sink);
+    fn tell(&mut self, live: &Live, each: impl Fn(&mut dyn Sink)) {
+        self.tell_as(live, None, |sink| {
+            each(sink);
+            None
+        });
+    }
+
+    /// Tells each sink something, and keeps what it has to say for this thread.
+    #[inline]
+    fn tell_as(
+        &mut self,
+        live: &Live,
+        thread: Option<ThreadId>,
+        each: impl Fn(&mut dyn Sink) -> Option<String>,
+    ) {
+        let mut alarms = Vec::new();
+        for listener in &mut self.sinks {
+            if listener.is_over {
+                continue;
+            }
+            let sink = &mut *listener.sink;
+            let alarm = match catch_unwind(AssertUnwindSafe(|| each(sink))) {
+                Ok(None) => continue,
+                Ok(Some(text)) => text,
+                Err(panic) => {
+                    listener.is_over = true;
+                    format!(
+                        "a sink panicked, and is told nothing more: {}",
+                        message(panic)
+                    )
+                }
+            };
+            alarms.push((thread, alarm));
+        }
+        if !alarms.is_empty() {
+            self.alarms.append(&mut alarms);
+            live.note_sinks(self);
         }
     }
 
@@ -361,7 +417,7 @@ impl Told {
         self.next_op > u64::from(LAST_OP)
     }
 
-    fn span(&mut self, id: ThreadId, enters: Option<&str>) {
+    fn span(&mut self, live: &Live, id: ThreadId, enters: Option<&str>) {
         let thread = &mut self.threads[id.0 as usize];
         match enters {
             // A program may go as deep as it likes; a log does not.
@@ -378,7 +434,7 @@ impl Told {
             None if thread.spans.pop().is_none() => return,
             None => {}
         }
-        self.tell(|sink| sink.span(id, enters));
+        self.tell(live, |sink| sink.span(id, enters));
     }
 
     fn repeat_to(&self, sink: &mut dyn Sink) {
@@ -403,6 +459,14 @@ impl Told {
             sink.full();
         }
     }
+}
+
+/// What a panic says. What it carries is never dropped, since that may panic as well.
+pub(super) fn message(panic: Box<dyn Any + Send>) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    std::mem::forget(panic);
+    text.unwrap_or_else(|| "a value that is no text".to_owned())
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! Records a running program in a file.
 
-use std::io::Write;
+use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::live::{LAST_OP, Sink};
+use super::live::{LAST_OP, Sink, message};
 use super::{Error, Problem, Within, Writer};
 use crate::backend::Done;
 use crate::op::{DeviceId, Memory, Op, OpId, StreamKind, ThreadId};
@@ -22,7 +23,8 @@ use crate::op::{DeviceId, Memory, Op, OpId, StreamKind, ThreadId};
 ///
 /// # Errors
 /// While the program runs nobody can be told of an error: the first ends the recording and is what
-/// [`Recorder::finish`] gives. What was written before it stays readable, without an end record.
+/// [`Recorder::finish`] gives. What was written before it stays readable, without an end record. A file whose own code
+/// panics ends it too, with an error of the kind [`Other`](std::io::ErrorKind::Other).
 ///
 /// ```
 /// use sidestream::log::{Live, Reader, Recorder};
@@ -118,8 +120,14 @@ impl<W: Write> Tape<W> {
     #[inline]
     fn write<T>(&mut self, what: impl FnOnce(&mut Writer<W>) -> Result<T, Error>) {
         let Some(log) = &mut self.log else { return };
-        if let Err(error) = what(log) {
-            self.fail(error);
+        match catch_unwind(AssertUnwindSafe(|| what(log))) {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => self.fail(error),
+            Err(panic) => {
+                let why = format!("the file panicked: {}", message(panic));
+                let error = log.error(Problem::Io(io::Error::other(why)));
+                self.fail(error);
+            }
         }
     }
 
@@ -127,7 +135,15 @@ impl<W: Write> Tape<W> {
     fn fail(&mut self, error: Error) {
         self.failed = Some(error);
         // Dropped, it still hands on what it holds, but writes no end: something is missing.
-        self.log = None;
+        let log = self.log.take();
+        without_panic(|| drop(log));
+    }
+}
+
+/// Does something with a file whose own code may panic, where nobody can be told.
+fn without_panic(act: impl FnOnce()) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(act)) {
+        let _unheard = message(panic);
     }
 }
 
@@ -135,7 +151,7 @@ impl<W: Write> Drop for Tape<W> {
     fn drop(&mut self) {
         if let Some(log) = self.log.take() {
             // Whoever wants to hear of an error calls `finish`.
-            let _unheard = log.finish();
+            without_panic(|| _ = log.finish());
         }
     }
 }

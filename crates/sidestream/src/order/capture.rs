@@ -217,6 +217,11 @@ impl Order {
         ))
     }
 
+    /// Whether what is put into the stream now would become part of a capture, or be refused beside one.
+    pub fn is_captured(&mut self, stream: StreamId) -> bool {
+        self.capture_of(stream).is_some() || self.refuse_legacy_beside_capture(stream).is_err()
+    }
+
     pub(super) fn capture_of(&self, stream: StreamId) -> Option<CaptureId> {
         self.streams[stream.0 as usize].capture
     }

@@ -27,7 +27,7 @@ enum Known {
 }
 
 /// With its tag this fills a cache line.
-const FEW: usize = 15;
+pub const FEW: usize = 15;
 
 /// The clock of a stream. The lock of the stream guards it.
 #[derive(Clone, Debug)]
@@ -89,9 +89,10 @@ impl StreamClock {
         self.fed_by == (thread.thread, thread.version)
     }
 
-    /// A call was refused. It is a step of its own, in case the device has seen some of it, but the
-    /// stream learns nothing from its thread: no call that happened says so.
-    pub fn refused(&mut self) {
+    /// The stream may have been given something of which no call says so: by one that was refused, in
+    /// case the device has seen some of it, or by other code. That is a step of its own, which nobody can
+    /// know before he waits for it, but the stream learns nothing by it.
+    pub fn unseen(&mut self) {
         self.tick += 1;
     }
 
@@ -142,6 +143,11 @@ impl StreamClock {
     #[inline]
     pub fn knows(&self, epoch: Epoch) -> bool {
         epoch.chain == self.chain || self.known.has(epoch)
+    }
+
+    /// Which chain it counts on.
+    pub fn chain(&self) -> u32 {
+        self.chain
     }
 
     /// Whether its numbers are nearly used up: then [`StreamClock::renew`] it. No call takes as many

@@ -226,6 +226,10 @@ unsafe impl Backend for Machine {
         })
     }
 
+    fn is_captured(&self, stream: StreamId) -> bool {
+        self.with_state(|state| state.is_captured(stream))
+    }
+
     fn query(&self, op: &Op) -> Result<bool> {
         let patience = (!self.callback.is_current()).then_some(Duration::MAX);
         self.with_state_unlocked(|state| self.ask(state, op, patience))

@@ -492,11 +492,9 @@ impl Stream {
         let mark = match issued {
             Ok(Some(mark)) => mark,
             Ok(None) => unreachable!("a call that is awaited has a mark"),
-            // The call waited for its own work: it may be under way for all that one knows. The
-            // value goes to its pool, with the copy as its last use.
-            Err(error @ (Error::Refused { .. } | Error::OutOfMemory(_)))
-                if self.runtime.is_synchronous =>
-            {
+            // It may be under way for all that one knows. The value goes to its pool, with the copy as
+            // its last use.
+            Err(error @ Error::Submitted { .. }) => {
                 drop(value);
                 return Err(Refused { error, value: None });
             }

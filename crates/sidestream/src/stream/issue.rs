@@ -74,11 +74,11 @@ struct Held<'a> {
 const FEW: usize = 8;
 
 /// What a call needs all the way through.
-struct Step<'s> {
+pub(super) struct Step<'s> {
     stream: &'s Stream,
-    thread: &'s mut Thread,
+    pub thread: &'s mut Thread,
     pen: Option<Pen<'s>>,
-    state: MutexGuard<'s, State>,
+    pub state: MutexGuard<'s, State>,
     at: Place,
 }
 
@@ -106,7 +106,8 @@ impl Stream {
         drop(caller);
         let mark = mark?;
         if runtime.is_synchronous {
-            (self.finish_at(at)).map_err(|error| runtime.lost_by(error, at))?;
+            let waited = self.finish_at(at).map_err(Error::behind_submit);
+            waited.map_err(|error| runtime.lost_by(error, at))?;
         }
         Ok(mark)
     }
@@ -124,6 +125,7 @@ impl Stream {
     fn mark_by(&self, thread: &mut Thread, at: Place) -> Result<Mark> {
         let mut step = self.step(thread, at);
         let recorded = match step.state.is_marked {
+            _ if self.core.is_shared() => step.unless_captured(|step| step.learning(Step::record)),
             true => Ok(()),
             false => step.learning(Step::record),
         };
@@ -136,7 +138,7 @@ impl Stream {
     #[track_caller]
     pub(crate) fn record_as(&self, event: OwnEvent, kind: Kind, at: Place) -> Result<Recorded> {
         self.begin(at, |step| {
-            step.learning(|step| step.submit(kind))?;
+            step.unless_captured(|step| step.learning(|step| step.submit(kind)))?;
             Ok(Recorded {
                 point: step.state.clock.point(),
                 stream: self.core.id,
@@ -168,6 +170,7 @@ impl Stream {
         let mut step = self.step(thread, at);
         let waited = match step.knows(mark) {
             true => Ok(()),
+            false if self.core.is_shared() => step.unless_captured(|step| step.wait(mark)),
             false => step.wait(mark),
         };
         step.close();
@@ -204,8 +207,11 @@ impl Stream {
             let runtime = &self.runtime;
             let payload = std::mem::replace(&mut call.payload, Payload::None);
             // SAFETY: what names memory in the explicit style is `unsafe`, and its caller has promised this.
-            let submitted = unsafe { runtime.backend.submit(&op, payload) };
-            runtime.seen(submitted)?;
+            if let Err(error) = unsafe { runtime.backend.submit(&op, payload) } {
+                step.state.is_marked = false;
+                step.state.clock.unseen();
+                return runtime.seen(Err(error));
+            }
             if call.runs {
                 step.state.is_marked = false;
                 step.state.clock.submitted(&step.thread.clock);
@@ -215,7 +221,7 @@ impl Stream {
         })?;
         match call.runs && self.runtime.is_synchronous {
             false => Ok(()),
-            true => self.finish_at(call.at),
+            true => self.finish_at(call.at).map_err(Error::behind_submit),
         }
     }
 
@@ -241,7 +247,7 @@ impl Stream {
         linked?;
         match runs && self.runtime.is_synchronous {
             false => Ok(()),
-            true => self.finish_at(at),
+            true => self.finish_at(at).map_err(Error::behind_submit),
         }
     }
 
@@ -272,6 +278,32 @@ impl Stream {
         submitted
     }
 
+    /// Puts a call into the stream by which it joins a capture; `joined` is called behind it, before
+    /// anything else gets into the stream. If memory was noted on the stream, those who wait for it get
+    /// an event from before.
+    ///
+    /// # Errors
+    /// As [`Stream::issue_bare`].
+    #[track_caller]
+    pub(crate) fn link_into_capture(
+        &self,
+        kind: Kind,
+        at: Place,
+        joined: impl FnOnce(),
+    ) -> Result<()> {
+        self.begin(at, |step| {
+            let before = match self.core.is_noted() && self.core.capture.get().is_none() {
+                true => Some(Arc::new(step.record_before()?)),
+                false => None,
+            };
+            self.core.join_capture(before, || {
+                step.submit(kind)?;
+                joined();
+                Ok(())
+            })
+        })
+    }
+
     /// Makes the stream wait for all that another one was given, for a call of the explicit style.
     ///
     /// # Errors
@@ -290,7 +322,7 @@ impl Stream {
         linked?;
         match runs && self.runtime.is_synchronous {
             false => Ok(()),
-            true => self.finish_at(at),
+            true => self.finish_at(at).map_err(Error::behind_submit),
         }
     }
 
@@ -312,7 +344,9 @@ impl Stream {
         let mut caller = Caller::of(&self.runtime);
         let mut step = self.step(caller.thread(), at);
         let touches = [touch];
-        let done = step.wait_for_conflicts(&Held::lock(&touches), &touches, &mut [], None);
+        let done = step.unless_captured(|step| {
+            step.wait_for_conflicts(&Held::lock(&touches), &touches, &mut [], None)
+        });
         step.close();
         done
     }
@@ -331,7 +365,11 @@ impl Stream {
 
     /// Takes the locks for a call that touches no memory.
     #[track_caller]
-    fn begin<R>(&self, at: Place, act: impl FnOnce(&mut Step<'_>) -> Result<R>) -> Result<R> {
+    pub(super) fn begin<R>(
+        &self,
+        at: Place,
+        act: impl FnOnce(&mut Step<'_>) -> Result<R>,
+    ) -> Result<R> {
         self.runtime.check()?;
         let mut caller = Caller::of(&self.runtime);
         let mut step = self.step(caller.thread(), at);
@@ -367,6 +405,9 @@ impl Step<'_> {
 
     fn take(&mut self, held: &mut Held<'_>, call: &mut Call<'_>) -> Result<Option<Mark>> {
         let runtime = &self.stream.runtime;
+        if self.stream.core.is_shared() {
+            self.unless_captured(|_| Ok(()))?;
+        }
         if runtime.is_tracking {
             self.wait_for_conflicts(held, call.touches, call.sources, call.behind)?;
         }
@@ -406,7 +447,7 @@ impl Step<'_> {
             (Ok(()), Some(earlier)) => self.state.clock.launched(&self.thread.clock, earlier),
             (Ok(()), None) => _ = self.state.clock.submitted(&self.thread.clock),
             // It is not in the stream, which learns nothing from it.
-            (Err(_), _) => self.state.clock.refused(),
+            (Err(_), _) => self.state.clock.unseen(),
         }
         if submitted.is_ok() {
             write(&mut self.pen, &op);
@@ -495,6 +536,16 @@ impl Step<'_> {
         self.wait(mark)
     }
 
+    /// Other code that has the stream may have begun a capture: a call of the safe API would become part
+    /// of it instead of running.
+    #[cold]
+    fn unless_captured(&mut self, act: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        if self.stream.core.is_shared() {
+            self.stream.core.refuse_captured(&self.stream.runtime)?;
+        }
+        act(self)
+    }
+
     fn knows(&self, mark: &Mark) -> bool {
         let epoch = mark.epoch();
         self.state.clock.knows(epoch) || self.thread.clock.knows(epoch)
@@ -504,20 +555,10 @@ impl Step<'_> {
         match mark {
             Mark::Recorded(recorded) => self.wait_event(recorded),
             // An event behind all that the stream has been given by now.
-            Mark::Stream(at) => {
+            Mark::Stream(mark) => {
                 let runtime = &self.stream.runtime;
-                // Of the device of the stream in which it is recorded, which may be another (R43).
-                let event = runtime.event(at.device, false, &mut self.pen)?;
-                let kind = Kind::Record {
-                    event: event.id,
-                    stream: at.stream,
-                };
-                self.submit(kind)?;
-                let recorded = Recorded {
-                    point: at.point.clone(),
-                    stream: at.stream,
-                    event,
-                };
+                let (thread, pen) = (self.thread.id, &mut self.pen);
+                let recorded = runtime.event_behind(mark, thread, pen, self.at)?;
                 self.wait_event(&recorded)
             }
         }
@@ -547,7 +588,7 @@ impl Step<'_> {
             && let Some(before) = before
         {
             self.state.clock = before;
-            self.state.clock.refused();
+            self.state.clock.unseen();
         }
         called
     }
@@ -577,6 +618,25 @@ impl Step<'_> {
         self.state.is_marked = false;
         self.learning(|step| step.submit(Kind::Record { event, stream }))?;
         Ok((event, self.state.clock.point()))
+    }
+
+    /// Records an event of its own at the end of the stream.
+    fn record_before(&mut self) -> Result<Recorded> {
+        let core = &self.stream.core;
+        let event = (self.stream.runtime).event(core.device, false, &mut self.pen)?;
+        let (event_id, stream) = (event.id, core.id);
+        self.learning(|step| {
+            step.submit(Kind::Record {
+                event: event_id,
+                stream,
+            })
+        })?;
+        self.state.is_marked = false;
+        Ok(Recorded {
+            point: self.state.clock.point(),
+            stream,
+            event,
+        })
     }
 
     #[cold]
@@ -611,6 +671,7 @@ impl Step<'_> {
                 point: self.state.clock.point(),
                 stream: self.stream.core.id,
                 device: self.stream.core.device,
+                core: None,
             }))
         };
         self.state.end().unwrap_or_else(unrecorded)
@@ -618,7 +679,7 @@ impl Step<'_> {
 
     /// Submits a call that touches no memory, and tells the log.
     #[inline]
-    fn submit(&mut self, kind: Kind) -> Result<()> {
+    pub fn submit(&mut self, kind: Kind) -> Result<()> {
         let runtime = &self.stream.runtime;
         let op = plain(self.thread.id, kind, &mut self.pen, self.at);
         // SAFETY: it names no memory; its stream and its event are held.

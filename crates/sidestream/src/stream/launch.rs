@@ -111,11 +111,15 @@ impl Stream {
             behind: None,
             is_awaited: true,
             at: Location::caller(),
-        })?;
-        let Some(mark) = mark else {
-            unreachable!("a call that is awaited has a mark")
-        };
-        Ok(Pending::new(Arc::clone(&self.runtime), mark, held))
+        });
+        match mark {
+            Ok(Some(mark)) => Ok(Pending::new(Arc::clone(&self.runtime), mark, held)),
+            Ok(None) => unreachable!("a call that is awaited has a mark"),
+            Err(error) => {
+                held.leave();
+                Err(error)
+            }
+        }
     }
 }
 

@@ -7,11 +7,13 @@
 mod copy;
 mod issue;
 mod launch;
+mod outside;
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -20,8 +22,11 @@ use crate::backend::{Backend, Create, Destroy};
 use crate::device::{Device, Place, Runtime};
 use crate::error::{Error, Result};
 use crate::event::{Event, Mark, OwnEvent, Recorded, TimedEvent};
+use crate::explicit::Capturing;
 use crate::op::{DeviceId, EventId, Kind, StreamId, StreamKind};
 use crate::order::live::{Point, StreamClock};
+
+pub(crate) use outside::{Ended, Made};
 
 pub use copy::Rows;
 pub(crate) use copy::{copy, each_row, one_row, pattern, same_len, same_rows, size_of_all};
@@ -47,8 +52,19 @@ pub(crate) struct Core {
     pub device: DeviceId,
     name: String,
     priority: i32,
+    made: Made,
     /// Whether an event is recorded behind every call that uses memory.
     is_marking: bool,
+    /// Whether code that is not ours may put work into it: its handle was given away, or is theirs, or
+    /// everybody has it.
+    is_shared: AtomicBool,
+    /// Whether memory was noted on it, which somebody may wait for at any time.
+    is_noted: AtomicBool,
+    /// What it takes part in. A stream of the safe API does so only if other code sees to it.
+    pub capture: Capturing,
+    /// The newest event that was recorded for those who wait for memory that was noted. While it is
+    /// locked the stream joins no capture of ours. No other lock is taken meanwhile.
+    last: Mutex<Option<Arc<Recorded>>>,
     pub state: Mutex<State>,
 }
 
@@ -105,10 +121,13 @@ impl Core {
         kind: StreamKind,
         priority: i32,
         name: &str,
-        adopt: Option<u64>,
-        is_marking: bool,
+        made: Made,
     ) -> Result<Arc<Core>> {
         let id = runtime.live.new_stream(kind, device, name);
+        let adopt = made.adopted();
+        if !matches!(made, Made::Safe { .. }) {
+            runtime.meets_captures.store(true, Ordering::Relaxed);
+        }
         let create = Create::Stream {
             id,
             device,
@@ -125,7 +144,12 @@ impl Core {
             device,
             name: name.to_owned(),
             priority,
-            is_marking,
+            made,
+            is_marking: !matches!(made, Made::Safe { is_marking: false }),
+            is_shared: AtomicBool::new(adopt.is_some() || kind.is_default()),
+            is_noted: AtomicBool::new(false),
+            capture: Capturing::default(),
+            last: Mutex::default(),
             state: Mutex::new(State {
                 clock: StreamClock::new(runtime.new_chain()),
                 is_marked: false,
@@ -154,25 +178,24 @@ impl Streams {
     ) -> Result<Stream> {
         runtime.check()?;
         is_priority(runtime, device, priority)?;
-        let alike = |core: &Core| {
-            core.name == name && core.priority == priority && core.is_marking == is_marking
-        };
+        let made = Made::Safe { is_marking };
+        let alike =
+            |core: &Core| core.name == name && core.priority == priority && core.made == made;
         if let Some(core) = self.idle(runtime, alike, at)? {
             let runtime = Arc::clone(runtime);
             return Ok(Stream { runtime, core });
         }
         let kind = StreamKind::NonBlocking;
-        let core = Core::new(runtime, device, kind, priority, name, None, is_marking)?;
+        let core = Core::new(runtime, device, kind, priority, name, made)?;
         self.made.lock().push(Arc::clone(&core));
         let runtime = Arc::clone(runtime);
         Ok(Stream { runtime, core })
     }
 
-    /// What people call a stream, if it is one of these.
-    pub fn name(&self, id: StreamId) -> Option<String> {
+    /// A stream, if it is one of these.
+    pub fn find(&self, id: StreamId) -> Option<Arc<Core>> {
         let made = self.made.lock();
-        let core = made.iter().find(|core| core.id == id);
-        core.map(|core| core.name.clone())
+        made.iter().find(|core| core.id == id).cloned()
     }
 
     /// A handle for every stream there is.
@@ -206,13 +229,15 @@ impl Streams {
             let unused = unused.filter(|core| Arc::strong_count(core) == 1);
             unused.cloned().collect()
         };
-        for core in unused {
+        // Those that other code captures have something to do.
+        for core in (unused.into_iter()).filter(|core| core.refuse_captured(runtime).is_ok()) {
             // Another thread may have taken it in between: it would be held by three.
             let last = core.state.lock().end();
             let is_over = match last {
-                Some(mark) => runtime.query(&mark, at)?,
-                // Never used, or ends with a wait: then a mark is made for the question.
-                None => {
+                Some(mark) if !core.is_shared() => runtime.query(&mark, at)?,
+                // Never used, or ends with a wait, or with work of other code for all that one knows: then
+                // a mark is made for the question.
+                _ => {
                     let runtime = Arc::clone(runtime);
                     let core = Arc::clone(&core);
                     Stream { runtime, core }.query_at(at)?

@@ -1,4 +1,4 @@
-//! A back end that refuses calls at random, and keeps account.
+//! A back end that refuses calls at random, or one of them, and keeps account.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,8 +25,17 @@ pub struct Faults {
     pub machine: Machine,
     per_mille: AtomicU32,
     dice: Mutex<Dice>,
+    one: Option<One>,
     calls: AtomicU64,
     account: Mutex<Account>,
+}
+
+/// The one call that fails.
+struct One {
+    /// How many come before it.
+    left: AtomicU64,
+    /// Whether the machine carries it out first, if it puts something into a stream.
+    behind: bool,
 }
 
 /// What was made and not given back.
@@ -46,9 +55,26 @@ impl Faults {
             machine,
             per_mille: AtomicU32::new(per_mille),
             dice: Mutex::new(Dice::new(seed)),
+            one: None,
             calls: AtomicU64::new(0),
             account: Mutex::default(),
         }
+    }
+
+    /// The call fails that comes behind so many others. With `behind` it puts into its stream what it is to, and then
+    /// fails; other calls are only refused.
+    pub fn one(machine: Machine, after: u64, behind: bool) -> Faults {
+        let left = AtomicU64::new(after);
+        Faults {
+            one: Some(One { left, behind }),
+            ..Faults::new(machine, 1000, 0)
+        }
+    }
+
+    /// Whether that call was made.
+    pub fn has_failed(&self) -> bool {
+        let one = self.one.as_ref();
+        one.is_some_and(|one| one.left.load(Ordering::Relaxed) == u64::MAX)
     }
 
     /// From here on nothing fails.
@@ -69,7 +95,13 @@ impl Faults {
     fn chance(&self, call: &'static str) -> Result<()> {
         self.count();
         let per_mille = self.per_mille.load(Ordering::Relaxed);
-        if per_mille == 0 || !self.dice.lock().chance(per_mille) {
+        let is_hit = match &self.one {
+            _ if per_mille == 0 => false,
+            None => self.dice.lock().chance(per_mille),
+            Some(_) if self.has_failed() => false,
+            Some(one) => one.left.fetch_sub(1, Ordering::Relaxed) == 0,
+        };
+        if !is_hit {
             return Ok(());
         }
         Err(Error::Refused {
@@ -139,9 +171,21 @@ unsafe impl Backend for Faults {
     }
 
     unsafe fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
-        self.chance("submit")?;
-        // SAFETY: as in `create`.
-        unsafe { self.machine.submit(op, payload) }
+        let chance = self.chance("submit");
+        if chance.is_ok() || self.one.as_ref().is_some_and(|one| one.behind) {
+            // SAFETY: as in `create`.
+            unsafe { self.machine.submit(op, payload)? };
+        }
+        chance.map_err(|error| match (error, &self.one) {
+            (Error::Refused { call, code, why }, Some(One { behind: true, .. })) => {
+                Error::Submitted { call, code, why }
+            }
+            (error, _) => error,
+        })
+    }
+
+    fn is_captured(&self, stream: StreamId) -> bool {
+        self.machine.is_captured(stream)
     }
 
     unsafe fn register(&self, at: Address, bytes: u64) -> Result<()> {

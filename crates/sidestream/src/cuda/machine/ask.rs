@@ -120,19 +120,24 @@ impl Machine {
         };
         let device = stream.device();
         self.start_clock(timing, device)?;
-        let start = timing.event(device, || self.timed_event(device))?;
-        let end = timing.event(device, || self.timed_event(device))?;
-        self.record_raw(start, stream)?;
+        let mut event = || timing.event(device, || self.timed_event(device));
+        let (start, end) = (event()?, event()?);
         let began_ns = timing.now_ns();
-        if let Err(error) = self.put(op, payload) {
-            timing.unused(device, start);
-            timing.unused(device, end);
-            return Err(error);
-        }
+        let put = (self.record_raw(start, stream)).and_then(|()| self.put(op, payload));
         let call_ns = (began_ns, timing.now_ns());
-        self.record_raw(end, stream)?;
-        timing.note(op.id, device, call_ns, (start, end));
-        Ok(())
+        let ended = put.and_then(|()| self.behind_work(self.record_raw(end, stream)));
+        match ended {
+            Ok(true) => timing.note(op.id, device, call_ns, (start, end)),
+            // It has no time, and is in its stream all the same.
+            Ok(false) | Err(_) => {
+                timing.unused(device, start);
+                timing.unused(device, end);
+            }
+        }
+        if let Ok(false) = ended {
+            timing.note_call(op.id, call_ns);
+        }
+        ended.map(|_| ())
     }
 
     /// From an event that is recorded in a stream without work, and so is over at once.

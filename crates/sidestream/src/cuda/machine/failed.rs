@@ -34,6 +34,19 @@ impl Machine {
         }
     }
 
+    /// What a call has answered that comes behind work which the stream has taken already: whether it was made. To refuse
+    /// the work now would say that the device does not use its memory.
+    ///
+    /// # Errors
+    /// Only that the device is lost.
+    pub(super) fn behind_work(&self, answer: Result<()>) -> Result<bool> {
+        match answer {
+            Ok(()) => Ok(true),
+            Err(error @ Error::DeviceLost(_)) => Err(error),
+            Err(_) => Ok(false),
+        }
+    }
+
     #[cold]
     pub(super) fn failed(&self, call: &'static str, device: DeviceId, code: Answer) -> Error {
         let words = self.driver().words(code);

@@ -126,7 +126,7 @@ impl Machine {
         let mut params = Params::of(args);
         let pointers = params.pointers();
         let ([x, y, z], [a, b, c]) = (grid.blocks, grid.threads);
-        for _ in 0..launches {
+        for made in 0..launches {
             // SAFETY: the function is loaded on the stream's device, and whoever made the kernel
             // promised that these are its parameters and that it keeps to its memory; the pointers
             // live until the call returns.
@@ -145,7 +145,16 @@ impl Machine {
                     std::ptr::null_mut(),
                 )
             };
-            answer(code)?;
+            if let Err(error) = answer(code) {
+                return Err(match error {
+                    Error::Refused { call, code, why } if made > 0 => Error::Submitted {
+                        call,
+                        code,
+                        why: format!("{made} of {launches} launches were made: {why}"),
+                    },
+                    error => error,
+                });
+            }
             stream.note(Work::Kernel(loaded.name));
         }
         Ok(())
@@ -186,7 +195,8 @@ impl Machine {
             return Err(error);
         }
         let given = self.tables.give(driver, table, stream.handle());
-        given.map_err(|code| self.failed("gather", device, code))
+        let given = given.map_err(|code| self.failed("gather", device, code));
+        self.behind_work(given).map(|_| ())
     }
 
     #[inline]

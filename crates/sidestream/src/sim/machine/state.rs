@@ -12,7 +12,7 @@ use super::tables::Tables;
 use crate::backend::Done;
 use crate::engine::{Call, Engine, Event, Profile, Task, TaskId, What, Work};
 use crate::error::{Error, Lost, Result};
-use crate::op::{DeviceId, Kind, Op, OpId, ThreadId};
+use crate::op::{DeviceId, Kind, Op, OpId, StreamId, ThreadId};
 use crate::order::{Chain, Frontier, Misuse, Order, Runs, Steps};
 use crate::sim::schedule::{Schedule, SplitMix};
 use crate::sim::work;
@@ -155,6 +155,13 @@ impl State {
         self.steps = steps;
         self.noes = 0;
         outcome
+    }
+
+    /// Whether what is put into a stream now would become part of a capture, or be refused beside one.
+    pub fn is_captured(&mut self, stream: StreamId) -> bool {
+        // Who names a stream that is not there is told so by the next call.
+        let ordered = self.tables.stream(stream).map(|stream| stream.ordered);
+        ordered.is_ok_and(|stream| self.order.is_captured(stream))
     }
 
     /// What a query or a synchronisation asks for.
