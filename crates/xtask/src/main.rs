@@ -6,6 +6,7 @@ mod cargo;
 mod gpu_bundle;
 mod kernels;
 mod miri;
+mod model;
 mod nightly;
 mod python;
 mod steps;
@@ -33,6 +34,7 @@ usage: cargo xtask <command>
                   --show tells of each and writes its trace
   gpu-bundle      what is run on a machine with a GPU, in one folder to carry there
   kernels         PTX of the kernels in kernels/, where one was changed; fetches its compiler
+  model           the ring and the recorder under drawn orders of threads
   miri [test]     the soundness tests under Miri; takes a nightly toolchain";
 
 fn main() -> ExitCode {
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         }
         ["gpu-bundle"] => gpu_bundle::run(),
         ["kernels"] => kernels::run(),
+        ["model"] => model::run(),
         ["miri"] => miri::run(None),
         ["miri", test] if !test.starts_with('-') => miri::run(Some(test)),
         ["help" | "--help" | "-h"] => {
@@ -64,7 +67,7 @@ fn main() -> ExitCode {
         [] => return refuse("a command is missing"),
         [
             "test" | "nightly" | "python" | "wheel" | "tidy" | "bench" | "gpu-bundle" | "kernels"
-            | "miri",
+            | "model" | "miri",
             ref rest @ ..,
         ] => {
             return refuse(&format!("`{}` does not take `{}`", args[0], rest.join(" ")));

@@ -8,6 +8,7 @@ use anyhow::Result;
 
 use crate::cargo;
 use crate::miri;
+use crate::model;
 use crate::steps::Run;
 
 /// How long each fuzz target searches.
@@ -24,6 +25,7 @@ pub fn run() -> Result<bool> {
         // Tests with random programs draw as many as docs/reliability.md says.
         run.tests(&built, &[("SIDESTREAM_NIGHTLY", "1")])?;
     }
+    run.step("model", "cargo xtask model", |_| model::run())?;
     match miri::is_there()? {
         true => {
             run.step("miri", "cargo xtask miri", |_| miri::run(None))?;
