@@ -18,6 +18,8 @@ usage: cargo xtask <command>
   test [--torch]  everything that has to pass before a change goes in
   python [--torch]
                   the Python package: build, types, tests; part of `test`
+  python --frameworks
+                  its tests beside accelerate, Lightning and others, with the newest PyTorch; installs them
   wheel           the Python package as a file for any Linux; fetches its linker
   tidy            the rules of the house that the compiler does not know
   bench           every benchmark, briefly, in one table
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         ["test", "--torch"] => test::run(true),
         ["python"] => python::run(false),
         ["python", "--torch"] => python::run(true),
+        ["python", "--frameworks"] => python::frameworks(),
         ["wheel"] => wheel::run(),
         ["tidy"] => tidy::run(),
         ["bench"] => bench::run(),
