@@ -70,6 +70,9 @@ impl Drop for Block {
         if let Grant::Nothing = grant {
             return;
         }
+        if !self.runtime.backend.is_this_process() {
+            return std::mem::forget(grant);
+        }
         let state = self.state.get_mut();
         let mut uses = std::mem::take(&mut state.uses);
         // R54: the work of a noted stream up to here. Whoever waits for it records the event.

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::elsewhere::is_kernel;
 use super::memory::Memories;
+use super::process::Here;
 use super::registered::Registered;
 use super::threads::{Thread, as_thread};
 use crate::backend::{Address, Backend, Create};
@@ -23,7 +24,7 @@ use crate::stream::Streams;
 
 /// A machine with its devices: the back end, and all that the front end knows about it.
 pub(crate) struct Runtime {
-    pub backend: Arc<dyn Backend>,
+    pub backend: Here,
     pub live: Live,
     pub devices: Vec<PerDevice>,
     pub pinned: Memories,
@@ -80,7 +81,7 @@ impl Runtime {
             devices: devices.collect(),
             pinned: Memories::pinned(options.pinned_bytes),
             registered: Registered::default(),
-            backend,
+            backend: Here::new(backend),
             live: Live::default(),
             is_tracking: options.is_tracking,
             is_synchronous: options.is_synchronous,
@@ -113,10 +114,12 @@ impl Runtime {
 
     // -------------------------------------------------------------- errors
 
-    /// A lost device is a state: every call gives the same error.
+    /// A lost device is a state: every call gives the same error. So is to be a child of the process that
+    /// opened it.
     #[inline]
     pub fn check(&self) -> Result<()> {
-        match self.is_lost.load(Ordering::Relaxed) || is_kernel() {
+        match self.is_lost.load(Ordering::Relaxed) || is_kernel() || !self.backend.is_this_process()
+        {
             false => Ok(()),
             true => self.refuse(),
         }
@@ -124,6 +127,7 @@ impl Runtime {
 
     #[cold]
     fn refuse(&self) -> Result<()> {
+        self.backend.check()?;
         if is_kernel() {
             return Err(Error::Refused {
                 call: "a call from a kernel",
@@ -196,7 +200,7 @@ impl Runtime {
 
     pub fn end_thread(&self, thread: Thread) {
         // A new thread begins on device 0.
-        if thread.current == DeviceId(0) {
+        if thread.current == DeviceId(0) && self.backend.is_this_process() {
             self.ended.lock().push(thread);
         }
     }
@@ -241,6 +245,7 @@ impl Runtime {
 
     /// Whether a mark is over; the calling thread learns it.
     pub fn query(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<bool> {
+        self.backend.check()?;
         let done = as_thread(self, |thread| self.ask(thread, mark, at));
         self.raise();
         done
@@ -314,6 +319,7 @@ impl Runtime {
         at_most: Duration,
         at: Place,
     ) -> Result<bool> {
+        self.backend.check()?;
         let done = as_thread(self, |thread| {
             if thread.clock.knows(mark.epoch()) {
                 return Ok(true);
@@ -364,7 +370,7 @@ impl Runtime {
         accesses: impl FnOnce(&mut Pen<'_>) -> Accesses,
         at: Place,
     ) {
-        if !self.live.is_on() {
+        if !self.live.is_on() || !self.backend.is_this_process() {
             return;
         }
         as_thread(self, |thread| {
@@ -431,7 +437,7 @@ impl Drop for Runtime {
         }
         let devices = std::mem::take(&mut self.devices);
         let rest = Rest {
-            backend: Arc::clone(&self.backend),
+            backend: self.backend.handle(),
             freed: devices.iter().flat_map(|d| d.explicit.freed()).collect(),
             devices,
             pinned: std::mem::replace(&mut self.pinned, Memories::pinned(0)),

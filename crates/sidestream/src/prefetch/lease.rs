@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::invalid;
-use super::slot::{Relaxed, Shared, Slot, is_this_process};
+use super::slot::{Relaxed, Shared, Slot};
 use crate::device::{drop_elsewhere, is_host_func};
 use crate::error::Result;
 use crate::explicit::{HostMemory, Region, Stream};
@@ -74,6 +74,9 @@ impl Lease {
     /// None: the stream has to be made to wait for the one that it was handed over on, or for whatever wrote the
     /// batch last.
     pub fn note(&self, stream: &Stream) {
+        if !self.shared.is_this_process() {
+            return;
+        }
         let mut streams = self.streams.lock();
         if !streams.iter().any(|noted| noted.is(stream)) {
             streams.push(stream.clone());
@@ -103,6 +106,7 @@ impl Lease {
             return Ok(());
         }
         let device = &self.shared.device;
+        device.runtime.check()?;
         let _relaxed = Relaxed::on(device);
         let down = self.shared.download()?;
         let noted = self.streams.lock().clone();
@@ -137,6 +141,7 @@ impl Lease {
     /// [`Error::OutOfMemory`](crate::error::Error::OutOfMemory), or what the driver answers.
     #[track_caller]
     pub fn copied(&self, stream: &Stream) -> Result<Lease> {
+        self.shared.device.runtime.check()?;
         let _relaxed = Relaxed::on(&self.shared.device);
         self.note(stream);
         let mut slot = Slot::new(&self.shared.device)?;
@@ -170,7 +175,7 @@ impl Drop for Lease {
             Arc::clone(&self.shared),
             std::mem::take(self.streams.get_mut()),
         );
-        if !is_this_process(shared.process) {
+        if !shared.is_this_process() {
             std::mem::forget((slot, shared, streams));
             return;
         }

@@ -68,7 +68,7 @@ use crate::explicit::{HostMemory, Stream};
 
 pub use lease::Lease;
 use pack::Copiers;
-use slot::{Relaxed, Shared, Slot, Staging, is_this_process};
+use slot::{Relaxed, Shared, Slot, Staging};
 
 /// Leaves begin at multiples of this, as allocations of the driver do; kernels may rely on it.
 const ALIGN_BYTES: u64 = 512;
@@ -281,7 +281,7 @@ impl Ring {
     /// Holds up the host until the uses of the slots that are free are over, and gives back their memory. What is
     /// leased gives back its own when it ends, without holding up anybody.
     pub fn close(&self) {
-        if !is_this_process(self.shared.process) {
+        if !self.shared.is_this_process() {
             return;
         }
         let left = self.shared.close();
@@ -291,7 +291,7 @@ impl Ring {
 
     /// After a fork the child has neither the threads nor the device.
     fn refuse_child(&self, call: &'static str) -> Result<()> {
-        match is_this_process(self.shared.process) {
+        match self.shared.is_this_process() {
             true => Ok(()),
             false => Err(invalid(
                 call,
@@ -305,7 +305,7 @@ impl Drop for Ring {
     /// Never waits: what is in use goes on another thread.
     fn drop(&mut self) {
         let filling = std::mem::take(self.filling.get_mut());
-        if !is_this_process(self.shared.process) {
+        if !self.shared.is_this_process() {
             std::mem::forget((filling, Arc::clone(&self.shared)));
             return;
         }
@@ -339,6 +339,7 @@ impl Ticket {
     /// Then the ticket is as it was.
     #[track_caller]
     pub fn hand_over(&self, consumer: &Stream) -> Result<Lease> {
+        self.shared.device.runtime.check()?;
         let mut held = self.slot.lock();
         if held.is_none() {
             return Err(invalid(
@@ -406,7 +407,7 @@ impl Drop for Ticket {
         let Some(slot) = self.slot.get_mut().take() else {
             return;
         };
-        match is_this_process(self.shared.process) {
+        match self.shared.is_this_process() {
             // Nobody used it, and the next copy is on the same stream as this one.
             true => {
                 self.shared.handed_over();
