@@ -67,11 +67,9 @@ impl BlockState {
 impl Drop for Block {
     fn drop(&mut self) {
         let grant = std::mem::take(&mut self.grant);
-        if let Grant::Nothing = grant {
+        let is_nothing = matches!(grant, Grant::Nothing);
+        if is_nothing || !self.runtime.backend.is_this_process() {
             return;
-        }
-        if !self.runtime.backend.is_this_process() {
-            return std::mem::forget(grant);
         }
         let state = self.state.get_mut();
         let mut uses = std::mem::take(&mut state.uses);

@@ -52,15 +52,17 @@ pub(crate) fn as_host_func<R>(run: impl FnOnce() -> R) -> R {
     result
 }
 
+type Value = Box<dyn Any + Send>;
+
 /// Drops a value on a thread of its own, not on the driver's callback thread, where the value's
 /// destructor might call the driver.
-pub(crate) fn drop_elsewhere(value: Box<dyn Any + Send>) {
-    static DROPS: OnceLock<(Process, Option<Sender<Box<dyn Any + Send>>>)> = OnceLock::new();
+pub(crate) fn drop_elsewhere(value: Value) {
+    static DROPS: OnceLock<(Process, Option<Sender<Value>>)> = OnceLock::new();
     let (process, drops) = DROPS.get_or_init(|| {
         let (sender, values) = channel();
         let is_there = spawn("sidestream-drop", move || {
             for value in values {
-                let dropped = std::panic::AssertUnwindSafe(|| drop::<Box<dyn Any + Send>>(value));
+                let dropped = std::panic::AssertUnwindSafe(|| drop::<Value>(value));
                 let _ = std::panic::catch_unwind(dropped);
             }
         });

@@ -58,8 +58,8 @@ fn watch() {
 
     static WATCHES: Once = Once::new();
     // SAFETY: the function is the C library's, with its signature. The handler adds to an atomic number, which
-    // may be done in a child before anything else, and it stays as long as this library: who unloads that makes
-    // the C library forget it.
+    // may be done in a child before anything else. It stays: this library is part of the program, or of a module
+    // of Python's, which is not unloaded.
     WATCHES.call_once(|| unsafe {
         // It fails for want of memory alone, and then a fork goes unseen, as without it.
         pthread_atfork(None, None, Some(in_child));
