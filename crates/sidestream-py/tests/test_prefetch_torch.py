@@ -316,7 +316,9 @@ def test_a_wait_for_workers_ends_with_the_iteration(
 def test_a_terminal_ends_a_program_with_workers_as_it_ends_one_without_the_prefetcher() -> None:
     # Its interrupt goes to all processes of the program. The limit only ends a test that failed.
     code = f"""
-import os, sys
+import os, signal, sys
+# What runs in the background inherits that it is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_prefetch_torch import Stuck, loader, prefetch
 for at, _ in enumerate(prefetch(loader(Stuck()), "sim:h200")):
