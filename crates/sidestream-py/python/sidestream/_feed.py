@@ -55,6 +55,8 @@ class Entry:
 class Noted:
     """What is noted of all iterations of a prefetcher."""
 
+    #: Batches that were taken.
+    given: int = 0
     #: For so many seconds the caller waited for the loader.
     loader_s: float = 0.0
     #: And for a batch that was being packed, or that waited for a free slot.

@@ -144,7 +144,6 @@ class Prefetcher(Generic[Batch]):
         self._device = "cpu" if self._ring is None else self._ring.device
         self._grows = keep == "grow"
         self._noted = Noted()
-        self._given = 0
         self._feed: Feed | None = None
         self._is_closed = False
         self._process = os.getpid()
@@ -180,7 +179,7 @@ class Prefetcher(Generic[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         """Begin an iteration: ``iter(loader)`` is called here, in your thread."""
         _ranks.warn(self._loader, stacklevel=2)
-        return self._begin(self._follower)
+        return self._begin(self._follower if self._follower.notes else None)
 
     def _begin(self, follower: _follow.Follower | None) -> _Batches[Batch]:
         self._refuse_child()
@@ -248,7 +247,7 @@ class Prefetcher(Generic[Batch]):
         of_ring: dict[str, Any] = {} if self._ring is None else self._ring.statistics()
         return PrefetchStatistics(
             device=self._device,
-            batches=self._given,
+            batches=self._noted.given,
             bytes=of_ring.get("bytes", 0),
             bytes_from_pinned=of_ring.get("direct_bytes", 0),
             slots=of_ring.get("slots", 0),
@@ -334,7 +333,7 @@ class _Batches(Iterator[Batch]):
     def __init__(self, owner: Prefetcher[Batch], feed: Feed, follower: _follow.Follower | None) -> None:
         self._owner = owner
         self._feed = feed
-        #: Told of each batch that is taken. None where somebody else tells it.
+        #: Told of each batch that is taken. None where there is nothing to tell, or somebody else tells it.
         self._follower = follower
         #: What the loader said with the batch that was taken last.
         self.note: Any = None
@@ -349,14 +348,15 @@ class _Batches(Iterator[Batch]):
         if self._is_over:
             raise StopIteration
         entry = self._next()
-        while self._owner._noted.unsaid:
-            warnings.warn(self._owner._noted.unsaid.popleft(), stacklevel=2)
+        noted = self._owner._noted
+        while noted.unsaid:
+            warnings.warn(noted.unsaid.popleft(), stacklevel=2)
         self.note = entry.note
         if self._follower is not None:
             self._follower.taken(entry.note, self._is_first)
-        self._is_first = False
+            self._is_first = False
         batch = self._plain(entry) if self._transformer is None else self._transformer.apply(entry)
-        self._owner._given += 1
+        noted.given += 1
         return batch  # type: ignore[no-any-return]
 
     def _plain(self, entry: Entry) -> Any:
