@@ -3,8 +3,8 @@
 python examples/python/augmentation.py
 
 Cropping, turning and blurring images keeps eight loader processes busy and the GPU waiting. Given to
-`sidestream.prefetch` as `transform`, any function from batch to batch runs on the device one batch ahead of the model. Random
-numbers from a generator of its own give the same images as a plain call does.
+`sidestream.prefetch` as `transform`, any function from batch to batch runs on the device beside the step on the batch before. Random
+numbers come as in a plain call.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def main() -> None:
     ahead = sidestream.prefetch(loader(args.steps, batch, size), args.device, transform=seeded())
     ours, ours_s = train(ahead, args.device)
     print(f"transform in the loop:     {args.steps / plain_s:8.1f} steps/s, losses sum up to {plain:.4f}")
-    print(f"transform a batch ahead:   {args.steps / ours_s:8.1f} steps/s, losses sum up to {ours:.4f}")
+    print(f"transform beside the step: {args.steps / ours_s:8.1f} steps/s, losses sum up to {ours:.4f}")
     print("the sums are the same" if math.isclose(plain, ours, rel_tol=1e-3) else "THE SUMS DIFFER")
     if not on_gpu:
         print("this is the processor, where nothing runs beside the model; a GPU transforms the next batch meanwhile")

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyDict, PyTuple};
@@ -14,6 +13,7 @@ use sidestream::prefetch::Lease;
 use crate::devices;
 use crate::dlpack::{self, CUDA, DataType, Form};
 use crate::failure::of_runtime;
+use crate::process::PerProcess;
 use crate::stream::stream_of;
 
 /// A batch that was handed out, shared by its arrays. It ends with the last of them.
@@ -25,7 +25,7 @@ pub struct Held {
 }
 
 /// By first address: how many bytes, and who has them. No two overlap. What has ended is found out when it is looked at.
-static LIVE: Mutex<BTreeMap<u64, (u64, Weak<Held>)>> = Mutex::new(BTreeMap::new());
+static LIVE: PerProcess<BTreeMap<u64, (u64, Weak<Held>)>> = PerProcess::new();
 
 impl Held {
     pub fn new(lease: Lease, device: &Device, stream: Stream) -> Arc<Held> {
@@ -39,7 +39,7 @@ impl Held {
     /// Lets [`note_stream`] find it by its addresses.
     pub fn enter(self: &Arc<Held>) {
         let (start, bytes) = self.lease.address();
-        let mut live = LIVE.lock();
+        let mut live = LIVE.get().lock();
         // Memory that went back to the driver leaves its entry behind. Where the driver has given it out again as part of
         // more, that entry would stand between an address and this one.
         let inside = live.range(start..start + bytes);
@@ -69,7 +69,7 @@ impl Held {
 #[pyfunction]
 pub fn note_stream(address: u64, stream: &Bound<'_, PyAny>) -> PyResult<bool> {
     let held = {
-        let live = LIVE.lock();
+        let live = LIVE.get().lock();
         let below = live.range(..=address).next_back();
         below
             .filter(|(start, (bytes, _))| address - **start < *bytes)

@@ -4,21 +4,19 @@
 //! the package made them. A real device is opened in its primary context, which is PyTorch's too.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use parking_lot::Mutex;
 use pyo3::prelude::*;
 use sidestream::device::Device;
 use sidestream::error::Error;
 
 use crate::failure::{DeviceError, of_runtime};
+use crate::process::PerProcess;
 
-static OPENED: Mutex<Option<HashMap<String, Opened>>> = Mutex::new(None);
+static OPENED: PerProcess<HashMap<String, Device>> = PerProcess::new();
 
-struct Opened {
-    device: Device,
-    /// A process that was forked has the driver's memory and not its threads: nothing works there.
-    process: u32,
-}
+/// The process in which the driver was started, or 0. In a child of that it does not work.
+static HAS_DRIVER: AtomicU32 = AtomicU32::new(0);
 
 /// The device of this name: `cuda`, `cuda:1`, `sim:h200` and so on; `auto` is `cuda` where there is one and else
 /// `sim:h200`. `cuda` is PyTorch's current device once PyTorch uses CUDA, and else the first.
@@ -36,7 +34,7 @@ pub fn open(name: &str) -> PyResult<Device> {
 /// The GPU if it can be opened. One that another process has opened is there, and an error.
 fn auto(name: &str) -> PyResult<Device> {
     match opened(name) {
-        Err(refused) if !is_forked(name) => opened("sim:h200").map_err(|_| refused),
+        Err(refused) if !is_forked() => opened("sim:h200").map_err(|_| refused),
         opened => opened,
     }
 }
@@ -82,37 +80,35 @@ fn full_name(py: Python<'_>, name: &str) -> PyResult<String> {
     Ok(format!("cuda:{current}"))
 }
 
-impl Opened {
-    fn is_forked(&self) -> bool {
-        self.process != std::process::id() && ordinal(&self.device).is_some()
-    }
-}
-
-fn is_forked(name: &str) -> bool {
-    let devices = OPENED.lock();
-    let opened = devices.as_ref().and_then(|devices| devices.get(name));
-    opened.is_some_and(Opened::is_forked)
+/// Whether the driver was started in a process that this one was forked from.
+fn is_forked() -> bool {
+    let process = HAS_DRIVER.load(Relaxed);
+    process != 0 && process != std::process::id()
 }
 
 fn opened(name: &str) -> PyResult<Device> {
-    let mut devices = OPENED.lock();
-    let devices = devices.get_or_insert_default();
-    if let Some(opened) = devices.get(name) {
-        if opened.is_forked() {
-            return Err(DeviceError::new_err(format!(
-                "device {name:?} cannot be used: this process was forked from one that had opened it, and CUDA does \
-                 not survive a fork; start the process with multiprocessing's method \"spawn\", or open the device \
-                 only after the fork"
-            )));
-        }
-        return Ok(opened.device.clone());
+    let is_real = name.starts_with("cuda");
+    if is_real && is_forked() {
+        return Err(DeviceError::new_err(format!(
+            "device {name:?} cannot be used: this process was forked from one that had opened a GPU, and CUDA does \
+             not survive a fork; start the process with multiprocessing's method \"spawn\", or open the device \
+             only after the fork"
+        )));
     }
-    let device = Device::open(name).map_err(|error| refused(name, error))?;
-    let opened = Opened {
-        device: device.clone(),
-        process: std::process::id(),
-    };
-    devices.insert(name.to_owned(), opened);
+    let mut devices = OPENED.get().lock();
+    if let Some(device) = devices.get(name) {
+        return Ok(device.clone());
+    }
+    let before = HAS_DRIVER.load(Relaxed);
+    if is_real {
+        // Before it is so: a fork may come meanwhile.
+        HAS_DRIVER.store(std::process::id(), Relaxed);
+    }
+    let device = Device::open(name).map_err(|error| {
+        HAS_DRIVER.store(before, Relaxed);
+        refused(name, error)
+    })?;
+    devices.insert(name.to_owned(), device.clone());
     Ok(device)
 }
 

@@ -13,6 +13,7 @@ mod dlpack;
 mod event;
 mod failure;
 mod prefetch;
+mod process;
 mod program;
 mod stream;
 mod tree;

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use parking_lot::Mutex;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use sidestream::device::Device;
@@ -14,6 +13,7 @@ use sidestream::op::StreamKind;
 use crate::devices;
 use crate::event::Event;
 use crate::failure::of_runtime;
+use crate::process::PerProcess;
 
 /// CUDA's names for the default streams. 0 is the legacy stream too, and is never handed out: elsewhere it also
 /// means "no stream".
@@ -32,6 +32,8 @@ pub struct Stream {
     is_known: AtomicBool,
     /// What was adopted: it has to stay as long as this.
     adopted: Option<Py<PyAny>>,
+    /// The process that it was made in: in a child of that it is no stream that could be used again.
+    process: u32,
 }
 
 /// What makes two objects the same stream.
@@ -46,12 +48,12 @@ enum Identity {
 ///
 /// They are never destroyed. PyTorch's allocator keeps memory by the handle of its stream, and records events in
 /// that stream long after the last Python object of it is gone. The next stream of the same kind is one of these.
-static IDLE: Mutex<Option<HashMap<Kind, Vec<explicit::Stream>>>> = Mutex::new(None);
+static IDLE: PerProcess<HashMap<Kind, Vec<explicit::Stream>>> = PerProcess::new();
 
 type Kind = (String, String, i32);
 
 /// Streams of others, by device and handle, so that one of them is one stream of the runtime.
-static ADOPTED: Mutex<Option<HashMap<(String, u64), explicit::Stream>>> = Mutex::new(None);
+static ADOPTED: PerProcess<HashMap<(String, u64), explicit::Stream>> = PerProcess::new();
 
 #[pymethods]
 impl Stream {
@@ -171,10 +173,7 @@ impl Stream {
     ) -> PyResult<Stream> {
         let name = name.unwrap_or_else(|| "side".to_owned());
         let kind = (devices::name(&device).to_owned(), name.clone(), priority);
-        let idle = IDLE
-            .lock()
-            .as_mut()
-            .and_then(|idle| idle.get_mut(&kind)?.pop());
+        let idle = IDLE.get().lock().get_mut(&kind).and_then(Vec::pop);
         let is_known = idle.is_some();
         let stream = match idle {
             Some(stream) => stream,
@@ -190,6 +189,7 @@ impl Stream {
             priority,
             is_known: AtomicBool::new(is_known),
             adopted: None,
+            process: std::process::id(),
         })
     }
 
@@ -236,19 +236,20 @@ impl Stream {
             priority,
             is_known: AtomicBool::new(false),
             adopted: Some(other.clone().unbind()),
+            process: std::process::id(),
         })
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if self.adopted.is_some() || !*self.is_known.get_mut() {
+        let is_child = self.process != std::process::id();
+        if is_child || self.adopted.is_some() || !*self.is_known.get_mut() {
             return;
         }
         let kind = (self.device().to_owned(), self.name.clone(), self.priority);
-        let mut idle = IDLE.lock();
-        let alike = idle.get_or_insert_default().entry(kind).or_default();
-        alike.push(self.stream.clone());
+        let mut idle = IDLE.get().lock();
+        idle.entry(kind).or_default().push(self.stream.clone());
     }
 }
 
@@ -382,8 +383,7 @@ fn same_device(device: &Device, other: &str) -> PyResult<()> {
 
 fn adopted(device: &Device, handle: u64) -> PyResult<explicit::Stream> {
     let key = (devices::name(device).to_owned(), handle);
-    let mut known = ADOPTED.lock();
-    let known = known.get_or_insert_default();
+    let mut known = ADOPTED.get().lock();
     if let Some(stream) = known.get(&key) {
         return Ok(stream.clone());
     }

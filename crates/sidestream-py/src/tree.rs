@@ -37,6 +37,8 @@ enum Node {
     List(Vec<Node>),
     Tuple(Vec<Node>),
     Dict(Vec<Py<PyAny>>, Vec<Node>),
+    /// An object that is not taken apart, and what makes what comes out in its place.
+    Whole(Py<PyAny>),
     /// What `_tree.py` has taken apart.
     Other {
         kind: Py<PyType>,
@@ -65,7 +67,7 @@ struct Arrays<'py> {
 ///
 /// Tensors of PyTorch are taken out, and, if `arrays`, numpy's arrays of numbers. `open` takes other containers apart: it
 /// returns the class, the names, the values and what returns the function that makes one of other values, or None for what is
-/// no container.
+/// no container. An object has no values if that function makes it as a whole.
 #[pyfunction]
 pub fn flatten<'py>(
     tree: &Bound<'py, PyAny>,
@@ -128,9 +130,14 @@ impl<'py> Arrays<'py> {
         let (kind, names, values, make): (
             Py<PyType>,
             Py<PyAny>,
-            Bound<'py, PyList>,
+            Option<Bound<'py, PyList>>,
             Bound<'py, PyAny>,
         ) = opened.extract()?;
+        let Some(values) = values else {
+            // It may hold arrays that nobody sees.
+            self.has_objects.set(true);
+            return Ok(Node::Whole(make.call0()?.unbind()));
+        };
         let children = each(&mut values.iter())?;
         Ok(if self.leaves.len() == before {
             same()
@@ -239,7 +246,7 @@ impl Node {
         let all = |children: &[Node]| children.iter().try_for_each(|child| child.visited(visit));
         match self {
             Node::Array => Ok(()),
-            Node::Same(value) => visit.call(value),
+            Node::Same(value) | Node::Whole(value) => visit.call(value),
             Node::List(children) | Node::Tuple(children) => all(children),
             Node::Dict(names, children) => {
                 names.iter().try_for_each(|name| visit.call(name))?;
@@ -275,6 +282,7 @@ impl Node {
                 PyValueError::new_err("there are fewer arrays than places for them")
             })?,
             Node::Same(value) => value.bind(py).clone(),
+            Node::Whole(make) => make.bind(py).call1((PyList::empty(py),))?,
             Node::List(children) => PyList::new(py, each(children)?)?.into_any(),
             Node::Tuple(children) => PyTuple::new(py, each(children)?)?.into_any(),
             Node::Dict(names, children) => {
@@ -349,7 +357,7 @@ impl Node {
                 *left -= 1;
                 Ok(None)
             }
-            Node::Same(_) => Ok(None),
+            Node::Same(_) | Node::Whole(_) => Ok(None),
             Node::List(children) | Node::Tuple(children) => {
                 of_children(py, children, left, by_number)
             }

@@ -73,7 +73,8 @@ def facts(managed: Any) -> tuple[Any, ...]:
 class Cuda:
     """Replaces what ``sidestream.prefetch`` asks of ``torch.cuda`` by streams of ours, on a driver without a GPU.
 
-    Tensors that come out have the shapes and types, and zeros for values.
+    Tensors that come out have the shapes and types, and zeros for values. Each stream knows what it was given and what it
+    waits for, in `seen`: what is not in there may run beside it.
     """
 
     def __init__(self, torch: Any) -> None:
@@ -88,17 +89,27 @@ class Cuda:
             def __init__(self, device: Any = None, ours: Any = side) -> None:
                 self.ours = ours
                 self.cuda_stream = ours.cuda_stream
+                self.seen: set[Any] = set()
 
             def wait_stream(self, other: Any) -> None:
                 self.ours.wait_stream(other.ours)
+                self.seen |= other.seen
 
             def wait_event(self, event: Any) -> None:
-                event.wait(self.ours)
+                event.ours.wait(self.ours)
+                self.seen |= event.seen
 
             def record_event(self) -> Any:
-                event = sidestream.Event(device="cuda:0")
-                event.record(self.ours)
+                event = Event()
+                event.ours.record(self.ours)
+                event.seen = frozenset(self.seen)
                 return event
+
+        class Event:
+            seen: Any = frozenset()
+
+            def __init__(self) -> None:
+                self.ours = sidestream.Event(device="cuda:0")
 
         current = [Stream(ours=main)]
 

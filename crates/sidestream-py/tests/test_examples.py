@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parents[3] / "examples" / "python"
 
 # What a person has to see. A script that is not listed here fails.
 SAYS = {
-    "augmentation": ["transform a batch ahead:", "the sums are the same", "this is the processor"],
+    "augmentation": ["transform beside the step:", "the sums are the same", "this is the processor"],
     "branches": ["images through two branches", "the results are those of one branch after the other", "serial: "],
     "check_racy_loop": [
         "as it is often written: 4 races",

@@ -335,8 +335,11 @@ def test_arrays_in_an_object_that_nobody_can_take_apart_are_said_to_stay() -> No
     one = {"sample": Sample(), "slotted": Slotted(), "plain": Plain(), "class": Sample, "image": np.ones(9)}
     loader: list[dict[str, Any]] = [one] * 3
     batches = prefetch(loader, "sim:h200")
-    for _ in range(2):
-        assert all(type(given["sample"].image) is np.ndarray for given in batches)
+    with pytest.warns(UserWarning, match="stays on the host") as said:
+        for _ in range(2):
+            assert all(type(given["sample"].image) is np.ndarray for given in batches)
+    # Each class once, at the line that takes batches.
+    assert len(said) == 2 and {one.filename for one in said} == {__file__}
     first, second = batches.statistics.warnings
     assert "Sample holds stays on the host" in first and "Slotted holds stays on the host" in second
     assert first in str(batches.statistics)

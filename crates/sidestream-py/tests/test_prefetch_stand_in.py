@@ -87,7 +87,133 @@ print(batches.statistics.batches, batches.statistics.slots, batches.statistics.d
 
 
 @pytest.mark.torch
-def test_a_transform_runs_ahead_and_its_error_comes_with_its_batch(on_stand_in: OnStandIn) -> None:
+def test_a_transform_is_issued_behind_the_step_before_it_and_waits_for_the_one_before_that(on_stand_in: OnStandIn) -> None:
+    assert on_stand_in(
+        """
+import sidestream
+import torch
+from dlpack_double import Cuda
+
+cuda = Cuda(torch)
+main = cuda.current[-1]
+main.seen.add("before")
+issued = []
+
+def issue(what):
+    # What this may run beside: what it does not wait for.
+    issued.append((what, frozenset(cuda.current[-1].seen)))
+    cuda.current[-1].seen.add(what)
+
+def transform(x):
+    issue(("transform", len(issued) // 2))
+    return x
+
+count = 8
+for at, x in enumerate(sidestream.prefetch([torch.ones(100)] * count, "cuda", transform=transform)):
+    issue(("step", at))
+    # Whoever counts on the device's work so far finds it in the current stream.
+    assert ("transform", at) in main.seen
+
+# In the sequence of a plain loop, in which random numbers are drawn, too.
+assert [what for what, _ in issued] == [(what, at) for at in range(count) for what in ("transform", "step")]
+for (what, at), seen in issued:
+    steps = {other for other in range(count) if ("step", other) in seen}
+    transforms = {other for other in range(count) if ("transform", other) in seen}
+    assert "before" in seen
+    if what == "step":
+        assert steps == set(range(at)) and transforms == set(range(at + 1)), (at, steps, transforms)
+    else:
+        # Beside the step before it.
+        assert steps == set(range(at - 1)) and transforms == set(range(at)), (at, steps, transforms)
+print("ok")
+"""
+    ) == "ok\n"
+
+
+@pytest.mark.torch
+def test_a_transform_waits_for_every_use_where_tensors_come_out_hidden(on_stand_in: OnStandIn) -> None:
+    assert on_stand_in(
+        """
+import types
+import sidestream
+import torch
+from dlpack_double import Cuda
+
+cuda = Cuda(torch)
+main = cuda.current[-1]
+seen = []
+
+def transform(x):
+    seen.append(set(cuda.current[-1].seen))
+    return types.SimpleNamespace(x=x)
+
+for at, x in enumerate(sidestream.prefetch([torch.ones(100)] * 5, "cuda", transform=transform)):
+    main.seen.add(at)
+print([at - 1 in each for at, each in enumerate(seen)])
+"""
+    ) == "[False, True, True, True, True]\n"
+
+
+@pytest.mark.torch
+def test_an_object_with_tensors_moves_by_itself_on_the_current_stream(on_stand_in: OnStandIn) -> None:
+    assert on_stand_in(
+        """
+import warnings
+import threading
+import sidestream
+import torch
+from dlpack_double import Cuda
+
+cuda = Cuda(torch)
+main = cuda.current[-1]
+warnings.simplefilter("error")
+
+class Store(dict):
+    pass
+
+class Graph:
+    def __init__(self, x, where=None):
+        self.store = {"x": x}
+        self.where = where
+    def to(self, device, non_blocking=False):
+        assert cuda.current[-1] is main and threading.current_thread() is threading.main_thread()
+        return Graph(self.store["x"], (str(device), non_blocking))
+
+class Old:
+    def __init__(self):
+        self.x = torch.ones(3)
+        self.where = None
+    def to(self, device):
+        self.where = str(device)
+
+class Moment:
+    def to(self, zone):
+        raise LookupError(zone)
+
+given = [{"graph": Graph(torch.ones(4)), "old": Old(), "moment": Moment(), "x": torch.ones(2)} for _ in range(5)]
+for at, batch in enumerate(sidestream.prefetch(given, "cuda")):
+    assert batch["graph"].where == ("cuda:0", True) and given[at]["graph"].where is None
+    assert batch["old"].where == "cuda:0" and batch["moment"] is given[at]["moment"]
+    assert batch["x"].shape == (2,)
+assert at == 4
+
+class Stays:
+    def __init__(self):
+        self.x = torch.ones(3)
+
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    for _ in range(2):
+        list(sidestream.prefetch([[Stays()]] * 3, "cuda"))
+print(*(str(one.message) for one in said), sep=chr(10))
+"""
+    ).splitlines() == [
+        "what a Stays holds stays on the host, since nobody knows how to make one anew: let the loader give a dictionary or a dataclass"
+    ] * 2
+
+
+@pytest.mark.torch
+def test_a_transform_runs_on_a_stream_of_its_own_and_its_error_comes_with_its_batch(on_stand_in: OnStandIn) -> None:
     assert on_stand_in(
         """
 import sidestream

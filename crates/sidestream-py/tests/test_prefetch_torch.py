@@ -186,6 +186,9 @@ def test_who_holds_a_tensor_is_known() -> None:
     import torch
     from sidestream._leaves import is_sole_owner
 
+    if not hasattr(torch.UntypedStorage, "resizable"):
+        pytest.skip("this PyTorch does not say")
+
     leaves = [torch.ones(3), torch.ones(4), torch.ones(5)]
     held = leaves[1]
     view = leaves[2][1:]
@@ -198,6 +201,9 @@ def test_batches_of_a_loader_are_held_by_nobody_else() -> None:
     import torch
     from sidestream._leaves import is_sole_owner, makes_each_anew
     from sidestream._tree import flatten
+
+    if not hasattr(torch.UntypedStorage, "resizable"):
+        pytest.skip("this PyTorch does not say")
 
     def reused() -> Iterator[Any]:
         memory = torch.empty(3)
@@ -236,6 +242,114 @@ def test_the_loader_sees_the_modes_and_variables_of_whoever_iterates() -> None:
         assert list(prefetch(seen(), "cpu")) == [(False, False, "set")]
     with torch.inference_mode():
         assert list(prefetch(seen(), "cpu")) == [(False, True, "set")]
+
+
+def test_the_loader_sees_autocast_and_the_default_device_of_whoever_iterates() -> None:
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    left, right = torch.ones(2, 2), torch.ones(2, 2)
+    called = []
+
+    class Named(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            called.append(getattr(function, "__name__", ""))
+            return function(*args, **(kwargs or {}))
+
+    def seen() -> Iterator[Any]:
+        for _ in range(3):
+            made = torch.zeros(2)
+            yield (left @ right).dtype, made.device.type, torch.is_autocast_cache_enabled()
+
+    def both() -> None:
+        plain = list(seen())
+        assert list(prefetch(seen(), "cpu")) == plain
+
+    both()
+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+        both()
+        assert [dtype for dtype, _, _ in prefetch(seen(), "cpu")] == [torch.bfloat16] * 3
+    with torch.device("meta"):
+        both()
+        assert [device for _, device, _ in prefetch(seen(), "cpu")] == ["meta"] * 3
+        # What the thread entered it has left, and nothing of it is anybody's else.
+        assert torch.zeros(2).device.type == "meta"
+    torch.set_default_device("meta")
+    try:
+        both()
+    finally:
+        torch.set_default_device(None)
+    assert torch.zeros(2).device.type == "cpu"
+    with Named(), torch.device("meta"):
+        assert [device for _, device, _ in prefetch(seen(), "cpu")] == ["meta"] * 3
+    assert called.count("zeros") == 3
+    assert list(prefetch(seen(), "cpu"))[0] == (torch.float32, "cpu", True)
+
+
+class Stuck:
+    """A data set whose later samples never come."""
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> int:
+        if index >= 8:
+            threading.Event().wait()
+        return index
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}, {"prefetch_factor": 4}])
+def test_a_wait_for_workers_ends_with_the_iteration(
+    device: str, options: dict[str, Any], feeders: Feeders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    # So long the loader itself waits for workers that it has told to end.
+    monkeypatch.setattr(torch.utils.data._utils, "MP_STATUS_CHECK_INTERVAL", 0.05)
+    with prefetch(loader(Stuck(), **options), device) as batches:
+        iteration = iter(batches)
+        assert [values(next(iteration)).tolist() for _ in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert not feeders()
+
+
+def test_a_terminal_ends_a_program_with_workers_as_it_ends_one_without_the_prefetcher() -> None:
+    # Its interrupt goes to all processes of the program. The limit only ends a test that failed.
+    code = f"""
+import os, signal, sys
+# What runs in the background inherits that it is ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_prefetch_torch import Stuck, loader, prefetch
+for at, _ in enumerate(prefetch(loader(Stuck()), "sim:h200")):
+    if at == 1:
+        print("taken", flush=True)
+"""
+    program = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert program.stdout is not None and program.stdout.readline() == "taken\n"
+    os.killpg(program.pid, signal.SIGINT)
+    _, said = program.communicate(timeout=300)
+    assert program.returncode == -signal.SIGINT and said.rstrip().endswith("KeyboardInterrupt"), said
+    assert "Exception ignored" not in said and "exited unexpectedly" not in said
+
+
+def test_objects_with_tensors_are_said_to_stay_where_nothing_can_move_them() -> None:
+    import torch
+
+    class Graph:
+        def __init__(self) -> None:
+            self.x = torch.ones(3)
+
+        def to(self, device: Any) -> Graph:
+            raise AssertionError(device)
+
+    batches = prefetch([[Graph()]] * 4, "sim:h200")
+    with pytest.warns(UserWarning, match="what a .*Graph holds stays on the host") as said:
+        for _ in range(2):
+            assert all(type(given) is Graph for (given,) in batches)
+    assert len(said) == 1 and said[0].filename == __file__
 
 
 def test_record_stream_still_does_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:

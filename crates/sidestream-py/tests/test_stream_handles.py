@@ -188,7 +188,7 @@ if child == 0:
     try:
         Stream()
     except DeviceError as error:
-        os._exit(0 if "was forked from one that had opened it" in str(error) else 1)
+        os._exit(0 if "was forked from one that had opened a GPU" in str(error) else 1)
     os._exit(2)
 assert os.waitpid(child, 0)[1] == 0
 print("ok")

@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::backend::{Backend, Destroy};
-use crate::device::{Runtime, wake_when_over};
+use crate::device::{Process, Runtime, wake_when_over};
 use crate::error::{Error, Result};
 use crate::op::{DeviceId, EventId, Kind, StreamId};
 use crate::order::Epoch;
@@ -190,7 +190,7 @@ pub(crate) struct OwnEvent {
 
 /// Events that can be recorded again.
 #[derive(Default)]
-pub(crate) struct SpareEvents(pub Mutex<Vec<EventId>>);
+pub(crate) struct SpareEvents(pub Mutex<Vec<EventId>>, Process);
 
 impl SpareEvents {
     /// Gives all of them back.
@@ -205,7 +205,10 @@ impl SpareEvents {
 
 impl Drop for OwnEvent {
     fn drop(&mut self) {
-        self.spare.0.lock().push(self.id);
+        // In a child of a fork the lock may be held by nobody who is there.
+        if self.spare.1.is_this() {
+            self.spare.0.lock().push(self.id);
+        }
     }
 }
 

@@ -12,6 +12,7 @@ mod engine_job;
 mod engine_overlap;
 mod engine_random;
 mod explicit;
+mod fork;
 mod given_again;
 mod graph;
 mod kernel_library;

@@ -24,6 +24,8 @@ usage: cargo xtask <command>
   nightly         the long searches: more random programs, Miri, fuzzing
   python          the Python package: build, types, tests; part of `test`
   python --torch  its tests that need PyTorch and Ray, which it installs
+  python --frameworks
+                  its tests beside accelerate, Lightning and others, with the newest PyTorch; installs them
   wheel           the Python package as a file for any Linux; fetches its linker
   tidy            the rules of the house that the compiler does not know
   bench           every benchmark, briefly, in one table
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         ["nightly"] => nightly::run(),
         ["python"] => python::run(false),
         ["python", "--torch"] => python::run(true),
+        ["python", "--frameworks"] => python::frameworks(),
         ["wheel"] => wheel::run(),
         ["tidy"] => tidy::run(),
         ["bench"] => bench::run(),

@@ -17,6 +17,7 @@ use crate::cargo;
 pub const PACKAGE: &str = "crates/sidestream-py";
 const REQUIREMENTS: &str = "requirements-test.txt";
 const REQUIREMENTS_TORCH: &str = "requirements-torch.txt";
+const REQUIREMENTS_FRAMEWORKS: &str = "requirements-frameworks.txt";
 
 /// How often an installation is tried.
 const PIP_TRIES: u32 = 3;
@@ -40,8 +41,28 @@ pub fn run(torch: bool) -> Result<bool> {
     let driver = stand_in()?;
     // One does not hide the other. PyTorch is none of the types' business.
     let typed = torch || environment.check_types()?;
-    let tested = environment.test(torch, &driver)?;
+    let marked = match torch {
+        true => "(torch or ray) and not frameworks",
+        false => "not torch and not ray and not frameworks",
+    };
+    let tested = environment.test(marked, &driver)?;
     Ok(typed && tested)
+}
+
+/// Runs the tests that need PyTorch, and those beside frameworks that are built on it, with the newest of all of
+/// these. They have an environment of their own: it has another PyTorch than the other.
+pub fn frameworks() -> Result<bool> {
+    let version = version_of_python()?;
+    let environment = Environment {
+        folder: cargo::Workspace::read()?
+            .target_dir
+            .join("python-frameworks"),
+        package: cargo::root().join(PACKAGE),
+    };
+    println!("python: PyTorch and what is built on it may be 3 GB, where they are not there yet");
+    environment.make(&version, REQUIREMENTS_FRAMEWORKS)?;
+    environment.install_package()?;
+    environment.test("torch or frameworks", &stand_in()?)
 }
 
 /// The version of `python3`, which has to be there, young enough, and able to make environments.
@@ -173,15 +194,12 @@ impl Environment {
         Ok(succeeds(stub)? && package && tests && examples)
     }
 
-    fn test(&self, torch: bool, driver: &Path) -> Result<bool> {
+    /// The tests with these marks.
+    fn test(&self, marked: &str, driver: &Path) -> Result<bool> {
         let mut pytest = self.python(&["-m", "pytest", "--quiet", "--durations=10"]);
-        let which = match torch {
-            true => "torch or ray",
-            false => "not torch and not ray",
-        };
         pytest
             .env("SIDESTREAM_STAND_IN", driver)
-            .args(["-m", which]);
+            .args(["-m", marked]);
         succeeds(pytest)
     }
 

@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from sidestream import _leaves, _sidestream, _tree
+from sidestream import _interrupts, _leaves, _sidestream, _tree
+from sidestream._follow import Follower
+from sidestream._modes import Modes
 
 #: Feeds whose threads have to end before the interpreter does.
 _running: weakref.WeakSet[Feed] = weakref.WeakSet()
@@ -45,18 +47,24 @@ class Entry:
     here: Any = None
     #: Behind what was on the device already.
     event: Any = None
+    #: What the loader said of itself when it gave the batch.
+    note: Any = None
 
 
 @dataclass
 class Noted:
     """What is noted of all iterations of a prefetcher."""
 
+    #: Batches that were taken.
+    given: int = 0
     #: For so many seconds the caller waited for the loader.
     loader_s: float = 0.0
     #: And for a batch that was being packed, or that waited for a free slot.
     slots_s: float = 0.0
     #: What a reader has to know, each once.
     warnings: list[str] = field(default_factory=list)
+    #: What of it Python's `warnings` have not been told.
+    unsaid: deque[str] = field(default_factory=deque)
 
 
 class Feed:
@@ -64,16 +72,21 @@ class Feed:
 
     def __init__(
         self,
-        source: Iterator[Any],
+        follower: Follower,
         ring: _sidestream.Ring | None,
         *,
         depth: int,
         ordinal: int | None,
+        device: Any,
         grows: bool,
         noted: Noted,
         are_new: bool,
     ) -> None:
-        self._source: Iterator[Any] | None = source
+        self._source: Iterator[Any] | None = follower.begin()
+        self._note = follower.note if follower.notes else None
+        #: What the loader said at its end.
+        self.last_note: Any = None
+        self._objects = _tree.Objects(device)
         self._ring = ring
         #: The GPU's number, where PyTorch's tensors are handed out.
         self._ordinal = ordinal
@@ -103,7 +116,8 @@ class Feed:
         if ring is not None:
             ring.pause(False)
         # The loader sees the variables and modes of whoever iterates, as it would without a thread.
-        context, modes = contextvars.copy_context(), _modes()
+        context, modes = contextvars.copy_context(), Modes()
+        _interrupts.prepare()
         self._thread = threading.Thread(
             target=context.run, args=(self._run, modes), name="sidestream-feeder", daemon=True
         )
@@ -112,8 +126,8 @@ class Feed:
 
     # ------------------------------------------------------------------ the caller's side
 
-    def take(self, *, wait: bool) -> Entry | None:
-        """Return the next batch; None behind the last, or where there is none yet and ``wait`` is false.
+    def take(self) -> Entry | None:
+        """Return the next batch; None behind the last.
 
         Raises:
             BaseException: What the loader raised, behind the batches that came before.
@@ -125,8 +139,6 @@ class Feed:
         try:
             entry = self._ready.get_nowait()
         except queue.Empty:
-            if not wait:
-                return None
             # An interrupt may have come after the end was taken out and before it was put back.
             entry = None if self._is_over and self._ready.empty() else self._waited()
         if entry is not None:
@@ -134,8 +146,6 @@ class Feed:
                 self._room.put(None)
             return entry
         self._ready.put(None)
-        if not wait:
-            return None
         error, self._error = self._error, None
         if error is not None:
             try:
@@ -218,8 +228,9 @@ class Feed:
 
     # ------------------------------------------------------------------ the thread
 
-    def _run(self, modes: contextlib.AbstractContextManager[Any]) -> None:
+    def _run(self, modes: Modes) -> None:
         error: BaseException | None = None
+        _interrupts.let_waits_end(lambda: self.is_stopped)
         #: Batches whose page-locked memory is being read by the device.
         sent: deque[tuple[_sidestream.Ticket, list[Any]]] = deque()
         try:
@@ -260,20 +271,22 @@ class Feed:
         try:
             batch = next(self._source)
         except StopIteration:
+            self.last_note = None if self._note is None else self._note()
             return False
+        note = None if self._note is None else self._note()
         if self._ring is None:
-            return self._queue(Entry(index, batch))
+            return self._queue(Entry(index, batch, note=note))
         self._pulls = False
         try:
             try:
-                hiding: list[str] | None = [] if index == 0 else None
-                leaves, shape = _tree.flatten(batch, hiding)
-                if hiding:
-                    self._note_what_stays(hiding)
+                leaves, shape = _tree.flatten(batch, self._objects)
+                if index == 0:
+                    self._objects.is_first = False
+                    self._note_what_stays(self._objects.staying)
             except (RecursionError, TypeError) as error:
                 raise type(error)(f"batch {index}: {error}") from error
             del batch
-            return self._send(self._ring, index, leaves, shape, sent)
+            return self._send(self._ring, Entry(index, shape, note=note), leaves, sent)
         finally:
             self._pulls = True
 
@@ -285,13 +298,13 @@ class Feed:
             )
             if text not in self._noted.warnings:
                 self._noted.warnings.append(text)
+                self._noted.unsaid.append(text)
 
     def _send(
         self,
         ring: _sidestream.Ring,
-        index: int,
+        entry: Entry,
         leaves: list[Any],
-        shape: Any,
         sent: deque[tuple[_sidestream.Ticket, list[Any]]],
     ) -> bool:
         here: dict[int, Any] = {}
@@ -304,18 +317,18 @@ class Feed:
             try:
                 described = _leaves.on_host(leaf)
             except TypeError as error:
-                raise TypeError(f"{_where(index, shape, at)}: {error}") from None
+                raise TypeError(f"{_where(entry, at)}: {error}") from None
             if described[3]:
                 direct.append(at)
             return described
 
-        ticket = self._put(ring, index, leaves, describe)
+        ticket = self._put(ring, entry.index, leaves, describe)
         if ticket is None:
             return False
-        event = None
+        entry.ticket, entry.here = ticket, here
         if here:
-            event = sys.modules["torch"].cuda.current_stream(self._ordinal).record_event()
-        if not self._queue(Entry(index, shape, ticket, here, event)):
+            entry.event = sys.modules["torch"].cuda.current_stream(self._ordinal).record_event()
+        if not self._queue(entry):
             ticket.wait_source()
             return False
         if direct:
@@ -362,19 +375,9 @@ class Feed:
             return True
 
 
-def _modes() -> contextlib.AbstractContextManager[Any]:
-    """PyTorch's modes of this thread, to be entered in another one."""
-    torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "is_inference_mode_enabled"):
-        return contextlib.nullcontext()
-    if torch.is_inference_mode_enabled():
-        return torch.inference_mode()  # type: ignore[no-any-return]
-    return contextlib.nullcontext() if torch.is_grad_enabled() else torch.no_grad()
-
-
-def _where(index: int, shape: Any, at: int) -> str:
-    path = shape.path_of(at)
-    return f"batch {index}, {path}" if path else f"batch {index}"
+def _where(entry: Entry, at: int) -> str:
+    path = entry.tree.path_of(at)
+    return f"batch {entry.index}, {path}" if path else f"batch {entry.index}"
 
 
 def _end_all() -> None:

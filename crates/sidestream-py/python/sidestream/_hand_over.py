@@ -42,6 +42,8 @@ class Target:
     ring_device: str | None = None
     #: The GPU's number, where tensors of PyTorch are handed out.
     ordinal: int | None = None
+    #: PyTorch's device, to which objects are asked to move; None where there is none.
+    device: Any = None
     #: Whether transforms have a stream of their own.
     transforms_ahead = False
 
@@ -83,6 +85,7 @@ class _Torch(Target):
             torch.cuda.init()
         # Without an index there is no CUDA in PyTorch, and the ring will say why.
         self.ordinal = torch.device(name).index or 0
+        self.device = torch.device("cuda", self.ordinal)
         self._copies = copies
         self._stream = stream
         self._side: Any = None
@@ -107,6 +110,10 @@ class _Torch(Target):
             tensors = self._copied(tensors)
         if entry.here:
             tensors = self._with_those_that_were_here(entry, tensors)
+        if entry.tree.has_objects and self._stream is not None:
+            # What moves by itself does so on PyTorch's current stream.
+            with torch.cuda.stream(self.on_stream()):
+                return entry.tree.unflatten(tensors)
         return entry.tree.unflatten(tensors)
 
     def side_stream(self) -> Any:
@@ -150,41 +157,47 @@ class _Torch(Target):
 
 
 class Transformer:
-    """A transform on a stream of its own, of one iteration."""
+    """A transform on a stream of its own, of one iteration.
+
+    The transform of a batch is issued when that batch is asked for, which is when the step on the one before has been put into the
+    current stream. It does not wait for that step, and so the two overlap: while the device is at the step, the host issues the
+    transform, and the device takes it up beside the step. Issued before the step it would hold that up for as long as the
+    host takes. What it does wait for is what was put into the current stream before the last batch was handed over.
+    """
 
     def __init__(self, target: Target, transform: Callable[[Any], Any]) -> None:
         assert isinstance(target, _Torch)
         self._target = target
         self._transform = transform
         self._stream = target.side_stream()
+        #: Behind what was put into the current stream before the last batch was handed over.
+        self._before_step: Any = None
+        #: Whether tensors came out in an object that nobody can look into.
+        self._hides = False
 
-    def apply(self, entry: Entry) -> tuple[Any, Any, int]:
-        """Put the transform of a batch into its stream.
-
-        Returns:
-            What comes out, the event behind it, and where the memory of the batch lies.
-        """
-        torch = self._target.torch
-        # What the transform reads besides may have been written there. It overlaps all the same: the batch
-        # that is computed beside it is put into the current stream only after this call.
-        self._stream.wait_stream(self._target.on_stream())
-        with torch.cuda.device(self._target.ordinal), torch.cuda.stream(self._stream):
-            batch = _in_stream(self._target, entry)
-            address = self._target.handed_over
-            return self._transform(batch), self._stream.record_event(), address
-
-    def hand_over(self, done: tuple[Any, Any, int]) -> Any:
-        """Return what came out, for work on the current stream, which waits for the transform."""
-        batch, event, address = done
-        current = self._target.on_stream()
-        current.wait_event(event)
-        # Tensors may be in an object that nobody can look into. What the transform made itself is used again only by a later
-        # transform, which waits for the current stream first.
-        _sidestream.note_stream(address, current.cuda_stream)
-        for tensor in _tree.tensors_of(batch)[0]:
+    def apply(self, entry: Entry) -> Any:
+        """Return what comes out for a batch, for work on the current stream, which waits for it."""
+        target, stream = self._target, self._stream
+        torch, current = target.torch, target.on_stream()
+        if self._before_step is None or self._hides:
+            # Memory of tensors that could not be named to the allocator is used again by transforms only, and these then wait
+            # for every use.
+            stream.wait_stream(current)
+        else:
+            stream.wait_event(self._before_step)
+        with torch.cuda.device(target.ordinal), torch.cuda.stream(stream):
+            batch = self._transform(_in_stream(target, entry))
+            after = stream.record_event()
+        # The batch itself may be in such an object.
+        _sidestream.note_stream(target.handed_over, current.cuda_stream)
+        tensors, shape = _tree.tensors_of(batch)
+        for tensor in tensors:
             if tensor.is_cuda:
                 # Memory of PyTorch's, and of ours too: see below.
                 tensor.record_stream(current)
+        self._hides = self._hides or shape.has_objects
+        current.wait_event(after)
+        self._before_step = current.record_event()
         return batch
 
 

@@ -59,9 +59,10 @@ def is_sole_owner(leaves: list[Any], index: int) -> bool:
         return False
     torch: Any = sys.modules["torch"]
     uses = getattr(torch._C, "_storage_Use_Count", None)
-    if uses is None:
-        return False
     storage = leaves[index].untyped_storage()
+    if uses is None or not hasattr(storage, "resizable"):
+        # An older PyTorch, which does not say.
+        return False
     # Memory of numpy or another library has an owner that nobody counts. So has no memory that can be resized.
     if not storage.resizable():
         return False

@@ -6,13 +6,13 @@ import html
 import json
 import os
 import sys
-from collections import deque
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from sidestream import _hand_over, _leaves, _sidestream
+from sidestream import _follow, _hand_over, _leaves, _ranks, _sidestream
 from sidestream._arguments import one_of, whole
 from sidestream._feed import Entry, Feed, Noted
 
@@ -70,7 +70,7 @@ def prefetch(
     ``loader`` gives nested dictionaries, lists, tuples, named tuples and dataclasses of tensors of PyTorch and arrays of
     numpy, pinned or not. Each batch is packed into pinned memory and uploaded in one copy on a stream of its own; large
     tensors that are pinned are copied from where they are. Whatever else is in a batch is handed on as it is, such as texts,
-    and so are tensors that are on the device already.
+    and so are tensors that are on the device already. Objects with tensors and a method ``to`` are asked to move to a GPU.
 
     Which stream waits for which: the stream that is current where a batch is taken waits for its upload, and for its
     transform. The host waits for nothing but the loader. A batch is valid as long as you hold it, for work on the stream
@@ -83,15 +83,17 @@ def prefetch(
     Args:
         loader: Any iterable, such as a ``torch.utils.data.DataLoader``. ``iter(loader)`` is called in your thread, and a thread
             of the prefetcher pulls the batches, ahead of you: what you do not take is gone. The loader may fill arrays of numbers
-            that go to a device again when it is asked for the next batch; nothing else, and on ``"cpu"`` nothing at all.
+            that go to a device again when it is asked for the next batch; nothing else, and on ``"cpu"`` nothing at all. Its
+            attributes are reached through the prefetcher. One that accelerate has prepared, or with a ``state_dict``, speaks of
+            the batches that you took.
         device: ``"cuda"``, ``"cuda:1"``, a ``torch.device`` or a number; ``"cpu"``, where batches are only read ahead;
             ``"sim:h200"`` for a simulated GPU. By default PyTorch's current CUDA device if there is one, and else ``"cpu"``.
         depth: How many batches there is memory for on the device, the one in use included; with a transform one more. On
             ``"cpu"``, how many are read ahead.
         transform: A function from batch to batch, on the device. It runs in your thread with your autocast and grad
-            modes, on a stream of its own that waits for what you had put into the current stream, one batch ahead where the
-            next batch is there. Its random numbers are drawn batch by batch from your generators. On ``"cpu"`` and for
-            ``DeviceArray`` it is simply called.
+            modes when its batch is asked for, on a stream of its own, beside what you have put into the current stream since the
+            batch before was handed out. What you write there it may not read. Its random numbers are drawn as in a plain loop.
+            On ``"cpu"`` and for ``DeviceArray`` it is simply called.
         keep: What happens when you hold as many batches as there is memory for and take another: ``"grow"`` adds memory for
             one more; ``"copy"`` gives each batch out as a copy of its own, so that the memory never grows.
         stream: Take the batches on this stream and not on the current one. A simulated device has no current stream: by default
@@ -102,7 +104,8 @@ def prefetch(
         ValueError: An argument means nothing.
         DeviceError: The device cannot be opened.
     """
-    return Prefetcher(loader, device, depth, transform, keep=keep, stream=stream)
+    kind: Any = _StatefulPrefetcher if _follow.has_state(loader) else Prefetcher
+    return kind(loader, device, depth, transform, keep=keep, stream=stream)  # type: ignore[no-any-return]
 
 
 class Prefetcher(Generic[Batch]):
@@ -135,16 +138,35 @@ class Prefetcher(Generic[Batch]):
         self._depth = depth
         self._transform = transform
         self._target = _hand_over.target(device, keep == "copy", stream)
-        # One batch is in use, one was transformed ahead and may still lie where it was uploaded.
+        # One batch is in use, one is being transformed, and may still lie where it was uploaded when the next one comes.
         slots = depth + 1 if transform is not None and self._target.transforms_ahead else depth
         self._ring = None if self._target.ring_device is None else _sidestream.Ring(self._target.ring_device, slots)
         self._device = "cpu" if self._ring is None else self._ring.device
         self._grows = keep == "grow"
         self._noted = Noted()
-        self._given = 0
         self._feed: Feed | None = None
         self._is_closed = False
         self._process = os.getpid()
+        self._follower = _follow.follower(loader, self, self._target.ordinal)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the loader has: ``dataset``, ``batch_size``, ``sampler``, ``set_epoch`` and whatever else."""
+        if not name.startswith("_"):
+            try:
+                return getattr(self._loader, name)
+            except AttributeError:
+                pass
+            kind = type(self._loader).__name__
+            raise AttributeError(f"neither the Prefetcher nor the {kind} in it has an attribute {name!r}", name=name, obj=self)
+        raise AttributeError(f"a Prefetcher has no attribute {name!r}", name=name, obj=self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set what the loader has there, and all else here."""
+        is_own = name.startswith("_") or hasattr(type(self), name)
+        if not is_own and hasattr(self._loader, name):
+            setattr(self._loader, name, value)
+        else:
+            object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
         """Return what the loader says.
@@ -156,25 +178,32 @@ class Prefetcher(Generic[Batch]):
 
     def __iter__(self) -> Iterator[Batch]:
         """Begin an iteration: ``iter(loader)`` is called here, in your thread."""
+        _ranks.warn(self._loader, stacklevel=2)
+        return self._begin(self._follower if self._follower.notes else None)
+
+    def _begin(self, follower: _follow.Follower | None) -> _Batches[Batch]:
+        self._refuse_child()
+        if self._is_closed:
+            raise ValueError("the prefetcher was closed; make another")
+        self._end()
+        self._feed = Feed(
+            self._follower,
+            self._ring,
+            depth=self._depth,
+            ordinal=self._target.ordinal,
+            device=self._target.device,
+            grows=self._grows,
+            noted=self._noted,
+            are_new=_leaves.makes_each_anew(self._loader),
+        )
+        return _Batches(self, self._feed, follower)
+
+    def _refuse_child(self) -> None:
         if os.getpid() != self._process:
             raise RuntimeError(
                 "this process was forked from the one that made the prefetcher, and has neither its thread nor its device; "
                 "call sidestream.prefetch here"
             )
-        if self._is_closed:
-            raise ValueError("the prefetcher was closed; make another")
-        self._end()
-        source = iter(self._loader)
-        self._feed = Feed(
-            source,
-            self._ring,
-            depth=self._depth,
-            ordinal=self._target.ordinal,
-            grows=self._grows,
-            noted=self._noted,
-            are_new=_leaves.makes_each_anew(self._loader),
-        )
-        return _Batches(self, self._feed)
 
     def close(self) -> None:
         """End the iteration, the thread and the use of the device's memory. Batches that you hold stay what they are.
@@ -214,10 +243,11 @@ class Prefetcher(Generic[Batch]):
     @property
     def statistics(self) -> PrefetchStatistics:
         """What it has done so far, in all iterations."""
+        self._refuse_child()
         of_ring: dict[str, Any] = {} if self._ring is None else self._ring.statistics()
         return PrefetchStatistics(
             device=self._device,
-            batches=self._given,
+            batches=self._noted.given,
             bytes=of_ring.get("bytes", 0),
             bytes_from_pinned=of_ring.get("direct_bytes", 0),
             slots=of_ring.get("slots", 0),
@@ -230,6 +260,19 @@ class Prefetcher(Generic[Batch]):
 
     def __repr__(self) -> str:
         return f"<Prefetcher of {type(self._loader).__name__} to {self._device}, depth {self._depth}>"
+
+
+class _StatefulPrefetcher(Prefetcher[Batch]):
+    """Of a loader with ``state_dict``. The methods are the class's own, since that is where protocols look for them."""
+
+    def state_dict(self) -> Any:
+        """Return how far you have come: the loader's state as of the batch that was taken last."""
+        return self._follower.state()
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Go on behind the batch that was taken last before, with the next iteration. A running one ends."""
+        self._end()
+        self._follower.load_state(state_dict)
 
 
 @dataclass(frozen=True)
@@ -284,23 +327,19 @@ class PrefetchStatistics:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
-class _Failed:
-    """What a transform raised, until the batch is asked for."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-
 class _Batches(Iterator[Batch]):
     """One iteration."""
 
-    def __init__(self, owner: Prefetcher[Batch], feed: Feed) -> None:
+    def __init__(self, owner: Prefetcher[Batch], feed: Feed, follower: _follow.Follower | None) -> None:
         self._owner = owner
         self._feed = feed
+        #: Told of each batch that is taken. None where there is nothing to tell, or somebody else tells it.
+        self._follower = follower
+        #: What the loader said with the batch that was taken last.
+        self.note: Any = None
+        self._is_first = True
         self._target = owner._target
         self._is_over = False
-        #: Batches that were transformed ahead.
-        self._ahead: deque[Any] = deque()
         self._transformer: _hand_over.Transformer | None = None
         if owner._transform is not None and self._target.transforms_ahead:
             self._transformer = _hand_over.Transformer(self._target, owner._transform)
@@ -308,39 +347,26 @@ class _Batches(Iterator[Batch]):
     def __next__(self) -> Batch:
         if self._is_over:
             raise StopIteration
-        batch = self._plain() if self._transformer is None else self._transformed(self._transformer)
-        self._owner._given += 1
+        entry = self._next()
+        noted = self._owner._noted
+        while noted.unsaid:
+            warnings.warn(noted.unsaid.popleft(), stacklevel=2)
+        self.note = entry.note
+        if self._follower is not None:
+            self._follower.taken(entry.note, self._is_first)
+            self._is_first = False
+        batch = self._plain(entry) if self._transformer is None else self._transformer.apply(entry)
+        noted.given += 1
         return batch  # type: ignore[no-any-return]
 
-    def _plain(self) -> Any:
-        batch = self._target.hand_over(self._next())
+    def _plain(self, entry: Entry) -> Any:
+        batch = self._target.hand_over(entry)
         transform = self._owner._transform
         return batch if transform is None else transform(batch)
 
-    def _transformed(self, transformer: _hand_over.Transformer) -> Any:
-        if not self._ahead:
-            self._ahead.append(self._apply(transformer, self._next()))
-        done = self._ahead.popleft()
-        if isinstance(done, _Failed):
-            try:
-                raise done.error
-            finally:
-                del done
-        # Issued before this batch is computed, so that the two overlap; but nobody waits for it.
-        following = self._feed.take(wait=False)
-        if following is not None:
-            self._ahead.append(self._apply(transformer, following))
-        return transformer.hand_over(done)
-
-    def _apply(self, transformer: _hand_over.Transformer, entry: Entry) -> Any:
-        try:
-            return transformer.apply(entry)
-        except Exception as error:  # noqa: BLE001 - it is the caller's, when its batch is asked for.
-            return _Failed(error)
-
     def _next(self) -> Entry:
         try:
-            entry = self._feed.take(wait=True)
+            entry = self._feed.take()
         except Exception:
             self._is_over = True
             raise
@@ -351,12 +377,14 @@ class _Batches(Iterator[Batch]):
             raise RuntimeError(
                 "this iteration was ended, by another one of the same prefetcher or by close(); use one iteration at a time"
             )
+        self.note = self._feed.last_note
+        if self._follower is not None:
+            self._follower.ended(self._feed.last_note)
         raise StopIteration
 
     def close(self) -> None:
         """End the iteration."""
         self._is_over = True
-        self._ahead.clear()
         self._feed.stop()
 
     def __del__(self) -> None:

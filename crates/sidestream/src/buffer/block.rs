@@ -80,7 +80,8 @@ impl Block {
 impl Drop for Block {
     fn drop(&mut self) {
         let grant = std::mem::take(&mut self.grant);
-        if let Grant::Nothing = grant {
+        let is_nothing = matches!(grant, Grant::Nothing);
+        if is_nothing || !self.runtime.backend.is_this_process() {
             return;
         }
         if is_kernel() {

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::Waker;
 use std::time::Duration;
 
+use super::process::Process;
 use crate::event::Event;
 
 /// On whose behalf the calling code runs.
@@ -79,26 +80,28 @@ impl<F: FnOnce()> Drop for Later<F> {
     }
 }
 
+type Value = Box<dyn Any + Send>;
+
 /// Drops a value on a thread of its own, not on the driver's callback thread, where the value's
 /// destructor might call the driver.
-pub(crate) fn drop_elsewhere(value: Box<dyn Any + Send>) {
-    static DROPS: OnceLock<Option<Sender<Box<dyn Any + Send>>>> = OnceLock::new();
-    let drops = DROPS.get_or_init(|| {
+pub(crate) fn drop_elsewhere(value: Value) {
+    static DROPS: OnceLock<(Process, Option<Sender<Value>>)> = OnceLock::new();
+    let (process, drops) = DROPS.get_or_init(|| {
         let (sender, values) = channel();
-        spawn("sidestream-drop", move || {
+        let is_there = spawn("sidestream-drop", move || {
             for value in values {
-                let dropped = std::panic::AssertUnwindSafe(|| drop::<Box<dyn Any + Send>>(value));
+                let dropped = std::panic::AssertUnwindSafe(|| drop::<Value>(value));
                 let _ = std::panic::catch_unwind(dropped);
             }
-        })
-        .then_some(sender)
+        });
+        (Process::this(), is_there.then_some(sender))
     });
     match drops {
-        Some(drops) => {
+        Some(drops) if process.is_this() => {
             let _ = drops.send(value);
         }
-        // No thread can be had: to leak it is safe.
-        None => std::mem::forget(value),
+        // No thread can be had, or it is that of the process from which this one was forked: to leak it is safe.
+        _ => std::mem::forget(value),
     }
 }
 

@@ -6,6 +6,7 @@ mod memory;
 #[cfg(feature = "observe")]
 mod observe;
 mod open;
+mod process;
 mod registered;
 mod runtime;
 mod threads;
@@ -33,6 +34,7 @@ pub(crate) use memory::Grant;
 pub use memory::Statistics;
 #[cfg(feature = "observe")]
 pub use observe::{Recording, Span};
+pub(crate) use process::Process;
 pub(crate) use runtime::{Place, Runtime, plain, write};
 pub(crate) use threads::{Caller, Thread, as_thread};
 

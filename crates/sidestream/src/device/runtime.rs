@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::elsewhere::{is_kernel, outside_callbacks};
 use super::memory::Memories;
+use super::process::Here;
 use super::registered::Registered;
 use super::threads::{Thread, as_thread};
 use crate::backend::{Address, Backend, Create};
@@ -23,7 +24,7 @@ use crate::stream::Streams;
 
 /// A machine with its devices: the back end, and all that the front end knows about it.
 pub(crate) struct Runtime {
-    pub backend: Arc<dyn Backend>,
+    pub backend: Here,
     pub live: Live,
     pub devices: Vec<PerDevice>,
     pub pinned: Memories,
@@ -89,7 +90,7 @@ impl Runtime {
             devices: devices.collect(),
             pinned: Memories::pinned(options.pinned_bytes),
             registered: Registered::default(),
-            backend,
+            backend: Here::new(backend),
             live: Live::default(),
             is_tracking: options.is_tracking,
             is_synchronous: options.is_synchronous,
@@ -136,10 +137,12 @@ impl Runtime {
 
     // -------------------------------------------------------------- errors
 
-    /// A lost device is a state: every call gives the same error.
+    /// A lost device is a state: every call gives the same error. So is to be a child of the process that
+    /// opened it.
     #[inline]
     pub fn check(&self) -> Result<()> {
-        match self.is_lost.load(Ordering::Relaxed) || is_kernel() {
+        match self.is_lost.load(Ordering::Relaxed) || is_kernel() || !self.backend.is_this_process()
+        {
             false => Ok(()),
             true => self.refuse(),
         }
@@ -147,6 +150,7 @@ impl Runtime {
 
     #[cold]
     fn refuse(&self) -> Result<()> {
+        self.backend.check()?;
         if is_kernel() {
             return Err(Error::Refused {
                 call: "a call from a kernel",
@@ -234,7 +238,7 @@ impl Runtime {
 
     pub fn end_thread(&self, thread: Thread) {
         // A new thread begins on device 0.
-        if thread.current == DeviceId(0) {
+        if thread.current == DeviceId(0) && self.backend.is_this_process() {
             self.ended.lock().push(thread);
         }
     }
@@ -308,7 +312,7 @@ impl Runtime {
 
     /// Whether a mark is over; the calling thread learns it.
     pub fn query(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<bool> {
-        if is_kernel() {
+        if is_kernel() || !self.backend.is_this_process() {
             self.refuse()?;
         }
         let done = as_thread(self, |thread| self.ask(thread, mark, at));
@@ -414,7 +418,7 @@ impl Runtime {
         at_most: Duration,
         at: Place,
     ) -> Result<bool> {
-        if is_kernel() {
+        if is_kernel() || !self.backend.is_this_process() {
             self.refuse()?;
         }
         let done = as_thread(self, |thread| {
@@ -473,7 +477,7 @@ impl Runtime {
         accesses: impl FnOnce(&mut Pen<'_>) -> Accesses,
         at: Place,
     ) {
-        if !self.live.is_on() {
+        if !self.live.is_on() || !self.backend.is_this_process() {
             return;
         }
         as_thread(self, |thread| {
@@ -561,7 +565,7 @@ impl Drop for Runtime {
         }
         let devices = std::mem::take(&mut self.devices);
         let rest = Rest {
-            backend: Arc::clone(&self.backend),
+            backend: self.backend.handle(),
             freed: devices.iter().flat_map(|d| d.explicit.freed()).collect(),
             devices,
             pinned: std::mem::replace(&mut self.pinned, Memories::pinned(0)),

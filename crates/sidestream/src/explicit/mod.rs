@@ -237,6 +237,9 @@ impl Handover {
 
 impl Drop for Handover {
     fn drop(&mut self) {
+        if !self.runtime.backend.is_this_process() {
+            return;
+        }
         let flags = &self.runtime.device(DeviceId(0)).explicit.flags;
         flags.lock().spare.push(self.flag);
     }
@@ -380,6 +383,9 @@ impl OfDevice {
 }
 
 fn same_machine(call: &'static str, one: &Arc<Runtime>, other: &Arc<Runtime>) -> Result<()> {
+    // Before any lock is taken.
+    one.backend.check()?;
+    other.backend.check()?;
     if Arc::ptr_eq(one, other) {
         return Ok(());
     }

@@ -727,6 +727,7 @@ impl Stream {
     /// A per-thread default stream is another stream on every thread.
     #[inline]
     fn is_mine(&self) -> Result<()> {
+        self.runtime().backend.check()?;
         match self.own.thread {
             None => Ok(()),
             Some(owner) => self.is_of(owner),

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::invalid;
-use super::slot::{Relaxed, Shared, Slot, is_this_process};
+use super::slot::{Relaxed, Shared, Slot};
 use crate::device::{drop_elsewhere, outside_callbacks};
 use crate::error::Result;
 use crate::explicit::{HostMemory, Region, Stream};
@@ -74,6 +74,9 @@ impl Lease {
     /// None: the stream has to be made to wait for the one that it was handed over on, or for whatever wrote the
     /// batch last.
     pub fn note(&self, stream: &Stream) {
+        if !self.shared.is_this_process() {
+            return;
+        }
         let mut streams = self.streams.lock();
         if !streams.iter().any(|noted| noted.is(stream)) {
             streams.push(stream.clone());
@@ -137,6 +140,7 @@ impl Lease {
     #[track_caller]
     pub fn copied(&self, stream: &Stream) -> Result<Lease> {
         let device = &self.shared.device;
+        device.runtime.check()?;
         let _relaxed = Relaxed::on(device);
         self.stand_behind("copied", stream)?;
         let mut slot = Slot::new(device)?;
@@ -196,7 +200,7 @@ impl Drop for Lease {
             Arc::clone(&self.shared),
             std::mem::take(self.streams.get_mut()),
         );
-        if !is_this_process(shared.process) {
+        if !shared.is_this_process() {
             std::mem::forget((slot, shared, streams));
             return;
         }

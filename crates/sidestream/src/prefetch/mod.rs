@@ -68,7 +68,7 @@ use crate::explicit::{HostMemory, Stream};
 
 pub use lease::Lease;
 use pack::Copiers;
-use slot::{Relaxed, Shared, Slot, Staging, is_this_process};
+use slot::{Relaxed, Shared, Slot, Staging};
 
 /// Leaves begin at multiples of this, as allocations of the driver do; kernels may rely on it.
 const ALIGN_BYTES: u64 = 512;
@@ -283,7 +283,7 @@ impl Ring {
     /// leased gives back its own when it ends, without holding up anybody. In a function on the host, which may not
     /// wait for the device, nothing is waited for here: the memory goes on another thread.
     pub fn close(&self) {
-        if !is_this_process(self.shared.process) {
+        if !self.shared.is_this_process() {
             return;
         }
         let left = self.shared.close();
@@ -293,7 +293,7 @@ impl Ring {
 
     /// After a fork the child has neither the threads nor the device.
     fn refuse_child(&self, call: &'static str) -> Result<()> {
-        match is_this_process(self.shared.process) {
+        match self.shared.is_this_process() {
             true => Ok(()),
             false => Err(invalid(
                 call,
@@ -307,7 +307,7 @@ impl Drop for Ring {
     /// Never waits: what is in use goes on another thread.
     fn drop(&mut self) {
         let filling = std::mem::take(self.filling.get_mut());
-        if !is_this_process(self.shared.process) {
+        if !self.shared.is_this_process() {
             std::mem::forget((filling, Arc::clone(&self.shared)));
             return;
         }
@@ -409,7 +409,7 @@ impl Drop for Ticket {
         let Some(slot) = self.slot.get_mut().take() else {
             return;
         };
-        match is_this_process(self.shared.process) {
+        match self.shared.is_this_process() {
             // Nobody used it, and the next copy is on the same stream as this one.
             true => {
                 self.shared.handed_over();

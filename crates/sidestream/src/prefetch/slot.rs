@@ -34,8 +34,6 @@ pub(super) struct Staging {
 pub(super) struct Shared {
     pub device: Device,
     pub upload: Stream,
-    /// Where it was made: a child of a fork leaves everything alone.
-    pub process: u32,
     pub state: Mutex<State>,
     changed: Condvar,
     /// The stream for downloads, made by the first.
@@ -64,7 +62,6 @@ impl Shared {
         Arc::new(Shared {
             device: device.clone(),
             upload,
-            process: std::process::id(),
             state: Mutex::new(State {
                 free: VecDeque::new(),
                 retired: Vec::new(),
@@ -79,6 +76,11 @@ impl Shared {
             changed: Condvar::new(),
             down: Mutex::default(),
         })
+    }
+
+    /// Not a child of a fork, which has neither the device nor the threads of its parent.
+    pub fn is_this_process(&self) -> bool {
+        self.device.runtime.backend.is_this_process()
     }
 
     /// A slot for the next batch, as soon as there is one; nothing while the ring is paused, or once it is closed.
@@ -391,9 +393,4 @@ impl Drop for Relaxed<'_> {
 /// What is taken in the place of `has` bytes: what grew once will grow again.
 fn larger(has: u64, wanted: u64) -> u64 {
     wanted.max(has.saturating_add(has / 4))
-}
-
-/// A child of a fork has neither the device nor the threads of its parent.
-pub(super) fn is_this_process(process: u32) -> bool {
-    std::process::id() == process
 }

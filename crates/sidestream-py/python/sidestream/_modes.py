@@ -1,0 +1,79 @@
+"""What of PyTorch's state belongs to a thread, carried into another one."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from types import TracebackType
+from typing import Any
+
+#: The kinds of devices that have an autocast of their own.
+_KINDS = ("cpu", "cuda", "xpu", "mps", "hpu", "mtia", "ipu", "xla")
+
+
+class Modes:
+    """The modes of the thread that makes it, for the one that enters it.
+
+    These are grad mode, inference mode, autocast, and the modes that see calls of PyTorch's functions, to which
+    ``with torch.device(…)`` and ``torch.set_default_device`` belong. Modes that see operators
+    (``TorchDispatchMode``) stay: they count or change what runs in their thread, and need not bear two.
+    """
+
+    def __init__(self) -> None:
+        torch = sys.modules.get("torch")
+        # A module that is being imported has not all its parts.
+        self._torch: Any = torch if hasattr(torch, "is_inference_mode_enabled") else None
+        self._entered = contextlib.ExitStack()
+        if self._torch is None:
+            return
+        self._is_inference = self._torch.is_inference_mode_enabled()
+        self._has_grad = self._torch.is_grad_enabled()
+        self._autocasts = _autocasts(self._torch)
+        self._functions = _function_modes(self._torch)
+
+    def __enter__(self) -> None:
+        torch = self._torch
+        if torch is None:
+            return
+        enter = self._entered.enter_context
+        if self._is_inference:
+            enter(torch.inference_mode())
+        elif not self._has_grad:
+            enter(torch.no_grad())
+        for kind, dtype, caches in self._autocasts:
+            enter(torch.autocast(kind, dtype=dtype, enabled=True, cache_enabled=caches))
+        for mode in self._functions:
+            # Not by `with`: what a mode does when it is entered it has done, and may do once.
+            torch._C._push_on_torch_function_stack(mode)
+            self._entered.callback(torch._C._pop_torch_function_stack)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entered.close()
+
+
+def _autocasts(torch: Any) -> list[tuple[str, Any, bool]]:
+    """Each autocast that is on: its kind of device, the type, and whether it keeps what it has converted."""
+    caches = torch.is_autocast_cache_enabled()
+    if not hasattr(torch, "get_autocast_dtype"):
+        # PyTorch before 2.4.
+        older = []
+        if torch.is_autocast_enabled():
+            older.append(("cuda", torch.get_autocast_gpu_dtype(), caches))
+        if torch.is_autocast_cpu_enabled():
+            older.append(("cpu", torch.get_autocast_cpu_dtype(), caches))
+        return older
+    found = []
+    for kind in _KINDS:
+        # A build may lack a kind altogether.
+        with contextlib.suppress(RuntimeError):
+            if torch.is_autocast_enabled(kind):
+                found.append((kind, torch.get_autocast_dtype(kind), caches))
+    return found
+
+
+def _function_modes(torch: Any) -> list[Any]:
+    stack = getattr(torch.overrides, "_get_current_function_mode_stack", None)
+    can_push = hasattr(torch._C, "_push_on_torch_function_stack") and hasattr(torch._C, "_pop_torch_function_stack")
+    return list(stack()) if stack is not None and can_push else []

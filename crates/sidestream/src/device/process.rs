@@ -1,0 +1,206 @@
+//! The process that opened a machine, and its children.
+//!
+//! A child of a fork has a copy of all handles and none of the threads: a lock that another thread held stays
+//! held, and the driver does not work. So in a child every call is refused before it takes a lock, and a
+//! drop does nothing. [`Here`] is the runtime's only way to the back end, and nobody passes it in a child.
+
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::backend::{Address, Backend, Caps, Code, Create, Destroy, Done, Payload, Reserve};
+use crate::error::{Error, Result};
+use crate::op::{DeviceId, EventId, Memory, Op, StreamId};
+
+/// How many forks lie between this process and the first one that asked. Every child counts for itself.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// The process that something was made in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Process(u32);
+
+impl Process {
+    /// The one that runs this.
+    pub fn this() -> Process {
+        watch();
+        Process(FORKS.load(Relaxed))
+    }
+
+    /// Not a child of it. Part of every call: asking the system for its number takes longer than the rest of some.
+    #[inline]
+    pub fn is_this(self) -> bool {
+        self.0 == FORKS.load(Relaxed)
+    }
+}
+
+impl Default for Process {
+    fn default() -> Process {
+        Process::this()
+    }
+}
+
+#[cfg(all(unix, not(miri)))]
+fn watch() {
+    use std::ffi::c_int;
+    use std::sync::Once;
+
+    type Handler = Option<unsafe extern "C" fn()>;
+
+    unsafe extern "C" {
+        fn pthread_atfork(prepare: Handler, parent: Handler, child: Handler) -> c_int;
+    }
+
+    unsafe extern "C" fn in_child() {
+        FORKS.fetch_add(1, Relaxed);
+    }
+
+    static WATCHES: Once = Once::new();
+    // SAFETY: the function is the C library's, with its signature. The handler adds to an atomic number, which
+    // may be done in a child before anything else. It stays: this library is part of the program, or of a module
+    // of Python's, which is not unloaded.
+    WATCHES.call_once(|| unsafe {
+        // It fails for want of memory alone, and then a fork goes unseen, as without it.
+        pthread_atfork(None, None, Some(in_child));
+    });
+}
+
+/// There are no forks.
+#[cfg(not(all(unix, not(miri))))]
+fn watch() {}
+
+/// The back end, for the process that opened it. In a child of that it is one that refuses all, and the real
+/// one is never touched again.
+pub(crate) struct Here {
+    backend: ManuallyDrop<Arc<dyn Backend>>,
+    process: Process,
+}
+
+impl Here {
+    pub fn new(backend: Arc<dyn Backend>) -> Here {
+        Here {
+            backend: ManuallyDrop::new(backend),
+            process: Process::this(),
+        }
+    }
+
+    /// Not in a child.
+    #[inline]
+    pub fn is_this_process(&self) -> bool {
+        self.process.is_this()
+    }
+
+    /// Refuses a child.
+    #[inline]
+    pub fn check(&self) -> Result<()> {
+        match self.is_this_process() {
+            true => Ok(()),
+            false => Err(forked()),
+        }
+    }
+
+    /// What there is, which was found when the machine was opened.
+    pub fn devices(&self) -> &[Caps] {
+        self.backend.devices()
+    }
+
+    /// The back end itself, for one who has asked whether this is its process.
+    pub fn handle(&self) -> Arc<dyn Backend> {
+        Arc::clone(&self.backend)
+    }
+}
+
+impl Deref for Here {
+    type Target = dyn Backend;
+
+    #[inline]
+    fn deref(&self) -> &(dyn Backend + 'static) {
+        match self.is_this_process() {
+            true => &**self.backend,
+            false => &Gone,
+        }
+    }
+}
+
+impl Drop for Here {
+    fn drop(&mut self) {
+        if self.is_this_process() {
+            // SAFETY: this is the drop of what holds it, so that nobody uses it afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.backend) };
+        }
+    }
+}
+
+#[cold]
+fn forked() -> Error {
+    Error::Refused {
+        call: "a call in a forked process",
+        // What CUDA answers there.
+        code: 3,
+        why: "the device was opened before the fork, and a child has neither the threads nor the driver of its \
+              parent; use it in the process that opened it, or start this one anew instead of forking it (in \
+              Python: multiprocessing's method \"spawn\")"
+            .into(),
+    }
+}
+
+/// The back end of a child: it refuses what is asked for, and gives nothing back.
+struct Gone;
+
+// SAFETY: it reserves nothing, and does nothing with what it is given.
+unsafe impl Backend for Gone {
+    fn devices(&self) -> &[Caps] {
+        &[]
+    }
+
+    unsafe fn create(&self, _: Create<'_>) -> Result<()> {
+        Err(forked())
+    }
+
+    unsafe fn destroy(&self, _: Destroy) {}
+
+    fn reserve(&self, _: Reserve) -> Result<Address> {
+        Err(forked())
+    }
+
+    unsafe fn unreserve(&self, _: Memory, _: DeviceId, _: Address) {}
+
+    unsafe fn register(&self, _: Address, _: u64) -> Result<()> {
+        Err(forked())
+    }
+
+    unsafe fn unregister(&self, _: Address) {}
+
+    fn prepare(&self, _: DeviceId, _: &Arc<Code>) -> Result<()> {
+        Err(forked())
+    }
+
+    unsafe fn submit(&self, _: &Op, _: Payload<'_>) -> Result<()> {
+        Err(forked())
+    }
+
+    fn query(&self, _: &Op) -> Result<bool> {
+        Err(forked())
+    }
+
+    fn peek(&self, _: &Op) -> Result<bool> {
+        Err(forked())
+    }
+
+    fn wait(&self, _: &Op, _: Duration) -> Result<bool> {
+        Err(forked())
+    }
+
+    fn elapsed_ns(&self, _: EventId, _: EventId) -> Result<f64> {
+        Err(forked())
+    }
+
+    fn keep_times(&self, _: bool) {}
+
+    fn take_times(&self, _: &mut Vec<Done>) {}
+
+    fn raw_stream(&self, _: StreamId) -> Option<u64> {
+        None
+    }
+}

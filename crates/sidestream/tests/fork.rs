@@ -1,0 +1,93 @@
+//! A child of a fork: it has the handles of its parent, and neither its threads nor its devices.
+
+#![cfg(all(unix, not(miri)))]
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use sidestream::device::Device;
+use sidestream::error::{Error, Result};
+use sidestream::explicit;
+
+unsafe extern "C" {
+    fn fork() -> c_int;
+    fn waitpid(process: c_int, status: *mut c_int, options: c_int) -> c_int;
+    fn alarm(seconds: u32) -> u32;
+    fn _exit(status: c_int) -> !;
+}
+
+/// What the child finds: 0 if all is as it should be, and else a number that says what is not.
+fn child(act: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: the functions are the C library's, with their signatures. The child calls nothing that another thread may
+    // hold a lock of but what is tested here, and the allocator, which the C library keeps in order; and it ends without
+    // running anything of its parent's. One that hangs is ended by its alarm.
+    unsafe {
+        let process = fork();
+        if process == 0 {
+            alarm(60);
+            _exit(act());
+        }
+        let mut status = -1;
+        assert_eq!(waitpid(process, &raw mut status, 0), process);
+        status
+    }
+}
+
+fn is_refused<T>(answer: Result<T>) -> bool {
+    matches!(answer, Err(Error::Refused { call, .. }) if call == "a call in a forked process")
+}
+
+#[test]
+fn a_child_is_refused_and_its_drops_do_nothing() {
+    const LEN: usize = 1 << 12;
+    let device = Device::open("sim:h200").unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // It has the locks of the device most of the time.
+        scope.spawn(|| {
+            let busy = device.stream("busy").unwrap();
+            while !is_over.load(Relaxed) {
+                let mut buffer = busy.alloc_zeroed::<u32>(LEN).unwrap();
+                busy.fill_with(buffer.view_mut(), 1).unwrap();
+                busy.synchronize().unwrap();
+            }
+        });
+        for _ in 0..40 {
+            let (stream, other) = (device.stream("a").unwrap(), device.stream("b").unwrap());
+            let mut buffer = stream.alloc_zeroed::<u32>(LEN).unwrap();
+            let event = stream.record_event().unwrap();
+            let pinned = device.pinned::<u32>(LEN).unwrap();
+            let sent = stream.upload(pinned, buffer.view_mut()).unwrap();
+            let mut nodes = device.graph();
+            let _key = nodes.own(other.alloc_zeroed::<u32>(LEN).unwrap()).unwrap();
+            let mut graph = nodes.build().unwrap();
+            let raw = explicit::Stream::non_blocking(&device, "raw", 0).unwrap();
+            let mark = explicit::Event::new(&device).unwrap();
+            let status = child(|| {
+                let answers = [
+                    is_refused(stream.synchronize()),
+                    is_refused(stream.query()),
+                    is_refused(stream.alloc::<u32>(LEN)),
+                    is_refused(stream.fill_with(buffer.view_mut(), 2u32)),
+                    is_refused(other.wait_stream(&stream)),
+                    is_refused(other.wait_event(&event)),
+                    is_refused(graph.launch(&other)),
+                    is_refused(device.stream("new")),
+                    is_refused(raw.synchronize()),
+                    is_refused(raw.query()),
+                    is_refused(raw.record(&mark)),
+                    is_refused(raw.wait(&mark)),
+                    is_refused(mark.query()),
+                    is_refused(mark.synchronize()),
+                ];
+                drop((sent, buffer, graph, event, raw, mark, stream, other));
+                match answers.iter().position(|is_refused| !is_refused) {
+                    None => 0,
+                    Some(at) => at as c_int + 1,
+                }
+            });
+            assert_eq!(status, 0, "a signal in the low byte, the answer above");
+        }
+        is_over.store(true, Relaxed);
+    });
+}
