@@ -32,6 +32,8 @@ pub struct Refusing {
     kept: Option<Mutex<Vec<Kept>>>,
     /// How often memory was given out again.
     again: AtomicUsize,
+    /// What happens when the next question was answered, before anybody hears the answer.
+    behind_answer: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 struct Kept {
@@ -65,6 +67,7 @@ impl Refusing {
             endless_waits: AtomicUsize::new(0),
             kept,
             again: AtomicUsize::new(0),
+            behind_answer: Mutex::default(),
         });
         let mut devices = Device::on(Arc::<Refusing>::clone(&backend), &Options::new());
         (backend, devices.remove(0))
@@ -72,6 +75,11 @@ impl Refusing {
 
     pub fn refuse_graphs(&self, refuses: bool) {
         self.refuses.store(refuses, Ordering::Relaxed);
+    }
+
+    /// Lets something happen between the answer to the next question and whoever asked.
+    pub fn behind_answer(&self, happens: impl FnOnce() + Send + 'static) {
+        *self.behind_answer.lock().unwrap() = Some(Box::new(happens));
     }
 
     pub fn refuse_to_pin(&self, refuses: bool) {
@@ -196,7 +204,12 @@ impl Backend for Refusing {
     }
 
     fn query(&self, op: &Op) -> Result<bool> {
-        self.machine.query(op)
+        let answer = self.machine.query(op);
+        let between = self.behind_answer.lock().unwrap().take();
+        if let Some(between) = between {
+            between();
+        }
+        answer
     }
 
     fn peek(&self, op: &Op) -> Result<bool> {
