@@ -4,14 +4,14 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use sidestream::check::{MEMORY_BYTES, Replay, Severity, Verdict, replay};
+use sidestream::check::{MEMORY_BYTES, Replay, Severity, Verdict, one_line, replay};
 use sidestream::log::{MAGIC, Reader};
 use sidestream::trace::{Trace, embedded_log, recorded};
 use sidestream_program::{
     Checked, Document, Limits, Program, bad_json, check, checked_json, parse_bytes, unreadable_json,
 };
 
-use crate::failure::{Exit, Failure, print, tell};
+use crate::failure::{Exit, Failure, print, shown, tell};
 use crate::input;
 
 /// Find races between streams, host threads and the allocator
@@ -85,7 +85,7 @@ fn refuse_python(path: &Path) -> Result<(), Failure> {
     if path.extension().is_none_or(|extension| extension != "py") {
         return Ok(());
     }
-    let path = path.display();
+    let path = shown(path);
     Err(Failure::input(format!(
         "{path} is a program of Python, and this command checks stream programs; \
          `python -m sidestream.check {path}` checks a program of PyTorch"
@@ -126,7 +126,7 @@ fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
     match source(start) {
         Source::Program if args.trace.is_some() => Err(Failure::input(format!(
             "{} is a program, which has no times until it runs; use `sidestream run --trace`",
-            path.display()
+            shown(path)
         ))),
         Source::Program => match document(path, file) {
             Ok(document) => programs(args, path, &document),
@@ -146,17 +146,17 @@ fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
         Source::Gzip => Err(Failure::input(format!(
             "{}: the file is compressed; `sidestream diagnose` reads a trace as it is, and to check the op \
              log that a trace of `sidestream run --trace` carries, unpack it with gunzip first",
-            path.display()
+            shown(path)
         ))),
         Source::Trace => {
-            let found = embedded_log(file)
-                .map_err(|e| Failure::input(format!("{}: {e}", path.display())))?;
+            let found =
+                embedded_log(file).map_err(|e| Failure::input(format!("{}: {e}", shown(path))))?;
             let bytes = found.ok_or_else(|| {
                 Failure::input(format!(
                     "{}: the trace carries no op log, and times alone prove no order; write one with \
                      `sidestream run --trace` or `sidestream check --trace`; why the GPU idled in this one \
                      `sidestream diagnose` says",
-                    path.display()
+                    shown(path)
                 ))
             })?;
             log(args, path, &bytes[..])?.and_trace(args, path, &bytes)
@@ -186,7 +186,7 @@ struct Logged {
 }
 
 fn log(args: &Args, path: &Path, bytes: impl Read) -> Result<Logged, Failure> {
-    let failure = |error| Failure::input(format!("{}: {error}", path.display()));
+    let failure = |error| Failure::input(format!("{}: {error}", shown(path)));
     let Replay {
         report,
         names,
@@ -218,7 +218,7 @@ impl Logged {
     fn outcome(self, path: &Path) -> Result<Outcome, Failure> {
         match self.cut {
             None => Ok(self.outcome),
-            Some(cut) => Err(Failure::input(format!("{}: {cut}", path.display()))),
+            Some(cut) => Err(Failure::input(format!("{}: {cut}", shown(path)))),
         }
     }
 
@@ -229,7 +229,7 @@ impl Logged {
         };
         let run = Reader::new(log)
             .and_then(|reader| recorded(reader, MEMORY_BYTES))
-            .map_err(|error| Failure::input(format!("{}: {error}", path.display())))?;
+            .map_err(|error| Failure::input(format!("{}: {error}", shown(path))))?;
         let (ops, is_timed) = (run.ops, run.timed > 0);
         if is_timed {
             write_trace(run.trace, log, to)?;
@@ -239,7 +239,7 @@ impl Logged {
             return Err(Failure::input(format!(
                 "{}: none of the {ops} operations of the log has times, so there is no trace to write; \
                  record the run with times (`Recorder::with_times`)",
-                path.display()
+                shown(path)
             )));
         }
         Ok(outcome)
@@ -266,18 +266,18 @@ pub fn read(path: &Path) -> Result<Document, Failure> {
         _ => Err(Failure::input(format!(
             "{} is no program but the record of a run, which can be checked and not run again; use \
              `sidestream check`",
-            path.display()
+            shown(path)
         ))),
     }
 }
 
 fn document(path: &Path, file: impl Read) -> Result<Document, Failure> {
     let document = parse_bytes(&input::read(path, file)?, &Limits::default())
-        .map_err(|error| Failure::input(format!("{}: {error}", path.display())))?;
+        .map_err(|error| Failure::input(format!("{}: {error}", shown(path))))?;
     if document.programs.is_empty() {
         return Err(Failure::input(format!(
             "{}: `cases` lists no program; add one with `name:` and `ops:`",
-            path.display()
+            shown(path)
         )));
     }
     Ok(document)
@@ -296,9 +296,12 @@ fn programs(args: &Args, path: &Path, document: &Document) -> Result<Outcome, Fa
                 if args.json {
                     print(format_args!("{}\n", bad_json(bad)))?;
                 } else {
-                    let name = bad.name.as_deref().map(|name| format!(" {name}:"));
+                    let name = bad
+                        .name
+                        .as_deref()
+                        .map(|name| format!(" {}:", one_line(name)));
                     let name = name.unwrap_or_default();
-                    print(format_args!("{}:{name} {bad}\n", path.display()))?;
+                    print(format_args!("{}:{name} {bad}\n", shown(path)))?;
                 }
                 Outcome::Unreadable
             }
@@ -317,11 +320,7 @@ fn show(
     if args.json {
         print(format_args!("{}\n", checked_json(checked)))
     } else {
-        print(format_args!(
-            "{}: {}",
-            path.display(),
-            checked.page(program)
-        ))
+        print(format_args!("{}: {}", shown(path), checked.page(program)))
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sidestream::engine::Profile;
 
-use crate::failure::{Failure, tell};
+use crate::failure::{Failure, shown, tell};
 use crate::input;
 use crate::raw::devices::Started;
 
@@ -83,7 +83,7 @@ pub fn profile(name: &str) -> Result<Profile, Failure> {
     }
     let path = std::path::Path::new(model);
     let bytes = input::read(path, input::open(path)?)?;
-    let bad = |why: &str| Failure::input(format!("{}: {why}", path.display()));
+    let bad = |why: &str| Failure::input(format!("{}: {why}", shown(path)));
     let text = str::from_utf8(&bytes).map_err(|_| bad("not UTF-8; save the file as UTF-8"))?;
     Profile::from_toml(text).map_err(|error| bad(&in_one_line(&error.to_string())))
 }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
+use sidestream::check::one_line;
+
 /// What the shell sees of a command: a number, because Python runs commands too, and nobody can read an
 /// `ExitCode`.
 pub type Exit = u8;
@@ -39,7 +41,7 @@ impl Failure {
 
     /// A file could not be read or written.
     pub fn file(doing: &str, path: &Path, error: &io::Error) -> Failure {
-        Failure::input(format!("cannot {doing} {}: {error}", path.display()))
+        Failure::input(format!("cannot {doing} {}: {error}", shown(path)))
     }
 
     /// Whether the device is at fault, and not what it was to do.
@@ -63,6 +65,11 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
+}
+
+/// A path as it is printed: in one line, whatever is in it.
+pub fn shown(path: &Path) -> String {
+    one_line(&path.to_string_lossy()).into_owned()
 }
 
 /// Writes to standard output. A reader that went away (`sidestream … | head`) ends the command

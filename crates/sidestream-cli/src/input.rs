@@ -6,15 +6,36 @@ use std::path::Path;
 
 use sidestream_program::Limits;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, shown};
 
-/// Opens a file; `-` is standard input.
+/// Opens a file; `-` is standard input. A named pipe is refused: opening one that nobody writes to would never
+/// end. (What a shell passes for `<(command)` has no name, and opens at once.)
 pub fn open(path: &Path) -> Result<Box<dyn Read>, Failure> {
     if path == Path::new("-") {
         return Ok(Box::new(std::io::stdin()));
     }
+    if is_named_pipe(path) {
+        let path = shown(path);
+        return Err(Failure::input(format!(
+            "{path} is a named pipe, on which a reader would wait for ever if nobody writes; save a file, or \
+             pass `-` and let the shell read it, as in `sidestream check - < {path}`"
+        )));
+    }
     let file = File::open(path).map_err(|e| Failure::file("read", path, &e))?;
     Ok(Box::new(file))
+}
+
+#[cfg(unix)]
+fn is_named_pipe(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    // A pipe without a name has one below /proc or /dev, which leads nowhere.
+    let has_name = || path.canonicalize().is_ok_and(|target| target.exists());
+    std::fs::metadata(path).is_ok_and(|at| at.file_type().is_fifo()) && has_name()
+}
+
+#[cfg(not(unix))]
+fn is_named_pipe(_: &Path) -> bool {
+    false
 }
 
 /// Whether two paths are one file.
@@ -34,7 +55,7 @@ pub fn read_log(path: &Path, file: impl Read) -> Result<Vec<u8>, Failure> {
     if bytes.len() as u64 > LOG_BYTES {
         return Err(Failure::input(format!(
             "{} is longer than {} MiB, which is the most that becomes a trace; record a shorter part",
-            path.display(),
+            shown(path),
             LOG_BYTES >> 20
         )));
     }
@@ -52,7 +73,7 @@ pub fn read(path: &Path, file: impl Read) -> Result<Vec<u8>, Failure> {
     if bytes.len() > most {
         return Err(Failure::input(format!(
             "{} is longer than {} MiB, which is the most that is read; split it",
-            path.display(),
+            shown(path),
             most >> 20
         )));
     }

@@ -46,14 +46,9 @@ enum Verb {
 ///
 /// Help, wrong arguments and a reader of the output that went away end the process.
 pub fn command(args: impl IntoIterator<Item = OsString>) -> u8 {
-    let result = match Cli::parse_from(args).verb {
-        Verb::Overlap(args) => overlap::main(&args),
-        Verb::Run(args) => run::main(&args),
-        Verb::Check(args) => check::main(&args),
-        Verb::Diagnose(args) => diagnose::main(&args),
-        Verb::Devices(args) => devices::main(&args),
-        Verb::Bench(args) => bench::main(&args),
-    };
+    let result = Cli::try_parse_from(args)
+        .map_err(asked)
+        .and_then(|cli| run(cli.verb));
     let code = result.unwrap_or_else(|failure| {
         failure::tell(format_args!("sidestream: {failure}"));
         failure.code()
@@ -61,6 +56,32 @@ pub fn command(args: impl IntoIterator<Item = OsString>) -> u8 {
     // Another program's process does not do that at its end. Whether anybody reads it, `print` has seen.
     let _ = std::io::stdout().flush();
     code
+}
+
+fn run(verb: Verb) -> Result<failure::Exit, failure::Failure> {
+    match verb {
+        Verb::Overlap(args) => overlap::main(&args),
+        Verb::Run(args) => run::main(&args),
+        Verb::Check(args) => check::main(&args),
+        Verb::Diagnose(args) => diagnose::main(&args),
+        Verb::Devices(args) => devices::main(&args),
+        Verb::Bench(args) => bench::main(&args),
+    }
+}
+
+/// Help and the version are output like any other: whoever cannot be given it hears of that. Wrong arguments end
+/// the process.
+fn asked(error: clap::Error) -> failure::Failure {
+    if error.use_stderr() {
+        error.exit();
+    }
+    let written = error.print().and_then(|()| std::io::stdout().flush());
+    match written {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            failure::Failure::input(format!("cannot write the output: {error}"))
+        }
+        _ => std::process::exit(0),
+    }
 }
 
 /// What `sidestream overlap` says with these arguments, without its name: as the object of `--json`, and as the

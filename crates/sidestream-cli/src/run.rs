@@ -17,7 +17,7 @@ mod real;
 
 use crate::check::read;
 use crate::device::{self, Named};
-use crate::failure::{Exit, Failure, print, tell};
+use crate::failure::{Exit, Failure, print, shown, tell};
 use crate::input::is_same;
 
 /// Run a stream program on a GPU, simulated or real, and show what ran when
@@ -115,7 +115,7 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
     if programs.is_empty() {
         return Err(Failure::input(format!(
             "{} holds no program called {}; it holds {}",
-            args.program.display(),
+            shown(&args.program),
             args.case.as_deref().unwrap_or_default(),
             names_in(&document)
         )));
@@ -123,7 +123,7 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
     if (args.trace.is_some() || args.log.is_some()) && programs.len() > 1 {
         return Err(Failure::input(format!(
             "{} holds {} programs and --trace and --log write one; name it with --case",
-            args.program.display(),
+            shown(&args.program),
             programs.len()
         )));
     }
@@ -199,10 +199,7 @@ fn refuse(
                           "error": {"at": at, "code": code, "why": why}});
         print(format_args!("{line}\n"))?;
     } else {
-        tell(format_args!(
-            "sidestream: {}: {why}",
-            args.program.display()
-        ));
+        tell(format_args!("sidestream: {}: {why}", shown(&args.program)));
     }
     Ok(Outcome::CannotRun)
 }
@@ -414,6 +411,6 @@ fn races(program: &Program) -> bool {
 }
 
 fn says_where(args: &Args) -> String {
-    let file = args.program.display();
+    let file = shown(&args.program);
     format!("  it races: `sidestream check {file}` says where\n")
 }

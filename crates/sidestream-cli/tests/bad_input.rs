@@ -512,3 +512,59 @@ fn closed_output() {
         assert_eq!(output.status.code(), Some(0), "{args}");
     }
 }
+
+/// Help that nobody can be given is an error like any other output.
+#[test]
+#[cfg(target_os = "linux")]
+fn full_output() {
+    for args in ["--help", "--version", "check --help", "devices"] {
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sidestream"));
+        let output = command
+            .args(args.split(' '))
+            .stdout(full.expect("Linux has it"))
+            .stderr(Stdio::piped())
+            .output()
+            .expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            said.starts_with("sidestream: cannot write the output: "),
+            "{args}: {said}"
+        );
+        assert_eq!(output.status.code(), Some(2), "{args}");
+    }
+}
+
+/// Opening one that nobody writes to would never end.
+#[test]
+#[cfg(unix)]
+fn named_pipes() {
+    let pipe = format!("{}/pipe_{}", FOLDER, std::process::id());
+    let made = Command::new("mkfifo").arg(&pipe).status().expect("mkfifo");
+    assert!(made.success());
+    for command in ["check", "run"] {
+        let message = refused(&[command, &pipe]);
+        says_all(&message, &["is a named pipe", "pass `-`"]);
+    }
+    std::fs::remove_file(&pipe).expect("it was made");
+    // What a shell makes of `<(…)` has no name.
+    let mut shell = Command::new("bash");
+    let script = format!(
+        "{} check <(echo '{{name: x, ops: [{{do: kernel, s: s1}}]}}')",
+        env!("CARGO_BIN_EXE_sidestream")
+    );
+    let output = shell.args(["-c", &script]).output().expect("bash");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.ends_with(": x: no race\n"), "{said}");
+}
+
+/// Names of files stay in their line.
+#[test]
+#[cfg(unix)]
+fn names_of_files() {
+    let message = refused(&["check", "no\nx.yaml: x: no race\u{1b}[2K"]);
+    says_all(
+        &message,
+        &["cannot read no\\nx.yaml: x: no race\\u{1b}[2K: "],
+    );
+}

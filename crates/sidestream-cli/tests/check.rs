@@ -422,3 +422,48 @@ fn every_example_is_judged_as_it_says() {
 fn every_litmus_program_is_judged_as_it_says() {
     assert!(judge("../sidestream-program/tests/data/litmus") >= 14);
 }
+
+/// Clocks that list all streams and threads would take seven gigabytes here.
+#[test]
+#[cfg(target_os = "linux")]
+fn tens_of_thousands_of_threads_and_streams() {
+    const MANY: usize = 60_000;
+    let threads = (0..MANY).map(|n| {
+        format!(
+            "- {{do: wait_flag, flag: f{n}, t: t{n}}}\n- {{do: set_flag, flag: f{}, t: t{n}}}\n",
+            n + 1
+        )
+    });
+    let threads = format!(
+        "name: threads\nops:\n- {{do: host_write, buf: H, t: t0}}\n- {{do: set_flag, flag: f0, t: t0}}\n{}\
+         - {{do: host_read, buf: H, t: t{}}}\n",
+        threads.collect::<String>(),
+        MANY - 1
+    );
+    let declared = (0..MANY).map(|n| format!("b{n}: blk, "));
+    let work = (0..MANY).map(|n| {
+        let legacy = "- {do: memset_async, s: d, to: Z}\n";
+        format!("- {{do: kernel, s: b{n}, w: [A]}}\n{legacy}")
+    });
+    let streams = format!(
+        "name: streams\nstreams: {{{}d: legacy}}\nops:\n{}",
+        declared.collect::<String>(),
+        work.collect::<String>()
+    );
+    for text in [threads, streams] {
+        let script = format!(
+            "ulimit -v 1000000; exec {} check {}",
+            env!("CARGO_BIN_EXE_sidestream"),
+            file(text)
+        );
+        let output = std::process::Command::new("bash")
+            .args(["-c", &script])
+            .current_dir(crate::command::FOLDER)
+            .output()
+            .expect("bash");
+        let said = String::from_utf8_lossy(&output.stdout);
+        let first = said.lines().next().unwrap_or_default();
+        assert!(first.contains("no race"), "{first}{output:?}");
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+}

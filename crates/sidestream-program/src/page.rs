@@ -1,6 +1,6 @@
 //! What a check found, for people.
 
-use sidestream::check::{Fix, Listed, Listing, Page};
+use sidestream::check::{Fix, Listed, Listing, Page, one_line};
 use sidestream::op::OpId;
 
 use crate::check::Checked;
@@ -21,7 +21,8 @@ impl Checked {
             sites: &self.sites,
             listing: text.as_ref().map(|text| text as &dyn Listing),
         };
-        format!("{}: {}\n{}", self.name, self.report.summary(), page.text())
+        let name = one_line(&self.name);
+        format!("{name}: {}\n{}", self.report.summary(), page.text())
     }
 }
 

@@ -233,8 +233,9 @@ const UNWRITTEN: u8 = u8::MAX;
 struct Point {
     op: u32,
     chain: Chain,
-    /// The points that come directly before it.
+    /// The points that come directly before it, and those of which one does, if there are any.
     before: u64,
+    any_of: u64,
     touches: Vec<Touch>,
     /// For the asking of a time: the records of the later and of the earlier event.
     asks: Option<[usize; 2]>,
@@ -327,7 +328,11 @@ impl Executions {
 
     /// The points that may come next.
     fn enabled(&self, done: u64) -> Vec<usize> {
-        let next = |&at: &usize| done >> at & 1 == 0 && self.points[at].before & !done == 0;
+        let next = |&at: &usize| {
+            let Point { before, any_of, .. } = self.points[at];
+            let is_next = done >> at & 1 == 0 && before & !done == 0;
+            is_next && (any_of == 0 || any_of & done != 0)
+        };
         (0..self.points.len()).filter(next).collect()
     }
 
@@ -400,11 +405,14 @@ fn points(lowered: &Lowered) -> (Vec<Point>, usize) {
                 performs: Performs::Nothing,
                 staged: false,
                 freezes: None,
+                beside: false,
             });
         }
         for step in &steps {
             let mut before = Vec::new();
             frontier.before(step, Force::Promised, &order, &mut before);
+            let any_of = frontier.any_of(step, Force::Promised);
+            let any_of = any_of.iter().fold(0_u64, |set, at| set | 1_u64 << at);
             let here = points.len();
             frontier.advance(step, here);
             let accesses = op.accesses.iter().filter(|a| step.performs.includes(a));
@@ -412,6 +420,7 @@ fn points(lowered: &Lowered) -> (Vec<Point>, usize) {
                 op: op.id.0,
                 chain: step.chain,
                 before: before.iter().fold(0, |set, at| set | 1 << at),
+                any_of,
                 touches: accesses.flat_map(|a| cells.of(lowered, a)).collect(),
                 asks,
             });

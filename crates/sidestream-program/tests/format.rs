@@ -398,11 +398,33 @@ ops:
 }
 
 #[test]
+fn a_tenant_lies_within_its_place() {
+    let with = |buffers: &str, over: &str| {
+        format!(
+            "name: x\nbuffers: {{{buffers}}}\nops:\n- {{do: alloc, buf: A}}\n- {{do: alloc, buf: B, over: {over}}}\n"
+        )
+    };
+    check(
+        &with("B: {kind: dev, bytes: 2048}", "A"),
+        "line 5, op 1 (`alloc`), field `over`: `B` has 2048 bytes, and there are 1024 to put it over; name a larger \
+         place, or declare `B` under `buffers:` with `bytes: 1024`",
+    );
+    // Without a declaration it has 1024.
+    check(
+        &with("", "\"A[0:512]\""),
+        "line 5, op 1 (`alloc`), field `over`: `B` has 1024 bytes, and there are 512 to put it over; name a larger \
+         place, or declare `B` under `buffers:` with `bytes: 512`",
+    );
+    check(&with("B: {kind: dev, bytes: 512}", "\"A[512:1024]\""), "ok");
+    check(&with("B: {kind: dev, bytes: 8}", "A"), "ok");
+}
+
+#[test]
 fn what_the_format_does_not_forbid_is_allowed() {
     for op in [
         "{do: memset, to: \"A[4:4]\"}",
         "{do: memset, to: \"A[0:1024]\"}",
-        "{do: alloc, buf: A, over: \"B[0:512]\", after_events: true}",
+        "{do: alloc, buf: A, over: \"B[0:1024]\", after_events: true}",
         "{do: alloc, buf: A, must_alias: B, must_not_alias: C}",
         "{do: copy, from: H, to: \"A[0:4]\"}",
         "{do: sync_device}",

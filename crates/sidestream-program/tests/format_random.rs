@@ -55,7 +55,9 @@ fn field(dice: &mut Dice, key: &str) -> String {
     let host = ["H", "\"H[0:1]\"", "P2", "M3", "\"M[100:1024]\""];
     let value = match key {
         "s" | "st" | "src" | "first" | "last" => dice.pick(&["s0", "s7", "s99", "y", "on1"]),
-        "from" | "to" | "over" => dice.pick(&device),
+        "from" | "to" => dice.pick(&device),
+        // What has room for every buffer there is.
+        "over" => dice.pick(&["big", "\"big[0:4096]\""]),
         "r" | "w" => {
             let lists = ["[]", "[A]", "[A, \"A[0:64]\", big]", "[M, H, B7]"];
             dice.pick(&lists)

@@ -14,5 +14,6 @@ mod oracle_litmus;
 mod oracle_self;
 mod order_oracle;
 mod patterns;
+mod readings;
 mod rules;
 mod schedules;

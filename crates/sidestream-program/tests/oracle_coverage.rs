@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use crate::oracle::generate::{Options, random_prog};
-use crate::oracle::model::{Outcome, Point, Readings, judge, judge_with};
+use crate::oracle::model::{Outcome, Point, Readings, Severity, judge, judge_with};
 use crate::oracle::prog::{Act, Prog};
 
 const SEEDS: u64 = 20_000;
@@ -153,7 +153,11 @@ fn random_programs_cover_the_format() {
             count(format!(
                 "hazard {} {}",
                 race.kind.word(),
-                if race.warn { "warn" } else { "error" }
+                if race.severity == Severity::Warn {
+                    "warn"
+                } else {
+                    "error"
+                }
             ));
         }
         for (code, _) in &answer.lints {

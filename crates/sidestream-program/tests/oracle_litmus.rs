@@ -7,7 +7,7 @@ use sidestream::check::Severity;
 use sidestream_program::{Expected, Limits, Program, parse};
 
 use crate::oracle::compare::{Printed, faults};
-use crate::oracle::model::{Outcome, judge};
+use crate::oracle::model::{self, Outcome, judge};
 use crate::oracle::prog::Prog;
 
 #[test]
@@ -67,7 +67,11 @@ fn check(program: &Program) {
                     race.adjacent.is_some(),
                     "{name}: {pair:?} has to be printed by everyone"
                 );
-                assert_eq!(race.warn, *severity == Severity::Warn, "{name}: {pair:?}");
+                assert_eq!(
+                    race.severity == model::Severity::Warn,
+                    *severity == Severity::Warn,
+                    "{name}: {pair:?}"
+                );
             }
             if let Some(distinct) = distinct {
                 assert_eq!(printed.len() as u64, *distinct, "{name}");

@@ -3,7 +3,7 @@
 use sidestream_program::{Limits, parse};
 
 use crate::oracle::compare::{Printed, faults};
-use crate::oracle::model::{Answer, Point, judge};
+use crate::oracle::model::{Answer, Point, Severity, judge};
 use crate::oracle::prog::Prog;
 
 fn answer(head: &str, ops: &[&str]) -> Answer {
@@ -40,7 +40,11 @@ fn shown(answer: &Answer) -> Vec<String> {
             r.buffer.as_deref().unwrap_or("-"),
             r.first,
             r.second,
-            if r.warn { "?" } else { "" },
+            if r.severity == Severity::Warn {
+                "?"
+            } else {
+                ""
+            },
             if r.adjacent.is_some() { "+" } else { "" }
         )
     };

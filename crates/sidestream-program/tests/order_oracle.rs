@@ -134,6 +134,8 @@ enum Break {
     FlagsRiseEarly,
     /// R28: all flags are one.
     OneFlag,
+    /// R28: of several raises the last one counts.
+    LastRaiseCounts,
     /// R33: memory of `cudaMallocAsync` is there at the call.
     MallocOnHost,
     /// R34: `cudaFreeAsync` acts at the call.
@@ -194,6 +196,7 @@ const BREAKS: &[Break] = &[
     Break::EveryMemsetBlocks,
     Break::FlagsRiseEarly,
     Break::OneFlag,
+    Break::LastRaiseCounts,
     Break::MallocOnHost,
     Break::FreeOnHost,
     Break::NoForeignSyncs,
@@ -454,6 +457,7 @@ impl<'a> Book<'a> {
                     self.frozen_by.insert(record, op.kind);
                 }
             }
+            step.beside &= self.broken != Break::LastRaiseCounts;
             self.break_edges(op, step);
         }
         let waits = |after| {
@@ -500,10 +504,11 @@ impl<'a> Book<'a> {
                 steps.extend(last.map(|chain| waits(After::Chain(chain))));
             }
             (Kind::HostFunc { .. }, Break::FlagsRiseEarly) => {
-                let flag = steps.first_mut().and_then(|step| step.freezes.take());
-                if flag.is_some() {
+                let raises = steps.first_mut().filter(|step| step.freezes.is_some());
+                if let Some(raises) = raises {
                     let mut step = thread_step(op.thread);
-                    step.freezes = flag;
+                    step.freezes = raises.freezes.take();
+                    step.beside = std::mem::take(&mut raises.beside);
                     steps.push(step);
                 }
             }
@@ -637,5 +642,6 @@ fn thread_step(thread: ThreadId) -> Step {
         performs: Performs::Nothing,
         staged: false,
         freezes: None,
+        beside: false,
     }
 }

@@ -666,6 +666,38 @@ fn a_report_for_people() {
     );
 }
 
+/// Whoever names a stream, a thread, a buffer, a span or a place cannot write lines of the report.
+#[test]
+fn names_stay_in_their_line() {
+    const NAME: &str = "\u{1b}[31mred\u{7}\n  RAW on fake: nothing\u{202e}";
+    let (report, mut names) = run("kernel s=s1 w=M
+         host_read buf=M t=other");
+    let all = [&mut names.streams, &mut names.threads, &mut names.buffers];
+    all.into_iter()
+        .flatten()
+        .for_each(|name| *name = NAME.to_owned());
+    let sites = [NAME.to_owned(), NAME.to_owned()];
+    let page = Page {
+        report: &report,
+        names: &names,
+        sites: &sites,
+        listing: None,
+    };
+    let fix = report.races[0].fix.text(&names);
+    for text in [page.text(), fix] {
+        assert!(
+            text.contains("\\u{1b}[31mred\\u{7}\\n  RAW on fake: nothing\\u{202e}"),
+            "{text}"
+        );
+        let is_plain = |c: char| c == '\n' || !(c.is_control() || c == '\u{202e}');
+        assert!(text.chars().all(is_plain), "{text}");
+        assert!(
+            !text.lines().any(|line| line.starts_with("  RAW")),
+            "{text}"
+        );
+    }
+}
+
 // ------------------------------------------------------------------ lints
 
 #[test]

@@ -385,6 +385,37 @@ fn what_one_thread_hands_over_another_may_use() {
     });
 }
 
+/// Thread 2 submits a copy between the answer of a query and the thread that asked: the copy is not over
+/// because the stream was idle before.
+#[test]
+fn an_answer_is_about_what_was_asked_about() {
+    let (backend, device) = Refusing::open(Schedule::Adversarial);
+    let findings = device.checked(OnRace::Report);
+    let memory = Arc::new(pinned(&device, 7));
+    let data = Arc::new(DeviceMemory::malloc(&device, BYTES).unwrap());
+    let stream = Stream::non_blocking(&device, "s", 0).unwrap();
+    let handed = explicit::hand_over(&device).unwrap();
+    let (from, to, theirs) = (memory.clone(), data.clone(), stream.clone());
+    backend.behind_answer(move || {
+        let other = std::thread::spawn(move || {
+            handed.take().unwrap();
+            // SAFETY: none; that is what is tried.
+            unsafe { theirs.memcpy(from.all(), to.all()).unwrap() };
+        });
+        other.join().unwrap();
+    });
+    stream.query().unwrap();
+    memory.write(0, &[9_u8; BYTES as usize]);
+    explicit::synchronize(&device).unwrap();
+    assert_eq!(kinds(&findings.report()), [RaceKind::HostWar]);
+    // Nobody in between: the same answer is worth a wait.
+    // SAFETY: the stream is asked before the host writes.
+    unsafe { stream.memcpy(memory.all(), data.all()).unwrap() };
+    while !stream.query().unwrap() {}
+    memory.write(0, &[9_u8; BYTES as usize]);
+    assert_eq!(findings.report().races.len(), 1);
+}
+
 #[test]
 fn memory_of_the_safe_api_that_foreign_code_uses_has_to_be_recorded() {
     let add = add();

@@ -14,7 +14,7 @@ use sidestream::pipeline::{BoxError, Pipeline, per_item, per_row};
 
 use super::job::Job;
 use super::pipeline::{SLOTS, machine};
-use crate::failure::Failure;
+use crate::failure::{Failure, shown};
 
 /// How it went.
 pub struct Streamed {
@@ -104,7 +104,7 @@ pub fn stream(path: &Path, job: &Job, profile: &Profile) -> Result<Streamed, Fai
         all = all.wrapping_mul(31).wrapping_add(read);
         Ok(())
     });
-    let report = ran.map_err(|failed| Failure::input(format!("{}: {failed}", path.display())))?;
+    let report = ran.map_err(|failed| Failure::input(format!("{}: {failed}", shown(path))))?;
     Ok(Streamed {
         bytes: done,
         batches: report.delivered,

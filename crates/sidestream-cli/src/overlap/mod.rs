@@ -164,7 +164,7 @@ fn simulated(args: &Args, profile: Profile) -> Result<Outcome, Failure> {
             if streamed.batches == 0 {
                 return Err(Failure::input(format!(
                     "{}: the file is empty, so there is nothing to stream; give one with at least a byte",
-                    path.display()
+                    crate::failure::shown(path)
                 )));
             }
             job.count = u32::try_from(streamed.batches)
@@ -464,7 +464,7 @@ impl Streamed {
                 ""
             },
             self.bytes,
-            path.display(),
+            crate::failure::shown(path),
             self.batches,
             self.checksum,
             time(self.time_ns),

@@ -272,14 +272,20 @@ impl<'t, 'p> Reader<'t, 'p> {
     }
 
     fn alloc(&mut self, record: &Record<'t>) -> Result<Act, Fault> {
+        let buffer = self.buffer(record, "buf")?;
         Ok(Act::Alloc {
-            buffer: self.buffer(record, "buf")?,
+            buffer,
             stream: match record.get("s") {
                 Some(_) => Some(self.stream(record, "s")?),
                 None => None,
             },
             over: match record.get("over") {
-                Some(_) => Some(self.access(record, "over", Side::Device)?),
+                Some(place) => {
+                    let over = self.access(record, "over", Side::Device)?;
+                    self.fits(buffer, over)
+                        .map_err(|why| Fault::new(place.line(), why).in_field("over"))?;
+                    Some(over)
+                }
                 None => None,
             },
             after_events: yes(record, "after_events")?,
@@ -292,6 +298,20 @@ impl<'t, 'p> Reader<'t, 'p> {
                 None => None,
             },
         })
+    }
+
+    /// A tenant lies within its place: the rest of it would be bytes that are nobody's.
+    fn fits(&self, buffer: BufferRef, over: Access) -> Result<(), String> {
+        let (start, end) = self.program.range(over);
+        let tenant = &self.program.buffers[buffer.0 as usize];
+        if tenant.size_bytes <= end - start {
+            return Ok(());
+        }
+        let (name, has, room) = (&tenant.name, tenant.size_bytes, end - start);
+        Err(format!(
+            "`{name}` has {has} bytes, and there are {room} to put it over; name a larger place, or declare \
+             `{name}` under `buffers:` with `bytes: {room}`"
+        ))
     }
 
     fn stream(&mut self, record: &Record<'t>, key: &str) -> Result<StreamRef, Fault> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::model::{Answer, Race};
+use super::model::{Answer, Race, Severity};
 
 /// An entry of `races`, as printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +51,10 @@ impl Printed {
 }
 
 fn severity(race: &Race) -> &'static str {
-    if race.warn { "warn" } else { "error" }
+    match race.severity {
+        Severity::Warn => "warn",
+        Severity::Error | Severity::Either => "error",
+    }
 }
 
 /// Everything in which the printed answer is wrong, one line each; empty if it is right.
@@ -103,7 +106,7 @@ pub fn faults(answer: &Answer, printed: &Printed) -> Vec<String> {
         if !pair.fits.iter().any(|k| k.word() == p.kind) {
             faults.push(format!("the kind does not fit, {:?} do: {p:?}", pair.fits));
         }
-        if p.severity != severity(pair) {
+        if p.severity != severity(pair) && pair.severity != Severity::Either {
             faults.push(format!("the severity should be {}: {p:?}", severity(pair)));
         }
         let sites = (&answer.sites[p.first], &answer.sites[p.second]);

@@ -1,8 +1,8 @@
 //! What kind of hazard two unordered accesses are, and how sure CUDA makes it.
 
 use super::spans::SpanId;
-use crate::op::{Access, BufferId, Kind, Memory, Mode, Op, OpId, SiteId};
-use crate::order::{Chain, Epoch};
+use crate::op::{Access, BufferId, Kind, Memory, Mode, Op, OpId, SiteId, ThreadId};
+use crate::order::{Chain, Epoch, Known, Near};
 
 /// What two unordered accesses do to each other. In the order of precedence: of several that fit
 /// one pair of operations and one buffer, the first is reported.
@@ -66,6 +66,7 @@ impl Severity {
 
 /// What an operation is to the memory it touches, as far as kinds and severities depend on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
 pub(super) enum Role {
     /// Any other work or host access.
     Work,
@@ -83,7 +84,7 @@ pub(super) enum Role {
 
 impl Role {
     #[inline]
-    pub fn of(kind: &Kind) -> Role {
+    fn of(kind: &Kind) -> Role {
         match *kind {
             Kind::Copy { .. } => Role::CopyAsync,
             Kind::CopyBlocking { from, to } if !from.is_host() && !to.is_host() => {
@@ -107,6 +108,45 @@ impl Role {
     }
 }
 
+/// What an access does, for what sort of operation, and which thread called that: in one word, since
+/// what is remembered of a buffer in one piece fills three lines of the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Deed(u32);
+
+impl Deed {
+    const READS: u32 = 1 << 3;
+    const WRITES: u32 = 1 << 4;
+    /// The host makes it: a thread, or a function in stream order.
+    const HOST: u32 = 1 << 5;
+    /// The rest is the thread. One with a higher number is any of these.
+    const THREAD: u32 = 8;
+    const NO_THREAD: u32 = u32::MAX >> Deed::THREAD;
+
+    #[inline]
+    fn new(op: &Op, on_thread: bool) -> Deed {
+        let host = on_thread || matches!(op.kind, Kind::HostFunc { .. });
+        let thread = op.thread.0.min(Deed::NO_THREAD) << Deed::THREAD;
+        Deed(Role::of(&op.kind) as u32 | u32::from(host) * Deed::HOST | thread)
+    }
+
+    #[inline]
+    fn with(self, mode: Mode) -> Deed {
+        match mode {
+            Mode::Read => Deed(self.0 | Deed::READS),
+            Mode::Write => Deed(self.0 | Deed::WRITES),
+        }
+    }
+
+    fn role(self) -> Role {
+        use Role::*;
+        [Work, CopyAsync, CopyOnDevice, Begin, End, OpenEnd][self.0 as usize % 8]
+    }
+
+    fn is_host(self) -> bool {
+        self.0 & Deed::HOST != 0
+    }
+}
+
 /// A step that performs accesses: what they have in common.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Now {
@@ -114,21 +154,18 @@ pub(super) struct Now {
     op: OpId,
     site: SiteId,
     span: Within,
-    role: Role,
-    host: bool,
+    deed: Deed,
 }
 
 impl Now {
     #[inline]
     pub fn new(op: &Op, chain: Chain, epoch: Epoch, span: Option<SpanId>) -> Now {
-        let on_thread = matches!(chain, Chain::Thread(_));
         Now {
             epoch,
             op: op.id,
             site: op.site,
             span: Within::new(span),
-            role: Role::of(&op.kind),
-            host: on_thread || matches!(op.kind, Kind::HostFunc { .. }),
+            deed: Deed::new(op, matches!(chain, Chain::Thread(_))),
         }
     }
 
@@ -146,10 +183,7 @@ impl Now {
             site: self.site,
             span: self.span,
             buffer: access.buffer,
-            role: self.role,
-            host: self.host,
-            reads: access.mode == Mode::Read,
-            writes: access.mode == Mode::Write,
+            deed: self.deed.with(access.mode),
         }
     }
 }
@@ -176,11 +210,7 @@ pub(super) struct Use {
     pub site: SiteId,
     pub span: Within,
     pub buffer: BufferId,
-    pub role: Role,
-    /// Whether the host makes it: a thread, or a function in stream order.
-    pub host: bool,
-    pub reads: bool,
-    pub writes: bool,
+    pub deed: Deed,
 }
 
 impl Use {
@@ -191,10 +221,7 @@ impl Use {
         site: SiteId(0),
         span: Within(0),
         buffer: BufferId(0),
-        role: Role::Work,
-        host: false,
-        reads: false,
-        writes: false,
+        deed: Deed(0),
     };
 
     /// Makes it [`Use::is_none`], and leaves the rest as it is.
@@ -208,40 +235,64 @@ impl Use {
         self.epoch.tick == 0
     }
 
-    /// Whether it lies before a point of which `known` is the clock.
-    #[inline]
-    pub fn is_before(&self, known: &[u32]) -> bool {
-        let Epoch { chain, tick } = self.epoch;
-        known.get(chain as usize).copied().unwrap_or(0) >= tick
+    /// Whether it lies before what is known. "No" may be wrong, as in [`Near`].
+    #[inline(always)]
+    pub fn is_surely_before(&self, known: Near<'_>) -> bool {
+        known.has(self.epoch)
+    }
+
+    /// The same, and "no" is right.
+    pub fn is_before(&self, known: &Known<'_>) -> bool {
+        known.has(self.epoch)
+    }
+
+    pub fn reads(&self) -> bool {
+        self.deed.0 & Deed::READS != 0
+    }
+
+    pub fn writes(&self) -> bool {
+        self.deed.0 & Deed::WRITES != 0
+    }
+
+    /// It stands for a read, too.
+    pub fn add_read(&mut self) {
+        self.deed.0 |= Deed::READS;
+    }
+
+    /// The thread that called it, unless there are more threads than can be told apart.
+    pub fn thread(&self) -> Option<ThreadId> {
+        let thread = self.deed.0 >> Deed::THREAD;
+        (thread != Deed::NO_THREAD).then_some(ThreadId(thread))
     }
 
     fn is_host_access(&self) -> bool {
-        self.host && !self.role.ends()
+        self.deed.is_host() && !self.deed.role().ends()
     }
 }
 
 /// The kind of two conflicting accesses that nothing orders.
 pub(super) fn kind_of(first: &Use, second: &Use) -> RaceKind {
-    if first.role.ends() || second.role.ends() || first.buffer != second.buffer {
+    let roles = (first.deed.role(), second.deed.role());
+    if roles.0.ends() || roles.1.ends() || first.buffer != second.buffer {
         return RaceKind::Uaf;
     }
-    if first.role == Role::Begin || second.role == Role::Begin {
+    if roles.0 == Role::Begin || roles.1 == Role::Begin {
         return RaceKind::Uba;
     }
     // Two accesses of one side are named in the order of the calls, host against device by what
     // the host does.
-    let (earlier, later) = match (first.host, second.host) {
+    let (earlier, later) = match (first.deed.is_host(), second.deed.is_host()) {
         (true, false) => (second, first),
         _ => (first, second),
     };
-    let host = first.host || second.host;
-    if later.reads && earlier.writes {
+    let host = first.deed.is_host() || second.deed.is_host();
+    if later.reads() && earlier.writes() {
         if host {
             RaceKind::HostRaw
         } else {
             RaceKind::Raw
         }
-    } else if earlier.reads {
+    } else if earlier.reads() {
         if host {
             RaceKind::HostWar
         } else {
@@ -254,24 +305,40 @@ pub(super) fn kind_of(first: &Use, second: &Use) -> RaceKind {
     }
 }
 
-/// `warn` where CUDA leaves the behaviour open, and only there.
+/// Whether CUDA leaves open if the call returns before its work is done (R20, R22, R26).
+#[inline]
+pub(super) fn may_hold_up_its_caller(kind: &Kind) -> bool {
+    match *kind {
+        Kind::Copy { from, to, .. } => from == Memory::Pageable || to == Memory::Pageable,
+        Kind::CopyBlocking { from, to } => from == Memory::Managed || to == Memory::Managed,
+        _ => false,
+    }
+}
+
+/// `warn` where CUDA leaves the behaviour open, and only there. `called_before` says whether the second
+/// access stands behind the return of the call that asked for the first.
+///
+/// What is open is whether a call holds up its caller. So it matters only to what the caller does
+/// next, and to whoever hears of that. To another thread nothing is open, nor to what the host did
+/// or asked for before the call.
 pub(super) fn severity_of(
     first: &Use,
     first_in_stream: bool,
     second: &Use,
     memory: Memory,
+    called_before: impl FnOnce() -> bool,
 ) -> Severity {
-    let copies_beside_host = |copy: &Use, other: &Use| {
-        copy.role == Role::CopyAsync && other.is_host_access() && memory == Memory::Pageable
+    let on_host = second.is_host_access();
+    let open = match (first.deed.role(), memory) {
+        // R22: an asynchronous copy of pageable memory may or may not block its caller.
+        (Role::CopyAsync, Memory::Pageable) => on_host,
+        // R20, R26: nor is it said of a copy between device memories where managed memory is one.
+        (Role::CopyOnDevice, Memory::Managed) => on_host,
+        _ => false,
     };
-    // R22: an asynchronous copy of pageable memory may or may not block its caller.
-    let r22 = copies_beside_host(first, second) || copies_beside_host(second, first);
-    // R31: cudaFree may wait for the work that is pending.
-    let r31 = second.role == Role::OpenEnd && first_in_stream;
-    // R20, R26: a copy between device memories may or may not block where managed memory is one.
-    let r26 =
-        first.role == Role::CopyOnDevice && second.is_host_access() && memory == Memory::Managed;
-    if r22 || r31 || r26 {
+    // R31: cudaFree may wait for the work that is pending, and what nobody has called yet is not.
+    let open = open || (second.deed.role() == Role::OpenEnd && first_in_stream);
+    if open && called_before() {
         Severity::Warn
     } else {
         Severity::Error

@@ -2,7 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::op::{DeviceId, Kind, Memory, Op, OpId, SiteId, StreamId, StreamKind};
+use smallvec::SmallVec;
+
+use crate::op::{DeviceId, Kind, Memory, Op, OpId, SiteId, StreamId, StreamKind, ThreadId};
 use crate::order::{Chain, Clocks, Epoch, Order, Runs};
 
 /// A remark on one operation.
@@ -57,6 +59,16 @@ pub(super) struct Lints {
     /// By blocking stream: its last work.
     worked: Vec<Option<Epoch>>,
     serial: HashMap<DeviceId, Serial>,
+    /// What threads saw pending when they last looked.
+    looked: HashMap<(ThreadId, DeviceId), Looked>,
+}
+
+/// Two blocking streams at most with work that a thread does not know to be over. All others that have
+/// such work acted since so many calls.
+#[derive(Debug, Default)]
+struct Looked {
+    pending: SmallVec<[StreamId; 2]>,
+    calls: u64,
 }
 
 /// The actions in one legacy stream behind which no second blocking stream has worked yet.
@@ -165,13 +177,30 @@ impl Lints {
     /// R60: which blocking streams does this hold up?
     fn legacy_work(&mut self, op: &Op, device: DeviceId, order: &Order, clocks: &Clocks) {
         let thread = Chain::Thread(op.thread);
-        let mut behind = order.streams().filter(|&(stream, kind, at)| {
-            let worked = self.worked.get(stream.0 as usize).copied().flatten();
-            let pending = worked.is_some_and(|epoch| !clocks.ordered(epoch, thread));
-            kind.is_blocking() && at == device && pending
-        });
-        if let Some((one, ..)) = behind.next() {
-            let only = behind.next().is_none().then_some(one);
+        let worked = &self.worked;
+        let is_pending = |stream: StreamId| {
+            let worked = worked.get(stream.0 as usize).copied().flatten();
+            worked.is_some_and(|epoch| !clocks.ordered(epoch, thread))
+        };
+        let mut fresh = Looked::default();
+        let looked = match order.has_many_streams(device) {
+            true => self.looked.entry((op.thread, device)).or_default(),
+            false => &mut fresh,
+        };
+        looked.pending.retain(|stream| is_pending(*stream));
+        let mut acted = order.acted_since(device, looked.calls);
+        // Two are as good as more.
+        while looked.pending.len() < 2 {
+            let Some((stream, kind)) = acted.next() else {
+                looked.calls = order.calls_before();
+                break;
+            };
+            if kind.is_blocking() && !looked.pending.contains(&stream) && is_pending(stream) {
+                looked.pending.push(stream);
+            }
+        }
+        if let Some(&one) = looked.pending.first() {
+            let only = (looked.pending.len() == 1).then_some(one);
             let serial = self.serial.entry(device).or_default();
             let fresh = &mut serial.fresh;
             let is_known = |&(at, to): &(Place, _)| at.site == op.site && to == only;

@@ -51,7 +51,7 @@ mod trail;
 use std::collections::HashMap;
 
 use crate::op::{BufferId, EventId, Kind, Memory, Op, OpId, SiteId, StreamId, ThreadId};
-use crate::order::{Chain, Clocks, Epoch, Force, Order, Performs, Steps};
+use crate::order::{Chain, Clocks, Epoch, Force, Order, Performs, Runs, Step, Steps};
 use hazard::{Now, Use};
 use lint::Lints;
 use shadow::{Shadow, Unordered};
@@ -63,7 +63,7 @@ pub use lint::{Lint, LintCode};
 pub use live::{Findings, LIVE_MEMORY_BYTES, OnRace, live};
 pub use page::{Listed, Listing, Page};
 pub use replay::{Replay, replay};
-pub use report::{Fix, HandedOn, Names, Race, Reach, Refused, Report, Verdict};
+pub use report::{Fix, HandedOn, Names, Race, Reach, Refused, Report, Verdict, one_line};
 pub use run::MEMORY_BYTES;
 pub use spans::SpanId;
 
@@ -236,6 +236,10 @@ impl Checker {
                 return Err(refused);
             }
         };
+        if runs == Runs::Now && hazard::may_hold_up_its_caller(&op.kind) {
+            // The return of the call, so that it is known who has heard of it.
+            steps.push(Step::on(Chain::Thread(op.thread)));
+        }
         lints.before(op, order, clocks);
         let span = spans.innermost(op.thread);
         let mut last = None;
@@ -388,7 +392,9 @@ impl Checker {
         let memory = self.shadow.memory_of(second.buffer);
         let race = Race {
             kind,
-            severity: hazard::severity_of(first, in_stream, second, memory),
+            severity: hazard::severity_of(first, in_stream, second, memory, || {
+                self.stands_behind_call(second, first, op.thread)
+            }),
             buffer: Some(second.buffer),
             handed_on: self.handed_on(first, second, chains.0),
             first: first.op,
@@ -402,6 +408,17 @@ impl Checker {
             count: 1,
         };
         self.count(race);
+    }
+
+    /// Whether `access`, which `thread` called, stands behind the return of the call of `earlier`: the
+    /// same thread called it later, or somebody heard of a later step of that thread.
+    fn stands_behind_call(&self, access: &Use, earlier: &Use, thread: ThreadId) -> bool {
+        let Some(caller) = earlier.thread() else {
+            return false;
+        };
+        let at = self.trails.chain(access.epoch);
+        let heard = || self.trails.reach(&self.clocks, Chain::Thread(caller), at);
+        caller == thread || matches!(heard(), Reach::UpTo(op) if op >= earlier.op)
     }
 
     fn handed_on(&self, first: &Use, second: &Use, chain: Chain) -> Option<HandedOn> {

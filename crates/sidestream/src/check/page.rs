@@ -1,5 +1,6 @@
 //! What a check found, for people: of a program, of a log, of a program that runs.
 
+use super::report::{Shown, one_line};
 use super::{Fix, Lint, LintCode, Names, Race, RaceKind, Refused, Report, Severity};
 use crate::op::{OpId, SiteId, ThreadId};
 use crate::order::Chain;
@@ -83,7 +84,7 @@ impl Page<'_> {
 
     /// One race: what it is, the two operations, and what orders them.
     pub fn race(&self, race: &Race) -> String {
-        let names = self.names;
+        let names = Shown(self.names);
         let what = match race.buffer {
             Some(buffer) => format!("{} on {}", race.kind.code(), names.buffer(buffer)),
             None => race.kind.code().to_owned(),
@@ -93,7 +94,7 @@ impl Page<'_> {
             Severity::Warn => " CUDA leaves open whether that call waits.",
         };
         let [first, second] = [race.chains.0, race.chains.1].map(|chain| names.chain(chain));
-        let reach = race.reach_text(names);
+        let reach = race.reach_text(self.names);
         let again = match race.count {
             1 => String::new(),
             2 => "\n    and one more pair of the same two call sites".to_owned(),
@@ -111,7 +112,7 @@ impl Page<'_> {
 
     /// How the memory of the first operation came to the second.
     fn handed_on(&self, race: &Race) -> String {
-        let names = self.names;
+        let names = Shown(self.names);
         let Some((to, on)) = race.buffer.zip(race.handed_on) else {
             return String::new();
         };
@@ -130,7 +131,7 @@ impl Page<'_> {
 
     /// What to put where.
     fn fix(&self, race: &Race) -> String {
-        let names = self.names;
+        let names = Shown(self.names);
         let call = |verb: &str, fields: &[(&str, String)], thread: ThreadId| {
             let thread = match names.thread(thread) {
                 name if name == "t0" => String::new(),
@@ -246,7 +247,7 @@ impl Page<'_> {
         ];
         let site = called.into_iter().find(|(op, _)| *op == id);
         match site.and_then(|(_, called)| called.site) {
-            Some(site) if self.listing.is_none() => format!(" (at {site})"),
+            Some(site) if self.listing.is_none() => format!(" (at {})", one_line(site)),
             _ => self.line(id),
         }
     }
@@ -254,14 +255,14 @@ impl Page<'_> {
     fn first(&self, race: &Race) -> Called<'_> {
         Called {
             site: self.site(race.first_site),
-            span: race.spans.0.map(|span| self.names.span(span)),
+            span: race.spans.0.map(|span| Shown(self.names).span(span)),
         }
     }
 
     fn second(&self, race: &Race) -> Called<'_> {
         Called {
             site: self.site(race.second_site),
-            span: race.spans.1.map(|span| self.names.span(span)),
+            span: race.spans.1.map(|span| Shown(self.names).span(span)),
         }
     }
 
@@ -289,7 +290,7 @@ impl Page<'_> {
             text += &format!(", in span {span}");
         }
         if let Some(site) = called.site {
-            text += &format!(", at {site}");
+            text += &format!(", at {}", one_line(site));
         }
         text
     }

@@ -1,6 +1,7 @@
 //! The last read of every chain.
 
 use super::hazard::Use;
+use crate::order::Near;
 
 /// How many reads are kept in place. With three, a third of the reads of a busy program had to go
 /// beyond them; from six on, the compiler no longer looks at all of them without branches.
@@ -44,10 +45,10 @@ impl Default for Reads {
 }
 
 impl Reads {
-    /// Whether all of them lie before a point of which `known` is the clock.
+    /// Whether all of them lie before what is known. "No" may be wrong, as in [`Near`].
     #[inline]
-    pub fn all_before(&self, known: &[u32]) -> bool {
-        let near = self.near.iter().map(|read| read.is_before(known));
+    pub fn all_surely_before(&self, known: Near<'_>) -> bool {
+        let near = self.near.iter().map(|read| read.is_surely_before(known));
         near.fold(true, |all, one| all & one) && (!self.may_be_far() || self.far_before(known))
     }
 
@@ -57,9 +58,10 @@ impl Reads {
         !self.near[NEAR - 1].is_none()
     }
 
-    fn far_before(&self, known: &[u32]) -> bool {
+    fn far_before(&self, known: Near<'_>) -> bool {
         let far = self.far.as_deref();
-        far.is_none_or(|far| far.reads.iter().all(|read| read.is_before(known)))
+        let before = |read: &Use| read.is_surely_before(known);
+        far.is_none_or(|far| far.reads.iter().all(before))
     }
 
     pub fn for_each(&self, mut each: impl FnMut(&Use)) {

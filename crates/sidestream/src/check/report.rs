@@ -1,5 +1,6 @@
 //! What a check found, as data and as text.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use super::hazard::{RaceKind, Severity};
@@ -212,6 +213,7 @@ impl Report {
 impl Race {
     /// How far the two are ordered, in one line.
     pub fn reach_text(&self, names: &Names) -> String {
+        let names = Shown(names);
         let (first, second) = (names.chain(self.chains.0), names.chain(self.chains.1));
         match self.ordered_up_to {
             Reach::Nothing => format!("nothing makes {second} wait for {first}"),
@@ -224,6 +226,7 @@ impl Race {
 impl Fix {
     /// One line in the words of the program format.
     pub fn text(&self, names: &Names) -> String {
+        let names = Shown(names);
         match *self {
             Fix::WaitStream {
                 stream,
@@ -342,14 +345,64 @@ impl Names {
             Chain::Stream(stream) => self.stream(stream),
         }
     }
+}
+
+/// The same names as they are printed: nobody who gives names can write lines of a report.
+#[derive(Clone, Copy)]
+pub(super) struct Shown<'a>(pub &'a Names);
+
+impl Shown<'_> {
+    pub fn stream(self, id: StreamId) -> String {
+        one_line(&self.0.stream(id)).into_owned()
+    }
+
+    pub fn thread(self, id: ThreadId) -> String {
+        one_line(&self.0.thread(id)).into_owned()
+    }
+
+    pub fn buffer(self, id: BufferId) -> String {
+        one_line(&self.0.buffer(id)).into_owned()
+    }
+
+    pub fn event(self, id: EventId) -> String {
+        one_line(&self.0.event(id)).into_owned()
+    }
+
+    pub fn span(self, id: SpanId) -> String {
+        one_line(&self.0.span(id)).into_owned()
+    }
+
+    pub fn chain(self, chain: Chain) -> String {
+        one_line(&self.0.chain(chain)).into_owned()
+    }
 
     /// The field for the calling thread, which the format leaves out for `t0`.
-    fn by(&self, thread: ThreadId) -> String {
+    fn by(self, thread: ThreadId) -> String {
         match self.thread(thread).as_str() {
             "t0" => String::new(),
             name => format!(" t={name}"),
         }
     }
+}
+
+/// Text that somebody else wrote, such as a name in a log, as it may be printed: what would end the
+/// line, move the cursor or turn the direction of writing is escaped as in Rust.
+pub fn one_line(text: &str) -> Cow<'_, str> {
+    let is_plain = |c: char| {
+        let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        !c.is_control() && !turns
+    };
+    if text.chars().all(is_plain) {
+        return Cow::Borrowed(text);
+    }
+    let mut line = String::new();
+    for c in text.chars() {
+        match is_plain(c) {
+            true => line.push(c),
+            false => line.extend(c.escape_debug()),
+        }
+    }
+    Cow::Owned(line)
 }
 
 fn look_up(names: &[String], what: &str, id: u32) -> String {

@@ -19,7 +19,7 @@ use super::ranges::{END, Ranges};
 use super::reads::Reads;
 use super::{BufferDecl, Place};
 use crate::op::{Access, BufferId, Memory, Mode, OpId};
-use crate::order::Performs;
+use crate::order::{Known, Performs};
 
 /// The last accesses to all memory.
 #[derive(Debug, Default)]
@@ -95,7 +95,7 @@ impl Shadow {
         accesses: &[Access],
         performs: Performs,
         now: &Now,
-        known: &[u32],
+        known: Known<'_>,
         found: &mut Vec<Unordered>,
     ) {
         if self.may_overlap(accesses) {
@@ -125,7 +125,7 @@ impl Shadow {
         accesses: &[Access],
         performs: Performs,
         now: &Now,
-        known: &[u32],
+        known: Known<'_>,
         found: &mut Vec<Unordered>,
     ) {
         let touches = |access: &&Access| performs.includes(access) && access.start < access.end;
@@ -182,7 +182,7 @@ fn take_part(
     end: u64,
     now: &Now,
     access: &Access,
-    known: &[u32],
+    known: Known<'_>,
     found: &mut Vec<Unordered>,
 ) {
     cells.visit(start, end, |cell| cell.take(now, access, known, found));
@@ -195,7 +195,7 @@ impl Cell {
     /// Compares an access with the earlier ones and remembers it. It is put together right in its
     /// place: to copy it there, the processor would wait for the parts of it.
     #[inline(always)]
-    fn take(&mut self, now: &Now, access: &Access, known: &[u32], found: &mut Vec<Unordered>) {
+    fn take(&mut self, now: &Now, access: &Access, known: Known<'_>, found: &mut Vec<Unordered>) {
         self.check(now, access, known, found);
         match access.mode {
             Mode::Read => *self.reads.place(now.chain()) = now.with(access),
@@ -207,23 +207,24 @@ impl Cell {
     }
 
     #[inline(always)]
-    fn check(&self, now: &Now, access: &Access, known: &[u32], found: &mut Vec<Unordered>) {
+    fn check(&self, now: &Now, access: &Access, known: Known<'_>, found: &mut Vec<Unordered>) {
         let writes = access.mode == Mode::Write;
-        if !self.write.is_before(known) || (writes && !self.reads.all_before(known)) {
+        let near = known.near;
+        if !self.write.is_surely_before(near) || (writes && !self.reads.all_surely_before(near)) {
             self.note(&now.with(access), known, found);
         }
     }
 
     #[cold]
-    fn note(&self, now: &Use, known: &[u32], found: &mut Vec<Unordered>) {
+    fn note(&self, now: &Use, known: Known<'_>, found: &mut Vec<Unordered>) {
         let mut compare = |first: &Use| {
-            if !first.is_before(known) && first.op != now.op {
+            if !first.is_before(&known) && first.op != now.op {
                 let (first, second) = (*first, *now);
                 Unordered { first, second }.add_to(found);
             }
         };
         compare(&self.write);
-        if now.writes {
+        if now.writes() {
             self.reads.for_each(compare);
         }
     }
@@ -245,9 +246,12 @@ impl Root {
         let mut alike = true;
         self.cells.visit(start, end, |cell| {
             let mut write = now;
-            let reads_too = |own: &Use| own.reads && own.op == now.op && own.buffer == now.buffer;
-            cell.reads.for_each(|read| write.reads |= reads_too(read));
-            write.reads |= reads_too(&cell.write);
+            let reads_too = |own: &Use| own.reads() && own.op == now.op && own.buffer == now.buffer;
+            let mut has_read = reads_too(&cell.write);
+            cell.reads.for_each(|read| has_read |= reads_too(read));
+            if has_read {
+                write.add_read();
+            }
             // What it reads by the name of another tenant is remembered beside the write.
             let mut by_other_name = None;
             cell.reads.for_each(|read| {
@@ -260,7 +264,7 @@ impl Root {
             if let Some(read) = by_other_name {
                 *cell.reads.place(read.epoch.chain) = read;
             }
-            let kept = (write.reads, by_other_name.map(|read| read.buffer));
+            let kept = (write.reads(), by_other_name.map(|read| read.buffer));
             alike &= *like.get_or_insert(kept) == kept;
         });
         if alike {

@@ -14,9 +14,16 @@ const KEPT: usize = 1024;
 /// The last steps of all chains.
 #[derive(Debug, Default)]
 pub(super) struct Trails {
-    /// By index in the clocks; none that only others have waited for.
-    chains: Vec<Option<Chain>>,
-    /// By index in the clocks and, within each, by step modulo what is kept.
+    /// By index in the clocks.
+    chains: Vec<Trail>,
+}
+
+/// The last steps of one chain.
+#[derive(Debug, Default)]
+struct Trail {
+    /// None if only others have waited for it.
+    chain: Option<Chain>,
+    /// By step modulo what is kept, for as many as there were.
     ops: Vec<OpId>,
 }
 
@@ -26,32 +33,32 @@ impl Trails {
     pub fn extend(&mut self, epoch: Epoch, chain: Chain, op: OpId) {
         let index = epoch.chain as usize;
         if self.chains.len() <= index {
-            self.grow(index + 1);
+            self.chains.resize_with(index + 1, Trail::default);
         }
-        self.chains[index] = Some(chain);
-        self.ops[place(index, epoch.tick)] = op;
-    }
-
-    #[cold]
-    fn grow(&mut self, chains: usize) {
-        self.chains.resize(chains, None);
-        self.ops.resize(chains * KEPT, OpId(0));
+        let trail = &mut self.chains[index];
+        trail.chain = Some(chain);
+        match trail.ops.get_mut(place(epoch.tick)) {
+            Some(kept) => *kept = op,
+            None => trail.ops.push(op),
+        }
     }
 
     /// The chain of a step that was taken.
     pub fn chain(&self, epoch: Epoch) -> Chain {
-        self.chains[epoch.chain as usize].expect("a chain that took a step")
+        let trail = &self.chains[epoch.chain as usize];
+        trail.chain.expect("a chain that took a step")
     }
 
     /// How much of `of` lies before the present end of `at`.
     pub fn reach(&self, clocks: &Clocks, of: Chain, at: Chain) -> Reach {
         let known = clocks.known(at, of);
-        let index = self.chains.iter().position(|&chain| chain == Some(of));
-        match index {
-            Some(index) if known > 0 => {
+        let trail = clocks.index(of);
+        let trail = trail.and_then(|index| self.chains.get(index as usize));
+        match trail {
+            Some(trail) if known > 0 => {
                 let last = clocks.known(of, of);
                 if ((last - known) as usize) < KEPT {
-                    Reach::UpTo(self.ops[place(index, known)])
+                    Reach::UpTo(trail.ops[place(known)])
                 } else {
                     Reach::LongAgo
                 }
@@ -61,6 +68,7 @@ impl Trails {
     }
 }
 
-fn place(chain: usize, tick: u32) -> usize {
-    chain * KEPT + tick as usize % KEPT
+/// Steps are numbered from one.
+fn place(tick: u32) -> usize {
+    tick.wrapping_sub(1) as usize % KEPT
 }

@@ -366,10 +366,7 @@ impl Runtime {
         let mut op = plain(thread.id, mark.asked(false), &mut None, at);
         op.id = self.live.nameless();
         let done = self.seen(self.beside_captures(|| self.backend.query(&op)))?;
-        if done {
-            self.learned(thread, mark.point(), mark.asked(true), op.id, at);
-        }
-        Ok(done)
+        Ok(done && self.learned(thread, mark.point(), mark.asked(true), op.id, at)?)
     }
 
     /// Waits as long as it takes.
@@ -435,11 +432,12 @@ impl Runtime {
             let mark = event.as_ref().unwrap_or(mark);
             let mut op = plain(thread.id, mark.awaited(), &mut None, at);
             op.id = self.live.nameless();
-            let done = self.seen(self.beside_captures(|| self.backend.wait(&op, at_most)))?;
-            if done {
-                self.learned(thread, mark.point(), op.kind, op.id, at);
+            loop {
+                let done = self.seen(self.beside_captures(|| self.backend.wait(&op, at_most)))?;
+                if !done || self.learned(thread, mark.point(), op.kind, op.id, at)? {
+                    break Ok(done);
+                }
             }
-            Ok(done)
         });
         #[cfg(feature = "observe")]
         self.tell_times();
@@ -491,15 +489,37 @@ impl Runtime {
         });
     }
 
-    /// The thread knows that a point is over, and the log is told by which call.
-    fn learned(&self, thread: &mut Thread, point: &Point, by: Kind, called: OpId, at: Place) {
-        thread.clock.saw(point);
+    /// The thread knows that a point is over, and the log is told by which call. False if it cannot be
+    /// told: another thread has put something into the stream since the answer, and the log would have
+    /// it that this is over, too. So the stream is asked once more while nobody can put in anything.
+    pub fn learned(
+        &self,
+        thread: &mut Thread,
+        point: &Point,
+        by: Kind,
+        called: OpId,
+        at: Place,
+    ) -> Result<bool> {
         let mut pen = self.live.write();
         let op = plain(thread.id, by, &mut pen, at);
+        if let (Some(_), Kind::QueryStream { stream, .. } | Kind::SyncStream { stream }) =
+            (&pen, by)
+        {
+            let kind = Kind::QueryStream {
+                stream,
+                done: false,
+            };
+            let asked = Op { kind, ..op.clone() };
+            if !self.seen(self.beside_captures(|| self.backend.peek(&asked)))? {
+                return Ok(false);
+            }
+        }
+        thread.clock.saw(point);
         if let Some(pen) = &mut pen {
             pen.is_called(called, op.id);
         }
         write(&mut pen, &op);
+        Ok(true)
     }
 }
 

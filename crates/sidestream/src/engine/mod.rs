@@ -66,7 +66,7 @@ use cost::Shape;
 use kernels::Kernels;
 use retire::Slots;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, HashSet, VecDeque};
 use std::fmt;
 
 /// Names a task of one [`Engine`]: tasks are numbered from 0 in the order of their pushes.
@@ -83,6 +83,7 @@ pub struct Task<'a> {
     lane: LaneId,
     work: Work,
     after: &'a [TaskId],
+    any_of: &'a [TaskId],
     delay: Delay,
     in_graph: bool,
 }
@@ -94,6 +95,7 @@ impl<'a> Task<'a> {
             lane,
             work,
             after: &[],
+            any_of: &[],
             delay: Delay::None,
             in_graph: false,
         }
@@ -102,6 +104,11 @@ impl<'a> Task<'a> {
     /// Also after these tasks.
     pub fn after(self, after: &'a [TaskId]) -> Self {
         Self { after, ..self }
+    }
+
+    /// Also after one of these tasks, whichever ends first; after nothing more if there are none.
+    pub fn after_any(self, any_of: &'a [TaskId]) -> Self {
+        Self { any_of, ..self }
     }
 
     /// With a delay once it is ready.
@@ -204,6 +211,8 @@ impl std::error::Error for Stuck {}
 const NONE: u64 = u64::MAX;
 /// No edge, no stream: ends a linked list.
 const NOTHING: u32 = u32::MAX;
+/// Marks an entry of a task that waits for the first of several only.
+const ANY: u64 = 1 << 63;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -279,6 +288,8 @@ pub struct Engine {
     edges: Vec<(u64, u32)>,
     /// Head of the list of entries that are used no more.
     free_edges: u32,
+    /// Tasks that wait for the first of several, none of which is over.
+    open: HashSet<u64>,
     flows: Vec<Flow>,
     shapes: Vec<Shape>,
     now_ns: u64,
@@ -331,6 +342,7 @@ impl Engine {
             slots: Slots::default(),
             edges: Vec::new(),
             free_edges: NOTHING,
+            open: HashSet::new(),
             flows: Vec::new(),
             shapes: Vec::new(),
             now_ns: 0,
@@ -423,17 +435,40 @@ impl Engine {
             if self.slots[before.0].state == State::Done {
                 self.note(id, before.0, true);
             } else {
-                let edge = (id, self.slots[before.0].first_edge);
-                self.slots[before.0].first_edge = self.new_edge(edge);
+                self.add_edge(before.0, id);
                 self.slots[id].pending += 1;
             }
         }
+        self.push_any(id, task.any_of);
         if self.slots[id].pending == 0 {
             self.activate(id);
         } else if first_of_lane {
             self.count_pending_wait(id);
         }
         TaskId(id)
+    }
+
+    fn push_any(&mut self, id: u64, any_of: &[TaskId]) {
+        if any_of.is_empty() || any_of.iter().any(|before| self.slots.is_retired(before.0)) {
+            return;
+        }
+        let over = |slots: &Slots, task: u64| slots[task].state == State::Done;
+        let ends = any_of.iter().map(|before| before.0);
+        let ends = ends.filter(|&before| over(&self.slots, before));
+        if let Some(first) = ends.min_by_key(|&before| self.slots[before].end_ns) {
+            self.note(id, first, true);
+            return;
+        }
+        for before in any_of {
+            self.add_edge(before.0, id | ANY);
+        }
+        self.open.insert(id);
+        self.slots[id].pending += 1;
+    }
+
+    fn add_edge(&mut self, before: u64, waiting: u64) {
+        let edge = (waiting, self.slots[before].first_edge);
+        self.slots[before].first_edge = self.new_edge(edge);
     }
 
     fn new_edge(&mut self, edge: (u64, u32)) -> u32 {

@@ -270,11 +270,16 @@ impl Engine {
         while edge != NOTHING {
             let (waiting, next_edge) = self.edges[edge as usize];
             self.edges[edge as usize].1 = std::mem::replace(&mut self.free_edges, edge);
+            edge = next_edge;
+            // Of several of which the first will do, the others come too late.
+            if waiting & ANY != 0 && !self.open.remove(&(waiting & !ANY)) {
+                continue;
+            }
+            let waiting = waiting & !ANY;
             self.note(waiting, task, true);
             if self.satisfied(waiting) {
                 self.activate(waiting);
             }
-            edge = next_edge;
         }
     }
 

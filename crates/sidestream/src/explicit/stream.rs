@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::event::Mark;
 use crate::kernel::{Grid, Kernel, KernelArgs};
 use crate::log::Pen;
-use crate::op::{Accesses, DeviceId, Kind, Memory, Mode, StreamId, StreamKind};
+use crate::op::{Accesses, DeviceId, Kind, Memory, Mode, OpId, StreamId, StreamKind};
 use crate::order::live::{Point, StreamClock};
 use crate::stream::{Bare, Core, Ended, Made, is_priority, not_empty};
 
@@ -571,10 +571,9 @@ impl Stream {
             crate::device::plain(thread.id, kind(false), &mut None, at)
         });
         let done = runtime.seen(runtime.backend.query(&op))?;
-        if done {
-            as_thread(runtime, |thread| thread.clock.saw(&point));
-            runtime.tell(kind(true), |_| Accesses::new(), at);
-        }
+        let learned = |thread: &mut _| runtime.learned(thread, &point, kind(true), OpId(0), at);
+        let done = done && as_thread(runtime, learned)?;
+        runtime.raise();
         Ok(done)
     }
 

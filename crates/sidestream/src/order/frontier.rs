@@ -1,7 +1,11 @@
 //! The edges of the rule book as edges of a graph.
 
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
 use super::{After, Chain, Force, Order, RecordId, Step};
-use crate::op::StreamKind;
+use crate::op::DeviceId;
 
 /// The last node of every chain and of every record, so that a symbolic edge ("all so far on this
 /// stream") becomes an edge from one node. A chain is in order by itself, so its last node stands
@@ -12,7 +16,10 @@ use crate::op::StreamKind;
 pub struct Frontier<N> {
     threads: Vec<Option<N>>,
     streams: Vec<Option<N>>,
-    records: Vec<Option<N>>,
+    /// By record: its points; several if any one of them will do.
+    records: Vec<SmallVec<[N; 1]>>,
+    /// By stream and device: how many calls had been made when it last waited for all streams there.
+    looked: HashMap<(Chain, DeviceId, bool), u64>,
 }
 
 impl<N> Default for Frontier<N> {
@@ -21,6 +28,7 @@ impl<N> Default for Frontier<N> {
             threads: Vec::new(),
             streams: Vec::new(),
             records: Vec::new(),
+            looked: HashMap::new(),
         }
     }
 }
@@ -37,23 +45,70 @@ impl<N: Copy + PartialEq> Frontier<N> {
 
     /// The node that was last frozen in a record.
     pub fn recorded(&self, record: RecordId) -> Option<N> {
-        self.records.get(record.0 as usize).copied().flatten()
+        self.records.get(record.0 as usize)?.last().copied()
     }
 
     /// Adds to `nodes` what `step` stands behind: the end of its own chain first, then one node for
-    /// each edge of at least this force. Call it before [`Frontier::advance`].
-    pub fn before(&self, step: &Step, weakest: Force, order: &Order, nodes: &mut Vec<N>) {
+    /// each edge of at least this force. Call it once for each step, before [`Frontier::advance`]: of
+    /// many streams those are left out behind which the chain stands already.
+    ///
+    /// Besides, it may stand behind any one of [`Frontier::any_of`].
+    pub fn before(&mut self, step: &Step, weakest: Force, order: &Order, nodes: &mut Vec<N>) {
         nodes.extend(self.last(step.chain));
-        let edges = step.edges.iter().filter(|edge| edge.force <= weakest);
-        for edge in edges {
-            match edge.after {
-                After::Chain(chain) => nodes.extend(self.last(chain)),
-                After::Record(record) => nodes.extend(self.recorded(record)),
-                After::Blocking(device) => {
-                    let blocking = |kind: StreamKind| kind.is_blocking();
-                    self.streams_of(order, nodes, |kind, at| at == device && blocking(kind));
+        for edge in step.edges.iter().filter(|edge| edge.force <= weakest) {
+            let device = match edge.after {
+                After::Blocking(device) | After::Device(device) => device,
+                After::Chain(_) | After::Record(_) => {
+                    self.edge(edge.after, order, 0, nodes);
+                    continue;
                 }
-                After::Device(device) => self.streams_of(order, nodes, |_, at| at == device),
+            };
+            let mut since = None;
+            if order.has_many_streams(device) {
+                let blocking = matches!(edge.after, After::Blocking(_));
+                let looked = (step.chain, device, blocking);
+                since = self.looked.insert(looked, order.calls_before());
+            }
+            self.edge(edge.after, order, since.unwrap_or(0), nodes);
+        }
+    }
+
+    /// What the edges of a step name, for a question that nobody goes on from: not the end of its own
+    /// chain, and all else.
+    pub fn asked(&self, step: &Step, weakest: Force, order: &Order, nodes: &mut Vec<N>) {
+        for edge in step.edges.iter().filter(|edge| edge.force <= weakest) {
+            self.edge(edge.after, order, 0, nodes);
+        }
+    }
+
+    /// The nodes of which a step stands behind one, whichever comes first; none for nearly every step.
+    pub fn any_of(&self, step: &Step, weakest: Force) -> &[N] {
+        let edges = step.edges.iter().filter(|edge| edge.force <= weakest);
+        let mut several = edges.filter_map(|edge| match edge.after {
+            After::Record(record) => self.records.get(record.0 as usize),
+            _ => None,
+        });
+        let found = several.find(|points| points.len() > 1);
+        found.map_or(&[], |points| points)
+    }
+
+    fn edge(&self, after: After, order: &Order, since: u64, nodes: &mut Vec<N>) {
+        match after {
+            After::Chain(chain) => nodes.extend(self.last(chain)),
+            After::Record(record) => {
+                if let Some([only]) = self
+                    .records
+                    .get(record.0 as usize)
+                    .map(|points| &points[..])
+                {
+                    nodes.push(*only);
+                }
+            }
+            After::Blocking(device) | After::Device(device) => {
+                let blocking_only = matches!(after, After::Blocking(_));
+                let streams = order.acted_since(device, since);
+                let wanted = streams.filter(|(_, kind)| !blocking_only || kind.is_blocking());
+                nodes.extend(wanted.filter_map(|(id, _)| self.last(Chain::Stream(id))));
             }
         }
     }
@@ -62,7 +117,11 @@ impl<N: Copy + PartialEq> Frontier<N> {
     pub fn advance(&mut self, step: &Step, node: N) {
         self.set_last(step.chain, node);
         if let Some(record) = step.freezes {
-            *super::grow(&mut self.records, record.0) = Some(node);
+            let points = super::grow(&mut self.records, record.0);
+            if !step.beside {
+                points.clear();
+            }
+            points.push(node);
         }
     }
 
@@ -73,15 +132,5 @@ impl<N: Copy + PartialEq> Frontier<N> {
             Chain::Stream(s) => (&mut self.streams, s.0),
         };
         *super::grow(table, index) = Some(node);
-    }
-
-    fn streams_of(
-        &self,
-        order: &Order,
-        nodes: &mut Vec<N>,
-        wanted: impl Fn(StreamKind, crate::op::DeviceId) -> bool,
-    ) {
-        let streams = order.streams().filter(|&(_, kind, at)| wanted(kind, at));
-        nodes.extend(streams.filter_map(|(id, ..)| self.last(Chain::Stream(id))));
     }
 }

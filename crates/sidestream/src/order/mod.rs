@@ -20,8 +20,10 @@
 //! [`Force::Observed`] edges are what devices were seen to do besides. A schedule for people may
 //! keep them, a proof may not.
 
+mod acted;
 mod capture;
 mod clocks;
+mod far;
 mod frontier;
 pub mod live;
 mod misuse;
@@ -34,9 +36,10 @@ use smallvec::SmallVec;
 use crate::op::{
     Access, BufferId, DeviceId, EventId, Kind, Op, OpId, StreamId, StreamKind, ThreadId,
 };
+use acted::{Acted, Link};
 use capture::{Capture, CaptureId, Seen};
 
-pub use clocks::{Clocks, Epoch};
+pub use clocks::{Clocks, Epoch, Known, Near};
 pub use frontier::Frontier;
 pub use misuse::{Code, Misuse};
 
@@ -60,7 +63,7 @@ pub enum Chain {
 }
 
 /// A place that keeps a frozen point of a chain: an event's last record, a raised flag, a graph's
-/// last launch. Freezing it again overwrites it (R5).
+/// last launch. Freezing it again overwrites it (R5), unless the step says [`Step::beside`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RecordId(pub u32);
 
@@ -73,7 +76,7 @@ pub enum After {
     Blocking(DeviceId),
     /// All steps so far on every stream of the device (R9).
     Device(DeviceId),
-    /// What was frozen here last.
+    /// What was frozen here last; of several points beside each other, what all of them stand behind.
     Record(RecordId),
 }
 
@@ -136,6 +139,9 @@ pub struct Step {
     pub staged: bool,
     /// Where this point of the chain is kept for later edges.
     pub freezes: Option<RecordId>,
+    /// Whether what is kept there already stays beside it: whoever waits goes on at one of them, and
+    /// nobody knows at which (R28).
+    pub beside: bool,
 }
 
 /// Whether the operation runs.
@@ -156,8 +162,8 @@ pub struct Order {
     captures: Vec<Capture>,
     /// By thread: its current device.
     current: Vec<DeviceId>,
-    /// By flag and by graph: where its last raise or launch is kept.
-    flags: Vec<Option<RecordId>>,
+    flags: Vec<Flag>,
+    /// By graph: where its last launch is kept.
     graphs: Vec<Option<RecordId>>,
     /// By buffer: what the caching allocator knows of it.
     blocks: Vec<Block>,
@@ -165,8 +171,17 @@ pub struct Order {
     /// Of those, the ones that frees have made, and the ones of them that nobody needs any more.
     records_of_frees: u32,
     spare: Vec<RecordId>,
-    /// The call that is being taken.
+    /// The call that is being taken, and which one it is.
     present: OpId,
+    calls: u64,
+}
+
+#[derive(Debug, Default)]
+struct Flag {
+    /// Where its raises are kept.
+    record: Option<RecordId>,
+    /// It was raised, and nobody has waited for it since.
+    is_up: bool,
 }
 
 #[derive(Debug)]
@@ -176,6 +191,8 @@ struct Stream {
     capture: Option<CaptureId>,
     /// The call that made it take part in its present or last capture.
     entered: OpId,
+    /// Its place among the streams of its device.
+    link: Link,
 }
 
 #[derive(Debug)]
@@ -199,6 +216,8 @@ enum Last {
 #[derive(Debug, Default)]
 struct Device {
     legacy: Option<StreamId>,
+    streams: Vec<StreamId>,
+    acted: Acted,
     /// How many of its blocking and of all its streams are being captured.
     capturing_blocking: u32,
     capturing: u32,
@@ -232,13 +251,15 @@ impl Order {
                 None => self.device(device).legacy = Some(fresh),
             }
         }
-        self.device(device);
         self.streams.push(Stream {
             kind,
             device,
             capture: None,
             entered: OpId(0),
+            link: Link::default(),
         });
+        self.device(device).streams.push(fresh);
+        self.keep_track(device);
         fresh
     }
 
@@ -296,6 +317,9 @@ impl Order {
     /// takes part in a capture, or is the legacy stream beside one (R45, R46).
     pub fn closed_since(&self, stream: StreamId) -> Option<OpId> {
         let Stream { kind, device, .. } = self.streams[stream.0 as usize];
+        if self.devices[device.0 as usize].capturing == 0 {
+            return None;
+        }
         let closing = |other: &Stream, is_it: bool| {
             let beside = kind == StreamKind::Legacy && other.kind.is_blocking();
             other.capture.is_some() && (is_it || (beside && other.device == device))
@@ -343,13 +367,15 @@ impl Order {
 // ------------------------------------------------------------------ small parts
 
 impl Step {
-    fn on(chain: Chain) -> Step {
+    /// A point on a chain that waits for nothing and does nothing.
+    pub fn on(chain: Chain) -> Step {
         Step {
             chain,
             edges: SmallVec::new(),
             performs: Performs::Nothing,
             staged: false,
             freezes: None,
+            beside: false,
         }
     }
 }

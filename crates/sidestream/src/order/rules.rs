@@ -17,6 +17,7 @@ impl Order {
     pub fn push(&mut self, op: &Op, steps: &mut Steps) -> Result<Runs, Misuse> {
         steps.clear();
         self.present = op.id;
+        self.calls += 1;
         let thread = op.thread;
         match op.kind {
             Kind::Kernel { stream, .. }
@@ -34,7 +35,7 @@ impl Order {
             Kind::HostFunc { stream, raises } => {
                 let runs = self.work(stream, thread, None, steps)?;
                 if let (Runs::Now, Some(flag)) = (runs, raises) {
-                    steps[0].freezes = Some(self.flag(flag));
+                    self.raise(flag, &mut steps[0]);
                 }
                 Ok(runs)
             }
@@ -68,13 +69,12 @@ impl Order {
                 Ok(Runs::Now)
             }
             Kind::SetFlag { flag } => {
-                let mut step = Step::on(Chain::Thread(thread));
-                step.freezes = Some(self.flag(flag));
-                steps.push(step);
+                let step = push_step(Chain::Thread(thread), steps);
+                self.raise(flag, step);
                 Ok(Runs::Now)
             }
             Kind::WaitFlag { flag } => {
-                let raised = self.flag(flag);
+                let raised = self.take(flag);
                 steps.push(host_waits(thread, promised(After::Record(raised), 28)));
                 Ok(Runs::Now)
             }
@@ -156,11 +156,24 @@ impl Order {
 
     /// An action in a stream: work, a record or a wait (R3, R14).
     #[inline]
-    fn action<'a>(&self, stream: StreamId, thread: ThreadId, steps: &'a mut Steps) -> &'a mut Step {
+    fn action<'a>(
+        &mut self,
+        stream: StreamId,
+        thread: ThreadId,
+        steps: &'a mut Steps,
+    ) -> &'a mut Step {
         let step = push_step(Chain::Stream(stream), steps);
         step.edges
             .push(promised(After::Chain(Chain::Thread(thread)), 3));
-        let Stream { kind, device, .. } = self.streams[stream.0 as usize];
+        let Stream {
+            kind,
+            device,
+            ref link,
+            ..
+        } = self.streams[stream.0 as usize];
+        if link.is_kept() {
+            self.acts(stream);
+        }
         if kind == StreamKind::Legacy {
             step.edges.push(promised(After::Blocking(device), 14));
         } else if kind.is_blocking()
@@ -488,13 +501,28 @@ impl Order {
         steps.push(step);
     }
 
-    /// Where the last raise of a flag is kept.
-    fn flag(&mut self, flag: FlagId) -> RecordId {
-        if let Some(known) = *grow(&mut self.flags, flag.0) {
+    /// R28: from this step on the flag is up. If it was up before, whoever waits may go on at either
+    /// raise.
+    fn raise(&mut self, flag: FlagId, step: &mut Step) {
+        step.freezes = Some(self.record_of(flag));
+        let flag = &mut self.flags[flag.0 as usize];
+        step.beside = std::mem::replace(&mut flag.is_up, true);
+    }
+
+    /// R28: a thread has seen the flag up, and the next raise is another one.
+    fn take(&mut self, flag: FlagId) -> RecordId {
+        let record = self.record_of(flag);
+        self.flags[flag.0 as usize].is_up = false;
+        record
+    }
+
+    /// Where the raises of a flag are kept.
+    fn record_of(&mut self, flag: FlagId) -> RecordId {
+        if let Some(known) = grow(&mut self.flags, flag.0).record {
             return known;
         }
         let fresh = self.new_record();
-        self.flags[flag.0 as usize] = Some(fresh);
+        self.flags[flag.0 as usize].record = Some(fresh);
         fresh
     }
 }

@@ -378,9 +378,10 @@ impl Sim {
             self.frontier
                 .before(step, weakest, &self.order, &mut before);
         }
-        let task = self
-            .engine
-            .push(Task::new(lane, work).after(&before).delay(delay));
+        let weakest = self.schedule.weakest();
+        let any_of = step.map_or(&[][..], |step| self.frontier.any_of(step, weakest));
+        let task = Task::new(lane, work).after(&before).after_any(any_of);
+        let task = self.engine.push(task.delay(delay));
         self.before = before;
         self.tasks.push(part);
         task

@@ -40,6 +40,8 @@ pub struct Refusing {
     kept: Option<Mutex<Vec<Kept>>>,
     /// How often memory was given out again.
     again: AtomicUsize,
+    /// What happens when the next question was answered, before anybody hears the answer.
+    behind_answer: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 struct Kept {
@@ -74,6 +76,7 @@ impl Refusing {
             misplaced: AtomicBool::new(false),
             kept,
             again: AtomicUsize::new(0),
+            behind_answer: Mutex::default(),
         });
         let mut devices = Device::on(Arc::<Refusing>::clone(&backend), &Options::new());
         (backend, devices.remove(0))
@@ -81,6 +84,11 @@ impl Refusing {
 
     pub fn refuse_graphs(&self, refuses: bool) {
         self.refuses.store(refuses, Ordering::Relaxed);
+    }
+
+    /// Lets something happen between the answer to the next question and whoever asked.
+    pub fn behind_answer(&self, happens: impl FnOnce() + Send + 'static) {
+        *self.behind_answer.lock().unwrap() = Some(Box::new(happens));
     }
 
     pub fn refuse_to_pin(&self, refuses: bool) {
@@ -219,7 +227,12 @@ unsafe impl Backend for Refusing {
     }
 
     fn query(&self, op: &Op) -> Result<bool> {
-        self.machine.query(op)
+        let answer = self.machine.query(op);
+        let between = self.behind_answer.lock().unwrap().take();
+        if let Some(between) = between {
+            between();
+        }
+        answer
     }
 
     fn peek(&self, op: &Op) -> Result<bool> {

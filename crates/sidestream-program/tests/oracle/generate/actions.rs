@@ -79,7 +79,8 @@ impl Gen {
 
     pub(super) fn some_flag(&mut self, t: usize) {
         let other = self.thread();
-        self.flag(t, other);
+        let flag = self.flag_name();
+        self.flag(t, other, flag);
     }
 
     pub(super) fn simulate(&mut self, t: usize) {
@@ -302,8 +303,7 @@ impl Gen {
             return;
         }
         if let Some(flag) = sets {
-            self.flags
-                .push((flag.clone(), self.streams[s].clock.clone()));
+            self.raise(&flag, self.streams[s].clock.clone());
             if self.rng.percent(60) {
                 let waiter = self.thread();
                 self.wait_flag(waiter, &flag);

@@ -1,6 +1,6 @@
 //! Emitting ops, choosing what they name, and ordering them behind what they conflict with.
 
-use super::state::{Clock, GAccess, Gen, Life, Owner, Target};
+use super::state::{Clock, GAccess, Gen, Life, Owner, Raised, Target};
 use crate::oracle::prog::{Act, EventKind, MemKind, Op, Part, StreamKind};
 
 impl Gen {
@@ -231,7 +231,8 @@ impl Gen {
         match self.owners[place] {
             Owner::Thread(other) => {
                 if other != t {
-                    self.flag(other, t);
+                    let flag = self.lowered_flag();
+                    self.flag(other, t, flag);
                 }
                 true
             }
@@ -304,10 +305,9 @@ impl Gen {
                 self.sync_event(t, e, by_query);
             }
             (7, _) => {
-                let flag = self.flag_name();
+                let flag = self.lowered_flag();
                 self.act_in(t, q);
-                self.flags
-                    .push((flag.clone(), self.streams[q].clock.clone()));
+                self.raise(&flag, self.streams[q].clock.clone());
                 let s = self.name(q);
                 self.emit(
                     t,
@@ -328,22 +328,46 @@ impl Gen {
     pub(super) fn flag_name(&mut self) -> String {
         if !self.flags.is_empty() && self.rng.percent(15) {
             let at = self.rng.below(self.flags.len());
-            return self.flags[at].0.clone();
+            return self.flags[at].clone();
         }
         format!("f{}", self.serial())
     }
 
-    pub(super) fn flag(&mut self, from: usize, to: usize) {
+    /// A flag that is not up, so that whoever waits for it waits for its next raise.
+    pub(super) fn lowered_flag(&mut self) -> String {
         let flag = self.flag_name();
-        self.flags
-            .push((flag.clone(), self.threads[from].clock.clone()));
+        let is_up = self
+            .raised
+            .get(&flag)
+            .is_some_and(|raised| !raised.is_taken);
+        match is_up {
+            true => format!("f{}", self.serial()),
+            false => flag,
+        }
+    }
+
+    pub(super) fn flag(&mut self, from: usize, to: usize, flag: String) {
+        self.raise(&flag, self.threads[from].clock.clone());
         self.emit(from, Act::SetFlag { flag: flag.clone() });
         self.wait_flag(to, &flag);
     }
 
+    pub(super) fn raise(&mut self, flag: &str, clock: Clock) {
+        self.flags.push(flag.to_string());
+        match self.raised.get_mut(flag) {
+            Some(raised) if !raised.is_taken => raised.clock.meet(&clock),
+            _ => {
+                let is_taken = false;
+                self.raised
+                    .insert(flag.to_string(), Raised { clock, is_taken });
+            }
+        }
+    }
+
     pub(super) fn wait_flag(&mut self, t: usize, flag: &str) {
-        let raised = self.flags.iter().rev().find(|f| f.0 == flag);
-        let known = raised.expect("raised further up").1.clone();
+        let raised = self.raised.get_mut(flag).expect("raised further up");
+        raised.is_taken = true;
+        let known = raised.clock.clone();
         self.emit(
             t,
             Act::WaitFlag {

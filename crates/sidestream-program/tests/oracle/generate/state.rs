@@ -1,5 +1,7 @@
 //! What the generator knows while it writes.
 
+use std::collections::HashMap;
+
 use super::{Options, Rng};
 use crate::oracle::prog::{EventKind, MemKind, Prog, StreamKind};
 
@@ -25,6 +27,13 @@ impl Clock {
         }
         for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
             *mine = (*mine).max(*theirs);
+        }
+    }
+
+    pub(super) fn meet(&mut self, other: &Clock) {
+        self.0.truncate(other.0.len());
+        for (mine, theirs) in self.0.iter_mut().zip(&other.0) {
+            *mine = (*mine).min(*theirs);
         }
     }
 }
@@ -109,6 +118,12 @@ pub(super) struct GEvent {
     pub(super) record: Option<(Clock, usize, u32, u32)>,
 }
 
+/// What all raises of a flag since it was last taken have in common.
+pub(super) struct Raised {
+    pub(super) clock: Clock,
+    pub(super) is_taken: bool,
+}
+
 /// A freed block of the caching allocator that may be handed out again.
 pub(super) struct Block {
     pub(super) buffer: usize,
@@ -130,7 +145,9 @@ pub(super) struct Gen {
     pub(super) buffers: Vec<GBuffer>,
     pub(super) regions: Vec<Vec<GAccess>>,
     pub(super) events: Vec<GEvent>,
-    pub(super) flags: Vec<(String, Clock)>,
+    /// The name of each raise, and by name what whoever waits for the flag may count on.
+    pub(super) flags: Vec<String>,
+    pub(super) raised: HashMap<String, Raised>,
     pub(super) graphs: Vec<(String, Clock)>,
     pub(super) blocks: Vec<Block>,
     pub(super) serial: usize,
@@ -149,6 +166,7 @@ impl Gen {
             regions: Vec::new(),
             events: Vec::new(),
             flags: Vec::new(),
+            raised: HashMap::new(),
             graphs: Vec::new(),
             blocks: Vec::new(),
             serial: 0,

@@ -6,6 +6,8 @@ use super::{Point, Rule};
 pub struct Graph {
     pub nodes: Vec<(usize, Point)>,
     pub edges: Vec<(usize, usize, Rule)>,
+    /// Nodes that come after one of several, and nobody knows which: after what is common to all of them.
+    pub(super) choices: Vec<(Vec<(usize, Rule)>, usize)>,
     /// `before[n]` has bit `m` set if there is a path from `m` to `n`.
     pub(super) before: Vec<Vec<u64>>,
     /// Edges with this rule are left out: shows what depends on the rule.
@@ -26,6 +28,11 @@ impl Graph {
         }
     }
 
+    pub(super) fn add_choice(&mut self, from: Vec<(usize, Rule)>, to: usize) {
+        assert!(from.iter().all(|&(from, _)| from < to));
+        self.choices.push((from, to));
+    }
+
     pub(super) fn close(&mut self) {
         let words = self.nodes.len().div_ceil(64);
         let mut before = vec![vec![0u64; words]; self.nodes.len()];
@@ -37,6 +44,19 @@ impl Graph {
                         *mine |= theirs;
                     }
                     before[node][from / 64] |= 1 << (from % 64);
+                }
+            }
+            for (from, _) in self.choices.iter().filter(|(_, to)| *to == node) {
+                let mut common = vec![!0u64; words];
+                for &(from, rule) in from {
+                    let mut up_to = before[from].clone();
+                    up_to[from / 64] |= 1 << (from % 64);
+                    for (common, one) in common.iter_mut().zip(up_to) {
+                        *common &= if self.drop == Some(rule) { 0 } else { one };
+                    }
+                }
+                for (mine, common) in before[node].iter_mut().zip(common) {
+                    *mine |= common;
                 }
             }
         }

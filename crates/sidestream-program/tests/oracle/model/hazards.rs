@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::state::{Access, Mode, Place, Run, Work};
-use super::{Answer, Kind, Outcome, Race};
+use super::{Answer, Kind, Outcome, Point, Race, Severity};
 use crate::oracle::prog::{Act, MemKind, StreamKind};
 
 impl Run<'_> {
@@ -94,7 +94,7 @@ impl Run<'_> {
                 }
                 let kind = kind_of(a, b);
                 let adjacent = cells.iter().any(|&cell| self.adjacent(a, b, cell));
-                let warn = self.is_open(a, b);
+                let severity = self.severity_of(a, b);
                 let race = found
                     .entry((b.op, a.op, b.buffer.clone()))
                     .or_insert_with(|| Race {
@@ -104,11 +104,11 @@ impl Run<'_> {
                         buffer: Some(b.buffer.clone()),
                         first: a.op,
                         second: b.op,
-                        warn,
+                        severity,
                         places: (a.shown_place.clone(), b.shown_place.clone()),
                     });
                 assert_eq!(
-                    race.warn, warn,
+                    race.severity, severity,
                     "one pair of ops and one buffer has one severity"
                 );
                 race.fits.insert(kind);
@@ -135,7 +135,7 @@ impl Run<'_> {
                     buffer: None,
                     first: unknown.0,
                     second: op,
-                    warn: false,
+                    severity: Severity::Error,
                     places: (String::new(), self.prog.ops[op].thread.clone()),
                 },
             );
@@ -154,17 +154,17 @@ impl Run<'_> {
         })
     }
 
-    /// Does CUDA leave the behaviour of this pair open (severity `warn`)?
-    pub(super) fn is_open(&self, a: &Access, b: &Access) -> bool {
+    /// Does CUDA leave the behaviour of this pair open (severity `warn`)? What it leaves open is whether a call holds up
+    /// its caller. So the call is `a`, listed first, and `b` is something that would be ordered if the call did.
+    pub(super) fn severity_of(&self, a: &Access, b: &Access) -> Severity {
         let act = |x: &Access| &self.prog.ops[x.op].act;
-        // R22: a host access against a copy_async on pageable memory. Reading: also if the copy goes from host to host.
+        let host_uses = b.host && matches!(b.mode, Mode::Read | Mode::Write);
+        // R22: a host access after a copy_async on pageable memory. Reading: also if the copy goes from host to host.
         // An end of life is not an access of this kind.
-        let r22 = |host: &Access, copy: &Access| {
-            host.host
-                && matches!(host.mode, Mode::Read | Mode::Write)
-                && matches!(act(copy), Act::CopyAsync { .. })
-                && copy.mem == MemKind::Pageable
-        };
+        let r22 = matches!(act(a), Act::CopyAsync { .. }) && a.mem == MemKind::Pageable;
+        // R20, R26: a host access to managed memory after a blocking device-to-device copy.
+        let r20 = b.mem == MemKind::Managed
+            && matches!(act(a), Act::Copy { from, to } if !self.on_host(from) && !self.on_host(to));
         // R31: cuda_free of memory not from malloc_async with work pending. Reading: work that was submitted before the
         // free (so the free is `second`) and runs in a stream; against a host thread's access, or if the free is listed
         // first, the free is plainly too early.
@@ -172,12 +172,20 @@ impl Run<'_> {
             && !self.buffers[&b.buffer].from_malloc_async
             && matches!(a.place, Place::Stream(_))
             && matches!(a.mode, Mode::Read | Mode::Write);
-        // R20, R26: a host access to managed memory after (listed after) a blocking device-to-device copy.
-        let r20 = b.host
-            && matches!(b.mode, Mode::Read | Mode::Write)
-            && b.mem == MemKind::Managed
-            && matches!(act(a), Act::Copy { from, to } if !self.on_host(from) && !self.on_host(to));
-        r22(a, b) || r22(b, a) || r31 || r20
+        let returned = self
+            .graph
+            .node(a.op, Point::Return)
+            .is_some_and(|ret| self.graph.reaches(ret, b.node));
+        let same_thread = self.prog.ops[a.op].thread == self.prog.ops[b.op].thread;
+        match ((r22 || r20) && host_uses, r31) {
+            // Whoever hears of the return hears of the copy, if that held up the call.
+            (true, _) if returned => Severity::Warn,
+            // The free may wait for what was submitted before. Reading: who hears of the submission only by way of other
+            // work may be told either.
+            (_, true) if same_thread => Severity::Warn,
+            (_, true) if returned => Severity::Either,
+            _ => Severity::Error,
+        }
     }
 }
 

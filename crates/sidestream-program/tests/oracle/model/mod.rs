@@ -70,6 +70,15 @@ impl Kind {
     }
 }
 
+/// Is it open whether the pair races?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    Warn,
+    Error,
+    /// A checker may say either.
+    Either,
+}
+
 /// One unordered pair of ops on one buffer (the buffer as the second op names it).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Race {
@@ -84,8 +93,7 @@ pub struct Race {
     pub buffer: Option<String>,
     pub first: usize,
     pub second: usize,
-    /// True for `warn`, false for `error`.
-    pub warn: bool,
+    pub severity: Severity,
     /// Where the two ran: the name of a stream or of a thread.
     pub places: (String, String),
 }

@@ -19,6 +19,7 @@ impl Run<'_> {
                 host: None,
                 device_points: 0,
                 returns_after: Vec::new(),
+                returns_after_one_of: Vec::new(),
             };
             let lints_before = self.lints.len();
             if let Err(code) = self.act(&mut here, &line.act) {
@@ -35,6 +36,9 @@ impl Run<'_> {
             }
             for (node, rule) in here.returns_after {
                 self.graph.add_edge(node, ret, rule);
+            }
+            if !here.returns_after_one_of.is_empty() {
+                self.graph.add_choice(here.returns_after_one_of, ret);
             }
             self.last_of_thread.insert(line.thread.clone(), ret);
         }
@@ -89,7 +93,8 @@ impl Run<'_> {
                     match node {
                         // R28: it runs after the earlier work of the stream; then the flag is up.
                         Some(node) => {
-                            self.flags.insert(flag.clone(), (node, 28));
+                            let flag = self.flags.entry(flag.clone()).or_default();
+                            flag.raise(node, 28);
                         }
                         None => self
                             .outside
@@ -196,11 +201,20 @@ impl Run<'_> {
                 }
             }
             Act::SetFlag { flag } => {
-                self.flags.insert(flag.clone(), (here.call, FLAG));
+                let flag = self.flags.entry(flag.clone()).or_default();
+                flag.raise(here.call, FLAG);
             }
-            Act::WaitFlag { flag } => match self.flags.get(flag) {
-                // Reading: of several ops further up that raised the flag, the most recent one is waited for.
-                Some(&raised) => here.returns_after.push(raised),
+            Act::WaitFlag { flag } => match self.flags.get_mut(flag) {
+                // Reading: the flag is up from the first raise on, whichever that is when the program runs, and who waits
+                // takes it down. So of several raises since it was last taken, any one may be the one that lets the
+                // thread go on.
+                Some(flag) => {
+                    flag.is_taken = true;
+                    match flag.raised[..] {
+                        [only] => here.returns_after.push(only),
+                        _ => here.returns_after_one_of.clone_from(&flag.raised),
+                    }
+                }
                 None => self
                     .outside
                     .push((here.op, "wait for a flag that nothing raised")),

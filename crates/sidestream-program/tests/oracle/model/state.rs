@@ -101,6 +101,22 @@ pub(super) struct Work {
     pub(super) call: usize,
 }
 
+#[derive(Default)]
+pub(super) struct Flag {
+    pub(super) raised: Vec<(usize, Rule)>,
+    /// Somebody has waited for it since.
+    pub(super) is_taken: bool,
+}
+
+impl Flag {
+    pub(super) fn raise(&mut self, node: usize, rule: Rule) {
+        if std::mem::take(&mut self.is_taken) {
+            self.raised.clear();
+        }
+        self.raised.push((node, rule));
+    }
+}
+
 pub(super) struct Buffer {
     pub(super) bytes: Bytes,
     pub(super) mem: MemKind,
@@ -125,6 +141,8 @@ pub(super) struct Here {
     pub(super) device_points: u8,
     /// What has to be over before the call returns.
     pub(super) returns_after: Vec<(usize, Rule)>,
+    /// Of these one has to be, if there are any.
+    pub(super) returns_after_one_of: Vec<(usize, Rule)>,
 }
 
 pub(super) struct Run<'a> {
@@ -140,8 +158,8 @@ pub(super) struct Run<'a> {
     pub(super) captures: Vec<Capture>,
     pub(super) buffers: HashMap<String, Buffer>,
     pub(super) regions: usize,
-    /// Flag to the node that raised it last.
-    pub(super) flags: HashMap<String, (usize, Rule)>,
+    /// Flag to the nodes that raised it since somebody last waited for it, or before that if none did since.
+    pub(super) flags: HashMap<String, Flag>,
     pub(super) last_of_thread: HashMap<String, usize>,
     pub(super) device_of_thread: HashMap<String, u32>,
     pub(super) graph_runs: HashMap<String, usize>,
@@ -165,6 +183,7 @@ impl<'a> Run<'a> {
             graph: Graph {
                 nodes: Vec::new(),
                 edges: Vec::new(),
+                choices: Vec::new(),
                 before: Vec::new(),
                 drop,
             },

@@ -156,7 +156,9 @@ impl State {
         let weakest = self.schedule.weakest();
         self.frontier
             .before(step, weakest, &self.order, &mut before);
-        let task = self.push(Task::new(lane, work).after(&before).delay(delay), part);
+        let any_of = self.frontier.any_of(step, weakest).to_vec();
+        let task = Task::new(lane, work).after(&before).after_any(&any_of);
+        let task = self.push(task.delay(delay), part);
         self.before = before;
         task
     }

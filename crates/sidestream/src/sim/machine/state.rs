@@ -181,12 +181,8 @@ impl State {
         let mut tasks = Vec::new();
         for step in &steps {
             // A step stands behind its own thread too, which is no part of the question.
-            let skip = usize::from(self.frontier.last(step.chain).is_some());
-            let mut before = Vec::new();
             let weakest = self.schedule.weakest();
-            self.frontier
-                .before(step, weakest, &self.order, &mut before);
-            tasks.extend(before.into_iter().skip(skip));
+            self.frontier.asked(step, weakest, &self.order, &mut tasks);
         }
         self.steps = steps;
         pushed.map_err(|misuse| refused(&op.kind, misuse))?;
