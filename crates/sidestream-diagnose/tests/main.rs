@@ -13,7 +13,9 @@ mod nsight;
 mod own;
 mod page;
 mod replay;
+mod scratch;
 mod together;
+mod verdicts;
 
 /// Tests of bounds of memory ask it; the others do not notice.
 #[global_allocator]

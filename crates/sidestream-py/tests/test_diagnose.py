@@ -86,7 +86,7 @@ def test_the_speed_of_the_link_can_be_stated(traces: Path) -> None:
 def test_the_json_holds_all_of_it(copy_bound: Diagnosis, traces: Path) -> None:
     report = json.loads(copy_bound.json())
     assert report == copy_bound.to_dict()
-    assert report["schema"] == "sidestream.diagnose/1"
+    assert report["schema"] == "sidestream.diagnose/2"
     assert report["file"] == copy_bound.file == str(traces / "copy_bound.before.json.gz")
     # The fields of the classes are those of the JSON, none forgotten.
     assert json.loads(json.dumps([dataclasses.asdict(d) for d in copy_bound.devices])) == report["devices"]

@@ -82,7 +82,7 @@ def test_all_of_it_is_exported(ranks: Path) -> None:
     report = of_folder(ranks)
     value = report.to_dict()
     assert json.loads(report.json()) == value
-    assert [one["schema"] for one in value["reports"]] == ["sidestream.diagnose/1"] * 2
+    assert [one["schema"] for one in value["reports"]] == ["sidestream.diagnose/2"] * 2
     assert value["failed"] == [{"file": str(ranks / "rank2.json"), "error": report.failed[0].why}]
     assert value["ranks"]["schema"] == "sidestream.diagnose.ranks/1"
     assert value["ranks"]["straggler"] == 1

@@ -64,7 +64,7 @@ class Diagnosis:
         self._rank = rank
 
     def json(self) -> str:
-        """Return the report as one line of JSON, of the schema ``sidestream.diagnose/1``."""
+        """Return the report as one line of JSON, of the schema ``sidestream.diagnose/2``."""
         return self._json
 
     def html(self) -> str:
@@ -191,11 +191,12 @@ class Finding:
     Attributes:
         code: The kind of finding, as in docs/diagnose.md.
         text: What costs time, how much, and what to do.
-        share: The part of a step that it takes, from 0 to 1. Of ``STARTUP`` and ``PROFILER_OVERHEAD`` the part of all that the
-            device did from first to last, and of ``NOTHING_TO_GAIN`` 0.
-        saving_ns: By how much a step would be shorter without it.
+        share: The part of a step that it takes, from 0 to 1. Of ``STARTUP``, ``INITIALISATION`` and ``PROFILER_OVERHEAD`` the part of
+            all that the device did from first to last, and of ``NOTHING_TO_GAIN`` 0.
+        saving_ns: By how much a step would be shorter without it; where nothing is predicted, only ``high`` is more than 0.
         evidence: Places in the trace that show it.
         floor_ns: No change of this kind leads a step below this.
+        changes: The changes that remove it, as ``what_if`` takes them; empty where none was tried.
     """
 
     code: str
@@ -204,6 +205,7 @@ class Finding:
     saving_ns: Estimate
     evidence: tuple[Evidence, ...]
     floor_ns: int = 0
+    changes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -302,8 +304,8 @@ class Replay:
 
     Attributes:
         ok: Whether it does, closely enough for predictions.
-        measured_ns: The median step of the trace.
-        replayed_ns: The median step of the replay. Where only the first steps were replayed, and they are slower or faster than
+        measured_ns: A step of the trace, in the mean.
+        replayed_ns: A step of the replay, in the mean. Where only the first steps were replayed, and they are slower or faster than
             all of them, it is put into that proportion.
         median_error: By what part of the measured one the two differ.
         steps: How many steps were replayed, the first ones.
@@ -339,6 +341,7 @@ def _finding(value: Mapping[str, Any]) -> Finding:
     fields = known(Finding, value)
     fields["saving_ns"] = Estimate(**known(Estimate, value["saving_ns"]))
     fields["evidence"] = tuple(_evidence(one) for one in value["evidence"])
+    fields["changes"] = tuple(value.get("changes", ()))
     return Finding(**fields)
 
 

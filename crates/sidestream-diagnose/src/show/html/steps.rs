@@ -7,7 +7,7 @@ use super::escape::esc;
 use super::{Page, changes, factor, than_without_profiler};
 use crate::findings::time;
 use crate::model::{Name, Names};
-use crate::replay::{Prediction, Replay};
+use crate::replay::{Change, Prediction, Replay};
 use crate::report::Report;
 use crate::timeline::{Drawn, Lane, Shade, Timeline};
 
@@ -69,12 +69,15 @@ fn pictures<'r>(report: &'r Report, measured: &Timeline) -> Vec<(usize, &'r Pred
         .collect()
 }
 
-/// Of predictions that lead equally far, within a hundredth, the one with the fewest changes.
+/// Of predictions that lead equally far, within a hundredth, the one with the fewest changes; one that depends on more
+/// than the trace says only where it was asked for alone.
 pub fn best(replay: &Replay) -> Option<usize> {
-    let least_ns = replay.predictions.iter().map(|p| p.likely_ns).min()?;
+    let is_alone = replay.predictions.len() == 1;
+    let known = |p: &Prediction| is_alone || !p.changes.iter().any(Change::is_conditional);
+    let known = replay.predictions.iter().enumerate().filter(|(_, p)| known(p));
+    let least_ns = known.clone().map(|(_, p)| p.likely_ns).min()?;
     let near = |p: &Prediction| p.likely_ns.abs_diff(least_ns) <= replay.measured_ns / 100;
-    let all = replay.predictions.iter().enumerate();
-    let near = all.filter(|(_, p)| near(p));
+    let near = known.filter(|(_, p)| near(p));
     near.min_by_key(|(_, p)| p.changes.len()).map(|(at, _)| at)
 }
 
