@@ -56,19 +56,20 @@ impl Run {
             *task = Some(engine.push(Task::new(streams[node.stream], as_work(node))));
         }
         let mut on_host = Vec::new();
-        // How much each worker has to do.
-        let mut given_ns = vec![0u64; loaders.len()];
+        // When each worker is free.
+        let later_ns = |at: usize| share_ns.saturating_mul(at as u64);
+        let mut free_ns: Vec<u64> = (0..loaders.len()).map(later_ns).collect();
         for item in &program.items {
             let lane = host[item.lane as usize];
             let mut loaded = Vec::new();
             let mut own_ns = item.own_ns;
             if !loaders.is_empty() && item.moved_ns > 0 {
-                // A worker does it, that which has the least to do.
+                // A worker does it, that which is free first.
                 own_ns = own_ns.saturating_sub(item.moved_ns).saturating_add(item.take_over_ns);
                 let load = Work::Call(Call::HostNs(item.moved_ns));
-                let least = (0..loaders.len()).min_by_key(|at| given_ns[*at]);
-                let at = least.unwrap_or(0);
-                given_ns[at] = given_ns[at].saturating_add(item.moved_ns);
+                let first = (0..loaders.len()).min_by_key(|at| free_ns[*at]);
+                let at = first.unwrap_or(0);
+                free_ns[at] = free_ns[at].saturating_add(item.moved_ns);
                 let task = engine.push(Task::new(loaders[at], load));
                 on_host.push(HostTask {
                     lane: program.lanes + at,

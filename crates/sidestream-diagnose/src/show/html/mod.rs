@@ -65,6 +65,7 @@ impl Page {
         self.patterns()?;
         self.head(title, report)?;
         self.warnings(report)?;
+        steps::strip(self, report)?;
         self.idle(report)?;
         steps::section(self, report)?;
         tables::findings(self, report)?;
