@@ -116,11 +116,17 @@ impl Comparison {
                 // As all else about devices, of one of them in the mean.
                 let devices = report.devices.len().max(1);
                 let lines = lines(report, &report.kernels).into_iter();
-                lines.map(|(name, calls, ns)| (name, calls as f64 / devices as f64, ns / devices as u64)).collect()
+                lines
+                    .map(|(name, calls, ns)| {
+                        (name, calls as f64 / devices as f64, ns / devices as u64)
+                    })
+                    .collect()
             }),
             operators: shifts(both, |report| {
                 let lines = lines(report, &report.operators).into_iter();
-                lines.map(|(name, calls, ns)| (name, calls as f64, ns)).collect()
+                lines
+                    .map(|(name, calls, ns)| (name, calls as f64, ns))
+                    .collect()
             }),
             gone: codes(baseline, now, false),
             new: codes(now, baseline, false),
@@ -251,7 +257,10 @@ fn notes(both: Two<&Report>) -> Vec<String> {
     }
     for (report, whose) in [(now, "now"), (baseline, "in the baseline")] {
         // What is too little to be judged can be compared.
-        let warnings = report.warnings.iter().filter(|warning| warning.code != "TOO_LITTLE");
+        let warnings = report
+            .warnings
+            .iter()
+            .filter(|warning| warning.code != "TOO_LITTLE");
         for warning in warnings {
             notes.push(format!("{whose}: {}", warning.text));
         }

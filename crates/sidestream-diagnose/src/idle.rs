@@ -25,7 +25,8 @@ use std::collections::{BTreeMap, HashMap};
 use crate::initial::Initial;
 use crate::measure::{DeviceTime, Held, Links, Spans, Steps, StepsBy, WorkOfCalls, held};
 use crate::model::{
-    ApiKind, Call, Direction, Memory, Name, Range, RangeKind, Stream, ThreadIndex, Trace, What, Work,
+    ApiKind, Call, Direction, Memory, Name, Range, RangeKind, Stream, ThreadIndex, Trace, What,
+    Work,
 };
 
 /// Why a device did nothing.
@@ -402,9 +403,9 @@ impl<'t> Scene<'t> {
     /// The stretches of own work of the thread that works most that lie in some time, with how much of each does.
     pub fn main_own(&self, time: &Spans) -> Vec<(u64, Stretch)> {
         let main = self.threads.iter().max_by_key(|lane| lane.calls);
-        let each = main.into_iter().flat_map(|lane| {
-            lane.own.iter().map(move |own| (lane.own_ns_of(own), own))
-        });
+        let each = main
+            .into_iter()
+            .flat_map(|lane| lane.own.iter().map(move |own| (lane.own_ns_of(own), own)));
         let long = each.filter(|(own_ns, _)| *own_ns >= OWN_NS);
         let stretch = |(own_ns, (from, to, because)): (u64, &Own)| {
             let stretch = Stretch {
@@ -603,7 +604,8 @@ impl Lane {
         if self.recent.len() >= MOST_RECENT {
             self.recent.drain(..MOST_RECENT / 2);
         }
-        self.recent.push((range.start_ns, range.end_ns(), range.name));
+        self.recent
+            .push((range.start_ns, range.end_ns(), range.name));
     }
 
     /// The innermost range around most of a stretch; else the one around most of it, if that is not next to nothing.
@@ -612,7 +614,10 @@ impl Lane {
             range.1.min(end).saturating_sub(range.0.max(start)).max(0) as u64
         };
         let length = start.abs_diff(end);
-        let around = self.recent.iter().filter(|range| shared(range) > length / 2);
+        let around = self
+            .recent
+            .iter()
+            .filter(|range| shared(range) > length / 2);
         let innermost = around.min_by_key(|range| (range.0.abs_diff(range.1), -range.0));
         let most = self.recent.iter().max_by_key(|range| shared(range));
         let most = most.filter(|range| shared(range) > length / 5);
@@ -767,7 +772,11 @@ fn by_device(trace: &Trace) -> HashMap<(Option<i64>, i64), Vec<u32>> {
     let mut of_device: HashMap<_, Vec<u32>> = HashMap::new();
     let place = |stream: &Stream| (stream.process, stream.device);
     let first = trace.streams.first().map(place);
-    if trace.streams.iter().all(|stream| Some(place(stream)) == first) {
+    if trace
+        .streams
+        .iter()
+        .all(|stream| Some(place(stream)) == first)
+    {
         return of_device;
     }
     for (at, work) in trace.work.iter().enumerate() {

@@ -56,7 +56,11 @@ impl Initial {
         for call in &trace.calls {
             note(call.name, true, call.start_ns, call.duration_ns);
         }
-        for range in trace.ranges.iter().filter(|r| r.kind == RangeKind::Operator) {
+        for range in trace
+            .ranges
+            .iter()
+            .filter(|r| r.kind == RangeKind::Operator)
+        {
             note(range.name, false, range.start_ns, range.duration_ns);
         }
         let steps_ns = match (steps.steps.first(), steps.steps.last()) {
@@ -151,6 +155,11 @@ fn power(ns: u64) -> usize {
 
 /// Whether a call loads code or makes a graph.
 fn is_of_loading(kind: ApiKind, name: &str) -> bool {
-    const PARTS: [&str; 4] = ["GraphInstantiate", "GraphUpload", "BeginCapture", "EndCapture"];
+    const PARTS: [&str; 4] = [
+        "GraphInstantiate",
+        "GraphUpload",
+        "BeginCapture",
+        "EndCapture",
+    ];
     kind == ApiKind::Module || PARTS.iter().any(|part| name.contains(part))
 }

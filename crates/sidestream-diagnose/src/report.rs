@@ -183,7 +183,10 @@ impl Report {
         let mut replay = replay::replay(&source, &asked);
         // Of several devices, the one that idles most of those that do much speaks for the trace.
         let most = times.iter().map(|device| device.gpu_ops).max().unwrap_or(0);
-        let speakers = times.iter().zip(&idles).filter(|(device, _)| 10 * device.gpu_ops >= most);
+        let speakers = times
+            .iter()
+            .zip(&idles)
+            .filter(|(device, _)| 10 * device.gpu_ops >= most);
         let in_steps = |idle: &Idle| idle.in_steps.values().copied().fold(0, u64::saturating_add);
         let speaker = speakers.min_by_key(|(_, idle)| std::cmp::Reverse(in_steps(idle)));
         let near = replay.as_ref().ok().filter(|replay| replay.is_ok());
@@ -522,8 +525,13 @@ fn assumed(name: &str) -> f64 {
 
 /// Said where much of the idle time has no cause, with why.
 fn unexplained(devices: &[DeviceTime], idles: &[Idle], orphans: usize) -> Option<Warning> {
-    let span: u128 = devices.iter().map(|device| u128::from(device.span_ns)).sum();
-    let without = idles.iter().filter_map(|idle| idle.by_cause.get(&Cause::Unattributed));
+    let span: u128 = devices
+        .iter()
+        .map(|device| u128::from(device.span_ns))
+        .sum();
+    let without = idles
+        .iter()
+        .filter_map(|idle| idle.by_cause.get(&Cause::Unattributed));
     let without: u128 = without.map(|ns| u128::from(*ns)).sum();
     let percent = 100.0 * without as f64 / span.max(1) as f64;
     let why = match orphans {
@@ -532,7 +540,9 @@ fn unexplained(devices: &[DeviceTime], idles: &[Idle], orphans: usize) -> Option
     };
     (percent >= 10.0).then(|| Warning {
         code: "UNATTRIBUTED",
-        text: format!("for {percent:.1} % of the time the devices idle and nothing says why: {why}"),
+        text: format!(
+            "for {percent:.1} % of the time the devices idle and nothing says why: {why}"
+        ),
     })
 }
 
@@ -541,7 +551,10 @@ fn doubts(trace: &Trace, is_launch_blocking: bool, launches: &Launches) -> Vec<W
     let mut doubts = Vec::new();
     let mut doubt = |code, text: String| doubts.push(Warning { code, text });
     if !trace.work.is_empty() && trace.work.len() < 10 {
-        let (count, s) = (trace.work.len(), if trace.work.len() == 1 { "" } else { "s" });
+        let (count, s) = (
+            trace.work.len(),
+            if trace.work.len() == 1 { "" } else { "s" },
+        );
         doubt(
             "TOO_LITTLE",
             format!("the trace has {count} GPU operation{s}: too little to judge a program by"),

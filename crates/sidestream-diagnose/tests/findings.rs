@@ -57,23 +57,38 @@ fn sound(name: &str, report: &Report) {
 /// Findings, predictions and the verdict that nothing is to be gained do not contradict each other.
 #[track_caller]
 fn agree(name: &str, report: &Report) {
-    let nothing = report.findings.iter().any(|f| f.code == Code::NothingToGain);
+    let nothing = report
+        .findings
+        .iter()
+        .any(|f| f.code == Code::NothingToGain);
     let Ok(replay) = &report.replay else {
         // Without a replay nothing is likely.
-        assert!(report.findings.iter().all(|f| f.saving_ns.likely == 0), "{name}");
+        assert!(
+            report.findings.iter().all(|f| f.saving_ns.likely == 0),
+            "{name}"
+        );
         return;
     };
     if report.steps.mean_ns().is_none() {
-        assert!(report.findings.iter().all(|f| f.saving_ns.likely == 0), "{name}");
+        assert!(
+            report.findings.iter().all(|f| f.saving_ns.likely == 0),
+            "{name}"
+        );
     }
     for finding in &report.findings {
         let Some(prediction) = replay.prediction(&finding.changes) else {
             continue;
         };
         let gain = replay.unprofiled_ns.saturating_sub(prediction.likely_ns);
-        assert!(finding.saving_ns.high <= replay.unprofiled_ns, "{name}: {finding:?}");
+        assert!(
+            finding.saving_ns.high <= replay.unprofiled_ns,
+            "{name}: {finding:?}"
+        );
         if finding.changes.len() == 1 {
-            assert!(finding.saving_ns.low <= gain && gain <= finding.saving_ns.high, "{name}: {finding:?}");
+            assert!(
+                finding.saving_ns.low <= gain && gain <= finding.saving_ns.high,
+                "{name}: {finding:?}"
+            );
         }
     }
     for prediction in &replay.predictions {
@@ -82,10 +97,18 @@ fn agree(name: &str, report: &Report) {
         let is_conditional = prediction.changes.iter().any(Change::is_conditional);
         let gain = replay.unprofiled_ns.saturating_sub(prediction.likely_ns) as f64;
         if nothing && !is_conditional {
-            assert!(gain < 0.05 * replay.unprofiled_ns as f64, "{name}: {:?}", prediction.changes);
+            assert!(
+                gain < 0.05 * replay.unprofiled_ns as f64,
+                "{name}: {:?}",
+                prediction.changes
+            );
         }
     }
-    for (device, _) in report.devices.iter().filter(|_| nothing && report.devices.len() == 1) {
+    for (device, _) in report
+        .devices
+        .iter()
+        .filter(|_| nothing && report.devices.len() == 1)
+    {
         assert!(device.idle_ns() * 10 <= device.span_ns, "{name}");
     }
 }
@@ -530,7 +553,11 @@ fn traces_of_other_projects_are_explained() {
     };
     let b200 = read_report(&folder.join("tracelens_b200_eager_launch_bound.json.gz"));
     assert_eq!(b200.findings[0].code, Code::LaunchBound);
-    for name in ["tl_sglang_decode", "pt_fwd_512", "hta_a100_alexnet_cuda_sync"] {
+    for name in [
+        "tl_sglang_decode",
+        "pt_fwd_512",
+        "hta_a100_alexnet_cuda_sync",
+    ] {
         let report = read_report(&folder.join(format!("{name}.json.gz")));
         assert!(!codes(&report).contains(&Code::NothingToGain), "{name}");
     }

@@ -13,7 +13,6 @@ mod nsight;
 mod own;
 mod page;
 mod replay;
-mod scratch;
 mod together;
 mod verdicts;
 

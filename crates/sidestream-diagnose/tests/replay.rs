@@ -132,7 +132,11 @@ fn predictions_are_near_what_was_measured_afterwards() {
     }
     widths.sort_by(f64::total_cmp);
     let width = widths[widths.len() / 2];
-    println!("{held} of {} inside their ranges, of a median width of {:.1} %", pairs.len(), 100.0 * width);
+    println!(
+        "{held} of {} inside their ranges, of a median width of {:.1} %",
+        pairs.len(),
+        100.0 * width
+    );
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert!(10 * held >= 9 * pairs.len());
     assert!(width <= 0.15);

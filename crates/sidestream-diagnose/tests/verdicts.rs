@@ -93,7 +93,10 @@ fn the_layers_of_one_pass_are_no_steps() {
     assert!(!codes(&report).contains(&Code::NothingToGain));
     assert!(report.findings.iter().all(|f| f.saving_ns.likely == 0));
     let page = text("t", &report, 80);
-    assert!(page.contains("no gain is likely, only the most that it can be"), "{page}");
+    assert!(
+        page.contains("no gain is likely, only the most that it can be"),
+        "{page}"
+    );
 }
 
 #[test]
@@ -119,7 +122,12 @@ fn what_is_done_once_is_never_promised() {
         program.kernel(DEFAULT, launched, (4_001_030 + at * 400, 395));
     }
     let found = report(&program);
-    assert_eq!(codes(&found)[0], Code::Initialisation, "{:#?}", found.findings);
+    assert_eq!(
+        codes(&found)[0],
+        Code::Initialisation,
+        "{:#?}",
+        found.findings
+    );
     assert!(found.findings.iter().all(|f| f.saving_ns.high < 1_000_000));
     // In the first of marked steps memory is taken, and an operator sets itself up.
     let slow_start = uneven(
@@ -127,7 +135,11 @@ fn what_is_done_once_is_never_promised() {
         |program, start, step| {
             if step < 2 {
                 program.call("cudaMalloc", (start, 20_000));
-                program.range("cpu_op", "aten::cudnn_convolution", (start + 20_000, 39_000));
+                program.range(
+                    "cpu_op",
+                    "aten::cudnn_convolution",
+                    (start + 20_000, 39_000),
+                );
                 let launched = start + 59_000;
                 program.kernel(DEFAULT, launched, (launched + 10, 950));
                 return;
@@ -139,7 +151,15 @@ fn what_is_done_once_is_never_promised() {
     let found = report(&slow_start);
     let set_up = finding(&found, Code::Initialisation);
     assert_eq!(set_up.saving_ns.high, 0);
-    assert_eq!(found.judged.iter().map(|one| one.gain_ns.likely).filter(|ns| *ns > 500_000).count(), 0);
+    assert_eq!(
+        found
+            .judged
+            .iter()
+            .map(|one| one.gain_ns.likely)
+            .filter(|ns| *ns > 500_000)
+            .count(),
+        0
+    );
     assert!(found.replay.expect("a replay").unprofiled_ns < 1_100_000);
 }
 
@@ -155,9 +175,16 @@ fn work_that_waits_for_an_event_is_not_bound_by_its_launch() {
     let found = &report.findings[0];
     assert_eq!(found.code, Code::StreamWait, "{:#?}", report.findings);
     assert!(found.text.contains("cudaStreamWaitEvent"), "{}", found.text);
-    assert!(found.text.contains("a trace cannot say that a wait is not needed"));
+    assert!(
+        found
+            .text
+            .contains("a trace cannot say that a wait is not needed")
+    );
     let idle = &report.devices[0].1.by_cause;
-    assert!(idle.get(&Cause::LaunchBound).is_none_or(|ns| *ns < 150_000), "{idle:?}");
+    assert!(
+        idle.get(&Cause::LaunchBound).is_none_or(|ns| *ns < 150_000),
+        "{idle:?}"
+    );
 }
 
 #[test]
@@ -209,7 +236,11 @@ fn no_prediction_leads_below_the_time_in_which_kernels_ran() {
     let busy_ns = (12 * 2_997_000 + 11 * 999_000) / 23;
     for prediction in &replay.predictions {
         let likely_ns = prediction.likely_ns;
-        assert!(likely_ns + 2 >= busy_ns, "{:?}: {likely_ns}", prediction.changes);
+        assert!(
+            likely_ns + 2 >= busy_ns,
+            "{:?}: {likely_ns}",
+            prediction.changes
+        );
     }
 }
 
@@ -220,12 +251,23 @@ fn collectives_do_not_move_to_a_second_stream() {
         program.kernel_of("narrow", 16, OTHER, start + 1, (device, 300));
         for at in 0..2 {
             let span = (device + 302 + at * 340, 338);
-            program.kernel_of("ncclDevKernel_AllReduce_Sum_f32", 24, OTHER, start + 6 + at * 4, span);
+            program.kernel_of(
+                "ncclDevKernel_AllReduce_Sum_f32",
+                24,
+                OTHER,
+                start + 6 + at * 4,
+                span,
+            );
         }
     });
     let replay = report(&program).replay.expect("a replay");
-    let second = replay.prediction(&[Change::SecondStream]).expect("it is tried");
-    assert!(second.likely_ns * 100 > replay.unprofiled_ns * 95, "{second:?}");
+    let second = replay
+        .prediction(&[Change::SecondStream])
+        .expect("it is tried");
+    assert!(
+        second.likely_ns * 100 > replay.unprofiled_ns * 95,
+        "{second:?}"
+    );
 }
 
 /// A stream that is not the default one.
@@ -263,7 +305,13 @@ fn a_wait_in_the_wrong_place_is_found_and_named() {
                 program.call("cudaStreamWaitEvent", (start + 2, 1));
             }
             let upload = (device, 200);
-            program.copy("Pinned -> Device", 10_000_000, OTHER, (start + 4, 4), upload);
+            program.copy(
+                "Pinned -> Device",
+                10_000_000,
+                OTHER,
+                (start + 4, 4),
+                upload,
+            );
             program.call("cudaEventRecord", (start + 9, 1));
             program.call("cudaStreamWaitEvent", (start + 11, 1));
             program.kernel(DEFAULT, start + 14, (device + 204, 398));
@@ -272,16 +320,29 @@ fn a_wait_in_the_wrong_place_is_found_and_named() {
     let serial = report(&program(true));
     let found = &serial.findings[0];
     assert_eq!(found.code, Code::StreamWait, "{:#?}", serial.findings);
-    assert!(found.text.contains("stream 20 waits for events of stream 7") || !found.changes.is_empty());
+    assert!(
+        found
+            .text
+            .contains("stream 20 waits for events of stream 7")
+            || !found.changes.is_empty()
+    );
     let gained = part(&serial, found.saving_ns.likely);
     assert!((0.28..0.36).contains(&gained), "{gained}");
     let drop = Change::DropWait(20, 7);
     let replay = serial.replay.as_ref().expect("a replay");
-    assert!(replay.prediction(std::slice::from_ref(&drop)).is_some_and(|p| p.is_effective));
+    assert!(
+        replay
+            .prediction(std::slice::from_ref(&drop))
+            .is_some_and(|p| p.is_effective)
+    );
     assert_eq!(drop.to_string(), "drop-wait=20:7");
     assert!(!codes(&serial).contains(&Code::NothingToGain));
     let apart = report(&program(false));
-    assert!(!codes(&apart).contains(&Code::StreamWait), "{:#?}", apart.findings);
+    assert!(
+        !codes(&apart).contains(&Code::StreamWait),
+        "{:#?}",
+        apart.findings
+    );
 }
 
 #[test]
@@ -310,16 +371,27 @@ fn what_is_downloaded_may_be_read_a_step_later() {
     let program = Program::of(STEPS, 2_200, |program, start, _| {
         program.kernel(DEFAULT, start + 50, (start + 60, 1_000));
         let download = (start + 1_061, 4);
-        program.copy("Device -> Pinned", 4_000, DEFAULT, (start + 58, 5), download);
+        program.copy(
+            "Device -> Pinned",
+            4_000,
+            DEFAULT,
+            (start + 58, 5),
+            download,
+        );
         program.call("cudaStreamSynchronize", (start + 70, 1_000));
         // The host works on with what it got.
         program.range("user_annotation", "log", (start + 1_080, 1_100));
     });
     let report = report(&program);
     let replay = report.replay.as_ref().expect("a replay");
-    let later = replay.prediction(&[Change::AsyncOutput]).expect("it is tried");
+    let later = replay
+        .prediction(&[Change::AsyncOutput])
+        .expect("it is tried");
     // The host's 1.2 ms and the device's 1.0 ms run at once.
-    assert!((1_000_000..1_350_000).contains(&later.likely_ns), "{later:?}");
+    assert!(
+        (1_000_000..1_350_000).contains(&later.likely_ns),
+        "{later:?}"
+    );
     assert!(!codes(&report).contains(&Code::NothingToGain));
 }
 
@@ -335,12 +407,23 @@ fn named_ranges_are_tried_as_stages() {
     let report = report(&program);
     let found = finding(&report, Code::SerialStages);
     assert_eq!(found.saving_ns.likely, 0, "{found:?}");
-    assert!(found.text.starts_with("encoder and decoder follow each other"), "{}", found.text);
+    assert!(
+        found
+            .text
+            .starts_with("encoder and decoder follow each other"),
+        "{}",
+        found.text
+    );
     let set = Change::set("no-sync,pipeline=encoder,decoder,graphs").expect("changes");
-    assert_eq!(Change::names(&set), "no-sync,graphs,pipeline=encoder,decoder");
+    assert_eq!(
+        Change::names(&set),
+        "no-sync,graphs,pipeline=encoder,decoder"
+    );
     let replay = report.replay.expect("a replay");
     let stages = vec!["encoder".to_owned(), "decoder".to_owned()];
-    let staged = replay.prediction(&[Change::Pipeline(stages)]).expect("it is tried");
+    let staged = replay
+        .prediction(&[Change::Pipeline(stages)])
+        .expect("it is tried");
     assert!((395_000..440_000).contains(&staged.likely_ns), "{staged:?}");
 }
 
@@ -378,7 +461,9 @@ fn letters_that_turn_text_around_do_not_reach_a_terminal() {
         program.kernel(DEFAULT, at * 1_000, (10 + at * 1_000, 5));
     }
     program.range("user_annotation", "x\u{202e}y", (10, 5));
-    let json = String::from_utf8(program.json()).expect("text").replace("H200", "H200\u{202e}");
+    let json = String::from_utf8(program.json())
+        .expect("text")
+        .replace("H200", "H200\u{202e}");
     let page = text("a\u{202e}b", &of_json(json.as_bytes()), 80);
     assert!(!page.contains('\u{202e}'), "{page}");
     assert!(page.contains("H200\\u{202e}"), "{page}");
@@ -395,7 +480,9 @@ fn links_are_those_of_their_device() {
         ("NVIDIA A100-SXM4-80GB", 25.0),
     ] {
         let program = busy();
-        let json = String::from_utf8(program.json()).expect("text").replace("NVIDIA H200", name);
+        let json = String::from_utf8(program.json())
+            .expect("text")
+            .replace("NVIDIA H200", name);
         assert_eq!(of_json(json.as_bytes()).link.0, gb_per_s, "{name}");
     }
 }

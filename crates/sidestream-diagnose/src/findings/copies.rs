@@ -104,7 +104,14 @@ impl View<'_> {
             };
             evidence = self.host_copies(is_download).evidence;
         }
-        self.ground(Code::BlockingCopy, idle, idle, self.floor_ns, text, evidence)
+        self.ground(
+            Code::BlockingCopy,
+            idle,
+            idle,
+            self.floor_ns,
+            text,
+            evidence,
+        )
     }
 
     pub fn compute_stream(&self) -> Option<Ground> {
@@ -153,13 +160,6 @@ impl View<'_> {
             self.whole(),
             time(self.step_ns)
         );
-        Some(self.ground(
-            Code::CopyBound,
-            longest,
-            0,
-            longest,
-            text,
-            copies.evidence,
-        ))
+        Some(self.ground(Code::CopyBound, longest, 0, longest, text, copies.evidence))
     }
 }

@@ -43,8 +43,7 @@ impl View<'_> {
         let causes = [Cause::LaunchBound, Cause::SyncInStep, Cause::BlockingCopy];
         let evidence = causes.map(|cause| self.stretches(cause)).concat();
         let evidence = evidence.into_iter().take(5).collect();
-        let mut ground =
-            self.ground(Code::SyncInStep, idle, idle, self.floor_ns, text, evidence);
+        let mut ground = self.ground(Code::SyncInStep, idle, idle, self.floor_ns, text, evidence);
         // It is said whatever it costs.
         ground.is_worth = true;
         ground
@@ -84,8 +83,10 @@ impl View<'_> {
             time(self.step_ns),
             self.reasons(Cause::HostStarved),
             match self.grounds.has_workers {
-                true => "the workers of the data loader do not keep up: more of them, or less work for each batch",
-                false => "more workers of the data loader, or a queue ahead of the step, load while the device works",
+                true =>
+                    "the workers of the data loader do not keep up: more of them, or less work for each batch",
+                false =>
+                    "more workers of the data loader, or a queue ahead of the step, load while the device works",
             }
         );
         let evidence = self.stretches(Cause::HostStarved);
@@ -117,7 +118,9 @@ impl View<'_> {
                 time(self.a_step(all))
             );
             let longest = own.iter().take(5);
-            evidence = longest.map(|(_, stretch)| self.stretch(stretch, false)).collect();
+            evidence = longest
+                .map(|(_, stretch)| self.stretch(stretch, false))
+                .collect();
         }
         self.ground(Code::HostWork, idle, idle, self.floor_ns, text, evidence)
     }

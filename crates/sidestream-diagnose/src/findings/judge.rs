@@ -78,7 +78,11 @@ fn code(change: &Change, copies_on_compute: bool) -> Code {
 }
 
 /// All changes that a replay tried on its own account and that gain anything, the most valuable first; one for each code.
-pub fn judge(grounds: &Grounds, (device, idle): (&DeviceTime, &Idle), replay: &Replay) -> Vec<Judged> {
+pub fn judge(
+    grounds: &Grounds,
+    (device, idle): (&DeviceTime, &Idle),
+    replay: &Replay,
+) -> Vec<Judged> {
     let trace = grounds.trace;
     let copies_on_compute = are_copies_on_compute(trace);
     let own = replay.predictions.len() - replay.asked;
@@ -91,7 +95,9 @@ pub fn judge(grounds: &Grounds, (device, idle): (&DeviceTime, &Idle), replay: &R
         let mut added = prediction.changes.iter().filter(|c| !before.contains(c));
         // Of several, the copies on streams of their own are what the others are for.
         let first = added.clone().next();
-        let added = added.find(|change| matches!(change, Change::Prefetch(_))).or(first);
+        let added = added
+            .find(|change| matches!(change, Change::Prefetch(_)))
+            .or(first);
         let Some(added) = added else { continue };
         let (low, likely, high) = prediction.gain_over(over);
         if likely == 0 {
@@ -100,8 +106,16 @@ pub fn judge(grounds: &Grounds, (device, idle): (&DeviceTime, &Idle), replay: &R
         let is_conditional = prediction.changes.iter().any(Change::is_conditional);
         // What depends on more than the trace says may be worth nothing.
         let gain_ns = match is_conditional {
-            true => Saving { low: 0, likely: 0, high },
-            false if matches!(added, Change::DropWait(..)) => Saving { low: 0, likely, high },
+            true => Saving {
+                low: 0,
+                likely: 0,
+                high,
+            },
+            false if matches!(added, Change::DropWait(..)) => Saving {
+                low: 0,
+                likely,
+                high,
+            },
             false => Saving { low, likely, high },
         };
         let one = Judged {
@@ -122,7 +136,12 @@ pub fn judge(grounds: &Grounds, (device, idle): (&DeviceTime, &Idle), replay: &R
     // A wait for what was downloaded is taken out by two changes: it counts for the cause that it is.
     let (_, count) = grounds.steps.all(device);
     let idle_ns = |cause| idle.in_steps.get(&cause).copied().unwrap_or(0) / count.max(1);
-    let likely = |code| judged.iter().find(|one| one.code == code).map(|one| one.gain_ns.likely);
+    let likely = |code| {
+        judged
+            .iter()
+            .find(|one| one.code == code)
+            .map(|one| one.gain_ns.likely)
+    };
     if let (Some(sync), Some(copy)) = (likely(Code::SyncInStep), likely(Code::BlockingCopy))
         && sync.abs_diff(copy) as f64 <= ALIKE * sync.max(copy) as f64
     {
@@ -148,7 +167,9 @@ fn part_of(of: &Prediction, tried: &[Prediction], base: [u64; 3]) -> (Vec<Change
     };
     let parts = tried.iter().filter(is_part);
     let best = parts.min_by_key(|p| (Reverse(p.changes.len()), p.likely_ns));
-    best.map_or((Vec::new(), base), |p| (p.changes.clone(), p.by_profiler_ns))
+    best.map_or((Vec::new(), base), |p| {
+        (p.changes.clone(), p.by_profiler_ns)
+    })
 }
 
 /// Whether copies between host and device stand in a stream that has most of the kernels of its device.
@@ -174,7 +195,10 @@ fn are_copies_on_compute(trace: &Trace) -> bool {
         *sum = sum.saturating_add(work.duration_ns);
     }
     let all: u128 = copy_ns.iter().map(|ns| u128::from(*ns)).sum();
-    let beside = copy_ns.iter().zip(&kernel_ns).filter(|(_, kernels)| **kernels > 0);
+    let beside = copy_ns
+        .iter()
+        .zip(&kernel_ns)
+        .filter(|(_, kernels)| **kernels > 0);
     let beside: u128 = beside.map(|(copies, _)| u128::from(*copies)).sum();
     2 * beside >= all
 }
@@ -187,7 +211,6 @@ pub fn findings(
     replay: Option<&Replay>,
 ) -> Vec<Finding> {
     let view = View::of(grounds, device, idle);
-    let has_steps = grounds.steps.mean_ns().is_some();
     let step_ns = replay.map_or(view.step_ns, |replay| replay.unprofiled_ns);
     let mut said = grounds.of(&view);
     let launches_ns = view.idle_ns(Cause::LaunchBound);
@@ -223,13 +246,19 @@ pub fn findings(
         let was_tried = replay.is_some_and(|replay| was_tried(ground.code, replay));
         let mut ground = ground;
         if was_tried && ground.code == Code::LaunchBound {
-            ground.text.push_str(", but between the waits there are too few for one: the waits come first");
+            ground.text.push_str(
+                ", but between the waits there are too few for one: the waits come first",
+            );
         }
         let high = match was_tried {
             true => 0,
             false => ground.most_ns,
         };
-        let saving_ns = Saving { low: 0, likely: 0, high };
+        let saving_ns = Saving {
+            low: 0,
+            likely: 0,
+            high,
+        };
         findings.push((of_ground(ground, Vec::new(), saving_ns), conditional));
     }
     let place = |finding: &Finding, conditional: bool| {
@@ -240,7 +269,7 @@ pub fn findings(
         }
     };
     findings.sort_by_key(|(finding, conditional)| Reverse(place(finding, *conditional)));
-    let conclusion = nothing_to_gain(&view, &findings, replay, has_steps);
+    let conclusion = replay.and_then(|replay| nothing_to_gain(&view, &findings, replay));
     let mut findings: Vec<Finding> = findings.into_iter().map(|(finding, _)| finding).collect();
     if !grounds.is_launch_blocking {
         findings.extend(view.excluded(Cause::Startup, Code::Startup));
@@ -299,32 +328,33 @@ fn bare(view: &View, judged: &Judged) -> Ground {
         Change::names(&judged.changes)
     );
     let longest: Vec<Evidence> = view.longest_calls(|_| true);
-    view.ground(judged.code, judged.gain_ns.likely, judged.gain_ns.high, 0, text, longest)
+    view.ground(
+        judged.code,
+        judged.gain_ns.likely,
+        judged.gain_ns.high,
+        0,
+        text,
+        longest,
+    )
 }
 
-/// Says so where nothing is worth a change: never of a device that idles, nor beside a change that gains.
-fn nothing_to_gain(
-    view: &View,
-    findings: &[(Finding, bool)],
-    replay: Option<&Replay>,
-    has_steps: bool,
-) -> Option<Finding> {
+/// Says so where nothing is worth a change: never of a device that idles, nor beside a change that gains, nor where none
+/// was tried.
+fn nothing_to_gain(view: &View, findings: &[(Finding, bool)], replay: &Replay) -> Option<Finding> {
     let (device, idle) = (view.device, view.idle);
     let span_ns = device.span_ns.max(1) as f64;
     if device.idle_ns() as f64 > IDLE * span_ns || device.gpu_ops < LEAST_WORK {
         return None;
     }
-    let whole_ns = replay.map_or(view.step_ns, |replay| replay.unprofiled_ns);
+    let whole_ns = replay.unprofiled_ns;
     let gain_ns = GAIN * whole_ns as f64;
     let promised = findings.iter().map(|(f, _)| match f.saving_ns.likely {
         0 => f.saving_ns.high,
         likely => likely,
     });
-    let predicted = replay.into_iter().flat_map(|replay| {
-        let known = replay.predictions.iter();
-        let known = known.filter(|p| !p.changes.iter().any(Change::is_conditional));
-        known.map(|p| replay.unprofiled_ns.saturating_sub(p.likely_ns))
-    });
+    let known = replay.predictions.iter();
+    let known = known.filter(|p| !p.changes.iter().any(Change::is_conditional));
+    let predicted = known.map(|p| replay.unprofiled_ns.saturating_sub(p.likely_ns));
     if promised.chain(predicted).any(|ns| ns as f64 >= gain_ns) {
         return None;
     }
@@ -349,18 +379,11 @@ fn nothing_to_gain(
         true => String::new(),
         false => format!(", and idle for {}", costs.join(", ")),
     };
-    let (of_what, of_time) = match has_steps {
-        true => ("a step", "the time of the steps"),
-        false => ("the trace", "the trace"),
-    };
-    let tried = match replay {
-        Some(_) => "no change of streams, copies or waits is worth 5 % of",
-        None => "no idle time of one cause is 5 % of",
-    };
     Some(Finding {
         code: Code::NothingToGain,
         text: format!(
-            "{tried} {of_what}; in {of_time} the device is busy for {:.1} %{costs}",
+            "no change of streams, copies or waits is worth 5 % of a step; in the time of the steps the device is busy for \
+             {:.1} %{costs}",
             share(device.busy.shared_ns(&view.all))
         ),
         share: 0.0,

@@ -14,12 +14,12 @@ mod host;
 mod judge;
 mod streams;
 mod units;
-mod waits;
 mod view;
+mod waits;
 
 pub use host::is_launch_blocking;
-pub use units::{size, time};
 pub use judge::{Judged, findings, judge};
+pub use units::{size, time};
 
 use sidestream::op::StreamKind;
 

@@ -289,7 +289,9 @@ impl<'a> View<'a> {
         let sum = self.idle.by_cause.get(&cause).copied().unwrap_or(0);
         let share = sum as f64 / self.device.span_ns.max(1) as f64;
         let evidence = self.stretches(cause);
-        let first = evidence.first().map(|first| format!(", {} the most", first.what));
+        let first = evidence
+            .first()
+            .map(|first| format!(", {} the most", first.what));
         (share >= WORTH / 2.0).then(|| Finding {
             code,
             text: match code {

@@ -47,10 +47,14 @@ impl View<'_> {
 
     /// Two ranges that the replay took as stages.
     pub fn stages(&self) -> Option<Ground> {
-        let stages = self.grounds.changes.iter().find_map(|change| match change {
-            Change::Pipeline(ranges) => Some(ranges),
-            _ => None,
-        })?;
+        let stages = self
+            .grounds
+            .changes
+            .iter()
+            .find_map(|change| match change {
+                Change::Pipeline(ranges) => Some(ranges),
+                _ => None,
+            })?;
         let trace = self.grounds.trace;
         let is_stage = |name| stages.iter().any(|stage| stage == trace.names.text(name));
         let ranges = trace.ranges.iter();

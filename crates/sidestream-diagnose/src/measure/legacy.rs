@@ -77,7 +77,11 @@ pub fn stream_kinds(trace: &Trace, works: &WorkOfCalls) -> Vec<StreamKind> {
 fn of_framework(trace: &Trace, works: &WorkOfCalls) -> Vec<bool> {
     let collectives = Collectives::of(trace);
     let mut operators: Vec<Spans> = vec![Spans::default(); trace.threads.len()];
-    for range in trace.ranges.iter().filter(|r| r.kind == RangeKind::Operator) {
+    for range in trace
+        .ranges
+        .iter()
+        .filter(|r| r.kind == RangeKind::Operator)
+    {
         operators[range.thread.0 as usize].push(range.start_ns, range.end_ns());
     }
     let mut counts = vec![(0, 0); trace.streams.len()];
@@ -87,7 +91,8 @@ fn of_framework(trace: &Trace, works: &WorkOfCalls) -> Vec<bool> {
             continue;
         };
         let (start_ns, stream) = (call.start_ns, work.stream.0 as usize);
-        let in_one = operators[call.thread.0 as usize].within_ns(start_ns, start_ns.saturating_add(1));
+        let in_one =
+            operators[call.thread.0 as usize].within_ns(start_ns, start_ns.saturating_add(1));
         counts[stream].0 += usize::from(in_one > 0);
         counts[stream].1 += 1;
         collective[stream] |= collectives.contains(work.name);

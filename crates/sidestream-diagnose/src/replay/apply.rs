@@ -68,7 +68,10 @@ pub fn without_profiler(program: &mut Program, profiler: Profiler, percent: u64)
             }
         }
         let (own_apart_ns, call_apart_ns) = item.apart_ns;
-        let kept_ns = item.loading_ns.saturating_add(item.host_work_ns).min(item.own_ns);
+        let kept_ns = item
+            .loading_ns
+            .saturating_add(item.host_work_ns)
+            .min(item.own_ns);
         item.own_ns = item.own_ns.saturating_sub(own_apart_ns).max(kept_ns);
         item.call_ns = item.call_ns.saturating_sub(call_apart_ns);
         let by_ns = profiler
@@ -214,7 +217,10 @@ impl Cold {
 
     /// Takes out of a call's time by how much it was slower; not of loading, nor of the host's own work.
     fn warm(&mut self, item: &mut Item) {
-        let kept_ns = item.loading_ns.saturating_add(item.host_work_ns).min(item.own_ns);
+        let kept_ns = item
+            .loading_ns
+            .saturating_add(item.host_work_ns)
+            .min(item.own_ns);
         for (ns, kept_ns) in [(&mut item.own_ns, kept_ns), (&mut item.call_ns, 0)] {
             let slow_ns = (*ns - kept_ns).min(self.rest_ns);
             if slow_ns > 0 {
@@ -238,7 +244,10 @@ impl Item {
             false => self.call_ns = self.call_ns.min(TAKEN_NS),
         }
         if self.operators == 0 && self.kind.is_sync() {
-            let kept_ns = self.loading_ns.saturating_add(self.host_work_ns).min(self.own_ns);
+            let kept_ns = self
+                .loading_ns
+                .saturating_add(self.host_work_ns)
+                .min(self.own_ns);
             self.own_ns -= (self.own_ns - kept_ns).min(WAITING_CALL_NS);
         }
     }
@@ -246,7 +255,10 @@ impl Item {
     /// Leaves of a call what a graph does not save: the program's own work, and its waiting for data.
     fn replay_as_graph(&mut self) {
         self.call_ns = 0;
-        self.own_ns = self.loading_ns.saturating_add(self.host_work_ns).min(self.own_ns);
+        self.own_ns = self
+            .loading_ns
+            .saturating_add(self.host_work_ns)
+            .min(self.own_ns);
     }
 }
 
@@ -277,13 +289,16 @@ fn async_output(program: &mut Program, profile: &Profile) -> bool {
             } = &mut node.job
             {
                 *memory = Memory::Pinned;
-                node.duration_ns = ((*bytes as f64 / profile.link_gb_s) as u64).min(node.duration_ns);
+                node.duration_ns =
+                    ((*bytes as f64 / profile.link_gb_s) as u64).min(node.duration_ns);
                 item.call_ns = item.call_ns.min(COPY_CALL_NS);
                 changed = true;
             }
         }
         let waited = program.waited[item.waits.all()].iter();
-        let for_output = waited.clone().any(|at| is_download(&program.nodes[*at].job));
+        let for_output = waited
+            .clone()
+            .any(|at| is_download(&program.nodes[*at].job));
         if item.waits.is_empty() || !for_output {
             continue;
         }
@@ -493,7 +508,9 @@ fn pipeline(program: &mut Program, ranges: &[String], trace: &Trace) -> bool {
     for range in trace.ranges.iter().filter(named) {
         let name = trace.names.text(range.name);
         if let Some(stage) = ranges.iter().position(|stage| stage == name)
-            && spans[stage].last().is_none_or(|last| last.1 <= range.start_ns)
+            && spans[stage]
+                .last()
+                .is_none_or(|last| last.1 <= range.start_ns)
         {
             spans[stage].push((range.start_ns, range.end_ns()));
         }
@@ -518,7 +535,10 @@ fn pipeline(program: &mut Program, ranges: &[String], trace: &Trace) -> bool {
     let mut begun = vec![false; ranges.len()];
     let (mut step, mut stage) = (0, 0);
     for item in 0..program.items.len() {
-        let (of_step, start_ns) = (program.items[item].step as usize, program.items[item].start_ns);
+        let (of_step, start_ns) = (
+            program.items[item].step as usize,
+            program.items[item].start_ns,
+        );
         if of_step != step {
             (step, stage) = (of_step, 0);
         }
@@ -531,7 +551,9 @@ fn pipeline(program: &mut Program, ranges: &[String], trace: &Trace) -> bool {
             let is_first = last[step][stage].is_none();
             let before = match stage {
                 // The slot that it fills is that of two steps before.
-                0 => step.checked_sub(2).and_then(|step| last[step][ranges.len() - 1]),
+                0 => step
+                    .checked_sub(2)
+                    .and_then(|step| last[step][ranges.len() - 1]),
                 _ => last[step][stage - 1],
             };
             let node = &mut program.nodes[at];

@@ -105,7 +105,10 @@ fn drop_wait(text: &str, streams: Option<&str>) -> Result<Change, UnknownChange>
 
 fn pipeline(text: &str, ranges: Option<&str>) -> Result<Change, UnknownChange> {
     let ranges = ranges.unwrap_or_default().split(',').map(str::trim);
-    let ranges: Vec<String> = ranges.filter(|r| !r.is_empty()).map(str::to_owned).collect();
+    let ranges: Vec<String> = ranges
+        .filter(|r| !r.is_empty())
+        .map(str::to_owned)
+        .collect();
     if ranges.len() < 2 {
         return Err(UnknownChange(format!(
             "`{}`: pipeline takes the names of two ranges or more, in the order of a step; write them as in \

@@ -201,7 +201,9 @@ pub fn replay(source: &Source, asked: &[Vec<Change>]) -> Result<Replay, &'static
         error: replay.error(),
         floors_ns: floors(source, &program, taken, per_step),
     };
-    let base = model.predict(&[], None).ok_or("the steps of the trace end out of their order")?;
+    let base = model
+        .predict(&[], None)
+        .ok_or("the steps of the trace end out of their order")?;
     let [least, usual, most] = base.by_profiler_ns.map(|ns| ns.min(measured_ns));
     replay.unprofiled_ns = usual;
     replay.unprofiled_between_ns = (least.min(usual), most.max(usual));
@@ -239,9 +241,9 @@ impl Model<'_> {
     /// A step with these changes; as it is if they change nothing, which the base says.
     fn predict(&self, changes: &[Change], base: Option<&Prediction>) -> Option<Prediction> {
         let mut changed = self.program.clone();
-        let effective = changes.iter().filter(|change| {
-            change.apply(&mut changed, &self.profiles[0], self.trace)
-        });
+        let effective = changes
+            .iter()
+            .filter(|change| change.apply(&mut changed, &self.profiles[0], self.trace));
         let effective = effective.count();
         if let (0, Some(base)) = (effective, base) {
             return Some(Prediction {
@@ -256,18 +258,27 @@ impl Model<'_> {
             let (step_ns, run) = self.step_ns(&program, changes)?;
             Some((step_ns, run, program))
         };
-        let (likely_ns, usual, program) = run(100)?;
+        // A run takes as much memory as the trace: there is one at a time.
+        let (likely_ns, downloads_ns, timeline) = {
+            let (likely_ns, run, program) = run(100)?;
+            let downloads_ns = downloads_ns(&program) as f64 * self.scale_of_nodes;
+            (likely_ns, downloads_ns, run.timeline(&program, self.trace))
+        };
+        let step_ns = |percent: u64| run(percent).map(|(step_ns, ..)| step_ns);
         // Where nothing is taken out there is nothing to be wrong about.
         let by_profiler_ns = match self.profiler == Profiler::default() {
             true => [likely_ns; 3],
-            false => [run(Profiler::MOST)?.0, likely_ns, run(Profiler::LEAST)?.0],
+            false => [
+                step_ns(Profiler::MOST)?,
+                likely_ns,
+                step_ns(Profiler::LEAST)?,
+            ],
         };
         let of = |ns: Option<&u64>, factor: f64| (*ns.unwrap_or(&likely_ns) as f64 * factor) as u64;
         let low_ns = of(by_profiler_ns.iter().min(), MODEL.0 - self.error);
         let moves = |change: &Change| matches!(change, Change::Prefetch(_) | Change::AsyncOutput);
-        let downloads_ns = downloads_ns(&program) as f64 * self.scale_of_nodes;
-        let are_beside = changes.iter().any(moves)
-            && downloads_ns >= BESIDE_FROM * likely_ns as f64;
+        let are_beside =
+            changes.iter().any(moves) && downloads_ns >= BESIDE_FROM * likely_ns as f64;
         let slower = if are_beside { BESIDE } else { MODEL.1 };
         Some(Prediction {
             changes: changes.to_vec(),
@@ -276,14 +287,14 @@ impl Model<'_> {
             high_ns: of(by_profiler_ns.iter().max(), slower + self.error),
             is_effective: effective == changes.len(),
             by_profiler_ns,
-            timeline: usual.timeline(&program, self.trace),
+            timeline,
         })
     }
 
     /// The same for each of several sets.
     fn predict_all(&self, sets: &[Vec<Change>], base: &Prediction) -> Vec<Prediction> {
-        let all = on_two(sets, |set| self.predict(set, Some(base)));
-        all.into_iter().flatten().collect()
+        let all = sets.iter().map(|set| self.predict(set, Some(base)));
+        all.flatten().collect()
     }
 
     /// Only what is to be expected of each set, as far as all of its changes change something.
@@ -298,9 +309,8 @@ impl Model<'_> {
             apply::without_profiler(&mut changed, self.profiler, 100);
             self.step_ns(&changed, changes).map(|(ns, _)| ns)
         };
-        let likely = on_two(&sets, likely);
-        let both = sets.into_iter().zip(likely);
-        both.filter_map(|(set, ns)| Some((set, ns?))).collect()
+        let both = sets.into_iter().map(|set| (likely(&set), set));
+        both.filter_map(|(ns, set)| Some((set, ns?))).collect()
     }
 
     /// What a step of a program takes, and its run.
@@ -322,23 +332,6 @@ impl Model<'_> {
     }
 }
 
-/// A function of each of several things, on two processors.
-fn on_two<T: Sync, R: Send>(things: &[T], of: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let half = |from: usize| -> Vec<R> { things.iter().skip(from).step_by(2).map(&of).collect() };
-    if things.len() < 2 {
-        return half(0);
-    }
-    let (even, odd) = std::thread::scope(|scope| {
-        let odd = scope.spawn(|| half(1));
-        let even = half(0);
-        // A panic over there is one here.
-        (even, odd.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-    });
-    let mut odd = odd.into_iter();
-    let both = even.into_iter().flat_map(|even| [Some(even), odd.next()]);
-    both.flatten().collect()
-}
-
 /// What downloads of all steps but the first take.
 fn downloads_ns(program: &Program) -> u64 {
     let nodes = program.nodes.iter().filter(|node| node.step > 0);
@@ -351,20 +344,32 @@ fn downloads_ns(program: &Program) -> u64 {
             }
         )
     });
-    downloads.map(|node| node.duration_ns).fold(0, u64::saturating_add)
+    downloads
+        .map(|node| node.duration_ns)
+        .fold(0, u64::saturating_add)
 }
 
 /// What a step takes at the least, in the mean: the time in which any kernel of it ran, and the time in which all of
 /// them would fill the device.
 fn floors(source: &Source, program: &Program, taken: usize, per_step: f64) -> (u64, u64) {
-    let ends = source.steps.steps.iter().take(taken + 1).map(|step| step.last_gpu_ns);
+    let ends = source
+        .steps
+        .steps
+        .iter()
+        .take(taken + 1)
+        .map(|step| step.last_gpu_ns);
     let (Some(from), Some(to)) = (ends.clone().min(), ends.max()) else {
         return (0, 0);
     };
     let within = |spans: &Spans| spans.within_ns(from, to);
     let kernels = source.devices.iter().map(|device| within(&device.kernels));
     let mut filled = vec![0.0; program.devices.max(1)];
-    for node in program.nodes.iter().skip(program.backlog).filter(|node| node.step > 0) {
+    for node in program
+        .nodes
+        .iter()
+        .skip(program.backlog)
+        .filter(|node| node.step > 0)
+    {
         if let Job::Kernel { share } = node.job {
             filled[program.device_of[node.stream] as usize] += node.duration_ns as f64 * share;
         }

@@ -65,7 +65,9 @@ impl Run {
             let mut own_ns = item.own_ns;
             if !loaders.is_empty() && item.moved_ns > 0 {
                 // A worker does it, that which is free first.
-                own_ns = own_ns.saturating_sub(item.moved_ns).saturating_add(item.take_over_ns);
+                own_ns = own_ns
+                    .saturating_sub(item.moved_ns)
+                    .saturating_add(item.take_over_ns);
                 let load = Work::Call(Call::HostNs(item.moved_ns));
                 let first = (0..loaders.len()).min_by_key(|at| free_ns[*at]);
                 let at = first.unwrap_or(0);

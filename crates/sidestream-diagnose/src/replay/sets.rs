@@ -71,16 +71,24 @@ fn waits(program: &Program) -> Vec<Change> {
             }
         }
     }
-    let mut pairs: Vec<_> = pairs.into_iter().filter(|pair| pair.1 >= LEAST_WAITS).collect();
+    let mut pairs: Vec<_> = pairs
+        .into_iter()
+        .filter(|pair| pair.1 >= LEAST_WAITS)
+        .collect();
     pairs.sort_by_key(|(pair, count)| (usize::MAX - count, *pair));
     let pairs = pairs.into_iter().take(MOST_PAIRS);
-    pairs.map(|((waits, on), _)| Change::DropWait(waits, on)).collect()
+    pairs
+        .map(|((waits, on), _)| Change::DropWait(waits, on))
+        .collect()
 }
 
 /// The two ranges of the program's own that most of the kernels come from, if they follow each other in each step.
 fn stages(trace: &Trace, program: &Program) -> Option<Vec<String>> {
     let mut spans: BTreeMap<Name, Vec<(i64, i64)>> = BTreeMap::new();
-    let (first, last) = (program.items.first()?.start_ns, program.items.last()?.start_ns);
+    let (first, last) = (
+        program.items.first()?.start_ns,
+        program.items.last()?.start_ns,
+    );
     let own = trace.ranges.iter().filter(|range| {
         let name = trace.names.text(range.name);
         let is_own = !is_of_framework(name) && !name.contains('#') && !name.contains(',');
@@ -101,7 +109,9 @@ fn stages(trace: &Trace, program: &Program) -> Option<Vec<String>> {
     for item in &program.items {
         let nodes = item.submits.all().map(|at| &program.nodes[at]);
         let kernels = nodes.filter(|node| matches!(node.job, Job::Kernel { .. }));
-        let ns = kernels.map(|node| node.duration_ns).fold(0, u64::saturating_add);
+        let ns = kernels
+            .map(|node| node.duration_ns)
+            .fold(0, u64::saturating_add);
         all_ns = all_ns.saturating_add(ns);
         for (name, spans) in &spans {
             let at = spans.partition_point(|span| span.1 <= item.start_ns);
@@ -111,7 +121,9 @@ fn stages(trace: &Trace, program: &Program) -> Option<Vec<String>> {
             }
         }
     }
-    let large = kernel_ns.into_iter().filter(|(_, ns)| ns.saturating_mul(7) >= all_ns && *ns > 0);
+    let large = kernel_ns
+        .into_iter()
+        .filter(|(_, ns)| ns.saturating_mul(7) >= all_ns && *ns > 0);
     stages.extend(large.map(|(name, ns)| (ns, name)));
     stages.sort_by_key(|(ns, name)| (u64::MAX - ns, *name));
     // Of ranges inside each other, the outer one has all that the inner ones have.
@@ -130,7 +142,8 @@ fn stages(trace: &Trace, program: &Program) -> Option<Vec<String>> {
 
 /// Adds sets: from the change that gains most on, that which gains most besides, as long as one does.
 pub fn together(model: &Model, base: &Prediction, predictions: &mut Vec<Prediction>) {
-    let effective = |p: &&Prediction| p.is_effective && !p.changes.iter().any(Change::is_conditional);
+    let effective =
+        |p: &&Prediction| p.is_effective && !p.changes.iter().any(Change::is_conditional);
     let singles: Vec<Change> = predictions
         .iter()
         .filter(effective)
@@ -148,14 +161,19 @@ pub fn together(model: &Model, base: &Prediction, predictions: &mut Vec<Predicti
     .into_iter()
     .map(|set| {
         let of_use = |change: &Change| {
-            singles.contains(change) || matches!(change, Change::Prefetch(_)) && singles.contains(&Change::Pinned)
+            singles.contains(change)
+                || matches!(change, Change::Prefetch(_)) && singles.contains(&Change::Pinned)
         };
         set.into_iter().filter(of_use).collect()
     })
     .filter(|set: &Vec<Change>| set.len() > 1)
     .collect();
     let of_single = |p: &Prediction| (p.changes.clone(), p.likely_ns);
-    let mut all: Vec<(Vec<Change>, u64)> = predictions.iter().filter(effective).map(of_single).collect();
+    let mut all: Vec<(Vec<Change>, u64)> = predictions
+        .iter()
+        .filter(effective)
+        .map(of_single)
+        .collect();
     all.extend(model.screen(joint));
     let mut best = all.into_iter().min_by_key(|(set, ns)| (*ns, set.len()));
     let mut found: Vec<Vec<Change>> = Vec::new();
@@ -174,9 +192,8 @@ pub fn together(model: &Model, base: &Prediction, predictions: &mut Vec<Predicti
             set
         });
         let next = model.screen(sets.collect()).into_iter();
-        let gains = |(_, ns): &(Vec<Change>, u64)| {
-            likely_ns.saturating_sub(*ns) as f64 >= JOINS * step_ns
-        };
+        let gains =
+            |(_, ns): &(Vec<Change>, u64)| likely_ns.saturating_sub(*ns) as f64 >= JOINS * step_ns;
         best = next.filter(gains).min_by_key(|(_, ns)| *ns);
     }
     found.dedup();

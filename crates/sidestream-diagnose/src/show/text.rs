@@ -66,7 +66,9 @@ fn write_brief(out: &mut String, title: &str, report: &Report) -> Result {
         let share = 100.0 * finding.share;
         match finding.code {
             Code::NothingToGain => writeln!(out, "{code}")?,
-            Code::Startup | Code::Initialisation => writeln!(out, "{code}  {share:.1} % of the trace")?,
+            Code::Startup | Code::Initialisation => {
+                writeln!(out, "{code}  {share:.1} % of the trace")?
+            }
             _ => writeln!(out, "{code}  {share:.1} % of {}{worth}", whole(report))?,
         }
     }
@@ -222,7 +224,11 @@ fn worth(report: &Report, finding: &Finding) -> String {
     match likely {
         0 if finding.saving_ns.high > 0 => {
             let high = finding.saving_ns.high;
-            format!(", worth at most {}{}", time(high), percent_of_step(report, high))
+            format!(
+                ", worth at most {}{}",
+                time(high),
+                percent_of_step(report, high)
+            )
         }
         0 => String::new(),
         _ => format!(
@@ -372,7 +378,9 @@ fn write_pictures(out: &mut String, report: &Report, columns: usize) -> Result {
     let best = replay.and_then(|replay| {
         let (shown, _) = worthwhile(replay, report.what_if_asked);
         let known = |p: &&Prediction| !p.changes.iter().any(Change::is_conditional);
-        let best = shown.into_iter().find(|p| report.what_if_asked || known(p))?;
+        let best = shown
+            .into_iter()
+            .find(|p| report.what_if_asked || known(p))?;
         (gain(replay, best) > DRAWN).then_some(best)
     });
     if let (Some(best), Some(_)) = (best, measured.step) {

@@ -173,6 +173,7 @@ class Evidence:
         step: The step that it is in, from 0, where it is in one.
         call: The call of CUDA that asked for it, where it is known.
         operators: The operators around that call, or around the gap, the outermost first.
+        is_gap: Whether ``duration_ns`` is how long the device did nothing for it.
     """
 
     what: str
@@ -182,6 +183,7 @@ class Evidence:
     step: int | None = None
     call: str | None = None
     operators: tuple[str, ...] = ()
+    is_gap: bool = False
 
 
 @dataclass(frozen=True)
@@ -274,6 +276,7 @@ class Steps:
         by: How the steps were found.
         p10_ns: The time that a tenth of the steps stays below.
         p90_ns: The time that nine tenths stay below.
+        mean_ns: The mean of all, of which shares and savings are parts.
     """
 
     count: int
@@ -281,6 +284,7 @@ class Steps:
     by: str
     p10_ns: int | None
     p90_ns: int | None
+    mean_ns: int | None = None
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,9 @@ pub fn read(path: &Path, limits: &Limits, progress: Progress) -> Result<Trace, P
         whole_graphs: 0,
     };
     for name in database.not_plain() {
-        let text = format!("{name} is a view or a virtual table, which is code of whoever made the file: it was not read");
+        let text = format!(
+            "{name} is a view or a virtual table, which is code of whoever made the file: it was not read"
+        );
         reader.builder.warn("NOT_A_TABLE", text);
     }
     reader.work()?;

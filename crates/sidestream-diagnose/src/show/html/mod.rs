@@ -368,7 +368,10 @@ fn meaning(cause: Cause) -> &'static str {
 
 /// The changes of a prediction, as text of a page: stages have names of the trace.
 fn changes(prediction: &Prediction) -> String {
-    let words = prediction.changes.iter().map(|c| esc(&c.to_string(), 200).to_string());
+    let words = prediction
+        .changes
+        .iter()
+        .map(|c| esc(&c.to_string(), 200).to_string());
     words.collect::<Vec<_>>().join(" + ")
 }
 

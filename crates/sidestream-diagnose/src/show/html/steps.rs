@@ -119,7 +119,11 @@ fn pictures<'r>(report: &'r Report, measured: &Timeline) -> Vec<(usize, &'r Pred
 pub fn best(replay: &Replay) -> Option<usize> {
     let is_alone = replay.predictions.len() == 1;
     let known = |p: &Prediction| is_alone || !p.changes.iter().any(Change::is_conditional);
-    let known = replay.predictions.iter().enumerate().filter(|(_, p)| known(p));
+    let known = replay
+        .predictions
+        .iter()
+        .enumerate()
+        .filter(|(_, p)| known(p));
     let least_ns = known.clone().map(|(_, p)| p.likely_ns).min()?;
     let near = |p: &Prediction| p.likely_ns.abs_diff(least_ns) <= replay.measured_ns / 100;
     let near = known.filter(|(_, p)| near(p));
