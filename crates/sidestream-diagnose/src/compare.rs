@@ -109,11 +109,25 @@ impl Comparison {
             idle: idle(both),
             blocking: shifts(both, |report| {
                 let each = report.blocking.iter();
-                each.map(|b| (report.names.text(b.name), b.count, b.duration_ns))
+                each.map(|b| (report.names.text(b.name), b.count as f64, b.duration_ns))
                     .collect()
             }),
-            kernels: shifts(both, |report| lines(report, &report.kernels)),
-            operators: shifts(both, |report| lines(report, &report.operators)),
+            kernels: shifts(both, |report| {
+                // As all else about devices, of one of them in the mean.
+                let devices = report.devices.len().max(1);
+                let lines = lines(report, &report.kernels).into_iter();
+                lines
+                    .map(|(name, calls, ns)| {
+                        (name, calls as f64 / devices as f64, ns / devices as u64)
+                    })
+                    .collect()
+            }),
+            operators: shifts(both, |report| {
+                let lines = lines(report, &report.operators).into_iter();
+                lines
+                    .map(|(name, calls, ns)| (name, calls as f64, ns))
+                    .collect()
+            }),
             gone: codes(baseline, now, false),
             new: codes(now, baseline, false),
             same: codes(now, baseline, true),
@@ -191,17 +205,17 @@ fn lines<'r>(report: &'r Report, lines: &[Line]) -> Vec<(&'r str, usize, u64)> {
 }
 
 /// Tables of names, calls and times of both traces, by the step; those that changed most first.
-fn shifts(both: Two<&Report>, table: fn(&Report) -> Vec<(&str, usize, u64)>) -> Vec<Shift> {
+fn shifts(both: Two<&Report>, table: fn(&Report) -> Vec<(&str, f64, u64)>) -> Vec<Shift> {
     let mut shifts: BTreeMap<&str, Shift> = BTreeMap::new();
     let steps = |report: &Report| report.per_step.steps.max(1);
     for (name, calls, ns) in table(both.now) {
         let shift = shifts.entry(name).or_default();
-        shift.calls.now = calls as f64 / steps(both.now) as f64;
+        shift.calls.now = calls / steps(both.now) as f64;
         shift.ns.now = ns / steps(both.now) as u64;
     }
     for (name, calls, ns) in table(both.baseline) {
         let shift = shifts.entry(name).or_default();
-        shift.calls.baseline = calls as f64 / steps(both.baseline) as f64;
+        shift.calls.baseline = calls / steps(both.baseline) as f64;
         shift.ns.baseline = ns / steps(both.baseline) as u64;
     }
     let named = shifts.into_iter().map(|(name, shift)| Shift {
@@ -242,7 +256,12 @@ fn notes(both: Two<&Report>) -> Vec<String> {
         ));
     }
     for (report, whose) in [(now, "now"), (baseline, "in the baseline")] {
-        for warning in &report.warnings {
+        // What is too little to be judged can be compared.
+        let warnings = report
+            .warnings
+            .iter()
+            .filter(|warning| warning.code != "TOO_LITTLE");
+        for warning in warnings {
             notes.push(format!("{whose}: {}", warning.text));
         }
     }

@@ -6,21 +6,28 @@
 //!
 //! 1. before the first step and after the last one: start-up,
 //! 2. the profiler or the driver was busy with itself, or the profiler passed from one step to the next,
-//! 3. the thread waited for its data loader,
-//! 4. the thread had been held up when the gap began, or was held up inside it: until then it could
+//! 3. the thread did what a program does once: it loaded code, captured a graph, took memory for the first time,
+//! 4. the launch had come back and the work did not begin: it waited for its stream, or for an event,
+//! 5. the thread waited for its data loader,
+//! 6. the thread called nothing for half a millisecond or more, where it would have been late anyway: the host's own work,
+//!    by the name of the innermost range or operator around it,
+//! 7. the thread had been held up when the gap began, or was held up inside it: until then it could
 //!    not run ahead, so the whole delay up to the next work is that call's, provided that the thread
 //!    would have had the time, which is so if it works for less long than the device does; else only
 //!    the time inside the call is,
-//! 5. the thread did nothing that the trace shows, for long: the program itself was slow,
-//! 6. else it was on its way through framework and launches: launch-bound.
+//! 8. else it was on its way through framework and launches: launch-bound.
 //!
-//! Work that had been asked for before the gap began and still did not start waited for the device
-//! itself, or for something that the trace does not show.
+//! Work that had been asked for before the gap began and did not start for 50 µs waited for its stream or an event
+//! too. A gap whose work has no call in the trace has no cause.
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::measure::{DeviceTime, Held, Links, Spans, Steps, StepsBy, WorkOfCalls, held, quantile};
-use crate::model::{ApiKind, Call, Direction, Memory, Name, RangeKind, Trace, What, Work};
+use crate::initial::Initial;
+use crate::measure::{DeviceTime, Held, Links, Spans, Steps, StepsBy, WorkOfCalls, held};
+use crate::model::{
+    ApiKind, Call, Direction, Memory, Name, Range, RangeKind, Stream, ThreadIndex, Trace, What,
+    Work,
+};
 
 /// Why a device did nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -29,8 +36,12 @@ pub enum Cause {
     Startup,
     /// The profiler or the driver was busy with itself.
     ProfilerOverhead,
-    /// The program had nothing to submit: it waited for its data, or did other things.
+    /// The program did what it does once: it loaded code, captured a graph, took memory.
+    Initialisation,
+    /// The program waited for its data loader.
     HostStarved,
+    /// The host did work of its own, or nothing that the trace shows.
+    HostWork,
     /// The host had been held up by a synchronisation.
     SyncInStep,
     /// The host had been held up by a copy.
@@ -39,6 +50,8 @@ pub enum Cause {
     PageableCopy,
     /// The host was on its way, and not fast enough.
     LaunchBound,
+    /// The work had been submitted, and waited for its stream or for an event.
+    StreamWait,
     /// The device passed from one work to the next.
     DeviceLatency,
     /// The trace does not show why.
@@ -47,14 +60,17 @@ pub enum Cause {
 
 impl Cause {
     /// All of them.
-    pub const ALL: [Cause; 9] = [
+    pub const ALL: [Cause; 12] = [
         Cause::Startup,
         Cause::ProfilerOverhead,
+        Cause::Initialisation,
         Cause::HostStarved,
+        Cause::HostWork,
         Cause::SyncInStep,
         Cause::BlockingCopy,
         Cause::PageableCopy,
         Cause::LaunchBound,
+        Cause::StreamWait,
         Cause::DeviceLatency,
         Cause::Unattributed,
     ];
@@ -64,11 +80,14 @@ impl Cause {
         match self {
             Cause::Startup => "STARTUP",
             Cause::ProfilerOverhead => "PROFILER_OVERHEAD",
+            Cause::Initialisation => "INITIALISATION",
             Cause::HostStarved => "HOST_STARVED",
+            Cause::HostWork => "HOST_WORK",
             Cause::SyncInStep => "SYNC_IN_STEP",
             Cause::BlockingCopy => "BLOCKING_COPY",
             Cause::PageableCopy => "PAGEABLE_COPY",
             Cause::LaunchBound => "LAUNCH_BOUND",
+            Cause::StreamWait => "STREAM_WAIT",
             Cause::DeviceLatency => "DEVICE_LATENCY",
             Cause::Unattributed => "UNATTRIBUTED",
         }
@@ -80,12 +99,14 @@ impl Cause {
 pub struct Idle {
     /// How much of it each cause has. The sum is the idle time.
     pub by_cause: BTreeMap<Cause, u64>,
-    /// How much of that lies in steps of a usual length.
+    /// How much of that lies in the steps; all of it, where there are none.
     pub in_steps: BTreeMap<Cause, u64>,
     /// The same by what stands for it, with how many stretches that is.
     pub reasons: BTreeMap<(Cause, Because), (usize, u64)>,
     /// The longest stretches of each cause, the longest first.
     pub longest: BTreeMap<Cause, Vec<Stretch>>,
+    /// The longest stretch of each cause, in the steps or outside.
+    pub longest_of_all: BTreeMap<Cause, Stretch>,
     /// All stretches, where they are asked for.
     all: Option<Vec<(Cause, Stretch)>>,
 }
@@ -120,22 +141,26 @@ const LATENCY_NS: u64 = 50_000;
 /// A thread that shows nothing for so long does something of its own. Between two operators Python
 /// takes tens of microseconds.
 pub const OWN_NS: u64 = 500_000;
-/// A launch takes some microseconds. One that takes so long waits for room in the queue.
-const STALLED_NS: u64 = 100_000;
+/// So many ranges are remembered between two calls of a thread.
+const MOST_RECENT: usize = 256;
 
 /// Everything that the causes are found with.
 pub struct Scene<'t> {
     trace: &'t Trace,
     links: &'t Links,
     steps: &'t Steps,
+    initial: Initial,
+    /// The work of each device, where there are several.
+    of_device: HashMap<(Option<i64>, i64), Vec<u32>>,
     threads: Vec<Lane>,
     /// What the profiler and the driver did for themselves, in order and apart.
     overhead: Vec<Named>,
-    /// When any thread was held up.
-    held: Spans,
     /// The operators around the calls that held up the host or copied.
     inside: HashMap<u32, Inside>,
 }
+
+/// A stretch of a thread's own work, with the innermost range around most of it.
+type Own = (i64, i64, Option<Because>);
 
 /// A stretch with a name.
 type Named = (i64, i64, Because);
@@ -143,8 +168,18 @@ type Named = (i64, i64, Because);
 /// What one thread did, in order.
 #[derive(Default)]
 struct Lane {
-    /// Calls and operators of the outermost level.
-    active: Vec<(i64, i64)>,
+    /// How many calls it made.
+    calls: usize,
+    /// When the last call was over.
+    called_ns: Option<i64>,
+    /// Ranges that may overlap the time since then.
+    recent: Vec<(i64, i64, Name)>,
+    /// Long stretches without any call, with the innermost range around most of each.
+    own: Vec<Own>,
+    /// What is done once, apart.
+    initial: Vec<Named>,
+    /// When a capture began that is not over.
+    captures: Option<(i64, Because)>,
     /// Waits for data, apart.
     loading: Vec<Named>,
     /// Calls that held up the host, apart.
@@ -173,9 +208,10 @@ impl<'t> Scene<'t> {
             trace,
             links,
             steps,
+            initial: Initial::of(trace, steps),
+            of_device: by_device(trace),
             threads,
             overhead: Vec::new(),
-            held: Spans::default(),
             inside: HashMap::new(),
         };
         let mut overhead = Vec::new();
@@ -220,10 +256,16 @@ impl<'t> Scene<'t> {
                     }
                     _ if loading[range.name.0 as usize] => apart(&mut lane.loading, named),
                     RangeKind::Operator => {
-                        lane.act(start, end);
+                        if scene.initial.is_operator(range) {
+                            apart(&mut lane.initial, named);
+                        }
+                        lane.notice(range);
                         lane.enter(start, (end, range.name, true));
                     }
-                    RangeKind::Annotation => lane.enter(start, (end, range.name, false)),
+                    RangeKind::Annotation => {
+                        lane.notice(range);
+                        lane.enter(start, (end, range.name, false));
+                    }
                     RangeKind::Python => {}
                 }
             }
@@ -239,14 +281,28 @@ impl<'t> Scene<'t> {
         let (start, end) = (call.start_ns, call.end_ns());
         let lane = &mut self.threads[call.thread.0 as usize];
         lane.act(start, end);
+        let name = self.trace.names.text(call.name);
+        let because = Because::of(call.name);
+        match name {
+            name if name.contains("BeginCapture") && self.initial.captures_once(call) => {
+                lane.captures = Some((start, because));
+            }
+            name if name.contains("EndCapture") => {
+                if let Some((begun, because)) = lane.captures.take() {
+                    apart(&mut lane.initial, (begun, end, because));
+                }
+            }
+            _ => {}
+        }
+        if self.initial.is_call(call, name) {
+            apart(&mut lane.initial, (start, end, because));
+            lane.copied = None;
+            return;
+        }
         let copy = work.and_then(|at| host_memory(&self.trace.work[at]));
         let after = std::mem::replace(&mut lane.copied, copy);
         let held = held(self.trace, at, work);
         if held.is_none() && copy.is_none() {
-            let stalled = call.api.kind.submits() && call.duration_ns > STALLED_NS;
-            if stalled {
-                self.held.push(start, end);
-            }
             return;
         }
         let inside = lane.inside(start);
@@ -260,7 +316,6 @@ impl<'t> Scene<'t> {
                 held = Held::Copy;
             }
         }
-        self.held.push(start, end);
         let because = Because {
             name: call.name,
             inside,
@@ -276,21 +331,6 @@ impl<'t> Scene<'t> {
         let call = u32::try_from(call).ok();
         let inside = call.and_then(|call| self.inside.get(&call));
         inside.copied().unwrap_or_default()
-    }
-
-    /// How long the host works on a step, in the median, without the time in which it is held up. A
-    /// host that runs ahead is done early. The last step has no next one and does not count.
-    pub fn host_ns(&self) -> u64 {
-        if self.trace.calls.is_empty() {
-            return 0;
-        }
-        let own_ns = |pair: &[crate::measure::Step]| {
-            let (start, end) = (pair[0].start_ns, pair[1].start_ns);
-            let held_ns = self.held.within_ns(start, end);
-            (end.saturating_sub(start).max(0) as u64).saturating_sub(held_ns)
-        };
-        let own: Vec<u64> = self.steps.steps.windows(2).map(own_ns).collect();
-        quantile(&own, 1, 2).unwrap_or(0)
     }
 
     /// The causes of all idle time of a device.
@@ -325,21 +365,80 @@ impl<'t> Scene<'t> {
     }
 
     fn gaps(&self, device: &DeviceTime, gaps: impl Iterator<Item = (i64, i64)>, idle: &mut Idle) {
-        let (usual, _) = self.steps.usual(device);
+        let (in_steps, _) = self.steps.all(device);
         // The work of the device that ends each gap.
-        let mut work = self.trace.work.iter().enumerate().filter(|(_, work)| {
-            let stream = &self.trace.streams[work.stream.0 as usize];
-            (stream.process, stream.device) == (device.process, device.device)
-        });
+        let all = 0..self.trace.work.len();
+        let of_device = self.of_device.get(&(device.process, device.device));
+        let mut places: Box<dyn Iterator<Item = usize>> = match of_device {
+            Some(places) => Box::new(places.iter().map(|at| *at as usize)),
+            None => Box::new(all),
+        };
         for gap in gaps {
-            let next = work.find(|(_, work)| work.start_ns >= gap.1);
+            let next = places.find(|at| self.trace.work[*at].start_ns >= gap.1);
             let mut rest = Rest {
                 pieces: vec![gap],
                 idle: &mut *idle,
-                usual: &usual,
+                in_steps: &in_steps,
             };
-            self.gap(device, gap, next.map(|(at, _)| at), &mut rest);
+            self.gap(device, gap, next, &mut rest);
         }
+    }
+
+    /// The stretches of a thread's own work in some time: those without any call for half a millisecond or more, as
+    /// far as they lie in it, with the range around each. What it does once is none.
+    pub fn own(&self, thread: ThreadIndex, start: i64, end: i64) -> Vec<(u64, Option<Because>)> {
+        if start >= end {
+            return Vec::new();
+        }
+        let lane = &self.threads[thread.0 as usize];
+        let first = lane.own.partition_point(|own| own.1 <= start);
+        let own = lane.own[first..].iter().take_while(|own| own.0 < end);
+        let length = |(from, to, because): &Own| {
+            let part = ((*from).max(start), (*to).min(end), *because);
+            (lane.own_ns_of(&part), *because)
+        };
+        own.map(length).collect()
+    }
+
+    /// The stretches of own work of the thread that works most that lie in some time, with how much of each does.
+    pub fn main_own(&self, time: &Spans) -> Vec<(u64, Stretch)> {
+        let main = self.threads.iter().max_by_key(|lane| lane.calls);
+        let each = main
+            .into_iter()
+            .flat_map(|lane| lane.own.iter().map(move |own| (lane.own_ns_of(own), own)));
+        let long = each.filter(|(own_ns, _)| *own_ns >= OWN_NS);
+        let stretch = |(own_ns, (from, to, because)): (u64, &Own)| {
+            let stretch = Stretch {
+                start_ns: *from,
+                duration_ns: from.abs_diff(*to),
+                because: *because,
+            };
+            (own_ns.min(time.within_ns(*from, *to)), stretch)
+        };
+        long.map(stretch).filter(|(ns, _)| *ns > 0).collect()
+    }
+
+    /// How much of some time of a thread is no part of a run that goes on without the profiler: what the program does
+    /// once, and what the profiler or the driver does for itself.
+    pub fn apart_ns(&self, thread: ThreadIndex, start: i64, end: i64) -> u64 {
+        if start >= end {
+            return 0;
+        }
+        let initial = &self.threads[thread.0 as usize].initial;
+        let once_ns = within_ns(initial, start, end);
+        let own_ns = within_ns(&self.overhead, start, end);
+        once_ns.saturating_add(own_ns).min(start.abs_diff(end))
+    }
+
+    /// The wait that submitted work stands behind, as far as calls show it: the last one of its thread before it.
+    fn wait_before(&self, call: usize) -> Option<Because> {
+        let thread = self.trace.calls[call].thread;
+        let before = self.trace.calls[..call].iter().rev().take(64);
+        let mut waits = before.filter(|before| {
+            before.thread == thread
+                && matches!(before.api.kind, ApiKind::WaitEvent | ApiKind::HostFunc)
+        });
+        waits.next().map(|wait| Because::of(wait.name))
     }
 
     /// Divides a gap among its causes.
@@ -363,7 +462,7 @@ impl<'t> Scene<'t> {
             rest.take((*from, *to), Some(*because), Cause::ProfilerOverhead);
         }
         let call = next.and_then(|at| Some((at, self.links.call_of(at)?)));
-        let Some((work, call)) = call else {
+        let Some((work, at)) = call else {
             let short = end.abs_diff(start) <= LATENCY_NS;
             let cause = match short {
                 true => Cause::DeviceLatency,
@@ -372,25 +471,35 @@ impl<'t> Scene<'t> {
             return rest.take((start, end), None, cause);
         };
         let upload = self.is_pageable_upload(work);
-        let inside = self.inside(call);
-        let call = &self.trace.calls[call];
+        let inside = self.inside(at);
+        let call = &self.trace.calls[at];
         let (asked, back) = (call.start_ns, call.end_ns());
         let name = Some(Because {
             name: call.name,
             inside,
         });
+        let lane = &self.threads[call.thread.0 as usize];
+        for (from, to, because) in overlapping(&lane.initial, start, end) {
+            rest.take((*from, *to), Some(*because), Cause::Initialisation);
+        }
+        // From here on the host has done its part.
+        let submitted = back.saturating_add(LATENCY_NS as i64);
+        if submitted < end {
+            let waited = (start.max(submitted), end);
+            if waited.1.abs_diff(start) > LATENCY_NS {
+                let because = self.wait_before(at).or(name);
+                rest.take(waited, because, Cause::StreamWait);
+            }
+        }
         if asked <= start {
             // It had been asked for already.
-            let on_its_way = back > start;
             let cause = match () {
-                () if on_its_way && upload => Cause::PageableCopy,
-                () if on_its_way => Cause::LaunchBound,
-                () if end.abs_diff(start) <= LATENCY_NS => Cause::DeviceLatency,
-                () => Cause::Unattributed,
+                () if back > start && upload => Cause::PageableCopy,
+                () if back > start => Cause::LaunchBound,
+                () => Cause::DeviceLatency,
             };
             return rest.take((start, end), name, cause);
         }
-        let lane = &self.threads[call.thread.0 as usize];
         let late = asked.min(end);
         for (from, to, because) in overlapping(&lane.loading, start, late) {
             let stretch = ((*from).max(start), (*to).min(late));
@@ -399,8 +508,13 @@ impl<'t> Scene<'t> {
         let held = lane.held_before(start, late);
         let could_run_ahead = lane.own_ns(device) < device.busy_ns();
         if held.is_none() || !could_run_ahead {
-            for stretch in lane.quiet(start, late) {
-                rest.take(stretch, None, Cause::HostStarved);
+            let first = lane.own.partition_point(|own| own.1 <= start);
+            let own = lane.own[first..].iter().take_while(|own| own.0 < late);
+            // What lies in a wait for data is none.
+            let own = own.filter(|own| lane.own_ns_of(own) >= OWN_NS);
+            for (from, to, because) in own {
+                let stretch = ((*from).max(start), (*to).min(late));
+                rest.take(stretch, *because, Cause::HostWork);
             }
         }
         if upload {
@@ -460,11 +574,54 @@ pub fn host_memory(work: &Work) -> Option<Memory> {
 }
 
 impl Lane {
+    /// A call begins: a long time without any is the thread's own work.
     fn act(&mut self, start: i64, end: i64) {
-        match self.active.last_mut() {
-            Some(last) if start <= last.1 => last.1 = last.1.max(end),
-            _ => self.active.push((start, end)),
+        if let Some(called) = self.called_ns
+            && called < start
+            && called.abs_diff(start) >= OWN_NS
+        {
+            let because = self.innermost(called, start).map(Because::of);
+            self.own.push((called, start, because));
         }
+        self.calls += 1;
+        self.called_ns = Some(self.called_ns.map_or(end, |called| called.max(end)));
+        self.recent.retain(|range| range.1 > start);
+    }
+
+    /// How much of a stretch is the thread's own work: neither a wait for data nor done once.
+    fn own_ns_of(&self, (start, end, _): &Own) -> u64 {
+        let length = start.abs_diff(*end);
+        let loading_ns = within_ns(&self.loading, *start, *end);
+        let once_ns = within_ns(&self.initial, *start, *end);
+        length.saturating_sub(loading_ns.saturating_add(once_ns))
+    }
+
+    /// A range that may stand for the thread's own work.
+    fn notice(&mut self, range: &Range) {
+        if range.duration_ns < OWN_NS / 5 {
+            return;
+        }
+        if self.recent.len() >= MOST_RECENT {
+            self.recent.drain(..MOST_RECENT / 2);
+        }
+        self.recent
+            .push((range.start_ns, range.end_ns(), range.name));
+    }
+
+    /// The innermost range around most of a stretch; else the one around most of it, if that is not next to nothing.
+    fn innermost(&self, start: i64, end: i64) -> Option<Name> {
+        let shared = |range: &(i64, i64, Name)| {
+            range.1.min(end).saturating_sub(range.0.max(start)).max(0) as u64
+        };
+        let length = start.abs_diff(end);
+        let around = self
+            .recent
+            .iter()
+            .filter(|range| shared(range) > length / 2);
+        let innermost = around.min_by_key(|range| (range.0.abs_diff(range.1), -range.0));
+        let most = self.recent.iter().max_by_key(|range| shared(range));
+        let most = most.filter(|range| shared(range) > length / 5);
+        innermost.or(most).map(|range| range.2)
     }
 
     /// A range begins: those that are over are open no more.
@@ -490,24 +647,6 @@ impl Lane {
         inside
     }
 
-    /// Long stretches without any call or operator.
-    fn quiet(&self, start: i64, end: i64) -> Vec<(i64, i64)> {
-        let first = self.active.partition_point(|span| span.1 <= start);
-        let mut from = start;
-        let mut quiet = Vec::new();
-        let mut note = |from: i64, to: i64| {
-            if to > from && to.abs_diff(from) >= OWN_NS {
-                quiet.push((from, to));
-            }
-        };
-        for span in self.active[first..].iter().take_while(|s| s.0 < end) {
-            note(from, span.0);
-            from = from.max(span.1);
-        }
-        note(from, end);
-        quiet
-    }
-
     /// Of the calls that held up the thread while the gap began or inside it, the longest.
     fn held_before(&self, start: i64, late: i64) -> Option<(Named, Held)> {
         // A wait that ended just before was over when the device was: the host needs a moment to
@@ -531,7 +670,7 @@ impl Lane {
 struct Rest<'a> {
     pieces: Vec<(i64, i64)>,
     idle: &'a mut Idle,
-    usual: &'a Spans,
+    in_steps: &'a Spans,
 }
 
 impl Rest<'_> {
@@ -562,14 +701,29 @@ impl Rest<'_> {
             };
             all.push((cause, stretch));
         }
-        let in_steps_ns = self.usual.within_ns(start_ns, end_ns);
+        let longest = idle.longest_of_all.entry(cause).or_insert(Stretch {
+            start_ns,
+            duration_ns,
+            because,
+        });
+        if longest.duration_ns < duration_ns {
+            *longest = Stretch {
+                start_ns,
+                duration_ns,
+                because,
+            };
+        }
+        let in_steps_ns = self.in_steps.within_ns(start_ns, end_ns);
         *idle.in_steps.entry(cause).or_default() += in_steps_ns;
         if let (Some(because), true) = (because, in_steps_ns > 0) {
             let sum = idle.reasons.entry((cause, because)).or_default();
             sum.0 += 1;
             sum.1 += in_steps_ns;
         }
-        let is_outside = matches!(cause, Cause::Startup | Cause::ProfilerOverhead);
+        let is_outside = matches!(
+            cause,
+            Cause::Startup | Cause::ProfilerOverhead | Cause::Initialisation
+        );
         if in_steps_ns == 0 && !is_outside {
             return;
         }
@@ -604,6 +758,32 @@ fn overlapping(list: &[Named], start: i64, end: i64) -> impl Iterator<Item = &Na
     list[first..]
         .iter()
         .take_while(move |stretch| stretch.0 < end)
+}
+
+/// How much of some time the stretches of an ordered list cover.
+fn within_ns(list: &[Named], start: i64, end: i64) -> u64 {
+    let inside = overlapping(list, start, end);
+    let lengths = inside.map(|named| named.0.max(start).abs_diff(named.1.min(end)));
+    lengths.fold(0, u64::saturating_add)
+}
+
+/// The work of each device, if there are several.
+fn by_device(trace: &Trace) -> HashMap<(Option<i64>, i64), Vec<u32>> {
+    let mut of_device: HashMap<_, Vec<u32>> = HashMap::new();
+    let place = |stream: &Stream| (stream.process, stream.device);
+    let first = trace.streams.first().map(place);
+    if trace
+        .streams
+        .iter()
+        .all(|stream| Some(place(stream)) == first)
+    {
+        return of_device;
+    }
+    for (at, work) in trace.work.iter().enumerate() {
+        let stream = &trace.streams[work.stream.0 as usize];
+        of_device.entry(place(stream)).or_default().push(at as u32);
+    }
+    of_device
 }
 
 /// Whether workers of PyTorch's data loader load what a program waits for.

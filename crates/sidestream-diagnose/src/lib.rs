@@ -1,12 +1,35 @@
 //! Traces of GPU programs: read, measured, and explained.
 //!
 //! [`read()`] takes a trace of any known kind and gives a [`Trace`]: what ran on each device and
-//! stream, which calls of the host asked for it, and what the program itself named.
+//! stream, which calls of the host asked for it, and what the program itself named. [`Report::of`] says what is to be said about it.
+//!
+//! # What a report judges
+//! [`Report::judged`] is the ordered list of the changes that a replay tried and that gain anything: the most valuable first, by what is
+//! likely, else by the high end. Each has the [`Code`] of what it removes, and what a step is shorter: the least, what is likely, the
+//! most. [`Report::findings`] says the same with evidence, and has besides what no replay judges: those have no likely gain, and
+//! [`Saving::high`] is what the trace bounds.
+//!
+//! ```
+//! use sidestream_diagnose::{Limits, Options, Report, read_json};
+//!
+//! let file = br#"{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 0, "dur": 5,
+//!                  "args": {"device": 0, "stream": 7, "correlation": 1}}]}"#;
+//! let report = Report::of(read_json(file, &Limits::default())?, &Options::default());
+//! for one in &report.judged {
+//!     let gain = one.gain_ns;
+//!     println!("{} {} {} {}", one.code.as_str(), gain.likely, gain.low, gain.high);
+//! }
+//! for finding in &report.findings {
+//!     println!("{} {}", finding.code.as_str(), finding.saving_ns.high);
+//! }
+//! # Ok::<(), sidestream_diagnose::Error>(())
+//! ```
 
 mod compare;
 mod excerpt;
 mod findings;
 mod idle;
+mod initial;
 mod measure;
 mod model;
 mod ranks;
@@ -18,7 +41,7 @@ mod timeline;
 
 pub use compare::{COMPARE_SCHEMA, Comparison, Shift, Two};
 pub use excerpt::{Excerpt, Gap};
-pub use findings::{Code, Evidence, Finding, Saving, size, time};
+pub use findings::{Code, Evidence, Finding, Judged, Saving, size, time};
 pub use idle::{Because, Cause, Idle, Inside, Stretch};
 pub use measure::{
     Blocking, Class, Collectives, Copies, DeviceTime, Launches, Line, Links, PerStep, Spans, Step,

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::excerpt::Excerpt;
 use crate::findings::{
-    Evidence, Finding, Grounds, Saving, conclude, is_launch_blocking, simulated,
+    Evidence, Finding, Grounds, Judged, Saving, findings, is_launch_blocking, judge,
 };
 use crate::idle::{Cause, Idle, Scene, has_workers};
 use crate::measure::{
@@ -15,11 +15,11 @@ use crate::measure::{
     WorkOfCalls, blocking, copies, devices, kernels, launches, operators, stream_kinds,
 };
 use crate::model::{Direction, Memory, Names, Source, Stream, Trace, Warning};
-use crate::replay::{Change, Prediction, Replay, replay};
+use crate::replay::{self, Change, Prediction, Replay};
 use crate::timeline::Timeline;
 
 /// The version of the JSON. Fields may be added within a version; none changes its meaning.
-pub const SCHEMA: &str = "sidestream.diagnose/1";
+pub const SCHEMA: &str = "sidestream.diagnose/2";
 
 /// How fast copies from and to pinned memory are taken to go where the trace has none: what PCIe 4.0
 /// with sixteen lanes reaches.
@@ -83,6 +83,9 @@ pub struct Report {
     pub kernels: Vec<Line>,
     /// All operators by name, the longest first; outputs list [`LISTED`].
     pub operators: Vec<Line>,
+    /// The changes that a replay judged and that gain anything, the most valuable first, one for each code: what
+    /// findings, predictions and the verdict that nothing is to be gained are drawn from. Empty without a replay.
+    pub judged: Vec<Judged>,
     /// What costs time, the most valuable first.
     pub findings: Vec<Finding>,
     /// The speed that pinned copies are taken to have, and where that is from.
@@ -147,21 +150,15 @@ impl Report {
             link_gb_per_s: link.0,
             is_launch_blocking,
             has_workers,
+            changes: &[],
         };
-        // Of several devices, the one that says most speaks for the trace.
-        let findings = times.iter().zip(&idles);
-        let findings = findings.map(|of| (of, grounds.findings(of.0, of.1)));
-        let worth = |findings: &[Finding]| findings.iter().map(|f| f.saving_ns.likely).max();
-        let findings = findings.max_by_key(|(_, findings)| worth(findings));
-        let (speaker, mut findings) = findings.map_or((None, Vec::new()), |(of, f)| (Some(of), f));
-        let is_known = |set: &Vec<Change>| {
-            let workers = set
-                .iter()
-                .any(|change| matches!(change, Change::Workers(_)));
-            !(workers && has_workers)
+        let uses_workers = |set: &[Change]| {
+            let mut changes = set.iter();
+            changes.any(|change| matches!(change, Change::Workers(_)))
         };
         let asked = options.what_if.iter().flatten().cloned();
-        let (asked, unknown): (Vec<_>, Vec<_>) = asked.partition(is_known);
+        let (unknown, asked): (Vec<_>, Vec<_>) =
+            asked.partition(|set: &Vec<Change>| has_workers && uses_workers(set));
         if !unknown.is_empty() {
             let unknown: Vec<String> = unknown.iter().map(|set| Change::names(set)).collect();
             let text = format!(
@@ -173,20 +170,41 @@ impl Report {
                 text,
             });
         }
-        let known = asked.len();
-        let mut sets = usual();
-        sets.retain(is_known);
-        sets.extend(asked);
-        let mut replay = replay(&trace, &links, &works, &steps, link.0, &sets);
-        if let (Ok(replay), false) = (&replay, is_launch_blocking) {
-            simulated(&mut findings, replay);
-        }
-        if let (Some((device, idle)), false) = (speaker, is_launch_blocking) {
-            conclude(&mut findings, &steps, device, idle);
-        }
+        let source = replay::Source {
+            trace: &trace,
+            links: &links,
+            works: &works,
+            steps: &steps,
+            scene: &scene,
+            devices: &times,
+            link_gb_per_s: link.0,
+            has_workers,
+        };
+        let mut replay = replay::replay(&source, &asked);
+        // Of several devices, the one that idles most of those that do much speaks for the trace.
+        let most = times.iter().map(|device| device.gpu_ops).max().unwrap_or(0);
+        let speakers = times
+            .iter()
+            .zip(&idles)
+            .filter(|(device, _)| 10 * device.gpu_ops >= most);
+        let in_steps = |idle: &Idle| idle.in_steps.values().copied().fold(0, u64::saturating_add);
+        let speaker = speakers.min_by_key(|(_, idle)| std::cmp::Reverse(in_steps(idle)));
+        let near = replay.as_ref().ok().filter(|replay| replay.is_ok());
+        let judged = near.filter(|_| !is_launch_blocking).zip(speaker);
+        let judged = judged.map_or_else(Vec::new, |(replay, of)| judge(&grounds, of, replay));
+        let changes: Vec<Change> = judged.iter().flat_map(|one| one.changes.clone()).collect();
+        let grounds = Grounds {
+            changes: &changes,
+            ..grounds
+        };
+        let findings = match speaker {
+            Some(speaker) => findings(&grounds, speaker, &judged, near),
+            None => Vec::new(),
+        };
+        warnings.extend(unexplained(&times, &idles, launches.orphans));
         // The usual ones are known now; what was asked for stands at the end.
         if let (Ok(replay), Some(_)) = (&mut replay, &options.what_if) {
-            let usual = replay.predictions.len().saturating_sub(known);
+            let usual = replay.predictions.len() - replay.asked;
             replay.predictions.drain(..usual);
         }
         let timeline = Timeline::of(&trace, &works, &steps);
@@ -211,12 +229,34 @@ impl Report {
             blocking,
             kernels,
             operators,
+            judged,
             findings,
             link,
             replay,
             what_if_asked: options.what_if.is_some(),
             warnings,
         }
+    }
+
+    /// The time of a step in the mean of all; of the longest device's whole time where there are no steps.
+    pub fn step_ns(&self) -> u64 {
+        let spans = self.devices.iter().map(|(device, _)| device.span_ns);
+        self.steps.mean_ns().or(spans.max()).unwrap_or(0)
+    }
+
+    /// What shares and savings are parts of: a step without the profiler where there is a replay, else as it was measured.
+    pub fn judged_step_ns(&self) -> u64 {
+        match &self.replay {
+            Ok(replay) if replay.is_ok() => replay.unprofiled_ns,
+            _ => self.step_ns(),
+        }
+    }
+
+    /// How much of its time a device idles outside of the steps, from 0 to 1; nothing without steps.
+    pub fn idle_outside(&self, (device, idle): &(DeviceTime, Idle)) -> f64 {
+        let sum = |causes: &BTreeMap<Cause, u64>| -> u64 { causes.values().sum() };
+        let outside_ns = sum(&idle.by_cause).saturating_sub(sum(&idle.in_steps));
+        outside_ns as f64 / device.span_ns.max(1) as f64
     }
 
     /// Where something lies: how long after the start of the trace, and in which step, from 0, if the
@@ -324,11 +364,14 @@ impl Report {
         let evidence = |evidence: &Evidence| {
             let (offset_ns, step) = self.place(evidence.start_ns);
             json!({"what": evidence.what, "start_ns": evidence.start_ns, "offset_ns": offset_ns,
-                   "step": step, "duration_ns": evidence.duration_ns, "call": evidence.call,
+                   "step": step, "duration_ns": evidence.duration_ns, "is_gap": evidence.is_gap,
+                   "call": evidence.call,
                    "operators": evidence.operators})
         };
         let Saving { low, likely, high } = finding.saving_ns;
+        let changes: Vec<String> = finding.changes.iter().map(Change::to_string).collect();
         json!({"code": finding.code.as_str(), "text": finding.text, "share": finding.share,
+               "changes": changes,
                "saving_ns": {"low": low, "likely": likely, "high": high},
                "floor_ns": finding.floor_ns,
                "evidence": finding.evidence.iter().map(evidence).collect::<Vec<_>>()})
@@ -354,6 +397,7 @@ impl Report {
         json!({
             "count": self.steps.steps.len(),
             "median_ns": self.steps.median_ns(),
+            "mean_ns": self.steps.mean_ns(),
             "by": self.steps.by.as_str(),
             "p10_ns": spread.map(|s| s.0),
             "p90_ns": spread.map(|s| s.1),
@@ -368,23 +412,6 @@ pub fn kind(source: Source) -> &'static str {
         Source::Nsight => "nsys",
         Source::Sidestream => "sidestream",
     }
-}
-
-/// Each change alone, and those that are made together.
-fn usual() -> Vec<Vec<Change>> {
-    let prefetch = Change::Prefetch(2);
-    vec![
-        vec![Change::Pinned],
-        vec![prefetch],
-        vec![Change::NoSync],
-        vec![Change::Graphs],
-        vec![Change::Workers(4)],
-        vec![Change::SecondStream],
-        vec![Change::Pinned, prefetch],
-        vec![Change::Pinned, Change::NoSync],
-        vec![Change::Pinned, prefetch, Change::NoSync],
-        vec![Change::Pinned, prefetch, Change::NoSync, Change::Graphs],
-    ]
 }
 
 /// What devices did in a step, as JSON.
@@ -422,6 +449,7 @@ fn replay_json(replay: &Result<Replay, &'static str>) -> Value {
             "steps": replay.steps,
             "explained_share": replay.explained_share,
             "unprofiled_ns": replay.unprofiled_ns,
+            "unprofiled_between_ns": [replay.unprofiled_between_ns.0, replay.unprofiled_between_ns.1],
             "ok": replay.is_ok(),
         }),
         Err(why) => json!({"ok": false, "why": why}),
@@ -466,23 +494,72 @@ fn link(copies: &[Copies], trace: &Trace, options: &Options) -> (f64, Link) {
     (assumed(name), Link::Assumed)
 }
 
-/// What the link of a device reaches, by its generation of PCIe.
+/// What the link of a device reaches, by its generation of PCIe; a chip that is joined with its host's by NVLink has more.
 fn assumed(name: &str) -> f64 {
-    let gen5 = ["H100", "H200", "H20", "B200", "B100", "GB200", "B300"];
-    if gen5.iter().any(|device| name.contains(device)) {
+    let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+    let is_one_of = |models: &[&str]| words.iter().any(|word| models.contains(word));
+    if is_one_of(&["GH200", "GB200", "GB300"]) {
+        // NVLink-C2C; copies of one direction were published to reach some 370 to 410 GB/s.
+        return 370.0;
+    }
+    if is_one_of(&["H100", "H200", "H20", "H800", "B200", "B100", "B300"]) {
         // 55.4 GB/s was measured on an H200.
         return 55.0;
     }
-    if name.contains("V100") || name.contains("T4") || name.contains("P100") {
+    let of_two_thousands = |word: &&str| {
+        // GeForce RTX 2060 to 2080, and TITAN and Quadro RTX 3000 to 8000 of the same generation.
+        word.len() == 4 && word.starts_with("20") && word.ends_with('0')
+    };
+    let is_turing = words.contains(&"RTX") && words.iter().any(of_two_thousands)
+        || words.contains(&"2080Ti")
+        || words.contains(&"Quadro");
+    if is_turing || is_one_of(&["V100", "V100S", "T4", "P100", "P40", "P4", "TITAN"]) {
+        return 12.5;
+    }
+    let starts = |start: &str| words.iter().any(|word| word.starts_with(start));
+    if starts("GTX") || words.contains(&"GTX") {
         return 12.5;
     }
     ASSUMED_LINK_GB_PER_S
+}
+
+/// Said where much of the idle time has no cause, with why.
+fn unexplained(devices: &[DeviceTime], idles: &[Idle], orphans: usize) -> Option<Warning> {
+    let span: u128 = devices
+        .iter()
+        .map(|device| u128::from(device.span_ns))
+        .sum();
+    let without = idles
+        .iter()
+        .filter_map(|idle| idle.by_cause.get(&Cause::Unattributed));
+    let without: u128 = without.map(|ns| u128::from(*ns)).sum();
+    let percent = 100.0 * without as f64 / span.max(1) as f64;
+    let why = match orphans {
+        0 => "nothing in the trace was asked for when it ends".to_owned(),
+        _ => "the work behind it has no call in the trace".to_owned(),
+    };
+    (percent >= 10.0).then(|| Warning {
+        code: "UNATTRIBUTED",
+        text: format!(
+            "for {percent:.1} % of the time the devices idle and nothing says why: {why}"
+        ),
+    })
 }
 
 /// What is doubtful about the trace itself.
 fn doubts(trace: &Trace, is_launch_blocking: bool, launches: &Launches) -> Vec<Warning> {
     let mut doubts = Vec::new();
     let mut doubt = |code, text: String| doubts.push(Warning { code, text });
+    if !trace.work.is_empty() && trace.work.len() < 10 {
+        let (count, s) = (
+            trace.work.len(),
+            if trace.work.len() == 1 { "" } else { "s" },
+        );
+        doubt(
+            "TOO_LITTLE",
+            format!("the trace has {count} GPU operation{s}: too little to judge a program by"),
+        );
+    }
     if trace.calls.is_empty() {
         let text = "the trace has no calls of the host: why the device idled cannot be said";
         doubt("NO_HOST_ROWS", text.to_owned());

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::fixtures::program::{DEFAULT, Program, START_US};
-use sidestream_diagnose::{Cause, Code, Finding, Limits, Options, Report, read, read_json};
+use sidestream_diagnose::{Cause, Change, Code, Finding, Limits, Options, Report, read, read_json};
 
 const STEPS: i64 = 12;
 /// A stream that is not the default one.
@@ -40,17 +40,76 @@ fn sound(name: &str, report: &Report) {
             "{name}: each idle nanosecond once"
         );
     }
-    let spans = report.devices.iter().map(|(device, _)| device.span_ns);
-    let step_ns = report.steps.median_ns().or(spans.max()).unwrap_or(0);
+    let step_ns = report.judged_step_ns().max(report.step_ns());
     for finding in &report.findings {
         let saving = finding.saving_ns;
         let in_order = saving.low <= saving.likely && saving.likely <= saving.high;
         assert!(in_order, "{name}: {finding:?}");
         assert!(
-            saving.high <= step_ns - finding.floor_ns,
+            saving.high <= step_ns.saturating_sub(finding.floor_ns),
             "{name}: {finding:?}"
         );
         assert!((0.0..=1.0).contains(&finding.share), "{name}: {finding:?}");
+    }
+    agree(name, report);
+}
+
+/// Findings, predictions and the verdict that nothing is to be gained do not contradict each other.
+#[track_caller]
+fn agree(name: &str, report: &Report) {
+    let nothing = report
+        .findings
+        .iter()
+        .any(|f| f.code == Code::NothingToGain);
+    let Ok(replay) = &report.replay else {
+        // Without a replay nothing is likely.
+        assert!(
+            report.findings.iter().all(|f| f.saving_ns.likely == 0),
+            "{name}"
+        );
+        return;
+    };
+    if report.steps.mean_ns().is_none() {
+        assert!(
+            report.findings.iter().all(|f| f.saving_ns.likely == 0),
+            "{name}"
+        );
+    }
+    for finding in &report.findings {
+        let Some(prediction) = replay.prediction(&finding.changes) else {
+            continue;
+        };
+        let gain = replay.unprofiled_ns.saturating_sub(prediction.likely_ns);
+        assert!(
+            finding.saving_ns.high <= replay.unprofiled_ns,
+            "{name}: {finding:?}"
+        );
+        if finding.changes.len() == 1 {
+            assert!(
+                finding.saving_ns.low <= gain && gain <= finding.saving_ns.high,
+                "{name}: {finding:?}"
+            );
+        }
+    }
+    for prediction in &replay.predictions {
+        assert!(prediction.low_ns <= prediction.likely_ns, "{name}");
+        assert!(prediction.likely_ns <= prediction.high_ns, "{name}");
+        let is_conditional = prediction.changes.iter().any(Change::is_conditional);
+        let gain = replay.unprofiled_ns.saturating_sub(prediction.likely_ns) as f64;
+        if nothing && !is_conditional {
+            assert!(
+                gain < 0.05 * replay.unprofiled_ns as f64,
+                "{name}: {:?}",
+                prediction.changes
+            );
+        }
+    }
+    for (device, _) in report
+        .devices
+        .iter()
+        .filter(|_| nothing && report.devices.len() == 1)
+    {
+        assert!(device.idle_ns() * 10 <= device.span_ns, "{name}");
     }
 }
 
@@ -122,8 +181,9 @@ fn a_copy_that_blocks_costs_the_idle_time_behind_it() {
         );
     });
     let found = check(Code::BlockingCopy, &broken, &busy());
+    // Without the profiler the host is back sooner: it is less than the 397 µs of the trace.
     assert!(
-        (380_000..400_000).contains(&found.saving_ns.high),
+        (250_000..397_000).contains(&found.saving_ns.likely),
         "{found:?}"
     );
 }
@@ -166,9 +226,9 @@ fn a_synchronisation_is_named_with_the_operators_around_it() {
     assert!(found.text.contains(place), "{}", found.text);
     let operators = ["aten::item", "aten::_local_scalar_dense"];
     assert_eq!(found.evidence[0].operators, operators);
-    // 397 of 1000 µs are idle: all of it at the most.
+    // 397 of 1000 µs are idle under the profiler: less without it.
     assert!(
-        (380_000..400_000).contains(&found.saving_ns.high),
+        (250_000..397_000).contains(&found.saving_ns.likely),
         "{found:?}"
     );
 }
@@ -207,7 +267,7 @@ fn copies_in_the_stream_of_the_kernels_are_worth_what_is_not_covered() {
         &upload(OTHER, 0),
     );
     assert!(
-        (80_000..96_000).contains(&found.saving_ns.likely),
+        (80_000..100_000).contains(&found.saving_ns.likely),
         "{found:?}"
     );
 }
@@ -236,10 +296,9 @@ fn the_default_stream_and_another_that_wait_for_each_other_are_found() {
     let found = check(code, &broken(), &turns([DEFAULT, OTHER], false, 0));
     assert!(found.text.contains("stream 7"), "{}", found.text);
     assert!(
-        (95_000..105_000).contains(&found.saving_ns.high),
+        (95_000..105_000).contains(&found.saving_ns.likely),
         "{found:?}"
     );
-    assert_eq!(found.saving_ns.low, 0);
     // Events say the same, and the program wanted it so.
     check(code, &broken(), &turns([DEFAULT, OTHER], true, 102));
     // One stream is no two, and two others have no default stream between them.
@@ -311,10 +370,10 @@ fn small_kernels_in_one_stream_are_worth_nothing_for_sure() {
     );
     assert_eq!((found.saving_ns.low, found.saving_ns.likely), (0, 0));
     assert!(
-        (190_000..205_000).contains(&found.saving_ns.high),
+        (190_000..215_000).contains(&found.saving_ns.high),
         "{found:?}"
     );
-    assert!(found.text.contains("up to"), "{}", found.text);
+    assert!(found.text.contains("which no trace says"), "{}", found.text);
     // Where the host is the slower one a second stream gains nothing.
     check(
         Code::SerialBranches,
@@ -418,8 +477,10 @@ fn a_first_step_that_takes_long_does_not_make_the_others_worse() {
         program.kernel(DEFAULT, start + 2, (start + 5, 990));
     });
     let report = written(&slow_start);
+    // The run stood still for 400 of its 412 ms, and the steps are not to blame.
     let found = codes(&report);
-    assert_eq!(found, [Code::NothingToGain], "{:#?}", report.findings);
+    assert_eq!(found, [Code::HostWork], "{:#?}", report.findings);
+    assert_eq!(report.findings[0].saving_ns.likely, 0);
 }
 
 #[test]
@@ -431,7 +492,7 @@ fn recorded_traces_have_what_was_changed_in_them() {
         ),
         (
             "blocking_download.before",
-            &[Code::PageableCopy, Code::BlockingCopy],
+            &[Code::BlockingCopy, Code::PageableCopy],
         ),
         ("graph_upload.before", &[Code::PageableCopy]),
         ("both_ways.before", &[Code::CopyOnComputeStream]),
@@ -492,19 +553,30 @@ fn traces_of_other_projects_are_explained() {
     };
     let b200 = read_report(&folder.join("tracelens_b200_eager_launch_bound.json.gz"));
     assert_eq!(b200.findings[0].code, Code::LaunchBound);
+    for name in [
+        "tl_sglang_decode",
+        "pt_fwd_512",
+        "hta_a100_alexnet_cuda_sync",
+    ] {
+        let report = read_report(&folder.join(format!("{name}.json.gz")));
+        assert!(!codes(&report).contains(&Code::NothingToGain), "{name}");
+    }
+    let name = "param_2080ti_resnet_pageable_starved.json.gz";
+    let stalled = read_report(&folder.join(name));
+    assert_eq!(stalled.findings[0].code, Code::HostStarved);
+    let sampled = read_report(&folder.join("hta_sampled_rank-0.json.gz"));
+    assert!(!codes(&sampled).contains(&Code::DefaultStreamSerialization));
+    let made = read_report(&folder.join("kernelforge_log.pt.trace.json.gz"));
+    assert_eq!(made.findings[0].code, Code::HostWork);
     let name = "kineto2021_v100_resnet50_workers0.pt.trace.json.gz";
     let starved = &read_report(&folder.join(name)).findings[0];
     assert_eq!(starved.code, Code::HostStarved);
     assert!(starved.saving_ns.low < starved.saving_ns.likely);
     let sync = read_report(&folder.join("pipit_a100_cloverleaf_sync_each_kernel.sqlite"));
     assert_eq!(sync.findings[0].code, Code::SyncInStep);
-    let step_ns = sync.steps.median_ns().expect("steps") as f64;
-    for finding in &sync.findings {
-        assert!(
-            finding.saving_ns.high as f64 <= 0.113 * step_ns,
-            "{finding:?}"
-        );
-    }
+    let step_ns = sync.judged_step_ns() as f64;
+    let likely = sync.findings[0].saving_ns.likely as f64;
+    assert!(likely <= 0.113 * step_ns, "{likely}");
     let two = read_report(&folder.join("nsysai_mfu_2gpu_before.sqlite"));
     finding(&two, Code::ExposedCommunication);
     let four = read_report(&folder.join("hta_a100_4stream_pinned_overlap.json.gz"));

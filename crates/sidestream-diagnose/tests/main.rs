@@ -14,6 +14,7 @@ mod own;
 mod page;
 mod replay;
 mod together;
+mod verdicts;
 
 /// Tests of bounds of memory ask it; the others do not notice.
 #[global_allocator]

@@ -59,11 +59,30 @@ fn pairs() -> Vec<Pair> {
     pairs.map(pair).collect()
 }
 
+/// Whether the host decides how long a step takes after the change: then a prediction is judged by its ratio, since how much
+/// the profiler slowed down the host is an estimate.
+fn is_of_the_host(before: &str) -> bool {
+    [
+        "branches.before",
+        "branches_tiny.before",
+        "encoder_decoder.before",
+        "infer_pageable.before",
+        "launch_bound.before",
+        "legacy.before",
+        "mask.before",
+        "sync_each_layer.before",
+    ]
+    .contains(&before)
+}
+
 #[test]
 fn predictions_are_near_what_was_measured_afterwards() {
     let pairs = pairs();
-    assert!(pairs.len() >= 18);
-    for pair in pairs {
+    assert!(pairs.len() >= 22);
+    let (mut held, mut widths) = (0, Vec::new());
+    println!("before | changes | predicted ms | measured | range | off | ratio | measured");
+    let mut wrong = Vec::new();
+    for pair in &pairs {
         let Pair {
             before, changes, ..
         } = &pair;
@@ -75,35 +94,52 @@ fn predictions_are_near_what_was_measured_afterwards() {
         let [prediction] = &replay.predictions[..] else {
             panic!("one was asked for: {:?}", replay.predictions);
         };
-        let likely = prediction.likely_ns as f64;
-        let off = (likely - pair.after_ns) / pair.after_ns;
-        let promised = 1.0 - likely / replay.unprofiled_ns as f64;
-        let gained = 1.0 - pair.after_ns / pair.before_ns;
+        let (low, likely, high) = (prediction.low_ns, prediction.likely_ns, prediction.high_ns);
+        assert!(low <= likely && likely <= high, "{before}");
+        let off = likely as f64 / pair.after_ns - 1.0;
+        let ratio = likely as f64 / replay.unprofiled_ns as f64;
+        let true_ratio = pair.after_ns / pair.before_ns;
+        let is_inside = (low as f64..=high as f64).contains(&pair.after_ns);
+        held += usize::from(is_inside);
+        widths.push((high - low) as f64 / likely as f64);
         println!(
-            "{before} with {changes}: {:+.1} % off, {:.1} % promised, {:.1} % gained",
+            "{before} | {changes} | {:.3} (base {:.3}, {:.3}) | {:.3} | {:.3} to {:.3}{} | {:+.1} % | {ratio:.3} | {true_ratio:.3} | {:+.1} %",
+            likely as f64 / 1e6,
+            replay.unprofiled_ns as f64 / 1e6,
+            pair.before_ns / 1e6,
+            pair.after_ns / 1e6,
+            low as f64 / 1e6,
+            high as f64 / 1e6,
+            if is_inside { "" } else { " (outside)" },
             100.0 * off,
-            100.0 * promised,
-            100.0 * gained
+            100.0 * (ratio / true_ratio - 1.0)
         );
-        // Under the profiler the host bounds this one, without it the device does: of the gain that
-        // this hides, no prediction can know.
-        let near = match &**before {
-            "encoder_decoder.before" => 0.15,
-            _ => 0.12,
+        let near = match is_of_the_host(before) {
+            // Two streams for small kernels cost this host 0.35 ms, where others took 0.06 ms: it passes between them at
+            // each layer, which the trace of one stream does not say. It gains nothing, and that is what is said.
+            true if before == "branches.before" => ratio > 1.0 && ratio / true_ratio > 0.83,
+            true => (ratio / true_ratio - 1.0).abs() <= 0.15,
+            // The card ran its kernels beside the copies slower than each alone.
+            false if before == "download_16.before" => off.abs() <= 0.12,
+            false => off.abs() <= 0.10,
         };
-        assert!(off.abs() < near, "{before} with {changes}: {off}");
-        assert!(prediction.low_ns <= prediction.likely_ns);
-        assert!(prediction.likely_ns <= prediction.high_ns);
-        if gained.abs() < 0.05 {
-            assert!(promised < 0.10, "{before} with {changes}: {promised}");
+        if !near {
+            wrong.push(format!("{before} with {changes}"));
         }
-        if gained.abs() > 0.10 {
-            assert!(
-                promised * gained > 0.0,
-                "{before} with {changes}: {promised}"
-            );
+        if (1.0 - true_ratio).abs() > 0.05 && (1.0 - ratio) * (1.0 - true_ratio) < 0.0 {
+            wrong.push(format!("{before} with {changes}: the sign"));
         }
     }
+    widths.sort_by(f64::total_cmp);
+    let width = widths[widths.len() / 2];
+    println!(
+        "{held} of {} inside their ranges, of a median width of {:.1} %",
+        pairs.len(),
+        100.0 * width
+    );
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(10 * held >= 9 * pairs.len());
+    assert!(width <= 0.15);
 }
 
 #[test]

@@ -33,7 +33,7 @@ def test_the_figures_are_those_of_the_trace(copy_bound: Diagnosis) -> None:
     assert device.streams == (StreamLoad(stream=7, context=1, gpu_ops=72, busy_ns=55701996),)
     assert device.overlap_ns["upload"]["kernel"] == 0
     assert copy_bound.steps == Steps(
-        count=12, median_ns=4656878, by="profiler_step", p10_ns=4648527, p90_ns=4668014
+        count=12, median_ns=4656878, by="profiler_step", p10_ns=4648527, p90_ns=4668014, mean_ns=4657358
     )
     assert copy_bound.warnings == ()
 
@@ -41,7 +41,7 @@ def test_the_figures_are_those_of_the_trace(copy_bound: Diagnosis) -> None:
 def test_a_finding_says_what_it_is_worth_and_where_it_shows(copy_bound: Diagnosis) -> None:
     (finding,) = copy_bound.findings
     assert finding.code == "COPY_ON_COMPUTE_STREAM"
-    assert finding.text.startswith("copies of 154.1 MB a step stand in the stream of the kernels")
+    assert finding.text.startswith("copies of 154.1 MB in a step stand in the stream of the kernels")
     saving = finding.saving_ns
     assert 0 < saving.low <= saving.likely <= saving.high < 4656878
     assert finding.share == pytest.approx(0.598, abs=0.001)
@@ -52,7 +52,7 @@ def test_a_finding_says_what_it_is_worth_and_where_it_shows(copy_bound: Diagnosi
 def test_a_replay_explains_the_trace(copy_bound: Diagnosis) -> None:
     replay = copy_bound.replay
     assert replay.ok and replay.why is None
-    assert replay.measured_ns == 4656878
+    assert replay.measured_ns == 4657358
     assert replay.explained_share is not None and replay.explained_share > 0.99
 
 
@@ -86,7 +86,7 @@ def test_the_speed_of_the_link_can_be_stated(traces: Path) -> None:
 def test_the_json_holds_all_of_it(copy_bound: Diagnosis, traces: Path) -> None:
     report = json.loads(copy_bound.json())
     assert report == copy_bound.to_dict()
-    assert report["schema"] == "sidestream.diagnose/1"
+    assert report["schema"] == "sidestream.diagnose/2"
     assert report["file"] == copy_bound.file == str(traces / "copy_bound.before.json.gz")
     # The fields of the classes are those of the JSON, none forgotten.
     assert json.loads(json.dumps([dataclasses.asdict(d) for d in copy_bound.devices])) == report["devices"]
@@ -110,7 +110,7 @@ def test_a_later_field_of_the_schema_is_passed_over(copy_bound: Diagnosis) -> No
 def test_it_is_shown_as_the_command_shows_it(copy_bound: Diagnosis) -> None:
     shown = str(copy_bound)
     assert shown.startswith(f"{copy_bound.file}: pytorch trace, 692 events\n")
-    assert "COPY_ON_COMPUTE_STREAM  59.8 % of a step: copies of 154.1 MB a step" in shown
+    assert "COPY_ON_COMPUTE_STREAM  59.8 % of a step: copies of 154.1 MB in a step" in shown
     assert "device  0 (NVIDIA H200): 72 operations in 55.88 ms, idle 0.3 %" in shown
     assert repr(copy_bound).endswith("copy_bound.before.json.gz: COPY_ON_COMPUTE_STREAM>")
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::view::View;
-use super::{Code, Evidence, Finding, size, time};
+use super::{Code, Evidence, Ground, size, time};
 use crate::idle::{Cause, host_memory};
-use crate::model::{Memory, StreamIndex, What, Work};
+use crate::model::{Direction, Memory, StreamIndex, What, Work};
 
 /// A sum over copies, by the step.
 struct CopySum {
@@ -52,53 +52,69 @@ impl View<'_> {
         }
     }
 
-    pub fn pageable(&self) -> Option<Finding> {
+    pub fn pageable(&self) -> Option<Ground> {
         let copies = self.host_copies(|work| host_memory(work) == Some(Memory::Pageable));
+        if copies.evidence.is_empty() {
+            return None;
+        }
         let quicker = copies.duration_ns.saturating_sub(copies.pinned_ns);
         let idle = self.idle_ns(Cause::PageableCopy);
-        let exposed = copies.exposed_ns.min(quicker);
+        let whole = self.whole();
         let text = format!(
-            "copies of {} a step use pageable memory: the host copies the bytes too, and waits; from and to pinned \
+            "copies of {} in {whole} use pageable memory: the host copies the bytes too, and waits; from and to pinned \
              memory (`pin_memory`, with `non_blocking=True`) they take {} instead of {}",
             size(copies.bytes),
             time(copies.pinned_ns),
             time(copies.duration_ns)
         );
-        self.finding(
+        Some(self.ground(
             Code::PageableCopy,
             copies.exposed_ns.saturating_add(idle),
-            (
-                exposed / 2,
-                exposed.saturating_add(idle / 2),
-                exposed.saturating_add(idle),
-            ),
+            copies.exposed_ns.min(quicker).saturating_add(idle),
             self.floor_ns,
             text,
             copies.evidence,
-        )
+        ))
     }
 
-    pub fn blocking(&self) -> Option<Finding> {
+    pub fn blocking(&self) -> Ground {
         let idle = self.idle_ns(Cause::BlockingCopy);
+        let reasons = match self.reasons(Cause::BlockingCopy) {
+            reasons if reasons.is_empty() => "the copies are downloads".to_owned(),
+            reasons => reasons,
+        };
         let text = format!(
-            "after a copy that holds up the host the device does nothing for {} of a step of {}, since the host could \
-             not run ahead: {}; with pinned memory and `non_blocking=True` the host goes on, and waits for an event \
-             where it reads the result",
+            "after copies that hold up the host the device does nothing for {} of {} of {}, since the host could \
+             not run ahead: {reasons}; into pinned memory with `non_blocking=True` the host goes on, and waits for an \
+             event where it reads the result, a step later",
             time(idle),
+            self.whole(),
             time(self.step_ns),
-            self.reasons(Cause::BlockingCopy)
         );
-        self.finding(
+        let mut evidence = self.stretches(Cause::BlockingCopy);
+        if evidence.is_empty() {
+            let is_download = |work: &Work| {
+                matches!(
+                    work.what,
+                    What::Copy {
+                        direction: Direction::Download,
+                        ..
+                    }
+                )
+            };
+            evidence = self.host_copies(is_download).evidence;
+        }
+        self.ground(
             Code::BlockingCopy,
             idle,
-            (0, idle / 4 * 3, idle),
-            self.floor_with_host_ns(),
+            idle,
+            self.floor_ns,
             text,
-            self.stretches(Cause::BlockingCopy),
+            evidence,
         )
     }
 
-    pub fn compute_stream(&self) -> Option<Finding> {
+    pub fn compute_stream(&self) -> Option<Ground> {
         // The stream that has most of the kernels.
         let mut kernels: BTreeMap<StreamIndex, u64> = BTreeMap::new();
         for work in &self.grounds.trace.work {
@@ -111,29 +127,27 @@ impl View<'_> {
         let compute = compute.max_by_key(|s| kernels.get(s).copied().unwrap_or(0))?;
         let copies = self.host_copies(|work| work.stream == compute);
         let text = format!(
-            "copies of {} a step stand in the stream of the kernels, so that neither runs while the other does: {} of \
+            "copies of {} in {} stand in the stream of the kernels, so that neither runs while the other does: {} of \
              them is not covered; in a stream of their own, a step ahead, they run beside the kernels",
             size(copies.bytes),
+            self.whole(),
             time(copies.exposed_ns)
         );
+        if copies.evidence.is_empty() {
+            return None;
+        }
         // A stream of its own helps a copy that holds up nobody: one from or to pinned memory.
-        let floor = self.floor_with_host_ns();
-        let bare = copies.pinned_exposed_ns;
-        let exposed = bare.min(self.step_ns.saturating_sub(floor));
-        let likely = exposed / 10 * 9;
-        let found = self.finding(
+        Some(self.ground(
             Code::CopyOnComputeStream,
             copies.exposed_ns,
-            ((bare / 2).min(likely), likely, exposed),
-            floor,
+            copies.pinned_exposed_ns,
+            self.floor_ns,
             text,
             copies.evidence,
-        )?;
-        // Where the host is the slower one, the copies may stand anywhere.
-        self.is_worth(found.saving_ns.high).then_some(found)
+        ))
     }
 
-    pub fn copy_bound(&self) -> Option<Finding> {
+    pub fn copy_bound(&self) -> Option<Ground> {
         let uploads = self.spans_ns(&self.uploads);
         let longest = uploads.max(self.spans_ns(&self.downloads));
         if longest / 9 < self.step_ns / 10 {
@@ -141,17 +155,11 @@ impl View<'_> {
         }
         let copies = self.host_copies(|_| true);
         let text = format!(
-            "copies take {} of a step of {}: the bus is the floor, and only fewer bytes help",
+            "copies take {} of {} of {}: the bus is the floor, and only fewer bytes help",
             time(longest),
+            self.whole(),
             time(self.step_ns)
         );
-        self.finding(
-            Code::CopyBound,
-            longest,
-            (0, 0, 0),
-            longest,
-            text,
-            copies.evidence,
-        )
+        Some(self.ground(Code::CopyBound, longest, 0, longest, text, copies.evidence))
     }
 }

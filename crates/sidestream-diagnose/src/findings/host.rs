@@ -1,67 +1,55 @@
-//! Findings about the host: it waits, it is slow, or it has nothing to submit.
+//! What the trace says about the host: it waits, it is slow, or it has nothing to submit.
 
 use super::view::View;
-use super::{Code, Finding, time};
-use crate::idle::{Cause, is_loading};
+use super::{Code, Ground, time};
+use crate::idle::Cause;
 use crate::measure::Links;
-use crate::model::{ApiKind, Source, Trace};
-
-/// How many times longer than without it a step took under PyTorch's profiler, where the host is the
-/// slower one: 1.1 to 1.4 in the traces of an H200 (examples/traces/truth.json), 1.3 in most.
-const SLOWDOWN: f64 = 1.3;
-/// No trace had more than this.
-const MOST_SLOWDOWN: f64 = 1.5;
-
-/// With so many workers a data loader is taken to load.
-const WORKERS: u64 = 4;
+use crate::model::{ApiKind, Trace};
 
 impl View<'_> {
-    pub fn sync(&self) -> Option<Finding> {
+    pub fn sync(&self) -> Ground {
         let idle = self.idle_ns(Cause::SyncInStep);
+        let reasons = self.reasons(Cause::SyncInStep);
+        let reasons = match reasons.is_empty() {
+            true => "the host's own work behind them comes later".to_owned(),
+            false => reasons,
+        };
         let text = format!(
-            "after synchronisations the device does nothing for {} of a step of {}, since the host could not run ahead: \
-             {}; the rest of the time inside them is the device's own work, and no loss",
+            "after synchronisations the device does nothing for {} of {} of {}, since the host could not run ahead: \
+             {reasons}; the rest of the time inside them is the device's own work, and no loss",
             time(idle),
+            self.whole(),
             time(self.step_ns),
-            self.reasons(Cause::SyncInStep)
         );
-        // Right after a wait the host's caches are cold and the profiler is slow: without it the gap
-        // is shorter.
-        self.finding(
-            Code::SyncInStep,
-            idle,
-            (0, idle / 4 * 3, idle),
-            self.floor_with_host_ns(),
-            text,
-            self.stretches(Cause::SyncInStep),
-        )
+        let mut evidence = self.stretches(Cause::SyncInStep);
+        if evidence.is_empty() {
+            evidence = self.longest_calls(|at| self.grounds.trace.calls[at].api.kind.is_sync());
+        }
+        self.ground(Code::SyncInStep, idle, idle, self.floor_ns, text, evidence)
     }
 
     /// All launches were waited for: whatever else the host does cannot be judged.
-    pub fn launch_blocking(&self) -> Option<Finding> {
+    pub fn launch_blocking(&self) -> Ground {
         let idle = self
             .step_ns
             .saturating_sub(self.spans_ns(&self.device.busy));
         let text = format!(
-            "every launch was waited for, as with CUDA_LAUNCH_BLOCKING=1, so that the device does nothing for {} of a \
-             step of {}: run without it before anything else is measured",
+            "every launch was waited for, as with CUDA_LAUNCH_BLOCKING=1, so that the device does nothing for {} of \
+             {} of {}: run without it before anything else is measured",
             time(idle),
+            self.whole(),
             time(self.step_ns)
         );
         let causes = [Cause::LaunchBound, Cause::SyncInStep, Cause::BlockingCopy];
         let evidence = causes.map(|cause| self.stretches(cause)).concat();
-        self.finding(
-            Code::SyncInStep,
-            // It is said whatever it costs.
-            idle.max(self.step_ns / 50 + 1),
-            (0, idle / 4 * 3, idle),
-            self.floor_ns,
-            text,
-            evidence.into_iter().take(5).collect(),
-        )
+        let evidence = evidence.into_iter().take(5).collect();
+        let mut ground = self.ground(Code::SyncInStep, idle, idle, self.floor_ns, text, evidence);
+        // It is said whatever it costs.
+        ground.is_worth = true;
+        ground
     }
 
-    pub fn launch_bound(&self) -> Option<Finding> {
+    pub fn launch_bound(&self) -> Ground {
         let idle = self.idle_ns(Cause::LaunchBound);
         let per_mille = self.grounds.launches.launch_bound_per_mille;
         let mut launches = 0;
@@ -70,84 +58,71 @@ impl View<'_> {
             launches += u64::from(has_call && self.is_mine(work) && self.in_steps(work));
         }
         let text = format!(
-            "the device waits for the host's launches for {} of a step of {}: {} % of the {} operations a step start \
+            "the device waits for the host's launches for {} of {} of {}: {} % of the {} operations in it start \
              with nothing queued behind them; a CUDA graph or `torch.compile` submits many at once",
             time(idle),
+            self.whole(),
             time(self.step_ns),
             per_mille / 10,
             self.each(launches)
         );
-        // PyTorch's profiler slows down the host, so that not all of it is there without: a step that is
-        // bound by the host is quicker, down to the device's time.
-        let without_profiler = |factor: f64| {
-            let rest = self.step_ns.saturating_sub(idle) as f64;
-            let step = (self.step_ns as f64 / factor).max(rest).max(1.0);
-            ((step - rest) / step * self.step_ns as f64) as u64
-        };
-        let (least, usual) = match self.grounds.trace.source {
-            Source::Kineto => (MOST_SLOWDOWN, SLOWDOWN),
-            _ => (SLOWDOWN, 1.0),
-        };
-        let (low, likely) = (without_profiler(least), without_profiler(usual));
-        self.finding(
-            Code::LaunchBound,
-            idle,
-            (low.min(idle), likely.min(idle), idle),
-            self.floor_ns,
-            text,
-            self.stretches(Cause::LaunchBound),
-        )
+        let mut evidence = self.stretches(Cause::LaunchBound);
+        if evidence.is_empty() {
+            let trace = self.grounds.trace;
+            evidence = self.longest_calls(|at| trace.calls[at].api.kind == ApiKind::Launch);
+        }
+        self.ground(Code::LaunchBound, idle, idle, self.floor_ns, text, evidence)
     }
 
-    pub fn starved(&self) -> Option<Finding> {
+    pub fn starved(&self) -> Ground {
         let idle = self.idle_ns(Cause::HostStarved);
-        let reasons = self.idle.reasons.iter();
-        let loading: u64 = reasons
-            .filter(|((cause, because), _)| {
-                let name = self.grounds.trace.names.text(because.name);
-                *cause == Cause::HostStarved && is_loading(name)
-            })
-            .map(|(_, (_, ns))| *ns)
-            .fold(0, u64::saturating_add);
-        let loading = self.a_step(loading).min(idle);
-        let own = idle - loading;
-        // Workers load beside the step: it takes what it took otherwise, or what they need.
-        let otherwise = self.step_ns.saturating_sub(loading);
-        let with_workers = otherwise.max(loading / WORKERS);
-        let saved = self.step_ns.saturating_sub(with_workers).min(loading) / 20 * 19;
-        let (low, saved) = match self.grounds.has_workers {
-            // How long these load is not in the trace, so more of them may save anything.
-            true => (0, loading / 2),
-            false => (saved / 4, saved),
+        let text = format!(
+            "the device waits for data for {} of {} of {}: {}; {}",
+            time(idle),
+            self.whole(),
+            time(self.step_ns),
+            self.reasons(Cause::HostStarved),
+            match self.grounds.has_workers {
+                true =>
+                    "the workers of the data loader do not keep up: more of them, or less work for each batch",
+                false =>
+                    "more workers of the data loader, or a queue ahead of the step, load while the device works",
+            }
+        );
+        let evidence = self.stretches(Cause::HostStarved);
+        self.ground(Code::HostStarved, idle, idle, self.floor_ns, text, evidence)
+    }
+
+    pub fn host_work(&self) -> Ground {
+        let idle = self.idle_ns(Cause::HostWork);
+        let mut evidence = self.stretches(Cause::HostWork);
+        let advice = "workers could do it ahead of the step, or beside it, as far as there are processors for them";
+        let (whole, step) = (self.whole(), time(self.step_ns));
+        let mut text = match self.reasons(Cause::HostWork) {
+            reasons if reasons.is_empty() => "work that the trace does not name".to_owned(),
+            reasons => reasons,
         };
-        let text = match loading * 2 > idle {
-            true => format!(
-                "the device waits for data for {} of a step of {}: {}; {}",
-                time(idle),
-                time(self.step_ns),
-                self.reasons(Cause::HostStarved),
-                match self.grounds.has_workers {
-                    true =>
-                        "the workers of the data loader do not keep up: more of them, or less work for each batch",
-                    false =>
-                        "more workers of the data loader, or a queue ahead of the step, load while the device works",
-                }
-            ),
-            false => format!(
-                "the device waits for {} of a step of {} while the host does work of its own that the trace does not \
-                 show",
-                time(idle),
-                time(self.step_ns)
-            ),
-        };
-        self.finding(
-            Code::HostStarved,
-            idle,
-            (low, saved.saturating_add(own / 2), idle),
-            self.floor_ns,
-            text,
-            self.stretches(Cause::HostStarved),
-        )
+        text = format!(
+            "the device waits for {} of {whole} of {step} while the host works by itself, without any call for half a \
+             millisecond or more: {text}; {advice}",
+            time(idle)
+        );
+        if !self.is_worth(idle) {
+            // The device does not wait for it at once.
+            let mut own = self.grounds.scene.main_own(&self.all);
+            own.sort_by_key(|(ns, stretch)| (u64::MAX - ns, stretch.start_ns));
+            let all = own.iter().map(|(ns, _)| *ns).fold(0, u64::saturating_add);
+            text = format!(
+                "the host works by itself for {} of {whole} of {step}, without any call for half a millisecond or more, \
+                 which holds up what comes later; {advice}",
+                time(self.a_step(all))
+            );
+            let longest = own.iter().take(5);
+            evidence = longest
+                .map(|(_, stretch)| self.stretch(stretch, false))
+                .collect();
+        }
+        self.ground(Code::HostWork, idle, idle, self.floor_ns, text, evidence)
     }
 }
 

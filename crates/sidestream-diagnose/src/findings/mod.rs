@@ -1,32 +1,32 @@
 //! What costs time, with its evidence and what it may be worth.
 //!
-//! A saving is a range. Its high end is what the trace bounds: time in which the device did nothing
-//! for this reason, or in which a copy ran that kernels could have covered. No end of it leads below
-//! the floor of a step: the work of the device, the copies of each direction and, for what does not
-//! change it, the host's own time. Time inside a call that blocks is no saving: a host that waits
-//! less may have nothing else to do.
+//! # One list of judged changes
+//! Findings, what-ifs and the verdict that nothing is to be gained come from one list ([`Judged`]): each change that the replay
+//! tried, by itself or on top of others, with the cause that it removes and what a step would be shorter. So they
+//! cannot contradict each other. Without a replay a finding has a high end only: what the trace bounds, which
+//! is the time in which the device did nothing for this reason, or in which a copy ran that kernels could have covered.
 //!
-//! All figures are of steps of a usual length, scaled to the median one, so that parts of a step add
-//! up to no more than a step.
+//! All figures are of all steps, in the mean. Time inside a call that blocks is no saving by itself: a host that waits less may
+//! have nothing else to do.
 
 mod copies;
 mod host;
+mod judge;
 mod streams;
 mod units;
-mod verdict;
 mod view;
+mod waits;
 
 pub use host::is_launch_blocking;
+pub use judge::{Judged, findings, judge};
 pub use units::{size, time};
-pub use verdict::{conclude, simulated};
-
-use std::cmp::Reverse;
 
 use sidestream::op::StreamKind;
 
-use crate::idle::{Cause, Idle, Scene};
-use crate::measure::{Collectives, DeviceTime, Launches, Links, Steps};
+use crate::idle::Scene;
+use crate::measure::{Collectives, Launches, Links, Steps};
 use crate::model::Trace;
+use crate::replay::Change;
 use view::View;
 
 /// One thing that costs time.
@@ -38,6 +38,8 @@ pub struct Finding {
     pub text: String,
     /// How much of a step it takes, from 0 to 1.
     pub share: f64,
+    /// The changes that remove it, made together; none where none was tried.
+    pub changes: Vec<Change>,
     /// What a step would be shorter without it.
     pub saving_ns: Saving,
     /// No change of this kind leads a step below this.
@@ -61,16 +63,24 @@ pub enum Code {
     DefaultStreamSerialization,
     /// The device waits for the host's launches.
     LaunchBound,
-    /// The device waits for the program's data, or for other work of the host.
+    /// The device waits for the program's data.
     HostStarved,
+    /// The device waits for work of the host's own.
+    HostWork,
+    /// A stream waits for another.
+    StreamWait,
     /// Small kernels stand in one stream.
     SerialBranches,
+    /// Two named parts of a step run one after the other.
+    SerialStages,
     /// The bus is the floor.
     CopyBound,
     /// Communication is not covered by kernels.
     ExposedCommunication,
     /// Time before the first step.
     Startup,
+    /// What is done once.
+    Initialisation,
     /// The profiler's own time.
     ProfilerOverhead,
     /// Nothing is worth a change.
@@ -88,6 +98,10 @@ impl Code {
             Code::DefaultStreamSerialization => "DEFAULT_STREAM_SERIALIZATION",
             Code::LaunchBound => "LAUNCH_BOUND",
             Code::HostStarved => "HOST_STARVED",
+            Code::HostWork => "HOST_WORK",
+            Code::StreamWait => "STREAM_WAIT",
+            Code::SerialStages => "SERIAL_STAGES",
+            Code::Initialisation => "INITIALISATION",
             Code::SerialBranches => "SERIAL_BRANCHES",
             Code::CopyBound => "COPY_BOUND",
             Code::ExposedCommunication => "EXPOSED_COMMUNICATION",
@@ -118,6 +132,8 @@ pub struct Evidence {
     pub start_ns: i64,
     /// How long it lasted.
     pub duration_ns: u64,
+    /// Whether that is how long the device did nothing for it, and not how long it lasted itself.
+    pub is_gap: bool,
     /// The call that asked for it, where it is work of the device and the trace has the call.
     pub call: Option<String>,
     /// The operators around the call, the outer ones first.
@@ -146,42 +162,55 @@ pub struct Grounds<'t> {
     pub is_launch_blocking: bool,
     /// Whether batches come from workers already. How long these load is not in a trace.
     pub has_workers: bool,
+    /// The changes that were judged.
+    pub changes: &'t [Change],
+}
+
+/// What a trace says about one cause on one device.
+pub struct Ground {
+    /// Which.
+    pub code: Code,
+    /// What it says, for people.
+    pub text: String,
+    /// How much of a step it takes, from 0 to 1.
+    pub share: f64,
+    /// Whether that is worth a line.
+    pub is_worth: bool,
+    /// What its removal can be worth at the most.
+    pub most_ns: u64,
+    /// No change of this kind leads a step below this.
+    pub floor_ns: u64,
+    /// Where to look, the worst first.
+    pub evidence: Vec<Evidence>,
 }
 
 impl Grounds<'_> {
-    /// The findings about one device, the most valuable first.
-    pub fn findings(&self, device: &DeviceTime, idle: &Idle) -> Vec<Finding> {
-        let view = View::of(self, device, idle);
+    /// What the trace says about each cause on one device.
+    fn of(&self, view: &View) -> Vec<Ground> {
         if self.is_launch_blocking {
             // What else the host costs cannot be told from this.
-            let findings = [
-                view.launch_blocking(),
+            let grounds = [
+                Some(view.launch_blocking()),
                 view.pageable(),
                 view.communication(),
             ];
-            return findings.into_iter().flatten().collect();
+            return grounds.into_iter().flatten().collect();
         }
-        let findings = [
+        let grounds = [
             view.pageable(),
-            view.blocking(),
-            view.sync(),
+            Some(view.blocking()),
+            Some(view.sync()),
             view.compute_stream(),
             view.default_stream(),
-            view.launch_bound(),
-            view.starved(),
+            Some(view.launch_bound()),
+            Some(view.starved()),
+            Some(view.host_work()),
+            Some(view.stream_wait()),
             view.branches(),
+            view.stages(),
             view.copy_bound(),
             view.communication(),
         ];
-        let mut findings: Vec<Finding> = findings.into_iter().flatten().collect();
-        sort(&mut findings);
-        findings.extend(view.excluded(Cause::Startup, Code::Startup));
-        findings.extend(view.excluded(Cause::ProfilerOverhead, Code::ProfilerOverhead));
-        findings
+        grounds.into_iter().flatten().collect()
     }
-}
-
-/// The most valuable first.
-fn sort(findings: &mut [Finding]) {
-    findings.sort_by_key(|f| Reverse((f.saving_ns.likely, f.saving_ns.high)));
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sidestream::op::StreamKind;
 
 use super::view::View;
-use super::{Code, Finding, time};
+use super::{Code, Ground, time};
 use crate::measure::Spans;
 use crate::model::{ApiKind, StreamFlag, StreamIndex, What};
 use crate::replay::share;
@@ -58,7 +58,7 @@ impl View<'_> {
         uploads.max(self.spans_ns(&self.downloads))
     }
 
-    pub fn default_stream(&self) -> Option<Finding> {
+    pub fn default_stream(&self) -> Option<Ground> {
         let trace = self.grounds.trace;
         let kind = |stream: StreamIndex| self.grounds.kinds.get(stream.0 as usize).copied();
         let mut used = self.device.streams.iter().map(|load| load.stream);
@@ -95,7 +95,6 @@ impl View<'_> {
         // All of them but the longest could run beside it.
         let beside = involved().map(busy).fold(0, u64::saturating_add) - longest;
         let floor = longest.max(self.capacity_ns()).max(self.copies_ns());
-        let floor = floor.max(self.host_ns);
         let number = |stream: &StreamIndex| trace.streams[stream.0 as usize].number.to_string();
         let mut names: Vec<String> = serial.iter().take(4).map(number).collect();
         if serial.len() > 4 {
@@ -117,16 +116,14 @@ impl View<'_> {
             time(beside)
         );
         let evidence = self.longest(counted.flat_map(|(_, turns)| turns.evidence.iter().copied()));
-        let found = self.finding(
+        Some(self.ground(
             Code::DefaultStreamSerialization,
             beside,
-            (0, beside / 2, beside),
+            beside,
             floor,
             text,
             evidence,
-        )?;
-        // A host that is slower than all of this would gain nothing.
-        self.is_worth(found.saving_ns.high).then_some(found)
+        ))
     }
 
     /// How the default stream and each of these take turns.
@@ -176,7 +173,7 @@ impl View<'_> {
         turns
     }
 
-    pub fn branches(&self) -> Option<Finding> {
+    pub fn branches(&self) -> Option<Ground> {
         let sms = self.sms()?;
         let trace = self.grounds.trace;
         let mut by_stream: BTreeMap<StreamIndex, u64> = BTreeMap::new();
@@ -210,34 +207,33 @@ impl View<'_> {
         if several || narrow_ns < self.step_ns / 2 || self.each(count) < 2 {
             return None;
         }
-        let floor = self.capacity_ns().max(self.copies_ns()).max(self.host_ns);
+        let floor = self.capacity_ns().max(self.copies_ns());
         let high = self
             .a_step(could as u64)
             .min(self.step_ns.saturating_sub(floor));
         if !self.is_worth(high) {
-            // The host is slower than two streams would be.
             return None;
         }
         let text = format!(
-            "kernels that leave a part of the device free take {} of a step of {}, all in one stream: a second \
-             stream is worth up to {} a step if they are independent of each other, and nothing if each needs the one \
-             before it, which no trace says",
+            "kernels that leave a part of the device free take {} of {} of {}, all in one stream: a second \
+             stream is worth something if they are independent of each other, and nothing if each needs the one before \
+             it, which no trace says",
             time(narrow_ns),
-            time(self.step_ns),
-            time(high)
+            self.whole(),
+            time(self.step_ns)
         );
         // Whether they depend on each other, no trace says.
-        self.finding(
+        Some(self.ground(
             Code::SerialBranches,
             narrow_ns,
-            (0, 0, high),
+            high,
             floor,
             text,
             self.longest(evidence.into_iter()),
-        )
+        ))
     }
 
-    pub fn communication(&self) -> Option<Finding> {
+    pub fn communication(&self) -> Option<Ground> {
         let exposed_spans = self.collectives.without(&self.compute);
         let exposed = self.spans_ns(&exposed_spans);
         let all = self.spans_ns(&self.collectives);
@@ -254,24 +250,27 @@ impl View<'_> {
                 && self.compute.within_ns(work.start_ns, work.end_ns()) * 2 < work.duration_ns
         };
         let text = format!(
-            "communication takes {} of a step of {}, {} of it while nothing is computed: started earlier, in a stream \
+            "communication takes {} of {} of {}, {} of it while nothing is computed: started earlier, in a stream \
              of its own, it runs beside the kernels; a collective also waits for the slowest of those that take part",
             time(all),
+            self.whole(),
             time(self.step_ns),
             time(exposed)
         );
-        let floor = compute.max(all).max(self.copies_ns()).max(self.host_ns);
+        let floor = compute.max(all).max(self.copies_ns());
         let evidence = match exposed {
             0 => Vec::new(),
             _ => self.longest((0..trace.work.len()).filter(bare)),
         };
-        self.finding(
-            Code::ExposedCommunication,
-            exposed,
-            (0, high / 2, high),
-            floor,
-            text,
-            evidence,
-        )
+        (exposed > 0).then(|| {
+            self.ground(
+                Code::ExposedCommunication,
+                exposed,
+                high,
+                floor,
+                text,
+                evidence,
+            )
+        })
     }
 }

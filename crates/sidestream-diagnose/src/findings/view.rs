@@ -1,6 +1,6 @@
 //! One device, by the step.
 
-use super::{Code, Evidence, Finding, Grounds, Saving, time};
+use super::{Code, Evidence, Finding, Ground, Grounds, Saving, time};
 use crate::idle::{Because, Cause, Idle, Stretch, host_memory};
 use crate::measure::{DeviceTime, Spans};
 use crate::model::{Direction, Memory, Name, What, Work};
@@ -13,16 +13,14 @@ pub struct View<'a> {
     pub grounds: &'a Grounds<'a>,
     pub device: &'a DeviceTime,
     pub idle: &'a Idle,
-    /// The steps of a usual length.
-    pub usual: Spans,
+    /// All steps.
+    pub all: Spans,
     /// How many those are.
     count: u64,
-    /// The time of a step; of the whole trace, if there are no steps.
+    /// The time of a step, in the mean; of the whole trace, if there are no steps.
     pub step_ns: u64,
     /// The device's own work: kernels, and the copies of each direction at the speed of the link.
     pub floor_ns: u64,
-    /// The host's own time, where the device waits for it.
-    pub host_ns: u64,
     /// When kernels computed, kernels communicated, and copies ran.
     pub compute: Spans,
     pub collectives: Spans,
@@ -32,17 +30,16 @@ pub struct View<'a> {
 
 impl<'a> View<'a> {
     pub fn of(grounds: &'a Grounds, device: &'a DeviceTime, idle: &'a Idle) -> View<'a> {
-        let (usual, count) = grounds.steps.usual(device);
-        let median = grounds.steps.median_ns().filter(|ns| *ns > 0);
+        let (all, count) = grounds.steps.all(device);
+        let mean = grounds.steps.mean_ns().filter(|ns| *ns > 0);
         let mut view = View {
             grounds,
             device,
             idle,
-            usual,
+            all,
             count,
-            step_ns: median.unwrap_or(device.span_ns).max(1),
+            step_ns: mean.unwrap_or(device.span_ns).max(1),
             floor_ns: 0,
-            host_ns: 0,
             compute: Spans::default(),
             collectives: Spans::default(),
             uploads: Spans::default(),
@@ -74,11 +71,6 @@ impl<'a> View<'a> {
                 *sum_ns = u64::saturating_add(*sum_ns, view.pinned_ns(work));
             }
         }
-        // A host that the device never waits for may have gone as slowly as it liked.
-        let late_ns = view.idle_ns(Cause::LaunchBound) + view.idle_ns(Cause::HostStarved);
-        if median.is_some() && late_ns >= view.step_ns / 10 {
-            view.host_ns = grounds.scene.host_ns();
-        }
         let kernels_ns = view.spans_ns(&device.kernels);
         let copies_ns = view.a_step(up_ns.max(down_ns));
         view.floor_ns = kernels_ns.max(copies_ns);
@@ -93,27 +85,27 @@ impl<'a> View<'a> {
         (stream.process, stream.device) == (self.device.process, self.device.device)
     }
 
-    /// Whether this work ended in a step of a usual length.
+    /// Whether this work ended in a step.
     pub fn in_steps(&self, work: &Work) -> bool {
         let end = work.end_ns();
-        self.usual.within_ns(end.saturating_sub(1), end) > 0
+        self.all.within_ns(end.saturating_sub(1), end) > 0
     }
 
-    /// A sum over the usual steps as a part of the median one.
+    /// A sum over all steps as a part of the mean one.
     pub fn a_step(&self, sum: u64) -> u64 {
-        let all = self.usual.total_ns().max(1);
+        let all = self.all.total_ns().max(1);
         let part = u128::from(sum) * u128::from(self.step_ns) / u128::from(all);
         u64::try_from(part).unwrap_or(u64::MAX)
     }
 
-    /// A number over the usual steps, by the step.
+    /// A number over all steps, by the step.
     pub fn each(&self, number: u64) -> u64 {
         (number + self.count / 2) / self.count
     }
 
     /// How much of a step some spans take.
     pub fn spans_ns(&self, spans: &Spans) -> u64 {
-        self.a_step(spans.shared_ns(&self.usual))
+        self.a_step(spans.shared_ns(&self.all))
     }
 
     /// The idle time of a cause, by the step.
@@ -132,59 +124,61 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The floor of changes that leave the host its work.
-    pub fn floor_with_host_ns(&self) -> u64 {
-        self.floor_ns.max(self.host_ns)
-    }
-
     /// Whether so much of a step is worth a line.
     pub fn is_worth(&self, ns: u64) -> bool {
         ns as f64 >= WORTH * self.step_ns as f64
     }
 
-    /// A finding, if it is worth a line. No saving leads below the floor.
-    pub fn finding(
+    /// What the trace says about a cause, with the most that its removal can be worth: no more than to the floor.
+    pub fn ground(
         &self,
         code: Code,
         taken_ns: u64,
-        saving: (u64, u64, u64),
+        most_ns: u64,
         floor_ns: u64,
         text: String,
         evidence: Vec<Evidence>,
-    ) -> Option<Finding> {
-        if !self.is_worth(taken_ns) {
-            return None;
-        }
+    ) -> Ground {
         let share = taken_ns as f64 / self.step_ns as f64;
-        let most = self.step_ns.saturating_sub(floor_ns);
-        Some(Finding {
+        Ground {
             code,
             text,
             share: share.min(1.0),
-            saving_ns: Saving {
-                low: saving.0.min(most),
-                likely: saving.1.min(most),
-                high: saving.2.min(most),
-            },
+            is_worth: self.is_worth(taken_ns),
+            most_ns: most_ns.min(self.step_ns.saturating_sub(floor_ns)),
             floor_ns: floor_ns.min(self.step_ns),
             evidence,
-        })
+        }
+    }
+
+    /// What figures of the text are of.
+    pub fn whole(&self) -> &'static str {
+        match self.grounds.steps.mean_ns() {
+            Some(_) => "a step",
+            None => "the trace",
+        }
     }
 
     /// The longest stretches of idle time of a cause.
     pub fn stretches(&self, cause: Cause) -> Vec<Evidence> {
         let longest = self.idle.longest.get(&cause);
-        let evidence = |stretch: &Stretch| Evidence {
+        let longest = longest.into_iter().flatten();
+        longest.map(|stretch| self.stretch(stretch, true)).collect()
+    }
+
+    /// A stretch as evidence: a gap of the device, or time of the host.
+    pub fn stretch(&self, stretch: &Stretch, is_gap: bool) -> Evidence {
+        Evidence {
             what: match stretch.because {
                 Some(because) => self.text(because.name),
                 None => "nothing that the trace shows".to_owned(),
             },
             start_ns: stretch.start_ns,
             duration_ns: stretch.duration_ns,
+            is_gap,
             call: None,
             operators: self.operators(stretch.because),
-        };
-        longest.into_iter().flatten().map(evidence).collect()
+        }
     }
 
     /// What stands for most of the idle time of a cause, in words.
@@ -201,7 +195,11 @@ impl<'a> View<'a> {
                 operators => format!(" in {operators}"),
             };
             let (name, ns) = (self.text(because.name), time(self.a_step(*ns)));
-            format!("{name}{place} ({ns} a step, {count} times in all)")
+            let each = match self.grounds.steps.mean_ns() {
+                Some(_) => " a step",
+                None => "",
+            };
+            format!("{name}{place} ({ns}{each}, {count} times in all)")
         };
         let reasons: Vec<String> = sums.iter().take(2).map(reason).collect();
         reasons.join(" and ")
@@ -229,6 +227,7 @@ impl<'a> View<'a> {
             what: self.text(work.name),
             start_ns: work.start_ns,
             duration_ns: work.duration_ns,
+            is_gap: false,
             call: because.map(|because| self.text(because.name)),
             operators: self.operators(because),
         }
@@ -252,10 +251,47 @@ impl<'a> View<'a> {
         longest.into_iter().map(|at| self.evidence(at)).collect()
     }
 
+    /// The longest calls that pass a test, as evidence.
+    pub fn longest_calls(&self, test: impl Fn(usize) -> bool) -> Vec<Evidence> {
+        let trace = self.grounds.trace;
+        let mut longest: Vec<usize> = Vec::new();
+        let keep = |list: &mut Vec<usize>| {
+            list.sort_by_key(|at| (u64::MAX - trace.calls[*at].duration_ns, *at));
+            list.truncate(5);
+        };
+        for at in (0..trace.calls.len()).filter(|at| test(*at)) {
+            longest.push(at);
+            if longest.len() >= 64 {
+                keep(&mut longest);
+            }
+        }
+        keep(&mut longest);
+        let evidence = |at: usize| {
+            let call = &trace.calls[at];
+            let because = Because {
+                name: call.name,
+                inside: self.grounds.scene.inside(at),
+            };
+            Evidence {
+                what: self.text(call.name),
+                start_ns: call.start_ns,
+                duration_ns: call.duration_ns,
+                is_gap: false,
+                call: None,
+                operators: self.operators(Some(because)),
+            }
+        };
+        longest.into_iter().map(evidence).collect()
+    }
+
     /// Time that no step of a run without the profiler has.
     pub fn excluded(&self, cause: Cause, code: Code) -> Option<Finding> {
         let sum = self.idle.by_cause.get(&cause).copied().unwrap_or(0);
         let share = sum as f64 / self.device.span_ns.max(1) as f64;
+        let evidence = self.stretches(cause);
+        let first = evidence
+            .first()
+            .map(|first| format!(", {} the most", first.what));
         (share >= WORTH / 2.0).then(|| Finding {
             code,
             text: match code {
@@ -264,6 +300,12 @@ impl<'a> View<'a> {
                      a step",
                     time(sum)
                 ),
+                Code::Initialisation => format!(
+                    "the device is idle for {} while the program does what it does once: it takes memory, loads code or \
+                     captures a graph{}; a longer run has it no more often",
+                    time(sum),
+                    first.unwrap_or_default()
+                ),
                 _ => format!(
                     "{} of idle time are the profiler's and the driver's own: a run without the profiler does not have \
                      them",
@@ -271,9 +313,10 @@ impl<'a> View<'a> {
                 ),
             },
             share,
+            changes: Vec::new(),
             saving_ns: Saving::default(),
             floor_ns: self.step_ns,
-            evidence: self.stretches(cause),
+            evidence,
         })
     }
 }

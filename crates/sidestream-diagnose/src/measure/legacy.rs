@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use sidestream::op::StreamKind;
 
+use super::devices::Collectives;
 use super::host::WorkOfCalls;
-use crate::model::{ApiKind, Stream, StreamFlag, StreamIndex, Trace};
+use super::spans::Spans;
+use crate::model::{ApiKind, RangeKind, Stream, StreamFlag, StreamIndex, Trace};
 
 /// The number that profilers give the legacy default stream: PyTorch's and Nsight Systems say 7.
 const LEGACY: i64 = 7;
@@ -18,7 +20,8 @@ const MOST_STREAMS: usize = 64;
 ///
 /// Without flags, a stream counts as a blocking one if it never ran beside the legacy stream, and
 /// if work of one of the two again and again began only once earlier work of the other was over,
-/// though no wait for an event stood between them.
+/// though no wait for an event stood between them. Streams that PyTorch or NCCL made are not blocking: those with
+/// collectives, and those whose work operators of PyTorch launched. Their waits are just not in the trace.
 pub fn stream_kinds(trace: &Trace, works: &WorkOfCalls) -> Vec<StreamKind> {
     let mut kinds: Vec<StreamKind> = trace.streams.iter().map(stated).collect();
     if trace.streams.len() > MOST_STREAMS {
@@ -54,13 +57,48 @@ pub fn stream_kinds(trace: &Trace, works: &WorkOfCalls) -> Vec<StreamKind> {
         let end_ns = work.end_ns();
         last.insert(stream, Last { end_ns, waits });
     }
-    for (stream, seen) in seen {
+    seen.retain(|stream, seen| {
         let unknown = trace.streams[stream.0 as usize].flag == StreamFlag::Unknown;
-        if unknown && seen.beside == 0 && seen.waited >= SEEN {
+        unknown && seen.beside == 0 && seen.waited >= SEEN
+    });
+    if !seen.is_empty() {
+        let of_framework = of_framework(trace, works);
+        seen.retain(|stream, _| !of_framework[stream.0 as usize]);
+    }
+    for (stream, seen) in seen {
+        if seen.waited >= SEEN {
             kinds[stream.0 as usize] = StreamKind::Blocking;
         }
     }
     kinds
+}
+
+/// Which streams are a framework's own: some of their work is a collective, or most of it was launched by operators.
+fn of_framework(trace: &Trace, works: &WorkOfCalls) -> Vec<bool> {
+    let collectives = Collectives::of(trace);
+    let mut operators: Vec<Spans> = vec![Spans::default(); trace.threads.len()];
+    for range in trace
+        .ranges
+        .iter()
+        .filter(|r| r.kind == RangeKind::Operator)
+    {
+        operators[range.thread.0 as usize].push(range.start_ns, range.end_ns());
+    }
+    let mut counts = vec![(0, 0); trace.streams.len()];
+    let mut collective = vec![false; trace.streams.len()];
+    for (at, call) in trace.calls.iter().enumerate() {
+        let Some(work) = works.first(at).map(|work| &trace.work[work]) else {
+            continue;
+        };
+        let (start_ns, stream) = (call.start_ns, work.stream.0 as usize);
+        let in_one =
+            operators[call.thread.0 as usize].within_ns(start_ns, start_ns.saturating_add(1));
+        counts[stream].0 += usize::from(in_one > 0);
+        counts[stream].1 += 1;
+        collective[stream] |= collectives.contains(work.name);
+    }
+    let of_operators = counts.into_iter().map(|(inside, all)| 2 * inside > all);
+    of_operators.zip(collective).map(|(a, b)| a || b).collect()
 }
 
 /// The last work that was submitted to a stream.

@@ -17,5 +17,5 @@ pub use legacy::stream_kinds;
 pub use links::Links;
 pub use per_step::PerStep;
 pub use spans::Spans;
-pub use steps::{Step, Steps, StepsBy, quantile};
+pub use steps::{Step, Steps, StepsBy, is_of_framework, quantile};
 pub use tables::{Line, kernels, operators};

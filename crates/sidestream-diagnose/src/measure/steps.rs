@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use super::devices::DeviceTime;
 use super::links::Links;
 use super::spans::Spans;
-use crate::model::{Name, RangeKind, ThreadIndex, Trace};
+use crate::model::{Name, RangeKind, ThreadIndex, Trace, Work};
 
 /// The steps of a trace.
 #[derive(Clone, Debug, Default)]
@@ -125,19 +125,17 @@ impl Steps {
         (at > 0 || step.first_gpu_ns <= time_ns).then_some(at)
     }
 
-    /// The time of the steps that are not much longer than the median: from the last GPU operation of
-    /// the step before to their own. What is in them, by the step, fits the median step; what a first
-    /// step or a validation takes besides does not count. Without steps, all of the device's time.
-    /// With it, how many those are.
-    pub fn usual(&self, device: &DeviceTime) -> (Spans, u64) {
-        let mut usual = Spans::default();
+    /// The time of all steps but the first, whose beginning on the device is not known: from the last GPU
+    /// operation of the step before to their own. Without steps, all of the device's time. With it, how many those
+    /// are.
+    pub fn all(&self, device: &DeviceTime) -> (Spans, u64) {
+        let mut all = Spans::default();
         let mut count = 0;
-        let most_ns = self.median_ns().map_or(0, |ns| ns.saturating_add(ns / 2));
         let mut over_ns = i64::MIN;
         for pair in self.steps.windows(2) {
             let (start, end) = (pair[0].last_gpu_ns, pair[1].last_gpu_ns);
-            if start >= over_ns && start < end && end.abs_diff(start) <= most_ns {
-                usual.push(start, end);
+            if start >= over_ns && start < end {
+                all.push(start, end);
                 over_ns = end;
                 count += 1;
             }
@@ -147,10 +145,18 @@ impl Steps {
             let first = device.busy.iter().next();
             let last = device.busy.iter().last();
             if let (Some(first), Some(last)) = (first, last) {
-                usual.push(first.0, last.1);
+                all.push(first.0, last.1);
             }
         }
-        (usual, count)
+        (all, count)
+    }
+
+    /// The time of a step in the mean of all of them, if there are two or more: what a run is made of.
+    pub fn mean_ns(&self) -> Option<u64> {
+        let periods = self.periods_ns();
+        let sum: u128 = periods.iter().map(|ns| u128::from(*ns)).sum();
+        let count = periods.len() as u128;
+        u64::try_from(sum.checked_div(count)?).ok()
     }
 
     /// The step that a moment of the host is in.
@@ -183,6 +189,9 @@ fn annotated(trace: &Trace, links: &Links, kind: RangeKind) -> Vec<Step> {
     let mut groups: HashMap<(ThreadIndex, String), Vec<(i64, i64)>> = HashMap::new();
     let mut labels: HashMap<Name, String> = HashMap::new();
     for range in trace.ranges.iter().filter(|r| r.kind == kind) {
+        if kind == RangeKind::Annotation && is_of_framework(trace.names.text(range.name)) {
+            continue;
+        }
         let label = labels
             .entry(range.name)
             .or_insert_with(|| without_numbers(trace.names.text(range.name)));
@@ -214,6 +223,26 @@ fn annotated(trace: &Trace, links: &Links, kind: RangeKind) -> Vec<Step> {
         Some((gpu_ops, _, steps)) if 2 * gpu_ops >= trace.work.len() => steps,
         _ => Vec::new(),
     }
+}
+
+/// Names of ranges that frameworks give to parts of a step: no program means its steps by them.
+pub fn is_of_framework(name: &str) -> bool {
+    const PARTS: [&str; 13] = [
+        "nccl:",
+        "gloo:",
+        "mpi:",
+        "ucc:",
+        "c10d::",
+        "aten::",
+        "torch::",
+        "autograd::",
+        "record_param_comms",
+        "## Call CompiledFxGraph",
+        "Torch-Compiled Region",
+        "CompiledFunction",
+        "TorchDynamo",
+    ];
+    PARTS.iter().any(|part| name.starts_with(part))
 }
 
 /// Ranges as steps, with the work that was asked for from the start of each to that of the next.
@@ -280,11 +309,27 @@ fn repeated(trace: &Trace, links: &Links) -> Vec<Step> {
             .collect();
         let lengths: Vec<u64> = places.windows(2).map(|p| (p[1] - p[0]) as u64).collect();
         let usual = quantile(&lengths, 1, 2).unwrap_or(0);
+        if usual < 2 {
+            // The same work again and again is one loop, and nothing says where a step of it begins.
+            continue;
+        }
         // An allocation more or less does not make another step.
         let near = |length: &&u64| length.abs_diff(usual) * 50 <= usual;
         let alike = lengths.iter().filter(near).count();
         let covers: u64 = lengths.iter().filter(near).sum();
         if alike * 10 < lengths.len() * 8 || covers * 2 < trace.work.len() as u64 {
+            continue;
+        }
+        // What repeats itself in a small part of the time is a part of something larger: the layers of one pass.
+        let over_ns = trace.work.iter().map(Work::end_ns).max().unwrap_or(0);
+        let all_ns = over_ns.abs_diff(trace.work[0].start_ns);
+        let apart = places.windows(2).map(|pair| {
+            let starts = (trace.work[pair[0]].start_ns, trace.work[pair[1]].start_ns);
+            starts.0.abs_diff(starts.1)
+        });
+        let apart: Vec<u64> = apart.collect();
+        let usual_ns = u128::from(quantile(&apart, 1, 2).unwrap_or(0));
+        if 2 * usual_ns * (places.len() as u128) < u128::from(all_ns) {
             continue;
         }
         // On the host, a step begins with the call for its first work.

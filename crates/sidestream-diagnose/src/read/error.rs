@@ -112,8 +112,8 @@ impl fmt::Display for Problem {
             Problem::Database { why } => write!(f, "{why}"),
             Problem::NoWork => write!(
                 f,
-                "the trace has no kernels, copies or memsets; was the profiler asked for CUDA \
-                 activity?"
+                "the trace has no kernels, copies or memsets of a GPU; was the profiler asked for CUDA \
+                 activity? traces of other devices, such as TPUs, are not read"
             ),
             Problem::NoTraces => write!(
                 f,

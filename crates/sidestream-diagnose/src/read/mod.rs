@@ -95,7 +95,17 @@ fn open(path: &Path, limits: &Limits, progress: Progress) -> Result<Trace, Probl
                 within_ratio(limits, taken.get(), unpacked)
             };
             let input = BufReader::with_capacity(256 << 10, input);
-            json::read(MultiGzDecoder::new(input), limits, &mut look)
+            let unpacked = Rc::new(Cell::new(0));
+            let text = Taken {
+                input: MultiGzDecoder::new(input),
+                bytes: Rc::clone(&unpacked),
+            };
+            match json::read(text, limits, &mut look) {
+                Err(Problem::NoEvents) if unpacked.get() == 0 => Err(Problem::Cut {
+                    why: "the compressed file ends before any of its text".to_owned(),
+                }),
+                read => read,
+            }
         }
         Form::Database => nsight::read(path, limits, progress),
         Form::Json => {

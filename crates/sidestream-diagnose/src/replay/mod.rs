@@ -14,41 +14,55 @@
 //!    is copied from the trace.
 //! 5. **The unmodified program runs first.** How far its step is from the measured one is reported, and beyond 3 %
 //!    nothing is predicted.
-//! 6. **The profiler's own time is taken out** of the host's, before and after a change: an estimate.
-//! 7. **A change changes the program** ([`change`]), never a result: what follows from it, the engine finds. So no prediction leads below
-//!    the work of the device, the copies of each direction, or the host's own time.
+//! 6. **The profiler's own time is taken out** of the host's, before and after a change, and so is what is done once. How much
+//!    the profiler adds is an estimate: each prediction is made for the least, the usual and the most of it.
+//! 7. **A change changes the program** ([`apply`]), never a result: what follows from it, the engine finds. What it gains is a ratio
+//!    of sums over the replayed steps. No prediction leads below the time in which kernels ran.
 //!
 //! # What it does not know
 //! Whether kernels depend on each other across what a second stream would separate; that other threads may wait for a
 //! lock; how much slower the profiler made this very machine.
 
+mod apply;
 mod calibrate;
 mod change;
 mod edges;
 mod program;
 mod run;
+mod sets;
 
 pub use change::{Change, UnknownChange};
 pub use program::share;
 
-use crate::measure::{Links, Steps, WorkOfCalls, quantile};
-use crate::model::{ApiKind, Trace};
+use crate::idle::Scene;
+use crate::measure::{DeviceTime, Links, Spans, Steps, WorkOfCalls};
+use crate::model::{ApiKind, Direction, Trace};
 use crate::timeline::Timeline;
 use calibrate::Profiler;
-use program::Program;
+use program::{Job, Program};
 use run::Run;
+use sidestream::engine::Profile;
 
 /// A replay that is further off explains nothing.
 const MOST_ERROR: f64 = 0.03;
-/// Fewer steps have no median worth the name.
+/// Fewer steps have no mean worth the name.
 const LEAST_STEPS: usize = 3;
 /// More streams than these no program of one process has.
 const MOST_STREAMS: usize = 1_024;
+/// By so much a prediction may be off where neither the replay nor the profiler is: kernels take longer or shorter from one
+/// run to the next.
+const MODEL: (f64, f64) = (0.95, 1.06);
+/// A gain is off by this part of what is left, since both steps are of one trace.
+const GAIN_OFF: f64 = 0.03;
+/// Downloads that run beside kernels slow them down, and these the downloads: predictions of that were too low by up to a
+/// ninth, where the downloads are this part of a step or more.
+const BESIDE: f64 = 1.13;
+const BESIDE_FROM: f64 = 0.05;
 
 /// How well the model explains the trace, and what changes would be worth.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replay {
-    /// The measured time of a step.
+    /// The measured time of a step, in the mean of all.
     pub measured_ns: u64,
     /// The time of a step in the replay of the unmodified trace. Where that is only its first steps, and they are
     /// slower or faster than all of them, it is put into that proportion.
@@ -57,10 +71,15 @@ pub struct Replay {
     pub steps: usize,
     /// How much of the time of the steps that were replayed it explains: all but what single steps are off by.
     pub explained_share: f64,
-    /// The time of the unmodified step without the profiler: the predictions are without it too.
+    /// The time of the unmodified step without the profiler and without what is done once: the predictions are without
+    /// these too.
     pub unprofiled_ns: u64,
-    /// What was predicted; nothing where the replay is too far off.
+    /// The least and the most that this may be: how much the profiler adds is an estimate.
+    pub unprofiled_between_ns: (u64, u64),
+    /// What was predicted: each usual change alone, then sets; nothing where the replay is too far off.
     pub predictions: Vec<Prediction>,
+    /// How many of the last predictions the caller asked for.
+    pub asked: usize,
 }
 
 impl Replay {
@@ -74,9 +93,14 @@ impl Replay {
         self.error() <= MOST_ERROR
     }
 
-    /// Whether the profiler made the step longer by more than 1 %. Predictions are without it.
+    /// Whether a step without the profiler is shorter by more than 1 %. Predictions are without it.
     pub fn is_slowed_by_profiler(&self) -> bool {
         (self.unprofiled_ns as f64) < 0.99 * self.measured_ns as f64
+    }
+
+    /// What was predicted for a set of changes.
+    pub fn prediction(&self, changes: &[Change]) -> Option<&Prediction> {
+        self.predictions.iter().find(|p| p.changes == changes)
     }
 }
 
@@ -91,83 +115,271 @@ pub struct Prediction {
     pub likely_ns: u64,
     /// The most.
     pub high_ns: u64,
+    /// Whether there was anything in the trace for each of the changes to change.
+    pub is_effective: bool,
+    /// What a step would take if the profiler added the most, the usual, and the least.
+    pub(crate) by_profiler_ns: [u64; 3],
     /// What runs in the step nearest to the median.
     pub timeline: Timeline,
 }
 
-/// Replays a trace, and then with each of these sets of changes.
+impl Prediction {
+    /// What a step is shorter than with other changes, at the least, as is to be expected, and at the most.
+    pub(crate) fn gain_over(&self, other: [u64; 3]) -> (u64, u64, u64) {
+        let gains = [0, 1, 2].map(|at| other[at].saturating_sub(self.by_profiler_ns[at]));
+        let likely = gains[1];
+        let least = gains.iter().min().copied().unwrap_or(0);
+        let most = gains.iter().max().copied().unwrap_or(0);
+        // A change that makes a part quicker is off by a part of what is left, not of what is gained.
+        let off_ns = (self.likely_ns as f64 * GAIN_OFF) as u64;
+        let low = least.saturating_sub(off_ns);
+        let high = most.saturating_add(off_ns);
+        (low.min(likely), likely, high.max(likely))
+    }
+}
+
+/// What a replay is made from.
+pub struct Source<'t> {
+    pub trace: &'t Trace,
+    pub links: &'t Links,
+    pub works: &'t WorkOfCalls,
+    pub steps: &'t Steps,
+    pub scene: &'t Scene<'t>,
+    pub devices: &'t [DeviceTime],
+    pub link_gb_per_s: f64,
+    /// Whether batches come from workers already: how long these load is not in the trace.
+    pub has_workers: bool,
+}
+
+/// Replays a trace, then with each of the usual changes, with those together that gain together, and with the sets that the
+/// caller asks for.
 ///
 /// # Errors
 /// Why the trace cannot be replayed, in one sentence.
-pub fn replay(
-    trace: &Trace,
-    links: &Links,
-    works: &WorkOfCalls,
-    steps: &Steps,
-    link_gb_per_s: f64,
-    sets: &[Vec<Change>],
-) -> Result<Replay, &'static str> {
-    let measured_ns = supported(trace, links, works, steps)?;
-    let program = Program::of(trace, links, works, steps)?;
+pub fn replay(source: &Source, asked: &[Vec<Change>]) -> Result<Replay, &'static str> {
+    let (trace, steps) = (source.trace, source.steps);
+    let measured_ns = supported(trace, source.links, source.works, steps)?;
+    let program = Program::of(trace, source.links, source.works, steps, source.scene)?;
     if program.steps < LEAST_STEPS {
         return Err("the calls of fewer than three steps are in the trace");
     }
-    let profiles = calibrate::profiles(trace, links, link_gb_per_s);
-    let run = |program: &Program| {
-        let run = Run::of(program, &profiles);
-        let median_ns = quantile(&run.periods_ns, 1, 2);
-        let median_ns = median_ns.ok_or("the steps of the trace end out of their order")?;
-        Ok((median_ns.max(program.loading_floor_ns()), run))
-    };
-    let (median_ns, unmodified) = run(&program)?;
+    let profiles = calibrate::profiles(trace, source.links, source.link_gb_per_s);
+    let unmodified = Run::of(&program, &profiles);
+    let replayed_sum = sum(&unmodified.periods_ns);
     // The first steps of a trace may be slower than all of them: a replay of these is held against these.
     let mut first_ns = steps.periods_ns();
     first_ns.truncate(unmodified.periods_ns.len());
-    let first_ns = quantile(&first_ns, 1, 2)
-        .filter(|ns| *ns > 0)
-        .ok_or("the first steps of the trace have no length")?;
-    let replayed_ns = (median_ns as f64 * measured_ns as f64 / first_ns as f64) as u64;
-    let profiler = Profiler::of(trace.source);
-    let unprofiled_ns = {
-        let mut unprofiled = program.clone();
-        change::without_profiler(&mut unprofiled, profiler);
-        run(&unprofiled)?.0
-    };
-    // What the replay is off by, the predictions would be too.
-    let corrected = |ns: u64| (ns as f64 * measured_ns as f64 / median_ns.max(1) as f64) as u64;
+    let first_sum = sum(&first_ns);
+    if replayed_sum == 0 {
+        return Err("the steps of the trace end out of their order");
+    }
+    if first_sum == 0 {
+        return Err("the first steps of the trace have no length");
+    }
+    let replayed_ns = (replayed_sum as f64 * measured_ns as f64 / first_sum as f64) as u64;
     let mut replay = Replay {
         measured_ns,
         replayed_ns,
         steps: program.steps,
         explained_share: explained(&steps.periods_ns(), &unmodified.periods_ns),
-        unprofiled_ns: corrected(unprofiled_ns).min(measured_ns),
+        unprofiled_ns: measured_ns,
+        unprofiled_between_ns: (measured_ns, measured_ns),
         predictions: Vec::new(),
+        asked: 0,
     };
+    // What the replay is off by, the predictions would be too.
+    let scale = measured_ns as f64 / replayed_sum as f64;
+    let taken = first_ns.len();
+    let per_step = measured_ns as f64 / first_sum as f64;
+    let model = Model {
+        trace,
+        program: &program,
+        profiles: &profiles,
+        profiler: Profiler::of(trace.source),
+        scale,
+        scale_of_nodes: per_step,
+        error: replay.error(),
+        floors_ns: floors(source, &program, taken, per_step),
+    };
+    let base = model
+        .predict(&[], None)
+        .ok_or("the steps of the trace end out of their order")?;
+    let [least, usual, most] = base.by_profiler_ns.map(|ns| ns.min(measured_ns));
+    replay.unprofiled_ns = usual;
+    replay.unprofiled_between_ns = (least.min(usual), most.max(usual));
     if !replay.is_ok() {
         return Ok(replay);
     }
-    let error = replay.error();
-    for changes in sets {
-        let mut changed = program.clone();
-        for change in changes {
-            change.apply(&mut changed, &profiles[0]);
-        }
-        let with_profiler_ns = corrected(run(&changed)?.0);
-        change::without_profiler(&mut changed, profiler);
-        let (changed_ns, run) = run(&changed)?;
-        let likely_ns = corrected(changed_ns);
-        let of = |ns: u64, factor: f64| (ns as f64 * factor) as u64;
-        // What the profiler adds differs by half and more from one machine to the next.
-        let profiler_ns = with_profiler_ns.saturating_sub(likely_ns);
-        replay.predictions.push(Prediction {
-            changes: changes.clone(),
-            low_ns: of(likely_ns.saturating_sub(profiler_ns / 2), 0.93 - error),
-            likely_ns,
-            high_ns: of(likely_ns.max(with_profiler_ns), 1.12 + error),
-            timeline: run.timeline(&changed, trace),
-        });
-    }
+    let singles = sets::singles(source, &program);
+    replay.predictions = model.predict_all(&singles, &base);
+    sets::together(&model, &base, &mut replay.predictions);
+    replay.predictions.extend(model.predict_all(asked, &base));
+    replay.asked = asked.len();
     Ok(replay)
+}
+
+fn sum(periods_ns: &[u64]) -> u64 {
+    periods_ns.iter().copied().fold(0, u64::saturating_add)
+}
+
+/// What predictions are made with.
+struct Model<'t> {
+    trace: &'t Trace,
+    program: &'t Program,
+    profiles: &'t [Profile],
+    profiler: Profiler,
+    /// From a sum over the replayed steps to the mean of all steps.
+    scale: f64,
+    /// The same for what nodes take.
+    scale_of_nodes: f64,
+    error: f64,
+    /// No step takes less: than its kernels do where they run as they ran, and where they may run at once.
+    floors_ns: (u64, u64),
+}
+
+impl Model<'_> {
+    /// A step with these changes; as it is if they change nothing, which the base says.
+    fn predict(&self, changes: &[Change], base: Option<&Prediction>) -> Option<Prediction> {
+        let mut changed = self.program.clone();
+        let effective = changes
+            .iter()
+            .filter(|change| change.apply(&mut changed, &self.profiles[0], self.trace));
+        let effective = effective.count();
+        if let (0, Some(base)) = (effective, base) {
+            return Some(Prediction {
+                changes: changes.to_vec(),
+                is_effective: false,
+                ..base.clone()
+            });
+        }
+        let run = |percent: u64| {
+            let mut program = changed.clone();
+            apply::without_profiler(&mut program, self.profiler, percent);
+            let (step_ns, run) = self.step_ns(&program, changes)?;
+            Some((step_ns, run, program))
+        };
+        // A run takes as much memory as the trace: there is one at a time.
+        let (likely_ns, downloads_ns, timeline) = {
+            let (likely_ns, run, program) = run(100)?;
+            let downloads_ns = downloads_ns(&program) as f64 * self.scale_of_nodes;
+            (likely_ns, downloads_ns, run.timeline(&program, self.trace))
+        };
+        let step_ns = |percent: u64| run(percent).map(|(step_ns, ..)| step_ns);
+        // Where nothing is taken out there is nothing to be wrong about.
+        let by_profiler_ns = match self.profiler == Profiler::default() {
+            true => [likely_ns; 3],
+            false => [
+                step_ns(Profiler::MOST)?,
+                likely_ns,
+                step_ns(Profiler::LEAST)?,
+            ],
+        };
+        let of = |ns: Option<&u64>, factor: f64| (*ns.unwrap_or(&likely_ns) as f64 * factor) as u64;
+        let low_ns = of(by_profiler_ns.iter().min(), MODEL.0 - self.error);
+        let moves = |change: &Change| matches!(change, Change::Prefetch(_) | Change::AsyncOutput);
+        let are_beside =
+            changes.iter().any(moves) && downloads_ns >= BESIDE_FROM * likely_ns as f64;
+        let slower = if are_beside { BESIDE } else { MODEL.1 };
+        Some(Prediction {
+            changes: changes.to_vec(),
+            low_ns: low_ns.min(likely_ns),
+            likely_ns,
+            high_ns: of(by_profiler_ns.iter().max(), slower + self.error),
+            is_effective: effective == changes.len(),
+            by_profiler_ns,
+            timeline,
+        })
+    }
+
+    /// The same for each of several sets.
+    fn predict_all(&self, sets: &[Vec<Change>], base: &Prediction) -> Vec<Prediction> {
+        let all = sets.iter().map(|set| self.predict(set, Some(base)));
+        all.flatten().collect()
+    }
+
+    /// Only what is to be expected of each set, as far as all of its changes change something.
+    fn screen(&self, sets: Vec<Vec<Change>>) -> Vec<(Vec<Change>, u64)> {
+        let likely = |changes: &Vec<Change>| {
+            let mut changed = self.program.clone();
+            for change in changes {
+                if !change.apply(&mut changed, &self.profiles[0], self.trace) {
+                    return None;
+                }
+            }
+            apply::without_profiler(&mut changed, self.profiler, 100);
+            self.step_ns(&changed, changes).map(|(ns, _)| ns)
+        };
+        let both = sets.into_iter().map(|set| (likely(&set), set));
+        both.filter_map(|(ns, set)| Some((set, ns?))).collect()
+    }
+
+    /// What a step of a program takes, and its run.
+    fn step_ns(&self, program: &Program, changes: &[Change]) -> Option<(u64, Run)> {
+        let run = Run::of(program, self.profiles);
+        let loading_ns = program.loading_floor_ns();
+        let loading_ns = loading_ns.saturating_mul(run.periods_ns.len() as u64);
+        let all_ns = sum(&run.periods_ns).max(loading_ns);
+        let step_ns = (all_ns as f64 * self.scale) as u64;
+        (all_ns > 0).then_some((step_ns.max(self.floor_ns(changes)), run))
+    }
+
+    /// No step takes less with these changes.
+    fn floor_ns(&self, changes: &[Change]) -> u64 {
+        match changes.iter().any(Change::is_concurrent) {
+            true => self.floors_ns.1,
+            false => self.floors_ns.0,
+        }
+    }
+}
+
+/// What downloads of all steps but the first take.
+fn downloads_ns(program: &Program) -> u64 {
+    let nodes = program.nodes.iter().filter(|node| node.step > 0);
+    let downloads = nodes.filter(|node| {
+        matches!(
+            node.job,
+            Job::HostCopy {
+                direction: Direction::Download,
+                ..
+            }
+        )
+    });
+    downloads
+        .map(|node| node.duration_ns)
+        .fold(0, u64::saturating_add)
+}
+
+/// What a step takes at the least, in the mean: the time in which any kernel of it ran, and the time in which all of
+/// them would fill the device.
+fn floors(source: &Source, program: &Program, taken: usize, per_step: f64) -> (u64, u64) {
+    let ends = source
+        .steps
+        .steps
+        .iter()
+        .take(taken + 1)
+        .map(|step| step.last_gpu_ns);
+    let (Some(from), Some(to)) = (ends.clone().min(), ends.max()) else {
+        return (0, 0);
+    };
+    let within = |spans: &Spans| spans.within_ns(from, to);
+    let kernels = source.devices.iter().map(|device| within(&device.kernels));
+    let mut filled = vec![0.0; program.devices.max(1)];
+    for node in program
+        .nodes
+        .iter()
+        .skip(program.backlog)
+        .filter(|node| node.step > 0)
+    {
+        if let Job::Kernel { share } = node.job {
+            filled[program.device_of[node.stream] as usize] += node.duration_ns as f64 * share;
+        }
+    }
+    let most_filled = filled.into_iter().fold(0.0, f64::max);
+    let most_kernels = kernels.max().unwrap_or(0) as f64;
+    (
+        (most_kernels * per_step) as u64,
+        (most_filled.min(most_kernels) * per_step) as u64,
+    )
 }
 
 /// How much of the time of the steps a replay explains, step by step.
@@ -210,7 +422,7 @@ fn supported(
         return Err("the trace has fewer than three steps");
     }
     steps
-        .median_ns()
+        .mean_ns()
         .filter(|ns| *ns > 0)
         .ok_or("the steps of the trace have no length")
 }

@@ -7,8 +7,8 @@ use sidestream::op::StreamKind;
 
 use super::LEAST_STEPS;
 use super::edges::{Edges, Event};
-use crate::idle::is_loading;
-use crate::measure::{Links, Steps, WorkOfCalls, held, quantile, stream_kinds};
+use crate::idle::{OWN_NS, Scene, is_loading};
+use crate::measure::{Collectives, Links, Steps, WorkOfCalls, held, stream_kinds};
 use crate::model::{
     ApiKind, Call, Direction, Memory, Name, RangeKind, Stream, StreamIndex, SyncKind, Thread,
     ThreadIndex, Trace, What, Work,
@@ -44,7 +44,7 @@ pub struct Program {
     pub added: Vec<&'static str>,
     /// How many steps.
     pub steps: usize,
-    /// How many workers load data; with none, the host's own thread does.
+    /// How many workers there are; with none, the host's own threads do everything.
     pub loaders: usize,
     /// Work that was under way or queued when the first step began: the first nodes. Its calls are
     /// not part of the program.
@@ -53,6 +53,8 @@ pub struct Program {
     pub devices: usize,
     /// The device of each stream, from 0.
     pub device_of: Vec<u32>,
+    /// The number that the trace has for each of its streams.
+    pub numbers: Vec<i64>,
 }
 
 /// Neighbours in a list. There are as many of these as calls: hence the small numbers.
@@ -92,8 +94,21 @@ pub struct Item {
     pub own_ns: u64,
     /// How much of that it waited for its data loader.
     pub loading_ns: u64,
-    /// What it takes to get the data from a worker, if there are any.
+    /// How much of it is the host's own work, without any call for half a millisecond or more.
+    pub host_work_ns: u64,
+    /// The range around most of that.
+    pub host_work: Option<Name>,
+    /// How much of the own time workers do.
+    pub moved_ns: u64,
+    /// What it takes to get that from a worker.
     pub take_over_ns: u64,
+    /// How much of the own time, and of the time in the call, no step of a run without the profiler has: what is done
+    /// once, and what the profiler does for itself.
+    pub apart_ns: (u64, u64),
+    /// When the call began.
+    pub start_ns: i64,
+    /// Whose it is.
+    pub thread: ThreadIndex,
     /// The time in the call, without waiting.
     pub call_ns: u64,
     /// How many operators the profiler noted since the call before.
@@ -104,6 +119,8 @@ pub struct Item {
     pub waits: Stretch,
     /// From the end of that to the end of the call.
     pub return_ns: u64,
+    /// How long it held up the host in the trace.
+    pub held_ns: u64,
     /// What it does.
     pub kind: ApiKind,
     /// The function.
@@ -123,8 +140,12 @@ pub struct Node {
     pub after: Vec<usize>,
     /// What it stands behind besides, since one of the two streams is the legacy default stream.
     pub legacy: Vec<usize>,
+    /// Whether what it stands behind was inferred from times.
+    pub is_inferred: bool,
     /// Whether it is a node of a graph.
     pub in_graph: bool,
+    /// Whether it exchanges data with other devices.
+    pub is_collective: bool,
     /// Whether a change gave it another place: then what runs beside it is not what did in the trace.
     pub moved: bool,
     /// The work of the trace that it is.
@@ -158,6 +179,7 @@ impl Program {
         links: &Links,
         works: &WorkOfCalls,
         steps: &Steps,
+        scene: &Scene,
     ) -> Result<Program, &'static str> {
         let taken = enough(trace, links, steps);
         if taken < LEAST_STEPS {
@@ -203,17 +225,35 @@ impl Program {
             }
             let own_ns = call.start_ns.saturating_sub(end).max(0) as u64;
             let nested = call.start_ns < end;
+            let loading_ns = loading.within_ns(end, call.start_ns).min(own_ns);
+            let from = call.start_ns.max(end);
+            let apart_ns = (
+                scene.apart_ns(call.thread, end.min(call.start_ns), call.start_ns),
+                scene.apart_ns(call.thread, from, call.end_ns().max(from)),
+            );
+            let own = scene.own(call.thread, end, call.start_ns);
+            let longest = own.iter().max_by_key(|own| own.0);
+            let host_work = longest.and_then(|own| own.1).map(|because| because.name);
+            let own_work = own.iter().map(|own| own.0).fold(0, u64::saturating_add);
+            let own_work = if own_work < OWN_NS { 0 } else { own_work };
             let mut item = Item {
                 lane: lane as u32,
                 step: step as u32,
                 own_ns,
-                loading_ns: loading.within_ns(end, call.start_ns).min(own_ns),
+                loading_ns,
+                host_work_ns: own_work.min(own_ns - loading_ns),
+                host_work,
+                moved_ns: 0,
                 take_over_ns: 0,
+                apart_ns,
+                start_ns: call.start_ns,
+                thread: call.thread,
                 call_ns: call.end_ns().saturating_sub(call.start_ns.max(end)).max(0) as u64,
                 operators: operators.within(lane, end, call.end_ns()),
                 submits: Stretch::default(),
                 waits: Stretch::default(),
                 return_ns: 0,
+                held_ns: 0,
                 kind: call.api.kind,
                 name: call.name,
             };
@@ -223,6 +263,7 @@ impl Program {
             item.submits = Stretch::new(nodes..making.program.nodes.len());
             let holds = held(trace, at, works.first(at)).is_some();
             if holds && !nested {
+                item.held_ns = call.duration_ns;
                 making.hold(&mut item, call.start_ns, call.end_ns());
             }
             match call.api.kind {
@@ -243,17 +284,15 @@ impl Program {
 }
 
 impl Program {
-    /// What loading takes at the least of a step: workers load beside each other, and none loads two batches at once.
+    /// What workers take at the least of a step in the mean: they work beside each other, and none does two
+    /// things at once.
     pub fn loading_floor_ns(&self) -> u64 {
         if self.loaders == 0 {
             return 0;
         }
-        let mut loading_ns = vec![0u64; self.steps];
-        for item in &self.items {
-            let of_step = &mut loading_ns[item.step as usize];
-            *of_step = of_step.saturating_add(item.loading_ns);
-        }
-        quantile(&loading_ns, 1, 2).unwrap_or(0) / self.loaders as u64
+        let loading = self.items.iter().map(|item| u128::from(item.moved_ns));
+        let all: u128 = loading.sum();
+        (all / (self.loaders * self.steps.max(1)) as u128) as u64
     }
 }
 
@@ -323,6 +362,7 @@ fn leading(trace: &Trace, test: impl Fn(usize) -> bool) -> Vec<usize> {
 struct Making<'t> {
     trace: &'t Trace,
     program: Program,
+    collectives: Collectives,
     /// The last node of each stream, with its work.
     last_in_stream: HashMap<StreamIndex, (usize, usize)>,
     /// When the work before the last one of its stream was over.
@@ -393,8 +433,10 @@ impl<'t> Making<'t> {
                 streams: trace.streams.len(),
                 devices: devices.len(),
                 device_of,
+                numbers: trace.streams.iter().map(|stream| stream.number).collect(),
                 ..Program::default()
             },
+            collectives: Collectives::of(trace),
             last_in_stream: HashMap::new(),
             before_own_ns: i64::MIN,
             ends: HashMap::new(),
@@ -421,7 +463,9 @@ impl<'t> Making<'t> {
             job: job(self.trace, row),
             after: Vec::new(),
             legacy: Vec::new(),
+            is_inferred: false,
             in_graph: false,
+            is_collective: self.collectives.contains(row.name),
             moved: false,
             work,
             step: 0,
@@ -455,8 +499,10 @@ impl<'t> Making<'t> {
             }
         }
         let (mut after, legacy) = self.stands_behind(row.stream);
+        let mut is_inferred = false;
         if after.is_empty() && legacy.is_empty() {
             after.extend(self.unseen(row, call));
+            is_inferred = !after.is_empty();
         }
         let node = self.program.nodes.len();
         self.ends
@@ -469,7 +515,9 @@ impl<'t> Making<'t> {
             job: job(self.trace, row),
             after,
             legacy,
+            is_inferred,
             in_graph: kind == ApiKind::GraphLaunch,
+            is_collective: self.collectives.contains(row.name),
             moved: false,
             work,
             step,

@@ -26,10 +26,11 @@ struct HostSpan {
     name: Option<Name>,
 }
 
-/// What the host does in a task.
+/// What the host does in a task: something of its own first, then a call.
 struct HostTask {
     lane: usize,
     task: TaskId,
+    own: (u64, Shade, Option<Name>),
     shade: Shade,
     name: Option<Name>,
 }
@@ -55,35 +56,42 @@ impl Run {
             *task = Some(engine.push(Task::new(streams[node.stream], as_work(node))));
         }
         let mut on_host = Vec::new();
-        let mut batches = 0;
+        // When each worker is free.
+        let later_ns = |at: usize| share_ns.saturating_mul(at as u64);
+        let mut free_ns: Vec<u64> = (0..loaders.len()).map(later_ns).collect();
         for item in &program.items {
             let lane = host[item.lane as usize];
             let mut loaded = Vec::new();
             let mut own_ns = item.own_ns;
-            if !loaders.is_empty() && item.loading_ns > 0 {
-                // The batch is loaded by a worker, one after the other each.
-                own_ns = (own_ns - item.loading_ns).saturating_add(item.take_over_ns);
-                let load = Work::Call(Call::HostNs(item.loading_ns));
-                let at = batches % loaders.len();
+            if !loaders.is_empty() && item.moved_ns > 0 {
+                // A worker does it, that which is free first.
+                own_ns = own_ns
+                    .saturating_sub(item.moved_ns)
+                    .saturating_add(item.take_over_ns);
+                let load = Work::Call(Call::HostNs(item.moved_ns));
+                let first = (0..loaders.len()).min_by_key(|at| free_ns[*at]);
+                let at = first.unwrap_or(0);
+                free_ns[at] = free_ns[at].saturating_add(item.moved_ns);
                 let task = engine.push(Task::new(loaders[at], load));
                 on_host.push(HostTask {
                     lane: program.lanes + at,
                     task,
+                    own: (0, Shade::Host, None),
                     shade: Shade::Loading,
-                    name: None,
+                    name: item.host_work,
                 });
                 loaded.push(task);
-                batches += 1;
             }
             let call = Work::Call(Call::HostNs(own_ns.saturating_add(item.call_ns)));
             let call = engine.push(Task::new(lane, call).after(&loaded));
             on_host.push(HostTask {
                 lane: item.lane as usize,
                 task: call,
-                shade: match loaders.is_empty() && 2 * item.loading_ns > own_ns {
-                    true => Shade::Loading,
-                    false => Shade::Host,
+                own: match item.moved_ns == 0 && 2 * item.loading_ns > own_ns {
+                    true => (own_ns, Shade::Loading, None),
+                    false => (own_ns, Shade::Host, item.host_work),
                 },
+                shade: Shade::Host,
                 name: Some(item.name),
             });
             for at in item.submits.all() {
@@ -105,6 +113,7 @@ impl Run {
                 on_host.push(HostTask {
                     lane: item.lane as usize,
                     task,
+                    own: (0, Shade::Host, None),
                     shade: Shade::Waiting,
                     name: Some(item.name),
                 });
@@ -138,12 +147,19 @@ impl Run {
                     Shade::Waiting => over_ns,
                     _ => start_ns,
                 };
-                host.push(HostSpan {
+                let (own_ns, own_shade, own_name) = part.own;
+                let called_ns = start_ns.saturating_add(own_ns).min(end_ns);
+                let spans = [
+                    ((start_ns, called_ns), own_shade, own_name),
+                    ((called_ns, end_ns), part.shade, part.name),
+                ];
+                let spans = spans.into_iter().filter(|(span, ..)| span.0 < span.1);
+                host.extend(spans.map(|(span, shade, name)| HostSpan {
                     lane: part.lane,
-                    span: (start_ns, end_ns),
-                    shade: part.shade,
-                    name: part.name,
-                });
+                    span,
+                    shade,
+                    name,
+                }));
             }
         }
         Run {

@@ -2,6 +2,7 @@
 
 use std::fmt::{Result, Write};
 
+use super::html::is_unseen;
 use super::lanes::pictures;
 use crate::findings::{Code, Finding, size, time};
 use crate::idle::Idle;
@@ -12,6 +13,10 @@ use crate::report::{Link, Report, kind};
 
 /// Shares below this are summed up as the rest.
 const SHOWN: f64 = 0.01;
+/// Idle time outside of the steps is said from this part of the trace on.
+const OUTSIDE: f64 = 0.05;
+/// More devices than these are counted only.
+const MOST_DEVICES: usize = 16;
 /// A change that gains less is not drawn.
 const DRAWN: f64 = 0.05;
 /// Warnings that change no figure by much. All others may change what the rest means, and come first.
@@ -61,7 +66,10 @@ fn write_brief(out: &mut String, title: &str, report: &Report) -> Result {
         let share = 100.0 * finding.share;
         match finding.code {
             Code::NothingToGain => writeln!(out, "{code}")?,
-            _ => writeln!(out, "{code}  {share:.1} % of a step{worth}")?,
+            Code::Startup | Code::Initialisation => {
+                writeln!(out, "{code}  {share:.1} % of the trace")?
+            }
+            _ => writeln!(out, "{code}  {share:.1} % of {}{worth}", whole(report))?,
         }
     }
     writeln!(out)
@@ -83,21 +91,41 @@ fn write_head(out: &mut String, title: &str, report: &Report) -> Result {
     for finding in report.findings.iter().filter(own) {
         writeln!(out, "first:  {}", plain(&finding.text))?;
     }
-    for device in &report.devices {
+    for device in report.devices.iter().take(MOST_DEVICES) {
         write_device(out, device)?;
     }
-    let Some(median) = report.steps.median_ns() else {
-        return writeln!(out, "steps   none found: figures are of the whole trace");
+    let more = report.devices.len().saturating_sub(MOST_DEVICES);
+    if more > 0 {
+        writeln!(out, "        {more} more devices are left out")?;
+    }
+    let Some((mean, median)) = report.steps.mean_ns().zip(report.steps.median_ns()) else {
+        return writeln!(
+            out,
+            "steps   none found: figures are of the whole trace, and no gain is likely, only the most that it can be"
+        );
     };
     let (low, high) = report.steps.spread_ns().unwrap_or((median, median));
     let (count, by) = (report.steps.steps.len(), report.steps.by.as_str());
     writeln!(
         out,
-        "steps   {count} by {by}, {} each (from {} to {})",
+        "steps   {count} by {by}, {} each in the mean (median {}, from {} to {})",
+        time(mean),
         time(median),
         time(low),
         time(high)
-    )
+    )?;
+    for device in report.devices.iter().take(MOST_DEVICES) {
+        let outside = report.idle_outside(device);
+        if outside > OUTSIDE {
+            writeln!(
+                out,
+                "        outside of them device {} is idle for {:.1} % of the trace, which is in no figure of a step",
+                device.0.device,
+                100.0 * outside
+            )?;
+        }
+    }
+    Ok(())
 }
 
 fn is_minor(warning: &Warning) -> bool {
@@ -150,8 +178,8 @@ fn write_finding(out: &mut String, report: &Report, finding: &Finding) -> Result
     let (code, text) = (finding.code.as_str(), plain(&finding.text));
     let share = match (finding.code, 100.0 * finding.share) {
         (Code::NothingToGain, _) => String::new(),
-        (Code::Startup, share) => format!("{share:.1} % of the trace: "),
-        (_, share) => format!("{share:.1} % of a step: "),
+        (Code::Startup | Code::Initialisation, share) => format!("{share:.1} % of the trace: "),
+        (_, share) => format!("{share:.1} % of {}: ", whole(report)),
     };
     writeln!(out, "{code}  {share}{text}")?;
     let saving = finding.saving_ns;
@@ -159,17 +187,20 @@ fn write_finding(out: &mut String, report: &Report, finding: &Finding) -> Result
         let most = percent_of_step(report, saving.high);
         writeln!(
             out,
-            "    worth at most {} of a step{most}",
-            time(saving.high)
+            "    worth at most {} of {}{most}; not predicted",
+            time(saving.high),
+            whole(report)
         )?;
     } else if saving.high > 0 {
         writeln!(
             out,
-            "    worth {} of a step{}, between {} and {}",
+            "    worth {} of {}{}, between {} and {}, with {}",
             time(saving.likely),
+            whole(report),
             percent_of_step(report, saving.likely),
             time(saving.low),
-            time(saving.high)
+            time(saving.high),
+            plain(&Change::names(&finding.changes))
         )?;
     }
     if let Some(first) = finding.evidence.first() {
@@ -178,7 +209,8 @@ fn write_finding(out: &mut String, report: &Report, finding: &Finding) -> Result
         let step = step.map_or(String::new(), |step| format!(", in step {step}"));
         writeln!(
             out,
-            "    such as {what}, {} at {}{step}",
+            "    such as {what}, {}{} at {}{step}",
+            if first.is_gap { "a gap of " } else { "" },
             time(first.duration_ns),
             time(offset_ns)
         )?;
@@ -190,6 +222,14 @@ fn write_finding(out: &mut String, report: &Report, finding: &Finding) -> Result
 fn worth(report: &Report, finding: &Finding) -> String {
     let likely = finding.saving_ns.likely;
     match likely {
+        0 if finding.saving_ns.high > 0 => {
+            let high = finding.saving_ns.high;
+            format!(
+                ", worth at most {}{}",
+                time(high),
+                percent_of_step(report, high)
+            )
+        }
         0 => String::new(),
         _ => format!(
             ", worth {}{}",
@@ -200,9 +240,17 @@ fn worth(report: &Report, finding: &Finding) -> String {
 }
 
 fn percent_of_step(report: &Report, ns: u64) -> String {
-    match report.steps.median_ns().filter(|step_ns| *step_ns > 0) {
-        Some(step_ns) => format!(" ({:.1} %)", 100.0 * ns as f64 / step_ns as f64),
-        None => String::new(),
+    match report.judged_step_ns() {
+        0 => String::new(),
+        step_ns => format!(" ({:.1} %)", 100.0 * ns as f64 / step_ns as f64),
+    }
+}
+
+/// What figures are of.
+fn whole(report: &Report) -> &'static str {
+    match report.steps.mean_ns() {
+        Some(_) => "a step",
+        None => "the trace",
     }
 }
 
@@ -214,7 +262,7 @@ fn write_replay(out: &mut String, report: &Report) -> Result {
     };
     writeln!(
         out,
-        "replay  {} a step instead of {}, {:.1} % off{}",
+        "replay  the trace as it is, run again: {} a step instead of {}, {:.1} % off{}",
         time(replay.replayed_ns),
         time(replay.measured_ns),
         100.0 * replay.error(),
@@ -227,10 +275,13 @@ fn write_replay(out: &mut String, report: &Report) -> Result {
         return writeln!(out, "what-if: none, since the replay is more than 3 % off");
     }
     if replay.is_slowed_by_profiler() {
-        let own = time(replay.unprofiled_ns);
+        let (low, high) = replay.unprofiled_between_ns;
         writeln!(
             out,
-            "        {own} without the profiler, and so is what follows"
+            "        {} without the profiler and what is done once, and so is what follows: an estimate, from {} to {}",
+            time(replay.unprofiled_ns),
+            time(low),
+            time(high)
         )?;
     }
     let (shown, others) = worthwhile(replay, report.what_if_asked);
@@ -243,11 +294,7 @@ fn write_replay(out: &mut String, report: &Report) -> Result {
             in_words(gain(replay, prediction)),
             time(prediction.low_ns),
             time(prediction.high_ns),
-            match prediction.changes.contains(&Change::SecondStream) {
-                // No trace says so.
-                true => ", if the kernels do not depend on each other",
-                false => "",
-            }
+            condition(prediction)
         )?;
     }
     if !others.is_empty() {
@@ -261,6 +308,26 @@ fn write_replay(out: &mut String, report: &Report) -> Result {
     Ok(())
 }
 
+/// What a prediction depends on that no trace says.
+fn condition(prediction: &Prediction) -> &'static str {
+    let has = |test: fn(&Change) -> bool| prediction.changes.iter().any(test);
+    match () {
+        () if has(|c| matches!(c, Change::SecondStream)) => {
+            ", if the kernels do not depend on each other"
+        }
+        () if has(|c| matches!(c, Change::Pipeline(_))) => {
+            ", if the first stage needs nothing that the last makes"
+        }
+        () if has(|c| matches!(c, Change::DropWait(..))) => {
+            ", if the wait is not needed, which no trace says"
+        }
+        () if has(|c| matches!(c, Change::HostWork(_) | Change::Workers(_))) => {
+            ", if there are processors for the workers"
+        }
+        () => "",
+    }
+}
+
 fn in_words(gain: f64) -> String {
     match gain {
         gain if gain < 0.0 => format!("{:.1} % more", -100.0 * gain),
@@ -270,7 +337,7 @@ fn in_words(gain: f64) -> String {
 
 /// The names of the changes of a prediction.
 pub fn changes(prediction: &Prediction) -> String {
-    Change::names(&prediction.changes)
+    plain(&Change::names(&prediction.changes))
 }
 
 /// How much shorter a step would be, as a part of one without the profiler.
@@ -291,7 +358,9 @@ fn worthwhile(replay: &Replay, asked: bool) -> (Vec<&Prediction>, Vec<&Predictio
         asked || gained >= SHOWN && gained - best_part >= SHOWN
     };
     let (mut shown, others): (Vec<_>, Vec<_>) = replay.predictions.iter().partition(says_something);
-    shown.sort_by_key(|prediction| prediction.likely_ns);
+    // What depends on more than a trace says stands behind what does not.
+    let is_conditional = |p: &Prediction| p.changes.iter().any(Change::is_conditional);
+    shown.sort_by_key(|prediction| (is_conditional(prediction), prediction.likely_ns));
     (shown, others)
 }
 
@@ -308,7 +377,10 @@ fn write_pictures(out: &mut String, report: &Report, columns: usize) -> Result {
     let replay = report.replay.as_ref().ok().filter(|replay| replay.is_ok());
     let best = replay.and_then(|replay| {
         let (shown, _) = worthwhile(replay, report.what_if_asked);
-        let best = shown.into_iter().next()?;
+        let known = |p: &&Prediction| !p.changes.iter().any(Change::is_conditional);
+        let best = shown
+            .into_iter()
+            .find(|p| report.what_if_asked || known(p))?;
         (gain(replay, best) > DRAWN).then_some(best)
     });
     if let (Some(best), Some(_)) = (best, measured.step) {
@@ -353,9 +425,18 @@ fn write_device(out: &mut String, (device, idle): &(DeviceTime, Idle)) -> Result
     Ok(())
 }
 
-/// Text of a trace for a terminal: what would move its cursor is left out.
+/// Text of a trace for a terminal: what would move its cursor is left out, and letters that nobody sees, or that turn text
+/// around, are shown by their number.
 pub fn plain(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            c if c.is_control() => out.push(' '),
+            c if is_unseen(c) => {
+                let _ = write!(out, "{}", c.escape_unicode());
+            }
+            c => out.push(c),
+        }
+    }
+    out
 }

@@ -66,7 +66,7 @@ fn write(out: &mut String, ranks: &Ranks) -> Result {
         writeln!(
             out,
             "late:    rank {} is the shortest in collectives: rank {}{rest} waited for it there, up to {} a \
-             step",
+             step, if all of them take part in the same ones",
             number(straggler),
             named.join(", "),
             time(ranks.waits_ns(*most))

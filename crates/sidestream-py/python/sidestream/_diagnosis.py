@@ -64,7 +64,7 @@ class Diagnosis:
         self._rank = rank
 
     def json(self) -> str:
-        """Return the report as one line of JSON, of the schema ``sidestream.diagnose/1``."""
+        """Return the report as one line of JSON, of the schema ``sidestream.diagnose/2``."""
         return self._json
 
     def html(self) -> str:
@@ -173,6 +173,7 @@ class Evidence:
         step: The step that it is in, from 0, where it is in one.
         call: The call of CUDA that asked for it, where it is known.
         operators: The operators around that call, or around the gap, the outermost first.
+        is_gap: Whether ``duration_ns`` is how long the device did nothing for it.
     """
 
     what: str
@@ -182,6 +183,7 @@ class Evidence:
     step: int | None = None
     call: str | None = None
     operators: tuple[str, ...] = ()
+    is_gap: bool = False
 
 
 @dataclass(frozen=True)
@@ -191,11 +193,12 @@ class Finding:
     Attributes:
         code: The kind of finding, as in docs/diagnose.md.
         text: What costs time, how much, and what to do.
-        share: The part of a step that it takes, from 0 to 1. Of ``STARTUP`` and ``PROFILER_OVERHEAD`` the part of all that the
-            device did from first to last, and of ``NOTHING_TO_GAIN`` 0.
-        saving_ns: By how much a step would be shorter without it.
+        share: The part of a step that it takes, from 0 to 1. Of ``STARTUP``, ``INITIALISATION`` and ``PROFILER_OVERHEAD`` the part of
+            all that the device did from first to last, and of ``NOTHING_TO_GAIN`` 0.
+        saving_ns: By how much a step would be shorter without it; where nothing is predicted, only ``high`` is more than 0.
         evidence: Places in the trace that show it.
         floor_ns: No change of this kind leads a step below this.
+        changes: The changes that remove it, as ``what_if`` takes them; empty where none was tried.
     """
 
     code: str
@@ -204,6 +207,7 @@ class Finding:
     saving_ns: Estimate
     evidence: tuple[Evidence, ...]
     floor_ns: int = 0
+    changes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -272,6 +276,7 @@ class Steps:
         by: How the steps were found.
         p10_ns: The time that a tenth of the steps stays below.
         p90_ns: The time that nine tenths stay below.
+        mean_ns: The mean of all, of which shares and savings are parts.
     """
 
     count: int
@@ -279,6 +284,7 @@ class Steps:
     by: str
     p10_ns: int | None
     p90_ns: int | None
+    mean_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -302,8 +308,8 @@ class Replay:
 
     Attributes:
         ok: Whether it does, closely enough for predictions.
-        measured_ns: The median step of the trace.
-        replayed_ns: The median step of the replay. Where only the first steps were replayed, and they are slower or faster than
+        measured_ns: A step of the trace, in the mean.
+        replayed_ns: A step of the replay, in the mean. Where only the first steps were replayed, and they are slower or faster than
             all of them, it is put into that proportion.
         median_error: By what part of the measured one the two differ.
         steps: How many steps were replayed, the first ones.
@@ -339,6 +345,7 @@ def _finding(value: Mapping[str, Any]) -> Finding:
     fields = known(Finding, value)
     fields["saving_ns"] = Estimate(**known(Estimate, value["saving_ns"]))
     fields["evidence"] = tuple(_evidence(one) for one in value["evidence"])
+    fields["changes"] = tuple(value.get("changes", ()))
     return Finding(**fields)
 
 

@@ -39,6 +39,8 @@ pub struct Database {
     connection: Connection,
     /// The plain columns of the tables that were asked for by [`Database::open`].
     tables: HashMap<String, Table>,
+    /// What has the name of one and is none.
+    not_plain: Vec<String>,
     size_bytes: u64,
 }
 
@@ -128,6 +130,7 @@ impl Database {
         let mut database = Database {
             connection,
             tables: HashMap::new(),
+            not_plain: Vec::new(),
             size_bytes,
         };
         database.find_tables(wanted)?;
@@ -240,6 +243,7 @@ impl Database {
 
     fn find_tables(&mut self, wanted: &[&str]) -> Result<(), Problem> {
         let names = self.table_names().map_err(unreadable)?;
+        self.not_plain = self.others(wanted, &names);
         for name in wanted
             .iter()
             .filter(|name| names.iter().any(|n| n == *name))
@@ -250,6 +254,22 @@ impl Database {
             }
         }
         Ok(())
+    }
+
+    /// Which of these names something has that is no plain table.
+    fn others(&self, wanted: &[&str], plain: &[String]) -> Vec<String> {
+        let is_one = |name: &str| {
+            let sql = "SELECT 1 FROM sqlite_schema WHERE name = ?1 LIMIT 1";
+            let found = self.connection.query_row(sql, [name], |_| Ok(()));
+            found.is_ok() && !plain.iter().any(|n| n == name)
+        };
+        let names = wanted.iter().filter(|name| is_one(name));
+        names.map(|name| (*name).to_owned()).collect()
+    }
+
+    /// What is no plain table and has the name of one that is read.
+    pub fn not_plain(&self) -> &[String] {
+        &self.not_plain
     }
 
     /// The names of plain tables. Views and virtual tables are code of whoever made the file.

@@ -93,6 +93,12 @@ pub fn read(path: &Path, limits: &Limits, progress: Progress) -> Result<Trace, P
         has_graph_launch: false,
         whole_graphs: 0,
     };
+    for name in database.not_plain() {
+        let text = format!(
+            "{name} is a view or a virtual table, which is code of whoever made the file: it was not read"
+        );
+        reader.builder.warn("NOT_A_TABLE", text);
+    }
     reader.work()?;
     if reader.builder.rows().work == 0 {
         return Err(match reader.builder.warnings().first() {

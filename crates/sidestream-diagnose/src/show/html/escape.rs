@@ -45,7 +45,7 @@ impl fmt::Display for Escaped<'_> {
 }
 
 /// Whether a letter leaves no ink of its own, or changes where that of others stands.
-fn is_unseen(letter: char) -> bool {
+pub fn is_unseen(letter: char) -> bool {
     letter.is_control()
         || matches!(letter,
             '\u{ad}' | '\u{61c}' | '\u{180e}'

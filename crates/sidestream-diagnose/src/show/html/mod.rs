@@ -17,6 +17,7 @@ use crate::model::Source;
 use crate::replay::{Prediction, Replay};
 use crate::report::Report;
 use escape::esc;
+pub use escape::is_unseen;
 use tables::sentence;
 
 const STYLE: &str = include_str!("page.css");
@@ -64,6 +65,7 @@ impl Page {
         self.patterns()?;
         self.head(title, report)?;
         self.warnings(report)?;
+        steps::strip(self, report)?;
         self.idle(report)?;
         steps::section(self, report)?;
         tables::findings(self, report)?;
@@ -133,7 +135,7 @@ impl Page {
 
     fn step_fact(&mut self, report: &Report) -> fmt::Result {
         let steps = &report.steps;
-        let Some(median) = steps.median_ns() else {
+        let Some((mean, median)) = steps.mean_ns().zip(steps.median_ns()) else {
             let span = report.devices.iter().map(|d| d.0.span_ns).max();
             let note = "no steps were found: figures are of the whole trace";
             return self.fact("Trace", &time(span.unwrap_or(0)), note);
@@ -145,12 +147,13 @@ impl Page {
             _ => "where the work repeats itself",
         };
         let note = format!(
-            "median of {} {by}, most from {} to {}",
+            "mean of {} {by}, median {}, most from {} to {}",
             count(steps.steps.len() as u64),
+            time(median),
             time(low),
             time(high)
         );
-        self.fact("Step", &time(median), &note)
+        self.fact("Step", &time(mean), &note)
     }
 
     fn idle_fact(&mut self, report: &Report) -> fmt::Result {
@@ -304,7 +307,7 @@ impl Page {
             time(device.busy_ns())
         )?;
         for (cause, ns) in causes {
-            let longest = idle.longest.get(&cause).and_then(|list| list.first());
+            let longest = idle.longest_of_all.get(&cause);
             write!(
                 self.out,
                 "<tr><td>{}<code>{}</code><td class=\"opt\">{}<td class=\"n\">{}<td \
@@ -339,6 +342,9 @@ fn class(cause: Cause) -> usize {
         Cause::LaunchBound => 6,
         Cause::DeviceLatency => 7,
         Cause::Unattributed => 8,
+        Cause::Initialisation => 9,
+        Cause::HostWork => 10,
+        Cause::StreamWait => 11,
     }
 }
 
@@ -347,7 +353,10 @@ fn meaning(cause: Cause) -> &'static str {
     match cause {
         Cause::Startup => "before the first step, or after the last",
         Cause::ProfilerOverhead => "the profiler or the driver was busy with itself",
-        Cause::HostStarved => "the host waited for data, or did work of its own",
+        Cause::Initialisation => "the program did what it does once",
+        Cause::HostStarved => "the host waited for data",
+        Cause::HostWork => "the host did work of its own, or nothing that the trace shows",
+        Cause::StreamWait => "what was submitted waited for its stream or an event",
         Cause::SyncInStep => "a synchronisation had held up the host",
         Cause::BlockingCopy => "a copy had held up the host",
         Cause::PageableCopy => "the host prepared an upload from pageable memory",
@@ -357,10 +366,13 @@ fn meaning(cause: Cause) -> &'static str {
     }
 }
 
-/// The changes of a prediction. They are words of ours.
+/// The changes of a prediction, as text of a page: stages have names of the trace.
 fn changes(prediction: &Prediction) -> String {
-    let words: Vec<String> = prediction.changes.iter().map(|c| c.to_string()).collect();
-    words.join(" + ")
+    let words = prediction
+        .changes
+        .iter()
+        .map(|c| esc(&c.to_string(), 200).to_string());
+    words.collect::<Vec<_>>().join(" + ")
 }
 
 /// A predicted step as a part of the unmodified one, both without the profiler.

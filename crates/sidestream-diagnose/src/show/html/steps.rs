@@ -7,12 +7,14 @@ use super::escape::esc;
 use super::{Page, changes, factor, than_without_profiler};
 use crate::findings::time;
 use crate::model::{Name, Names};
-use crate::replay::{Prediction, Replay};
+use crate::replay::{Change, Prediction, Replay};
 use crate::report::Report;
 use crate::timeline::{Drawn, Lane, Shade, Timeline};
 
 /// More spans than these no page has, whatever the trace. Each takes some hundred bytes.
 const MOST_SPANS: usize = 10_000;
+/// More steps than these share bars.
+const MOST_BARS: usize = 400;
 /// More changes than these have no picture of their own.
 const MOST_PICTURES: usize = 16;
 /// What the names that a reader can point at take together at the most, and the letters of one.
@@ -21,6 +23,49 @@ const NAME_LETTERS: usize = 200;
 /// Names that are written into spans: at the most so many on a page, into spans of this part.
 const MOST_LABELS: usize = 600;
 const LABEL_PART: f64 = 0.045;
+
+/// The times of all steps, in their order: what is seen first. Of more steps than there are bars, a bar is the longest of
+/// some neighbours.
+pub fn strip(page: &mut Page, report: &Report) -> fmt::Result {
+    let periods = report.steps.periods_ns();
+    let Some(mean_ns) = report.steps.mean_ns().filter(|_| periods.len() > 1) else {
+        return Ok(());
+    };
+    let together = periods.len().div_ceil(MOST_BARS);
+    let most_ns = periods.iter().copied().max().unwrap_or(0).max(1) as f64;
+    let width = 100.0 / periods.len().div_ceil(together) as f64;
+    write!(
+        page.out,
+        "<section id=\"all-steps\"><h2>All steps</h2><p class=\"sub\">A bar for {} from the last GPU operation before it \
+         to its own; the longest took {}.</p><svg class=\"strip\" role=\"img\" aria-label=\"the times of all steps\" \
+         height=\"48\">",
+        match together {
+            1 => "each step,".to_owned(),
+            n => format!("the longest of {n} steps each,"),
+        },
+        time(most_ns as u64)
+    )?;
+    for (at, bar) in periods.chunks(together).enumerate() {
+        let longest_ns = bar.iter().copied().max().unwrap_or(0);
+        let height = 48.0 * longest_ns as f64 / most_ns;
+        write!(
+            page.out,
+            "<rect class=\"s3\" x=\"{:.3}%\" y=\"{:.2}\" width=\"{:.3}%\" height=\"{height:.2}\"><title>step {}: \
+             {}</title></rect>",
+            width * at as f64,
+            48.0 - height,
+            0.9 * width,
+            at * together + 1,
+            time(longest_ns)
+        )?;
+    }
+    let mean = 48.0 - 48.0 * mean_ns as f64 / most_ns;
+    write!(
+        page.out,
+        "<rect class=\"track\" y=\"{mean:.2}\" width=\"100%\" height=\"1\"><title>mean: {}</title></rect></svg></section>",
+        time(mean_ns)
+    )
+}
 
 /// The section of the timelines.
 pub fn section(page: &mut Page, report: &Report) -> fmt::Result {
@@ -69,12 +114,19 @@ fn pictures<'r>(report: &'r Report, measured: &Timeline) -> Vec<(usize, &'r Pred
         .collect()
 }
 
-/// Of predictions that lead equally far, within a hundredth, the one with the fewest changes.
+/// Of predictions that lead equally far, within a hundredth, the one with the fewest changes; one that depends on more
+/// than the trace says only where it was asked for alone.
 pub fn best(replay: &Replay) -> Option<usize> {
-    let least_ns = replay.predictions.iter().map(|p| p.likely_ns).min()?;
+    let is_alone = replay.predictions.len() == 1;
+    let known = |p: &Prediction| is_alone || !p.changes.iter().any(Change::is_conditional);
+    let known = replay
+        .predictions
+        .iter()
+        .enumerate()
+        .filter(|(_, p)| known(p));
+    let least_ns = known.clone().map(|(_, p)| p.likely_ns).min()?;
     let near = |p: &Prediction| p.likely_ns.abs_diff(least_ns) <= replay.measured_ns / 100;
-    let all = replay.predictions.iter().enumerate();
-    let near = all.filter(|(_, p)| near(p));
+    let near = known.filter(|(_, p)| near(p));
     near.min_by_key(|(_, p)| p.changes.len()).map(|(at, _)| at)
 }
 

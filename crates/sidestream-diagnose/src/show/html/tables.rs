@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use super::escape::{BACKTICK, esc};
 use super::{Page, changes, count, factor, percent};
-use crate::findings::{Evidence, Finding, size, time};
+use crate::findings::{Code, Evidence, Finding, size, time};
 use crate::measure::Line;
 use crate::report::{Link, Report};
 
@@ -29,7 +29,11 @@ pub fn findings(page: &mut Page, report: &Report) -> fmt::Result {
          step would be shorter without it, and where to look in the trace.</p>\
          <ol class=\"findings\">"
     )?;
-    let step_ns = report.steps.median_ns();
+    let step_ns = report.judged_step_ns();
+    let whole = match report.steps.mean_ns() {
+        Some(_) => "a step",
+        None => "the trace",
+    };
     for finding in &report.findings {
         write!(
             out,
@@ -39,37 +43,51 @@ pub fn findings(page: &mut Page, report: &Report) -> fmt::Result {
         )?;
         evidence(out, report, finding)?;
         write!(out, "</div><div class=\"gain\">")?;
-        gain(out, finding, step_ns)?;
+        gain(out, finding, step_ns, whole)?;
         write!(out, "</div></li>")?;
     }
     write!(out, "</ol></section>")
 }
 
 /// What a finding is worth, as words and as a range on the length of a step.
-fn gain(out: &mut String, finding: &Finding, step_ns: Option<u64>) -> fmt::Result {
+fn gain(out: &mut String, finding: &Finding, step_ns: u64, whole: &str) -> fmt::Result {
     let saving = finding.saving_ns;
     if saving.high > 0 {
-        let step_ns = step_ns.unwrap_or(saving.high).max(1) as f64;
+        let step_ns = step_ns.max(1) as f64;
         let part = |ns: u64| (100.0 * ns as f64 / step_ns).min(100.0);
         let (low, likely, high) = (part(saving.low), part(saving.likely), part(saving.high));
+        match saving.likely {
+            0 => write!(out, "<b>not predicted</b>")?,
+            ns => write!(out, "<b>{} less</b>", time(ns))?,
+        }
         write!(
             out,
-            "<b>{} less</b><svg aria-hidden=\"true\"><rect class=\"track\" y=\"4\" width=\"100%\" \
+            "<svg aria-hidden=\"true\"><rect class=\"track\" y=\"4\" width=\"100%\" \
              height=\"2\"/><rect class=\"range\" x=\"{low:.2}%\" y=\"3\" width=\"{:.2}%\" \
-             height=\"4\"/><rect class=\"mark\" x=\"{:.2}%\" width=\"3\" height=\"10\"/></svg>\
-             between {} and {}<br>",
-            time(saving.likely),
-            high - low,
-            likely.min(99.0),
-            time(saving.low),
-            time(saving.high)
+             height=\"4\"/>",
+            high - low
         )?;
+        if saving.likely > 0 {
+            write!(
+                out,
+                "<rect class=\"mark\" x=\"{:.2}%\" width=\"3\" height=\"10\"/>",
+                likely.min(99.0)
+            )?;
+        }
+        match saving.likely {
+            0 => write!(out, "</svg>at most {}<br>", time(saving.high))?,
+            _ => write!(
+                out,
+                "</svg>between {} and {}<br>",
+                time(saving.low),
+                time(saving.high)
+            )?,
+        }
     }
     if finding.share > 0.0 {
-        let whole = if step_ns.is_some() {
-            "a step"
-        } else {
-            "the trace"
+        let whole = match finding.code {
+            Code::Startup | Code::Initialisation | Code::ProfilerOverhead => "the trace",
+            _ => whole,
         };
         write!(out, "takes {} of {whole}", percent(finding.share))?;
     }
@@ -95,7 +113,8 @@ fn evidence(out: &mut String, report: &Report, finding: &Finding) -> fmt::Result
         let (offset_ns, step) = report.place(evidence.start_ns);
         let step = step.map_or(String::new(), |step| format!(", in step {step}"));
         format!(
-            "{} at {}{step}",
+            "{}{} at {}{step}",
+            if evidence.is_gap { "a gap of " } else { "" },
             time(evidence.duration_ns),
             time(offset_ns)
         )

@@ -1,0 +1,395 @@
+//! The one list of judged changes, and what follows from it: findings in their order, and whether anything is to be gained.
+
+use std::cmp::Reverse;
+
+use super::view::View;
+use super::{Code, Evidence, Finding, Ground, Grounds, Saving};
+use crate::idle::{Cause, Idle};
+use crate::measure::DeviceTime;
+use crate::model::{Direction, Memory, Trace, What};
+use crate::replay::{Change, Prediction, Replay};
+
+/// Below this part of a step, a change is not worth its trouble.
+const GAIN: f64 = 0.05;
+/// Less than this part of a step is not worth a line.
+const WORTH: f64 = 0.02;
+/// Two gains that differ by less than this part are one.
+const ALIKE: f64 = 0.15;
+/// A device that idles for longer than this part of its time has something to gain.
+const IDLE: f64 = 0.10;
+/// Fewer GPU operations than these are no program to judge.
+const LEAST_WORK: usize = 10;
+
+/// A change that was tried, with what it removes and what it is worth.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judged {
+    /// What it removes.
+    pub code: Code,
+    /// The changes, made together.
+    pub changes: Vec<Change>,
+    /// Those of them that are there before: the gain is over these.
+    pub on_top_of: Vec<Change>,
+    /// What a step is shorter.
+    pub gain_ns: Saving,
+    /// Whether it is of use only if work does not depend on other work, which no trace says.
+    pub is_conditional: bool,
+}
+
+impl Judged {
+    /// What it is worth: what is likely; where that is not known, the high end.
+    fn worth(&self) -> (u64, u64) {
+        key(self.gain_ns, self.is_conditional)
+    }
+
+    /// What it is ordered by: its worth. A graph takes over all that the host does for its launches, whoever is to blame for
+    /// the wait: it counts no more than the device waited for launches.
+    fn place(&self, launches_ns: u64) -> (u64, u64) {
+        let worth = self.worth();
+        match self.code {
+            Code::LaunchBound => (worth.0.min(launches_ns), worth.1),
+            _ => worth,
+        }
+    }
+}
+
+fn key(gain: Saving, is_conditional: bool) -> (u64, u64) {
+    match gain.likely {
+        0 if is_conditional => (0, gain.high),
+        0 => (gain.high, gain.high),
+        likely => (likely, gain.high),
+    }
+}
+
+/// What a change removes.
+fn code(change: &Change, copies_on_compute: bool) -> Code {
+    match change {
+        Change::Pinned => Code::PageableCopy,
+        Change::Prefetch(_) if copies_on_compute => Code::CopyOnComputeStream,
+        Change::Prefetch(_) | Change::DropWait(..) => Code::StreamWait,
+        Change::NoSync => Code::SyncInStep,
+        Change::AsyncOutput => Code::BlockingCopy,
+        Change::Graphs => Code::LaunchBound,
+        Change::Workers(_) => Code::HostStarved,
+        Change::HostWork(_) => Code::HostWork,
+        Change::SecondStream => Code::SerialBranches,
+        Change::Pipeline(_) => Code::SerialStages,
+        Change::NonBlockingStreams => Code::DefaultStreamSerialization,
+    }
+}
+
+/// All changes that a replay tried on its own account and that gain anything, the most valuable first; one for each code.
+pub fn judge(
+    grounds: &Grounds,
+    (device, idle): (&DeviceTime, &Idle),
+    replay: &Replay,
+) -> Vec<Judged> {
+    let trace = grounds.trace;
+    let copies_on_compute = are_copies_on_compute(trace);
+    let own = replay.predictions.len() - replay.asked;
+    let tried = &replay.predictions[..own];
+    let (least, most) = replay.unprofiled_between_ns;
+    let base = [least, replay.unprofiled_ns, most];
+    let mut judged: Vec<Judged> = Vec::new();
+    for prediction in tried.iter().filter(|p| p.is_effective) {
+        let (before, over) = part_of(prediction, tried, base);
+        let mut added = prediction.changes.iter().filter(|c| !before.contains(c));
+        // Of several, the copies on streams of their own are what the others are for.
+        let first = added.clone().next();
+        let added = added
+            .find(|change| matches!(change, Change::Prefetch(_)))
+            .or(first);
+        let Some(added) = added else { continue };
+        let (low, likely, high) = prediction.gain_over(over);
+        if likely == 0 {
+            continue;
+        }
+        let is_conditional = prediction.changes.iter().any(Change::is_conditional);
+        // What depends on more than the trace says may be worth nothing.
+        let gain_ns = match is_conditional {
+            true => Saving {
+                low: 0,
+                likely: 0,
+                high,
+            },
+            false if matches!(added, Change::DropWait(..)) => Saving {
+                low: 0,
+                likely,
+                high,
+            },
+            false => Saving { low, likely, high },
+        };
+        let one = Judged {
+            code: code(added, copies_on_compute),
+            changes: prediction.changes.clone(),
+            on_top_of: before,
+            gain_ns,
+            is_conditional,
+        };
+        match judged.iter_mut().find(|known| known.code == one.code) {
+            // One that stands alone says more than one on top of others.
+            Some(known) if known.worth() >= one.worth() => {}
+            Some(known) if known.on_top_of.is_empty() && is_worth(known, replay) => {}
+            Some(known) => *known = one,
+            None => judged.push(one),
+        }
+    }
+    // A wait for what was downloaded is taken out by two changes: it counts for the cause that it is.
+    let (_, count) = grounds.steps.all(device);
+    let idle_ns = |cause| idle.in_steps.get(&cause).copied().unwrap_or(0) / count.max(1);
+    let likely = |code| {
+        judged
+            .iter()
+            .find(|one| one.code == code)
+            .map(|one| one.gain_ns.likely)
+    };
+    if let (Some(sync), Some(copy)) = (likely(Code::SyncInStep), likely(Code::BlockingCopy))
+        && sync.abs_diff(copy) as f64 <= ALIKE * sync.max(copy) as f64
+    {
+        let other = match idle_ns(Cause::SyncInStep) < idle_ns(Cause::BlockingCopy) {
+            true => Code::SyncInStep,
+            false => Code::BlockingCopy,
+        };
+        judged.retain(|one| one.code != other);
+    }
+    let launches_ns = idle_ns(Cause::LaunchBound);
+    judged.sort_by_key(|one| Reverse(one.place(launches_ns)));
+    judged
+}
+
+fn is_worth(judged: &Judged, replay: &Replay) -> bool {
+    judged.worth().0 as f64 >= WORTH * replay.unprofiled_ns as f64
+}
+
+/// The largest part of a set that was tried too, the best of several, and what a step takes with it.
+fn part_of(of: &Prediction, tried: &[Prediction], base: [u64; 3]) -> (Vec<Change>, [u64; 3]) {
+    let is_part = |p: &&Prediction| {
+        p.changes.len() < of.changes.len() && p.changes.iter().all(|c| of.changes.contains(c))
+    };
+    let parts = tried.iter().filter(is_part);
+    let best = parts.min_by_key(|p| (Reverse(p.changes.len()), p.likely_ns));
+    best.map_or((Vec::new(), base), |p| {
+        (p.changes.clone(), p.by_profiler_ns)
+    })
+}
+
+/// Whether copies between host and device stand in a stream that has most of the kernels of its device.
+fn are_copies_on_compute(trace: &Trace) -> bool {
+    let mut kernel_ns = vec![0u64; trace.streams.len()];
+    let mut copy_ns = vec![0u64; trace.streams.len()];
+    for work in &trace.work {
+        let sums = match work.what {
+            What::Kernel(_) => &mut kernel_ns,
+            What::Copy {
+                direction: Direction::Upload,
+                from: memory,
+                ..
+            }
+            | What::Copy {
+                direction: Direction::Download,
+                to: memory,
+                ..
+            } if memory != Memory::Managed => &mut copy_ns,
+            _ => continue,
+        };
+        let sum = &mut sums[work.stream.0 as usize];
+        *sum = sum.saturating_add(work.duration_ns);
+    }
+    let all: u128 = copy_ns.iter().map(|ns| u128::from(*ns)).sum();
+    let beside = copy_ns
+        .iter()
+        .zip(&kernel_ns)
+        .filter(|(_, kernels)| **kernels > 0);
+    let beside: u128 = beside.map(|(copies, _)| u128::from(*copies)).sum();
+    2 * beside >= all
+}
+
+/// The findings of a trace, from the judged changes and from what the trace says about one device.
+pub fn findings(
+    grounds: &Grounds,
+    (device, idle): (&DeviceTime, &Idle),
+    judged: &[Judged],
+    replay: Option<&Replay>,
+) -> Vec<Finding> {
+    let view = View::of(grounds, device, idle);
+    let step_ns = replay.map_or(view.step_ns, |replay| replay.unprofiled_ns);
+    let mut said = grounds.of(&view);
+    let launches_ns = view.idle_ns(Cause::LaunchBound);
+    let mut findings: Vec<(Finding, bool)> = Vec::new();
+    for one in judged.iter().filter(|_| !grounds.is_launch_blocking) {
+        let at = said.iter().position(|ground| ground.code == one.code);
+        let ground = at.map(|at| said.swap_remove(at));
+        let worth_ns = match one.is_conditional {
+            true => one.gain_ns.high,
+            false => one.gain_ns.likely,
+        };
+        if (worth_ns as f64) < WORTH * step_ns as f64 {
+            // It was tried, and is worth next to nothing.
+            if let Some(ground) = ground.filter(|ground| ground.is_worth && !one.is_conditional) {
+                findings.push((finding(ground, one, step_ns), one.is_conditional));
+            }
+            continue;
+        }
+        let ground = match ground {
+            Some(ground) => ground,
+            // No trace says whether it helps, and this one says that it hardly can.
+            None if one.is_conditional => continue,
+            None => bare(&view, one),
+        };
+        findings.push((finding(ground, one, step_ns), one.is_conditional));
+    }
+    for ground in said.into_iter().filter(|ground| ground.is_worth) {
+        let conditional = matches!(ground.code, Code::SerialBranches | Code::SerialStages);
+        if conditional && replay.is_some() {
+            // It was tried, and gains nothing.
+            continue;
+        }
+        let was_tried = replay.is_some_and(|replay| was_tried(ground.code, replay));
+        let mut ground = ground;
+        if was_tried && ground.code == Code::LaunchBound {
+            ground.text.push_str(
+                ", but between the waits there are too few for one: the waits come first",
+            );
+        }
+        let high = match was_tried {
+            true => 0,
+            false => ground.most_ns,
+        };
+        let saving_ns = Saving {
+            low: 0,
+            likely: 0,
+            high,
+        };
+        findings.push((of_ground(ground, Vec::new(), saving_ns), conditional));
+    }
+    let place = |finding: &Finding, conditional: bool| {
+        let (worth, high) = key(finding.saving_ns, conditional);
+        match finding.code {
+            Code::LaunchBound => (worth.min(launches_ns), high),
+            _ => (worth, high),
+        }
+    };
+    findings.sort_by_key(|(finding, conditional)| Reverse(place(finding, *conditional)));
+    let conclusion = replay.and_then(|replay| nothing_to_gain(&view, &findings, replay));
+    let mut findings: Vec<Finding> = findings.into_iter().map(|(finding, _)| finding).collect();
+    if !grounds.is_launch_blocking {
+        findings.extend(view.excluded(Cause::Startup, Code::Startup));
+        findings.extend(view.excluded(Cause::Initialisation, Code::Initialisation));
+        findings.extend(view.excluded(Cause::ProfilerOverhead, Code::ProfilerOverhead));
+        findings.extend(conclusion);
+    }
+    findings
+}
+
+/// Whether a change that removes this was tried, and found to be worth nothing, or to find nothing to change.
+fn was_tried(of: Code, replay: &Replay) -> bool {
+    let own = replay.predictions.len() - replay.asked;
+    replay.predictions[..own].iter().any(|p| {
+        let [change] = &p.changes[..] else {
+            return false;
+        };
+        let is_wait = matches!(of, Code::StreamWait) && !p.is_effective;
+        !is_wait && (code(change, true) == of || code(change, false) == of)
+    })
+}
+
+fn of_ground(ground: Ground, changes: Vec<Change>, saving_ns: Saving) -> Finding {
+    Finding {
+        code: ground.code,
+        text: ground.text,
+        share: ground.share,
+        changes,
+        saving_ns,
+        floor_ns: ground.floor_ns,
+        evidence: ground.evidence,
+    }
+}
+
+fn finding(ground: Ground, judged: &Judged, step_ns: u64) -> Finding {
+    let mut found = of_ground(ground, judged.changes.clone(), judged.gain_ns);
+    let saving = &mut found.saving_ns;
+    saving.high = saving.high.min(step_ns);
+    saving.likely = saving.likely.min(saving.high);
+    saving.low = saving.low.min(saving.likely);
+    found.floor_ns = step_ns - saving.high;
+    if !judged.on_top_of.is_empty() {
+        found.text = format!(
+            "{}; together with {}, and over what that gains alone",
+            found.text,
+            Change::names(&judged.on_top_of)
+        );
+    }
+    found
+}
+
+/// What is said about a change that gains though nothing in the trace stands out for it.
+fn bare(view: &View, judged: &Judged) -> Ground {
+    let text = format!(
+        "the replay with {} is quicker, though no single stretch of idle time stands out for it",
+        Change::names(&judged.changes)
+    );
+    let longest: Vec<Evidence> = view.longest_calls(|_| true);
+    view.ground(
+        judged.code,
+        judged.gain_ns.likely,
+        judged.gain_ns.high,
+        0,
+        text,
+        longest,
+    )
+}
+
+/// Says so where nothing is worth a change: never of a device that idles, nor beside a change that gains, nor where none
+/// was tried.
+fn nothing_to_gain(view: &View, findings: &[(Finding, bool)], replay: &Replay) -> Option<Finding> {
+    let (device, idle) = (view.device, view.idle);
+    let span_ns = device.span_ns.max(1) as f64;
+    if device.idle_ns() as f64 > IDLE * span_ns || device.gpu_ops < LEAST_WORK {
+        return None;
+    }
+    let whole_ns = replay.unprofiled_ns;
+    let gain_ns = GAIN * whole_ns as f64;
+    let promised = findings.iter().map(|(f, _)| match f.saving_ns.likely {
+        0 => f.saving_ns.high,
+        likely => likely,
+    });
+    let known = replay.predictions.iter();
+    let known = known.filter(|p| !p.changes.iter().any(Change::is_conditional));
+    let predicted = known.map(|p| replay.unprofiled_ns.saturating_sub(p.likely_ns));
+    if promised.chain(predicted).any(|ns| ns as f64 >= gain_ns) {
+        return None;
+    }
+    // What looks bad and costs little is named, so that nobody repairs it.
+    let causes = [
+        (Cause::SyncInStep, "after synchronisations"),
+        (Cause::BlockingCopy, "after copies that block"),
+        (Cause::PageableCopy, "for copies of pageable memory"),
+        (Cause::LaunchBound, "for launches"),
+        (Cause::HostStarved, "for data"),
+        (Cause::HostWork, "for the host's own work"),
+        (Cause::StreamWait, "for streams and events"),
+    ];
+    let share = |ns: u64| 100.0 * ns as f64 / view.all.total_ns().max(1) as f64;
+    let of = |cause| share(idle.in_steps.get(&cause).copied().unwrap_or(0));
+    let costs: Vec<String> = causes
+        .into_iter()
+        .filter(|(cause, _)| of(*cause) >= 0.05)
+        .map(|(cause, words)| format!("{:.1} % {words}", of(cause)))
+        .collect();
+    let costs = match costs.is_empty() {
+        true => String::new(),
+        false => format!(", and idle for {}", costs.join(", ")),
+    };
+    Some(Finding {
+        code: Code::NothingToGain,
+        text: format!(
+            "no change of streams, copies or waits is worth 5 % of a step; in the time of the steps the device is busy for \
+             {:.1} %{costs}",
+            share(device.busy.shared_ns(&view.all))
+        ),
+        share: 0.0,
+        changes: Vec::new(),
+        saving_ns: Saving::default(),
+        floor_ns: whole_ns,
+        evidence: Vec::new(),
+    })
+}

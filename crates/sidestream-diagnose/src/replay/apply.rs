@@ -1,0 +1,620 @@
+//! What changes do to a program. What follows from them, the engine finds.
+
+use std::collections::BTreeMap;
+
+use sidestream::engine::Profile;
+
+use super::calibrate::Profiler;
+use super::change::Change;
+use super::program::{Item, Job, Program, Stretch};
+use crate::model::{ApiKind, Direction, Memory, RangeKind, Trace};
+
+/// A copy call takes about so long, the profiler included.
+const COPY_CALL_NS: u64 = 10_000;
+/// Memory that is there already is taken in about this.
+const TAKEN_NS: u64 = 2_000;
+/// What Python does around a call that waits, when that is no part of an operator: `torch.cuda.synchronize()` takes so
+/// long besides the call of CUDA's (torch 2.11, NVIDIA H200).
+const WAITING_CALL_NS: u64 = 11_000;
+/// A host that was held up is slower for a while: by a twelfth for a tenth of a millisecond, as thirty layers with a wait
+/// behind each were, and without (the same).
+const COLD_NS: u64 = 100_000;
+const COLD: u64 = 12;
+/// After a wait of half a millisecond or more the host takes twice as long for a quarter of a millisecond, while a profiler
+/// runs: five programs with such a wait in each step took that much less without it (the same).
+const LONG_WAIT_NS: u64 = 500_000;
+const LONG_COLD_NS: u64 = 250_000;
+const LONG_COLD: u64 = 2;
+/// The launch of a graph takes about so long.
+const GRAPH_LAUNCH_NS: u64 = 20_000;
+/// Nobody makes a graph of fewer launches.
+const LEAST_LAUNCHES: usize = 8;
+/// PyTorch's host passes to another stream and back, with the waits between them, in about this.
+const SWITCH_NS: u64 = 60_000;
+/// What a worker made is taken over in this, where it need not be copied.
+const HAND_OVER_NS: u64 = 20_000;
+
+impl Change {
+    /// Makes the change, and says whether there was anything to be changed.
+    pub fn apply(&self, program: &mut Program, profile: &Profile, trace: &Trace) -> bool {
+        match self {
+            Change::Pinned => pinned(program, profile),
+            Change::Prefetch(slots) => prefetch(program, *slots),
+            Change::NoSync => no_sync(program),
+            Change::AsyncOutput => async_output(program, profile),
+            Change::Graphs => graphs(program),
+            Change::Workers(count) => workers(program, *count),
+            Change::HostWork(count) => host_work(program, *count),
+            Change::SecondStream => second_stream(program),
+            Change::Pipeline(ranges) => pipeline(program, ranges, trace),
+            Change::NonBlockingStreams => non_blocking_streams(program),
+            Change::DropWait(waits, on) => drop_wait(program, *waits, *on),
+        }
+    }
+}
+
+/// Takes out of the host's time what is no part of a run that goes on without the profiler: what is done once, what
+/// the profiler does for itself, and what it adds to each operator and call, in hundredths of what it usually is. What
+/// the host does by itself takes a part of its time at the least.
+pub fn without_profiler(program: &mut Program, profiler: Profiler, percent: u64) {
+    let less = |ns: u64, by_ns: u64| ns - (by_ns.saturating_mul(percent) / 100).min(ns / 4 * 3);
+    let mut cold = vec![Cold::default(); program.lanes];
+    for item in &mut program.items {
+        if profiler != Profiler::default() {
+            let cold = &mut cold[item.lane as usize];
+            cold.warm(item);
+            if !item.waits.is_empty() && item.held_ns >= LONG_WAIT_NS {
+                *cold = Cold::behind(item);
+            }
+        }
+        let (own_apart_ns, call_apart_ns) = item.apart_ns;
+        let kept_ns = item
+            .loading_ns
+            .saturating_add(item.host_work_ns)
+            .min(item.own_ns);
+        item.own_ns = item.own_ns.saturating_sub(own_apart_ns).max(kept_ns);
+        item.call_ns = item.call_ns.saturating_sub(call_apart_ns);
+        let by_ns = profiler
+            .operator_ns
+            .saturating_mul(u64::from(item.operators));
+        let call_ns = match item.submits.is_empty() {
+            true => profiler.call_ns,
+            false => profiler.submission_ns,
+        };
+        let work_ns = item.own_ns - item.loading_ns.min(item.own_ns);
+        let left_ns = less(work_ns, by_ns);
+        item.own_ns = item.loading_ns.min(item.own_ns) + left_ns;
+        // Operators inside a call, or what its own time does not hold.
+        let rest_ns = by_ns - (work_ns - left_ns).min(by_ns);
+        item.call_ns = less(item.call_ns, call_ns.saturating_add(rest_ns));
+    }
+}
+
+fn pinned(program: &mut Program, profile: &Profile) -> bool {
+    let (mut uploaded, mut changed) = (false, false);
+    for item in &mut program.items {
+        let mut is_upload = false;
+        for at in item.submits.all() {
+            let node = &mut program.nodes[at];
+            if let Job::HostCopy {
+                direction,
+                memory: memory @ Memory::Pageable,
+                bytes,
+            } = &mut node.job
+            {
+                changed = true;
+                *memory = Memory::Pinned;
+                let at_link = (*bytes as f64 / profile.link_gb_s) as u64;
+                node.duration_ns = at_link.min(node.duration_ns);
+                is_upload = *direction == Direction::Upload;
+                item.call_ns = item.call_ns.min(COPY_CALL_NS);
+                item.return_ns = item.return_ns.min(COPY_CALL_NS);
+            }
+        }
+        if is_upload {
+            item.waits = Stretch::default();
+            item.return_ns = 0;
+        } else if uploaded && item.kind == ApiKind::SyncStream {
+            // A framework waits after an upload from pageable memory only.
+            item.waits = Stretch::default();
+            item.call_ns = 0;
+            item.return_ns = 0;
+        }
+        uploaded = is_upload;
+    }
+    changed
+}
+
+/// A batch from a worker comes through shared memory: the thread that takes it over maps and copies
+/// it. Two pairs of runs with and without workers show so much for a batch and for a byte (PyTorch's
+/// DataLoader on 16 cores, 2026-11-22).
+const TAKE_OVER_NS: u64 = 100_000;
+const TAKE_OVER_GB_PER_S: f64 = 1.4;
+
+fn workers(program: &mut Program, count: usize) -> bool {
+    if program.items.iter().all(|item| item.loading_ns == 0) {
+        return false;
+    }
+    program.loaders = program.loaders.max(count);
+    let mut uploaded = vec![0u64; program.steps];
+    let mut batches = vec![0u64; program.steps];
+    for item in &program.items {
+        batches[item.step as usize] += u64::from(item.loading_ns > 0);
+    }
+    for node in &program.nodes[program.backlog..] {
+        if let Job::HostCopy {
+            direction: Direction::Upload,
+            bytes,
+            ..
+        } = node.job
+        {
+            uploaded[node.step] = uploaded[node.step].saturating_add(bytes);
+        }
+    }
+    for item in program.items.iter_mut().filter(|i| i.loading_ns > 0) {
+        let step = item.step as usize;
+        let bytes = uploaded[step] / batches[step].max(1);
+        let take_over_ns = (bytes as f64 / TAKE_OVER_GB_PER_S) as u64;
+        item.moved_ns = item.moved_ns.saturating_add(item.loading_ns);
+        item.take_over_ns = TAKE_OVER_NS.saturating_add(take_over_ns);
+    }
+    true
+}
+
+fn host_work(program: &mut Program, count: usize) -> bool {
+    if program.items.iter().all(|item| item.host_work_ns == 0) {
+        return false;
+    }
+    program.loaders = program.loaders.max(count);
+    for item in program.items.iter_mut().filter(|i| i.host_work_ns > 0) {
+        item.moved_ns = item.moved_ns.saturating_add(item.host_work_ns);
+        item.take_over_ns = item.take_over_ns.saturating_add(HAND_OVER_NS);
+    }
+    true
+}
+
+fn no_sync(program: &mut Program) -> bool {
+    let mut changed = false;
+    let mut cold = vec![Cold::default(); program.lanes];
+    for item in &mut program.items {
+        let lane = item.lane as usize;
+        cold[lane].warm(item);
+        let is_copy = item.submits.all().any(|at| {
+            let job = program.nodes[at].job;
+            // What is not pinned waits by itself.
+            matches!(job, Job::HostCopy { memory, .. } if memory != Memory::Pinned)
+        });
+        if !item.waits.is_empty() && !is_copy {
+            changed = true;
+            cold[lane] = Cold::behind(item);
+            item.stop_waiting();
+        }
+    }
+    changed
+}
+
+/// How slow a thread still is after it was held up.
+#[derive(Clone, Copy, Default)]
+struct Cold {
+    rest_ns: u64,
+    part: u64,
+}
+
+impl Cold {
+    /// Behind the wait of a call.
+    fn behind(item: &Item) -> Cold {
+        match item.held_ns >= LONG_WAIT_NS {
+            true => Cold {
+                rest_ns: LONG_COLD_NS,
+                part: LONG_COLD,
+            },
+            false => Cold {
+                rest_ns: COLD_NS,
+                part: COLD,
+            },
+        }
+    }
+
+    /// Takes out of a call's time by how much it was slower; not of loading, nor of the host's own work.
+    fn warm(&mut self, item: &mut Item) {
+        let kept_ns = item
+            .loading_ns
+            .saturating_add(item.host_work_ns)
+            .min(item.own_ns);
+        for (ns, kept_ns) in [(&mut item.own_ns, kept_ns), (&mut item.call_ns, 0)] {
+            let slow_ns = (*ns - kept_ns).min(self.rest_ns);
+            if slow_ns > 0 {
+                self.rest_ns -= slow_ns;
+                *ns -= slow_ns / self.part;
+            }
+        }
+    }
+}
+
+impl Item {
+    /// The call goes, with what Python does around it; memory is taken from what is there.
+    fn stop_waiting(&mut self) {
+        self.waits = Stretch::default();
+        self.return_ns = 0;
+        if !self.submits.is_empty() {
+            return;
+        }
+        match self.kind.is_sync() {
+            true => self.call_ns = 0,
+            false => self.call_ns = self.call_ns.min(TAKEN_NS),
+        }
+        if self.operators == 0 && self.kind.is_sync() {
+            let kept_ns = self
+                .loading_ns
+                .saturating_add(self.host_work_ns)
+                .min(self.own_ns);
+            self.own_ns -= (self.own_ns - kept_ns).min(WAITING_CALL_NS);
+        }
+    }
+
+    /// Leaves of a call what a graph does not save: the program's own work, and its waiting for data.
+    fn replay_as_graph(&mut self) {
+        self.call_ns = 0;
+        self.own_ns = self
+            .loading_ns
+            .saturating_add(self.host_work_ns)
+            .min(self.own_ns);
+    }
+}
+
+fn async_output(program: &mut Program, profile: &Profile) -> bool {
+    let is_download = |job: &Job| {
+        matches!(
+            job,
+            Job::HostCopy {
+                direction: Direction::Download,
+                ..
+            }
+        )
+    };
+    let mut changed = false;
+    // What was waited for at the same place of the step before.
+    let mut before: BTreeMap<(u32, usize), (u32, Stretch)> = BTreeMap::new();
+    let (mut step, mut place) = (0, 0);
+    for item in &mut program.items {
+        if item.step != step {
+            (step, place) = (item.step, 0);
+        }
+        for at in item.submits.all() {
+            let node = &mut program.nodes[at];
+            if let Job::HostCopy {
+                direction: Direction::Download,
+                memory: memory @ (Memory::Pageable | Memory::Unknown),
+                bytes,
+            } = &mut node.job
+            {
+                *memory = Memory::Pinned;
+                node.duration_ns =
+                    ((*bytes as f64 / profile.link_gb_s) as u64).min(node.duration_ns);
+                item.call_ns = item.call_ns.min(COPY_CALL_NS);
+                changed = true;
+            }
+        }
+        let waited = program.waited[item.waits.all()].iter();
+        let for_output = waited
+            .clone()
+            .any(|at| is_download(&program.nodes[*at].job));
+        if item.waits.is_empty() || !for_output {
+            continue;
+        }
+        changed = true;
+        let now = item.waits;
+        let earlier = before.insert((item.lane, place), (step, now));
+        place += 1;
+        match earlier.filter(|earlier| earlier.0 < step) {
+            Some((_, earlier)) => {
+                item.waits = earlier;
+                item.return_ns = item.return_ns.min(COPY_CALL_NS);
+            }
+            None => item.stop_waiting(),
+        }
+    }
+    changed
+}
+
+fn prefetch(program: &mut Program, slots: usize) -> bool {
+    let first = program.streams;
+    let is_pinned = |job: &Job| {
+        matches!(
+            job,
+            Job::HostCopy {
+                memory: Memory::Pinned,
+                ..
+            }
+        )
+    };
+    if !program.nodes.iter().any(|node| is_pinned(&node.job)) {
+        return false;
+    }
+    for device in 0..program.devices.max(1) {
+        program.streams += 2;
+        program.added.extend(["uploads", "downloads"]);
+        program.device_of.extend([device as u32, device as u32]);
+    }
+    // The last node of each stream before and behind a copy, in the order of submission.
+    let mut last: Vec<Option<usize>> = vec![None; program.streams];
+    let mut behind: Vec<Vec<usize>> = vec![Vec::new(); program.streams];
+    let mut last_of_step: Vec<Option<usize>> = vec![None; program.steps];
+    let mut last_download: Vec<Option<usize>> = vec![None; program.steps];
+    for at in 0..program.nodes.len() {
+        let (stream, step) = (program.nodes[at].stream, program.nodes[at].step);
+        let (uploads, downloads) = {
+            let of_device = first + 2 * program.device_of[stream] as usize;
+            (of_device, of_device + 1)
+        };
+        let freed = |of: &[Option<usize>]| step.checked_sub(slots).and_then(|step| of[step]);
+        match program.nodes[at].job {
+            Job::HostCopy {
+                direction: Direction::Upload,
+                memory: Memory::Pinned,
+                ..
+            } => {
+                let slot = freed(&last_of_step);
+                let node = &mut program.nodes[at];
+                node.stream = uploads;
+                node.moved = true;
+                // It waits for its slot, and for nothing that the program had it wait for.
+                node.legacy.clear();
+                node.after.clear();
+                node.after.extend(slot);
+                behind[stream].push(at);
+            }
+            Job::HostCopy {
+                memory: Memory::Pinned,
+                ..
+            } => {
+                program.nodes[at].stream = downloads;
+                program.nodes[at].moved = true;
+                program.nodes[at].after.extend(last[stream]);
+                last_download[step] = Some(at);
+            }
+            _ => {
+                let copies = std::mem::take(&mut behind[stream]);
+                let slot = freed(&last_download);
+                program.nodes[at].after.extend(copies);
+                program.nodes[at].after.extend(slot);
+                last[stream] = Some(at);
+                last_of_step[step] = Some(at);
+            }
+        }
+    }
+    true
+}
+
+fn graphs(program: &mut Program) -> bool {
+    let mut changed = false;
+    let mut part: Vec<usize> = Vec::new();
+    for at in 0..=program.items.len() {
+        let place = |item: &Item| (item.step, item.lane);
+        let item = program.items.get(at).filter(|item| item.waits.is_empty());
+        let here = item.map(place);
+        let first = part.first().map(|first| place(&program.items[*first]));
+        if here.is_none() || first.is_some_and(|first| here != Some(first)) {
+            changed |= as_graph(program, &part);
+            part.clear();
+        }
+        if here.is_some() {
+            part.push(at);
+        }
+    }
+    changed
+}
+
+/// Submits what these calls launch as one graph, if they are many.
+fn as_graph(program: &mut Program, part: &[usize]) -> bool {
+    let launches = |program: &Program, at: usize| {
+        let nodes = program.items[at].submits.all();
+        let mut jobs = nodes.map(|n| program.nodes[n].job);
+        !program.items[at].submits.is_empty() && jobs.all(|j| !matches!(j, Job::HostCopy { .. }))
+    };
+    let count = part.iter().filter(|at| launches(program, **at)).count();
+    if count < LEAST_LAUNCHES {
+        return false;
+    }
+    let mut is_first = true;
+    for at in part.iter().copied() {
+        if launches(program, at) {
+            for node in program.items[at].submits.all() {
+                program.nodes[node].in_graph = true;
+            }
+            if std::mem::take(&mut is_first) {
+                let item = &mut program.items[at];
+                item.call_ns = item.call_ns.min(GRAPH_LAUNCH_NS);
+                continue;
+            }
+        } else if is_first || !program.items[at].submits.is_empty() {
+            continue;
+        }
+        // Calls between the launches of a graph are not made again.
+        program.items[at].replay_as_graph();
+    }
+    true
+}
+
+fn non_blocking_streams(program: &mut Program) -> bool {
+    let mut changed = false;
+    for node in &mut program.nodes {
+        changed |= !node.legacy.is_empty();
+        node.legacy.clear();
+    }
+    changed
+}
+
+fn drop_wait(program: &mut Program, waits: i64, on: i64) -> bool {
+    let number = |program: &Program, stream: usize| program.numbers.get(stream).copied();
+    let mut changed = false;
+    let mut dropped: Vec<usize> = Vec::new();
+    for at in 0..program.nodes.len() {
+        let node = &program.nodes[at];
+        if number(program, node.stream) != Some(waits) || node.is_inferred {
+            continue;
+        }
+        let is_upload = matches!(
+            node.job,
+            Job::HostCopy {
+                direction: Direction::Upload,
+                ..
+            }
+        );
+        let is_dropped = |of: &usize| number(program, program.nodes[*of].stream) == Some(on);
+        let (gone, mut kept): (Vec<usize>, Vec<usize>) =
+            node.after.iter().copied().partition(is_dropped);
+        if gone.is_empty() {
+            continue;
+        }
+        changed = true;
+        if is_upload {
+            // Its slot is free when the work that was waited for last time is over.
+            kept.append(&mut dropped);
+            dropped = gone;
+        }
+        program.nodes[at].after = kept;
+    }
+    changed
+}
+
+/// PyTorch's host has more to do with another stream.
+fn switch(program: &mut Program) {
+    let mut step = None;
+    for item in program.items.iter_mut().filter(|i| i.operators > 0) {
+        if step.replace(item.step) != Some(item.step) {
+            item.own_ns = item.own_ns.saturating_add(SWITCH_NS);
+        }
+    }
+}
+
+/// The stream that has most of the kernels.
+fn main_stream(program: &Program) -> Option<usize> {
+    let mut kernel_ns = vec![0u64; program.streams];
+    for node in &program.nodes {
+        if matches!(node.job, Job::Kernel { .. }) && !node.is_collective {
+            let sum = &mut kernel_ns[node.stream];
+            *sum = sum.saturating_add(node.duration_ns);
+        }
+    }
+    (0..program.streams).max_by_key(|stream| kernel_ns[*stream])
+}
+
+fn pipeline(program: &mut Program, ranges: &[String], trace: &Trace) -> bool {
+    let named = |range: &&crate::model::Range| {
+        matches!(range.kind, RangeKind::Annotation | RangeKind::Operator)
+    };
+    let mut spans: Vec<Vec<(i64, i64)>> = vec![Vec::new(); ranges.len()];
+    for range in trace.ranges.iter().filter(named) {
+        let name = trace.names.text(range.name);
+        if let Some(stage) = ranges.iter().position(|stage| stage == name)
+            && spans[stage]
+                .last()
+                .is_none_or(|last| last.1 <= range.start_ns)
+        {
+            spans[stage].push((range.start_ns, range.end_ns()));
+        }
+    }
+    let stage_at = |start_ns: i64| {
+        spans.iter().position(|spans| {
+            let at = spans.partition_point(|span| span.1 <= start_ns);
+            spans.get(at).is_some_and(|span| span.0 <= start_ns)
+        })
+    };
+    let Some(main) = main_stream(program) else {
+        return false;
+    };
+    let first = program.streams;
+    for _ in 1..ranges.len() {
+        program.streams += 1;
+        program.added.push("a stage");
+        program.device_of.push(program.device_of[main]);
+    }
+    // The last node of each stage in each step.
+    let mut last: Vec<Vec<Option<usize>>> = vec![vec![None; ranges.len()]; program.steps];
+    let mut begun = vec![false; ranges.len()];
+    let (mut step, mut stage) = (0, 0);
+    for item in 0..program.items.len() {
+        let (of_step, start_ns) = (
+            program.items[item].step as usize,
+            program.items[item].start_ns,
+        );
+        if of_step != step {
+            (step, stage) = (of_step, 0);
+        }
+        // What is called between stages belongs to the one before it.
+        stage = stage_at(start_ns).unwrap_or(stage);
+        for at in program.items[item].submits.all() {
+            if program.nodes[at].stream != main {
+                continue;
+            }
+            let is_first = last[step][stage].is_none();
+            let before = match stage {
+                // The slot that it fills is that of two steps before.
+                0 => step
+                    .checked_sub(2)
+                    .and_then(|step| last[step][ranges.len() - 1]),
+                _ => last[step][stage - 1],
+            };
+            let node = &mut program.nodes[at];
+            if stage > 0 {
+                node.stream = first + stage - 1;
+            }
+            if is_first {
+                node.after.extend(before);
+            }
+            last[step][stage] = Some(at);
+            begun[stage] = true;
+        }
+    }
+    switch(program);
+    begun.iter().all(|begun| *begun)
+}
+
+fn second_stream(program: &mut Program) -> bool {
+    let Some(main) = main_stream(program) else {
+        return false;
+    };
+    let second = program.streams;
+    program.streams += 1;
+    program.added.push("second stream");
+    program.device_of.push(program.device_of[main]);
+    let mut joins: Option<(usize, Option<usize>)> = None;
+    for step in 0..program.steps {
+        let of_step: Vec<usize> = (0..program.nodes.len())
+            .filter(|at| program.nodes[*at].step == step && program.nodes[*at].stream == main)
+            // A graph says itself what is independent.
+            .filter(|at| !program.nodes[*at].in_graph && !program.nodes[*at].is_collective)
+            .filter(|at| matches!(program.nodes[*at].job, Job::Kernel { .. }))
+            .collect();
+        let durations = of_step.iter().map(|at| program.nodes[*at].duration_ns);
+        let all_ns = durations.fold(0, u64::saturating_add);
+        let mut so_far: u64 = 0;
+        let (mut last_main, mut last_second) = (None, None);
+        for at in of_step {
+            let node = &mut program.nodes[at];
+            let is_second = so_far.saturating_add(node.duration_ns / 2) > all_ns / 2;
+            let is_first = match is_second {
+                true => last_second.is_none(),
+                false => last_main.is_none(),
+            };
+            // A step begins when both halves of the one before are over.
+            if let (Some((main, second)), true) = (joins, is_first) {
+                node.after.push(main);
+                node.after.extend(second);
+            }
+            if is_second {
+                node.stream = second;
+                last_second = Some(at);
+            } else {
+                last_main = Some(at);
+            }
+            so_far = so_far.saturating_add(node.duration_ns);
+        }
+        if let Some(main) = last_main {
+            joins = Some((main, last_second));
+        }
+    }
+    switch(program);
+    joins.is_some_and(|(_, second)| second.is_some())
+}

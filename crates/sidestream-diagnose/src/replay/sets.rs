@@ -1,0 +1,202 @@
+//! Which sets of changes are tried: each alone that could matter, and those together that gain together.
+
+use std::collections::BTreeMap;
+
+use super::change::Change;
+use super::program::{Job, Program};
+use super::{Model, Prediction, Source};
+use crate::measure::is_of_framework;
+use crate::model::{Direction, Memory, Name, RangeKind, Trace};
+
+/// So many waits between two streams are no accident.
+const LEAST_WAITS: usize = 3;
+/// So many pairs of streams are tried.
+const MOST_PAIRS: usize = 3;
+/// A change joins a set if it makes a step shorter by this part.
+const JOINS: f64 = 0.02;
+/// A set has so many changes at the most.
+const MOST_TOGETHER: usize = 4;
+
+/// Each of the usual changes alone.
+pub fn singles(source: &Source, program: &Program) -> Vec<Vec<Change>> {
+    let mut singles = vec![
+        Change::Pinned,
+        Change::Prefetch(2),
+        Change::NoSync,
+        Change::AsyncOutput,
+        Change::Graphs,
+    ];
+    if !source.has_workers {
+        singles.push(Change::Workers(4));
+    }
+    singles.extend([
+        Change::HostWork(4),
+        Change::SecondStream,
+        Change::NonBlockingStreams,
+    ]);
+    singles.extend(waits(program));
+    singles.extend(stages(source.trace, program).map(Change::Pipeline));
+    singles.into_iter().map(|change| vec![change]).collect()
+}
+
+/// Waits that may stand in the wrong place: of uploads for kernels, and of kernels for downloads. The other way round they
+/// bring the data that is worked on.
+fn waits(program: &Program) -> Vec<Change> {
+    let mut pairs: BTreeMap<(i64, i64), usize> = BTreeMap::new();
+    for node in program.nodes.iter().filter(|node| !node.is_inferred) {
+        for before in &node.after {
+            let before = &program.nodes[*before];
+            let is_one = match (node.job, before.job) {
+                (
+                    Job::HostCopy {
+                        direction: Direction::Upload,
+                        memory,
+                        ..
+                    },
+                    Job::Kernel { .. },
+                ) => memory == Memory::Pinned,
+                (
+                    Job::Kernel { .. },
+                    Job::HostCopy {
+                        direction: Direction::Download,
+                        ..
+                    },
+                ) => true,
+                _ => false,
+            };
+            let numbers = &program.numbers;
+            let pair = (numbers.get(node.stream), numbers.get(before.stream));
+            if let ((Some(waits), Some(on)), true) = (pair, is_one) {
+                *pairs.entry((*waits, *on)).or_default() += 1;
+            }
+        }
+    }
+    let mut pairs: Vec<_> = pairs
+        .into_iter()
+        .filter(|pair| pair.1 >= LEAST_WAITS)
+        .collect();
+    pairs.sort_by_key(|(pair, count)| (usize::MAX - count, *pair));
+    let pairs = pairs.into_iter().take(MOST_PAIRS);
+    pairs
+        .map(|((waits, on), _)| Change::DropWait(waits, on))
+        .collect()
+}
+
+/// The two ranges of the program's own that most of the kernels come from, if they follow each other in each step.
+fn stages(trace: &Trace, program: &Program) -> Option<Vec<String>> {
+    let mut spans: BTreeMap<Name, Vec<(i64, i64)>> = BTreeMap::new();
+    let (first, last) = (
+        program.items.first()?.start_ns,
+        program.items.last()?.start_ns,
+    );
+    let own = trace.ranges.iter().filter(|range| {
+        let name = trace.names.text(range.name);
+        let is_own = !is_of_framework(name) && !name.contains('#') && !name.contains(',');
+        range.kind == RangeKind::Annotation
+            && first <= range.end_ns()
+            && range.start_ns <= last
+            && is_own
+    });
+    for range in own {
+        let spans = spans.entry(range.name).or_default();
+        spans.push((range.start_ns, range.end_ns()));
+    }
+    let once = program.steps - program.steps / 10..=program.steps;
+    spans.retain(|_, spans| once.contains(&spans.len()));
+    let mut stages: Vec<(u64, Name)> = Vec::new();
+    let mut all_ns = 0u64;
+    let mut kernel_ns: BTreeMap<Name, u64> = BTreeMap::new();
+    for item in &program.items {
+        let nodes = item.submits.all().map(|at| &program.nodes[at]);
+        let kernels = nodes.filter(|node| matches!(node.job, Job::Kernel { .. }));
+        let ns = kernels
+            .map(|node| node.duration_ns)
+            .fold(0, u64::saturating_add);
+        all_ns = all_ns.saturating_add(ns);
+        for (name, spans) in &spans {
+            let at = spans.partition_point(|span| span.1 <= item.start_ns);
+            if spans.get(at).is_some_and(|span| span.0 <= item.start_ns) {
+                let sum = kernel_ns.entry(*name).or_default();
+                *sum = sum.saturating_add(ns);
+            }
+        }
+    }
+    let large = kernel_ns
+        .into_iter()
+        .filter(|(_, ns)| ns.saturating_mul(7) >= all_ns && *ns > 0);
+    stages.extend(large.map(|(name, ns)| (ns, name)));
+    stages.sort_by_key(|(ns, name)| (u64::MAX - ns, *name));
+    // Of ranges inside each other, the outer one has all that the inner ones have.
+    let begins = |name: &Name| spans[name].first().map_or(0, |span| span.0);
+    let apart = |a: &Name, b: &Name| {
+        let mut pairs = spans[a].iter().zip(&spans[b]);
+        pairs.all(|(a, b)| a.1 <= b.0 || b.1 <= a.0)
+    };
+    let pairs = stages.iter().enumerate();
+    let mut pairs = pairs.flat_map(|(at, a)| stages[at + 1..].iter().map(move |b| (a.1, b.1)));
+    let (a, b) = pairs.find(|(a, b)| apart(a, b))?;
+    let mut both = [a, b];
+    both.sort_by_key(begins);
+    Some(both.map(|name| trace.names.text(name).to_owned()).to_vec())
+}
+
+/// Adds sets: from the change that gains most on, that which gains most besides, as long as one does.
+pub fn together(model: &Model, base: &Prediction, predictions: &mut Vec<Prediction>) {
+    let effective =
+        |p: &&Prediction| p.is_effective && !p.changes.iter().any(Change::is_conditional);
+    let singles: Vec<Change> = predictions
+        .iter()
+        .filter(effective)
+        .flat_map(|p| p.changes.clone())
+        .collect();
+    if singles.len() < 2 {
+        return;
+    }
+    let step_ns = base.likely_ns.max(1) as f64;
+    // Copies on their own streams gain nothing while the host waits for each: these are tried at once.
+    let joint: Vec<Vec<Change>> = [
+        [Change::Pinned, Change::Prefetch(2), Change::NoSync],
+        [Change::Pinned, Change::Prefetch(2), Change::AsyncOutput],
+    ]
+    .into_iter()
+    .map(|set| {
+        let of_use = |change: &Change| {
+            singles.contains(change)
+                || matches!(change, Change::Prefetch(_)) && singles.contains(&Change::Pinned)
+        };
+        set.into_iter().filter(of_use).collect()
+    })
+    .filter(|set: &Vec<Change>| set.len() > 1)
+    .collect();
+    let of_single = |p: &Prediction| (p.changes.clone(), p.likely_ns);
+    let mut all: Vec<(Vec<Change>, u64)> = predictions
+        .iter()
+        .filter(effective)
+        .map(of_single)
+        .collect();
+    all.extend(model.screen(joint));
+    let mut best = all.into_iter().min_by_key(|(set, ns)| (*ns, set.len()));
+    let mut found: Vec<Vec<Change>> = Vec::new();
+    while let Some((set, likely_ns)) = best.take() {
+        if set.len() > 1 {
+            found.push(set.clone());
+        }
+        if set.len() >= MOST_TOGETHER {
+            break;
+        }
+        let more = singles.iter().filter(|change| !set.contains(change));
+        let sets = more.map(|change| {
+            let mut set = set.clone();
+            set.push(change.clone());
+            set.sort_unstable();
+            set
+        });
+        let next = model.screen(sets.collect()).into_iter();
+        let gains =
+            |(_, ns): &(Vec<Change>, u64)| likely_ns.saturating_sub(*ns) as f64 >= JOINS * step_ns;
+        best = next.filter(gains).min_by_key(|(_, ns)| *ns);
+    }
+    found.dedup();
+    let together = model.predict_all(&found, base);
+    predictions.extend(together);
+}
