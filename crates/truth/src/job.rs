@@ -330,7 +330,7 @@ fn slow_down(faults: &mut [Fault], take_over_gb_s: f64) {
     let bytes: u64 = faults.iter().map(Fault::uploaded_bytes).sum();
     let least = (3.0 * bytes as f64 / take_over_gb_s) as u64;
     for fault in faults {
-        if let Fault::Loader { ns, .. } | Fault::HostWork { ns, .. } = fault {
+        if let Fault::Loader { ns, .. } = fault {
             *ns = (*ns).max(least);
         }
     }

@@ -468,7 +468,7 @@ impl Running<'_> {
     }
 
     /// Takes over what a worker did ahead.
-    fn take_over(&mut self, fault: usize, ns: f64) {
+    fn take_over(&mut self, fault: usize, ns: f64, bytes: u64) {
         if !self.workers.contains_key(&fault) {
             let lanes = (0..WORKERS).map(|_| self.engine.add_thread()).collect();
             self.workers.insert(fault, (lanes, Vec::new()));
@@ -484,9 +484,8 @@ impl Running<'_> {
         let loaded = self
             .engine
             .push(load.after(freed.map(std::slice::from_ref).unwrap_or(&[])));
-        let bytes = self.batch_bytes() as f64;
         self.part(Part::TakeOver, fault);
-        let ns = self.spread(self.job.take_over_ns) + bytes / self.job.take_over_gb_s;
+        let ns = self.spread(self.job.take_over_ns) + bytes as f64 / self.job.take_over_gb_s;
         let task = self.host_task(ns, &[loaded]);
         if let Some((_, taken)) = self.workers.get_mut(&fault) {
             taken.push(task);
@@ -529,7 +528,7 @@ impl Running<'_> {
         let take_over_ns = self.spread(self.job.take_over_ns);
         match (is_removed, has_workers) {
             (true, true) => _ = self.host_task(take_over_ns, &[]),
-            (true, false) => self.take_over(at, ns),
+            (true, false) => self.take_over(at, ns, self.batch_bytes()),
             (false, true) => _ = self.host_task(ns + take_over_ns, &[]),
             (false, false) => _ = self.host_task(ns, &[]),
         }
@@ -560,7 +559,8 @@ impl Running<'_> {
         match (is_removed, is_last) {
             // Nobody waits for what happens to a result.
             (true, true) => _ = self.host_task(self.job.take_over_ns, &[]),
-            (true, false) => self.take_over(at, ns),
+            // Threads hand over what they made without a copy.
+            (true, false) => self.take_over(at, ns, 0),
             (false, _) if operators == 0 => _ = self.host_task(ns, &[]),
             (false, _) => {
                 for _ in 0..operators {
