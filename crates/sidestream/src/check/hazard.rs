@@ -126,7 +126,7 @@ impl Deed {
     fn new(op: &Op, on_thread: bool) -> Deed {
         let host = on_thread || matches!(op.kind, Kind::HostFunc { .. });
         let thread = op.thread.0.min(Deed::NO_THREAD) << Deed::THREAD;
-        Deed(Role::of(&op.kind) as u32 | u32::from(host) * Deed::HOST | thread)
+        Deed(Role::of(&op.kind) as u32 | (u32::from(host) * Deed::HOST) | thread)
     }
 
     #[inline]
