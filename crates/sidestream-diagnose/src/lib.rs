@@ -22,7 +22,7 @@
 //! for finding in &report.findings {
 //!     println!("{} {}", finding.code.as_str(), finding.saving_ns.high);
 //! }
-//! # Ok::<(), sidestream_diagnose::Error>(())
+//! # Ok::<(), sidestream_diagnose::Problem>(())
 //! ```
 
 mod compare;

@@ -100,6 +100,25 @@ fn the_layers_of_one_pass_are_no_steps() {
 }
 
 #[test]
+fn what_repeats_itself_in_one_marked_step_is_a_part_of_it() {
+    for (marked, are_steps) in [(false, true), (true, false)] {
+        let mut program = Program::of(0, 0, |_, _, _| {});
+        if marked {
+            program.range("user_annotation", "ProfilerStep#7", (0, 40_000));
+        }
+        for at in 0..36 * 4 {
+            let name = ["qkv", "attention", "projection", "perceptron"][at as usize % 4];
+            program.kernel_of(name, 1_056, DEFAULT, 40 + at * 6, (300 + at * 61, 60));
+        }
+        assert_eq!(
+            report(&program).steps.mean_ns().is_some(),
+            are_steps,
+            "{marked}"
+        );
+    }
+}
+
+#[test]
 fn waits_behind_each_layer_are_worth_what_the_replay_says() {
     let report = recorded("sync_each_layer.before");
     let found = &report.findings[0];

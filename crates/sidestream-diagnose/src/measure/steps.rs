@@ -78,7 +78,12 @@ impl Steps {
                 steps: named,
             };
         }
-        let repeated = repeated(trace, links);
+        // Of one marked step, what repeats itself is a part: its layers, or its parts of a batch.
+        let of_profiler = trace.ranges.iter().filter(|r| r.kind == RangeKind::Step);
+        let repeated = match of_profiler.count() {
+            1 => Vec::new(),
+            _ => repeated(trace, links),
+        };
         if repeated.len() > 2 {
             return Steps {
                 by: StepsBy::Repetition,
