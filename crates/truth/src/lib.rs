@@ -3,7 +3,7 @@
 //!
 //! 1. [`Job::drawn`] draws a training or inference loop from a seed: its device, its kernels, its host,
 //!    and up to three [`Fault`]s.
-//! 2. [`Job::run`] runs it on the engine of the simulated GPU, with any of its faults removed. What a
+//! 2. `Job::run` runs it on the engine of the simulated GPU, with any of its faults removed. What a
 //!    fault costs is the difference of two runs, and never a label: a pageable copy that hides behind a
 //!    slower loader costs nothing.
 //! 3. [`trace`] writes a run as PyTorch's profiler would. That run is not the one of the model: the
