@@ -109,9 +109,10 @@ fn memory_noted_on_an_adopted_stream_waits_for_work_of_its_owner(target: Target)
     let Some(foreign) = Foreign::open(target) else {
         return;
     };
-    let device = narrow(target);
     let theirs = stream(&foreign.0, "theirs");
-    // SAFETY: it outlives what is done here.
+    // Opened behind it, and so closed before it: an adopted stream has to outlive the device.
+    let device = narrow(target);
+    // SAFETY: it outlives the device.
     let ours = unsafe {
         Stream::from_raw(&device, handle(&theirs), StreamKind::NonBlocking, "adopted").unwrap()
     };
