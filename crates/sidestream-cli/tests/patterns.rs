@@ -36,20 +36,20 @@ const PATTERNS: [Pattern; 15] = [
         twin: "double_buffer_cuda.slots",
         ..pattern("double_buffer_cuda", &["COPY_ON_COMPUTE_STREAM"], false)
     },
-    pattern("double_buffer_torch", WAITS, false),
+    pattern("double_buffer_torch", WAITS, true),
     pattern("encoder_decoder", &["COPY_ON_COMPUTE_STREAM"], true),
     pattern("loss_readback", &["SYNC_IN_STEP", "BLOCKING_COPY"], true),
     pattern("multi_stage", &["SYNC_IN_STEP"], false),
     pattern("parallel_branches", &[], false),
-    pattern("pinned_refill", &["SYNC_IN_STEP"], false),
-    pattern("prefetch", &["SYNC_IN_STEP"], false),
+    pattern("pinned_refill", &["SYNC_IN_STEP"], true),
+    pattern("prefetch", &["SYNC_IN_STEP"], true),
     pattern("serving", &["SYNC_IN_STEP", "BLOCKING_COPY"], false),
     pattern("simple_overlap", &["PAGEABLE_COPY"], false),
     pattern("timing", &["SYNC_IN_STEP"], false),
     pattern(
         "train_step",
         &["COPY_ON_COMPUTE_STREAM", "STREAM_WAIT"],
-        false,
+        true,
     ),
 ];
 
