@@ -21,7 +21,7 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask <command>
   test            everything that has to pass before a change goes in
-  nightly         the long searches: more random programs, Miri, fuzzing
+  nightly         the long searches: more random programs, drawn jobs, frameworks, Miri, fuzzing
   python          the Python package: build, types, tests; part of `test`
   python --torch  its tests that need PyTorch and Ray, which it installs
   python --frameworks

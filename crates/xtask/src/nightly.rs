@@ -26,6 +26,8 @@ pub fn run() -> Result<bool> {
         run.tests(&built, &[("SIDESTREAM_NIGHTLY", "1")])?;
     }
     run.step("model", "cargo xtask model", |_| model::run())?;
+    run.cargo("truth", &["xtask", "truth", "100000", "1"])?;
+    run.cargo("frameworks", &["xtask", "python", "--frameworks"])?;
     match miri::is_there()? {
         true => {
             run.step("miri", "cargo xtask miri", |_| miri::run(None))?;
