@@ -116,7 +116,7 @@ pub unsafe trait Backend: Send + Sync {
     /// types of its parameters.
     ///
     /// # Errors
-    /// What the driver answers; nothing was queued then, and the caller has the memory back as if he had not called. If
+    /// What the driver answers; nothing was queued then, and the caller has the memory back as if the call had not been made. If
     /// something was queued all the same, [`Error::Submitted`](crate::error::Error::Submitted), or that the
     /// device is lost.
     unsafe fn submit(&self, op: &Op, payload: Payload<'_>) -> Result<()>;
