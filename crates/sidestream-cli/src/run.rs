@@ -8,7 +8,7 @@ use sidestream::engine::Profile;
 use sidestream::sim::Schedule;
 use sidestream::trace::{Timeline, Trace, What};
 use sidestream_program::{
-    Act, BadProgram, Document, Expected, Level, Program, Run, check, mark_steps, record, run,
+    BadProgram, Document, Expected, Level, Program, Run, check, mark_steps, record, run,
     unmet as expected_of_check,
 };
 
@@ -288,18 +288,8 @@ impl Judged {
             .iter()
             .map(|unmet| format!("op {}: {}", unmet.op, unmet.why))
             .collect();
-        let of_blocks = |act: &Act| {
-            let Act::Alloc {
-                must_alias,
-                must_not_alias,
-                ..
-            } = act
-            else {
-                return false;
-            };
-            must_alias.is_some() || must_not_alias.is_some()
-        };
-        let of_blocks = program.ops.iter().any(|op| of_blocks(&op.act));
+        let mut fields = program.ops.iter().map(|op| &op.fields);
+        let of_blocks = fields.any(|of| of.must_alias.is_some() || of.must_not_alias.is_some());
         if let (Level::Runtime, Some(expect)) = (program.level, &program.expect) {
             unmet.extend(expected_of_check(expect, &check(program)));
             return Judged { unmet, asked: true };

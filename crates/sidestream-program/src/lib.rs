@@ -11,7 +11,7 @@
 //! still read.
 //!
 //! ```
-//! use sidestream_program::{Act, Limits, parse, write};
+//! use sidestream_program::{Limits, Verb, parse, write};
 //!
 //! let text = "
 //! name: upload_then_use
@@ -23,7 +23,7 @@
 //! let document = parse(text, &Limits::default())?;
 //! let program = document.programs[0].as_ref().expect("follows the format");
 //! assert_eq!(program.streams[0].name, "s1");
-//! assert!(matches!(program.ops[1].act, Act::Kernel { .. }));
+//! assert_eq!(program.ops[1].verb, Verb::Kernel);
 //! assert!(write(&[program]).contains("- {do: kernel, s: s1, r: [A], w: [B]}"));
 //! # Ok::<(), sidestream_program::Error>(())
 //! ```
@@ -57,11 +57,12 @@ pub use limits::Limits;
 pub use lower::{Buffer, Command, Lowered, POOL_STREAMS, Stream, lower};
 pub use on_device::{Ended, NotOnDevice, OnDevice, Plan, Seen, differing, run_on};
 pub use program::{
-    Access, Act, BufferDecl, BufferRef, Document, EventDecl, EventRef, FlagRef, GraphRef, Level,
-    Op, Origin, Program, SiteRef, StreamDecl, StreamRef, ThreadRef,
+    Access, BufferDecl, BufferRef, Document, EventDecl, Fields, Level, Op, Origin, Program,
+    StreamDecl, StreamRef,
 };
 pub use read::{parse, parse_bytes};
 pub use record::record;
 pub use repeat::mark_steps;
 pub use run::{CannotRun, ProgramNames, Run, Unmet, run};
+pub use verbs::Verb;
 pub use write::{write, written};

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 
 use sidestream::op::{
-    self, Accesses, BufferId, DeviceId, EventId, FlagId, GraphId, Kind, Memory, Mode, OpId, SiteId,
-    StreamId, StreamKind, ThreadId,
+    self, Accesses, BufferId, DeviceId, Kind, Memory, Mode, OpId, SiteId, StreamId, StreamKind,
 };
 use sidestream::order::Order;
 
-use crate::program::{Access, Act, BufferRef, EventRef, FlagRef, GraphRef, Program, StreamRef};
+use crate::program::{Access, BufferRef, Fields, Program, StreamRef};
+use crate::verbs::Verb;
 
 /// How many streams PyTorch's pool holds; the next request gets the first one again (R51).
 pub const POOL_STREAMS: u32 = 32;
@@ -100,10 +100,14 @@ impl Lowered {
 }
 
 /// Turns a program into operations.
+///
+/// # Panics
+/// If an op lacks a field that its verb needs. Those that were read have them all.
 pub fn lower(program: &Program) -> Lowered {
     let mut lowering = Lowering::new(program);
     for (at, op) in program.ops.iter().enumerate() {
         let command = lowering.command(at, op);
+        let command = command.unwrap_or_else(|| panic!("op {at} lacks a field of {:?}", op.verb));
         lowering.out.commands.push(command);
     }
     lowering.out
@@ -116,16 +120,22 @@ struct Pool {
     asked: u64,
 }
 
+/// What the name of a buffer stands for now.
+#[derive(Clone, Copy, Default)]
+struct Tenancy {
+    buffer: Option<BufferId>,
+    /// Whether it came from the stream-ordered allocator.
+    stream_ordered: bool,
+    /// Whether any allocation of that name was listed.
+    allocated: bool,
+}
+
 struct Lowering<'a> {
     program: &'a Program,
     out: Lowered,
     /// By name: what it stands for now.
     streams: Vec<StreamId>,
-    buffers: Vec<Option<BufferId>>,
-    /// By name: whether its memory came from the stream-ordered allocator; whether any allocation
-    /// or free of that name was listed.
-    stream_ordered: Vec<bool>,
-    allocated: Vec<bool>,
+    buffers: Vec<Tenancy>,
     /// The pool of each device.
     pools: HashMap<DeviceId, Pool>,
 }
@@ -136,9 +146,7 @@ impl<'a> Lowering<'a> {
             program,
             out: Lowered::default(),
             streams: Vec::new(),
-            buffers: vec![None; program.buffers.len()],
-            stream_ordered: vec![false; program.buffers.len()],
-            allocated: vec![false; program.buffers.len()],
+            buffers: vec![Tenancy::default(); program.buffers.len()],
             pools: HashMap::new(),
         };
         // A device has one legacy stream, however many names it is given.
@@ -162,221 +170,184 @@ impl<'a> Lowering<'a> {
         lowering
     }
 
-    fn command(&mut self, at: usize, op: &crate::program::Op) -> Command {
-        let mut accesses = Accesses::new();
-        let kind = match &op.act {
-            Act::SimHold { stream } => return Command::Hold(self.stream(*stream)),
-            Act::SimRelease { stream } => return Command::Release(self.stream(*stream)),
-            Act::SetCapacity { blocks } => return Command::SetCapacity { blocks: *blocks },
-            Act::PoolGet { count, first, last } => return self.pool_get(*count, *first, *last),
-            act => self.kind(act, &mut accesses),
-        };
-        let site = op
-            .site
-            .map_or(self.program.sites.len() + at, |s| s.0 as usize);
-        Command::Op(op::Op {
-            id: OpId(at as u32),
-            thread: ThreadId(op.thread.0),
-            site: SiteId(site as u32),
-            kind,
-            accesses,
+    /// What an op asks for; nothing if it lacks a field that its verb needs.
+    fn command(&mut self, at: usize, op: &crate::program::Op) -> Option<Command> {
+        let fields = &op.fields;
+        let stream = fields.stream.map(|name| self.stream(name));
+        Some(match op.verb {
+            Verb::SimHold => Command::Hold(stream?),
+            Verb::SimRelease => Command::Release(stream?),
+            Verb::SetCapacity => Command::SetCapacity {
+                blocks: fields.number?,
+            },
+            Verb::PoolGet => self.pool_get(fields.number?, fields.stream?, fields.source?),
+            _ => {
+                let mut accesses = Accesses::new();
+                let kind = self.kind(op, &mut accesses)?;
+                let own = SiteId((self.program.sites.len() + at) as u32);
+                Command::Op(op::Op {
+                    id: OpId(at as u32),
+                    thread: op.thread,
+                    site: op.site.unwrap_or(own),
+                    kind,
+                    accesses,
+                })
+            }
         })
     }
 
-    fn kind(&mut self, act: &Act, accesses: &mut Accesses) -> Kind {
-        match *act {
-            Act::Kernel {
-                stream,
-                ref reads,
-                ref writes,
-                repeat,
-            } => {
-                self.uses(reads, writes, accesses);
-                Kind::Kernel {
-                    stream: self.stream(stream),
-                    launches: repeat,
-                }
-            }
-            Act::CopyAsync { stream, from, to } => {
-                let (from, to) = self.copy(from, to, accesses);
-                Kind::Copy {
-                    stream: self.stream(stream),
-                    from,
-                    to,
-                }
-            }
-            Act::MemsetAsync { stream, to } => {
-                self.touch(to, Mode::Write, accesses);
-                Kind::Memset {
-                    stream: self.stream(stream),
-                }
-            }
-            Act::Copy { from, to } => {
-                let (from, to) = self.copy(from, to, accesses);
-                Kind::CopyBlocking { from, to }
-            }
-            Act::Memset { to } => {
-                let memory = self.touch(to, Mode::Write, accesses);
-                Kind::MemsetBlocking { to: memory }
-            }
-            Act::HostFunc {
-                stream,
-                ref reads,
-                ref writes,
-                sets,
-            } => {
-                self.uses(reads, writes, accesses);
-                Kind::HostFunc {
-                    stream: self.stream(stream),
-                    raises: sets.map(flag),
-                }
-            }
-            Act::GraphLaunch {
-                stream,
-                graph,
-                ref reads,
-                ref writes,
-            } => {
-                self.uses(reads, writes, accesses);
-                let GraphRef(graph) = graph;
-                Kind::GraphLaunch {
-                    stream: self.stream(stream),
-                    graph: GraphId(graph),
-                }
-            }
-            Act::Record { event, stream } => Kind::Record {
-                event: event_id(event),
-                stream: self.stream(stream),
+    fn kind(&mut self, op: &crate::program::Op, accesses: &mut Accesses) -> Option<Kind> {
+        let fields = &op.fields;
+        for &read in &fields.reads {
+            self.touch(read, Mode::Read, accesses);
+        }
+        for &write in &fields.writes {
+            self.touch(write, Mode::Write, accesses);
+        }
+        let memory = |at: usize, accesses: &Accesses| {
+            let buffer = accesses.get(at)?.buffer;
+            Some(self.out.buffers[buffer.0 as usize].memory)
+        };
+        let stream = fields.stream.map(|name| self.stream(name));
+        Some(match op.verb {
+            Verb::Kernel => Kind::Kernel {
+                stream: stream?,
+                launches: fields.number.unwrap_or(1),
             },
-            Act::Wait { event, stream } => Kind::Wait {
-                event: event_id(event),
-                stream: self.stream(stream),
+            Verb::CopyAsync => Kind::Copy {
+                stream: stream?,
+                from: memory(0, accesses)?,
+                to: memory(1, accesses)?,
             },
-            Act::WaitStream { stream, source } => Kind::WaitStream {
-                stream: self.stream(stream),
-                source: self.stream(source),
+            Verb::MemsetAsync => Kind::Memset { stream: stream? },
+            Verb::Copy => Kind::CopyBlocking {
+                from: memory(0, accesses)?,
+                to: memory(1, accesses)?,
             },
-            Act::SyncStream { stream } => Kind::SyncStream {
-                stream: self.stream(stream),
+            Verb::Memset => Kind::MemsetBlocking {
+                to: memory(0, accesses)?,
             },
-            Act::SyncEvent { event } => Kind::SyncEvent {
-                event: event_id(event),
+            Verb::HostFunc => Kind::HostFunc {
+                stream: stream?,
+                raises: fields.flag,
             },
-            Act::SyncDevice { device } => Kind::SyncDevice { device },
-            Act::QueryStream { stream, ready } => Kind::QueryStream {
-                stream: self.stream(stream),
-                done: ready,
+            Verb::GraphLaunch => Kind::GraphLaunch {
+                stream: stream?,
+                graph: fields.graph?,
             },
-            Act::QueryEvent { event, ready } => Kind::QueryEvent {
-                event: event_id(event),
-                done: ready,
+            Verb::Record => Kind::Record {
+                event: fields.event?,
+                stream: stream?,
             },
-            Act::SetFlag { flag: f } => Kind::SetFlag { flag: flag(f) },
-            Act::WaitFlag { flag: f } => Kind::WaitFlag { flag: flag(f) },
-            Act::HostRead { access } => {
-                self.touch(access, Mode::Read, accesses);
-                Kind::HostAccess
+            Verb::Wait => Kind::Wait {
+                event: fields.event?,
+                stream: stream?,
+            },
+            Verb::WaitStream => Kind::WaitStream {
+                stream: stream?,
+                source: self.stream(fields.source?),
+            },
+            Verb::SyncStream => Kind::SyncStream { stream: stream? },
+            Verb::SyncEvent => Kind::SyncEvent {
+                event: fields.event?,
+            },
+            Verb::SyncDevice => Kind::SyncDevice {
+                device: fields.device,
+            },
+            Verb::QueryStream => Kind::QueryStream {
+                stream: stream?,
+                done: fields.yes,
+            },
+            Verb::QueryEvent => Kind::QueryEvent {
+                event: fields.event?,
+                done: fields.yes,
+            },
+            Verb::SetFlag => Kind::SetFlag { flag: fields.flag? },
+            Verb::WaitFlag => Kind::WaitFlag { flag: fields.flag? },
+            Verb::HostRead | Verb::HostWrite => Kind::HostAccess,
+            Verb::Alloc => self.alloc(fields, stream)?,
+            Verb::Free => Kind::Free {
+                buffer: self.buffer(fields.buffer?),
+            },
+            Verb::RecordStream => Kind::RecordStream {
+                buffer: self.buffer(fields.buffer?),
+                stream: stream?,
+            },
+            Verb::MallocAsync => {
+                self.new_tenancy(fields.buffer?, None);
+                self.buffers[fields.buffer?.0 as usize].stream_ordered = true;
+                self.touch(whole(fields.buffer?), Mode::Write, accesses);
+                Kind::MallocAsync { stream: stream? }
             }
-            Act::HostWrite { access } => {
-                self.touch(access, Mode::Write, accesses);
-                Kind::HostAccess
+            Verb::FreeAsync => {
+                self.touch(whole(fields.buffer?), Mode::Write, accesses);
+                Kind::FreeAsync { stream: stream? }
             }
-            Act::Alloc {
-                buffer,
-                stream,
-                over,
-                after_events,
-                ..
-            } => {
-                let earlier = over.map(|over| self.resolve(over));
-                let size = self.program.buffers[buffer.0 as usize].size_bytes;
-                let whole_self = over.is_some_and(|over| {
-                    over.buffer == buffer && self.program.range(over) == (0, size)
-                });
-                // A name that gets its own bytes again is the same buffer to a checker.
-                let fresh = match earlier {
-                    Some((same, ..)) if whole_self => same,
-                    _ => self.new_tenancy(buffer, earlier),
-                };
-                self.stream_ordered[buffer.0 as usize] = false;
-                Kind::Alloc {
-                    buffer: fresh,
-                    stream: stream.map(|s| self.stream(s)),
-                    saw_events_of: earlier.filter(|_| after_events).map(|(id, ..)| id),
-                }
-            }
-            Act::Free { buffer } => Kind::Free {
-                buffer: self.buffer(buffer),
-            },
-            Act::RecordStream { buffer, stream } => Kind::RecordStream {
-                buffer: self.buffer(buffer),
-                stream: self.stream(stream),
-            },
-            Act::MallocAsync { buffer, stream } => {
-                self.new_tenancy(buffer, None);
-                self.stream_ordered[buffer.0 as usize] = true;
-                self.touch(whole(buffer), Mode::Write, accesses);
-                Kind::MallocAsync {
-                    stream: self.stream(stream),
-                }
-            }
-            Act::FreeAsync { buffer, stream } => {
-                self.touch(whole(buffer), Mode::Write, accesses);
-                Kind::FreeAsync {
-                    stream: self.stream(stream),
-                }
-            }
-            Act::CudaMalloc { buffer } => {
-                self.new_tenancy(buffer, None);
-                self.stream_ordered[buffer.0 as usize] = false;
+            Verb::CudaMalloc => {
+                self.new_tenancy(fields.buffer?, None);
+                self.buffers[fields.buffer?.0 as usize].stream_ordered = false;
                 Kind::CudaMalloc
             }
-            Act::CudaFree { buffer } => {
-                self.touch(whole(buffer), Mode::Write, accesses);
+            Verb::CudaFree => {
+                self.touch(whole(fields.buffer?), Mode::Write, accesses);
                 Kind::CudaFree {
-                    stream_ordered: self.stream_ordered[buffer.0 as usize],
+                    stream_ordered: self.buffers[fields.buffer?.0 as usize].stream_ordered,
                 }
             }
-            Act::FreePinned { buffer } => {
-                self.touch(whole(buffer), Mode::Write, accesses);
+            Verb::FreePinned => {
+                self.touch(whole(fields.buffer?), Mode::Write, accesses);
                 Kind::FreePinned
             }
-            Act::Elapsed { start, end } => Kind::Elapsed {
-                from: event_id(start),
-                to: event_id(end),
+            Verb::Elapsed => Kind::Elapsed {
+                from: fields.event?,
+                to: fields.later?,
             },
-            Act::CreateEvent { event } => Kind::CreateEvent {
-                event: event_id(event),
+            Verb::CreateEvent => Kind::CreateEvent {
+                event: fields.event?,
             },
-            Act::DestroyEvent { event } => Kind::DestroyEvent {
-                event: event_id(event),
+            Verb::DestroyEvent => Kind::DestroyEvent {
+                event: fields.event?,
             },
-            Act::CreateStream { stream } => {
-                // A stream that is created is another one than whatever had its name before (R13).
-                let decl = &self.program.streams[stream.0 as usize];
-                if decl.kind != StreamKind::Legacy {
-                    let fresh = self.new_stream(decl.kind, decl.device, &decl.name);
-                    self.streams[stream.0 as usize] = fresh;
-                }
-                Kind::CreateStream {
-                    stream: self.stream(stream),
-                }
-            }
-            Act::DestroyStream { stream } => Kind::DestroyStream {
-                stream: self.stream(stream),
+            Verb::CreateStream => Kind::CreateStream {
+                stream: self.create_stream(fields.stream?),
             },
-            Act::SetDevice { device } => Kind::SetDevice { device },
-            Act::BeginCapture { stream } => Kind::BeginCapture {
-                stream: self.stream(stream),
+            Verb::DestroyStream => Kind::DestroyStream { stream: stream? },
+            Verb::SetDevice => Kind::SetDevice {
+                device: fields.device?,
             },
-            Act::EndCapture { stream } => Kind::EndCapture {
-                stream: self.stream(stream),
-            },
-            Act::SimHold { .. }
-            | Act::SimRelease { .. }
-            | Act::SetCapacity { .. }
-            | Act::PoolGet { .. } => unreachable!("commands of the simulator, handled above"),
+            Verb::BeginCapture => Kind::BeginCapture { stream: stream? },
+            Verb::EndCapture => Kind::EndCapture { stream: stream? },
+            // No calls, but commands of the simulator.
+            Verb::SimHold | Verb::SimRelease | Verb::SetCapacity | Verb::PoolGet => return None,
+        })
+    }
+
+    fn alloc(&mut self, fields: &Fields, stream: Option<StreamId>) -> Option<Kind> {
+        let name = fields.buffer?;
+        let earlier = fields.over.map(|over| self.resolve(over));
+        let size = self.program.buffers[name.0 as usize].size_bytes;
+        let is_all_of_itself =
+            |over: Access| over.buffer == name && self.program.range(over) == (0, size);
+        // A name that gets its own bytes again is the same buffer to a checker.
+        let buffer = match earlier {
+            Some((same, ..)) if fields.over.is_some_and(is_all_of_itself) => same,
+            _ => self.new_tenancy(name, earlier),
+        };
+        self.buffers[name.0 as usize].stream_ordered = false;
+        Some(Kind::Alloc {
+            buffer,
+            stream,
+            saw_events_of: earlier.filter(|_| fields.yes).map(|(id, ..)| id),
+        })
+    }
+
+    /// A stream that is created is another one than whatever had its name before (R13).
+    fn create_stream(&mut self, name: StreamRef) -> StreamId {
+        let decl = &self.program.streams[name.0 as usize];
+        if decl.kind != StreamKind::Legacy {
+            self.streams[name.0 as usize] = self.new_stream(decl.kind, decl.device, &decl.name);
         }
+        self.stream(name)
     }
 
     /// R51: round robin over the pool of a device; two names may be one stream.
@@ -411,7 +382,7 @@ impl<'a> Lowering<'a> {
 
     /// The buffer that a name stands for now.
     fn buffer(&mut self, name: BufferRef) -> BufferId {
-        match self.buffers[name.0 as usize] {
+        match self.buffers[name.0 as usize].buffer {
             Some(id) => id,
             None => self.add_buffer(name, None),
         }
@@ -420,8 +391,9 @@ impl<'a> Lowering<'a> {
     /// A name is handed out. The first time, what was listed before meant the same memory; after
     /// that it is another tenancy.
     fn new_tenancy(&mut self, name: BufferRef, over: Option<(BufferId, u64, u64)>) -> BufferId {
-        let again = std::mem::replace(&mut self.allocated[name.0 as usize], true);
-        match self.buffers[name.0 as usize] {
+        let tenancy = &mut self.buffers[name.0 as usize];
+        let again = std::mem::replace(&mut tenancy.allocated, true);
+        match tenancy.buffer {
             Some(id) if !again && over.is_none() => id,
             _ => self.add_buffer(name, over),
         }
@@ -439,26 +411,11 @@ impl<'a> Lowering<'a> {
             }),
             over: over.map(|(below, start, _)| (below, start)),
         });
-        self.buffers[name.0 as usize] = Some(id);
+        self.buffers[name.0 as usize].buffer = Some(id);
         id
     }
 
-    fn uses(&mut self, reads: &[Access], writes: &[Access], accesses: &mut Accesses) {
-        for &access in reads {
-            self.touch(access, Mode::Read, accesses);
-        }
-        for &access in writes {
-            self.touch(access, Mode::Write, accesses);
-        }
-    }
-
-    fn copy(&mut self, from: Access, to: Access, accesses: &mut Accesses) -> (Memory, Memory) {
-        let from = self.touch(from, Mode::Read, accesses);
-        let to = self.touch(to, Mode::Write, accesses);
-        (from, to)
-    }
-
-    fn touch(&mut self, access: Access, mode: Mode, accesses: &mut Accesses) -> Memory {
+    fn touch(&mut self, access: Access, mode: Mode, accesses: &mut Accesses) {
         let (buffer, start, end) = self.resolve(access);
         accesses.push(op::Access {
             buffer,
@@ -466,7 +423,6 @@ impl<'a> Lowering<'a> {
             end,
             mode,
         });
-        self.out.buffers[buffer.0 as usize].memory
     }
 
     /// The bytes that an access means now.
@@ -487,12 +443,4 @@ fn whole(buffer: BufferRef) -> Access {
         buffer,
         range: None,
     }
-}
-
-fn event_id(event: EventRef) -> EventId {
-    EventId(event.0)
-}
-
-fn flag(flag: FlagRef) -> FlagId {
-    FlagId(flag.0)
 }

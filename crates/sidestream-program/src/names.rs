@@ -3,11 +3,9 @@
 
 use std::collections::HashMap;
 
-use sidestream::op::{DeviceId, Memory, StreamKind};
+use sidestream::op::{DeviceId, EventId, FlagId, GraphId, Memory, SiteId, StreamKind, ThreadId};
 
-use crate::program::{
-    BufferDecl, BufferRef, EventDecl, EventRef, Origin, Program, StreamDecl, StreamRef,
-};
+use crate::program::{BufferDecl, BufferRef, EventDecl, Origin, Program, StreamDecl, StreamRef};
 
 /// Bytes of a buffer that does not say how large it is.
 pub(crate) const DEFAULT_BYTES: u64 = 1024;
@@ -106,14 +104,14 @@ impl<'t> Names<'t> {
         timing: bool,
         device: Option<DeviceId>,
         implicit: bool,
-    ) -> EventRef {
+    ) -> EventId {
         let decl = EventDecl {
             name: name.to_owned(),
             timing,
             device,
             implicit,
         };
-        EventRef(add(&mut self.events, &mut program.events, name, decl))
+        EventId(add(&mut self.events, &mut program.events, name, decl))
     }
 
     /// The stream of that name; nothing if it would have to be declared.
@@ -154,33 +152,33 @@ impl<'t> Names<'t> {
         self.buffers.contains_key(name) || implicit_memory(name).is_some()
     }
 
-    pub(crate) fn event(&mut self, program: &mut Program, name: &'t str) -> EventRef {
+    pub(crate) fn event(&mut self, program: &mut Program, name: &'t str) -> EventId {
         match self.events.get(name) {
-            Some(&known) => EventRef(known),
+            Some(&known) => EventId(known),
             None => self.declare_event(program, name, true, None, true),
         }
     }
 
     /// The flag of that name, and whether an op further up has named it: the
     /// only ops that make a flag known are those that raise it.
-    pub(crate) fn known_flag(&self, name: &str) -> Option<u32> {
-        self.flags.get(name).copied()
+    pub(crate) fn known_flag(&self, name: &str) -> Option<FlagId> {
+        self.flags.get(name).copied().map(FlagId)
     }
 
-    pub(crate) fn flag(&mut self, program: &mut Program, name: &'t str) -> u32 {
-        number(&mut self.flags, &mut program.flags, name)
+    pub(crate) fn flag(&mut self, program: &mut Program, name: &'t str) -> FlagId {
+        FlagId(number(&mut self.flags, &mut program.flags, name))
     }
 
-    pub(crate) fn graph(&mut self, program: &mut Program, name: &'t str) -> u32 {
-        number(&mut self.graphs, &mut program.graphs, name)
+    pub(crate) fn graph(&mut self, program: &mut Program, name: &'t str) -> GraphId {
+        GraphId(number(&mut self.graphs, &mut program.graphs, name))
     }
 
-    pub(crate) fn thread(&mut self, program: &mut Program, name: &'t str) -> u32 {
-        number(&mut self.threads, &mut program.threads, name)
+    pub(crate) fn thread(&mut self, program: &mut Program, name: &'t str) -> ThreadId {
+        ThreadId(number(&mut self.threads, &mut program.threads, name))
     }
 
-    pub(crate) fn site(&mut self, program: &mut Program, name: &'t str) -> u32 {
-        number(&mut self.sites, &mut program.sites, name)
+    pub(crate) fn site(&mut self, program: &mut Program, name: &'t str) -> SiteId {
+        SiteId(number(&mut self.sites, &mut program.sites, name))
     }
 }
 

@@ -4,10 +4,11 @@
 //! Ops hold indices into the tables, and the tables are complete: names that
 //! the format lets a program use without declaring them are in there too.
 
-use sidestream::op::{DeviceId, Memory, StreamKind};
+use sidestream::op::{DeviceId, EventId, FlagId, GraphId, Memory, SiteId, StreamKind, ThreadId};
 
 use crate::error::BadProgram;
 use crate::expect::Expect;
+use crate::verbs::Verb;
 
 /// What one file holds: a program, or the list under `cases`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,45 +115,65 @@ pub struct EventDecl {
     pub implicit: bool,
 }
 
-/// Index into [`Program::streams`].
+/// A name of a stream: its index into [`Program::streams`]. Which stream it stands for may change as the
+/// program goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamRef(pub u32);
 
-/// Index into [`Program::buffers`].
+/// A name of a buffer: its index into [`Program::buffers`]. Each time it is handed out it stands for another
+/// tenancy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BufferRef(pub u32);
 
-/// Index into [`Program::events`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct EventRef(pub u32);
-
-/// Index into [`Program::flags`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct FlagRef(pub u32);
-
-/// Index into [`Program::graphs`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct GraphRef(pub u32);
-
-/// Index into [`Program::threads`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ThreadRef(pub u32);
-
-/// Index into [`Program::sites`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SiteRef(pub u32);
-
-/// One call of a program.
+/// One call of a program. The ids of threads, sites, events, flags and graphs are indices into the tables of
+/// the program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Op {
     /// The line of the text on which it starts, from 1; 0 if it was not read.
     pub line: usize,
     /// The host thread that makes the call.
-    pub thread: ThreadRef,
+    pub thread: ThreadId,
     /// The call site; without one the op is its own site.
-    pub site: Option<SiteRef>,
-    /// The call.
-    pub act: Act,
+    pub site: Option<SiteId>,
+    /// What is called.
+    pub verb: Verb,
+    /// What it is called with.
+    pub fields: Fields,
+}
+
+/// What the fields of an op say. Which of them it has, its verb says; the others are empty.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Fields {
+    /// The stream that the call is about; the first one of a `pool_get`.
+    pub stream: Option<StreamRef>,
+    /// The stream that is waited for; the last one of a `pool_get`.
+    pub source: Option<StreamRef>,
+    /// The event that the call is about; the earlier one of an `elapsed`.
+    pub event: Option<EventId>,
+    /// The later event of an `elapsed`.
+    pub later: Option<EventId>,
+    /// The flag that is raised or waited for.
+    pub flag: Option<FlagId>,
+    /// The graph that is launched.
+    pub graph: Option<GraphId>,
+    /// The buffer whose life the call is about.
+    pub buffer: Option<BufferRef>,
+    /// What is read.
+    pub reads: Vec<Access>,
+    /// What is written.
+    pub writes: Vec<Access>,
+    /// The bytes of an earlier buffer that an allocation lies on; fresh ones if absent.
+    pub over: Option<Access>,
+    /// The device; the caller's current one if absent.
+    pub device: Option<DeviceId>,
+    /// How many launches, blocks, or streams of the pool.
+    pub number: Option<u32>,
+    /// Whether a query was answered "done", or an allocator saw the events of the free of `over` complete.
+    pub yes: bool,
+    /// The buffer whose block an allocation has to be (runtime level).
+    pub must_alias: Option<BufferRef>,
+    /// The buffer whose block an allocation must not be (runtime level).
+    pub must_not_alias: Option<BufferRef>,
 }
 
 /// A use of a buffer, or of a range of it.
@@ -163,311 +184,6 @@ pub struct Access {
     /// First byte and the byte after the last; nothing for the whole buffer.
     /// Both alike is a use that touches nothing.
     pub range: Option<(u64, u64)>,
-}
-
-/// What a call does; one variant for each `do` of the format.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Act {
-    /// A kernel launch.
-    Kernel {
-        /// The stream it is launched on.
-        stream: StreamRef,
-        /// What it reads.
-        reads: Vec<Access>,
-        /// What it writes.
-        writes: Vec<Access>,
-        /// How many equal launches stand for this one op; at least 1.
-        repeat: u32,
-    },
-    /// An asynchronous copy.
-    CopyAsync {
-        /// The stream it is submitted to.
-        stream: StreamRef,
-        /// What it reads.
-        from: Access,
-        /// What it writes.
-        to: Access,
-    },
-    /// An asynchronous memset.
-    MemsetAsync {
-        /// The stream it is submitted to.
-        stream: StreamRef,
-        /// What it writes.
-        to: Access,
-    },
-    /// A blocking copy in the legacy stream of the caller's device.
-    Copy {
-        /// What it reads.
-        from: Access,
-        /// What it writes.
-        to: Access,
-    },
-    /// A memset in the legacy stream of the caller's device.
-    Memset {
-        /// What it writes.
-        to: Access,
-    },
-    /// A function on the host, in stream order.
-    HostFunc {
-        /// The stream it is submitted to.
-        stream: StreamRef,
-        /// What it reads, on the host.
-        reads: Vec<Access>,
-        /// What it writes, on the host.
-        writes: Vec<Access>,
-        /// The flag that it raises at its end.
-        sets: Option<FlagRef>,
-    },
-    /// A replay of a graph.
-    GraphLaunch {
-        /// The stream it is launched on.
-        stream: StreamRef,
-        /// The graph.
-        graph: GraphRef,
-        /// All that the graph reads.
-        reads: Vec<Access>,
-        /// All that the graph writes.
-        writes: Vec<Access>,
-    },
-    /// An event takes the content of a stream.
-    Record {
-        /// The event.
-        event: EventRef,
-        /// The stream.
-        stream: StreamRef,
-    },
-    /// A stream waits for the last record of an event.
-    Wait {
-        /// The stream that waits.
-        stream: StreamRef,
-        /// The event.
-        event: EventRef,
-    },
-    /// A stream waits for what another holds now.
-    WaitStream {
-        /// The stream that waits.
-        stream: StreamRef,
-        /// The stream that it waits for.
-        source: StreamRef,
-    },
-    /// The caller waits for a stream.
-    SyncStream {
-        /// The stream.
-        stream: StreamRef,
-    },
-    /// The caller waits for an event.
-    SyncEvent {
-        /// The event.
-        event: EventRef,
-    },
-    /// The caller waits for every stream of a device.
-    SyncDevice {
-        /// The device; nothing for the caller's current one.
-        device: Option<DeviceId>,
-    },
-    /// The caller asks whether a stream is done.
-    QueryStream {
-        /// The stream.
-        stream: StreamRef,
-        /// Whether the answer was "done".
-        ready: bool,
-    },
-    /// The caller asks whether an event is complete.
-    QueryEvent {
-        /// The event.
-        event: EventRef,
-        /// Whether the answer was "complete".
-        ready: bool,
-    },
-    /// The caller raises a flag.
-    SetFlag {
-        /// The flag.
-        flag: FlagRef,
-    },
-    /// The caller waits until a flag is raised.
-    WaitFlag {
-        /// The flag.
-        flag: FlagRef,
-    },
-    /// The caller reads host or managed memory.
-    HostRead {
-        /// What it reads.
-        access: Access,
-    },
-    /// The caller writes host or managed memory.
-    HostWrite {
-        /// What it writes.
-        access: Access,
-    },
-    /// The caching allocator hands out a buffer.
-    Alloc {
-        /// The buffer.
-        buffer: BufferRef,
-        /// Its home stream; nothing for the cache of pinned memory.
-        stream: Option<StreamRef>,
-        /// The bytes of an earlier buffer that it lies on; nothing for fresh ones.
-        over: Option<Access>,
-        /// Whether the allocator saw the events of the free of `over` complete.
-        after_events: bool,
-        /// The buffer whose block it has to be (runtime level).
-        must_alias: Option<BufferRef>,
-        /// The buffer whose block it must not be (runtime level).
-        must_not_alias: Option<BufferRef>,
-    },
-    /// The last reference to a buffer of the caching allocator dies.
-    Free {
-        /// The buffer.
-        buffer: BufferRef,
-    },
-    /// Notes a stream that uses a buffer, for its free.
-    RecordStream {
-        /// The buffer.
-        buffer: BufferRef,
-        /// The stream.
-        stream: StreamRef,
-    },
-    /// A stream-ordered allocation.
-    MallocAsync {
-        /// The buffer.
-        buffer: BufferRef,
-        /// The stream.
-        stream: StreamRef,
-    },
-    /// A stream-ordered free.
-    FreeAsync {
-        /// The buffer.
-        buffer: BufferRef,
-        /// The stream.
-        stream: StreamRef,
-    },
-    /// An allocation that orders nothing.
-    CudaMalloc {
-        /// The buffer.
-        buffer: BufferRef,
-    },
-    /// The end of device memory; no wait may be counted on.
-    CudaFree {
-        /// The buffer.
-        buffer: BufferRef,
-    },
-    /// The end of pinned memory; no wait may be counted on.
-    FreePinned {
-        /// The buffer.
-        buffer: BufferRef,
-    },
-    /// The time from one event to another.
-    Elapsed {
-        /// The earlier event, `a`.
-        start: EventRef,
-        /// The later event, `b`.
-        end: EventRef,
-    },
-    /// From here the event is one that was never recorded.
-    CreateEvent {
-        /// The event.
-        event: EventRef,
-    },
-    /// From here the event is one that was never recorded.
-    DestroyEvent {
-        /// The event.
-        event: EventRef,
-    },
-    /// Makes a stream; orders nothing.
-    CreateStream {
-        /// The stream.
-        stream: StreamRef,
-    },
-    /// Destroys a stream; orders nothing and does not wait.
-    DestroyStream {
-        /// The stream.
-        stream: StreamRef,
-    },
-    /// Sets the current device of the calling thread.
-    SetDevice {
-        /// The device.
-        device: DeviceId,
-    },
-    /// Begins a capture.
-    BeginCapture {
-        /// The stream.
-        stream: StreamRef,
-    },
-    /// Ends a capture.
-    EndCapture {
-        /// The stream.
-        stream: StreamRef,
-    },
-    /// The simulated device stops executing a stream (runtime level).
-    SimHold {
-        /// The stream.
-        stream: StreamRef,
-    },
-    /// The simulated device resumes executing a stream (runtime level).
-    SimRelease {
-        /// The stream.
-        stream: StreamRef,
-    },
-    /// Limits memory to that many equal blocks (runtime level).
-    SetCapacity {
-        /// How many blocks.
-        blocks: u32,
-    },
-    /// Asks the stream pool several times (runtime level).
-    PoolGet {
-        /// How often; at least 1.
-        count: u32,
-        /// The name of the first stream handed out.
-        first: StreamRef,
-        /// The name of the last stream handed out.
-        last: StreamRef,
-    },
-}
-
-impl Act {
-    /// What the format calls it, under `do`.
-    pub fn verb(&self) -> &'static str {
-        match self {
-            Act::Kernel { .. } => "kernel",
-            Act::CopyAsync { .. } => "copy_async",
-            Act::MemsetAsync { .. } => "memset_async",
-            Act::Copy { .. } => "copy",
-            Act::Memset { .. } => "memset",
-            Act::HostFunc { .. } => "host_func",
-            Act::GraphLaunch { .. } => "graph_launch",
-            Act::Record { .. } => "record",
-            Act::Wait { .. } => "wait",
-            Act::WaitStream { .. } => "wait_stream",
-            Act::SyncStream { .. } => "sync_stream",
-            Act::SyncEvent { .. } => "sync_event",
-            Act::SyncDevice { .. } => "sync_device",
-            Act::QueryStream { .. } => "query_stream",
-            Act::QueryEvent { .. } => "query_event",
-            Act::SetFlag { .. } => "set_flag",
-            Act::WaitFlag { .. } => "wait_flag",
-            Act::HostRead { .. } => "host_read",
-            Act::HostWrite { .. } => "host_write",
-            Act::Alloc { .. } => "alloc",
-            Act::Free { .. } => "free",
-            Act::RecordStream { .. } => "record_stream",
-            Act::MallocAsync { .. } => "malloc_async",
-            Act::FreeAsync { .. } => "free_async",
-            Act::CudaMalloc { .. } => "cuda_malloc",
-            Act::CudaFree { .. } => "cuda_free",
-            Act::FreePinned { .. } => "free_pinned",
-            Act::Elapsed { .. } => "elapsed",
-            Act::CreateEvent { .. } => "create_event",
-            Act::DestroyEvent { .. } => "destroy_event",
-            Act::CreateStream { .. } => "create_stream",
-            Act::DestroyStream { .. } => "destroy_stream",
-            Act::SetDevice { .. } => "set_device",
-            Act::BeginCapture { .. } => "begin_capture",
-            Act::EndCapture { .. } => "end_capture",
-            Act::SimHold { .. } => "sim_hold",
-            Act::SimRelease { .. } => "sim_release",
-            Act::SetCapacity { .. } => "set_capacity",
-            Act::PoolGet { .. } => "pool_get",
-        }
-    }
 }
 
 impl Program {
@@ -482,8 +198,8 @@ impl Program {
     }
 
     /// The event of that name.
-    pub fn event(&self, name: &str) -> Option<EventRef> {
-        position(&self.events, |event| event.name == name).map(EventRef)
+    pub fn event(&self, name: &str) -> Option<EventId> {
+        position(&self.events, |event| event.name == name).map(EventId)
     }
 
     /// First byte of an access and the byte after its last.

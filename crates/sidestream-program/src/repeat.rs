@@ -3,7 +3,7 @@
 use sidestream::op::ThreadId;
 use sidestream::trace::{Place, Span, Trace};
 
-use crate::program::{Act, Program};
+use crate::program::Program;
 
 impl Program {
     /// The program with its ops so many times, one after the other, as a loop makes them: nothing is
@@ -12,14 +12,7 @@ impl Program {
     pub fn repeated(&self, times: usize) -> Program {
         let mut again = self.ops.clone();
         for op in &mut again {
-            if let Act::Alloc {
-                must_alias,
-                must_not_alias,
-                ..
-            } = &mut op.act
-            {
-                (*must_alias, *must_not_alias) = (None, None);
-            }
+            (op.fields.must_alias, op.fields.must_not_alias) = (None, None);
         }
         let mut ops = self.ops.clone();
         for _ in 1..times {

@@ -11,7 +11,7 @@ use sidestream::sim::{Names, Schedule, Sim, Stuck, Unplaceable};
 use sidestream::trace::Trace;
 
 use crate::lower::{Command, Lowered, lower};
-use crate::program::{Act, BufferRef, Level, Program};
+use crate::program::{BufferRef, Level, Program};
 
 /// A program that was run.
 pub struct Run {
@@ -232,7 +232,7 @@ impl Running<'_> {
     /// Lets virtual time go on to the point where an op is called: all that its thread called before
     /// is over.
     fn reach(&mut self, at: usize) -> Result<(), CannotRun> {
-        let thread = ThreadId(self.program.ops[at].thread.0);
+        let thread = self.program.ops[at].thread;
         match self.run.sim.thread_time(thread) {
             Some(_) => Ok(()),
             None => Err(CannotRun::Stuck(Stuck {
@@ -305,14 +305,8 @@ impl Running<'_> {
     }
 
     fn expect_block(&mut self, at: usize, block: Address, home: Option<StreamId>) {
-        let Act::Alloc {
-            must_alias,
-            must_not_alias,
-            ..
-        } = self.program.ops[at].act
-        else {
-            return;
-        };
+        let fields = &self.program.ops[at].fields;
+        let (must_alias, must_not_alias) = (fields.must_alias, fields.must_not_alias);
         let mut expect = |other: Option<BufferRef>, wanted: bool| {
             let Some(other) = other else { return };
             let theirs = self.held_by_name(other, at);
@@ -403,7 +397,7 @@ impl Names for ProgramNames<'_> {
         let op = &self.program.ops[op.id.0 as usize];
         match op.site {
             Some(site) => self.program.sites[site.0 as usize].clone(),
-            None => op.act.verb().to_owned(),
+            None => op.verb.name().to_owned(),
         }
     }
 

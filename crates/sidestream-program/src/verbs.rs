@@ -1,87 +1,218 @@
-//! The ops of the format: what each is called and which fields it takes.
+//! The ops of the format: what each is called and which fields it takes. Reader and writer go by this table
+//! alone; as which calls the ops are run and checked, `lower` says.
 
-/// One `do` of the format. Every op also takes `do`, `t` and `site`.
-#[derive(Debug)]
-pub(crate) struct Verb {
-    pub(crate) name: &'static str,
-    /// Fields that have to be there.
-    pub(crate) needs: &'static [&'static str],
-    /// Fields that may be there.
-    pub(crate) may: &'static [&'static str],
+/// A field of an op.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Field {
+    pub(crate) key: &'static str,
+    pub(crate) slot: Slot,
 }
 
-const fn verb(
+/// What a field holds, and where [`Fields`](crate::program::Fields) keeps it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Slot {
+    Stream,
+    Source,
+    /// Streams of the pool, which the op itself makes known.
+    PoolFirst,
+    PoolLast,
+    Event,
+    Later,
+    /// A flag, which the op makes known.
+    Raised,
+    /// A flag that an op further up raises.
+    Awaited,
+    Graph,
+    Buffer,
+    /// One access, or a list of them.
+    Read(Side),
+    Reads(Side),
+    Write(Side),
+    Writes(Side),
+    Over,
+    Device,
+    Number {
+        least: u64,
+    },
+    Yes,
+    MustAlias,
+    MustNotAlias,
+}
+
+/// Whether an access is made by the device or by the host.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Side {
+    Device,
+    Host,
+}
+
+const fn field(key: &'static str, slot: Slot) -> Field {
+    Field { key, slot }
+}
+
+const S: Field = field("s", Slot::Stream);
+const ST: Field = field("st", Slot::Stream);
+const SRC: Field = field("src", Slot::Source);
+const EV: Field = field("ev", Slot::Event);
+const R: Field = field("r", Slot::Reads(Side::Device));
+const W: Field = field("w", Slot::Writes(Side::Device));
+const HOST_R: Field = field("r", Slot::Reads(Side::Host));
+const HOST_W: Field = field("w", Slot::Writes(Side::Host));
+const FROM: Field = field("from", Slot::Read(Side::Device));
+const TO: Field = field("to", Slot::Write(Side::Device));
+const BUF: Field = field("buf", Slot::Buffer);
+const DEV: Field = field("dev", Slot::Device);
+const READY: Field = field("ready", Slot::Yes);
+
+struct Row {
     name: &'static str,
-    needs: &'static [&'static str],
-    may: &'static [&'static str],
-) -> Verb {
-    Verb { name, needs, may }
+    /// Fields that have to be there.
+    needs: &'static [Field],
+    /// Fields that may be there.
+    may: &'static [Field],
 }
 
-pub(crate) const VERBS: &[Verb] = &[
-    verb("kernel", &["s"], &["r", "w", "repeat"]),
-    verb("copy_async", &["s", "from", "to"], &[]),
-    verb("memset_async", &["s", "to"], &[]),
-    verb("copy", &["from", "to"], &[]),
-    verb("memset", &["to"], &[]),
-    verb("host_func", &["s"], &["r", "w", "sets"]),
-    verb("graph_launch", &["s", "g"], &["r", "w"]),
-    verb("record", &["ev", "s"], &[]),
-    verb("wait", &["s", "ev"], &[]),
-    verb("wait_stream", &["s", "src"], &[]),
-    verb("sync_stream", &["st"], &[]),
-    verb("sync_event", &["ev"], &[]),
-    verb("sync_device", &[], &["dev"]),
-    verb("query_stream", &["st"], &["ready"]),
-    verb("query_event", &["ev"], &["ready"]),
-    verb("set_flag", &["flag"], &[]),
-    verb("wait_flag", &["flag"], &[]),
-    verb("host_read", &["buf"], &[]),
-    verb("host_write", &["buf"], &[]),
-    verb(
-        "alloc",
-        &["buf"],
-        &["s", "over", "after_events", "must_alias", "must_not_alias"],
-    ),
-    verb("free", &["buf"], &[]),
-    verb("record_stream", &["buf", "st"], &[]),
-    verb("malloc_async", &["buf", "s"], &[]),
-    verb("free_async", &["buf", "s"], &[]),
-    verb("cuda_malloc", &["buf"], &[]),
-    verb("cuda_free", &["buf"], &[]),
-    verb("free_pinned", &["buf"], &[]),
-    verb("elapsed", &["a", "b"], &[]),
-    verb("create_event", &["ev"], &[]),
-    verb("destroy_event", &["ev"], &[]),
-    verb("create_stream", &["st"], &[]),
-    verb("destroy_stream", &["st"], &[]),
-    verb("set_device", &["dev"], &[]),
-    verb("begin_capture", &["s"], &[]),
-    verb("end_capture", &["s"], &[]),
-    verb("sim_hold", &["st"], &[]),
-    verb("sim_release", &["st"], &[]),
-    verb("set_capacity", &["blocks"], &[]),
-    verb("pool_get", &["count", "first", "last"], &[]),
-];
+macro_rules! verbs {
+    ($($doc:literal $verb:ident $name:literal [$($need:expr),*] [$($may:expr),*])*) => {
+        /// What an op calls: a `do` of the format. Every op also takes `t` and `site`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Verb {
+            $(#[doc = $doc] $verb,)*
+        }
+
+        impl Verb {
+            /// All of them, in the order in which the format lists them.
+            pub const ALL: &[Verb] = &[$(Verb::$verb),*];
+        }
+
+        /// By verb.
+        static ROWS: &[Row] = &[$(Row { name: $name, needs: &[$($need),*], may: &[$($may),*] }),*];
+    };
+}
+
+verbs! {
+    "A kernel launch; `repeat` equal ones stand for one op."
+    Kernel "kernel" [S] [R, W, field("repeat", Slot::Number { least: 1 })]
+    "An asynchronous copy."
+    CopyAsync "copy_async" [S, FROM, TO] []
+    "An asynchronous memset."
+    MemsetAsync "memset_async" [S, TO] []
+    "A blocking copy in the legacy stream of the caller's device."
+    Copy "copy" [FROM, TO] []
+    "A memset in the legacy stream of the caller's device."
+    Memset "memset" [TO] []
+    "A function on the host, in stream order; it raises a flag at its end."
+    HostFunc "host_func" [S] [HOST_R, HOST_W, field("sets", Slot::Raised)]
+    "A replay of a graph, with all that it reads and writes."
+    GraphLaunch "graph_launch" [S, field("g", Slot::Graph)] [R, W]
+    "An event takes the content of a stream."
+    Record "record" [EV, S] []
+    "A stream waits for the last record of an event."
+    Wait "wait" [S, EV] []
+    "A stream waits for what another holds now."
+    WaitStream "wait_stream" [S, SRC] []
+    "The caller waits for a stream."
+    SyncStream "sync_stream" [ST] []
+    "The caller waits for an event."
+    SyncEvent "sync_event" [EV] []
+    "The caller waits for every stream of a device."
+    SyncDevice "sync_device" [] [DEV]
+    "The caller asks whether a stream is done."
+    QueryStream "query_stream" [ST] [READY]
+    "The caller asks whether an event is complete."
+    QueryEvent "query_event" [EV] [READY]
+    "The caller raises a flag."
+    SetFlag "set_flag" [field("flag", Slot::Raised)] []
+    "The caller waits until a flag is raised."
+    WaitFlag "wait_flag" [field("flag", Slot::Awaited)] []
+    "The caller reads host or managed memory."
+    HostRead "host_read" [field("buf", Slot::Read(Side::Host))] []
+    "The caller writes host or managed memory."
+    HostWrite "host_write" [field("buf", Slot::Write(Side::Host))] []
+    "The caching allocator hands out a buffer; without a stream, the cache of pinned memory does."
+    Alloc "alloc" [BUF] [
+        S,
+        field("over", Slot::Over),
+        field("after_events", Slot::Yes),
+        field("must_alias", Slot::MustAlias),
+        field("must_not_alias", Slot::MustNotAlias)
+    ]
+    "The last reference to a buffer of the caching allocator dies."
+    Free "free" [BUF] []
+    "Notes a stream that uses a buffer, for its free."
+    RecordStream "record_stream" [BUF, ST] []
+    "A stream-ordered allocation."
+    MallocAsync "malloc_async" [BUF, S] []
+    "A stream-ordered free."
+    FreeAsync "free_async" [BUF, S] []
+    "An allocation that orders nothing."
+    CudaMalloc "cuda_malloc" [BUF] []
+    "The end of device memory; no wait may be counted on."
+    CudaFree "cuda_free" [BUF] []
+    "The end of pinned memory; no wait may be counted on."
+    FreePinned "free_pinned" [BUF] []
+    "The time from event `a` to event `b`."
+    Elapsed "elapsed" [field("a", Slot::Event), field("b", Slot::Later)] []
+    "From here the event is one that was never recorded."
+    CreateEvent "create_event" [EV] []
+    "From here the event is one that was never recorded."
+    DestroyEvent "destroy_event" [EV] []
+    "Makes a stream; orders nothing."
+    CreateStream "create_stream" [ST] []
+    "Destroys a stream; orders nothing and does not wait."
+    DestroyStream "destroy_stream" [ST] []
+    "Sets the current device of the calling thread."
+    SetDevice "set_device" [DEV] []
+    "Begins a capture."
+    BeginCapture "begin_capture" [S] []
+    "Ends a capture."
+    EndCapture "end_capture" [S] []
+    "The simulated device stops executing a stream (runtime level)."
+    SimHold "sim_hold" [ST] []
+    "The simulated device resumes executing a stream (runtime level)."
+    SimRelease "sim_release" [ST] []
+    "Limits memory to that many equal blocks (runtime level)."
+    SetCapacity "set_capacity" [field("blocks", Slot::Number { least: 0 })] []
+    "Asks the stream pool several times (runtime level)."
+    PoolGet "pool_get" [
+        field("count", Slot::Number { least: 1 }),
+        field("first", Slot::PoolFirst),
+        field("last", Slot::PoolLast)
+    ] []
+}
 
 impl Verb {
-    pub(crate) fn named(name: &str) -> Option<&'static Verb> {
-        VERBS.iter().find(|verb| verb.name == name)
+    /// What the format calls it, under `do`.
+    pub fn name(self) -> &'static str {
+        self.row().name
     }
 
-    /// "s, from and to", for people who wrote another field.
-    pub(crate) fn fields(&self) -> String {
-        let all = self.needs.iter().chain(self.may);
-        let mut text = String::new();
-        for field in all.chain(&["t", "site"]) {
-            if !text.is_empty() {
-                text.push_str(", ");
-            }
-            text.push('`');
-            text.push_str(field);
-            text.push('`');
-        }
-        text
+    pub(crate) fn named(name: &str) -> Option<Verb> {
+        let at = ROWS.iter().position(|row| row.name == name)?;
+        Some(Verb::ALL[at])
+    }
+
+    pub(crate) fn needs(self) -> &'static [Field] {
+        self.row().needs
+    }
+
+    /// The fields that it takes, in the order in which they are read and written.
+    pub(crate) fn fields(self) -> impl Iterator<Item = &'static Field> {
+        self.row().needs.iter().chain(self.row().may)
+    }
+
+    /// "`s`, `from`, `to`, `t`, `site`", for people who wrote another field.
+    pub(crate) fn listed(self) -> String {
+        let keys = self.fields().map(|field| field.key);
+        let keys: Vec<String> = keys
+            .chain(["t", "site"])
+            .map(|key| format!("`{key}`"))
+            .collect();
+        keys.join(", ")
+    }
+
+    fn row(self) -> &'static Row {
+        &ROWS[self as usize]
     }
 }
 

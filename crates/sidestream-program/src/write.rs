@@ -3,13 +3,12 @@
 use std::fmt::Write as _;
 
 use sidestream::check::Severity;
-use sidestream::op::DeviceId;
+use sidestream::op::{DeviceId, EventId};
 
 use crate::expect::{Expect, Expected};
 use crate::names::DEFAULT_BYTES;
-use crate::program::{
-    Access, Act, BufferRef, EventRef, FlagRef, Level, Op, Origin, Program, StreamRef,
-};
+use crate::program::{Access, BufferRef, Fields, Level, Op, Origin, Program, StreamRef};
+use crate::verbs::Slot;
 use crate::words::{FAILURES, LEVELS, LINT_CODES, MEMORIES, RACE_KINDS, STREAM_KINDS};
 
 /// Writes programs as text that [`parse`](crate::parse) reads back as the same
@@ -34,14 +33,65 @@ pub fn write(programs: &[&Program]) -> String {
 
 /// One op as the format has it, without its braces: `do: record, ev: e, s: s1`.
 pub fn written(program: &Program, op: &Op) -> String {
-    let mut fields = Fields::of(program, &op.act);
+    let mut text = format!("do: {}", op.verb.name());
+    let mut put = |key: &str, value: &str| {
+        let _ = write!(text, ", {key}: {value}");
+    };
+    for field in op.verb.fields() {
+        if let Some(value) = value(program, &op.fields, field.slot) {
+            put(field.key, &value);
+        }
+    }
     if op.thread.0 != 0 {
-        fields.put("t", &program.threads[op.thread.0 as usize]);
+        put("t", &program.threads[op.thread.0 as usize]);
     }
     if let Some(site) = op.site {
-        fields.put("site", &program.sites[site.0 as usize]);
+        put("site", &program.sites[site.0 as usize]);
     }
-    fields.text
+    text
+}
+
+/// What stands in a field, if anything does.
+fn value(program: &Program, fields: &Fields, slot: Slot) -> Option<String> {
+    let stream = |it: Option<StreamRef>| it.map(|it| program.streams[it.0 as usize].name.clone());
+    let event = |it: Option<EventId>| it.map(|it| program.events[it.0 as usize].name.clone());
+    let buffer = |it: Option<BufferRef>| it.map(|it| program.buffers[it.0 as usize].name.clone());
+    let access = |it: &Access| range_of(program, it);
+    let list = |all: &[Access]| (!all.is_empty()).then(|| format!("[{}]", joined(all, access)));
+    match slot {
+        Slot::Stream | Slot::PoolFirst => stream(fields.stream),
+        Slot::Source | Slot::PoolLast => stream(fields.source),
+        Slot::Event => event(fields.event),
+        Slot::Later => event(fields.later),
+        Slot::Raised | Slot::Awaited => {
+            let flag = fields.flag?;
+            Some(program.flags[flag.0 as usize].clone())
+        }
+        Slot::Graph => {
+            let graph = fields.graph?;
+            Some(program.graphs[graph.0 as usize].clone())
+        }
+        Slot::Buffer => buffer(fields.buffer),
+        Slot::Read(_) => fields.reads.first().map(access),
+        Slot::Reads(_) => list(&fields.reads),
+        Slot::Write(_) => fields.writes.first().map(access),
+        Slot::Writes(_) => list(&fields.writes),
+        Slot::Over => fields.over.as_ref().map(access),
+        Slot::Device => fields.device.map(|device| device.0.to_string()),
+        Slot::Number { .. } => fields.number.map(|number| number.to_string()),
+        Slot::Yes => fields.yes.then(|| "true".to_owned()),
+        Slot::MustAlias => buffer(fields.must_alias),
+        Slot::MustNotAlias => buffer(fields.must_not_alias),
+    }
+}
+
+fn range_of(program: &Program, access: &Access) -> String {
+    let name = &program.buffers[access.buffer.0 as usize].name;
+    match access.range {
+        // In flow style a bracket ends a scalar without quotes.
+        Some((low, high)) => format!("\"{name}[{low}:{high}]\""),
+        None => name.clone(),
+    }
 }
 
 /// Writes one program; its first line starts with one lead, all others with the other.
@@ -186,216 +236,4 @@ fn quoted(text: &str) -> String {
     }
     quoted.push('"');
     quoted
-}
-
-/// The fields of one op as they are being written.
-struct Fields<'p> {
-    program: &'p Program,
-    text: String,
-}
-
-impl<'p> Fields<'p> {
-    fn put(&mut self, key: &str, value: &str) -> &mut Self {
-        let _ = write!(self.text, ", {key}: {value}");
-        self
-    }
-
-    fn stream(&mut self, key: &str, stream: StreamRef) -> &mut Self {
-        let program = self.program;
-        self.put(key, &program.streams[stream.0 as usize].name)
-    }
-
-    fn event(&mut self, key: &str, event: EventRef) -> &mut Self {
-        let program = self.program;
-        self.put(key, &program.events[event.0 as usize].name)
-    }
-
-    fn flag(&mut self, key: &str, flag: FlagRef) -> &mut Self {
-        let program = self.program;
-        self.put(key, &program.flags[flag.0 as usize])
-    }
-
-    fn buffer(&mut self, key: &str, buffer: BufferRef) -> &mut Self {
-        let program = self.program;
-        self.put(key, &program.buffers[buffer.0 as usize].name)
-    }
-
-    fn access(&mut self, key: &str, access: Access) -> &mut Self {
-        let value = self.written(access);
-        self.put(key, &value)
-    }
-
-    fn written(&self, access: Access) -> String {
-        let name = &self.program.buffers[access.buffer.0 as usize].name;
-        match access.range {
-            // In flow style a bracket ends a scalar without quotes.
-            Some((low, high)) => format!("\"{name}[{low}:{high}]\""),
-            None => name.clone(),
-        }
-    }
-
-    fn both(&mut self, reads: &[Access], writes: &[Access]) -> &mut Self {
-        for (key, accesses) in [("r", reads), ("w", writes)] {
-            if !accesses.is_empty() {
-                let value = joined(accesses, |&access| self.written(access));
-                self.put(key, &format!("[{value}]"));
-            }
-        }
-        self
-    }
-
-    fn when(&mut self, key: &str, on: bool) -> &mut Self {
-        if on { self.put(key, "true") } else { self }
-    }
-
-    /// The verb and all fields but `t` and `site`.
-    fn of(program: &'p Program, act: &Act) -> Self {
-        let mut fields = Fields {
-            program,
-            text: format!("do: {}", act.verb()),
-        };
-        fields.put_act(act);
-        fields
-    }
-
-    fn put_act(&mut self, act: &Act) {
-        match act {
-            Act::Kernel {
-                stream,
-                reads,
-                writes,
-                repeat,
-            } => {
-                self.stream("s", *stream).both(reads, writes);
-                if *repeat != 1 {
-                    self.put("repeat", &repeat.to_string());
-                }
-            }
-            Act::CopyAsync { stream, from, to } => {
-                self.stream("s", *stream)
-                    .access("from", *from)
-                    .access("to", *to);
-            }
-            Act::MemsetAsync { stream, to } => {
-                self.stream("s", *stream).access("to", *to);
-            }
-            Act::Copy { from, to } => {
-                self.access("from", *from).access("to", *to);
-            }
-            Act::Memset { to } => {
-                self.access("to", *to);
-            }
-            Act::HostFunc {
-                stream,
-                reads,
-                writes,
-                sets,
-            } => {
-                self.stream("s", *stream).both(reads, writes);
-                if let Some(flag) = sets {
-                    self.flag("sets", *flag);
-                }
-            }
-            Act::GraphLaunch {
-                stream,
-                graph,
-                reads,
-                writes,
-            } => {
-                let program = self.program;
-                self.stream("s", *stream)
-                    .put("g", &program.graphs[graph.0 as usize])
-                    .both(reads, writes);
-            }
-            Act::Record { event, stream } => {
-                self.event("ev", *event).stream("s", *stream);
-            }
-            Act::Wait { stream, event } => {
-                self.stream("s", *stream).event("ev", *event);
-            }
-            Act::WaitStream { stream, source } => {
-                self.stream("s", *stream).stream("src", *source);
-            }
-            Act::SyncStream { stream }
-            | Act::CreateStream { stream }
-            | Act::DestroyStream { stream }
-            | Act::SimHold { stream }
-            | Act::SimRelease { stream } => {
-                self.stream("st", *stream);
-            }
-            Act::BeginCapture { stream } | Act::EndCapture { stream } => {
-                self.stream("s", *stream);
-            }
-            Act::SyncEvent { event } | Act::CreateEvent { event } | Act::DestroyEvent { event } => {
-                self.event("ev", *event);
-            }
-            Act::SyncDevice { device: None } => {}
-            Act::SyncDevice {
-                device: Some(DeviceId(device)),
-            }
-            | Act::SetDevice {
-                device: DeviceId(device),
-            } => {
-                self.put("dev", &device.to_string());
-            }
-            Act::QueryStream { stream, ready } => {
-                self.stream("st", *stream).when("ready", *ready);
-            }
-            Act::QueryEvent { event, ready } => {
-                self.event("ev", *event).when("ready", *ready);
-            }
-            Act::SetFlag { flag } | Act::WaitFlag { flag } => {
-                self.flag("flag", *flag);
-            }
-            Act::HostRead { access } | Act::HostWrite { access } => {
-                self.access("buf", *access);
-            }
-            Act::Alloc {
-                buffer,
-                stream,
-                over,
-                after_events,
-                must_alias,
-                must_not_alias,
-            } => {
-                self.buffer("buf", *buffer);
-                if let Some(stream) = stream {
-                    self.stream("s", *stream);
-                }
-                if let Some(over) = over {
-                    self.access("over", *over);
-                }
-                self.when("after_events", *after_events);
-                if let Some(other) = must_alias {
-                    self.buffer("must_alias", *other);
-                }
-                if let Some(other) = must_not_alias {
-                    self.buffer("must_not_alias", *other);
-                }
-            }
-            Act::Free { buffer }
-            | Act::CudaMalloc { buffer }
-            | Act::CudaFree { buffer }
-            | Act::FreePinned { buffer } => {
-                self.buffer("buf", *buffer);
-            }
-            Act::RecordStream { buffer, stream } => {
-                self.buffer("buf", *buffer).stream("st", *stream);
-            }
-            Act::MallocAsync { buffer, stream } | Act::FreeAsync { buffer, stream } => {
-                self.buffer("buf", *buffer).stream("s", *stream);
-            }
-            Act::Elapsed { start, end } => {
-                self.event("a", *start).event("b", *end);
-            }
-            Act::SetCapacity { blocks } => {
-                self.put("blocks", &blocks.to_string());
-            }
-            Act::PoolGet { count, first, last } => {
-                self.put("count", &count.to_string())
-                    .stream("first", *first)
-                    .stream("last", *last);
-            }
-        }
-    }
 }

@@ -1,7 +1,7 @@
 //! What is a stream program and what is not: text in, one line out.
 
 use sidestream::op::DeviceId;
-use sidestream_program::{Act, Expected, Limits, Origin, Program, parse, parse_bytes};
+use sidestream_program::{Expected, Limits, Origin, Program, Verb, parse, parse_bytes};
 
 /// What a reader says about a text: `ok`, or the one line for people, for each
 /// program; or what is wrong with the whole text.
@@ -458,7 +458,8 @@ fn streams_of_the_pool_are_on_the_current_device_of_their_thread() {
             ("a", 0, Origin::Pool)
         ]
     );
-    assert!(matches!(program.ops[1].act, Act::PoolGet { count: 3, .. }));
+    assert_eq!(program.ops[1].verb, Verb::PoolGet);
+    assert_eq!(program.ops[1].fields.number, Some(3));
 }
 
 #[test]

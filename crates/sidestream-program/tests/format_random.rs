@@ -198,7 +198,7 @@ fn every_op_is_read_and_written() {
         let program = document.programs[0]
             .as_ref()
             .unwrap_or_else(|bad| panic!("{bad}\n{text}"));
-        assert_eq!(program.ops[2].act.verb(), verb);
+        assert_eq!(program.ops[2].verb.name(), verb);
         survives_writing(&document);
     }
 }

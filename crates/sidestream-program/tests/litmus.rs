@@ -5,7 +5,9 @@ use std::path::Path;
 
 use sidestream::check::{LintCode, RaceKind, Severity};
 use sidestream::op::{DeviceId, Memory, StreamKind};
-use sidestream_program::{Access, Act, Expected, Level, Limits, Origin, Program, parse, write};
+use sidestream_program::{
+    Access, Expected, Fields, Level, Limits, Origin, Program, Verb, parse, write,
+};
 
 fn litmus() -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/litmus");
@@ -137,20 +139,18 @@ fn ops_hold_what_stands_in_the_text() {
         buffer,
         range: Some((2048, 4096)),
     };
-    assert_eq!(
-        sums.ops[4].act,
-        Act::Kernel {
-            stream: sums.stream("right").unwrap(),
-            reads: Vec::new(),
-            writes: vec![half],
-            repeat: 1,
-        }
-    );
+    assert_eq!(sums.ops[4].verb, Verb::Kernel);
+    let fields = Fields {
+        stream: sums.stream("right"),
+        writes: vec![half],
+        ..Fields::default()
+    };
+    assert_eq!(sums.ops[4].fields, fields);
     assert_eq!(sums.ops[4].line, 11);
     assert_eq!(sums.range(half), (2048, 4096));
 
     let preview = named("preview_loop");
-    assert!(matches!(preview.ops[3].act, Act::Kernel { repeat: 4, .. }));
+    assert_eq!(preview.ops[3].fields.number, Some(4));
     assert_eq!(preview.ops[0].site, preview.ops[3].site);
     assert_ne!(preview.ops[0].site, preview.ops[1].site);
 

@@ -262,7 +262,7 @@ impl Machine<'_> {
                 return;
             }
             let device = turn.tables.current[thread as usize];
-            let name = format!("{at} {}", op.act.verb());
+            let name = format!("{at} {}", op.verb.name());
             let span = self.devices[device.0 as usize].span(&name);
             let called = match &self.plan.lowered.commands[at] {
                 Command::Op(op) => self.perform(at, op, &mut turn.tables),

@@ -13,8 +13,9 @@ use sidestream::trace::What;
 
 use crate::check::check;
 use crate::lower::{Command, Lowered};
-use crate::program::{Act, BufferRef, Level, Program};
+use crate::program::{BufferRef, Level, Program};
 use crate::run::run;
+use crate::verbs::Verb;
 
 /// A program that a device can run: see [`Plan::of`].
 pub struct Plan<'a> {
@@ -167,7 +168,7 @@ fn outside(program: &Program, at: usize, why: &str) -> NotOnDevice {
     let text = format!(
         "line {}, op {at} (`{}`): {why}; run it on sim:h200",
         op.line,
-        op.act.verb()
+        op.verb.name()
     );
     NotOnDevice { at: Some(at), text }
 }
@@ -283,10 +284,7 @@ impl Planning<'_> {
     fn allocates(&self, at: usize, op: &Op) -> Option<usize> {
         let buffer = match op.kind {
             Kind::MallocAsync { .. } => op.accesses.first()?.buffer,
-            Kind::CudaMalloc => match self.program.ops[at].act {
-                Act::CudaMalloc { buffer } => self.next_use(at, buffer)?,
-                _ => return None,
-            },
+            Kind::CudaMalloc => self.next_use(at, self.program.ops[at].fields.buffer?)?,
             _ => return None,
         };
         Some(self.blocks.1[buffer.0 as usize].0)
@@ -342,8 +340,7 @@ impl Planning<'_> {
             Kind::SetFlag { flag } => _ = self.raised.insert(flag, at),
             Kind::WaitFlag { flag } => {
                 let by = self.raised.get(&flag).copied();
-                let is_func =
-                    |&by: &usize| matches!(self.program.ops[by].act, Act::HostFunc { .. });
+                let is_func = |&by: &usize| self.program.ops[by].verb == Verb::HostFunc;
                 self.needs[at].raised_by = by.filter(is_func);
             }
             Kind::MallocAsync { .. } | Kind::CudaMalloc => self.begins(at, op, device)?,
@@ -361,7 +358,7 @@ impl Planning<'_> {
             } => {
                 let freed = saw_events_of.and_then(|earlier| self.held.get(&earlier));
                 if let Some((Some(freed), streams)) = freed.cloned() {
-                    let freeing = ThreadId(self.program.ops[freed].thread.0);
+                    let freeing = self.program.ops[freed].thread;
                     self.own_streams(freeing, &streams)?;
                     self.needs[freed].marks = streams;
                     self.needs[at].sees = Some(freed);

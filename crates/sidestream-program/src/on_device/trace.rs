@@ -90,7 +90,7 @@ pub(super) fn of_program(
         let listed = &program.ops[op.0 as usize];
         let name = match listed.site {
             Some(site) => program.sites[site.0 as usize].clone(),
-            None => listed.act.verb().to_owned(),
+            None => listed.verb.name().to_owned(),
         };
         if let What::Wait { recorded_by } = &mut work.what {
             *recorded_by = recorded_by.and_then(op_of);

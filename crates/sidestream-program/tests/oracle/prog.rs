@@ -575,7 +575,7 @@ impl Prog {
         let ops = program.ops.iter().map(|op| Op {
             thread: program.threads[op.thread.0 as usize].clone(),
             site: op.site.map(|site| program.sites[site.0 as usize].clone()),
-            act: act_of(program, &op.act),
+            act: act_of(program, op),
         });
         Prog {
             name: program.name.clone(),
@@ -602,161 +602,187 @@ impl Prog {
     }
 }
 
-fn act_of(program: &ast::Program, act: &ast::Act) -> Act {
-    let stream = |s: &ast::StreamRef| program.streams[s.0 as usize].name.clone();
-    let buffer = |b: &ast::BufferRef| program.buffers[b.0 as usize].name.clone();
-    let event = |e: &ast::EventRef| program.events[e.0 as usize].name.clone();
-    let flag = |f: &ast::FlagRef| program.flags[f.0 as usize].clone();
-    let part = |a: &ast::Access| Part {
-        buf: buffer(&a.buffer),
-        range: a.range,
+/// What an op is, told from how it is written: nothing of the crate's own reading of the fields is believed.
+fn act_of(program: &ast::Program, op: &ast::Op) -> Act {
+    let written = ast::written(program, op);
+    let told = Told {
+        fields: written.split(", ").fold(Vec::new(), joined),
     };
-    let parts = |list: &[ast::Access]| list.iter().map(part).collect::<Vec<Part>>();
-    match act {
-        ast::Act::Kernel {
-            stream: s,
-            reads,
-            writes,
-            repeat,
-        } => Act::Kernel {
-            s: stream(s),
-            r: parts(reads),
-            w: parts(writes),
-            repeat: (*repeat != 1).then_some(u64::from(*repeat)),
+    let (text, part, parts) = (
+        |key| told.text(key),
+        |key| told.part(key),
+        |key| told.parts(key),
+    );
+    match told.text("do").as_str() {
+        "kernel" => Act::Kernel {
+            s: text("s"),
+            r: parts("r"),
+            w: parts("w"),
+            repeat: told.number("repeat").filter(|&n| n != 1),
         },
-        ast::Act::CopyAsync {
-            stream: s,
-            from,
-            to,
-        } => Act::CopyAsync {
-            s: stream(s),
-            from: part(from),
-            to: part(to),
+        "copy_async" => Act::CopyAsync {
+            s: text("s"),
+            from: part("from"),
+            to: part("to"),
         },
-        ast::Act::MemsetAsync { stream: s, to } => Act::MemsetAsync {
-            s: stream(s),
-            to: part(to),
+        "memset_async" => Act::MemsetAsync {
+            s: text("s"),
+            to: part("to"),
         },
-        ast::Act::Copy { from, to } => Act::Copy {
-            from: part(from),
-            to: part(to),
+        "copy" => Act::Copy {
+            from: part("from"),
+            to: part("to"),
         },
-        ast::Act::Memset { to } => Act::Memset { to: part(to) },
-        ast::Act::HostFunc {
-            stream: s,
-            reads,
-            writes,
-            sets,
-        } => Act::HostFunc {
-            s: stream(s),
-            r: parts(reads),
-            w: parts(writes),
-            sets: sets.as_ref().map(flag),
+        "memset" => Act::Memset { to: part("to") },
+        "host_func" => Act::HostFunc {
+            s: text("s"),
+            r: parts("r"),
+            w: parts("w"),
+            sets: told.maybe("sets"),
         },
-        ast::Act::GraphLaunch {
-            stream: s,
-            graph,
-            reads,
-            writes,
-        } => Act::GraphLaunch {
-            s: stream(s),
-            g: program.graphs[graph.0 as usize].clone(),
-            r: parts(reads),
-            w: parts(writes),
+        "graph_launch" => Act::GraphLaunch {
+            s: text("s"),
+            g: text("g"),
+            r: parts("r"),
+            w: parts("w"),
         },
-        ast::Act::Record {
-            event: e,
-            stream: s,
-        } => Act::Record {
-            ev: event(e),
-            s: stream(s),
+        "record" => Act::Record {
+            ev: text("ev"),
+            s: text("s"),
         },
-        ast::Act::Wait {
-            stream: s,
-            event: e,
-        } => Act::Wait {
-            s: stream(s),
-            ev: event(e),
+        "wait" => Act::Wait {
+            s: text("s"),
+            ev: text("ev"),
         },
-        ast::Act::WaitStream { stream: s, source } => Act::WaitStream {
-            s: stream(s),
-            src: stream(source),
+        "wait_stream" => Act::WaitStream {
+            s: text("s"),
+            src: text("src"),
         },
-        ast::Act::SyncStream { stream: s } => Act::SyncStream { st: stream(s) },
-        ast::Act::SyncEvent { event: e } => Act::SyncEvent { ev: event(e) },
-        ast::Act::SyncDevice { device } => Act::SyncDevice {
-            dev: device.map(|device| device.0),
+        "sync_stream" => Act::SyncStream { st: text("st") },
+        "sync_event" => Act::SyncEvent { ev: text("ev") },
+        "sync_device" => Act::SyncDevice {
+            dev: told.number("dev").map(|dev| dev as u32),
         },
-        ast::Act::QueryStream { stream: s, ready } => Act::QueryStream {
-            st: stream(s),
-            ready: *ready,
+        "query_stream" => Act::QueryStream {
+            st: text("st"),
+            ready: told.yes("ready"),
         },
-        ast::Act::QueryEvent { event: e, ready } => Act::QueryEvent {
-            ev: event(e),
-            ready: *ready,
+        "query_event" => Act::QueryEvent {
+            ev: text("ev"),
+            ready: told.yes("ready"),
         },
-        ast::Act::SetFlag { flag: f } => Act::SetFlag { flag: flag(f) },
-        ast::Act::WaitFlag { flag: f } => Act::WaitFlag { flag: flag(f) },
-        ast::Act::HostRead { access } => Act::HostRead { buf: part(access) },
-        ast::Act::HostWrite { access } => Act::HostWrite { buf: part(access) },
+        "set_flag" => Act::SetFlag { flag: text("flag") },
+        "wait_flag" => Act::WaitFlag { flag: text("flag") },
+        "host_read" => Act::HostRead { buf: part("buf") },
+        "host_write" => Act::HostWrite { buf: part("buf") },
         // `must_alias` and `must_not_alias` are for the simulated allocator; they order nothing.
-        ast::Act::Alloc {
-            buffer: b,
-            stream: s,
-            over,
-            after_events,
-            ..
-        } => Act::Alloc {
-            buf: buffer(b),
-            s: s.as_ref().map(stream),
-            over: over.as_ref().map(part),
-            after_events: *after_events,
+        "alloc" => Act::Alloc {
+            buf: text("buf"),
+            s: told.maybe("s"),
+            over: told.maybe("over").map(|_| part("over")),
+            after_events: told.yes("after_events"),
         },
-        ast::Act::Free { buffer: b } => Act::Free { buf: buffer(b) },
-        ast::Act::RecordStream {
-            buffer: b,
-            stream: s,
-        } => Act::RecordStream {
-            buf: buffer(b),
-            st: stream(s),
+        "free" => Act::Free { buf: text("buf") },
+        "record_stream" => Act::RecordStream {
+            buf: text("buf"),
+            st: text("st"),
         },
-        ast::Act::MallocAsync {
-            buffer: b,
-            stream: s,
-        } => Act::MallocAsync {
-            buf: buffer(b),
-            s: stream(s),
+        "malloc_async" => Act::MallocAsync {
+            buf: text("buf"),
+            s: text("s"),
         },
-        ast::Act::FreeAsync {
-            buffer: b,
-            stream: s,
-        } => Act::FreeAsync {
-            buf: buffer(b),
-            s: stream(s),
+        "free_async" => Act::FreeAsync {
+            buf: text("buf"),
+            s: text("s"),
         },
-        ast::Act::CudaMalloc { buffer: b } => Act::CudaMalloc { buf: buffer(b) },
-        ast::Act::CudaFree { buffer: b } => Act::CudaFree { buf: buffer(b) },
-        ast::Act::FreePinned { buffer: b } => Act::FreePinned { buf: buffer(b) },
-        ast::Act::Elapsed { start, end } => Act::Elapsed {
-            a: event(start),
-            b: event(end),
+        "cuda_malloc" => Act::CudaMalloc { buf: text("buf") },
+        "cuda_free" => Act::CudaFree { buf: text("buf") },
+        "free_pinned" => Act::FreePinned { buf: text("buf") },
+        "elapsed" => Act::Elapsed {
+            a: text("a"),
+            b: text("b"),
         },
-        ast::Act::CreateEvent { event: e } => Act::CreateEvent { ev: event(e) },
-        ast::Act::DestroyEvent { event: e } => Act::DestroyEvent { ev: event(e) },
-        ast::Act::CreateStream { stream: s } => Act::CreateStream { st: stream(s) },
-        ast::Act::DestroyStream { stream: s } => Act::DestroyStream { st: stream(s) },
-        ast::Act::SetDevice { device } => Act::SetDevice { dev: device.0 },
-        ast::Act::BeginCapture { stream: s } => Act::BeginCapture { s: stream(s) },
-        ast::Act::EndCapture { stream: s } => Act::EndCapture { s: stream(s) },
-        ast::Act::SimHold { stream: s } => Act::SimHold { st: stream(s) },
-        ast::Act::SimRelease { stream: s } => Act::SimRelease { st: stream(s) },
-        ast::Act::SetCapacity { blocks } => Act::SetCapacity {
-            blocks: u64::from(*blocks),
+        "create_event" => Act::CreateEvent { ev: text("ev") },
+        "destroy_event" => Act::DestroyEvent { ev: text("ev") },
+        "create_stream" => Act::CreateStream { st: text("st") },
+        "destroy_stream" => Act::DestroyStream { st: text("st") },
+        "set_device" => Act::SetDevice {
+            dev: told.number("dev").expect("a device") as u32,
         },
-        ast::Act::PoolGet { count, first, last } => Act::PoolGet {
-            count: u64::from(*count),
-            first: stream(first),
-            last: stream(last),
+        "begin_capture" => Act::BeginCapture { s: text("s") },
+        "end_capture" => Act::EndCapture { s: text("s") },
+        "sim_hold" => Act::SimHold { st: text("st") },
+        "sim_release" => Act::SimRelease { st: text("st") },
+        "set_capacity" => Act::SetCapacity {
+            blocks: told.number("blocks").expect("a number"),
         },
+        "pool_get" => Act::PoolGet {
+            count: told.number("count").expect("a number"),
+            first: text("first"),
+            last: text("last"),
+        },
+        other => panic!("the oracle does not know `{other}`"),
+    }
+}
+
+/// Puts together again what stands in one pair of brackets.
+fn joined(mut fields: Vec<String>, piece: &str) -> Vec<String> {
+    match fields.last_mut() {
+        Some(last) if last.contains(": [") && !last.ends_with(']') => {
+            last.push_str(", ");
+            last.push_str(piece);
+        }
+        _ => fields.push(piece.to_owned()),
+    }
+    fields
+}
+
+/// The fields of an op as they are written: `key: value`.
+struct Told {
+    fields: Vec<String>,
+}
+
+impl Told {
+    fn maybe(&self, key: &str) -> Option<String> {
+        let value = |field: &String| Some(field.strip_prefix(key)?.strip_prefix(": ")?.to_owned());
+        self.fields.iter().find_map(value)
+    }
+
+    fn text(&self, key: &str) -> String {
+        let text = self.maybe(key);
+        text.unwrap_or_else(|| panic!("no `{key}` in {:?}", self.fields))
+    }
+
+    fn number(&self, key: &str) -> Option<u64> {
+        Some(self.maybe(key)?.parse().expect("a number"))
+    }
+
+    fn yes(&self, key: &str) -> bool {
+        self.maybe(key).is_some_and(|text| text == "true")
+    }
+
+    fn part(&self, key: &str) -> Part {
+        part_of(&self.text(key))
+    }
+
+    fn parts(&self, key: &str) -> Vec<Part> {
+        let Some(list) = self.maybe(key) else {
+            return Vec::new();
+        };
+        let list = list.trim_matches(['[', ']'].as_slice());
+        list.split(", ").map(part_of).collect()
+    }
+}
+
+/// `A` or `"A[lo:hi]"`.
+fn part_of(text: &str) -> Part {
+    let text = text.trim_matches('"');
+    let Some((buf, range)) = text.trim_end_matches(']').split_once('[') else {
+        return Part::whole(text);
+    };
+    let (lo, hi) = range.split_once(':').expect("two bounds");
+    Part {
+        buf: buf.to_owned(),
+        range: Some((lo.parse().expect("a byte"), hi.parse().expect("a byte"))),
     }
 }
