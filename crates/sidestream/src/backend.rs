@@ -107,7 +107,8 @@ pub unsafe trait Backend: Send + Sync {
     /// compiler or the driver says.
     fn prepare(&self, device: DeviceId, code: &Arc<Code>) -> Result<()>;
 
-    /// Hands a call to the device. Returns once it is queued, not when it has run.
+    /// Hands a call to the device. Returns once it is queued, not when it has run. Each launch of a kernel is a call of
+    /// its own: only programs that are written down have one operation stand for several.
     ///
     /// # Safety
     /// Streams, events and graphs that it names are the caller's. All memory that it names, or that the nodes of its

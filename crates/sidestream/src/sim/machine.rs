@@ -102,12 +102,12 @@ impl Machine {
 
     /// How many tasks it remembers: those that are not over, and a bounded number of others.
     pub fn live_tasks(&self) -> usize {
-        self.state.lock().engine.remembered()
+        self.state.lock().core.engine.remembered()
     }
 
     /// The virtual time up to which everything has happened.
     pub fn now_ns(&self) -> u64 {
-        self.state.lock().engine.now_ns()
+        self.state.lock().core.engine.now_ns()
     }
 
     /// Does something with the state, and drops what belongs to the program without the lock.
@@ -180,7 +180,7 @@ unsafe impl Backend for Machine {
 
     unsafe fn unreserve(&self, _memory: Memory, _device: DeviceId, at: Address) {
         self.with_state(|state| {
-            let unused_from = state.engine.tasks() as u64;
+            let unused_from = state.core.engine.tasks() as u64;
             state.space.unreserve(at, unused_from);
             state.settle();
         });

@@ -13,6 +13,7 @@
 //! memory that has addresses, kernels that are functions, and no more history than its unfinished
 //! work.
 
+mod core;
 mod machine;
 mod memory;
 mod record;
@@ -21,35 +22,24 @@ mod work;
 
 use std::fmt;
 
-use crate::engine::{Delay, Engine, KernelCost, LaneId, Profile, Task, TaskId, What, Work};
+use crate::engine::{Engine, KernelCost, Profile, Task, TaskId, What};
 use crate::op::{Access, DeviceId, Kind, Mode, Op, OpId, StreamId};
-use crate::order::{After, Chain, Frontier, Misuse, Order, Performs, Runs, Step, Steps};
+use crate::order::{After, Chain, Misuse, Order, Performs, Runs, Step};
 
+use core::Core;
 pub use machine::Machine;
 pub use memory::{Contents, Found, LIMIT_BYTES, Unplaceable};
 pub use record::Names;
-use schedule::SplitMix;
 pub use schedule::{BadSchedule, Schedule};
 
 /// A simulated machine: its devices, its memory and what was submitted so far.
 pub struct Sim {
     devices: Vec<Profile>,
-    order: Order,
-    frontier: Frontier<TaskId>,
-    engine: Engine,
-    schedule: Schedule,
-    random: SplitMix,
+    core: Core<Part>,
     contents: Contents,
     /// Whether bytes are read and written at all.
     computes: bool,
     ops: Vec<Submitted>,
-    /// By task of the engine: what happens in it.
-    tasks: Vec<Part>,
-    threads: Vec<Option<LaneId>>,
-    streams: Vec<Option<LaneId>>,
-    // Kept from call to call for their memory.
-    steps: Steps,
-    before: Vec<TaskId>,
 }
 
 /// An operation and what became of it.
@@ -115,26 +105,17 @@ impl Sim {
     /// A machine with these devices. `witness` says whether [`Sim::witness`] is wanted.
     pub fn new(devices: Vec<Profile>, schedule: Schedule, witness: bool) -> Sim {
         Sim {
-            order: Order::new(),
-            frontier: Frontier::default(),
-            engine: Engine::new(devices.clone()),
+            core: Core::new(devices.clone(), schedule),
             devices,
-            schedule,
-            random: SplitMix(schedule.seed()),
             contents: Contents::new(witness),
             computes: true,
             ops: Vec::new(),
-            tasks: Vec::new(),
-            threads: Vec::new(),
-            streams: Vec::new(),
-            steps: Steps::new(),
-            before: Vec::new(),
         }
     }
 
     /// The rule book, to declare streams and events in.
     pub fn order(&mut self) -> &mut Order {
-        &mut self.order
+        &mut self.core.order
     }
 
     /// The memory, to add buffers to and to look at.
@@ -144,7 +125,7 @@ impl Sim {
 
     /// The engine, with the times of all tasks.
     pub fn engine(&self) -> &Engine {
-        &self.engine
+        &self.core.engine
     }
 
     /// From here on only times are simulated: buffers need not be added, and results are not kept.
@@ -154,7 +135,7 @@ impl Sim {
 
     /// The last task of a chain so far.
     pub fn last_task(&self, chain: Chain) -> Option<TaskId> {
-        self.frontier.last(chain)
+        self.core.frontier.last(chain)
     }
 
     /// Takes the next call. It runs when the engine does.
@@ -164,25 +145,24 @@ impl Sim {
     /// # Errors
     /// What CUDA refuses; nothing is submitted then.
     pub fn submit(&mut self, op: Op, cost: Option<KernelCost>) -> Result<Runs, Misuse> {
-        let mut steps = std::mem::take(&mut self.steps);
-        let runs = self.order.push(&op, &mut steps);
+        let (runs, steps) = self.core.ordered(&op);
         if runs.is_ok() {
             self.enqueue(op, cost, &steps);
         }
-        self.steps = steps;
+        self.core.reuse(steps);
         runs
     }
 
     /// The device stops executing a stream.
     pub fn hold(&mut self, stream: StreamId) {
-        let lane = self.lane(Chain::Stream(stream));
-        self.engine.hold(lane);
+        let lane = self.core.lane(Chain::Stream(stream));
+        self.core.engine.hold(lane);
     }
 
     /// The device goes on executing a stream.
     pub fn release(&mut self, stream: StreamId) {
-        let lane = self.lane(Chain::Stream(stream));
-        self.engine.release(lane);
+        let lane = self.core.lane(Chain::Stream(stream));
+        self.core.engine.release(lane);
     }
 
     /// Runs all that was submitted.
@@ -191,11 +171,9 @@ impl Sim {
     /// If some of it can never run.
     pub fn finish(&mut self) -> Result<(), Stuck> {
         while self.advance() {}
-        let tasks = self.tasks.iter().enumerate();
-        let mut stuck: Vec<u32> = tasks
-            .filter(|&(at, _)| !self.engine.is_finished(TaskId(at as u64)))
-            .map(|(_, part)| part.op)
-            .collect();
+        let tasks = self.core.parts();
+        let unfinished = tasks.filter(|&(task, _)| !self.core.engine.is_finished(task));
+        let mut stuck: Vec<u32> = unfinished.map(|(_, part)| part.op).collect();
         stuck.dedup();
         match stuck.first() {
             None => Ok(()),
@@ -209,15 +187,15 @@ impl Sim {
     /// Runs until a thread has made all its calls so far; the time it is then for that thread.
     /// `None` if it waits for something that can never run.
     pub fn thread_time(&mut self, thread: crate::op::ThreadId) -> Option<u64> {
-        let Some(last) = self.frontier.last(Chain::Thread(thread)) else {
+        let Some(last) = self.core.frontier.last(Chain::Thread(thread)) else {
             return Some(0);
         };
-        while !self.engine.is_finished(last) {
+        while !self.core.engine.is_finished(last) {
             if !self.advance() {
                 return None;
             }
         }
-        self.engine.scheduled(last).map(|span| span.end_ns)
+        self.core.engine.scheduled(last).map(|span| span.end_ns)
     }
 
     /// A hash of everything that an operation has read so far, and of its own number.
@@ -246,28 +224,16 @@ impl Sim {
 impl Sim {
     /// One task for the call, and one for every step.
     fn enqueue(&mut self, op: Op, cost: Option<KernelCost>, steps: &[Step]) {
-        let at = self.ops.len() as u32;
-        let thread = Chain::Thread(op.thread);
-        // The host's copy to staging memory takes its time. The bytes are read when the transfer
-        // starts all the same: reading them early would overtake a host function of the stream.
-        let staged = steps.first().is_some_and(|step| step.staged);
-        let staged_bytes = op.accesses.first().map_or(0, |source| source.len_bytes());
-        let staged_bytes = if staged { staged_bytes } else { 0 };
-        let call = self.push(
-            thread,
-            work::call(&op, staged_bytes),
-            None,
-            Delay::None,
-            Part {
-                op: at,
-                performs: Performs::Nothing,
-                is_call: true,
-                stream: None,
-            },
-        );
-        self.frontier.set_last(thread, call);
+        let call = Part {
+            op: self.ops.len() as u32,
+            performs: Performs::Nothing,
+            is_call: true,
+            stream: None,
+        };
+        let work = Core::<Part>::call_work(&op, steps);
+        self.core.push_call(&op, work, call);
         let recorded_by = self.recorded_by(&op, steps);
-        let device = self.order.current_device(op.thread);
+        let device = self.core.order.current_device(op.thread);
         let work_step = steps
             .iter()
             .position(|step| matches!(step.chain, Chain::Stream(_)));
@@ -279,35 +245,26 @@ impl Sim {
                 None if does_work => work::on_device(&op, cost),
                 None => work::point(step, &op),
             };
-            let is_late = self
-                .schedule
-                .singles_out(op.id, step.chain, work_step.is_some());
-            let delay = self.schedule.delay(
-                &mut self.random,
-                u64::from(op.id.0),
-                step.chain,
-                step.performs,
-                is_late,
-            );
-            let stream = match step.chain {
-                Chain::Stream(stream) => Some(stream),
-                Chain::Thread(_) => None,
-            };
+            let rank = u64::from(op.id.0);
+            let delay = self.core.delay(op.id, rank, step, work_step.is_some());
             let mut part = Part {
-                op: at,
                 performs: step.performs,
                 is_call: false,
-                stream,
+                stream: match step.chain {
+                    Chain::Stream(stream) => Some(stream),
+                    Chain::Thread(_) => None,
+                },
+                ..call
             };
             if launches.is_some() {
                 // The first launches read, the last one writes.
                 part.performs = Performs::Reads;
             }
-            let mut task = self.push(step.chain, work, Some(step), delay, part);
+            let mut task = self.core.push_step(step, work, delay, part);
             if launches.is_some() {
                 task = self.last_launch(&op, cost, step, part);
             }
-            self.frontier.advance(step, task);
+            self.core.frontier.advance(step, task);
         }
         self.ops.push(Submitted {
             seen: u64::from(op.id.0),
@@ -328,23 +285,20 @@ impl Sim {
         step: &Step,
         first: Part,
     ) -> TaskId {
-        let thread = Chain::Thread(op.thread);
         let launching = work::further_launches(op, &self.devices[0]);
         let part = Part {
             performs: Performs::Nothing,
             stream: None,
             ..first
         };
-        let launched = self.push(thread, launching, None, Delay::None, part);
-        self.frontier.set_last(thread, launched);
-        let lane = self.lane(step.chain);
+        let launched = self.core.push_call(op, launching, part);
+        let lane = self.core.lane(step.chain);
         let last = Task::new(lane, work::kernel(op, cost, 1));
-        let task = self.engine.push(last.after(&[launched]));
-        self.tasks.push(Part {
+        let part = Part {
             performs: Performs::Writes,
             ..first
-        });
-        task
+        };
+        self.core.push(last.after(&[launched]), part)
     }
 
     /// Whose record an operation waits for.
@@ -354,61 +308,12 @@ impl Sim {
         }
         let edges = steps.iter().flat_map(|step| &step.edges);
         let mut records = edges.filter_map(|edge| match edge.after {
-            After::Record(record) => self.frontier.recorded(record),
+            After::Record(record) => self.core.frontier.recorded(record),
             _ => None,
         });
         let task = records.next()?;
-        let part = &self.tasks[task.0 as usize];
+        let part = self.core.part(task);
         Some(self.ops[part.op as usize].op.id)
-    }
-
-    fn push(
-        &mut self,
-        chain: Chain,
-        work: Work,
-        step: Option<&Step>,
-        delay: Delay,
-        part: Part,
-    ) -> TaskId {
-        let lane = self.lane(chain);
-        let mut before = std::mem::take(&mut self.before);
-        before.clear();
-        if let Some(step) = step {
-            let weakest = self.schedule.weakest();
-            self.frontier
-                .before(step, weakest, &self.order, &mut before);
-        }
-        let weakest = self.schedule.weakest();
-        let any_of = step.map_or(&[][..], |step| self.frontier.any_of(step, weakest));
-        let task = Task::new(lane, work).after(&before).after_any(any_of);
-        let task = self.engine.push(task.delay(delay));
-        self.before = before;
-        self.tasks.push(part);
-        task
-    }
-
-    /// The lane of the engine on which a chain runs.
-    fn lane(&mut self, chain: Chain) -> LaneId {
-        let (table, index) = match chain {
-            Chain::Thread(t) => (&mut self.threads, t.0 as usize),
-            Chain::Stream(s) => (&mut self.streams, s.0 as usize),
-        };
-        if table.len() <= index {
-            table.resize(index + 1, None);
-        }
-        if let Some(lane) = table[index] {
-            return lane;
-        }
-        let lane = match chain {
-            Chain::Thread(_) => self.engine.add_thread(),
-            Chain::Stream(s) => self.engine.add_stream(self.order.device_of(s).0, 0),
-        };
-        let table = match chain {
-            Chain::Thread(_) => &mut self.threads,
-            Chain::Stream(_) => &mut self.streams,
-        };
-        table[index] = Some(lane);
-        lane
     }
 }
 
@@ -417,10 +322,10 @@ impl Sim {
 impl Sim {
     /// Lets the engine do one thing; false if nothing can be done.
     fn advance(&mut self) -> bool {
-        let Some(event) = self.engine.step() else {
+        let Some(event) = self.core.engine.step() else {
             return false;
         };
-        let part = self.tasks[event.task.0 as usize];
+        let part = *self.core.part(event.task);
         if self.computes && part.performs != Performs::Nothing {
             match event.what {
                 What::Started => self.read(part),

@@ -1,7 +1,6 @@
 //! The run as a [`Trace`].
 
 use super::{Part, Sim};
-use crate::engine::TaskId;
 use crate::op::{Kind, Op, OpId, StreamId, StreamKind};
 use crate::order::Performs;
 use crate::trace::{self, Call, Device, Stream, Thread, Trace, Waits, What, Work};
@@ -30,7 +29,7 @@ impl Sim {
                 memory_bytes: profile.memory_bytes(),
             });
         }
-        for (id, kind, device) in self.order.streams() {
+        for (id, kind, device) in self.core.order.streams() {
             trace.streams.push(Stream {
                 id,
                 device,
@@ -38,13 +37,13 @@ impl Sim {
                 is_legacy: kind == StreamKind::Legacy,
             });
         }
-        for thread in (0..self.threads.len() as u32).map(crate::op::ThreadId) {
+        for thread in (0..self.core.threads()).map(crate::op::ThreadId) {
             let name = names.thread(thread);
             trace.threads.push(Thread { id: thread, name });
         }
         let mut ended = vec![0; trace.streams.len()];
-        for (at, part) in self.tasks.iter().enumerate() {
-            let Some(span) = self.engine.scheduled(TaskId(at as u64)) else {
+        for (task, part) in self.core.parts() {
+            let Some(span) = self.core.engine.scheduled(task) else {
                 continue;
             };
             let submitted = &self.ops[part.op as usize];
@@ -79,7 +78,7 @@ impl Sim {
                     let called_ns = trace.calls.last().map_or(0, |call| call.end_ns);
                     trace.work.push(Work {
                         op: op.id,
-                        device: self.order.device_of(stream),
+                        device: self.core.order.device_of(stream),
                         stream,
                         what,
                         name: names.work(op),

@@ -17,8 +17,8 @@ impl Machine {
     pub(super) fn put(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
         let driver = self.driver();
         match (op.kind, payload) {
-            (Kind::Kernel { stream, launches }, Payload::Launch(launch)) => {
-                self.launch(self.streams.at(stream.0), launches, &launch)
+            (Kind::Kernel { stream, .. }, Payload::Launch(launch)) => {
+                self.launch(self.streams.at(stream.0), &launch)
             }
             (Kind::Kernel { stream, .. }, Payload::Gather(pieces)) => {
                 self.gather(self.streams.at(stream.0), pieces)
@@ -113,7 +113,7 @@ impl Machine {
     }
 
     #[inline]
-    pub(super) fn launch(&self, stream: &Stream, launches: u32, launch: &Launch<'_>) -> Result<()> {
+    pub(super) fn launch(&self, stream: &Stream, launch: &Launch<'_>) -> Result<()> {
         let loaded = self.kernel(stream.device(), launch.code)?;
         let Launch { grid, args, .. } = launch;
         let _current = self.for_default(stream);
@@ -126,37 +126,24 @@ impl Machine {
         let mut params = Params::of(args);
         let pointers = params.pointers();
         let ([x, y, z], [a, b, c]) = (grid.blocks, grid.threads);
-        for made in 0..launches {
-            // SAFETY: the function is loaded on the stream's device, and whoever made the kernel
-            // promised that these are its parameters and that it keeps to its memory; the pointers
-            // live until the call returns.
-            let code = unsafe {
-                (driver.cuLaunchKernel)(
-                    loaded.function,
-                    x,
-                    y,
-                    z,
-                    a,
-                    b,
-                    c,
-                    grid.shared_bytes,
-                    stream.handle(),
-                    pointers,
-                    std::ptr::null_mut(),
-                )
-            };
-            if let Err(error) = answer(code) {
-                return Err(match error {
-                    Error::Refused { call, code, why } if made > 0 => Error::Submitted {
-                        call,
-                        code,
-                        why: format!("{made} of {launches} launches were made: {why}"),
-                    },
-                    error => error,
-                });
-            }
-            stream.note(Work::Kernel(loaded.name));
-        }
+        // SAFETY: the function is loaded on the stream's device, and whoever made the kernel promised that these are its
+        // parameters and that it keeps to its memory; the pointers live until the call returns.
+        answer(unsafe {
+            (driver.cuLaunchKernel)(
+                loaded.function,
+                x,
+                y,
+                z,
+                a,
+                b,
+                c,
+                grid.shared_bytes,
+                stream.handle(),
+                pointers,
+                std::ptr::null_mut(),
+            )
+        })?;
+        stream.note(Work::Kernel(loaded.name));
         Ok(())
     }
 
@@ -190,7 +177,7 @@ impl Machine {
             grid: gather::grid(pieces),
             args: &args,
         };
-        if let Err(error) = self.launch(stream, 1, &launch) {
+        if let Err(error) = self.launch(stream, &launch) {
             self.tables.unused(table);
             return Err(error);
         }

@@ -86,8 +86,8 @@ impl Machine {
         let until_ns = match u64::try_from(for_at_most.as_nanos()) {
             Ok(most_ns) => {
                 self.reach_time_of(state, call, patience);
-                let start_ns = state.engine.scheduled(call).map(|span| span.end_ns);
-                let start_ns = start_ns.unwrap_or(state.engine.now_ns());
+                let start_ns = state.core.engine.scheduled(call).map(|span| span.end_ns);
+                let start_ns = start_ns.unwrap_or(state.core.engine.now_ns());
                 Some(start_ns.saturating_add(most_ns)).filter(|&ns| ns < ANY_TIME)
             }
             Err(_) => None,
@@ -110,7 +110,7 @@ impl Machine {
                 Ok(true)
             }
             (Reached::Time, Some(until_ns)) => {
-                let pause_ns = until_ns.saturating_sub(state.engine.now_ns());
+                let pause_ns = until_ns.saturating_sub(state.core.engine.now_ns());
                 let pause = state.push_pause(op, pause_ns)?;
                 self.reach_time_of(state, pause, patience);
                 state.note_question(op, call, pause);

@@ -57,7 +57,6 @@ pub(super) struct Launched {
     pub code: Arc<Code>,
     pub grid: Grid,
     pub args: Vec<Arg>,
-    pub launches: u32,
     pub copies: Vec<HostArg>,
 }
 
@@ -179,15 +178,10 @@ impl Command {
             Arg::Scalar { .. } => None,
         });
         self.op.accesses = memory.collect();
-        let launches = match self.op.kind {
-            Kind::Kernel { launches, .. } => launches,
-            _ => 1,
-        };
         self.effect = Effect::Kernel(Box::new(Launched {
             code: Arc::clone(code),
             grid,
             args,
-            launches,
             copies: Vec::new(),
         }));
         Ok(())

@@ -3,9 +3,10 @@
 use super::command::{Command, Effect, name};
 use super::state::{Part, State, Times};
 use crate::backend::Done;
-use crate::engine::{Delay, KernelCost, LaneId, Task, TaskId, Work};
+use crate::engine::{KernelCost, TaskId, Work};
 use crate::op::{DeviceId, Kind, Op, OpId};
 use crate::order::{Chain, Performs, Step};
+use crate::sim::core::Core;
 use crate::sim::work;
 
 impl State {
@@ -19,27 +20,15 @@ impl State {
     ) -> Option<TaskId> {
         let Command { op, cost, effect } = command;
         let cost = *cost;
-        let (serial, first_task) = (self.calls, self.engine.tasks());
+        let (serial, first_task) = (self.calls, self.core.engine.tasks());
         self.calls += 1;
-        let staged = steps.first().is_some_and(|step| step.staged);
-        let staged_bytes = op.accesses.first().map_or(0, |source| source.len_bytes());
-        let staged_bytes = if staged { staged_bytes } else { 0 };
-        self.push_timed(op, serial, device, work::call(op, staged_bytes));
-        if work::launches(op).is_some() {
-            let more = work::further_launches(op, &self.profile);
-            self.push_timed(op, serial, device, more);
-        }
+        self.push_timed(op, serial, device, Core::<Part>::call_work(op, steps));
         let works = |step: &Step| matches!(step.chain, Chain::Stream(_));
         let has_work = steps.iter().any(works);
         let mut is_held_up = None;
         for step in steps {
-            let is_late = self
-                .schedule
-                .singles_out(OpId(serial as u32), step.chain, has_work);
-            let random = &mut self.random;
-            let delay = self
-                .schedule
-                .delay(random, serial, step.chain, step.performs, is_late);
+            let number = OpId(serial as u32);
+            let delay = self.core.delay(number, serial, step, has_work);
             let mut part = self.part(op, device, works(step));
             part.serial = serial;
             let task = match (works(step), op.kind) {
@@ -47,12 +36,14 @@ impl State {
                 (true, _) => {
                     part.effect = self.effect_on_device(effect, step);
                     let work = self.work_on_device(op, cost, step, &part.effect, device);
-                    self.push_step(step, work, delay, part)
+                    self.core.push_step(step, work, delay, part)
                 }
                 (false, _) => {
                     part.effect = self.effect_on_host(effect, step);
-                    let task = self.push_step(step, work::point(step, op), delay, part);
-                    let weakest = self.schedule.weakest();
+                    let task = self
+                        .core
+                        .push_step(step, work::point(step, op), delay, part);
+                    let weakest = self.core.schedule.weakest();
                     let waits = step.edges.iter().any(|edge| edge.force <= weakest);
                     if waits || step.performs != Performs::Nothing {
                         is_held_up = Some(task);
@@ -60,10 +51,10 @@ impl State {
                     task
                 }
             };
-            self.frontier.advance(step, task);
+            self.core.frontier.advance(step, task);
         }
         if let Kind::Record { event, .. } = *caller_kind {
-            let recorded = TaskId(self.engine.tasks() as u64 - 1);
+            let recorded = TaskId(self.core.engine.tasks() as u64 - 1);
             self.tables.recorded(event, recorded);
         }
         if self.keeps_times {
@@ -72,7 +63,7 @@ impl State {
                 call_ns: None,
                 work_ns: None,
             };
-            let left = (self.engine.tasks() - first_task) as u64;
+            let left = (self.core.engine.tasks() - first_task) as u64;
             self.times.insert(serial, Times { left, done });
         }
         // Flags are passed between threads that wait for each other themselves.
@@ -102,7 +93,7 @@ impl State {
             (Effect::Copy(moved), Performs::Reads) => Effect::Stage {
                 copy: moved.copy,
                 host: moved.from,
-                into: TaskId(self.engine.tasks() as u64 + 1),
+                into: TaskId(self.core.engine.tasks() as u64 + 1),
             },
             _ => Effect::Nothing,
         }
@@ -122,9 +113,6 @@ impl State {
         if let (Effect::Gather(_), Some(read)) = (effect, op.accesses.first()) {
             return work::gather(read.len_bytes(), &self.profile);
         }
-        if let Some(launches) = work::launches(op) {
-            return work::kernel(op, cost, launches);
-        }
         self.between_devices(effect, device)
             .unwrap_or_else(|| work::on_device(op, cost))
     }
@@ -143,31 +131,6 @@ impl State {
         })
     }
 
-    pub(super) fn push_step(
-        &mut self,
-        step: &Step,
-        work: Work,
-        delay: Delay,
-        part: Part,
-    ) -> TaskId {
-        let lane = self.lane(step.chain);
-        let mut before = std::mem::take(&mut self.before);
-        before.clear();
-        let weakest = self.schedule.weakest();
-        self.frontier
-            .before(step, weakest, &self.order, &mut before);
-        let any_of = self.frontier.any_of(step, weakest).to_vec();
-        let task = Task::new(lane, work).after(&before).after_any(&any_of);
-        let task = self.push(task.delay(delay), part);
-        self.before = before;
-        task
-    }
-
-    pub(super) fn push(&mut self, task: Task<'_>, part: Part) -> TaskId {
-        self.parts.push_back(part);
-        self.engine.push(task)
-    }
-
     /// A call that does nothing but take its thread's time.
     pub(super) fn push_call(&mut self, op: &Op, device: DeviceId, work: Work) -> TaskId {
         let serial = self.calls;
@@ -182,15 +145,11 @@ impl State {
         device: DeviceId,
         work: Work,
     ) -> TaskId {
-        let chain = Chain::Thread(op.thread);
-        let lane = self.lane(chain);
         let part = Part {
             serial,
             ..self.part(op, device, false)
         };
-        let task = self.push(Task::new(lane, work), part);
-        self.frontier.set_last(chain, task);
-        task
+        self.core.push_call(op, work, part)
     }
 
     pub(super) fn part(&self, op: &Op, device: DeviceId, is_on_device: bool) -> Part {
@@ -204,16 +163,6 @@ impl State {
             is_done: false,
             start_ns: 0,
             effect: Effect::Nothing,
-        }
-    }
-
-    pub(super) fn lane(&mut self, chain: Chain) -> LaneId {
-        match chain {
-            Chain::Thread(thread) => self.tables.thread_lane(thread, &mut self.engine),
-            Chain::Stream(stream) => {
-                let device = self.order.device_of(stream);
-                self.tables.stream_lane(stream, device, 0, &mut self.engine)
-            }
         }
     }
 }

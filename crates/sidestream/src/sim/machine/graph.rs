@@ -141,7 +141,7 @@ impl State {
             start_ns: 0,
             effect,
         };
-        let entry = self.push_step(step, Work::Marker, delay, part);
+        let entry = self.core.push_step(step, Work::Marker, delay, part);
         let Kind::GraphLaunch { graph: id, .. } = *kind else {
             return entry;
         };
@@ -151,7 +151,9 @@ impl State {
         };
         let most = graph.nodes.iter().map(|node| node.lane + 1).max();
         while graph.lanes.len() < most.unwrap_or(0) {
-            graph.lanes.push(self.engine.add_stream(graph.device.0, 0));
+            graph
+                .lanes
+                .push(self.core.engine.add_stream(graph.device.0, 0));
         }
         let mut tasks: Vec<TaskId> = Vec::with_capacity(graph.nodes.len());
         let (mut after, mut ends) = (Vec::new(), vec![entry]);
@@ -159,24 +161,22 @@ impl State {
             after.clear();
             after.push(entry);
             after.extend(node.after.iter().map(|&before| tasks[before as usize]));
-            let late = self
-                .schedule
-                .singles_out(OpId(serial as u32), step.chain, true);
-            let random = &mut self.random;
-            let delay = self
-                .schedule
-                .delay(random, serial, step.chain, Performs::All, late);
+            let does = Step {
+                performs: Performs::All,
+                ..step.clone()
+            };
+            let delay = self.core.delay(OpId(serial as u32), serial, &does, true);
             let task = Task::new(graph.lanes[node.lane], node.work);
             let task = task.after(&after).delay(delay).in_graph();
-            let task = self.push(task, point(node.call, node.effect.again()));
+            let task = self.core.push(task, point(node.call, node.effect.again()));
             tasks.push(task);
             if node.is_last {
                 ends.push(task);
             }
         }
-        let lane = self.lane(step.chain);
+        let lane = self.core.lane(step.chain);
         let exit = Task::new(lane, Work::Marker).after(&ends);
-        let exit = self.push(exit, point(call, Effect::Nothing));
+        let exit = self.core.push(exit, point(call, Effect::Nothing));
         graph.last = Some(exit);
         self.tables.set_graph(id, graph);
         exit

@@ -9,7 +9,7 @@ use super::command::{Effect, Launched};
 use super::space::{Host, Illegal, Space};
 use super::state::State;
 use crate::backend::{Arg, Done, Fill, HostArg, HostBytes};
-use crate::engine::{Event, What};
+use crate::engine::{Event, TaskId, What};
 use crate::error::Lost;
 use crate::op::{EventId, Mode};
 
@@ -36,9 +36,11 @@ impl From<Illegal> for Failure {
 impl State {
     /// Lets an event of the engine have its effect.
     pub fn happen(&mut self, event: Event, callback: &Callback) {
-        let at = self.index(event.task);
-        let mut effect = std::mem::take(&mut self.parts[at].effect);
-        let is_lost = self.lost[self.parts[at].device.0 as usize].is_some();
+        let task = event.task;
+        let part = self.core.part_mut(task);
+        let mut effect = std::mem::take(&mut part.effect);
+        let device = part.device.0 as usize;
+        let is_lost = self.lost[device].is_some();
         let outcome = match event.what {
             // A lost device does nothing any more.
             _ if is_lost => Ok(()),
@@ -47,13 +49,13 @@ impl State {
             What::Finished => self.end(&mut effect, event),
         };
         if let Err(failure) = outcome {
-            self.lose(at, failure);
+            self.lose(task, failure);
         }
-        if is_lost || self.lost[self.parts[at].device.0 as usize].is_some() {
+        if is_lost || self.lost[device].is_some() {
             self.dropped.push(std::mem::take(&mut effect));
         }
-        self.parts[at].effect = effect;
-        let part = &mut self.parts[at];
+        let part = self.core.part_mut(task);
+        part.effect = effect;
         match event.what {
             What::Started => part.start_ns = event.time_ns,
             What::Finished => {
@@ -62,10 +64,10 @@ impl State {
                 if let Effect::Kernel(_) | Effect::HostFunc(_) = effect {
                     self.dropped.push(effect);
                 }
-                self.note_time(at, event.time_ns);
+                self.note_time(task, event.time_ns);
             }
         }
-        if self.parts[at].is_on_device {
+        if self.core.part(task).is_on_device {
             self.noes = 0;
         }
     }
@@ -82,8 +84,7 @@ impl State {
             }
             Effect::Stage { copy, host, into } => {
                 let bytes = self.space.gather(copy, *host)?;
-                let into = self.index(*into);
-                if let Effect::Copy(moved) = &mut self.parts[into].effect {
+                if let Effect::Copy(moved) = &mut self.core.part_mut(*into).effect {
                     moved.bytes = bytes;
                 }
             }
@@ -124,8 +125,8 @@ impl State {
         Ok(())
     }
 
-    fn lose(&mut self, at: usize, failure: Failure) {
-        let part = &self.parts[at];
+    fn lose(&mut self, task: TaskId, failure: Failure) {
+        let part = self.core.part(task);
         let why = format!("op {} ({}): {}", part.op.0, part.call, failure.why);
         let lost = Lost {
             device: part.device,
@@ -138,8 +139,8 @@ impl State {
     }
 
     /// Notes when a task of an operation ran, and reports the operation if that was its last one.
-    fn note_time(&mut self, at: usize, end_ns: u64) {
-        let part = &self.parts[at];
+    fn note_time(&mut self, task: TaskId, end_ns: u64) {
+        let part = self.core.part(task);
         let Some(times) = self.times.get_mut(&part.serial) else {
             return;
         };
@@ -176,17 +177,12 @@ fn sample(args: &[Arg], space: &Space) -> Result<Vec<HostArg>, Illegal> {
 /// Runs a kernel on its copies.
 fn compute(launched: &mut Launched) -> Result<(), Failure> {
     let Launched {
-        code,
-        grid,
-        launches,
-        copies,
-        ..
+        code, grid, copies, ..
     } = launched;
     let Some(host) = &code.host else {
         return Ok(());
     };
-    let run = || (0..*launches).for_each(|_| host(*grid, copies));
-    catch_unwind(AssertUnwindSafe(run)).map_err(|panic| Failure {
+    catch_unwind(AssertUnwindSafe(|| host(*grid, copies))).map_err(|panic| Failure {
         code: LAUNCH_FAILURE,
         why: format!("`{}` trapped: {}", code.name, message(&*panic)),
     })

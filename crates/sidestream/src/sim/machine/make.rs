@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::op::{
     DeviceId, EventId, GraphId, Kind, Op, OpId, SiteId, StreamId, StreamKind, ThreadId,
 };
-use crate::order::{Chain, Steps};
+use crate::order::Chain;
 
 impl State {
     pub(super) fn create(&mut self, what: Create<'_>) -> Result<()> {
@@ -63,10 +63,11 @@ impl State {
             kind,
             priority,
         };
-        let (frontier, parts, first) = (&self.frontier, &self.parts, self.first_part);
+        let core = &self.core;
+        let is_done = |task: TaskId| core.is_forgotten(task) || core.part(task).is_done;
         let is_idle = |spare: &Stream| {
-            let last = frontier.last(Chain::Stream(spare.ordered));
-            last.is_none_or(|task| task.0 < first || parts[(task.0 - first) as usize].is_done)
+            let last = core.frontier.last(Chain::Stream(spare.ordered));
+            last.is_none_or(is_done)
         };
         let fits = |spare: &Stream| {
             Stream {
@@ -78,9 +79,8 @@ impl State {
         if let Some(spare) = self.tables.spare_stream(fits) {
             return spare;
         }
-        stream.ordered = self.order.add_stream(kind, device);
-        self.tables
-            .stream_lane(stream.ordered, device, priority, &mut self.engine);
+        stream.ordered = self.core.order.add_stream(kind, device);
+        self.core.stream_lane(stream.ordered, priority);
         stream
     }
 
@@ -93,7 +93,7 @@ impl State {
             at_ns: None,
         };
         let Some(spare) = self.tables.spare_event(device, timing) else {
-            return Ok(fresh(self.order.add_event(timing, Some(device))));
+            return Ok(fresh(self.core.order.add_event(timing, Some(device))));
         };
         let kind = Kind::CreateEvent {
             event: spare.ordered,
@@ -103,8 +103,8 @@ impl State {
     }
 
     fn new_graph(&mut self, device: DeviceId) -> Graph {
-        let (parts, first) = (&self.parts, self.first_part);
-        let is_done = |task: TaskId| task.0 < first || parts[(task.0 - first) as usize].is_done;
+        let core = &self.core;
+        let is_done = |task: TaskId| core.is_forgotten(task) || core.part(task).is_done;
         let spare = self
             .tables
             .spare_graph(|spare| spare.device == device && spare.last.is_none_or(is_done));
@@ -145,7 +145,8 @@ impl State {
             kind,
             accesses: Default::default(),
         };
-        let told = self.order.push(&op, &mut Steps::new());
+        let (told, steps) = self.core.ordered(&op);
+        self.core.reuse(steps);
         told.map(|_| ()).map_err(|misuse| refused(&kind, misuse))
     }
 }

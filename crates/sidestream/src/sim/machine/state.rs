@@ -1,6 +1,6 @@
 //! The state of a machine: what there is, what is under way, and how a call becomes tasks.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
@@ -10,27 +10,21 @@ use super::command::{Command, Effect, name};
 use super::space::Space;
 use super::tables::Tables;
 use crate::backend::Done;
-use crate::engine::{Call, Engine, Event, Profile, Task, TaskId, What, Work};
+use crate::engine::{Call, Event, Profile, Task, TaskId, What, Work};
 use crate::error::{Error, Lost, Result};
 use crate::op::{DeviceId, Kind, Op, OpId, StreamId, ThreadId};
-use crate::order::{Chain, Frontier, Misuse, Order, Runs, Steps};
-use crate::sim::schedule::{Schedule, SplitMix};
+use crate::order::{Chain, Misuse, Runs};
+use crate::sim::core::Core;
+use crate::sim::schedule::Schedule;
 use crate::sim::work;
 
 /// Everything behind the lock of a machine.
 pub(super) struct State {
     pub profile: Profile,
-    pub schedule: Schedule,
-    pub random: SplitMix,
-    pub order: Order,
-    pub frontier: Frontier<TaskId>,
-    pub engine: Engine,
+    pub core: Core<Part>,
     pub space: Space,
     pub tables: Tables,
     pub captures: Captures,
-    /// The tasks from `first_part` on; all earlier ones are over.
-    pub parts: VecDeque<Part>,
-    pub first_part: u64,
     /// By device.
     pub lost: Vec<Option<Lost>>,
     /// How many calls there were: their numbers, for the schedules.
@@ -51,9 +45,6 @@ pub(super) struct State {
     /// What belongs to the program: it is dropped without the lock.
     pub dropped: Vec<Effect>,
     next_purge: u64,
-    // Kept from call to call for their memory.
-    steps: Steps,
-    pub before: Vec<TaskId>,
 }
 
 /// What a task of the engine stands for.
@@ -95,17 +86,11 @@ impl State {
     pub fn new(profiles: Vec<Profile>, schedule: Schedule, space: Space) -> State {
         State {
             profile: profiles[0].clone(),
-            schedule,
-            random: SplitMix(schedule.seed()),
-            order: Order::new(),
-            frontier: Frontier::default(),
             lost: profiles.iter().map(|_| None).collect(),
-            engine: Engine::new(profiles),
+            core: Core::new(profiles, schedule),
             space,
             tables: Tables::default(),
             captures: Captures::default(),
-            parts: VecDeque::new(),
-            first_part: 0,
             calls: 0,
             noes: 0,
             held: None,
@@ -117,8 +102,6 @@ impl State {
             done: Vec::new(),
             dropped: Vec::new(),
             next_purge: 0,
-            steps: Steps::new(),
-            before: Vec::new(),
         }
     }
 
@@ -139,8 +122,8 @@ impl State {
         };
         self.captures.refuse(&command.op.kind)?;
         let caller_kind = std::mem::replace(&mut command.op.kind, kind);
-        let mut steps = std::mem::take(&mut self.steps);
-        let outcome = match self.order.push(&command.op, &mut steps) {
+        let (runs, steps) = self.core.ordered(&command.op);
+        let outcome = match runs {
             Ok(Runs::Now) => {
                 self.captures.ran(&caller_kind, device);
                 Ok(self.enqueue(command, &caller_kind, device, &steps))
@@ -152,7 +135,7 @@ impl State {
             }
             Err(misuse) => Err(refused(&caller_kind, misuse)),
         };
-        self.steps = steps;
+        self.core.reuse(steps);
         self.noes = 0;
         outcome
     }
@@ -161,7 +144,7 @@ impl State {
     pub fn is_captured(&mut self, stream: StreamId) -> bool {
         // Who names a stream that is not there is told so by the next call.
         let ordered = self.tables.stream(stream).map(|stream| stream.ordered);
-        ordered.is_ok_and(|stream| self.order.is_captured(stream))
+        ordered.is_ok_and(|stream| self.core.order.is_captured(stream))
     }
 
     /// What a query or a synchronisation asks for.
@@ -176,15 +159,15 @@ impl State {
             None => return Ok(Targets::new()),
         };
         let ordered = Op { kind, ..op.clone() };
-        let mut steps = std::mem::take(&mut self.steps);
-        let pushed = self.order.push(&ordered, &mut steps);
+        let (pushed, steps) = self.core.ordered(&ordered);
         let mut tasks = Vec::new();
         for step in &steps {
             // A step stands behind its own thread too, which is no part of the question.
-            let weakest = self.schedule.weakest();
-            self.frontier.asked(step, weakest, &self.order, &mut tasks);
+            let weakest = self.core.schedule.weakest();
+            let order = &self.core.order;
+            self.core.frontier.asked(step, weakest, order, &mut tasks);
         }
-        self.steps = steps;
+        self.core.reuse(steps);
         pushed.map_err(|misuse| refused(&op.kind, misuse))?;
         Ok(tasks.into_iter().collect())
     }
@@ -200,10 +183,11 @@ impl State {
         let device = self.device_of(&op.kind, op.thread)?;
         let chain = Chain::Thread(op.thread);
         let part = self.part(op, device, false);
-        let lane = self.lane(chain);
+        let lane = self.core.lane(chain);
         let work = Work::Call(Call::HostNs(0));
-        let task = self.push(Task::new(lane, work).after(targets), part);
-        self.frontier.set_last(chain, task);
+        let task = Task::new(lane, work).after(targets);
+        let task = self.core.push(task, part);
+        self.core.frontier.set_last(chain, task);
         Ok(task)
     }
 
@@ -215,7 +199,10 @@ impl State {
 
     /// The call of a question lasted from the start of one task to the end of another.
     pub fn note_question(&mut self, op: &Op, first: TaskId, last: TaskId) {
-        let (first, last) = (self.engine.scheduled(first), self.engine.scheduled(last));
+        let (first, last) = (
+            self.core.engine.scheduled(first),
+            self.core.engine.scheduled(last),
+        );
         if let (true, Some(first), Some(last)) = (self.keeps_times, first, last) {
             self.done.push(Done {
                 op: op.id,
@@ -251,7 +238,7 @@ impl State {
         }
         match kind.stream() {
             Some(stream) => Ok(self.tables.stream(stream)?.device),
-            None => Ok(self.order.current_device(thread)),
+            None => Ok(self.core.order.current_device(thread)),
         }
     }
 }
@@ -271,14 +258,14 @@ impl State {
     /// Lets the engine do one thing: no later than this time, or whatever comes next.
     pub fn turn(&mut self, until_ns: Option<u64>, callback: &Callback) -> Turn {
         let next = self.held.take().or_else(|| match until_ns {
-            Some(until_ns) => self.engine.step_to(until_ns),
-            None => self.engine.step(),
+            Some(until_ns) => self.core.engine.step_to(until_ns),
+            None => self.core.engine.step(),
         });
         let Some(event) = next else {
             return Turn::Nothing;
         };
-        let at = self.index(event.task);
-        if let (What::Finished, Effect::Running(number)) = (event.what, &self.parts[at].effect)
+        let effect = &self.core.part(event.task).effect;
+        if let (What::Finished, Effect::Running(number)) = (event.what, effect)
             && *number > self.acknowledged
         {
             let number = *number;
@@ -290,26 +277,18 @@ impl State {
     }
 
     pub fn is_done(&self, task: TaskId) -> bool {
-        task.0 < self.first_part || self.parts[(task.0 - self.first_part) as usize].is_done
-    }
-
-    pub fn index(&self, task: TaskId) -> usize {
-        (task.0 - self.first_part) as usize
+        self.core.is_forgotten(task) || self.core.part(task).is_done
     }
 
     /// Forgets what is over.
     pub fn settle(&mut self) {
-        while self.parts.front().is_some_and(|part| part.is_done) {
-            self.parts.pop_front();
-            self.first_part += 1;
-        }
-        self.engine.retire();
-        self.space.settle(self.first_part);
-        let tasks = self.engine.tasks() as u64;
+        let unfinished = self.core.forget(|part| part.is_done);
+        self.space.settle(unfinished.0);
+        let tasks = self.core.engine.tasks() as u64;
         if tasks >= self.next_purge {
             self.next_purge = tasks + LONGEST_DELAY / 4;
             let oldest = tasks.saturating_sub(LONGEST_DELAY);
-            self.engine.release_before(TaskId(oldest));
+            self.core.engine.release_before(TaskId(oldest));
         }
     }
 }

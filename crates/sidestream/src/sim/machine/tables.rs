@@ -5,9 +5,9 @@
 //! new ones of the same kind, once nothing of the old ones is left.
 
 use super::graph::Graph;
-use crate::engine::{Engine, LaneId, TaskId};
+use crate::engine::TaskId;
 use crate::error::{Error, Result};
-use crate::op::{DeviceId, EventId, GraphId, Kind, StreamId, StreamKind, ThreadId};
+use crate::op::{DeviceId, EventId, GraphId, Kind, StreamId, StreamKind};
 
 /// The tables, by id.
 #[derive(Default)]
@@ -18,9 +18,6 @@ pub(super) struct Tables {
     spare_streams: Vec<Stream>,
     spare_events: Vec<Event>,
     spare_graphs: Vec<Graph>,
-    threads: Vec<Option<LaneId>>,
-    /// By the id in the rule book.
-    lanes: Vec<Option<LaneId>>,
 }
 
 /// A stream.
@@ -203,26 +200,6 @@ impl Tables {
             | Kind::DestroyStream { .. } => return Ok(None),
         }
         Ok(Some(kind))
-    }
-}
-
-// ------------------------------------------------------------------ lanes
-
-impl Tables {
-    pub fn thread_lane(&mut self, thread: ThreadId, engine: &mut Engine) -> LaneId {
-        *grow(&mut self.threads, thread.0).get_or_insert_with(|| engine.add_thread())
-    }
-
-    /// The lane of a stream of the rule book; the priority is that of a new one.
-    pub fn stream_lane(
-        &mut self,
-        stream: StreamId,
-        device: DeviceId,
-        priority: i32,
-        engine: &mut Engine,
-    ) -> LaneId {
-        let lane = grow(&mut self.lanes, stream.0);
-        *lane.get_or_insert_with(|| engine.add_stream(device.0, priority))
     }
 }
 
