@@ -256,7 +256,7 @@ impl<'t> Scene<'t> {
                     }
                     _ if loading[range.name.0 as usize] => apart(&mut lane.loading, named),
                     RangeKind::Operator => {
-                        if scene.initial.is_operator(range) {
+                        if scene.initial.is_operator(range) && !is_wait(trace, works, range) {
                             apart(&mut lane.initial, named);
                         }
                         lane.notice(range);
@@ -294,7 +294,7 @@ impl<'t> Scene<'t> {
             }
             _ => {}
         }
-        if self.initial.is_call(call, name) {
+        if self.initial.is_call(call, name) && !waited(self.trace, at, work) {
             apart(&mut lane.initial, (start, end, because));
             lane.copied = None;
             return;
@@ -765,6 +765,31 @@ fn within_ns(list: &[Named], start: i64, end: i64) -> u64 {
     let inside = overlapping(list, start, end);
     let lengths = inside.map(|named| named.0.max(start).abs_diff(named.1.min(end)));
     lengths.fold(0, u64::saturating_add)
+}
+
+/// Whether a call that held up the host did so for work before its own: then it is as long as what it waited for, and
+/// says nothing of what the program does once.
+fn waited(trace: &Trace, at: usize, work: Option<usize>) -> bool {
+    let Some(work) = work else { return false };
+    let call = &trace.calls[at];
+    let first = trace
+        .work
+        .partition_point(|work| work.start_ns < call.start_ns);
+    held(trace, at, Some(work)).is_some() && first < work
+}
+
+/// Whether most of an operator is one call that waited for the device.
+fn is_wait(trace: &Trace, works: &WorkOfCalls, range: &Range) -> bool {
+    let first = trace
+        .calls
+        .partition_point(|call| call.start_ns < range.start_ns);
+    let inside = trace.calls[first..].iter().take(64).enumerate();
+    let mut inside = inside.take_while(|(_, call)| call.start_ns < range.end_ns());
+    inside.any(|(at, call)| {
+        let at = first + at;
+        let most = call.thread == range.thread && call.duration_ns > range.duration_ns / 2;
+        most && (call.api.kind.is_sync() || waited(trace, at, works.first(at)))
+    })
 }
 
 /// The work of each device, if there are several.

@@ -561,6 +561,8 @@ fn traces_of_other_projects_are_explained() {
         let report = read_report(&folder.join(format!("{name}.json.gz")));
         assert!(!codes(&report).contains(&Code::NothingToGain), "{name}");
     }
+    let waits = read_report(&folder.join("tl_sglang_decode.json.gz"));
+    assert_eq!(waits.findings[0].code, Code::StreamWait);
     let name = "param_2080ti_resnet_pageable_starved.json.gz";
     let stalled = read_report(&folder.join(name));
     assert_eq!(stalled.findings[0].code, Code::HostStarved);

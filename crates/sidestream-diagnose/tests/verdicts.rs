@@ -130,6 +130,34 @@ fn waits_behind_each_layer_are_worth_what_the_replay_says() {
     assert_eq!(report.judged[0].code, Code::SyncInStep);
 }
 
+/// A step of an engine that decodes: its first kernel stands behind an event of work before the trace, and the host waits
+/// for it in a copy, the only one of its name and the longest operator by far.
+#[test]
+fn a_copy_that_waits_for_work_before_it_is_a_wait_and_nothing_done_once() {
+    let mut program = Program::of(0, 0, |_, _, _| {});
+    let start = START_US;
+    program.kernel(DEFAULT, start, (start + 10, 5));
+    program.call("cudaStreamWaitEvent", (start + 20, 5));
+    program.kernel(DEFAULT, start + 30, (start + 463_000, 10));
+    program.range("cpu_op", "aten::copy_", (start + 60, 462_990));
+    let copy = (start + 463_012, 4);
+    program.copy(
+        "DtoH (Device -> Pageable)",
+        256,
+        DEFAULT,
+        (start + 70, 462_970),
+        copy,
+    );
+    program.range("cpu_op", "aten::copy_", (start + 463_100, 20));
+    for at in 0..40 {
+        let launched = start + 463_200 + at * 20;
+        program.kernel(DEFAULT, launched, (launched + 8, 12));
+    }
+    let found = &report(&program).findings[0];
+    assert_eq!(found.code, Code::StreamWait, "{found:?}");
+    assert!(found.text.contains("cudaStreamWaitEvent"), "{found:?}");
+}
+
 #[test]
 fn what_is_done_once_is_never_promised() {
     // The first launch loads the code.
