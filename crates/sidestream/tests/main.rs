@@ -6,6 +6,7 @@ mod alloc_replay;
 mod check;
 mod check_pairs;
 mod cuda_compiler;
+mod drawn;
 mod edges;
 mod engine;
 mod engine_job;
