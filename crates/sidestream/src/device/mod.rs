@@ -34,6 +34,7 @@ pub(crate) use memory::Grant;
 pub use memory::Statistics;
 #[cfg(feature = "observe")]
 pub use observe::{Recording, Span};
+pub use open::DeviceName;
 pub(crate) use process::Process;
 pub(crate) use runtime::{Place, Runtime, plain, write};
 pub(crate) use threads::{Caller, Thread, as_thread};
