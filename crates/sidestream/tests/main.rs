@@ -20,7 +20,6 @@ mod kernel_library;
 mod live_log;
 mod log;
 mod log_in_trace;
-mod numbers;
 mod observe;
 mod pipeline;
 mod pipeline_faults;

@@ -69,6 +69,10 @@ pub use report::{Fix, HandedOn, Names, Race, Reach, Refused, Report, Verdict, on
 pub use run::MEMORY_BYTES;
 pub use spans::SpanId;
 
+/// What a check reads: calls as plain data, the rules that they follow, and the log that holds them.
+#[doc(inline)]
+pub use crate::{log, op, order};
+
 /// A buffer, as it is made known to a [`Checker`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BufferDecl {
