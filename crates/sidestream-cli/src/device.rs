@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use sidestream::device::DeviceName;
 use sidestream::engine::Profile;
 
 use crate::failure::{Failure, shown, tell};
@@ -35,53 +36,38 @@ pub fn named(name: &str, driver: Option<&Path>) -> Result<Named, Failure> {
             }
         };
     }
-    if name.starts_with("sim:") {
-        if driver.is_some() {
-            return Err(Failure::input(format!(
-                "{name} needs no driver; leave --driver out, or give --device cuda:0"
-            )));
-        }
-        return simulated(name);
-    }
-    cuda(name).map(Named::Cuda).ok_or_else(|| {
-        Failure::device(format!(
+    match DeviceName::of(name) {
+        Some(DeviceName::Cuda(number)) => Ok(Named::Cuda(number)),
+        Some(_) if driver.is_some() => Err(Failure::input(format!(
+            "{name} needs no driver; leave --driver out, or give --device cuda:0"
+        ))),
+        Some(_) => simulated(name),
+        None => Err(Failure::device(format!(
             "no device is called {name:?}; there are {} and sim:FILE.toml, and for a GPU cuda:0, \
              cuda:1 and so on, or auto",
-            known()
-        ))
-    })
-}
-
-/// The number of `cuda`, `cuda:0`, `cuda:1`.
-fn cuda(name: &str) -> Option<u32> {
-    let rest = name.strip_prefix("cuda")?;
-    if rest.is_empty() {
-        return Some(0);
+            DeviceName::built_in()
+        ))),
     }
-    let digits = rest.strip_prefix(':')?;
-    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
-    digits.parse().ok().filter(|_| is_number)
 }
 
 /// The profile that a `--device` names: `sim:h200`, or `sim:FILE.toml`.
 pub fn profile(name: &str) -> Result<Profile, Failure> {
-    let Some(model) = name.strip_prefix("sim:") else {
-        return Err(Failure::input(format!(
-            "no device is called {name:?}; there are {} and sim:FILE.toml",
-            known()
-        )));
+    let known = DeviceName::built_in();
+    let path = match DeviceName::of(name) {
+        Some(DeviceName::File(file)) => Path::new(file),
+        Some(DeviceName::Simulated(model)) => {
+            return Profile::named(model).ok_or_else(|| {
+                Failure::device(format!(
+                    "no simulated GPU is called {model:?}; there are {known} and sim:FILE.toml"
+                ))
+            });
+        }
+        Some(DeviceName::Cuda(_)) | None => {
+            return Err(Failure::input(format!(
+                "no device is called {name:?}; there are {known} and sim:FILE.toml"
+            )));
+        }
     };
-    if let Some(profile) = Profile::named(model) {
-        return Ok(profile);
-    }
-    let is_file = model.ends_with(".toml") || model.contains('/');
-    if !is_file {
-        return Err(Failure::device(format!(
-            "no simulated GPU is called {model:?}; there are {} and sim:FILE.toml",
-            known()
-        )));
-    }
-    let path = std::path::Path::new(model);
     let bytes = input::read(path, input::open(path)?)?;
     let bad = |why: &str| Failure::input(format!("{}: {why}", shown(path)));
     let text = str::from_utf8(&bytes).map_err(|_| bad("not UTF-8; save the file as UTF-8"))?;
@@ -95,9 +81,4 @@ fn in_one_line(text: &str) -> String {
         None => text.to_owned(),
         Some((first, rest)) => format!("{first}: {}", rest.lines().last().unwrap_or_default()),
     }
-}
-
-fn known() -> String {
-    let names = Profile::NAMES.iter().map(|name| format!("sim:{name}"));
-    names.collect::<Vec<_>>().join(", ")
 }

@@ -26,31 +26,42 @@
 //! ```
 //!
 //! - To write programs: [`device`], [`stream`], [`buffer`], [`kernel`], [`event`], [`graph`],
-//!   [`benchmark`], [`pipeline`], [`prefetch`]; [`explicit`] for CUDA as it is; [`error`].
-//! - To look at them: [`check`], [`trace`], [`log`].
-//! - Below: [`op`] and [`order`], calls and CUDA's rules of order as data; [`engine`] and [`sim`],
-//!   the simulated GPU; [`backend`], what a GPU has to do; [`alloc`], the cache of memory;
-//!   [`ptx`], the library's own kernels.
+//!   [`pipeline`], [`prefetch`]; [`explicit`] for CUDA as it is; [`benchmark`]; [`error`].
+//! - To find their races: [`check`].
+//!
+//! The other modules are the library's own parts, public for the crates beside it and for its tests: these pages leave
+//! them out, and they change without a word. What programs need of them stands in the modules above.
+//! ARCHITECTURE.md has the map of all.
 
+#[doc(hidden)]
 pub mod alloc;
+#[doc(hidden)]
 pub mod backend;
 pub mod benchmark;
 pub mod buffer;
 pub mod check;
+#[doc(hidden)]
 pub mod cuda;
 pub mod device;
+#[doc(hidden)]
 pub mod engine;
 pub mod error;
 pub mod event;
 pub mod explicit;
 pub mod graph;
 pub mod kernel;
+#[doc(hidden)]
 pub mod log;
+#[doc(hidden)]
 pub mod op;
+#[doc(hidden)]
 pub mod order;
 pub mod pipeline;
 pub mod prefetch;
+#[doc(hidden)]
 pub mod ptx;
+#[doc(hidden)]
 pub mod sim;
 pub mod stream;
+#[doc(hidden)]
 pub mod trace;

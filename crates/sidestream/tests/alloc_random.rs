@@ -1,7 +1,8 @@
 //! Random programs on the cache: no piece overlaps another, none is handed out with a use that
 //! nothing orders, the statistics are right, and no memory is lost.
 
-use super::alloc::machine::{Held, Last, Machine, Random};
+use super::alloc::machine::{Held, Last, Machine};
+use super::drawn::Random;
 use sidestream::alloc::{Cache, Rules, Spare};
 use sidestream::op::{DeviceId, StreamId};
 
@@ -33,13 +34,13 @@ impl Program {
         };
         rules.granule_bytes = 1 << (16 + random.below(4));
         rules.joins = random.below(3) > 0;
-        let waits = random.one_in(2);
-        rules.spare = random.one_in(3).then_some(Spare { percent: 10, waits });
+        let waits = random.below(2) == 0;
+        rules.spare = (random.below(3) == 0).then_some(Spare { percent: 10, waits });
         let streams = 1 + random.below(4);
         let mut machine = Machine::new(rules, streams as usize, seed);
         machine.chunk_bytes = rules.granule_bytes << random.below(4);
-        machine.apart_one_in = random.one_in(2).then_some(4);
-        if random.one_in(3) {
+        machine.apart_one_in = (random.below(2) == 0).then_some(4);
+        if random.below(3) == 0 {
             machine.memory_bytes = (1 + random.below(12)) << 20;
         }
         Program {
@@ -106,11 +107,11 @@ impl Program {
         let at = self.random.below(self.held.len() as u64) as usize;
         let piece = self.held.swap_remove(at);
         let mut on = Vec::new();
-        if let Some(home) = piece.home.filter(|_| !self.random.one_in(8)) {
+        if let Some(home) = piece.home.filter(|_| self.random.below(8) > 0) {
             on.push(home);
         }
         let other = self.stream();
-        if (self.random.one_in(4) || piece.home.is_none()) && !on.contains(&other) {
+        if (self.random.below(4) == 0 || piece.home.is_none()) && !on.contains(&other) {
             on.push(other);
         }
         self.machine.free(&mut self.cache, piece, &on);

@@ -11,6 +11,8 @@ use sidestream::check::{BufferDecl, Checker, Place, RaceKind};
 use sidestream::op::*;
 use sidestream::order::{Chain, Force, Frontier, Order, Performs, Steps};
 
+use crate::drawn::Random;
+
 const STREAMS: u32 = 5;
 const GRAIN: u64 = 64;
 /// The buffers: memory, bytes of a flat memory that they lie on, and in which buffer. The second
@@ -224,26 +226,14 @@ fn kind(first: &Made, second: &Made) -> RaceKind {
 
 // ------------------------------------------------------------------ random programs
 
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, bound: u32) -> u32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        (z % u64::from(bound)) as u32
-    }
-
     fn program(&mut self) -> Vec<Op> {
         let calls = 10 + self.below(40);
         let mut flags = Vec::new();
-        (0..calls).map(|id| self.op(id, &mut flags)).collect()
+        (0..calls).map(|id| self.call(id, &mut flags)).collect()
     }
 
-    fn op(&mut self, id: u32, flags: &mut Vec<FlagId>) -> Op {
+    fn call(&mut self, id: u32, flags: &mut Vec<FlagId>) -> Op {
         let stream = StreamId(self.below(STREAMS));
         let event = EventId(self.below(STREAMS));
         let mut accesses = Accesses::new();

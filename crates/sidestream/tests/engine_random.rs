@@ -5,18 +5,7 @@ use sidestream::engine::{
 };
 use std::collections::BTreeMap;
 
-/// A small generator (splitmix64): the seed alone decides the program.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-}
+use crate::drawn::Random;
 
 struct Pushed {
     lane: LaneId,

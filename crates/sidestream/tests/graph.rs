@@ -11,6 +11,7 @@ use sidestream::op::Mode;
 use sidestream::sim::Schedule;
 use sidestream::stream::{Rows, Stream};
 
+use crate::drawn::Random;
 use crate::refusing::Refusing;
 use crate::watch::Launches;
 
@@ -680,23 +681,6 @@ fn a_node_of_an_earlier_description_is_a_mistake_in_the_code() {
     let later = nodes.memset(y.view_mut(), 1).unwrap();
     // It would be the first node, which is another one.
     let _ = nodes.after(later, earlier);
-}
-
-/// A small generator (splitmix64): the seed alone decides the program.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
 }
 
 // ------------------------------------------------------------------ another description

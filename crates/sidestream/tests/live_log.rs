@@ -9,6 +9,8 @@ use sidestream::check::{self, Findings, LIVE_MEMORY_BYTES, OnRace, Replay, Verdi
 use sidestream::log::{Error, Live, Reader, Record, Recorder, SinkId, limits};
 use sidestream::op::*;
 
+use crate::drawn::Random;
+
 const ROOM: u64 = 1 << 28;
 
 /// A program of one thread that makes calls.
@@ -115,19 +117,6 @@ fn said(panics: impl FnOnce()) -> Option<String> {
 }
 
 // ------------------------------------------------------------------ recording
-
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % bound as u64) as usize
-    }
-}
 
 #[test]
 fn a_file_has_the_verdict_of_the_checker_that_listened_beside_it() {

@@ -6,12 +6,14 @@ mod load;
 mod programs;
 
 use load::{Discipline, Load, Shape};
-use programs::{Random, add, write};
+use programs::{add, write};
 use sidestream::backend::Done;
 use sidestream::check::{Checker, Names, Replay, replay};
 use sidestream::log::{Error, Reader, Record, Within, Writer, limits};
 use sidestream::op::*;
 use sidestream::trace::recorded;
+
+use crate::drawn::Random;
 
 const ROOM: u64 = 1 << 28;
 

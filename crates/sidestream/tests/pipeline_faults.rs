@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use crate::numbers::Numbers;
+use crate::drawn::Random;
 use sidestream::buffer::Pinned;
 use sidestream::check::OnRace;
 use sidestream::device::{Device, Options};
@@ -82,7 +82,7 @@ struct Case {
 
 impl Case {
     fn of(seed: u64) -> Case {
-        let mut numbers = Numbers(seed);
+        let mut numbers = Random(seed);
         let schedule = match numbers.below(4) {
             0 => Schedule::InOrder,
             1 => Schedule::Adversarial,

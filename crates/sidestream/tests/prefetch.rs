@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread;
 
-use crate::numbers::Numbers;
+use crate::drawn::Random;
 use sidestream::check::{OnRace, Report};
 use sidestream::device::{Device, Options};
 use sidestream::error::Error;
@@ -25,7 +25,7 @@ fn digest(bytes: &[u8]) -> u64 {
 
 /// What leaf `leaf` of batch `batch` holds.
 fn content(batch: usize, leaf: usize, len: usize) -> Vec<u8> {
-    let mut numbers = Numbers((batch * 31 + leaf) as u64 + 1);
+    let mut numbers = Random((batch * 31 + leaf) as u64 + 1);
     (0..len).map(|_| numbers.below(256) as u8).collect()
 }
 
@@ -58,7 +58,7 @@ struct Case {
 
 impl Case {
     fn of(seed: u64) -> Case {
-        let mut numbers = Numbers(seed);
+        let mut numbers = Random(seed);
         let mut below = |end: u64| numbers.below(end) as usize;
         let schedule = match below(4) {
             0 => Schedule::InOrder,

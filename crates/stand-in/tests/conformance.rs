@@ -9,10 +9,10 @@
 
 #[path = "conformance/child.rs"]
 mod child;
+#[path = "../../sidestream/tests/drawn.rs"]
+mod drawn;
 #[path = "conformance/kernels.rs"]
 mod kernels;
-#[path = "conformance/random.rs"]
-mod random;
 #[path = "conformance/target.rs"]
 mod target;
 #[path = "conformance/untracked.rs"]

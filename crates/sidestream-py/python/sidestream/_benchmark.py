@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import html
-import json
 import resource
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 from sidestream import _sidestream
 from sidestream._arguments import positive, whole
 from sidestream._devices import device_name, of_torch, on_torch
+from sidestream._results import Result
 
 #: A sample takes about so long, so that the time between two events is long against what they take themselves.
 SAMPLE_NS = 1_000_000
@@ -121,7 +121,7 @@ class Roofline:
 
 
 @dataclass(frozen=True)
-class Benchmark:
+class Benchmark(Result):
     """What a call takes. ``print`` shows it.
 
     Attributes:
@@ -192,10 +192,6 @@ class Benchmark:
             "samples_ns": list(self.samples_ns),
             "host_samples_ns": list(self.host_samples_ns),
         }
-
-    def json(self) -> str:
-        """Return the same as one line of JSON."""
-        return json.dumps(self.to_dict())
 
     def __str__(self) -> str:
         low, high = self.quartiles_ns

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import html
-import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from sidestream import _sidestream
 from sidestream._arguments import file_name
+from sidestream._results import Told, made
+
+_T = TypeVar("_T")
 
 
 def diagnose(
@@ -46,10 +48,11 @@ def sets_of(what_if: str | Iterable[str] | None) -> list[str] | None:
     return sets
 
 
-class Diagnosis:
+class Diagnosis(Told):
     """All that is said about a trace. ``print`` shows it, the worst first.
 
-    docs/diagnose.md says what each figure means. Times are whole nanoseconds of the trace.
+    docs/diagnose.md says what each figure means. Times are whole nanoseconds of the trace. As JSON it is of the schema
+    ``sidestream.diagnose/2``.
     """
 
     def __init__(self, as_json: str, as_text: str, as_html: str, in_short: str, rank: str) -> None:
@@ -63,10 +66,6 @@ class Diagnosis:
         self._short = in_short
         self._rank = rank
 
-    def json(self) -> str:
-        """Return the report as one line of JSON, of the schema ``sidestream.diagnose/2``."""
-        return self._json
-
     def html(self) -> str:
         """Return the report as one page for a browser, which loads nothing and can be kept or sent."""
         return self._html
@@ -75,11 +74,6 @@ class Diagnosis:
         # A frame of its own: neither the notebook's style nor its scripts reach the page, nor the other way round.
         page = html.escape(self._html)
         return f'<iframe srcdoc="{page}" sandbox="allow-scripts" style="width:100%;height:40em;border:0"></iframe>'
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as new dictionaries and lists, with all fields of the JSON."""
-        report: dict[str, Any] = json.loads(self._json)
-        return report
 
     @cached_property
     def _report(self) -> dict[str, Any]:
@@ -99,45 +93,40 @@ class Diagnosis:
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """What costs time, the most valuable first."""
-        return tuple(_finding(finding) for finding in self._report["findings"])
+        return self._part("findings", tuple[Finding, ...])
 
     @cached_property
     def devices(self) -> tuple[Device, ...]:
         """What each device did, and why it did nothing."""
-        return tuple(_device(device) for device in self._report["devices"])
+        return self._part("devices", tuple[Device, ...])
 
     @cached_property
     def steps(self) -> Steps:
         """The steps of the program."""
-        return Steps(**known(Steps, self._report["steps"]))
+        return self._part("steps", Steps)
 
     @cached_property
     def what_if(self) -> tuple[Prediction, ...]:
         """What changes would be worth; empty where the trace cannot be replayed."""
-        return tuple(_prediction(prediction) for prediction in self._report["what_if"])
+        return self._part("what_if", tuple[Prediction, ...])
 
     @cached_property
     def replay(self) -> Replay:
         """How well a replay explains the trace."""
-        return Replay(**known(Replay, self._report["replay"]))
+        return self._part("replay", Replay)
 
     @cached_property
     def warnings(self) -> tuple[TraceWarning, ...]:
         """What a reader has to know about the trace."""
-        return tuple(TraceWarning(**known(TraceWarning, warning)) for warning in self._report["warnings"])
+        return self._part("warnings", tuple[TraceWarning, ...])
 
-    def __str__(self) -> str:
-        return self._text
+    def _part(self, name: str, of: type[_T]) -> _T:
+        part: _T = made(of, self._report[name])
+        return part
 
     def __repr__(self) -> str:
         codes = ", ".join(finding.code for finding in self.findings)
         return f"<Diagnosis of {self.file}: {codes}>"
-
-    def __eq__(self, other: object) -> bool:
-        return self._json == other._json if isinstance(other, Diagnosis) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._json)
 
     def __getstate__(self) -> dict[str, str]:
         # What was parsed is parsed again where it is wanted.
@@ -339,35 +328,3 @@ class TraceWarning:
 
     code: str
     text: str
-
-
-def _finding(value: Mapping[str, Any]) -> Finding:
-    fields = known(Finding, value)
-    fields["saving_ns"] = Estimate(**known(Estimate, value["saving_ns"]))
-    fields["evidence"] = tuple(_evidence(one) for one in value["evidence"])
-    fields["changes"] = tuple(value.get("changes", ()))
-    return Finding(**fields)
-
-
-def _evidence(value: Mapping[str, Any]) -> Evidence:
-    fields = known(Evidence, value)
-    fields["operators"] = tuple(value.get("operators", ()))
-    return Evidence(**fields)
-
-
-def _device(value: Mapping[str, Any]) -> Device:
-    fields = known(Device, value)
-    fields["streams"] = tuple(StreamLoad(**known(StreamLoad, one)) for one in value["streams"])
-    return Device(**fields)
-
-
-def _prediction(value: Mapping[str, Any]) -> Prediction:
-    fields = known(Prediction, value)
-    fields["changes"] = tuple(value["changes"])
-    fields["step_ns"] = Estimate(**known(Estimate, value["step_ns"]))
-    return Prediction(**fields)
-
-
-def known(of: Any, value: Mapping[str, Any]) -> dict[str, Any]:
-    # A later version of the schema may have more fields.
-    return {name: value[name] for name in of.__dataclass_fields__ if name in value}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 from sidestream import _sidestream
 from sidestream._arguments import whole
 from sidestream._devices import name_with_streams
+from sidestream._results import Told, made
 
 
 def overlap(
@@ -58,28 +57,24 @@ class Arrangement:
     share: float
 
 
-class Overlap:
-    """What each arrangement takes, and whether overlapping is worth it. ``print`` shows it as the command does."""
+class Overlap(Told):
+    """What each arrangement takes, and whether overlapping is worth it. ``print`` shows it as the command does.
+
+    As JSON it is of the schema ``sidestream.overlap/1``.
+    """
+
+    _style = ' style="line-height:1.2"'
 
     def __init__(self, as_json: str, as_text: str) -> None:
         """Take the result as JSON and as text. ``overlap`` makes these."""
         self._json = as_json
         self._text = as_text
 
-    def json(self) -> str:
-        """Return the result as one line of JSON, of the schema ``sidestream.overlap/1``."""
-        return self._json
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the result as new dictionaries and lists, with all fields of the JSON."""
-        result: dict[str, Any] = json.loads(self._json)
-        return result
-
     @cached_property
     def rows(self) -> tuple[Arrangement, ...]:
         """Every arrangement, in the order of the table."""
-        rows = self.to_dict()["rows"]
-        return tuple(Arrangement(row["layout"], row["k"], row["time_ns"], row["share"]) for row in rows)
+        rows: tuple[Arrangement, ...] = made(tuple[Arrangement, ...], self.to_dict()["rows"])
+        return rows
 
     @property
     def limit_ns(self) -> int:
@@ -91,17 +86,5 @@ class Overlap:
         """Whether overlapping is worth it, in a sentence or two."""
         return str(self.to_dict()["verdict"])
 
-    def __str__(self) -> str:
-        return self._text
-
     def __repr__(self) -> str:
         return f"<Overlap: {self.verdict}>"
-
-    def __eq__(self, other: object) -> bool:
-        return self._json == other._json if isinstance(other, Overlap) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._json)
-
-    def _repr_html_(self) -> str:
-        return f'<pre style="line-height:1.2">{html.escape(self._text)}</pre>'

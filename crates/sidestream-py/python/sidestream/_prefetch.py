@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-import json
 import os
 import sys
 import warnings
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from sidestream import _follow, _hand_over, _leaves, _ranks, _sidestream
 from sidestream._arguments import one_of, whole
 from sidestream._feed import Entry, Feed, Noted
+from sidestream._results import Result
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -276,7 +275,7 @@ class _StatefulPrefetcher(Prefetcher[Batch]):
 
 
 @dataclass(frozen=True)
-class PrefetchStatistics:
+class PrefetchStatistics(Result):
     """What a prefetcher has done so far.
 
     Attributes:
@@ -307,10 +306,6 @@ class PrefetchStatistics:
         """Return the figures as a new dictionary."""
         return {**asdict(self), "warnings": list(self.warnings)}
 
-    def json(self) -> str:
-        """Return the figures as one line of JSON."""
-        return json.dumps(self.to_dict())
-
     def __str__(self) -> str:
         batches = "1 batch" if self.batches == 1 else f"{self.batches} batches"
         if self.device == "cpu":
@@ -322,9 +317,6 @@ class PrefetchStatistics:
             f"waited {self.waited_for_loader_s:.3f} s for the loader, {self.waited_for_slots_s:.3f} s for packing and memory",
         ]
         return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 class _Batches(Iterator[Batch]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sidestream import _sidestream
+from sidestream._results import Result, Told, made
 
 
 def check_program(
@@ -96,8 +96,10 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class ProgramReport:
+class ProgramReport(Told):
     """What was found in one program. ``print`` shows it with the repair of each race.
+
+    As JSON it has the fields of ``sidestream check --json``.
 
     Attributes:
         name: The name of the program.
@@ -112,27 +114,15 @@ class ProgramReport:
     races: tuple[Race, ...]
     lints: tuple[Lint, ...]
     refused: Refused | None
-    _page: str = field(repr=False)
+    _text: str = field(repr=False)
     _json: str = field(repr=False)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as new dictionaries and lists, with the fields of ``sidestream check --json``."""
-        report: dict[str, Any] = json.loads(self._json)
-        return report
-
-    def json(self) -> str:
-        """Return what ``to_dict`` does as one line of JSON."""
-        return self._json
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(self._page)}</pre>"
-
     def __str__(self) -> str:
-        return self._page
+        return self._text
 
 
 @dataclass(frozen=True)
-class CheckReport:
+class CheckReport(Result):
     """What was found in the programs of a text.
 
     Attributes:
@@ -155,40 +145,12 @@ class CheckReport:
         """Return the report as new dictionaries and lists: ``programs``, with that of each."""
         return {"programs": [program.to_dict() for program in self.programs]}
 
-    def json(self) -> str:
-        """Return what ``to_dict`` does as one line of JSON."""
-        return json.dumps(self.to_dict())
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
-
     def __str__(self) -> str:
         return "\n\n".join(str(program) for program in self.programs)
 
 
 def _program(value: Mapping[str, Any], page: str) -> ProgramReport:
-    error = value["error"]
-    return ProgramReport(
-        name=value["name"],
-        verdict=value["verdict"],
-        races=tuple(_race(race) for race in value["races"]),
-        lints=tuple(Lint(code=lint["code"], op=lint["op"]) for lint in value["lints"]),
-        refused=error and Refused(code=error["code"], at=error["at"], why=value["why"]),
-        _page=page,
-        _json=json.dumps(value),
-    )
-
-
-def _race(value: Mapping[str, Any]) -> Race:
-    streams, sites = value["streams"], value["sites"]
-    return Race(
-        kind=value["kind"],
-        buffer=value["buffer"],
-        first=value["first"],
-        second=value["second"],
-        severity=value["severity"],
-        streams=(streams[0], streams[1]),
-        fix=value["fix"],
-        count=value["count"],
-        sites=(sites[0], sites[1]),
-    )
+    error = value["error"] and {**value["error"], "why": value["why"]}
+    told = {**value, "refused": error, "_text": page, "_json": json.dumps(value)}
+    report: ProgramReport = made(ProgramReport, told)
+    return report

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
 import reprlib
@@ -13,7 +12,8 @@ from typing import Any, overload
 
 from sidestream import _diagnosis, _sidestream
 from sidestream._arguments import file_name
-from sidestream._diagnosis import Diagnosis, known, sets_of
+from sidestream._diagnosis import Diagnosis, sets_of
+from sidestream._results import Result, Told, made
 
 
 # A path may be a folder, which no type can tell from a file: hence `Any` beside the usual result. A text
@@ -109,7 +109,7 @@ class FailedTrace:
     error: Exception = field(compare=False, repr=False)
 
 
-class Diagnoses:
+class Diagnoses(Result):
     """What is said about several traces. ``print`` shows it: each in short, then the ranks together.
 
     Attributes:
@@ -138,10 +138,6 @@ class Diagnoses:
             "ranks": self.ranks and self.ranks.to_dict(),
         }
 
-    def json(self) -> str:
-        """Return what ``to_dict`` does as one line of JSON."""
-        return json.dumps(self.to_dict())
-
     @cached_property
     def _text(self) -> str:
         # As the command does: what a rank says alone is long, and much the same as what the others say.
@@ -153,9 +149,6 @@ class Diagnoses:
         if self.ranks is not None:
             parts.append(str(self.ranks))
         return "\n\n".join(parts)
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
 
     def __str__(self) -> str:
         return self._text
@@ -216,8 +209,10 @@ class Rank:
 
 
 @dataclass(frozen=True)
-class Ranks:
+class Ranks(Told):
     """The ranks of one run. ``print`` shows them as a table.
+
+    As JSON they are of the schema ``sidestream.diagnose.ranks/1``.
 
     Attributes:
         world: How many ran together, where the traces say it.
@@ -242,34 +237,12 @@ class Ranks:
     warnings: tuple[str, ...]
     _json: str = field(repr=False)
     _text: str = field(repr=False)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return them as new dictionaries and lists, of the schema ``sidestream.diagnose.ranks/1``."""
-        ranks: dict[str, Any] = json.loads(self._json)
-        return ranks
-
-    def json(self) -> str:
-        """Return them as one line of JSON, of the same schema."""
-        return self._json
-
-    def _repr_html_(self) -> str:
-        return f'<pre style="line-height:1.2">{html.escape(self._text)}</pre>'
+    _style = ' style="line-height:1.2"'
 
     def __str__(self) -> str:
         return self._text
 
 
 def _ranks(as_json: str, as_text: str) -> Ranks:
-    value = json.loads(as_json)
-    fields = known(Ranks, value)
-    fields["ranks"] = tuple(_rank(one) for one in value["ranks"])
-    fields["missing"] = tuple((first, last) for first, last in value["missing"])
-    for name in ("waiting", "doubled", "warnings"):
-        fields[name] = tuple(value[name])
-    return Ranks(**fields, _json=as_json, _text=as_text)
-
-
-def _rank(value: Mapping[str, Any]) -> Rank:
-    fields = known(Rank, value)
-    fields["step"] = RankStep(**known(RankStep, value["step"]))
-    return Rank(**fields)
+    ranks: Ranks = made(Ranks, {**json.loads(as_json), "_json": as_json, "_text": as_text})
+    return ranks

@@ -1,7 +1,7 @@
 //! What kind of hazard two unordered accesses are, and how sure CUDA makes it.
 
 use super::spans::SpanId;
-use crate::op::{Access, BufferId, Kind, Memory, Mode, Op, OpId, SiteId, ThreadId};
+use crate::op::{Access, BufferId, Class, Kind, Memory, Mode, Op, OpId, SiteId, ThreadId};
 use crate::order::{Chain, Epoch, Known, Near};
 
 /// What two unordered accesses do to each other. In the order of precedence: of several that fit
@@ -85,21 +85,28 @@ pub(super) enum Role {
 impl Role {
     #[inline]
     fn of(kind: &Kind) -> Role {
-        match *kind {
-            Kind::Copy { .. } => Role::CopyAsync,
-            Kind::CopyBlocking { from, to } if !from.is_host() && !to.is_host() => {
-                Role::CopyOnDevice
-            }
-            Kind::MallocAsync { .. } => Role::Begin,
-            Kind::FreeAsync { .. }
-            | Kind::FreePinned
-            | Kind::CudaFree {
-                stream_ordered: true,
-            } => Role::End,
-            Kind::CudaFree {
-                stream_ordered: false,
-            } => Role::OpenEnd,
-            _ => Role::Work,
+        match kind.class() {
+            Class::Copy {
+                is_blocking: false, ..
+            } => Role::CopyAsync,
+            Class::Copy { from, to, .. } if !from.is_host() && !to.is_host() => Role::CopyOnDevice,
+            Class::MallocAsync => Role::Begin,
+            Class::FreeAsync | Class::Free { may_wait: false } => Role::End,
+            Class::Free { may_wait: true } => Role::OpenEnd,
+            Class::Kernel
+            | Class::Copy { .. }
+            | Class::Memset { .. }
+            | Class::HostFunc
+            | Class::Graph
+            | Class::Record
+            | Class::Wait
+            | Class::Sync(_)
+            | Class::Query(_)
+            | Class::Malloc
+            | Class::Allocator
+            | Class::Make
+            | Class::HostAccess
+            | Class::Host => Role::Work,
         }
     }
 
@@ -124,7 +131,7 @@ impl Deed {
 
     #[inline]
     fn new(op: &Op, on_thread: bool) -> Deed {
-        let host = on_thread || matches!(op.kind, Kind::HostFunc { .. });
+        let host = on_thread || op.kind.class() == Class::HostFunc;
         let thread = op.thread.0.min(Deed::NO_THREAD) << Deed::THREAD;
         Deed(Role::of(&op.kind) as u32 | (u32::from(host) * Deed::HOST) | thread)
     }
@@ -308,11 +315,19 @@ pub(super) fn kind_of(first: &Use, second: &Use) -> RaceKind {
 /// Whether CUDA leaves open if the call returns before its work is done (R20, R22, R26).
 #[inline]
 pub(super) fn may_hold_up_its_caller(kind: &Kind) -> bool {
-    match *kind {
-        Kind::Copy { from, to, .. } => from == Memory::Pageable || to == Memory::Pageable,
-        Kind::CopyBlocking { from, to } => from == Memory::Managed || to == Memory::Managed,
-        _ => false,
-    }
+    let Class::Copy {
+        from,
+        to,
+        is_blocking,
+    } = kind.class()
+    else {
+        return false;
+    };
+    let open = match is_blocking {
+        false => Memory::Pageable,
+        true => Memory::Managed,
+    };
+    from == open || to == open
 }
 
 /// `warn` where CUDA leaves the behaviour open, and only there. `called_before` says whether the second

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use smallvec::SmallVec;
 
-use crate::op::{DeviceId, Kind, Memory, Op, OpId, SiteId, StreamId, StreamKind, ThreadId};
+use crate::op::{Class, DeviceId, Kind, Memory, Op, OpId, SiteId, StreamId, StreamKind, ThreadId};
 use crate::order::{Chain, Clocks, Epoch, Order, Runs};
 
 /// A remark on one operation.
@@ -100,38 +100,34 @@ impl Lints {
     /// Looks at a call that succeeded, before the clocks know of it.
     #[inline]
     pub fn before(&mut self, op: &Op, order: &mut Order, clocks: &Clocks) {
-        match op.kind {
-            Kind::Kernel { stream, .. } => {
-                if order.device_of(stream) != order.current_device(op.thread) {
-                    self.add(op, LintCode::ForeignDeviceLaunch);
-                }
-                self.work(op, stream, order, clocks);
+        if let Kind::Kernel { stream, .. } = op.kind
+            && order.device_of(stream) != order.current_device(op.thread)
+        {
+            self.add(op, LintCode::ForeignDeviceLaunch);
+        }
+        if let Kind::Copy { from, to, .. } = op.kind
+            && (from == Memory::Pageable || to == Memory::Pageable)
+        {
+            self.add(op, LintCode::UnpinnedAsyncCopy);
+        }
+        if let Kind::Wait { event, .. } = op.kind
+            && !order.is_recorded(event)
+        {
+            self.add(op, LintCode::WaitOnUnrecordedEvent);
+        }
+        let class = op.kind.class();
+        if class.is_work()
+            && let Some(stream) = order.work_stream(op)
+            && order.kind_of(stream) == StreamKind::Legacy
+        {
+            self.legacy_work(op, order.device_of(stream), order, clocks);
+        }
+        if let Class::Sync(_) = class {
+            let waits = self.waits.entry(op.site).or_default();
+            *waits = waits.saturating_add(1);
+            if *waits == 3 {
+                self.add(op, LintCode::SyncInLoop);
             }
-            Kind::Copy { stream, from, to } => {
-                if from == Memory::Pageable || to == Memory::Pageable {
-                    self.add(op, LintCode::UnpinnedAsyncCopy);
-                }
-                self.work(op, stream, order, clocks);
-            }
-            Kind::Memset { stream }
-            | Kind::HostFunc { stream, .. }
-            | Kind::GraphLaunch { stream, .. } => self.work(op, stream, order, clocks),
-            Kind::CopyBlocking { .. } | Kind::MemsetBlocking { .. } => {
-                if let Some(stream) = order.work_stream(op) {
-                    self.work(op, stream, order, clocks);
-                }
-            }
-            Kind::Wait { event, .. } if !order.is_recorded(event) => {
-                self.add(op, LintCode::WaitOnUnrecordedEvent);
-            }
-            Kind::SyncStream { .. } | Kind::SyncEvent { .. } | Kind::SyncDevice { .. } => {
-                let waits = self.waits.entry(op.site).or_default();
-                *waits = waits.saturating_add(1);
-                if *waits == 3 {
-                    self.add(op, LintCode::SyncInLoop);
-                }
-            }
-            _ => {}
         }
     }
 
@@ -141,7 +137,7 @@ impl Lints {
         let Chain::Stream(stream) = chain else {
             return;
         };
-        if order.kind_of(stream).is_blocking() && runs == Runs::Now && is_work(&op.kind) {
+        if order.kind_of(stream).is_blocking() && runs == Runs::Now && op.kind.class().is_work() {
             self.blocking_work(stream, epoch, order);
         }
     }
@@ -164,13 +160,6 @@ impl Lints {
         if self.once.as_mut().is_none_or(fresh) {
             let op = place.op;
             self.list.push(Lint { op, code });
-        }
-    }
-
-    #[inline]
-    fn work(&mut self, op: &Op, stream: StreamId, order: &Order, clocks: &Clocks) {
-        if order.kind_of(stream) == StreamKind::Legacy {
-            self.legacy_work(op, order.device_of(stream), order, clocks);
         }
     }
 
@@ -237,17 +226,4 @@ impl Lints {
             self.add_at(place, code);
         }
     }
-}
-
-fn is_work(kind: &Kind) -> bool {
-    matches!(
-        kind,
-        Kind::Kernel { .. }
-            | Kind::Copy { .. }
-            | Kind::Memset { .. }
-            | Kind::CopyBlocking { .. }
-            | Kind::MemsetBlocking { .. }
-            | Kind::HostFunc { .. }
-            | Kind::GraphLaunch { .. }
-    )
 }

@@ -35,6 +35,8 @@
 //! # Ok::<(), sidestream::check::Refused>(())
 //! ```
 
+#![deny(clippy::wildcard_enum_match_arm)]
+
 mod hazard;
 mod lint;
 mod live;
@@ -66,6 +68,10 @@ pub use replay::{Replay, replay};
 pub use report::{Fix, HandedOn, Names, Race, Reach, Refused, Report, Verdict, one_line};
 pub use run::MEMORY_BYTES;
 pub use spans::SpanId;
+
+/// What a check reads: calls as plain data, the rules that they follow, and the log that holds them.
+#[doc(inline)]
+pub use crate::{log, op, order};
 
 /// A buffer, as it is made known to a [`Checker`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -254,22 +260,21 @@ impl Checker {
             }
             last = Some(epoch);
         }
-        match op.kind {
-            Kind::Record { event, stream } => {
-                if let Some(epoch) = last {
-                    self.recorded(op, event, stream, epoch);
-                }
+        if let Kind::Record { event, stream } = op.kind {
+            if let Some(epoch) = last {
+                self.recorded(op, event, stream, epoch);
             }
-            Kind::Elapsed { from, to } => self.elapsed(op, from, to),
-            Kind::Alloc {
-                buffer,
-                stream,
-                saw_events_of,
-            } => self.allocated(op, buffer, stream, saw_events_of),
-            Kind::Free { buffer } => {
-                self.tenancy(buffer).freed = Some((op.id, op.thread));
-            }
-            _ => {}
+        } else if let Kind::Elapsed { from, to } = op.kind {
+            self.elapsed(op, from, to);
+        } else if let Kind::Free { buffer } = op.kind {
+            self.tenancy(buffer).freed = Some((op.id, op.thread));
+        } else if let Kind::Alloc {
+            buffer,
+            stream,
+            saw_events_of,
+        } = op.kind
+        {
+            self.allocated(op, buffer, stream, saw_events_of);
         }
         if !self.found.is_empty() {
             self.report_found(op);
@@ -435,7 +440,7 @@ impl Checker {
             Chain::Stream(stream) if freed.is_some() && tenancy.home != Some(stream) => {
                 Some(stream)
             }
-            _ => None,
+            Chain::Stream(_) | Chain::Thread(_) => None,
         };
         Some(HandedOn {
             from: first.buffer,

@@ -1,8 +1,8 @@
 //! What a check found, for people: of a program, of a log, of a program that runs.
 
-use super::report::{Shown, one_line};
+use super::report::{Missing, Shown, one_line};
 use super::{Fix, Lint, LintCode, Names, Race, RaceKind, Refused, Report, Severity};
-use crate::op::{OpId, SiteId, ThreadId};
+use crate::op::{OpId, SiteId};
 use crate::order::Chain;
 
 /// A report with all that is known about its operations.
@@ -132,84 +132,21 @@ impl Page<'_> {
     /// What to put where.
     fn fix(&self, race: &Race) -> String {
         let names = Shown(self.names);
-        let call = |verb: &str, fields: &[(&str, String)], thread: ThreadId| {
-            let thread = match names.thread(thread) {
-                name if name == "t0" => String::new(),
-                name => format!(", t: {name}"),
-            };
-            let fields = fields
-                .iter()
-                .map(|(key, value)| format!(", {key}: {value}"));
-            format!("- {{do: {verb}{}{thread}}}", fields.collect::<String>())
+        let call = |call: Missing| {
+            let fields = call.fields.iter();
+            let fields: String = fields
+                .map(|(key, value)| format!(", {key}: {value}"))
+                .collect();
+            let (verb, side, op) = (call.verb, call.side, call.op);
+            format!(
+                "- {{do: {verb}{fields}}}   {side} op {}{}",
+                op.0,
+                self.place(op, race)
+            )
         };
-        let at = |word: &str, op: OpId| format!("{word} op {}{}", op.0, self.place(op, race));
-        let fix = match race.fix {
-            Fix::WaitStream {
-                stream,
-                source,
-                before,
-                thread,
-            } => {
-                let fields = [("s", names.stream(stream)), ("src", names.stream(source))];
-                format!(
-                    "{}   {}",
-                    call("wait_stream", &fields, thread),
-                    at("before", before)
-                )
-            }
-            Fix::SyncStream {
-                stream,
-                before,
-                thread,
-            } => {
-                let fields = [("st", names.stream(stream))];
-                format!(
-                    "{}   {}",
-                    call("sync_stream", &fields, thread),
-                    at("before", before)
-                )
-            }
-            Fix::SyncEvent {
-                event,
-                before,
-                thread,
-            } => {
-                let fields = [("ev", names.event(event))];
-                format!(
-                    "{}   {}",
-                    call("sync_event", &fields, thread),
-                    at("before", before)
-                )
-            }
-            Fix::RecordStream {
-                buffer,
-                stream,
-                before,
-                thread,
-            } => {
-                let fields = [("buf", names.buffer(buffer)), ("st", names.stream(stream))];
-                format!(
-                    "{}   {}",
-                    call("record_stream", &fields, thread),
-                    at("before", before)
-                )
-            }
-            Fix::Flag {
-                after,
-                by,
-                before,
-                on,
-            } => {
-                let flag = [("flag", format!("done{}", after.0))];
-                format!(
-                    "{}   {}\n       {}   {}",
-                    call("wait_flag", &flag, on),
-                    at("before", before),
-                    call("set_flag", &flag, by),
-                    at("after", after)
-                )
-            }
-        };
+        // What waits comes first: it is in the second operation's code, where a reader looks.
+        let calls = race.fix.calls(names).into_iter().rev().map(call);
+        let fix = calls.collect::<Vec<_>>().join("\n       ");
         let mut out = format!("  fix: {fix}\n");
         let declare = self.listing.map(|listing| listing.to_declare(&race.fix));
         if let Some(declare) = declare.filter(|declare| !declare.is_empty()) {

@@ -223,10 +223,42 @@ impl Race {
     }
 }
 
+/// A call of a fix, in the words of the program format.
+pub(super) struct Missing {
+    pub verb: &'static str,
+    pub fields: Vec<(&'static str, String)>,
+    /// Whether it belongs before or after the operation.
+    pub side: &'static str,
+    pub op: OpId,
+}
+
 impl Fix {
     /// One line in the words of the program format.
     pub fn text(&self, names: &Names) -> String {
-        let names = Shown(names);
+        let call = |call: Missing| {
+            let fields = call.fields.iter();
+            let fields: String = fields
+                .map(|(key, value)| format!(" {key}={value}"))
+                .collect();
+            format!("{}{fields} {} {}", call.verb, call.side, call.op.0)
+        };
+        let calls = self.calls(Shown(names)).into_iter().map(call);
+        calls.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The calls that are missing, in the order in which they would be made.
+    pub(super) fn calls(&self, names: Shown<'_>) -> Vec<Missing> {
+        let call = |verb, mut fields: Vec<_>, thread, side, op| {
+            // The format leaves the thread out where it is `t0`.
+            let thread = names.thread(thread);
+            fields.extend((thread != "t0").then_some(("t", thread)));
+            Missing {
+                verb,
+                fields,
+                side,
+                op,
+            }
+        };
         match *self {
             Fix::WaitStream {
                 stream,
@@ -234,28 +266,24 @@ impl Fix {
                 before,
                 thread,
             } => {
-                let (stream, source) = (names.stream(stream), names.stream(source));
-                let by = names.by(thread);
-                format!(
-                    "wait_stream s={stream} src={source}{by} before {}",
-                    before.0
-                )
+                let fields = vec![("s", names.stream(stream)), ("src", names.stream(source))];
+                vec![call("wait_stream", fields, thread, "before", before)]
             }
             Fix::SyncStream {
                 stream,
                 before,
                 thread,
             } => {
-                let (stream, by) = (names.stream(stream), names.by(thread));
-                format!("sync_stream st={stream}{by} before {}", before.0)
+                let fields = vec![("st", names.stream(stream))];
+                vec![call("sync_stream", fields, thread, "before", before)]
             }
             Fix::SyncEvent {
                 event,
                 before,
                 thread,
             } => {
-                let (event, by) = (names.event(event), names.by(thread));
-                format!("sync_event ev={event}{by} before {}", before.0)
+                let fields = vec![("ev", names.event(event))];
+                vec![call("sync_event", fields, thread, "before", before)]
             }
             Fix::RecordStream {
                 buffer,
@@ -263,12 +291,8 @@ impl Fix {
                 before,
                 thread,
             } => {
-                let (buffer, stream) = (names.buffer(buffer), names.stream(stream));
-                let by = names.by(thread);
-                format!(
-                    "record_stream buf={buffer} st={stream}{by} before {}",
-                    before.0
-                )
+                let fields = vec![("buf", names.buffer(buffer)), ("st", names.stream(stream))];
+                vec![call("record_stream", fields, thread, "before", before)]
             }
             Fix::Flag {
                 after,
@@ -276,12 +300,12 @@ impl Fix {
                 before,
                 on,
             } => {
-                let (by, on) = (names.by(by), names.by(on));
-                let (after, before) = (after.0, before.0);
                 // A name that no other fix and hardly a program has: a flag once raised stays up.
-                format!(
-                    "set_flag flag=done{after}{by} after {after}, wait_flag flag=done{after}{on} before {before}"
-                )
+                let flag = vec![("flag", format!("done{}", after.0))];
+                vec![
+                    call("set_flag", flag.clone(), by, "after", after),
+                    call("wait_flag", flag, on, "before", before),
+                ]
             }
         }
     }
@@ -374,14 +398,6 @@ impl Shown<'_> {
 
     pub fn chain(self, chain: Chain) -> String {
         one_line(&self.0.chain(chain)).into_owned()
-    }
-
-    /// The field for the calling thread, which the format leaves out for `t0`.
-    fn by(self, thread: ThreadId) -> String {
-        match self.thread(thread).as_str() {
-            "t0" => String::new(),
-            name => format!(" t={name}"),
-        }
     }
 }
 

@@ -4,7 +4,7 @@
 use super::report::numbered;
 use super::{BufferDecl, Checker, Names, Place, Report};
 use crate::log::{Problem, Within};
-use crate::op::{BufferId, DeviceId, Kind, Memory, Op, StreamKind, ThreadId};
+use crate::op::{BufferId, Class, DeviceId, Memory, Named, Op, StreamKind, ThreadId};
 
 /// What a check may hold in memory unless it is told otherwise: 8 GiB.
 pub const MEMORY_BYTES: u64 = 8 << 30;
@@ -110,21 +110,21 @@ impl Run {
     #[inline]
     pub fn op(&mut self, op: &Op) -> Taken {
         // What these freeze is kept: a record for each flag and graph.
-        match op.kind {
-            Kind::RecordStream { buffer, .. }
-            | Kind::Alloc { buffer, .. }
-            | Kind::Free { buffer } => {
-                return self.allocator_op(op, buffer);
+        let (mut kind, is_allocator) = (op.kind, op.kind.class() == Class::Allocator);
+        let mut first = None;
+        kind.each_named(|named| match named {
+            Named::Flag(flag) => self.room.flag(flag.0),
+            Named::Graph(graph) => self.room.graph(graph.0),
+            Named::Buffer(buffer) => {
+                first = first.or(Some(*buffer));
+                Ok(())
             }
-            Kind::HostFunc {
-                raises: Some(flag), ..
-            }
-            | Kind::SetFlag { flag }
-            | Kind::WaitFlag { flag } => self.room.flag(flag.0)?,
-            Kind::GraphLaunch { graph, .. } => self.room.graph(graph.0)?,
-            _ => {}
+            Named::Stream(_) | Named::Event(_) | Named::Device(_) => Ok(()),
+        })?;
+        match first {
+            Some(buffer) if is_allocator => self.allocator_op(op, buffer),
+            _ => self.push(op),
         }
-        self.push(op)
     }
 
     /// The same of a call of the caching allocator: the streams that the free of a buffer has to mind

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::driver::{CuEvent, CuStream};
-use crate::op::{DeviceId, Kind, StreamId};
+use crate::op::{DeviceId, StreamId};
 
 /// So many works of a stream are remembered.
 const RECENT: usize = 16;
@@ -48,16 +48,6 @@ pub(super) enum Work {
 }
 
 impl Work {
-    pub fn of(kind: &Kind) -> Option<Work> {
-        match kind {
-            Kind::Copy { .. } => Some(Work::Copy),
-            Kind::Memset { .. } => Some(Work::Memset),
-            Kind::HostFunc { .. } => Some(Work::HostFunc),
-            Kind::GraphLaunch { .. } => Some(Work::Graph),
-            _ => None,
-        }
-    }
-
     fn packed(self) -> u64 {
         match self {
             Work::Kernel(name) => u64::from(name) << 8 | 1,

@@ -17,13 +17,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::alloc::Spare;
 use crate::backend::{Backend, Caps};
 use crate::buffer::{Pinned, Pod, Refused};
 use crate::error::Result;
 use crate::kernel::Kernel;
-use crate::op::DeviceId;
-use crate::sim::Schedule;
 use crate::stream::{Stream, size_of_all};
 
 pub(crate) use elsewhere::{
@@ -34,9 +31,14 @@ pub(crate) use memory::Grant;
 pub use memory::Statistics;
 #[cfg(feature = "observe")]
 pub use observe::{Recording, Span};
+pub use open::DeviceName;
 pub(crate) use process::Process;
 pub(crate) use runtime::{Place, Runtime, plain, write};
 pub(crate) use threads::{Caller, Thread, as_thread};
+
+pub use crate::alloc::Spare;
+pub use crate::op::DeviceId;
+pub use crate::sim::Schedule;
 
 /// A device. Clones are the same device.
 ///

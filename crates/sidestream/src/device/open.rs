@@ -9,10 +9,44 @@ use crate::engine::Profile;
 use crate::error::{Error, Result};
 use crate::sim;
 
-/// What a name stands for.
-enum Named {
+/// What the name of a device stands for, whether or not it is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DeviceName<'a> {
+    /// `cuda`, `cuda:1`: a GPU by its number.
     Cuda(u32),
-    Simulated(String, Box<Profile>),
+    /// `sim:h200`: a simulated one, by the short name of its profile.
+    Simulated(&'a str),
+    /// `sim:FILE.toml`: a simulated one, by the file of its profile.
+    File(&'a str),
+}
+
+impl DeviceName<'_> {
+    /// Of a name; none if no device is called so.
+    pub fn of(name: &str) -> Option<DeviceName<'_>> {
+        if let Some(model) = name.strip_prefix("sim:") {
+            let is_file = model.ends_with(".toml") || model.contains('/');
+            return Some(if is_file {
+                DeviceName::File(model)
+            } else {
+                DeviceName::Simulated(model)
+            });
+        }
+        let number = match name.strip_prefix("cuda")? {
+            "" => "0",
+            rest => rest.strip_prefix(':')?,
+        };
+        let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+        number
+            .parse()
+            .ok()
+            .filter(|_| is_number)
+            .map(DeviceName::Cuda)
+    }
+
+    /// The names of the simulated devices that are built in: `sim:h200, sim:a100` and so on.
+    pub fn built_in() -> String {
+        Profile::NAMES.map(|name| format!("sim:{name}")).join(", ")
+    }
 }
 
 /// The machine with these devices, in this order.
@@ -23,13 +57,21 @@ pub(super) fn machine(names: &[&str], options: &Options) -> Result<Arc<dyn Backe
     if names == ["auto"] {
         return auto(options);
     }
-    let named = names.iter().map(|name| named(name));
     let (mut ordinals, mut profiles) = (Vec::new(), Vec::new());
-    for named in named.collect::<Result<Vec<_>>>()? {
-        match named {
-            Named::Cuda(ordinal) => ordinals.push(ordinal),
-            Named::Simulated(name, profile) => profiles.push((name, *profile)),
-        }
+    for &name in names {
+        let profile = match DeviceName::of(name).ok_or_else(|| unknown(name))? {
+            DeviceName::Cuda(ordinal) => {
+                ordinals.push(ordinal);
+                continue;
+            }
+            DeviceName::Simulated(model) => Profile::named(model).ok_or_else(|| unknown(name))?,
+            DeviceName::File(file) => {
+                let text = std::fs::read_to_string(file);
+                let text = text.map_err(|error| none(name, error.to_string()))?;
+                Profile::from_toml(&text).map_err(|error| none(name, error.to_string()))?
+            }
+        };
+        profiles.push((name.to_owned(), profile));
     }
     let asked = || names.join(", ");
     match (ordinals.is_empty(), profiles.is_empty()) {
@@ -83,29 +125,11 @@ fn simulated(profiles: Vec<(String, Profile)>, options: &Options) -> Arc<dyn Bac
     Arc::new(machine)
 }
 
-fn named(name: &str) -> Result<Named> {
-    if let Some(rest) = name.strip_prefix("cuda") {
-        let ordinal = match rest.strip_prefix(':') {
-            Some(number) => number.parse().ok(),
-            None => rest.is_empty().then_some(0),
-        };
-        return ordinal.map(Named::Cuda).ok_or_else(|| unknown(name));
-    }
-    let model = name.strip_prefix("sim:").ok_or_else(|| unknown(name))?;
-    let profile = match model.ends_with(".toml") {
-        true => {
-            let text = std::fs::read_to_string(model);
-            let text = text.map_err(|error| none(name, error.to_string()))?;
-            Profile::from_toml(&text).map_err(|error| none(name, error.to_string()))?
-        }
-        false => Profile::named(model).ok_or_else(|| unknown(name))?,
-    };
-    Ok(Named::Simulated(name.to_owned(), Box::new(profile)))
-}
-
 fn unknown(name: &str) -> Error {
-    let why = "there are cuda:0 and so on, sim:h200, sim:a100, sim:a10g, sim:rtx4090, \
-               sim:FILE.toml for one of your own, and auto alone";
+    let why = format!(
+        "there are cuda:0 and so on, {}, sim:FILE.toml for one of your own, and auto alone",
+        DeviceName::built_in()
+    );
     none(name, why)
 }
 

@@ -2,123 +2,143 @@
 
 use std::fmt;
 
-/// The constants of one kind of device and of the host that feeds it.
-///
-/// Read one with [`Profile::from_toml`], or take a built-in one: [`Profile::h200`], [`Profile::a100`],
-/// [`Profile::a10g`], [`Profile::rtx4090`]. The fields are public so that a what-if can change one and run again.
-/// The files under `profiles/` name the source of every value.
-#[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
-pub struct Profile {
-    /// What people call the device.
-    pub name: String,
+/// Each figure once: what it is, its field, its place in the file and the range that is physically sensible.
+/// Sections follow each other as in the files.
+macro_rules! figures {
+    ($($(#[$doc:meta])* $field:ident = $read:ident($place:literal, $min:literal, $max:literal);)*) => {
+        /// The constants of one kind of device and of the host that feeds it.
+        ///
+        /// Read one with [`Profile::from_toml`], or take a built-in one: [`Profile::h200`], [`Profile::a100`],
+        /// [`Profile::a10g`], [`Profile::rtx4090`]. The fields are public so that a what-if can change one and run again.
+        /// The files under `profiles/` name the source of every value.
+        #[derive(Clone, Debug, PartialEq)]
+        #[non_exhaustive]
+        pub struct Profile {
+            /// What people call the device.
+            pub name: String,
+            $($(#[$doc])* pub $field: f64,)*
+            sources: Vec<(&'static str, String)>,
+        }
+
+        impl Reader {
+            fn profile(&mut self) -> Result<Profile, ProfileError> {
+                Ok(Profile {
+                    name: self.name()?,
+                    $($field: self.$read($place, $min, $max)?,)*
+                    sources: std::mem::take(&mut self.sources),
+                })
+            }
+        }
+    };
+}
+
+figures! {
     /// Streaming multiprocessors.
-    pub sms: f64,
+    sms = whole("chip.sms", 1.0, 4096.0);
     /// Clock under load, GHz.
-    pub clock_ghz: f64,
+    clock_ghz = real("chip.clock_ghz", 0.05, 20.0);
     /// Threads that one multiprocessor holds at once.
-    pub threads_per_sm: f64,
+    threads_per_sm = whole("chip.threads_per_sm", 32.0, 65536.0);
     /// Blocks that one multiprocessor holds at once.
-    pub blocks_per_sm: f64,
+    blocks_per_sm = whole("chip.blocks_per_sm", 1.0, 1024.0);
     /// Device memory, GiB.
-    pub memory_gib: f64,
+    memory_gib = real("chip.memory_gib", 0.1, 1e5);
     /// Device memory bandwidth, GB/s.
-    pub memory_gb_s: f64,
+    memory_gb_s = real("chip.memory_gb_s", 1.0, 1e6);
     /// Level 2 cache, MiB.
-    pub l2_mib: f64,
+    l2_mib = real("chip.l2_mib", 0.01, 1e5);
     /// Peak of single precision arithmetic, TFLOP/s.
-    pub fp32_tflops: f64,
+    fp32_tflops = real("chip.fp32_tflops", 0.01, 1e5);
     /// Copy engines: with one, uploads and downloads share it.
-    pub copy_engines: f64,
+    copy_engines = whole("chip.copy_engines", 1.0, 64.0);
     /// Cycles from one dependent step of a thread to the next, on an idle multiprocessor.
-    pub chain_cycles: f64,
+    chain_cycles = real("compute.chain_cycles", 0.1, 1000.0);
     /// Cycles of one scheduler (a quarter of a multiprocessor) for one step of one warp.
-    pub issue_cycles: f64,
+    issue_cycles = real("compute.issue_cycles", 0.1, 1000.0);
     /// Extra steps of a thread for every access of one element (load, store, address, loop).
-    pub access_steps: f64,
+    access_steps = real("compute.access_steps", 0.0, 1000.0);
     /// One dependent trip to device memory, ns.
-    pub memory_latency_ns: f64,
+    memory_latency_ns = real("compute.memory_latency_ns", 1.0, 1e5);
     /// One dependent trip to the level 2 cache, ns.
-    pub l2_latency_ns: f64,
+    l2_latency_ns = real("compute.l2_latency_ns", 1.0, 1e5);
     /// Raggedness of a kernel's end: warps of one scheduler end at different times when they compete for issue.
     /// In steps of the issue rate per step of the chain.
-    pub ragged: f64,
+    ragged = real("compute.ragged", 0.0, 10.0);
     /// Kernels that are resident at once.
-    pub max_kernels: f64,
+    max_kernels = whole("compute.max_kernels", 1.0, 4096.0);
     /// Link between host and device, one way, pinned memory, GB/s.
-    pub link_gb_s: f64,
+    link_gb_s = real("link.gb_s", 0.01, 1e5);
     /// Share of its speed that a copy keeps while the other direction is busy.
-    pub both_ways: f64,
+    both_ways = real("link.both_ways", 0.5, 1.0);
     /// The same for the set-up of a copy.
-    pub both_ways_setup: f64,
+    both_ways_setup = real("link.both_ways_setup", 0.5, 1.0);
     /// Time an upload holds its copy engine before data flows, ns.
-    pub upload_setup_ns: f64,
+    upload_setup_ns = real("link.upload_setup_ns", 0.0, 1e6);
     /// The same for a download, ns.
-    pub download_setup_ns: f64,
+    download_setup_ns = real("link.download_setup_ns", 0.0, 1e6);
     /// Added to the set-up of a copy that waited for other work of its stream, when the engine served another stream
     /// before, ns.
-    pub switch_ns: f64,
+    switch_ns = real("link.switch_ns", 0.0, 1e6);
     /// Time a copy inside the device or a memset holds its engine before data flows, ns.
-    pub device_copy_setup_ns: f64,
+    device_copy_setup_ns = real("link.device_copy_setup_ns", 0.0, 1e6);
     /// Uploads up to this size travel inside the command stream, beside the copy engine; bytes.
-    pub inline_bytes: f64,
+    inline_bytes = whole("link.inline_bytes", 0.0, 1e9);
     /// Time such an upload takes before data flows, ns.
-    pub inline_setup_ns: f64,
+    inline_setup_ns = real("link.inline_setup_ns", 0.0, 1e6);
     /// Uploads from pageable memory, GB/s.
-    pub pageable_upload_gb_s: f64,
+    pageable_upload_gb_s = real("link.pageable_upload_gb_s", 0.01, 1e5);
     /// Downloads to pageable memory, GB/s.
-    pub pageable_download_gb_s: f64,
+    pageable_download_gb_s = real("link.pageable_download_gb_s", 0.01, 1e5);
     /// The host's own copy between pageable and pinned memory, GB/s.
-    pub stage_gb_s: f64,
+    stage_gb_s = real("link.stage_gb_s", 0.01, 1e5);
     /// Link to another device of the same host, GB/s.
-    pub peer_gb_s: f64,
+    peer_gb_s = real("link.peer_gb_s", 0.01, 1e5);
     /// From the end of the call to the start of a kernel on an idle device, ns.
-    pub submit_kernel_ns: f64,
+    submit_kernel_ns = real("latency.submit_kernel_ns", 0.0, 1e6);
     /// From the end of the call to the start of anything else on an idle device, ns.
-    pub submit_ns: f64,
+    submit_ns = real("latency.submit_ns", 0.0, 1e6);
     /// From the end of one engine's work to the start of another engine's, inside one stream, ns.
-    pub engine_hop_ns: f64,
+    engine_hop_ns = real("latency.engine_hop_ns", 0.0, 1e6);
     /// From the end of a kernel to the start of the next one in the same stream, ns.
-    pub kernel_gap_ns: f64,
+    kernel_gap_ns = real("latency.kernel_gap_ns", 0.0, 1e6);
     /// The same between two kernels of one graph, ns.
-    pub graph_gap_ns: f64,
+    graph_gap_ns = real("latency.graph_gap_ns", 0.0, 1e6);
     /// Added when the order comes from an event of another stream, ns.
-    pub event_hop_ns: f64,
+    event_hop_ns = real("latency.event_hop_ns", 0.0, 1e6);
     /// Added when the event was recorded on another device, ns.
-    pub device_hop_ns: f64,
+    device_hop_ns = real("latency.device_hop_ns", 0.0, 1e6);
     /// Added to the gap of a kernel while another stream of the device holds a pending wait, ns.
-    pub pending_wait_ns: f64,
+    pending_wait_ns = real("latency.pending_wait_ns", 0.0, 1e6);
     /// From the end of device work to the return of the host call that waits for it, ns.
-    pub host_return_ns: f64,
+    host_return_ns = real("latency.host_return_ns", 0.0, 1e6);
     /// From stream to host function and back, each way, ns.
-    pub callback_hop_ns: f64,
+    callback_hop_ns = real("latency.callback_hop_ns", 0.0, 1e6);
     /// Host cost of a kernel launch, ns.
-    pub launch_ns: f64,
+    launch_ns = real("calls.launch_ns", 0.0, 1e7);
     /// Host cost of an asynchronous copy or memset call, ns.
-    pub copy_ns: f64,
+    copy_ns = real("calls.copy_ns", 0.0, 1e7);
     /// Host cost of an event record, ns.
-    pub record_ns: f64,
+    record_ns = real("calls.record_ns", 0.0, 1e7);
     /// Host cost of a wait for an event, ns.
-    pub wait_ns: f64,
+    wait_ns = real("calls.wait_ns", 0.0, 1e7);
     /// Host cost of a query, ns.
-    pub query_ns: f64,
+    query_ns = real("calls.query_ns", 1.0, 1e7);
     /// Host cost of a synchronise that has nothing to wait for, ns.
-    pub sync_ns: f64,
+    sync_ns = real("calls.sync_ns", 0.0, 1e7);
     /// Host cost of enqueueing a host function, ns.
-    pub host_func_ns: f64,
+    host_func_ns = real("calls.host_func_ns", 0.0, 1e7);
     /// Host cost of a stream-ordered allocation, ns.
-    pub malloc_async_ns: f64,
+    malloc_async_ns = real("calls.malloc_async_ns", 0.0, 1e7);
     /// Host cost of a stream-ordered free, ns.
-    pub free_async_ns: f64,
+    free_async_ns = real("calls.free_async_ns", 0.0, 1e7);
     /// Host cost of an allocation of device memory, ns.
-    pub malloc_ns: f64,
+    malloc_ns = real("calls.malloc_ns", 0.0, 1e9);
     /// Host cost of a free of device memory once the device is idle, ns.
-    pub free_ns: f64,
+    free_ns = real("calls.free_ns", 0.0, 1e9);
     /// Host cost of a graph launch, ns.
-    pub graph_launch_ns: f64,
+    graph_launch_ns = real("calls.graph_launch_ns", 0.0, 1e7);
     /// Host cost of creating or destroying a stream or an event, ns.
-    pub create_ns: f64,
-    sources: Vec<(&'static str, String)>,
+    create_ns = real("calls.create_ns", 0.0, 1e7);
 }
 
 /// Why a profile was refused: which field, and what to do.
@@ -159,10 +179,7 @@ impl Profile {
         };
         let profile = reader.profile()?;
         reader.nothing_left()?;
-        Ok(Self {
-            sources: reader.sources,
-            ..profile
-        })
+        Ok(profile)
     }
 
     /// NVIDIA H200: fitted to measurements on one.
@@ -242,79 +259,13 @@ struct Reader {
 }
 
 impl Reader {
-    /// The list of fields, in one place, with the range that is physically sensible.
-    fn profile(&mut self) -> Result<Profile, ProfileError> {
-        let name = match self.table.remove("name") {
-            Some(toml::Value::String(s)) if !s.trim().is_empty() => s,
-            Some(_) => {
-                return Err(wrong(
-                    "name",
-                    "must be a text that is not empty, for example \"NVIDIA H200\"".into(),
-                ));
-            }
-            None => {
-                return Err(wrong(
-                    "name",
-                    "is missing; add name = \"NVIDIA H200\" at the top".into(),
-                ));
-            }
+    fn name(&mut self) -> Result<String, ProfileError> {
+        let problem = match self.table.remove("name") {
+            Some(toml::Value::String(name)) if !name.trim().is_empty() => return Ok(name),
+            Some(_) => "must be a text that is not empty, for example \"NVIDIA H200\"",
+            None => "is missing; add name = \"NVIDIA H200\" at the top",
         };
-        Ok(Profile {
-            name,
-            sms: self.whole("chip.sms", 1.0, 4096.0)?,
-            clock_ghz: self.real("chip.clock_ghz", 0.05, 20.0)?,
-            threads_per_sm: self.whole("chip.threads_per_sm", 32.0, 65536.0)?,
-            blocks_per_sm: self.whole("chip.blocks_per_sm", 1.0, 1024.0)?,
-            memory_gib: self.real("chip.memory_gib", 0.1, 1e5)?,
-            memory_gb_s: self.real("chip.memory_gb_s", 1.0, 1e6)?,
-            l2_mib: self.real("chip.l2_mib", 0.01, 1e5)?,
-            fp32_tflops: self.real("chip.fp32_tflops", 0.01, 1e5)?,
-            copy_engines: self.whole("chip.copy_engines", 1.0, 64.0)?,
-            chain_cycles: self.real("compute.chain_cycles", 0.1, 1000.0)?,
-            issue_cycles: self.real("compute.issue_cycles", 0.1, 1000.0)?,
-            access_steps: self.real("compute.access_steps", 0.0, 1000.0)?,
-            memory_latency_ns: self.real("compute.memory_latency_ns", 1.0, 1e5)?,
-            l2_latency_ns: self.real("compute.l2_latency_ns", 1.0, 1e5)?,
-            ragged: self.real("compute.ragged", 0.0, 10.0)?,
-            max_kernels: self.whole("compute.max_kernels", 1.0, 4096.0)?,
-            link_gb_s: self.real("link.gb_s", 0.01, 1e5)?,
-            both_ways: self.real("link.both_ways", 0.5, 1.0)?,
-            both_ways_setup: self.real("link.both_ways_setup", 0.5, 1.0)?,
-            upload_setup_ns: self.real("link.upload_setup_ns", 0.0, 1e6)?,
-            download_setup_ns: self.real("link.download_setup_ns", 0.0, 1e6)?,
-            switch_ns: self.real("link.switch_ns", 0.0, 1e6)?,
-            device_copy_setup_ns: self.real("link.device_copy_setup_ns", 0.0, 1e6)?,
-            inline_bytes: self.whole("link.inline_bytes", 0.0, 1e9)?,
-            inline_setup_ns: self.real("link.inline_setup_ns", 0.0, 1e6)?,
-            pageable_upload_gb_s: self.real("link.pageable_upload_gb_s", 0.01, 1e5)?,
-            pageable_download_gb_s: self.real("link.pageable_download_gb_s", 0.01, 1e5)?,
-            stage_gb_s: self.real("link.stage_gb_s", 0.01, 1e5)?,
-            peer_gb_s: self.real("link.peer_gb_s", 0.01, 1e5)?,
-            submit_kernel_ns: self.real("latency.submit_kernel_ns", 0.0, 1e6)?,
-            submit_ns: self.real("latency.submit_ns", 0.0, 1e6)?,
-            engine_hop_ns: self.real("latency.engine_hop_ns", 0.0, 1e6)?,
-            kernel_gap_ns: self.real("latency.kernel_gap_ns", 0.0, 1e6)?,
-            graph_gap_ns: self.real("latency.graph_gap_ns", 0.0, 1e6)?,
-            event_hop_ns: self.real("latency.event_hop_ns", 0.0, 1e6)?,
-            device_hop_ns: self.real("latency.device_hop_ns", 0.0, 1e6)?,
-            pending_wait_ns: self.real("latency.pending_wait_ns", 0.0, 1e6)?,
-            host_return_ns: self.real("latency.host_return_ns", 0.0, 1e6)?,
-            callback_hop_ns: self.real("latency.callback_hop_ns", 0.0, 1e6)?,
-            launch_ns: self.real("calls.launch_ns", 0.0, 1e7)?,
-            copy_ns: self.real("calls.copy_ns", 0.0, 1e7)?,
-            record_ns: self.real("calls.record_ns", 0.0, 1e7)?,
-            wait_ns: self.real("calls.wait_ns", 0.0, 1e7)?,
-            query_ns: self.real("calls.query_ns", 1.0, 1e7)?,
-            sync_ns: self.real("calls.sync_ns", 0.0, 1e7)?,
-            host_func_ns: self.real("calls.host_func_ns", 0.0, 1e7)?,
-            malloc_async_ns: self.real("calls.malloc_async_ns", 0.0, 1e7)?,
-            free_async_ns: self.real("calls.free_async_ns", 0.0, 1e7)?,
-            malloc_ns: self.real("calls.malloc_ns", 0.0, 1e9)?,
-            free_ns: self.real("calls.free_ns", 0.0, 1e9)?,
-            graph_launch_ns: self.real("calls.graph_launch_ns", 0.0, 1e7)?,
-            create_ns: self.real("calls.create_ns", 0.0, 1e7)?,
-            sources: Vec::new(),
-        })
+        Err(wrong("name", problem.into()))
     }
 
     fn whole(&mut self, field: &'static str, min: f64, max: f64) -> Result<f64, ProfileError> {
@@ -331,6 +282,7 @@ impl Reader {
     fn real(&mut self, field: &'static str, min: f64, max: f64) -> Result<f64, ProfileError> {
         let example =
             || format!("write it as {{ value = {min}, source = \"where the number came from\" }}");
+        let refuse = |problem| Err(wrong(field, problem));
         let (section, key) = field.split_once('.').unwrap_or((field, ""));
         let entry = match self.table.get_mut(section) {
             Some(toml::Value::Table(t)) => t.remove(key),
@@ -338,38 +290,29 @@ impl Reader {
             None => None,
         };
         let Some(entry) = entry else {
-            return Err(wrong(field, format!("is missing; {}", example())));
+            return refuse(format!("is missing; {}", example()));
         };
         let toml::Value::Table(mut entry) = entry else {
-            return Err(wrong(field, format!("has no source; {}", example())));
+            return refuse(format!("has no source; {}", example()));
         };
         let value = match entry.remove("value") {
             Some(toml::Value::Float(v)) => v,
             // Whole numbers up to 2^53 are exact, and every range ends far below.
             Some(toml::Value::Integer(v)) => v as f64,
-            _ => {
-                return Err(wrong(
-                    field,
-                    format!("has no number as its value; {}", example()),
-                ));
-            }
+            _ => return refuse(format!("has no number as its value; {}", example())),
         };
         let source = match entry.remove("source") {
             Some(toml::Value::String(s)) if !s.trim().is_empty() => s,
-            _ => return Err(wrong(field, format!("has no source; {}", example()))),
+            _ => return refuse(format!("has no source; {}", example())),
         };
         if let Some(unknown) = entry.keys().next() {
-            return Err(wrong(
-                field,
-                format!("has an unknown key `{unknown}`; only value and source belong here"),
+            return refuse(format!(
+                "has an unknown key `{unknown}`; only value and source belong here"
             ));
         }
         if !value.is_finite() || value < min || value > max {
-            return Err(wrong(
-                field,
-                format!(
-                    "is {value}, but must be from {min} to {max}; check the unit, which is the end of the name"
-                ),
+            return refuse(format!(
+                "is {value}, but must be from {min} to {max}; check the unit, which is the end of the name"
             ));
         }
         self.sources.push((field, source));
@@ -377,30 +320,16 @@ impl Reader {
     }
 
     fn nothing_left(&self) -> Result<(), ProfileError> {
+        const SECTIONS: [&str; 5] = ["chip", "compute", "link", "latency", "calls"];
         for (section, value) in &self.table {
-            match value {
-                toml::Value::Table(t) => {
-                    if let Some(key) = t.keys().next() {
-                        return Err(wrong(
-                            &format!("{section}.{key}"),
-                            "is not known; correct the spelling or remove it".into(),
-                        ));
-                    }
-                    if !["chip", "compute", "link", "latency", "calls"].contains(&section.as_str())
-                    {
-                        return Err(wrong(
-                            section,
-                            "is not a known section; correct the spelling or remove it".into(),
-                        ));
-                    }
-                }
-                _ => {
-                    return Err(wrong(
-                        section,
-                        "is not known; correct the spelling or remove it".into(),
-                    ));
-                }
-            }
+            let (place, what) = match value.as_table().map(|table| table.keys().next()) {
+                Some(None) if SECTIONS.contains(&section.as_str()) => continue,
+                Some(None) => (section.clone(), "a known section"),
+                Some(Some(key)) => (format!("{section}.{key}"), "known"),
+                None => (section.clone(), "known"),
+            };
+            let problem = format!("is not {what}; correct the spelling or remove it");
+            return Err(wrong(&place, problem));
         }
         Ok(())
     }

@@ -60,6 +60,8 @@ pub use event::Event;
 pub use memory::{DeviceMemory, HostMemory, Region};
 pub use stream::{Arg, Stream};
 
+pub use crate::op::StreamKind;
+
 /// `cudaSetDevice`: where the blocking calls of this thread run from here on. A thread begins on
 /// device 0.
 ///

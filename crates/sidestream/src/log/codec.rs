@@ -1,5 +1,7 @@
 //! The bytes of an operation, both ways. `docs/op-log.md` is the same in words.
 
+#![deny(clippy::wildcard_enum_match_arm)]
+
 use std::io::Read;
 
 use super::declared::{Declared, too_many_accesses};

@@ -1,12 +1,12 @@
 //! What a log has declared so far, and whether a record fits it. Writer and reader ask the same
 //! questions here, so that what the one takes the other takes too.
 
+#![deny(clippy::wildcard_enum_match_arm)]
+
 use super::error::Problem;
 use super::{Within, limits};
 use crate::backend::Done;
-use crate::op::{
-    Access, BufferId, DeviceId, EventId, FlagId, Kind, Op, StreamId, StreamKind, ThreadId,
-};
+use crate::op::{Access, BufferId, DeviceId, Kind, Named, Op, StreamKind, ThreadId};
 
 /// The ids that records may name, and the counts of the end record.
 #[derive(Debug)]
@@ -189,81 +189,18 @@ impl Declared {
 
     #[inline]
     fn kind(&self, kind: &Kind) -> Checked {
-        match *kind {
-            Kind::Kernel { stream, launches } => {
-                if launches == 0 {
-                    return Err(Problem::NoLaunch);
-                }
-                self.stream(stream)
-            }
-            Kind::Copy { stream, .. }
-            | Kind::Memset { stream }
-            | Kind::MallocAsync { stream }
-            | Kind::FreeAsync { stream }
-            | Kind::SyncStream { stream }
-            | Kind::QueryStream { stream, .. }
-            | Kind::CreateStream { stream }
-            | Kind::DestroyStream { stream }
-            | Kind::BeginCapture { stream }
-            | Kind::EndCapture { stream } => self.stream(stream),
-            Kind::HostFunc { stream, raises } => {
-                raises.map_or(Ok(()), flag)?;
-                self.stream(stream)
-            }
-            Kind::GraphLaunch { stream, graph } => {
-                self.stream(stream)?;
-                below(graph.0, limits::GRAPHS, "graphs")
-            }
-            Kind::Record { event, stream } | Kind::Wait { stream, event } => {
-                self.stream(stream)?;
-                self.event(event)
-            }
-            Kind::WaitStream { stream, source } => {
-                self.stream(stream)?;
-                self.stream(source)
-            }
-            Kind::SyncEvent { event }
-            | Kind::QueryEvent { event, .. }
-            | Kind::CreateEvent { event }
-            | Kind::DestroyEvent { event } => self.event(event),
-            Kind::SyncDevice { device } => device.map_or(Ok(()), |device| self.device(device)),
-            Kind::SetDevice { device } => self.device(device),
-            Kind::SetFlag { flag: id } | Kind::WaitFlag { flag: id } => flag(id),
-            Kind::Alloc {
-                buffer,
-                stream,
-                saw_events_of,
-            } => {
-                self.buffer(buffer)?;
-                saw_events_of.map_or(Ok(()), |earlier| self.buffer(earlier))?;
-                stream.map_or(Ok(()), |stream| self.stream(stream))
-            }
-            Kind::RecordStream { buffer, stream } => {
-                self.buffer(buffer)?;
-                self.stream(stream)
-            }
-            Kind::Free { buffer } => self.buffer(buffer),
-            Kind::Elapsed { from, to } => {
-                self.event(from)?;
-                self.event(to)
-            }
-            Kind::CopyBlocking { .. }
-            | Kind::MemsetBlocking { .. }
-            | Kind::HostAccess
-            | Kind::CudaMalloc
-            | Kind::CudaFree { .. }
-            | Kind::FreePinned => Ok(()),
+        if let Kind::Kernel { launches: 0, .. } = kind {
+            return Err(Problem::NoLaunch);
         }
-    }
-
-    #[inline]
-    fn stream(&self, id: StreamId) -> Checked {
-        known("stream", id.0, self.streams)
-    }
-
-    #[inline]
-    fn event(&self, id: EventId) -> Checked {
-        known("event", id.0, self.events)
+        let mut kind = *kind;
+        kind.each_named(|named| match named {
+            Named::Stream(id) => known("stream", id.0, self.streams),
+            Named::Event(id) => known("event", id.0, self.events),
+            Named::Buffer(id) => self.buffer(*id),
+            Named::Flag(id) => below(id.0, limits::FLAGS, "flags"),
+            Named::Graph(id) => below(id.0, limits::GRAPHS, "graphs"),
+            Named::Device(id) => self.device(*id),
+        })
     }
 
     #[inline]
@@ -306,10 +243,6 @@ fn known(what: &'static str, id: u32, declared: u32) -> Checked {
     }
     let (id, declared) = (u64::from(id), u64::from(declared));
     Err(Problem::Undeclared { what, id, declared })
-}
-
-fn flag(id: FlagId) -> Checked {
-    below(id.0, limits::FLAGS, "flags")
 }
 
 /// Whether an id is below the limit; of what is counted: whether there is room for one more.

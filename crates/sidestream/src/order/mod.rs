@@ -33,9 +33,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
-use crate::op::{
-    Access, BufferId, DeviceId, EventId, Kind, Op, OpId, StreamId, StreamKind, ThreadId,
-};
+use crate::op::{Access, BufferId, DeviceId, EventId, Op, OpId, StreamId, StreamKind, ThreadId};
 use acted::{Acted, Link};
 use capture::{Capture, CaptureId, Seen};
 
@@ -305,11 +303,11 @@ impl Order {
     /// The stream in which an operation's work runs: the one it names, or the legacy stream of the
     /// thread's device for the blocking calls.
     pub fn work_stream(&mut self, op: &Op) -> Option<StreamId> {
-        match op.kind {
-            Kind::CopyBlocking { .. } | Kind::MemsetBlocking { .. } => {
+        match op.kind.stream() {
+            None if op.kind.class().is_work() => {
                 Some(self.legacy_stream(self.current_device(op.thread)))
             }
-            _ => op.kind.stream(),
+            named => named,
         }
     }
 

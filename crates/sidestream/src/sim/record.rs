@@ -1,9 +1,11 @@
 //! The run as a [`Trace`].
 
+#![deny(clippy::wildcard_enum_match_arm)]
+
 use super::{Part, Sim};
-use crate::op::{Kind, Op, OpId, StreamId, StreamKind};
+use crate::op::{Class, Kind, Op, OpId, StreamId, StreamKind};
 use crate::order::Performs;
-use crate::trace::{self, Call, Device, Stream, Thread, Trace, Waits, What, Work};
+use crate::trace::{Call, Device, Stream, Thread, Trace, Waits, What, Work};
 
 /// What people call things; a program knows, the simulator does not.
 pub trait Names {
@@ -53,7 +55,7 @@ impl Sim {
                 None if part.is_call => trace.calls.push(Call {
                     op: op.id,
                     thread: op.thread,
-                    name: trace::function(&op.kind),
+                    name: op.kind.function(),
                     start_ns: span.start_ns,
                     end_ns: span.end_ns,
                     is_host_work: matches!(op.kind, Kind::HostAccess),
@@ -83,9 +85,9 @@ impl Sim {
                         what,
                         name: names.work(op),
                         label: names.label(op),
-                        start_ns: match what {
-                            What::Wait { .. } => last_ns.max(called_ns).min(span.end_ns),
-                            _ => span.start_ns,
+                        start_ns: match matches!(what, What::Wait { .. }) {
+                            true => last_ns.max(called_ns).min(span.end_ns),
+                            false => span.start_ns,
                         },
                         end_ns: span.end_ns,
                     });
@@ -98,9 +100,9 @@ impl Sim {
 
 /// What a task of a stream shows as; a record shows as nothing.
 fn what(op: &Op, part: &Part, recorded_by: Option<OpId>) -> Option<What> {
-    let shows = match op.kind {
-        Kind::Wait { stream, .. } | Kind::WaitStream { stream, .. } => part.stream == Some(stream),
-        _ => part.performs != Performs::Nothing,
+    let shows = match op.kind.class() == Class::Wait {
+        true => part.stream == op.kind.stream(),
+        false => part.performs != Performs::Nothing,
     };
     shows.then(|| What::of(op, recorded_by)).flatten()
 }

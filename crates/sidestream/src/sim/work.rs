@@ -1,59 +1,48 @@
 //! What an operation costs: the call on the host, the work on the device.
 
+#![deny(clippy::wildcard_enum_match_arm)]
+
 use crate::engine::{Call, Grid, KernelCost, Profile, Work};
-use crate::op::{Access, Kind, Memory, Mode, Op};
+use crate::op::{Access, Class, Kind, Memory, Mode, Op};
 use crate::order::{Chain, Step};
 
 /// The call, on the calling thread. `staged_bytes` are copied away by the host during it.
 pub(super) fn call(op: &Op, staged_bytes: u64) -> Work {
-    let call = match op.kind {
-        Kind::Kernel { .. } => Call::Launch,
-        Kind::Copy { .. } if staged_bytes > 0 => Call::Stage {
+    let call = match op.kind.class() {
+        Class::Kernel => Call::Launch,
+        Class::Copy {
+            is_blocking: false, ..
+        } if staged_bytes > 0 => Call::Stage {
             bytes: staged_bytes,
         },
-        Kind::Copy { from, to, .. } | Kind::CopyBlocking { from, to }
-            if from == Memory::Pinned && !to.is_host() =>
-        {
+        Class::Copy { from, to, .. } if from == Memory::Pinned && !to.is_host() => {
             let bytes = moved(op, Mode::Read);
             Call::UploadAsync { bytes }
         }
-        Kind::Copy { .. } | Kind::CopyBlocking { .. } => Call::CopyAsync,
-        Kind::Memset { .. } | Kind::MemsetBlocking { .. } => Call::MemsetAsync,
-        Kind::HostFunc { .. } => Call::HostFunc,
-        Kind::GraphLaunch { .. } => Call::GraphLaunch,
-        Kind::MallocAsync { .. } => Call::MallocAsync,
-        Kind::FreeAsync { .. } => Call::FreeAsync,
-        Kind::Record { .. } => Call::Record,
-        Kind::Wait { .. } => Call::Wait,
-        Kind::WaitStream { .. } => Call::Wait,
-        Kind::SyncStream { .. } | Kind::SyncEvent { .. } | Kind::SyncDevice { .. } => Call::Sync,
-        Kind::QueryStream { .. } | Kind::QueryEvent { .. } => Call::Query,
-        Kind::CudaMalloc => Call::Malloc,
-        Kind::CudaFree { .. } | Kind::FreePinned => Call::Free,
-        Kind::CreateEvent { .. }
-        | Kind::DestroyEvent { .. }
-        | Kind::CreateStream { .. }
-        | Kind::DestroyStream { .. } => Call::Create,
-        Kind::SetFlag { .. }
-        | Kind::WaitFlag { .. }
-        | Kind::HostAccess
-        | Kind::Alloc { .. }
-        | Kind::RecordStream { .. }
-        | Kind::Free { .. }
-        | Kind::Elapsed { .. }
-        | Kind::SetDevice { .. }
-        | Kind::BeginCapture { .. }
-        | Kind::EndCapture { .. } => Call::HostNs(HOST_NS),
+        Class::Copy { .. } => Call::CopyAsync,
+        Class::Memset { .. } => Call::MemsetAsync,
+        Class::HostFunc => Call::HostFunc,
+        Class::Graph => Call::GraphLaunch,
+        Class::MallocAsync => Call::MallocAsync,
+        Class::FreeAsync => Call::FreeAsync,
+        Class::Record => Call::Record,
+        Class::Wait => Call::Wait,
+        Class::Sync(_) => Call::Sync,
+        Class::Query(_) => Call::Query,
+        Class::Malloc => Call::Malloc,
+        Class::Free { .. } => Call::Free,
+        Class::Make => Call::Create,
+        Class::HostAccess | Class::Allocator | Class::Host => Call::HostNs(HOST_NS),
     };
     Work::Call(call)
 }
 
 /// How many equal launches an operation stands for, if it is more than one.
 pub(super) fn launches(op: &Op) -> Option<u32> {
-    match op.kind {
-        Kind::Kernel { launches, .. } => Some(launches).filter(|&n| n > 1),
-        _ => None,
-    }
+    let Kind::Kernel { launches, .. } = op.kind else {
+        return None;
+    };
+    Some(launches).filter(|&n| n > 1)
 }
 
 /// The host's time for all launches of an operation but the first.
@@ -105,9 +94,9 @@ const HOST_BYTES_PER_NS: u64 = 12;
 /// The work of an operation in its stream.
 pub(super) fn on_device(op: &Op, cost: Option<KernelCost>) -> Work {
     let bytes = |mode| moved(op, mode);
-    match op.kind {
-        Kind::Kernel { .. } | Kind::GraphLaunch { .. } => kernel(op, cost, 1),
-        Kind::Copy { from, to, .. } | Kind::CopyBlocking { from, to } => {
+    match op.kind.class() {
+        Class::Kernel | Class::Graph => kernel(op, cost, 1),
+        Class::Copy { from, to, .. } => {
             let bytes = bytes(Mode::Read).max(bytes(Mode::Write));
             match (from, to) {
                 (Memory::Pageable, to) if !to.is_host() => Work::UploadPageable { bytes },
@@ -120,16 +109,27 @@ pub(super) fn on_device(op: &Op, cost: Option<KernelCost>) -> Work {
                 _ => Work::DeviceCopy { bytes },
             }
         }
-        Kind::Memset { .. } | Kind::MemsetBlocking { .. } => Work::Memset {
+        Class::Memset { .. } => Work::Memset {
             bytes: bytes(Mode::Write),
         },
-        Kind::HostFunc { .. } => {
+        Class::HostFunc => {
             let bytes = bytes(Mode::Read) + bytes(Mode::Write);
             Work::HostFunc {
                 ns: HOST_NS + bytes / HOST_BYTES_PER_NS,
             }
         }
-        _ => Work::Marker,
+        Class::MallocAsync
+        | Class::FreeAsync
+        | Class::Record
+        | Class::Wait
+        | Class::Sync(_)
+        | Class::Query(_)
+        | Class::Malloc
+        | Class::Free { .. }
+        | Class::Allocator
+        | Class::Make
+        | Class::HostAccess
+        | Class::Host => Work::Marker,
     }
 }
 

@@ -15,7 +15,6 @@ use crate::op::{DeviceId, Memory, OpId, StreamId, ThreadId};
 
 pub use chrome::{ChromeWriter, us};
 pub use embedded::{EmbeddedError, embedded_log};
-pub use of_op::function;
 pub use recorded::{Recorded, recorded};
 pub use timeline::Timeline;
 

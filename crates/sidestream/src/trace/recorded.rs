@@ -1,10 +1,12 @@
 //! A recorded run as a [`Trace`], from the log that holds its times.
 
+#![deny(clippy::wildcard_enum_match_arm)]
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io::Read;
 
-use super::{Call, Device, Place, Span, Stream, Thread, Trace, Waits, What, Work, of_op};
+use super::{Call, Device, Place, Span, Stream, Thread, Trace, Waits, What, Work};
 use crate::log::{Error, Problem, Reader, Record};
 use crate::op::{DeviceId, EventId, Kind, Op, OpId, SiteId, StreamId, StreamKind, ThreadId};
 use crate::order::{Order, Steps};
@@ -169,18 +171,16 @@ impl Run {
 
     fn op(&mut self, op: &Op) {
         let present = self.order.current_device(op.thread);
-        let recorded_by = match op.kind {
-            Kind::Wait { event, .. } | Kind::SyncEvent { event } => {
-                self.records.get(&event).copied()
-            }
-            Kind::WaitStream { .. } => Some(op.id),
-            _ => None,
-        };
-        match op.kind {
-            Kind::Record { event, .. } => _ = self.records.insert(event, op.id),
+        let mut recorded_by = None;
+        if let Kind::Wait { event, .. } | Kind::SyncEvent { event } = op.kind {
+            recorded_by = self.records.get(&event).copied();
+        } else if let Kind::WaitStream { .. } = op.kind {
+            recorded_by = Some(op.id);
+        } else if let Kind::Record { event, .. } = op.kind {
+            self.records.insert(event, op.id);
+        } else if let Kind::SetDevice { .. } = op.kind {
             // Of all that the rules keep, a trace needs only which device a thread is on.
-            Kind::SetDevice { .. } => _ = self.order.push(op, &mut self.steps),
-            _ => {}
+            let _ = self.order.push(op, &mut self.steps);
         }
         let what = What::of(op, recorded_by);
         let stream = what.and_then(|_| self.order.work_stream(op));
@@ -242,7 +242,7 @@ impl Run {
                 trace.calls.push(Call {
                     op: held.op,
                     thread: held.thread,
-                    name: of_op::function(&held.kind),
+                    name: held.kind.function(),
                     start_ns,
                     end_ns,
                     is_host_work: matches!(held.kind, Kind::HostAccess),
@@ -317,7 +317,7 @@ impl Run {
     fn name_of(&self, held: &Held) -> String {
         let site = &self.sites[held.site.0 as usize];
         match site.is_empty() {
-            true => of_op::function(&held.kind).to_owned(),
+            true => held.kind.function().to_owned(),
             false => site.clone(),
         }
     }

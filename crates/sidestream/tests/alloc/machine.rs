@@ -11,22 +11,7 @@ use sidestream::backend::Address;
 use sidestream::error::OutOfMemory;
 use sidestream::op::StreamId;
 
-/// A small generator (splitmix64): the seed alone decides the program.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-
-    pub fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
+use crate::drawn::Random;
 
 /// Last uses: how far each stream has to be.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -387,7 +372,7 @@ impl Machine {
         let Growth { at, bytes } = growth;
         assert_eq!(bytes % self.rules.granule_bytes, 0);
         assert!(bytes > 0);
-        let apart = self.apart_one_in.is_some_and(|n| self.random.one_in(n));
+        let apart = self.apart_one_in.is_some_and(|n| self.random.below(n) == 0);
         if let Some(at) = at.filter(|_| apart) {
             return cache.cannot_extend(at);
         }

@@ -4,22 +4,9 @@ use sidestream::backend::Done;
 use sidestream::log::{Error, Record, Within, Writer, limits};
 use sidestream::op::*;
 
-/// SplitMix64 (Steele, Lea and Flood, 2014).
-pub struct Random(pub u64);
+use crate::drawn::Random;
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
     fn id(&mut self, bound: u32) -> u32 {
         self.below(u64::from(bound)) as u32
     }

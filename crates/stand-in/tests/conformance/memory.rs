@@ -5,10 +5,10 @@ use sidestream::error::Error;
 use sidestream::explicit::{self, DeviceMemory, HostMemory};
 use sidestream::stream::{Rows, Stream};
 
+use crate::drawn::Random;
 use crate::kernels::{
     HOLD_NS, check, expect_pattern, fill, filled, pattern, patterned, spin, values,
 };
-use crate::random::Random;
 use crate::target::{Scenario, Target, one};
 use crate::untracked::{self, BYTES};
 

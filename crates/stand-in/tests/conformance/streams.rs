@@ -6,10 +6,10 @@ use sidestream::error::Error;
 use sidestream::kernel::Grid;
 use sidestream::stream::Stream;
 
+use crate::drawn::Random;
 use crate::kernels::{
     ADD, HOLD_NS, expect_pattern, fill, filled, is_seen_in_time, pattern, short, spin, values,
 };
-use crate::random::Random;
 use crate::target::{Scenario, Target, one};
 
 pub fn scenarios() -> Vec<Scenario> {

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import html
-import json
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from sidestream._results import Result
 
 #: One stage after the other, as a plain loop does.
 SERIAL = "serial"
@@ -36,7 +37,7 @@ PAUSE = 3.0
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Result):
     """How a pipeline runs, and why. ``print`` shows it.
 
     Attributes:
@@ -56,7 +57,7 @@ class Choice:
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields as new dictionaries and lists."""
+        """Return all fields as new dictionaries and lists, of the schema ``sidestream.pipeline/1``."""
         return {
             "schema": "sidestream.pipeline/1",
             "mode": self.mode,
@@ -66,10 +67,6 @@ class Choice:
             "segments": dict(self.segments),
             "notes": list(self.notes),
         }
-
-    def json(self) -> str:
-        """Return all fields as one line of JSON, of the schema ``sidestream.pipeline/1``."""
-        return json.dumps(self.to_dict())
 
     def __str__(self) -> str:
         lines = [f"{self.mode}: {self.reason}"]

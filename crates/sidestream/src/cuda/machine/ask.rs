@@ -1,16 +1,18 @@
 //! Whether something is over, and when it was.
 
+#![deny(clippy::wildcard_enum_match_arm)]
+
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::Machine;
 use crate::backend::Payload;
 use crate::cuda::driver::STREAM_NON_BLOCKING;
-use crate::cuda::streams::{Event, Stream, Work};
+use crate::cuda::streams::{Event, Stream};
 use crate::cuda::timing::Timing;
 use crate::cuda::wait;
 use crate::error::{Error, Result};
-use crate::op::{DeviceId, Kind, Op, OpId};
+use crate::op::{Class, DeviceId, Op, OpId, Until};
 
 /// What is asked about.
 pub(super) enum Asked<'a> {
@@ -21,21 +23,17 @@ pub(super) enum Asked<'a> {
 
 impl Machine {
     pub(super) fn asked(&self, op: &Op) -> Result<Asked<'_>> {
-        Ok(match op.kind {
-            Kind::QueryEvent { event, .. } | Kind::SyncEvent { event } => {
-                Asked::Event(self.events.at(event.0))
-            }
-            Kind::QueryStream { stream, .. } | Kind::SyncStream { stream } => {
-                Asked::Stream(self.streams.at(stream.0))
-            }
-            Kind::SyncDevice { device } => {
+        let (Class::Sync(until) | Class::Query(until)) = op.kind.class() else {
+            return Err(Error::Invalid {
+                call: "wait",
+                why: format!("{:?} is nothing that could be over", op.kind),
+            });
+        };
+        Ok(match until {
+            Until::Event(event) => Asked::Event(self.events.at(event.0)),
+            Until::Stream(stream) => Asked::Stream(self.streams.at(stream.0)),
+            Until::Device(device) => {
                 Asked::Device(device.unwrap_or_else(|| self.current_device(op.thread)))
-            }
-            _ => {
-                return Err(Error::Invalid {
-                    call: "wait",
-                    why: format!("{:?} is nothing that could be over", op.kind),
-                });
             }
         })
     }
@@ -106,7 +104,7 @@ impl Machine {
     #[cold]
     pub(super) fn put_timed(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
         let work = op.kind.stream().map(|stream| self.streams.at(stream.0));
-        let is_work = matches!(op.kind, Kind::Kernel { .. }) || Work::of(&op.kind).is_some();
+        let is_work = op.kind.class().is_work();
         let stream = work.filter(|stream| is_work && !self.is_capturing(stream));
         let mut timing = self.timing.lock();
         let Some(timing) = &mut *timing else {

@@ -107,8 +107,25 @@ impl Machine {
                 self.captured.lock()[stream.device().0 as usize].push_back(graph);
                 Ok(())
             }
+            (Kind::Kernel { .. } | Kind::Copy { .. } | Kind::Memset { .. }, _)
+            | (
+                Kind::HostFunc { .. } | Kind::CopyBlocking { .. } | Kind::MemsetBlocking { .. },
+                _,
+            )
+            | (Kind::SyncStream { .. } | Kind::SyncEvent { .. } | Kind::SyncDevice { .. }, _)
+            | (Kind::QueryStream { .. } | Kind::QueryEvent { .. } | Kind::WaitStream { .. }, _) => {
+                Err(Error::Invalid {
+                    call: "submit",
+                    why: format!("{:?} came in another form than streams take", op.kind),
+                })
+            }
             // Memory is the front end's, and what threads tell each other too.
-            _ => Ok(()),
+            (Kind::MallocAsync { .. } | Kind::FreeAsync { .. } | Kind::Elapsed { .. }, _)
+            | (Kind::SetFlag { .. } | Kind::WaitFlag { .. } | Kind::HostAccess, _)
+            | (Kind::Alloc { .. } | Kind::RecordStream { .. } | Kind::Free { .. }, _)
+            | (Kind::CudaMalloc | Kind::CudaFree { .. } | Kind::FreePinned, _)
+            | (Kind::CreateEvent { .. } | Kind::DestroyEvent { .. }, _)
+            | (Kind::CreateStream { .. } | Kind::DestroyStream { .. }, _) => Ok(()),
         }
     }
 

@@ -6,11 +6,13 @@
 //! A capture that has ended waits for the next [`Create::Graph`](crate::backend::Create::Graph)
 //! without nodes on its device, which becomes it.
 
+#![deny(clippy::wildcard_enum_match_arm)]
+
 use std::collections::{HashMap, VecDeque};
 
-use super::command::{Command, name};
+use super::command::Command;
 use crate::error::{Error, Result};
-use crate::op::{DeviceId, EventId, Kind, StreamId};
+use crate::op::{Class, DeviceId, EventId, Kind, StreamId};
 
 /// The work of a capture, and the earlier nodes behind which each stands.
 pub(super) type Captured = Vec<(Command, Vec<u32>)>;
@@ -38,15 +40,12 @@ impl Captures {
     /// What cannot be a node: a function that runs once, memory, and graphs inside graphs.
     pub fn refuse(&self, kind: &Kind) -> Result<()> {
         let cannot = matches!(
-            kind,
-            Kind::HostFunc { .. }
-                | Kind::GraphLaunch { .. }
-                | Kind::MallocAsync { .. }
-                | Kind::FreeAsync { .. }
+            kind.class(),
+            Class::HostFunc | Class::Graph | Class::MallocAsync | Class::FreeAsync
         );
         match kind.stream() {
             Some(stream) if cannot && self.of(stream).is_some() => Err(Error::Refused {
-                call: name(kind),
+                call: kind.name(),
                 code: 801,
                 why: "the simulated GPU captures kernels, copies and memsets only; make the call \
                       outside the capture"
@@ -58,63 +57,53 @@ impl Captures {
 
     /// Takes a call that the rule book let run: it may begin or end a capture.
     pub fn ran(&mut self, kind: &Kind, device: DeviceId) {
-        match *kind {
-            Kind::BeginCapture { stream } => {
-                self.begun += 1;
-                self.open.push(Capture {
-                    number: self.begun,
-                    device,
-                    origin: stream,
-                    nodes: Vec::new(),
-                    ends: HashMap::from([(stream, Vec::new())]),
-                });
-            }
-            Kind::EndCapture { stream } => {
-                if let Some(at) = self.open.iter().position(|c| c.origin == stream) {
-                    let capture = self.open.swap_remove(at);
-                    self.ended.push_back((capture.device, capture.nodes));
-                    let number = capture.number;
-                    self.events.retain(|_, (of, _)| *of != number);
-                }
-            }
-            _ => {}
+        if let Kind::BeginCapture { stream } = *kind {
+            self.begun += 1;
+            self.open.push(Capture {
+                number: self.begun,
+                device,
+                origin: stream,
+                nodes: Vec::new(),
+                ends: HashMap::from([(stream, Vec::new())]),
+            });
+        }
+        if let Kind::EndCapture { stream } = *kind
+            && let Some(at) = self.open.iter().position(|c| c.origin == stream)
+        {
+            let capture = self.open.swap_remove(at);
+            self.ended.push_back((capture.device, capture.nodes));
+            let number = capture.number;
+            self.events.retain(|_, (of, _)| *of != number);
         }
     }
 
     /// Takes a call that became part of a capture.
     pub fn took(&mut self, kind: &Kind, command: &mut Command) {
-        match *kind {
-            Kind::Record { event, stream } => {
-                if let Some(capture) = self.of(stream) {
-                    let seen = (capture.number, capture.ends[&stream].clone());
-                    self.events.insert(event, seen);
-                }
+        if let Kind::Record { event, stream } = *kind {
+            if let Some(capture) = self.of(stream) {
+                let seen = (capture.number, capture.ends[&stream].clone());
+                self.events.insert(event, seen);
             }
-            Kind::Wait { stream, event } => {
-                if let Some((number, seen)) = self.events.get(&event).cloned() {
-                    self.join(stream, number, &seen);
-                }
+        } else if let Kind::Wait { stream, event } = *kind {
+            if let Some((number, seen)) = self.events.get(&event).cloned() {
+                self.join(stream, number, &seen);
             }
-            Kind::WaitStream { stream, source } => {
-                if let Some(capture) = self.of(source) {
-                    let (number, seen) = (capture.number, capture.ends[&source].clone());
-                    self.join(stream, number, &seen);
-                }
+        } else if let Kind::WaitStream { stream, source } = *kind {
+            if let Some(capture) = self.of(source) {
+                let (number, seen) = (capture.number, capture.ends[&source].clone());
+                self.join(stream, number, &seen);
             }
-            _ => {
-                let stream = kind.stream();
-                let capture = stream.and_then(|s| self.open.iter_mut().find(|c| c.has(s)));
-                if let (Some(stream), Some(capture)) = (stream, capture) {
-                    let command = Command {
-                        op: command.op.clone(),
-                        cost: command.cost,
-                        effect: std::mem::take(&mut command.effect),
-                    };
-                    let number = capture.nodes.len() as u32;
-                    let after = capture.ends.insert(stream, vec![number]);
-                    capture.nodes.push((command, after.unwrap_or_default()));
-                }
-            }
+        } else if let Some(stream) = kind.stream()
+            && let Some(capture) = self.open.iter_mut().find(|c| c.has(stream))
+        {
+            let command = Command {
+                op: command.op.clone(),
+                cost: command.cost,
+                effect: std::mem::take(&mut command.effect),
+            };
+            let number = capture.nodes.len() as u32;
+            let after = capture.ends.insert(stream, vec![number]);
+            capture.nodes.push((command, after.unwrap_or_default()));
         }
     }
 

@@ -7,7 +7,7 @@ use super::space::Host;
 use crate::backend::{Arg, Code, Copy, Fill, Grid, HostArg, HostForm, Node, NodeWork, Payload};
 use crate::engine::{KernelCost, TaskId};
 use crate::error::{Error, Result};
-use crate::op::{Access, Accesses, BufferId, Kind, Memory, Mode, Op};
+use crate::op::{Access, Accesses, BufferId, Class, Kind, Memory, Mode, Op};
 
 /// A call with all that the machine has to know of it.
 pub(super) struct Command {
@@ -122,9 +122,10 @@ impl Command {
             .map(|mode| of(bytes, mode))
             .into_iter()
             .collect();
-        let (from, to) = match self.op.kind {
-            Kind::Copy { from, to, .. } | Kind::CopyBlocking { from, to } => (from, to),
-            _ => (Memory::Device, Memory::Device),
+        let (from, to) = if let Class::Copy { from, to, .. } = self.op.kind.class() {
+            (from, to)
+        } else {
+            (Memory::Device, Memory::Device)
         };
         self.effect = Effect::Copy(Moved {
             copy,
@@ -233,27 +234,5 @@ fn of(bytes: u64, mode: Mode) -> Access {
         start: 0,
         end: bytes,
         mode,
-    }
-}
-
-/// What people call a call.
-pub(super) fn name(kind: &Kind) -> &'static str {
-    match kind {
-        Kind::Kernel { .. } => "kernel",
-        Kind::Copy { .. } | Kind::CopyBlocking { .. } => "copy",
-        Kind::Memset { .. } | Kind::MemsetBlocking { .. } => "memset",
-        Kind::HostFunc { .. } => "host function",
-        Kind::GraphLaunch { .. } => "graph launch",
-        Kind::MallocAsync { .. } => "malloc_async",
-        Kind::FreeAsync { .. } => "free_async",
-        Kind::Record { .. } => "record",
-        Kind::Wait { .. } => "wait",
-        Kind::WaitStream { .. } => "wait_stream",
-        Kind::SyncStream { .. } | Kind::SyncEvent { .. } | Kind::SyncDevice { .. } => "synchronize",
-        Kind::QueryStream { .. } | Kind::QueryEvent { .. } => "query",
-        Kind::Elapsed { .. } => "elapsed",
-        Kind::BeginCapture { .. } => "begin_capture",
-        Kind::EndCapture { .. } => "end_capture",
-        _ => "call",
     }
 }

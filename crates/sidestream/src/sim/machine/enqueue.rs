@@ -1,6 +1,6 @@
 //! How a call becomes tasks of the engine.
 
-use super::command::{Command, Effect, name};
+use super::command::{Command, Effect};
 use super::state::{Part, State, Times};
 use crate::backend::Done;
 use crate::engine::{KernelCost, TaskId, Work};
@@ -157,7 +157,7 @@ impl State {
             // Of no call that keeps times.
             serial: u64::MAX,
             op: op.id,
-            call: name(&op.kind),
+            call: op.kind.name(),
             device,
             is_on_device,
             is_done: false,

@@ -57,7 +57,7 @@ impl State {
             ready.push(GraphNode {
                 effect,
                 work,
-                call: super::command::name(&op.kind),
+                call: op.kind.name(),
                 after,
                 lane,
                 is_last: true,

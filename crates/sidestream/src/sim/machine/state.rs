@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::callback::Callback;
 use super::capture::Captures;
-use super::command::{Command, Effect, name};
+use super::command::{Command, Effect};
 use super::space::Space;
 use super::tables::Tables;
 use crate::backend::Done;
@@ -246,7 +246,7 @@ impl State {
 /// A call that the rules refuse, as the driver would say it.
 pub(super) fn refused(kind: &Kind, misuse: Misuse) -> Error {
     Error::Refused {
-        call: name(kind),
+        call: kind.name(),
         code: misuse.code.number() as i32,
         why: misuse.to_string(),
     }

@@ -4,10 +4,12 @@
 //! The rule book never forgets a stream or an event. So those of destroyed ones are used again for
 //! new ones of the same kind, once nothing of the old ones is left.
 
+#![deny(clippy::wildcard_enum_match_arm)]
+
 use super::graph::Graph;
 use crate::engine::TaskId;
 use crate::error::{Error, Result};
-use crate::op::{DeviceId, EventId, GraphId, Kind, StreamId, StreamKind};
+use crate::op::{Class, DeviceId, EventId, GraphId, Kind, Named, StreamId, StreamKind};
 
 /// The tables, by id.
 #[derive(Default)]
@@ -138,67 +140,24 @@ impl Tables {
 
     /// A call with the ids of the rule book; none if the rule book need not hear of it.
     pub fn ordered(&self, kind: &Kind) -> Result<Option<Kind>> {
-        let stream = |id| self.stream(id).map(|stream| stream.ordered);
-        let event = |id| self.event(id).map(|event| event.ordered);
-        let mut kind = *kind;
-        match &mut kind {
-            Kind::Kernel { stream: at, .. }
-            | Kind::Copy { stream: at, .. }
-            | Kind::Memset { stream: at }
-            | Kind::HostFunc { stream: at, .. }
-            | Kind::MallocAsync { stream: at }
-            | Kind::FreeAsync { stream: at }
-            | Kind::SyncStream { stream: at }
-            | Kind::QueryStream { stream: at, .. }
-            | Kind::BeginCapture { stream: at }
-            | Kind::EndCapture { stream: at } => *at = stream(*at)?,
-            Kind::GraphLaunch {
-                stream: at,
-                graph: which,
-            } => {
-                *at = stream(*at)?;
-                *which = self.graph(*which)?.ordered;
-            }
-            Kind::Record {
-                event: which,
-                stream: at,
-            }
-            | Kind::Wait {
-                stream: at,
-                event: which,
-            } => {
-                *at = stream(*at)?;
-                *which = event(*which)?;
-            }
-            Kind::WaitStream { stream: at, source } => {
-                *at = stream(*at)?;
-                *source = stream(*source)?;
-            }
-            Kind::SyncEvent { event: which } | Kind::QueryEvent { event: which, .. } => {
-                *which = event(*which)?;
-            }
-            Kind::Elapsed { from, to } => {
-                *from = event(*from)?;
-                *to = event(*to)?;
-            }
-            Kind::CopyBlocking { .. }
-            | Kind::MemsetBlocking { .. }
-            | Kind::SyncDevice { .. }
-            | Kind::SetFlag { .. }
-            | Kind::WaitFlag { .. }
-            | Kind::SetDevice { .. } => {}
-            Kind::HostAccess
-            | Kind::Alloc { .. }
-            | Kind::RecordStream { .. }
-            | Kind::Free { .. }
-            | Kind::CudaMalloc
-            | Kind::CudaFree { .. }
-            | Kind::FreePinned
-            | Kind::CreateEvent { .. }
-            | Kind::DestroyEvent { .. }
-            | Kind::CreateStream { .. }
-            | Kind::DestroyStream { .. } => return Ok(None),
+        if let Class::HostAccess
+        | Class::Allocator
+        | Class::Malloc
+        | Class::Free { .. }
+        | Class::Make = kind.class()
+        {
+            return Ok(None);
         }
+        let mut kind = *kind;
+        kind.each_named::<Error>(|named| {
+            match named {
+                Named::Stream(id) => *id = self.stream(*id)?.ordered,
+                Named::Event(id) => *id = self.event(*id)?.ordered,
+                Named::Graph(id) => *id = self.graph(*id)?.ordered,
+                Named::Buffer(_) | Named::Flag(_) | Named::Device(_) => {}
+            }
+            Ok(())
+        })?;
         Ok(Some(kind))
     }
 }

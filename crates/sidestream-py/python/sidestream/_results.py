@@ -1,0 +1,70 @@
+"""What results have in common: JSON, a page for a notebook, and data classes made of JSON."""
+
+from __future__ import annotations
+
+import html
+import json
+import types
+import typing
+from typing import Any
+
+
+class Result:
+    """What ``print`` shows as text, and ``to_dict`` gives as values of JSON."""
+
+    _style = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as new dictionaries and lists."""
+        raise NotImplementedError
+
+    def json(self) -> str:
+        """Return what ``to_dict`` does as one line of JSON."""
+        return json.dumps(self.to_dict())
+
+    def _repr_html_(self) -> str:
+        return f"<pre{self._style}>{html.escape(str(self))}</pre>"
+
+
+class Told(Result):
+    """What the extension said, as JSON and as text."""
+
+    _json: str
+    _text: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as new dictionaries and lists, with the fields of the JSON."""
+        value: dict[str, Any] = json.loads(self._json)
+        return value
+
+    def json(self) -> str:
+        """Return it as one line of JSON."""
+        return self._json
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and self._json == other._json
+
+    def __hash__(self) -> int:
+        return hash(self._json)
+
+
+def made(of: Any, value: Any) -> Any:
+    """Make what a type says of a value of JSON: tuples of lists, and data classes of objects, by the names of their fields.
+
+    A field that only the object has is left out: a later version of a schema may have more.
+    """
+    parts = typing.get_args(of)
+    if value is None:
+        return None
+    if typing.get_origin(of) in (types.UnionType, typing.Union):
+        return made(parts[0], value)
+    if typing.get_origin(of) is tuple:
+        kinds = parts[:1] * len(value) if parts[-1] is ... else parts
+        return tuple(made(kind, one) for kind, one in zip(kinds, value, strict=True))
+    if hasattr(of, "__dataclass_fields__"):
+        types_of = typing.get_type_hints(of)
+        return of(**{name: made(types_of[name], value[name]) for name in of.__dataclass_fields__ if name in value})
+    return value
