@@ -395,13 +395,13 @@ fn as_text(
     if !judged.asked && races(program) {
         out += &says_where(args);
     }
-    args.width.wrapped(&out)
+    args.width.lines().wrapped(&out)
 }
 
 fn drawn(args: &Args, trace: &Trace) -> String {
     let mut work = trace.work.iter();
     match work.any(|w| !matches!(w.what, What::Wait { .. })) {
-        true => args.width.timeline(trace).to_string(),
+        true => args.width.lines().timeline(trace).to_string(),
         false => "  no device has anything to do\n".to_owned(),
     }
 }

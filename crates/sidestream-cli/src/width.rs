@@ -10,25 +10,43 @@ pub struct Width {
     width: Option<u16>,
 }
 
+/// How long lines may be, and how wide a picture is at most.
+#[derive(Clone, Copy)]
+pub struct Lines {
+    /// None where nobody knows.
+    pub columns: Option<usize>,
+    picture: usize,
+}
+
 /// What is wider nobody takes in at once.
 const USUAL_PICTURE: usize = 100;
 
 impl Width {
-    /// What was asked for, else what the terminal has; none where the output goes elsewhere.
-    pub fn columns(self) -> Option<usize> {
-        self.width.map(usize::from).or_else(terminal)
-    }
-
     /// What was asked for.
     pub fn asked(self) -> Option<usize> {
         self.width.map(usize::from)
     }
 
+    /// What was asked for, else what the terminal has.
+    pub fn lines(self) -> Lines {
+        Lines {
+            columns: self.asked().or_else(terminal),
+            picture: self.asked().unwrap_or(USUAL_PICTURE),
+        }
+    }
+}
+
+impl Lines {
+    /// A text that goes nobody knows where.
+    pub const ANY: Lines = Lines {
+        columns: None,
+        picture: USUAL_PICTURE,
+    };
+
     /// A picture of a run whose lines fit.
     pub fn timeline(self, trace: &Trace) -> Timeline<'_> {
-        let asked = self.asked();
-        let timeline = Timeline::new(trace, asked.unwrap_or(USUAL_PICTURE));
-        match self.columns() {
+        let timeline = Timeline::new(trace, self.picture);
+        match self.columns {
             Some(columns) => timeline.within(columns),
             None => timeline,
         }
@@ -36,7 +54,7 @@ impl Width {
 
     /// The text with its long lines broken between words; as it is where nobody knows how long they may be.
     pub fn wrapped(self, text: &str) -> String {
-        match self.columns() {
+        match self.columns {
             Some(columns) => text
                 .split_inclusive('\n')
                 .map(|line| broken(line, columns))

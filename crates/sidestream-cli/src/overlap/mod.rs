@@ -15,7 +15,7 @@ use sidestream::engine::Profile;
 
 use crate::device::{self, Named};
 use crate::failure::{Exit, Failure, SUCCESS, print};
-use crate::width::Width;
+use crate::width::{Lines, Width};
 use file::Streamed;
 use job::{Job, Layout};
 use limit::OverlapLimit;
@@ -108,9 +108,9 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
         false => {
             if let (Some(streamed), Some(path)) = (&streamed, &args.input) {
                 let words = format!("{}\n\n", streamed.in_words(path));
-                print(args.width.wrapped(&words))?;
+                print(args.width.lines().wrapped(&words))?;
             }
-            print(compared.as_text(args.width))?;
+            print(compared.as_text(args.width.lines()))?;
         }
     }
     Ok(SUCCESS)
@@ -121,7 +121,7 @@ pub fn shown(args: &Args) -> Result<(serde_json::Value, String), Failure> {
     match compare(args)? {
         Outcome::Compared(compared, streamed) => {
             let json = compared.as_json(args, streamed.as_ref());
-            Ok((json, compared.as_text(args.width)))
+            Ok((json, compared.as_text(Lines::ANY)))
         }
         Outcome::CutShort(words) => Err(Failure::input(words)),
     }
@@ -361,7 +361,7 @@ impl Compared {
         object
     }
 
-    fn as_text(&self, width: Width) -> String {
+    fn as_text(&self, lines: Lines) -> String {
         let Compared {
             job,
             device_name,
@@ -403,7 +403,7 @@ impl Compared {
             ));
         }
         line(String::new());
-        let table = Table::of(width);
+        let table = Table::of(lines);
         line(table.head());
         for (at, row) in rows.iter().enumerate() {
             let name = match row.layout {
@@ -424,14 +424,14 @@ impl Compared {
         let set_by = format!("{gap}set by {}", limit.set_by());
         line(table.row("limit", &time(limit.total_ns), &set_by));
         if let Some(profile) = profile {
-            line(self.pictures(profile, width));
+            line(self.pictures(profile, lines));
         }
         line(format!("\n{}", verdict.text));
-        width.wrapped(&out)
+        lines.wrapped(&out)
     }
 
     /// The worst and the best arrangement, drawn.
-    fn pictures(&self, profile: &Profile, width: Width) -> String {
+    fn pictures(&self, profile: &Profile, lines: Lines) -> String {
         let Compared {
             job, rows, verdict, ..
         } = self;
@@ -442,7 +442,7 @@ impl Compared {
         let picture = |(what, at): (&str, usize)| {
             let layout = rows[at].layout;
             let trace = job.trace(layout, profile);
-            let timeline = width.timeline(&trace).between(0, until_ns).to_string();
+            let timeline = lines.timeline(&trace).between(0, until_ns).to_string();
             format!(
                 "\nThe {what}, {}:\n{}\n",
                 describe(layout),
@@ -465,8 +465,8 @@ struct Table {
 const USUAL_TABLE: usize = 64;
 
 impl Table {
-    fn of(width: Width) -> Table {
-        match width.columns() {
+    fn of(lines: Lines) -> Table {
+        match lines.columns {
             Some(columns) if columns < USUAL_TABLE => Table {
                 margin: 0,
                 name: 25,

@@ -95,12 +95,12 @@ fn as_text(args: &Args, program: &Program, explored: &Explored) -> String {
             picture(args, program, run)
         );
     }
-    args.width.wrapped(&out)
+    args.width.lines().wrapped(&out)
 }
 
 fn picture(args: &Args, program: &Program, run: &Run) -> String {
     let trace = run.trace(program);
-    args.width.timeline(&trace).to_string()
+    args.width.lines().timeline(&trace).to_string()
 }
 
 fn schedule_text(schedule: Schedule) -> String {

@@ -171,5 +171,5 @@ fn as_text(
     if compared.races {
         out += &says_where(args);
     }
-    args.width.wrapped(&out)
+    args.width.lines().wrapped(&out)
 }

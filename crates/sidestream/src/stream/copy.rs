@@ -258,7 +258,7 @@ impl Stream {
         let staged = self.device().pinned_at::<T>(from.len(), at)?;
         let rows = one_row(from.len());
         let copied = self.download_from(from, rows, &staged, rows, at);
-        Ok(self.pending(copied, staged)?.synchronize()?)
+        self.pending(copied, staged)?.synchronize()
     }
 
     /// Copies device memory, also from one device to another.
