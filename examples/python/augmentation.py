@@ -75,9 +75,11 @@ def count(text: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Augmentation on a stream of its own.")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu")
     parser.add_argument("--steps", type=count, default=10)
     args = parser.parse_args()
+    if (args.device or "").startswith("sim:"):
+        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
     on_gpu = args.device != "cpu"
     batch, size = (32, 256) if on_gpu else (4, 64)
 

@@ -60,6 +60,8 @@ def main() -> None:
     parser.add_argument("--device", help="cuda, or cpu; by default a GPU where there is one")
     parser.add_argument("--steps", type=count, default=4)
     args = parser.parse_args()
+    if (args.device or "").startswith("sim:"):
+        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
     device = args.device or default_device()
     if device == "cpu":
         print("checking a PyTorch program needs a GPU; this is the same loop as a stream program\n")

@@ -50,10 +50,12 @@ def count(text: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A frozen encoder beside a decoder in training.")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu")
     parser.add_argument("--steps", type=count, default=0, help="by default enough to measure")
     parser.add_argument("--batch", type=int, default=2)
     args = parser.parse_args()
+    if (args.device or "").startswith("sim:"):
+        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
     on_gpu = args.device != "cpu"
     steps = args.steps or (2_000 if on_gpu else 6)
     channels, size = ([32, 64, 128, 256, 512], 256) if on_gpu else ([8, 16], 32)

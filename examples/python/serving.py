@@ -51,9 +51,11 @@ def count(text: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Serving requests: streams and batching.")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu")
     parser.add_argument("--steps", type=count, default=256, help="how many requests")
     args = parser.parse_args()
+    if (args.device or "").startswith("sim:"):
+        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
     on_gpu = args.device != "cpu"
     torch.manual_seed(0)
     layers = [torch.nn.Linear(512, 512) for _ in range(8)]

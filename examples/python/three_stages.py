@@ -28,9 +28,11 @@ def count(text: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Stages of a computation, side by side.")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu")
     parser.add_argument("--steps", type=count, default=0, help="how many inputs; by default enough to measure")
     args = parser.parse_args()
+    if (args.device or "").startswith("sim:"):
+        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
     on_gpu = args.device != "cpu"
     steps = args.steps or (2_000 if on_gpu else 20)
     size = 512 if on_gpu else 64

@@ -26,9 +26,11 @@ def count(text: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time a function on the device.")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu")
     parser.add_argument("--steps", type=count, default=20, help="how many samples")
     args = parser.parse_args()
+    if (args.device or "").startswith("sim:"):
+        parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
     on_gpu = args.device != "cpu"
     size = 4096 if on_gpu else 256
     a, b = torch.randn(2, size, size, device=args.device).unbind()

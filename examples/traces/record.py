@@ -3,7 +3,7 @@
     python3 record.py FOLDER [JOB...]
 
 Needs PyTorch and a GPU. Each variant is timed without the profiler first (the median over five runs of forty steps, in
-`truth.json`), then traced over twelve steps. `truth.json` lists under `pairs` which changes of `sidestream diagnose
+`truth.json` beside FOLDER), then traced over twelve steps. `truth.json` lists under `pairs` which changes of `sidestream diagnose
 --what-if` lead from which trace to which.
 """
 
@@ -411,7 +411,7 @@ def main(folder, *names):
             torch.cuda.empty_cache()
     truth = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
     truth["unit"] = "step_ms: median wall milliseconds a step over 5 runs of 40 steps, profiler off"
-    with open(f"{folder}/truth.json", "w") as file:
+    with open(f"{folder}/../truth.json", "w") as file:
         json.dump(truth | {"runs": runs, "pairs": pairs}, file, indent=1)
 
 

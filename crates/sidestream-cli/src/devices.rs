@@ -10,11 +10,19 @@ use crate::failure::{Exit, Failure, SUCCESS, print};
 use crate::raw::devices::{Found, Started, in_words};
 
 /// List the devices to run on, and where the figures of simulated ones come from
+///
+/// With --profile the file that describes a simulated device is printed: the start of a description of a
+/// device of your own, which --device sim:FILE.toml of the other commands takes.
+///
+/// Exit code: 0 also where there is no GPU, 2 if an argument is at fault.
 #[derive(Parser)]
 pub struct Args {
     /// Say of every figure where it comes from
     #[arg(long)]
     sources: bool,
+    /// Print the file that describes this simulated device: h200, a100, a10g or rtx4090
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["sources", "json", "driver"])]
+    profile: Option<String>,
     /// Print one JSON object instead of the table
     #[arg(long)]
     json: bool,
@@ -25,6 +33,10 @@ pub struct Args {
 
 /// Runs the command.
 pub fn main(args: &Args) -> Result<Exit, Failure> {
+    if let Some(name) = &args.profile {
+        print(profile(name)?)?;
+        return Ok(SUCCESS);
+    }
     let named = Profile::NAMES.iter();
     let profiles: Vec<(&str, Profile)> = named
         .filter_map(|&name| Some((name, Profile::named(name)?)))
@@ -74,9 +86,20 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
         Ok((cuda, _)) => format!("\nThe driver is for CUDA {cuda}.\n"),
         Err(why) => format!("\nNo CUDA device: {why}.\n"),
     };
-    out += "A device of your own: sim:FILE.toml, with the fields of crates/sidestream/profiles/h200.toml.\n";
+    out += "A device of your own: sim:FILE.toml; `sidestream devices --profile h200` prints a file to start from.\n";
     print(out)?;
     Ok(SUCCESS)
+}
+
+/// The file of a built-in profile, by its name with or without `sim:`.
+fn profile(name: &str) -> Result<&'static str, Failure> {
+    let model = name.strip_prefix("sim:").unwrap_or(name);
+    Profile::text(model).ok_or_else(|| {
+        Failure::device(format!(
+            "no simulated GPU is called {name:?}; there are {}",
+            Profile::NAMES.join(", ")
+        ))
+    })
 }
 
 fn gib(bytes: f64) -> String {

@@ -12,6 +12,7 @@ mod input;
 mod overlap;
 mod raw;
 mod run;
+mod width;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -20,7 +21,7 @@ use clap::{Parser, Subcommand};
 
 /// Keep a GPU busy: see what overlap is worth, run stream programs, find races, diagnose traces
 ///
-/// No GPU is needed, but for `bench gpu`: a simulated one runs the programs.
+/// No GPU is needed: a simulated one runs the programs. `bench gpu` measures a real one.
 ///
 /// Start with `sidestream overlap`, which shows what streams can gain. A stream program is a YAML
 /// file that lists CUDA calls: `sidestream check FILE` finds what is not ordered in it, and

@@ -6,7 +6,7 @@ use clap::Parser;
 use serde_json::{Value, json};
 use sidestream::engine::Profile;
 use sidestream::sim::Schedule;
-use sidestream::trace::{Timeline, Trace, What};
+use sidestream::trace::{Trace, What};
 use sidestream_program::{
     BadProgram, Document, Expected, Level, Program, Run, check, mark_steps, record, run,
     unmet as expected_of_check,
@@ -19,6 +19,7 @@ use crate::check::read;
 use crate::device::{self, Named};
 use crate::failure::{Exit, Failure, print, shown, tell};
 use crate::input::is_same;
+use crate::width::Width;
 
 /// Run a stream program on a GPU, simulated or real, and show what ran when
 ///
@@ -38,7 +39,7 @@ use crate::input::is_same;
 ///
 /// On a real GPU (--device cuda:0) each op is the CUDA call that it stands for, and device n of the
 /// program is the n-th from there. Times are from events around each operation, which cost the device
-/// about 2 us each. A kernel is one block that reads what `r` lists, takes at least as long as on
+/// about 2 µs each. A kernel is one block that reads what `r` lists, takes at least as long as on
 /// sim:h200 and then writes what `w` lists; what is in the buffers at the end, and what the host read,
 /// is compared with the same run on sim:h200. Refused, before anything runs: programs of level `runtime` and the
 /// ops that need it, begin_capture and end_capture, calls that CUDA refuses, managed memory, kernels
@@ -77,9 +78,8 @@ pub struct Args {
     #[arg(long, value_name = "N", conflicts_with = "explore",
           value_parser = clap::value_parser!(u16).range(2..=1000))]
     repeat: Option<u16>,
-    /// Columns of the timeline, 20 to 1000
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(20..=1000))]
-    width: u16,
+    #[command(flatten)]
+    width: Width,
     /// Print one line of JSON for each program instead of text
     #[arg(long)]
     json: bool,
@@ -363,7 +363,7 @@ fn as_text(
     judged: &Judged,
 ) -> String {
     let mut out = format!(
-        "{} on a simulated {}, {}{}: {:.1} us\n",
+        "{} on a simulated {}, {}{}: {:.1} µs\n",
         program.name,
         profile.name,
         args.schedule,
@@ -385,13 +385,13 @@ fn as_text(
     if !judged.asked && races(program) {
         out += &says_where(args);
     }
-    out
+    args.width.lines().wrapped(&out)
 }
 
 fn drawn(args: &Args, trace: &Trace) -> String {
     let mut work = trace.work.iter();
     match work.any(|w| !matches!(w.what, What::Wait { .. })) {
-        true => Timeline::new(trace, args.width.into()).to_string(),
+        true => args.width.lines().timeline(trace).to_string(),
         false => "  no device has anything to do\n".to_owned(),
     }
 }

@@ -100,11 +100,17 @@ fn sizes_and_counts() {
     }
     let program = file("name: x\nops: []\n");
     for width in ["0", "19", "1001", "-1", "99999999999"] {
-        check(
-            &format!("run {program} --width {width}"),
-            &["invalid value", width, "--width <WIDTH>", "20..=1000"],
-        );
+        for command in [&format!("run {program}"), "overlap", "diagnose x.json"] {
+            check(
+                &format!("{command} --width={width}"),
+                &["invalid value", width, "--width <COLUMNS>", "20..=1000"],
+            );
+        }
     }
+    check(
+        "devices --profile h100",
+        &["\"h100\"", "h200, a100, a10g, rtx4090"],
+    );
 }
 
 #[test]
@@ -230,7 +236,7 @@ fn device_files() {
         ),
         (
             h200.replace(sms, "sms = 132"),
-            "`chip.sms`: has no source; write it as",
+            "`chip.sms`: has no source; write it as { value = 132, source = ",
         ),
         (
             h200.replace(sms, "sms = { value = -1, source = \"x\" }"),

@@ -4,6 +4,7 @@ mod bad_input;
 mod bench_gpu;
 mod check;
 mod command;
+mod dependent;
 mod diagnose;
 mod diagnose_files;
 mod input;

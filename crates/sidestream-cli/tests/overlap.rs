@@ -318,7 +318,7 @@ fn the_table_shows_times_shares_and_both_timelines() {
     assert_eq!((ran.code, ran.err.as_str()), (0, ""));
     let expected = "\
 32 batches of 4 MiB, work 4096, on a simulated NVIDIA H200
-one batch: upload 78.4 us, kernel 162.3 us, download 77.2 us; both ways at once 86.7 us
+one batch: upload 78.4 µs, kernel 162.3 µs, download 77.2 µs; both ways at once 86.7 µs
 
   arrangement                       time    share of limit
   1 stream                        10.524 ms      48.4 %
@@ -332,14 +332,14 @@ one batch: upload 78.4 us, kernel 162.3 us, download 77.2 us; both ways at once 
   limit                            5.093 ms   set by the kernels
 
 The worst, on one stream:
-              0.0 us                                                                                       1315 us
+              0.0 µs                                                                                       1315 µs
   s1         |[up 0][kernel 0==].[D==].[up 1][kernel 1==].[D==].[up 2][kernel 2==].[D==].[up 3][kernel 3==].[D==].|
   (upload)   |[up 0]...................[up 1]...................[up 2]...................[up 3]...................|
   (compute)  |......[kernel 0==].............[kernel 1==].............[kernel 2==].............[kernel 3==].......|
   (download) |...................[D==]....................[D==]....................[D==]....................[D==].|
 
 The best, on 3 streams, a batch on each in turn:
-              0.0 us                                                                                       1315 us
+              0.0 µs                                                                                       1315 µs
   s1         |[up 0][kernel 0==].[D==].[up 3]..........[kernel 3==].[D===][up 6]..........[kernel 6===][D===][U==]|
   s2         |......[up 1]......[kernel 1==][D===].[up 4]..........[kernel 4==][D===].[up 7]..........[kernel 7==]|
   s3         |............[up 2]...........[kernel 2===][D===][up 5]...........[kernel 5==][D===][up 8]...........|
@@ -350,6 +350,22 @@ The best, on 3 streams, a batch on each in turn:
 Worth it: on 3 streams, a batch on each in turn, the job is 2.06 times as fast as on one stream.
 ";
     assert_eq!(ran.out, expected);
+}
+
+#[test]
+fn no_line_is_longer_than_it_may_be() {
+    for width in ["40", "64", "80", "200"] {
+        let ran = sidestream(&["overlap", "--width", width]);
+        assert_eq!((ran.code, ran.err.as_str()), (0, ""), "{width}");
+        let columns: usize = width.parse().expect("a number");
+        for line in ran.out.lines() {
+            assert!(line.chars().count() <= columns, "{width}: {line}");
+        }
+        let pictures: Vec<&str> = ran.out.lines().filter(|line| line.ends_with('|')).collect();
+        assert_eq!(pictures.len(), 10, "{width}");
+        // All the room that there is.
+        assert!(pictures.iter().all(|line| line.chars().count() == columns));
+    }
 }
 
 #[test]

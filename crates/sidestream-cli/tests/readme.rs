@@ -1,49 +1,120 @@
-//! What the README shows is what the command prints.
+//! What the README and the pages show is what the command prints.
 
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 #[test]
-fn the_readme_shows_real_output() {
-    let readme = std::fs::read_to_string(format!("{ROOT}/README.md")).expect("the README is there");
-    let fenced = readme.split("\n```").skip(1).step_by(2);
-    // A fence that names a language holds no output.
-    let blocks = fenced.filter_map(|block| block.strip_prefix('\n'));
-    let mut compared = 0;
-    let mut compare = |block: &str, args: &[&str]| {
-        let printed = run(args);
-        // An ellipsis stands for what is left out.
-        for line in block
-            .lines()
-            .filter(|line| !line.starts_with("$ ") && *line != "…")
-        {
-            assert!(
-                printed.lines().any(|l| l == line),
-                "{args:?} does not print this line:\n{line}\nbut this:\n{printed}"
-            );
-            compared += 1;
-        }
-    };
-    for block in blocks {
-        match block.lines().next() {
-            Some(command) if command.starts_with("$ sidestream ") => {
-                let args: Vec<&str> = command.split_whitespace().skip(2).collect();
-                compare(block, &args);
+fn the_readme_and_the_pages_show_real_output() {
+    let folder = folder();
+    let mut compared = Vec::new();
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).expect("the page is there");
+        let mut lines = 0;
+        for (language, block) in fences(&text) {
+            let command = block.lines().next().unwrap_or_default();
+            match (language, command.strip_prefix("$ sidestream ")) {
+                ("", Some(args)) => lines += compare(block, &run(&folder, args)),
+                // The two timelines at the top of the README.
+                ("", None) if block.contains("(compute)") => {
+                    lines += compare(block, &run(&folder, "overlap"));
+                }
+                // What one is told to type works.
+                ("sh", _) => {
+                    let typed = block.lines().filter_map(|l| l.strip_prefix("sidestream "));
+                    for args in typed {
+                        let ran = run(&folder, args);
+                        assert_ne!(ran.status.code(), Some(2), "{args}: {}", shown(&ran));
+                    }
+                }
+                _ => {}
             }
-            // The two timelines at the top.
-            Some(_) if block.contains("(compute)") => compare(block, &["overlap"]),
-            _ => {}
         }
+        compared.push((page.file_name().expect("a name").to_owned(), lines));
     }
-    assert!(compared > 25, "only {compared} lines were compared");
+    for (page, least) in [("README.md", 25), ("devices.md", 12)] {
+        let found = compared.iter().find(|(name, _)| name == page);
+        assert!(
+            found.is_some_and(|(_, lines)| *lines > least),
+            "{compared:?}"
+        );
+    }
 }
 
-fn run(args: &[&str]) -> String {
-    let output = Command::new(env!("CARGO_BIN_EXE_sidestream"))
-        .args(args)
-        .current_dir(ROOT)
+/// The README and what lies in `docs`.
+fn pages() -> Vec<PathBuf> {
+    let docs = std::fs::read_dir(format!("{ROOT}/docs")).expect("the folder is there");
+    let docs = docs.map(|entry| entry.expect("an entry").path());
+    let pages = docs.filter(|path| path.extension().is_some_and(|end| end == "md"));
+    let mut pages: Vec<PathBuf> = pages.collect();
+    pages.push(Path::new(ROOT).join("README.md"));
+    pages
+}
+
+/// The blocks of a page, each with its language.
+fn fences(page: &str) -> impl Iterator<Item = (&str, &str)> {
+    let fenced = page.split("\n```").skip(1).step_by(2);
+    fenced.filter_map(|block| block.split_once('\n'))
+}
+
+/// Where the commands of the pages run: beside the examples, and the files that docs/devices.md describes.
+fn folder() -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("sidestream-pages-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let _ = std::os::unix::fs::symlink(format!("{ROOT}/examples"), folder.join("examples"));
+    let h200 = include_str!("../../sidestream/profiles/h200.toml");
+    let page = std::fs::read_to_string(format!("{ROOT}/docs/devices.md")).expect("the page");
+    let changes = fences(&page).find(|(language, _)| *language == "toml");
+    let (_, changes) = changes.expect("it shows what is changed");
+    let file = changed(h200, changes);
+    let link = changes.lines().find(|line| line.starts_with("gb_s"));
+    let no_source = file.replace(link.expect("a link"), "gb_s = 24.5");
+    for (name, text) in [("my_gpu.toml", file), ("no_source.toml", no_source)] {
+        std::fs::write(folder.join(name), text).expect("a file");
+    }
+    folder
+}
+
+/// A file with these lines in the place of those for the same keys.
+fn changed(file: &str, lines: &str) -> String {
+    let key = |line: &str| Some(line.split_once(" = ")?.0.to_owned());
+    let new = |line: &str| {
+        lines
+            .lines()
+            .find(|l| key(line).is_some() && key(l) == key(line))
+    };
+    let changed = file.lines().map(|line| new(line).unwrap_or(line));
+    changed.collect::<Vec<_>>().join("\n")
+}
+
+fn run(folder: &Path, args: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sidestream"))
+        .args(args.split_whitespace())
+        .current_dir(folder)
         .output()
-        .expect("the command starts");
-    String::from_utf8(output.stdout).expect("text")
+        .expect("the command starts")
+}
+
+fn shown(ran: &Output) -> String {
+    [&ran.stdout[..], &ran.stderr]
+        .concat()
+        .try_into()
+        .expect("text")
+}
+
+/// How many lines of the block the command prints: all of them.
+#[track_caller]
+fn compare(block: &str, ran: &Output) -> usize {
+    let printed = shown(ran);
+    // An ellipsis stands for what is left out.
+    let lines = block.lines();
+    let lines = lines.filter(|line| !line.starts_with("$ ") && *line != "…");
+    let lines = lines.inspect(|line| {
+        assert!(
+            printed.lines().any(|l| l == *line),
+            "this line is not printed:\n{line}\nbut this:\n{printed}"
+        );
+    });
+    lines.count()
 }

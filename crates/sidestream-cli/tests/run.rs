@@ -29,7 +29,7 @@ fn check_words(text: &str, code: i32, expected: &str) {
     let all = ran.out + &ran.err;
     let words: Vec<&str> = all.lines().filter(|line| !line.ends_with('|')).collect();
     // The head of the run and the scale of the timeline hold times, which are the engine's matter.
-    let times = |line: &&&str| line.contains("on a simulated") || line.trim_end().ends_with(" us");
+    let times = |line: &&&str| line.contains("on a simulated") || line.trim_end().ends_with(" µs");
     let words: Vec<&str> = words.iter().filter(|line| !times(line)).copied().collect();
     assert_eq!((words.join("\n"), ran.code), (expected.to_owned(), code));
 }
@@ -65,11 +65,11 @@ ops:
 ";
     check(
         text,
-        "--width 40",
+        "--width 54",
         0,
         "\
-filled on a simulated NVIDIA H200, in-order: 111.6 us
-             0.0 us                            112 us
+filled on a simulated NVIDIA H200, in-order: 111.6 µs
+             0.0 µs                            112 µs
   t0 (host) |[0============================].........|
   s1        |................................[U=====]|
   (upload)  |................................[U=====]|
@@ -84,8 +84,8 @@ fn the_timeline_has_a_lane_for_each_stream_and_engine() {
         "",
         0,
         "\
-engines on a simulated NVIDIA H200, in-order: 34.9 us
-              2.6 us                                                                                         35 us
+engines on a simulated NVIDIA H200, in-order: 34.9 µs
+              2.6 µs                                                                                         35 µs
   s1         |[U====]...........KK..........................H..........................[D==]...........[C==]......|
   s2         |..............[M==].................................................................................|
   (upload)   |[U====].............................................................................................|
@@ -105,14 +105,35 @@ ops:
 ";
     check(
         text,
-        "--width 40 --device sim:a10g",
+        "--width 54 --device sim:a10g",
         0,
         "\
-one on a simulated NVIDIA A10G, in-order: 5.9 us
-             5.4 us                            5.9 us
+one on a simulated NVIDIA A10G, in-order: 5.9 µs
+             5.4 µs                            5.9 µs
   s1        |[0 scale===============================]|
   (compute) |[0 scale===============================]|
 ",
+    );
+}
+
+#[test]
+fn names_that_leave_no_room_for_the_picture_are_cut_in_the_middle() {
+    let text = "\
+name: long
+streams: {the_stream_of_the_encoder: nb, the_stream_of_the_decoder: nb}
+ops:
+- {do: kernel, s: the_stream_of_the_encoder, w: [A]}
+- {do: kernel, s: the_stream_of_the_decoder, w: [B]}
+";
+    let ran = ran(text, "--width 40");
+    let lanes: Vec<&str> = ran.out.lines().filter(|line| line.ends_with('|')).collect();
+    let names = lanes.iter().map(|line| line.split('|').next().unwrap());
+    let names: Vec<&str> = names.map(str::trim).collect();
+    assert_eq!(names, ["the_st…ncoder", "the_st…ecoder", "(compute)"]);
+    assert!(
+        lanes.iter().all(|line| line.chars().count() == 40),
+        "{}",
+        ran.out
     );
 }
 
@@ -143,7 +164,7 @@ fn a_program_without_work_says_so() {
         "name: idle\nops: []\n",
         "",
         0,
-        "idle on a simulated NVIDIA H200, in-order: 0.0 us\n  no device has anything to do\n",
+        "idle on a simulated NVIDIA H200, in-order: 0.0 µs\n  no device has anything to do\n",
     );
 }
 

@@ -82,7 +82,7 @@ ops:
 
 #[test]
 fn a_run_shows_lanes_and_where_its_times_and_results_come_from() {
-    let ran = ran(&file(ENGINES), &["--width", "60"]);
+    let ran = ran(&file(ENGINES), &["--width", "100"]);
     assert_eq!((ran.code, ran.err.as_str()), (0, ""));
     for expected in [
         "engines on ",
@@ -90,7 +90,7 @@ fn a_run_shows_lanes_and_where_its_times_and_results_come_from() {
         "\n  s2         |",
         "\n  (compute)  |",
         "\n  (download) |",
-        "which cost the device about 2 us each",
+        "which cost the device about 2 µs each",
         "  7 results, all as on sim:h200 in order\n",
     ] {
         assert!(

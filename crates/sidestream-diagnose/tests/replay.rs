@@ -1,6 +1,6 @@
 //! Replays of traces of an H200, and predictions against what was measured after the change.
 //!
-//! `truth.json` beside the traces has the time of a step without the profiler.
+//! `truth.json` beside the folder of the traces has the time of a step without the profiler.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn report(path: &Path, changes: &str) -> Report {
 }
 
 fn truth() -> Value {
-    let text = std::fs::read(folder().join("truth.json")).expect("the measured times");
+    let text = std::fs::read(folder().join("../truth.json")).expect("the measured times");
     serde_json::from_slice(&text).expect("JSON")
 }
 

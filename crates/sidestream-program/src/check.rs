@@ -122,6 +122,9 @@ impl Checked {
     }
 }
 
+/// The version of what is printed; keys may be added to it.
+const SCHEMA: &str = "sidestream.check/1";
+
 /// What is printed about a program: the object that `docs/stream-programs.md` describes, with two
 /// more keys for each race, `count` and `sites` (where the program names them), `spans` where an operation of a log was called in one, and `why` beside an
 /// error.
@@ -165,6 +168,7 @@ pub fn checked_json(checked: &Checked) -> Value {
         .map(|refused| json!({"at": refused.op.0, "code": refused.misuse.code.name()}));
     let why = report.error.map(|refused| refused.misuse.to_string());
     let mut line = json!({
+        "schema": SCHEMA,
         "name": name,
         "verdict": report.verdict().name(),
         "races": report.races.iter().map(race).collect::<Vec<_>>(),
@@ -179,12 +183,12 @@ pub fn checked_json(checked: &Checked) -> Value {
 
 /// The same for a text that holds no program at all, and why.
 pub fn unreadable_json(why: &str) -> Value {
-    json!({"name": null, "verdict": "error", "races": [], "lints": [],
+    json!({"schema": SCHEMA, "name": null, "verdict": "error", "races": [], "lints": [],
            "error": {"at": null, "code": Failure::BadProgram.name()}, "why": why})
 }
 
 /// The same for a program that breaks the format.
 pub fn bad_json(bad: &BadProgram) -> Value {
-    json!({"name": bad.name, "verdict": "error", "races": [], "lints": [],
+    json!({"schema": SCHEMA, "name": bad.name, "verdict": "error", "races": [], "lints": [],
            "error": {"at": bad.at, "code": Failure::BadProgram.name()}, "why": bad.to_string()})
 }

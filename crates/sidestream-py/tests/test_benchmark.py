@@ -161,7 +161,7 @@ def on_h200(median_ns: float, host_ns: float, roofline: Roofline | None = None) 
 def test_a_call_that_the_host_makes_too_slowly_is_said_to_be_bound_by_launches() -> None:
     bound = on_h200(10_000.0, 25_000.0)
     assert bound.is_launch_bound
-    assert "the host takes 25 us to submit a call, longer than the device to do it" in str(bound)
+    assert "the host takes 25 µs to submit a call, longer than the device to do it" in str(bound)
     free = on_h200(25_000.0, 10_000.0)
     assert not free.is_launch_bound and "longer than the device" not in str(free)
 
@@ -171,7 +171,7 @@ def test_it_is_exported_whole_and_shown_in_a_notebook() -> None:
     exported = json.loads(result.json())
     assert exported == result.to_dict() and exported["schema"] == "sidestream.benchmark/1"
     assert (exported["median_ns"], exported["quartiles_ns"]) == (10_000.0, [9_950.0, 10_050.0])
-    assert "at least 8 us by memory, 80 % reached" in str(result)
+    assert "at least 8 µs by memory, 80 % reached" in str(result)
     page = result._repr_html_()
     assert page.count("<rect") == 3 and "80 % reached" in page and "http" not in page
     assert pickle.loads(pickle.dumps(result)) == result
@@ -190,3 +190,17 @@ def test_peaks_come_from_the_profiles_and_unknown_is_said() -> None:
         sidestream.benchmark(add_up, 1000, repeat=3, peak_flops=1e9, device="cpu")
     told = sidestream.benchmark(add_up, 1000, repeat=3, flops=1000.0, peak_flops=1e9, device="cpu")
     assert told.roofline is not None and told.roofline.floor_ns == pytest.approx(1000.0)
+
+
+def test_the_function_is_given_its_arguments_by_name() -> None:
+    seen = []
+
+    def work(count: int, *, repeat: int = 0) -> int:
+        seen.append((count, repeat))
+        return sum(range(count))
+
+    result = sidestream.benchmark(work, 1000, repeat=2, device="cpu", kwargs={"repeat": 7})
+    assert result.name == "work" and set(seen) == {(1000, 7)}
+    for wrong in ({1: 2}, [("a", 1)], "ab"):
+        with pytest.raises(TypeError, match="kwargs is .*; give a dictionary of arguments by their names"):
+            sidestream.benchmark(work, 1000, device="cpu", kwargs=wrong)  # type: ignore[arg-type]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import json
 import re
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sidestream
@@ -39,6 +41,29 @@ def test_help_says_what_each_field_of_a_result_is(name: str) -> None:
     shown = inspect.getdoc(getattr(sidestream, name)) or ""
     fields = [field for field in RESULTS[name] if not field.startswith("_")]
     assert not [field for field in fields if not re.search(rf"^    {field}: \S", shown, re.MULTILINE)]
+
+
+@pytest.mark.torch
+def test_what_a_result_exports_says_its_form_and_version() -> None:
+    batches = sidestream.prefetch([1, 2], "cpu")
+    traces = ROOT / "examples/traces"
+    program = sidestream.check_program(ROOT / "examples/streams/hello_race.yaml")
+    with sidestream.check() as checked:
+        pass
+    results: list[Any] = [
+        sidestream.benchmark(sum, range(1000), repeat=2, device="cpu"),
+        sidestream.overlap("sim:h200", count=2),
+        sidestream.diagnose(traces / "copy_bound.before.json.gz"),
+        sidestream.diagnose([traces / "copy_bound.before.json.gz"]),
+        program,
+        *program.programs,
+        checked,
+        batches.statistics,
+    ]
+    schemas = [result.to_dict()["schema"] for result in results]
+    assert all(re.fullmatch(r"sidestream\.[a-z.]+/[0-9]+", schema) for schema in schemas), schemas
+    assert len(set(schemas)) == len(schemas)
+    assert [json.loads(result.json())["schema"] for result in results] == schemas
 
 
 def test_what_the_readme_shows_of_an_example_is_what_it_prints() -> None:

@@ -65,6 +65,15 @@ def test_every_example_has_a_device_and_a_number_of_steps() -> None:
         assert '"--device"' in text and '"--steps"' in text, name
 
 
+@pytest.mark.torch
+def test_an_example_that_needs_a_gpu_says_why_a_simulated_one_will_not_do() -> None:
+    why = "a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu"
+    assert all(why in (EXAMPLES / f"{name}.py").read_text() for name in SCRIPTS if name != "overlap")
+    command = [sys.executable, str(EXAMPLES / "three_stages.py"), "--device", "sim:h200"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert ran.returncode == 2 and ran.stderr.endswith(f"error: {why}\n"), ran.stderr
+
+
 def run(name: str) -> str:
     """Run an example for two steps on the processor, and return what it prints."""
     script = str(EXAMPLES / f"{name}.py")

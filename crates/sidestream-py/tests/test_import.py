@@ -56,5 +56,18 @@ def test_every_public_name_is_there_and_says_what_it_is() -> None:
         assert getattr(sidestream, name).__doc__, name
 
 
+def test_what_is_listed_is_what_people_call() -> None:
+    listed = dir(sidestream)
+    assert not [name for name in listed if name.startswith("_") and name != "__version__"]
+    assert {"prefetch", "Pipeline", "check", "diagnose"} < set(listed) and len(listed) < 20
+    # A result is there to be named, and is not listed.
+    assert "Diagnosis" not in listed and hasattr(sidestream, "Diagnosis")
+
+
+def test_help_shows_the_function_check_also_where_its_module_was_imported() -> None:
+    shown = python("-c", "import sidestream.check; help(sidestream.check)")
+    assert "on_race" in shown and "MEMORY_BYTES =" not in shown and "main(" not in shown
+
+
 def test_the_package_says_that_it_is_typed() -> None:
     assert (Path(sidestream.__file__).parent / "py.typed").is_file()

@@ -29,7 +29,7 @@ def test_overlap_says_what_the_command_says() -> None:
 
 
 def test_its_rows_are_those_of_the_table() -> None:
-    result = sidestream.overlap()
+    result = sidestream.overlap("sim:h200")
     assert result.rows[0].layout == "streams" and result.rows[0].k == 1
     assert result.rows[-1].layout == "pipeline"
     assert all(row.share == result.limit_ns / row.time_ns for row in result.rows)
@@ -39,7 +39,7 @@ def test_its_rows_are_those_of_the_table() -> None:
 
 
 def test_a_batch_may_be_a_number_of_bytes() -> None:
-    assert sidestream.overlap(batch=1 << 20).rows == sidestream.overlap(batch="1MiB").rows
+    assert sidestream.overlap("sim:h200", batch=1 << 20).rows == sidestream.overlap("sim:h200", batch="1MiB").rows
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_what_cannot_be_is_refused(figures: dict[str, int | str | None], why: st
     elif figures.get("count") == "a":
         kind = TypeError
     with pytest.raises(kind) as raised:
-        sidestream.overlap(**figures)  # type: ignore[arg-type]
+        sidestream.overlap(**{"device": "sim:h200", **figures})  # type: ignore[arg-type]
     assert why in str(raised.value)
     assert "\n" not in str(raised.value) and not str(raised.value).startswith("error")
 

@@ -301,3 +301,39 @@ def test_an_error_that_was_handled_keeps_no_item_alive() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_a_run_has_a_length_where_its_items_have_one() -> None:
+    import torch
+
+    pipe = Pipeline([lambda x: x + 1], device="cpu")
+    run = pipe([torch.zeros(1)] * 3)
+    assert len(run) == 3 and run
+    assert len(list(run)) == 3
+    with pytest.raises(TypeError, match="the run is over"):
+        len(run)
+    with pytest.raises(TypeError, match="has no len"):
+        len(pipe(x for x in [torch.zeros(1)]))
+    assert not len(pipe([])) and pipe([])
+
+
+def test_a_run_says_whose_it_is() -> None:
+    import torch
+
+    run = Pipeline([Stage(lambda x: x, name="same")], device="cpu")([torch.zeros(1)])
+    assert repr(run) == "<Run of <Pipeline same: serial>, under way>"
+    list(run)
+    assert repr(run) == "<Run of <Pipeline same: serial>, over>"
+
+
+def test_one_tensor_is_no_list_of_items() -> None:
+    import torch
+
+    rows = torch.zeros(4, 3)
+    pipe = Pipeline([lambda x: x], device="cpu")
+    for items in (rows, rows.numpy()):
+        with pytest.raises(TypeError, match=r"items is one \w+ of shape \(4, 3\); give \[items\] if it is one item"):
+            pipe(items)
+    assert len(list(pipe(iter(rows)))) == 4
+    with pytest.raises(TypeError, match="loader is one Tensor of shape"):
+        sidestream.prefetch(rows, "cpu")

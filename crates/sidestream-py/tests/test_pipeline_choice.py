@@ -165,7 +165,7 @@ def test_a_choice_prints_exports_and_shows_itself() -> None:
     assert str(choice).splitlines() == [
         "streams: the fastest <of> those measured",
         "  serial          2.00 ms an item      500.0 items/s  (5 segments)",
-        "* streams        500.0 us an item     2000.0 items/s  (5 segments)",
+        "* streams        500.0 µs an item     2000.0 items/s  (5 segments)",
         "  note: stage `a` is not captured",
     ]
     assert json.loads(choice.json()) == choice.to_dict()

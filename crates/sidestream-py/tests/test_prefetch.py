@@ -306,7 +306,7 @@ def test_the_statistics_print_themselves_and_can_be_exported() -> None:
     batches = prefetch([batch(0, 1000)], "sim:h200", 2)
     list(batches)
     statistics = batches.statistics
-    assert str(statistics).startswith("1 batch to sim:h200: 0.0 MB")
+    assert str(statistics).startswith("1 batch to sim:h200: 20.0 kB, 0 B of it from pinned memory")
     assert json.loads(statistics.json()) == statistics.to_dict()
     assert statistics.to_dict()["slots"] == 1
     assert statistics._repr_html_().startswith("<pre>1 batch ")

@@ -4,9 +4,7 @@
 //!
 //!     cargo run --release -p sidestream --example three_stages [DEVICE]
 
-use sidestream::device::Device;
-use sidestream::error::Result;
-use sidestream::kernel::{Grid, Kernel, Read, Write};
+use sidestream::prelude::*;
 
 const BATCHES: usize = 12;
 const LEN: usize = 1 << 20;
@@ -19,7 +17,7 @@ extern "C" __global__ void square(const unsigned* x, unsigned* y) {
 }
 "#;
 
-fn main() -> Result<()> {
+fn main() -> sidestream::Result<()> {
     let device = Device::open(&std::env::args().nth(1).unwrap_or("auto".into()))?;
     let [load, compute, store] = [
         device.stream("load")?,

@@ -4,9 +4,7 @@
 //!     cargo run --release -p sidestream --example timing [DEVICE]
 
 use sidestream::benchmark::{Options, benchmark};
-use sidestream::device::Device;
-use sidestream::error::Result;
-use sidestream::kernel::{Grid, Kernel, Read, Value, Write};
+use sidestream::prelude::*;
 
 const LEN: usize = 1 << 24;
 
@@ -20,7 +18,7 @@ extern "C" __global__ void scale(const float* x, float* y, float by) {
 }
 "#;
 
-fn main() -> Result<()> {
+fn main() -> sidestream::Result<()> {
     let device = Device::open(&std::env::args().nth(1).unwrap_or("auto".into()))?;
     let stream = device.stream("timing")?;
     // SAFETY: there is a thread for each value, and no other.

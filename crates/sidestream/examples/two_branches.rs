@@ -3,9 +3,8 @@
 //!
 //!     cargo run --release -p sidestream --example two_branches [DEVICE]
 
-use sidestream::device::Device;
-use sidestream::error::Result;
-use sidestream::kernel::{Grid, Kernel, KernelCost, Read, Write};
+use sidestream::kernel::KernelCost;
+use sidestream::prelude::*;
 
 const LEN: usize = 1 << 16;
 
@@ -32,7 +31,7 @@ extern "C" __global__ void join(const long long* a, const long long* b, long lon
 }
 "#;
 
-fn main() -> Result<()> {
+fn main() -> sidestream::Result<()> {
     let device = Device::open(&std::env::args().nth(1).unwrap_or("auto".into()))?;
     let (left, right) = (device.stream("left")?, device.stream("right")?);
     // On the simulated GPU each branch takes 200 us and a third of the multiprocessors.

@@ -4,15 +4,13 @@
 //!
 //!     cargo run --release -p sidestream --example vector_add [DEVICE]
 
-use sidestream::device::Device;
-use sidestream::error::Result;
-use sidestream::kernel::{Grid, library};
-use sidestream::stream::Stream;
+use sidestream::kernel::library;
+use sidestream::prelude::*;
 
 const PIECES: usize = 16;
 const LEN: usize = 1 << 20;
 
-fn main() -> Result<()> {
+fn main() -> sidestream::Result<()> {
     let device = Device::open(&std::env::args().nth(1).unwrap_or("auto".into()))?;
     // SAFETY: each launch is told how many values its buffers have.
     let add = unsafe { library::vector_add() };
@@ -21,7 +19,7 @@ fn main() -> Result<()> {
     for width in [1, 3] {
         let streams: Vec<Stream> = (0..width)
             .map(|i| device.stream(&format!("add{i}")))
-            .collect::<Result<_>>()?;
+            .collect::<sidestream::Result<_>>()?;
         let main = device.stream("main")?;
         let start = main.record_timed()?;
         let mut sums = Vec::new();

@@ -211,7 +211,7 @@ impl fmt::Display for Measured {
         let micros = |time: Duration| time.as_secs_f64() * 1e6;
         write!(
             f,
-            "{:.2} us median, {:.2} mean, {:.2} standard deviation ({} runs of {} calls)",
+            "{:.2} µs median, {:.2} mean, {:.2} standard deviation ({} runs of {} calls)",
             micros(self.median),
             micros(self.mean),
             micros(self.deviation),
@@ -227,7 +227,7 @@ impl fmt::Display for Measured {
         };
         write!(
             f,
-            "; at least {:.2} us by {bound}, {:.0} % reached",
+            "; at least {:.2} µs by {bound}, {:.0} % reached",
             micros(roofline.floor),
             100.0 * roofline.share
         )

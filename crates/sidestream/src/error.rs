@@ -1,6 +1,7 @@
 //! What can go wrong while a program runs, as values.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::op::DeviceId;
 
@@ -67,7 +68,15 @@ pub enum Error {
         /// What it said.
         message: String,
     },
+    /// What code of the program failed with, in a stage of a pipeline; the runtime itself gives none.
+    Other(Other),
 }
+
+/// An error that is not the runtime's.
+#[derive(Clone, Debug)]
+pub struct Other(Arc<BoxError>);
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The sizes behind an allocation that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,11 +130,37 @@ impl fmt::Display for Error {
             }
             Error::DeviceLost(lost) => write!(f, "{lost}"),
             Error::Panicked { message } => write!(f, "a function on the host panicked: {message}"),
+            Error::Other(other) => fmt::Display::fmt(other.get(), f),
         }
     }
 }
 
+impl Other {
+    /// The error as it was.
+    pub fn get(&self) -> &(dyn std::error::Error + Send + Sync + 'static) {
+        &**self.0
+    }
+
+    /// The error itself, unless it has clones.
+    pub(crate) fn into_inner(self) -> Result<BoxError, Other> {
+        Arc::try_unwrap(self.0).map_err(Other)
+    }
+}
+
+/// The same error, not one that reads alike.
+impl PartialEq for Other {
+    fn eq(&self, other: &Other) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
 impl Error {
+    /// Any error, so that code which gives errors of this type can fail with it:
+    /// `text.parse().map_err(Error::other)?`. Errors of `std::io` and boxed ones need no such word.
+    pub fn other(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+        Error::Other(Other(Arc::new(error.into())))
+    }
+
     /// The same as the error of a call that the device has taken before.
     pub(crate) fn behind_submit(self) -> Error {
         match self {
@@ -140,7 +175,28 @@ impl Error {
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            // Its text is the text of this error, so what caused it comes next.
+            Error::Other(other) => other.get().source(),
+            _ => None,
+        }
+    }
+}
+
+impl From<std::io::Error> for Error {
+    fn from(error: std::io::Error) -> Error {
+        Error::other(error)
+    }
+}
+
+impl From<BoxError> for Error {
+    fn from(error: BoxError) -> Error {
+        // One of ours stays what it is.
+        error.downcast().map_or_else(Error::other, |error| *error)
+    }
+}
 
 impl fmt::Display for OutOfMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

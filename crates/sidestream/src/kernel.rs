@@ -1,8 +1,8 @@
 //! Kernels, whose signatures say what they read and what they write.
 //!
 //! The signature is a tuple of [`Read`], [`Write`] and [`Value`], in the order of the kernel's
-//! parameters. A launch takes views and numbers of just these types, so that the stream knows what
-//! the kernel touches without being told.
+//! parameters; of one parameter it is that alone. A launch takes views and numbers of just these types, so
+//! that the stream knows what the kernel touches without being told.
 
 pub mod library;
 
@@ -19,7 +19,10 @@ use crate::graph::{NodeArg, Part, PartMut};
 use crate::stream::Touch;
 
 pub use crate::backend::Grid;
-pub use crate::engine::{Grid as Work, KernelCost};
+/// What a kernel asks of the simulated GPU, from which [`KernelCost::Grid`] finds its time; [`Grid`] is what a launch
+/// and the closure of [`Kernel::with_cost`] take.
+pub use crate::engine::Grid as Work;
+pub use crate::engine::KernelCost;
 
 /// A kernel with the signature `A`.
 ///
@@ -38,7 +41,8 @@ impl<A> Clone for Kernel<A> {
     }
 }
 
-impl<A: KernelArgs> Kernel<A> {
+// The bound stands at the functions and not here, so that the compiler says what is wrong with a signature.
+impl<A> Kernel<A> {
     /// A kernel in Rust, for the simulated GPU. It gets a slice for each buffer, which holds what was
     /// there when the kernel started; what it leaves in those that it may write is there when the
     /// kernel ends.
@@ -49,10 +53,10 @@ impl<A: KernelArgs> Kernel<A> {
     ///
     /// Safe: a Rust function stays within its slices. A panic in it is to the simulated device what
     /// a trap is to a real one: the device is lost.
-    pub fn on_host(
-        name: &str,
-        run: impl Fn(Grid, A::Host<'_>) + Send + Sync + 'static,
-    ) -> Kernel<A> {
+    pub fn on_host(name: &str, run: impl Fn(Grid, A::Host<'_>) + Send + Sync + 'static) -> Kernel<A>
+    where
+        A: KernelArgs,
+    {
         Kernel::with(Code {
             host: Some(host_form::<A>(run)),
             ..Code::new(name)
@@ -65,7 +69,10 @@ impl<A: KernelArgs> Kernel<A> {
     /// The entry has parameters of these types in this order: a pointer for each [`Read`] and
     /// [`Write`], a number for each [`Value`]. On every grid it touches no memory but the views that
     /// it is given, as far as they go, and does not write what it only reads.
-    pub unsafe fn from_ptx(ptx: &str, name: &str) -> Kernel<A> {
+    pub unsafe fn from_ptx(ptx: &str, name: &str) -> Kernel<A>
+    where
+        A: KernelArgs,
+    {
         Kernel::with(Code {
             image: Some(Image::Ptx(ptx.to_owned())),
             ..Code::new(name)
@@ -81,7 +88,10 @@ impl<A: KernelArgs> Kernel<A> {
     ///
     /// # Safety
     /// As for [`from_ptx`](Kernel::from_ptx).
-    pub unsafe fn from_cuda(source: &str, name: &str) -> Kernel<A> {
+    pub unsafe fn from_cuda(source: &str, name: &str) -> Kernel<A>
+    where
+        A: KernelArgs,
+    {
         Kernel::with(Code {
             image: Some(Image::Cuda(source.to_owned())),
             ..Code::new(name)
@@ -96,7 +106,10 @@ impl<A: KernelArgs> Kernel<A> {
     pub fn and_on_host(
         mut self,
         run: impl Fn(Grid, A::Host<'_>) + Send + Sync + 'static,
-    ) -> Kernel<A> {
+    ) -> Kernel<A>
+    where
+        A: KernelArgs,
+    {
         self.code_mut().host = Some(host_form::<A>(run));
         self
     }
@@ -193,7 +206,12 @@ pub struct Write<T>(PhantomData<T>);
 /// A number, of at most eight bytes.
 pub struct Value<T>(PhantomData<T>);
 
-/// A signature: a tuple of [`Param`]s.
+/// A signature: a tuple of [`Param`]s, or one alone.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no signature of a kernel",
+    label = "neither `Read<T>`, `Write<T>` or `Value<T>` nor a tuple of these",
+    note = "a signature lists the parameters, as in `Kernel::<(Read<f32>, Write<f32>)>`; a tuple has at most 12"
+)]
 pub trait KernelArgs {
     /// What a launch is given.
     type Access<'a>;
@@ -211,6 +229,11 @@ pub trait KernelArgs {
 }
 
 /// One parameter of a signature.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no parameter of a kernel",
+    label = "not a `Read<T>`, `Write<T>` or `Value<T>` of a plain type",
+    note = "a kernel reads memory by `Read<T>`, writes it by `Write<T>` and takes a number by `Value<T>`, where `T` is `Pod`"
+)]
 pub trait Param {
     /// What a launch is given for it.
     type Access<'a>;
@@ -350,6 +373,31 @@ impl KernelArgs for () {
         Some(())
     }
 }
+
+/// One parameter needs no tuple. A macro, because a blanket `impl` would take the tuples too.
+macro_rules! alone {
+    ($($param:ident),+) => {
+        $(impl<T: Pod> KernelArgs for $param<T> {
+            type Access<'a> = <Self as Param>::Access<'a>;
+            type Node = <Self as Param>::Node;
+            type Host<'a> = <Self as Param>::Host<'a>;
+
+            fn pass<'a>(access: Self::Access<'a>, passed: &mut Passed<'a>) {
+                <Self as Param>::pass(access, passed);
+            }
+
+            fn pass_node(node: Self::Node, passed: &mut SmallVec<[NodeArg; 6]>) {
+                <Self as Param>::pass_node(node, passed);
+            }
+
+            fn host(args: &mut [HostArg]) -> Option<Self::Host<'_>> {
+                <Self as Param>::host(args.first_mut()?)
+            }
+        })+
+    };
+}
+
+alone!(Read, Write, Value);
 
 /// A tuple of parameters is a signature. A macro, because Rust has no other word for "tuples of every
 /// length".

@@ -5,8 +5,7 @@
 //! their driver, or simulated.
 //!
 //! ```
-//! use sidestream::device::Device;
-//! use sidestream::kernel::{Grid, Kernel, Read, Write};
+//! use sidestream::prelude::*;
 //!
 //! let device = Device::open("sim:h200")?;
 //! let (load, compute) = (device.stream("load")?, device.stream("compute")?);
@@ -22,10 +21,10 @@
 //! compute.launch(&square, Grid::cover(1024, 256), (x.view(), y.view_mut()))?;
 //! let back = compute.download(y.view(), sent.synchronize()?)?;
 //! assert_eq!(back.synchronize()?[7], 9.0);
-//! # Ok::<(), sidestream::error::Error>(())
+//! # Ok::<(), sidestream::Error>(())
 //! ```
 //!
-//! - To write programs: [`device`], [`stream`], [`buffer`], [`kernel`], [`event`], [`graph`],
+//! - To write programs: [`prelude`], which most need and no more, [`device`], [`stream`], [`buffer`], [`kernel`], [`event`], [`graph`],
 //!   [`pipeline`], [`prefetch`]; [`explicit`] for CUDA as it is; [`benchmark`]; [`error`].
 //! - To find their races: [`check`].
 //!
@@ -65,3 +64,31 @@ pub mod sim;
 pub mod stream;
 #[doc(hidden)]
 pub mod trace;
+
+/// The crate whose traits say which types are plain ([`buffer::Pod`]), for derives:
+/// `#[bytemuck(crate = "sidestream::bytemuck")]`.
+pub use bytemuck;
+pub use error::{Error, Result};
+
+/// What most programs name, by one `use`.
+///
+/// ```
+/// use sidestream::prelude::*;
+///
+/// fn main() -> sidestream::Result<()> {
+///     let device = Device::open("sim:h200")?;
+///     let stream = device.stream("work")?;
+///     let x = stream.alloc_from(&[1, 2, 3])?;
+///     assert_eq!(stream.to_vec(x.view())?, [1, 2, 3]);
+///     Ok(())
+/// }
+/// ```
+pub mod prelude {
+    pub use crate::buffer::{DeviceBuf, Pending, Pinned, Pod, View, ViewMut, Zeroable};
+    pub use crate::device::{Device, Options};
+    pub use crate::event::Event;
+    pub use crate::graph::Graph;
+    pub use crate::kernel::{Grid, Kernel, Read, Value, Write};
+    pub use crate::pipeline::{Pipeline, per_item, per_row};
+    pub use crate::stream::Stream;
+}

@@ -467,11 +467,15 @@ fn a_wrong_profile_is_refused_by_field() {
     let cases: [(String, &str, &str); 14] = [
         ("no = [toml".into(), "", "TOML"),
         (line("gb_s", ""), "link.gb_s", "missing"),
-        (line("gb_s", "gb_s = 55.4"), "link.gb_s", "source"),
+        (
+            line("gb_s", "gb_s = 55.4"),
+            "link.gb_s",
+            "value = 55.4, source",
+        ),
         (
             line("gb_s", "gb_s = { value = 55.4 }"),
             "link.gb_s",
-            "source",
+            "value = 55.4, source",
         ),
         (
             line("gb_s", "gb_s = { value = 55.4, source = ' ' }"),

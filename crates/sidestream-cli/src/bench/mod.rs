@@ -22,6 +22,8 @@ use own::Own;
 use table::Row;
 
 /// Measure the library beside the driver's own calls
+///
+/// Exit code: 0 if it was measured, 2 if an argument or the device is at fault.
 #[derive(Parser)]
 pub struct Args {
     #[command(subcommand)]
@@ -38,10 +40,12 @@ enum What {
 /// Every figure of the library is measured in turn with the driver's own calls for the same work, by
 /// this program, in the same minute: in each round both sides run, in alternating order. The ratio is
 /// taken round by round. The table shows medians, the tenth and the ninetieth percentile of the
-/// ratio, and whether the bar is met; the exit code is 0 also where one is not.
+/// ratio, and whether the bar is met.
 ///
 /// Calls are timed on the host, in batches so short that none waits for the device. Jobs are timed
 /// from before their first call until their last result is there.
+///
+/// Exit code: 0 also where a bar is not met, 2 if an argument or the device is at fault.
 #[derive(Parser)]
 struct GpuArgs {
     /// The GPU: cuda, cuda:0, cuda:1; a simulated one, such as sim:h200, is a dry run without the

@@ -13,6 +13,7 @@ use sidestream_diagnose::{
 };
 
 use crate::failure::{Exit, Failure, SUCCESS, print, tell};
+use crate::width::{Width, terminal};
 use written::Written;
 
 /// Say why a GPU idled, from a trace of any program
@@ -51,6 +52,8 @@ pub struct Args {
     /// kernels of a step beside the others. non-blocking-streams: no stream waits for the default stream.
     #[arg(long, value_name = "CHANGES", value_parser = what_if)]
     what_if: Vec<WhatIf>,
+    #[command(flatten)]
+    width: Width,
     #[command(flatten)]
     written: Written,
 }
@@ -95,7 +98,7 @@ fn explain(args: &Args, options: &Options) -> Result<Exit, Failure> {
                 } else if files.len() > 1 && report.rank.is_some() {
                     print(brief(&name, &report))?;
                 } else {
-                    print(text(&name, &report, columns()))?;
+                    print(text(&name, &report, columns(args.width)))?;
                 }
                 args.written.write(path, &report)?;
                 ranks.push(Rank::of(&name, &report));
@@ -194,11 +197,9 @@ fn report(path: &Path, options: &Options) -> Result<Report, Unread> {
 }
 
 /// How wide the output may be.
-fn columns() -> usize {
-    match terminal_size::terminal_size_of(std::io::stdout()) {
-        Some((columns, _)) => usize::from(columns.0).min(MOST_COLUMNS),
-        None => USUAL_COLUMNS,
-    }
+fn columns(width: Width) -> usize {
+    let of_terminal = || Some(terminal()?.min(MOST_COLUMNS));
+    width.asked().or_else(of_terminal).unwrap_or(USUAL_COLUMNS)
 }
 
 /// What is wider nobody takes in at once.

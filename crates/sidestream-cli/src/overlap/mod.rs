@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 use serde_json::json;
 use sidestream::engine::Profile;
-use sidestream::trace::Timeline;
 
 use crate::device::{self, Named};
 use crate::failure::{Exit, Failure, SUCCESS, print};
+use crate::width::{Lines, Width};
 use file::Streamed;
 use job::{Job, Layout};
 use limit::OverlapLimit;
@@ -35,6 +35,9 @@ use limit::OverlapLimit;
 ///
 /// On a real GPU the arrangements are made of the driver's own calls, and each time is the median of
 /// several rounds in which all of them run.
+///
+/// Exit code: 0 if the job was compared, 2 if an argument, the device or a file is at fault, 130 if --input was
+/// interrupted.
 #[derive(Parser)]
 #[command(allow_negative_numbers = true)]
 pub struct Args {
@@ -63,6 +66,8 @@ pub struct Args {
     /// Write the run of the best arrangement as a Chrome trace, which ui.perfetto.dev shows
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    #[command(flatten)]
+    width: Width,
 }
 
 /// One arrangement and how it did.
@@ -102,9 +107,10 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
         ))?,
         false => {
             if let (Some(streamed), Some(path)) = (&streamed, &args.input) {
-                print(format_args!("{}\n\n", streamed.in_words(path)))?;
+                let words = format!("{}\n\n", streamed.in_words(path));
+                print(args.width.lines().wrapped(&words))?;
             }
-            print(compared.as_text())?;
+            print(compared.as_text(args.width.lines()))?;
         }
     }
     Ok(SUCCESS)
@@ -115,7 +121,7 @@ pub fn shown(args: &Args) -> Result<(serde_json::Value, String), Failure> {
     match compare(args)? {
         Outcome::Compared(compared, streamed) => {
             let json = compared.as_json(args, streamed.as_ref());
-            Ok((json, compared.as_text()))
+            Ok((json, compared.as_text(Lines::ANY)))
         }
         Outcome::CutShort(words) => Err(Failure::input(words)),
     }
@@ -355,7 +361,7 @@ impl Compared {
         object
     }
 
-    fn as_text(&self) -> String {
+    fn as_text(&self, lines: Lines) -> String {
         let Compared {
             job,
             device_name,
@@ -397,7 +403,8 @@ impl Compared {
             ));
         }
         line(String::new());
-        line("  arrangement                       time    share of limit".to_owned());
+        let table = Table::of(lines);
+        line(table.head());
         for (at, row) in rows.iter().enumerate() {
             let name = match row.layout {
                 Layout::Streams(1) => "1 stream".to_owned(),
@@ -406,31 +413,25 @@ impl Compared {
             };
             let mark = if at == verdict.best { "  <- best" } else { "" };
             let share = 100.0 * limit.total_ns as f64 / row.time_ns as f64;
-            line(format!(
-                "  {name:28} {:>12} {share:>9.1} %{mark}",
-                time(row.time_ns)
-            ));
+            line(table.share(&name, row.time_ns, share) + mark);
         }
         if let Some(time_ns) = *own_ns {
             let name = format!("pipeline, {} slots", pipeline::SLOTS);
             let share = 100.0 * limit.total_ns as f64 / time_ns as f64;
-            line(format!("  {name:28} {:>12} {share:>9.1} %", time(time_ns)));
+            line(table.share(&name, time_ns, share));
         }
-        line(format!(
-            "  {:28} {:>12}   {}",
-            "limit",
-            time(limit.total_ns),
-            format_args!("set by {}", limit.set_by())
-        ));
+        let gap = if table.is_narrow() { " " } else { "   " };
+        let set_by = format!("{gap}set by {}", limit.set_by());
+        line(table.row("limit", &time(limit.total_ns), &set_by));
         if let Some(profile) = profile {
-            line(self.pictures(profile));
+            line(self.pictures(profile, lines));
         }
         line(format!("\n{}", verdict.text));
-        out
+        lines.wrapped(&out)
     }
 
     /// The worst and the best arrangement, drawn.
-    fn pictures(&self, profile: &Profile) -> String {
+    fn pictures(&self, profile: &Profile, lines: Lines) -> String {
         let Compared {
             job, rows, verdict, ..
         } = self;
@@ -441,7 +442,7 @@ impl Compared {
         let picture = |(what, at): (&str, usize)| {
             let layout = rows[at].layout;
             let trace = job.trace(layout, profile);
-            let timeline = Timeline::new(&trace, 100).between(0, until_ns).to_string();
+            let timeline = lines.timeline(&trace).between(0, until_ns).to_string();
             format!(
                 "\nThe {what}, {}:\n{}\n",
                 describe(layout),
@@ -449,6 +450,63 @@ impl Compared {
             )
         };
         pictures.map(picture).concat()
+    }
+}
+
+/// The columns of the table, which are closer together where lines are short.
+struct Table {
+    margin: usize,
+    name: usize,
+    time: usize,
+    share: usize,
+}
+
+/// A line of the usual table, with the mark of the best.
+const USUAL_TABLE: usize = 64;
+
+impl Table {
+    fn of(lines: Lines) -> Table {
+        match lines.columns {
+            Some(columns) if columns < USUAL_TABLE => Table {
+                margin: 0,
+                name: 25,
+                time: 9,
+                share: 4,
+            },
+            _ => Table {
+                margin: 2,
+                name: 28,
+                time: 12,
+                share: 9,
+            },
+        }
+    }
+
+    fn head(&self) -> String {
+        match self.is_narrow() {
+            true => self.row("arrangement", "time", "    %"),
+            false => self.row("arrangement", "time   ", " share of limit"),
+        }
+    }
+
+    fn row(&self, name: &str, time: &str, rest: &str) -> String {
+        let &Table {
+            margin,
+            name: n,
+            time: t,
+            ..
+        } = self;
+        format!("{:margin$}{name:n$} {time:>t$}{rest}", "")
+    }
+
+    fn share(&self, name: &str, time_ns: u64, share: f64) -> String {
+        let width = self.share;
+        let unit = if self.is_narrow() { "" } else { " %" };
+        self.row(name, &time(time_ns), &format!(" {share:>width$.1}{unit}"))
+    }
+
+    fn is_narrow(&self) -> bool {
+        self.margin == 0
     }
 }
 
@@ -477,8 +535,8 @@ impl Streamed {
 /// A time as people read it.
 fn time(ns: u64) -> String {
     match ns {
-        0..10_000 => format!("{:.2} us", ns as f64 / 1e3),
-        10_000..1_000_000 => format!("{:.1} us", ns as f64 / 1e3),
+        0..10_000 => format!("{:.2} µs", ns as f64 / 1e3),
+        10_000..1_000_000 => format!("{:.1} µs", ns as f64 / 1e3),
         1_000_000..1_000_000_000 => format!("{:.3} ms", ns as f64 / 1e6),
         _ => format!("{:.3} s", ns as f64 / 1e9),
     }

@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 use sidestream::engine::Profile;
 use sidestream::op::OpId;
 use sidestream::sim::Schedule;
-use sidestream::trace::Timeline;
 use sidestream_program::{Difference, Explored, Program, Run, explore, written};
 
 use super::{Args, Outcome, refuse};
@@ -96,12 +95,12 @@ fn as_text(args: &Args, program: &Program, explored: &Explored) -> String {
             picture(args, program, run)
         );
     }
-    out
+    args.width.lines().wrapped(&out)
 }
 
 fn picture(args: &Args, program: &Program, run: &Run) -> String {
     let trace = run.trace(program);
-    Timeline::new(&trace, args.width.into()).to_string()
+    args.width.lines().timeline(&trace).to_string()
 }
 
 fn schedule_text(schedule: Schedule) -> String {

@@ -143,16 +143,16 @@ fn as_text(
     compared: &Compared<'_>,
 ) -> String {
     let mut out = format!(
-        "{} on {}: {:.1} us\n",
+        "{} on {}: {:.1} µs\n",
         program.name,
         device.name(),
         ran.trace.end_ns() as f64 / 1e3
     );
     out += &drawn(args, &ran.trace);
-    out += "  times are from events around each operation, which cost the device about 2 us each\n";
+    out += "  times are from events around each operation, which cost the device about 2 µs each\n";
     for (at, answer) in &ran.elapsed {
         out += &match answer {
-            Ok(ns) => format!("  op {at} (elapsed): {:.1} us\n", ns / 1e3),
+            Ok(ns) => format!("  op {at} (elapsed): {:.1} µs\n", ns / 1e3),
             Err(why) => format!("  op {at} (elapsed): {why}\n"),
         };
     }
@@ -171,5 +171,5 @@ fn as_text(
     if compared.races {
         out += &says_where(args);
     }
-    out
+    args.width.lines().wrapped(&out)
 }

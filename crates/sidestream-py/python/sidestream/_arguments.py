@@ -44,6 +44,19 @@ def positive(name: str, value: Any, give: str) -> float:
     return number
 
 
+def whole_item(name: str, value: Any) -> None:
+    """Refuse one tensor or array where items are asked for: to iterate over it gives its rows, which is seldom meant.
+
+    Raises:
+        TypeError: It is a tensor or an array.
+    """
+    if hasattr(value, "__dlpack__"):
+        raise TypeError(
+            f"{name} is one {type(value).__name__} of shape {tuple(value.shape)}; give [{name}] if it is one item, or "
+            f"iter({name}) if its rows are"
+        )
+
+
 def truth(name: str, value: Any) -> bool:
     """Return True or False, which the value is.
 

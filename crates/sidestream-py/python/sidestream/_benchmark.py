@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import html
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from sidestream import _sidestream
+from sidestream import _units as units
 from sidestream._arguments import positive, whole
 from sidestream._devices import device_name, of_torch, on_torch
 from sidestream._results import Result
@@ -41,8 +43,9 @@ def benchmark(
     bytes: float | None = None,
     peak_flops: float | None = None,
     device: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
 ) -> Benchmark:
-    """Measure ``fn(*args)``: the device's time by events, and the host's time to submit it.
+    """Measure ``fn(*args, **kwargs)``: the device's time by events, and the host's time to submit it.
 
     The work has to be on PyTorch's current stream when ``fn`` returns, or the current stream has to wait for it: what runs
     on a side stream that nobody joins is not seen. Calls that are short are made several times in a sample. While the
@@ -63,9 +66,10 @@ def benchmark(
             tensor cores it is more.
         device: ``"cuda"``, ``"cuda:1"``, ``"cpu"``, a ``torch.device`` or the number of a GPU. By default PyTorch's
             current device where PyTorch is imported and has CUDA, and else the processor.
+        kwargs: Arguments of ``fn`` by name, as in ``kwargs={"dim": 0}``: those of ``benchmark`` have names of their own.
 
     Raises:
-        TypeError: ``fn`` cannot be called, or an argument is no number.
+        TypeError: ``fn`` cannot be called, an argument is no number, or ``kwargs`` is no mapping with texts as keys.
         ValueError: ``fn`` put nothing on the device, takes no time that can be measured, a figure is no figure,
             ``peak_flops`` stands without ``flops``, or the device is simulated or ``"auto"``.
         DeviceError: There is no such device.
@@ -73,6 +77,8 @@ def benchmark(
     """
     if not callable(fn):
         raise TypeError(f"fn is {fn!r}; give the function to measure, and its arguments behind it")
+    if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)):
+        raise TypeError(f'kwargs is {kwargs!r}; give a dictionary of arguments by their names, as in {{"dim": 0}}')
     repeat = whole("repeat", repeat, 1, "the number of samples")
     warmup = whole("warmup", warmup, 0, "the number of calls before the first sample")
     flops, bytes, peak_flops = (
@@ -82,10 +88,11 @@ def benchmark(
     if peak_flops is not None and flops is None:
         raise ValueError("peak_flops says nothing without flops; give the multiplications and additions of one call as flops")
     cuda = _cuda(device)
+    call = functools.partial(fn, **kwargs) if kwargs else fn
     for _ in range(warmup):
-        fn(*args)
+        call(*args)
     with _without_collector():
-        taken = _on_processor(fn, args, repeat) if cuda is None else _on_device(cuda, fn, args, repeat)
+        taken = _on_processor(call, args, repeat) if cuda is None else _on_device(cuda, call, args, repeat)
     name = getattr(fn, "__name__", None) or type(fn).__name__
     roofline = _roofline(taken, flops or 0.0, bytes or 0.0, peak_flops)
     return Benchmark(
@@ -198,8 +205,8 @@ class Benchmark(Result):
         where = self.device if self.device == "cpu" else f"{self.device} ({self.device_name})"
         calls = "a call each" if self.calls == 1 else f"{self.calls} calls each"
         lines = [
-            f"{self.name} on {where}: {_time(self.median_ns)} in the median, half of {self.count} samples "
-            f"from {_time(low)} to {_time(high)}, {calls}"
+            f"{self.name} on {where}: {units.time(self.median_ns)} in the median, half of {self.count} samples "
+            f"from {units.time(low)} to {units.time(high)}, {calls}"
         ]
         lines.extend(self._notes())
         return "\n".join(lines)
@@ -208,18 +215,18 @@ class Benchmark(Result):
         if self.includes_host:
             yield (
                 "the device was not held back, because the function waits for it or is long: its time contains the "
-                f"host's, which is {_time(self.host_ns)} a call"
+                f"host's, which is {units.time(self.host_ns)} a call"
             )
         elif self.is_launch_bound:
             yield (
-                f"the host takes {_time(self.host_ns)} to submit a call, longer than the device to do it: "
+                f"the host takes {units.time(self.host_ns)} to submit a call, longer than the device to do it: "
                 "a CUDA graph, or more work a call, would gain more than faster kernels"
             )
         elif self.device != "cpu":
-            yield f"the host takes {_time(self.host_ns)} to submit a call"
+            yield f"the host takes {units.time(self.host_ns)} to submit a call"
         roofline = self.roofline
         if roofline is not None:
-            yield f"at least {_time(roofline.floor_ns)} by {roofline.bound}, {100 * roofline.share:.0f} % reached"
+            yield f"at least {units.time(roofline.floor_ns)} by {roofline.bound}, {100 * roofline.share:.0f} % reached"
             if roofline.share > 1.05 and roofline.bound == "arithmetic":
                 yield "more than single precision allows: give peak_flops= of the arithmetic that ran, or count again"
             elif roofline.share > 1.05:
@@ -271,7 +278,7 @@ def _on_processor(fn: Callable[..., object], args: tuple[Any, ...], repeat: int)
     # A call alone takes some ten nanoseconds: what takes no more is nothing.
     if (calls == MOST_CALLS_ON_HOST or one < 1_000) and _is_nothing(fn, args):
         raise ValueError(
-            f"a call of {fn!r} takes {_time(min(samples))} on the processor, which is what a call of nothing takes; "
+            f"a call of {fn!r} takes {units.time(min(samples))} on the processor, which is what a call of nothing takes; "
             "let it do something, or more of it"
         )
     return _Taken("cpu", "the processor", calls, samples, samples, includes_host=False)
@@ -424,10 +431,3 @@ def _quantile(values: Sequence[float], share: float) -> float:
     below = int(place)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
-
-
-def _time(ns: float) -> str:
-    for unit, size in (("ns", 1e3), ("us", 1e6), ("ms", 1e9)):
-        if ns < size:
-            return f"{ns * 1e3 / size:.4g} {unit}"
-    return f"{ns / 1e9:.4g} s"

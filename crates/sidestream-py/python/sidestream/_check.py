@@ -328,6 +328,7 @@ class CheckedRun:
     def to_dict(self) -> dict[str, Any]:
         """All fields, as values of JSON."""
         return {
+            "schema": "sidestream.checked/1",
             "races": [_value(race) for race in self.races],
             "lints": [_value(lint) for lint in self.lints],
             "operations": self.operations,

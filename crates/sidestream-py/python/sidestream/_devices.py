@@ -1,7 +1,7 @@
 """What the functions take as a device, and the CUDA device of PyTorch that is meant.
 
-Whatever names no device is a ``TypeError``, a device that a function does not run on a ``ValueError``, and one that
-is not there, or cannot be opened, a ``DeviceError``.
+What is neither a text, a number nor a ``torch.device`` is a ``TypeError``, a device that a function does not run on a
+``ValueError``, and a text that no device has as its name, or a device that cannot be opened, a ``DeviceError``.
 """
 
 from __future__ import annotations

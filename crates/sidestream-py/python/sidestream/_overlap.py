@@ -13,7 +13,7 @@ from sidestream._results import Told, made
 
 
 def overlap(
-    device: Any = "sim:h200", *, batch: int | str = "4MiB", count: int = 32, work: int = 4096
+    device: Any = "auto", *, batch: int | str = "4MiB", count: int = 32, work: int = 4096
 ) -> Overlap:
     """Run a job of uploads, kernels and downloads in every usual arrangement of streams, and compare.
 
@@ -22,7 +22,8 @@ def overlap(
 
     Args:
         device: ``"sim:h200"``, ``"sim:a100"``, ``"sim:a10g"``, ``"sim:rtx4090"``, ``"sim:FILE.toml"``; ``"cuda:0"``
-            and so on, also as a ``torch.device`` or a number; ``"auto"``.
+            and so on, also as a ``torch.device`` or a number. By default ``"auto"``: the first GPU, or ``"sim:h200"`` where
+            there is none.
         batch: The size of a batch, in bytes or as in ``"4MiB"``; units are powers of 1024, also without the ``i``.
         count: How many batches, at most 100,000.
         work: How heavy the kernel is: multiplications and additions for each four bytes, at most 10,000,000.

@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from sidestream import _follow, _hand_over, _leaves, _ranks, _sidestream
-from sidestream._arguments import one_of, whole
+from sidestream import _units as units
+from sidestream._arguments import one_of, whole, whole_item
 from sidestream._feed import Entry, Feed, Noted
 from sidestream._results import Result
 
@@ -99,7 +100,7 @@ def prefetch(
             the prefetcher makes one.
 
     Raises:
-        TypeError: ``loader`` cannot be iterated over, ``device`` names no device, or an argument is of another kind.
+        TypeError: ``loader`` cannot be iterated over or is one tensor, ``device`` names no device, or an argument is of another kind.
         ValueError: An argument means nothing.
         DeviceError: The device cannot be opened.
     """
@@ -133,6 +134,7 @@ class Prefetcher(Generic[Batch]):
             raise TypeError(f"transform is {transform!r}; give a function from batch to batch")
         if not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
             raise TypeError(f"loader is {loader!r}; give something to iterate over, such as a DataLoader")
+        whole_item("loader", loader)
         self._loader = loader
         self._depth = depth
         self._transform = transform
@@ -303,15 +305,15 @@ class PrefetchStatistics(Result):
     warnings: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as a new dictionary."""
-        return {**asdict(self), "warnings": list(self.warnings)}
+        """Return the figures as a new dictionary, of the schema ``sidestream.prefetch/1``."""
+        return {"schema": "sidestream.prefetch/1", **asdict(self), "warnings": list(self.warnings)}
 
     def __str__(self) -> str:
         batches = "1 batch" if self.batches == 1 else f"{self.batches} batches"
         if self.device == "cpu":
             return f"{batches} read ahead on the processor\nwaited {self.waited_for_loader_s:.3f} s for the loader"
         lines = [
-            f"{batches} to {self.device}: {self.bytes / 1e6:.1f} MB, {self.bytes_from_pinned / 1e6:.1f} MB of it "
+            f"{batches} to {self.device}: {units.size(self.bytes)}, {units.size(self.bytes_from_pinned)} of it "
             "from pinned memory where it was",
             f"memory for {self.slots} batches, {self.grown} of them added because all others were held",
             f"waited {self.waited_for_loader_s:.3f} s for the loader, {self.waited_for_slots_s:.3f} s for packing and memory",

@@ -142,8 +142,8 @@ class CheckReport(Result):
         return all(program.verdict == "clean" for program in self.programs)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the report as new dictionaries and lists: ``programs``, with that of each."""
-        return {"programs": [program.to_dict() for program in self.programs]}
+        """Return the report as new dictionaries and lists: ``schema``, and ``programs`` with that of each."""
+        return {"schema": "sidestream.check.programs/1", "programs": [program.to_dict() for program in self.programs]}
 
     def __str__(self) -> str:
         return "\n\n".join(str(program) for program in self.programs)

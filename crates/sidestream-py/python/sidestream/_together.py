@@ -131,8 +131,9 @@ class Diagnoses(Result):
         self.ranks = None if together is None else _ranks(*together)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as new dictionaries and lists: ``reports``, ``failed`` and ``ranks``."""
+        """Return all of it as new dictionaries and lists: ``schema``, ``reports``, ``failed`` and ``ranks``."""
         return {
+            "schema": "sidestream.diagnoses/1",
             "reports": [report.to_dict() for report in self.reports],
             "failed": [{"file": one.file, "error": one.why} for one in self.failed],
             "ranks": self.ranks and self.ranks.to_dict(),

@@ -15,6 +15,9 @@ from typing import Any
 
 from sidestream._check import MEMORY_BYTES, check
 
+# What `help(sidestream.check)` shows, once something has imported this module.
+__all__ = ["check"]
+
 
 class _Callable(types.ModuleType):
     """Importing a submodule puts it in the place of the function of the same name."""

@@ -37,6 +37,8 @@ mod cache;
 mod recent;
 mod table;
 
+use std::fmt;
+
 pub use cache::Cache;
 
 use crate::backend::Address;
@@ -195,6 +197,49 @@ pub struct Statistics {
     pub segments: u64,
     /// What was given back to the driver so far.
     pub released_bytes: u64,
+}
+
+impl fmt::Display for Statistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |now, most| format!("{} (at most {})", Size(now), Size(most));
+        writeln!(
+            f,
+            "held by buffers   {}",
+            shown(self.allocated_bytes, self.allocated_peak_bytes)
+        )?;
+        writeln!(
+            f,
+            "in use or due     {}",
+            shown(self.active_bytes, self.active_peak_bytes)
+        )?;
+        writeln!(
+            f,
+            "of the driver     {} in {} segments; {} given back",
+            shown(self.reserved_bytes, self.reserved_peak_bytes),
+            self.segments,
+            Size(self.released_bytes)
+        )?;
+        write!(
+            f,
+            "allocations       {}, frees {}; memory of their own stream {}, free or new {}, to be waited for {}",
+            self.allocations, self.frees, self.reuses_own, self.reuses_over, self.waits_inserted
+        )
+    }
+}
+
+/// A number of bytes as people read it, in powers of 1024.
+pub(crate) struct Size(pub u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.0;
+        match bytes {
+            0..10_240 => write!(f, "{bytes} bytes"),
+            10_240..10_485_760 => write!(f, "{:.1} KiB", bytes as f64 / 1024.0),
+            10_485_760..10_737_418_240 => write!(f, "{:.1} MiB", bytes as f64 / 1_048_576.0),
+            _ => write!(f, "{:.1} GiB", bytes as f64 / 1_073_741_824.0),
+        }
+    }
 }
 
 impl Rules {

@@ -3,6 +3,37 @@
 //! A [`DeviceBuf`] remembers which streams used which of its bytes, and a call that uses them again
 //! on another stream waits there for exactly those. A [`Pinned`] is always idle: what the device
 //! may still touch is owned by a [`Pending`], which gives it back when that is over.
+//!
+//! # Structs as values
+//! What buffers hold is [`Pod`]: any bits are a value of it. Numbers and arrays of them are; a struct becomes one
+//! by a derive, which finds its traits in the `bytemuck` that this library brings along:
+//!
+//! ```
+//! use sidestream::prelude::*;
+//!
+//! #[derive(Clone, Copy, Pod, Zeroable)]
+//! #[bytemuck(crate = "sidestream::bytemuck")]
+//! #[repr(C)]
+//! struct Particle {
+//!     at: [f32; 3],
+//!     mass: f32,
+//! }
+//!
+//! let device = Device::open("sim:h200")?;
+//! let stream = device.stream("particles")?;
+//! let double = Kernel::<Write<Particle>>::on_host("double", |_, particles| {
+//!     for particle in particles {
+//!         particle.mass *= 2.0;
+//!     }
+//! });
+//! let mut particles = stream.alloc_from(&[Particle { at: [0.0; 3], mass: 1.5 }])?;
+//! stream.launch(&double, Grid::cover(1, 256), particles.view_mut())?;
+//! assert_eq!(stream.to_vec(particles.view())?[0].mass, 3.0);
+//! # Ok::<(), sidestream::Error>(())
+//! ```
+//!
+//! `repr(C)` fixes where the fields lie, as a kernel in CUDA C++ sees them too, and there may be no gap between
+//! them: the derive refuses one.
 
 pub(crate) mod block;
 mod pending;
@@ -17,7 +48,12 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::RangeBounds;
 
-pub use bytemuck::Pod;
+/// The derives, and the trait that stands with `Pod`. Beside them our own trait has the name, for it can say what to do
+/// where a type is none.
+mod derives {
+    pub use bytemuck::{Pod, Zeroable};
+}
+pub use derives::*;
 
 use block::Block;
 
@@ -27,6 +63,21 @@ pub use pinned::Pinned;
 pub(crate) use registered::Vector;
 pub(crate) use view::within;
 pub use view::{View, ViewMut};
+
+/// A plain type: any bits are a value of it, and it holds no reference and no gap. Numbers and arrays of them are plain;
+/// a struct is by `#[derive(Clone, Copy, Pod, Zeroable)]` ([how](self#structs-as-values)).
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a plain type, as the values of buffers and kernels are",
+    label = "`{Self}` is not `Pod`",
+    note = "a struct of plain types becomes one by
+`#[derive(Clone, Copy, sidestream::buffer::Pod, sidestream::buffer::Zeroable)]`
+`#[bytemuck(crate = \"sidestream::bytemuck\")]`
+`#[repr(C)]`"
+)]
+pub trait Pod: bytemuck::Pod {}
+
+#[diagnostic::do_not_recommend]
+impl<T: bytemuck::Pod> Pod for T {}
 
 /// `len` values in the memory of a device.
 ///

@@ -141,6 +141,11 @@ figures! {
     create_ns = real("calls.create_ns", 0.0, 1e7);
 }
 
+const H200: &str = include_str!("../../profiles/h200.toml");
+const A100: &str = include_str!("../../profiles/a100.toml");
+const A10G: &str = include_str!("../../profiles/a10g.toml");
+const RTX4090: &str = include_str!("../../profiles/rtx4090.toml");
+
 /// Why a profile was refused: which field, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProfileError {
@@ -184,31 +189,36 @@ impl Profile {
 
     /// NVIDIA H200: fitted to measurements on one.
     pub fn h200() -> Self {
-        Self::built_in(include_str!("../../profiles/h200.toml"))
+        Self::built_in(H200)
     }
 
     /// NVIDIA A100 80 GB PCIe: published figures, the rest as on the H200.
     pub fn a100() -> Self {
-        Self::built_in(include_str!("../../profiles/a100.toml"))
+        Self::built_in(A100)
     }
 
     /// NVIDIA A10G: published figures, the rest as on the H200.
     pub fn a10g() -> Self {
-        Self::built_in(include_str!("../../profiles/a10g.toml"))
+        Self::built_in(A10G)
     }
 
     /// NVIDIA GeForce RTX 4090: published figures, the rest as on the H200.
     pub fn rtx4090() -> Self {
-        Self::built_in(include_str!("../../profiles/rtx4090.toml"))
+        Self::built_in(RTX4090)
     }
 
     /// The built-in profile of this short name (`h200`, `a100`, `a10g`, `rtx4090`), if there is one.
     pub fn named(name: &str) -> Option<Self> {
+        Self::text(name).map(Self::built_in)
+    }
+
+    /// The file of the built-in profile of this short name, to be changed into one of another device.
+    pub fn text(name: &str) -> Option<&'static str> {
         match name {
-            "h200" => Some(Self::h200()),
-            "a100" => Some(Self::a100()),
-            "a10g" => Some(Self::a10g()),
-            "rtx4090" => Some(Self::rtx4090()),
+            "h200" => Some(H200),
+            "a100" => Some(A100),
+            "a10g" => Some(A10G),
+            "rtx4090" => Some(RTX4090),
             _ => None,
         }
     }
@@ -280,8 +290,9 @@ impl Reader {
     }
 
     fn real(&mut self, field: &'static str, min: f64, max: f64) -> Result<f64, ProfileError> {
-        let example =
-            || format!("write it as {{ value = {min}, source = \"where the number came from\" }}");
+        let example = |value: f64| {
+            format!("write it as {{ value = {value}, source = \"where the number came from\" }}")
+        };
         let refuse = |problem| Err(wrong(field, problem));
         let (section, key) = field.split_once('.').unwrap_or((field, ""));
         let entry = match self.table.get_mut(section) {
@@ -290,20 +301,24 @@ impl Reader {
             None => None,
         };
         let Some(entry) = entry else {
-            return refuse(format!("is missing; {}", example()));
+            return refuse(format!("is missing; {}", example(min)));
+        };
+        let number = |value: &toml::Value| match value {
+            toml::Value::Float(v) => Some(*v),
+            // Whole numbers up to 2^53 are exact, and every range ends far below.
+            toml::Value::Integer(v) => Some(*v as f64),
+            _ => None,
         };
         let toml::Value::Table(mut entry) = entry else {
-            return refuse(format!("has no source; {}", example()));
+            let stated = number(&entry).unwrap_or(min);
+            return refuse(format!("has no source; {}", example(stated)));
         };
-        let value = match entry.remove("value") {
-            Some(toml::Value::Float(v)) => v,
-            // Whole numbers up to 2^53 are exact, and every range ends far below.
-            Some(toml::Value::Integer(v)) => v as f64,
-            _ => return refuse(format!("has no number as its value; {}", example())),
+        let Some(value) = entry.remove("value").as_ref().and_then(number) else {
+            return refuse(format!("has no number as its value; {}", example(min)));
         };
         let source = match entry.remove("source") {
             Some(toml::Value::String(s)) if !s.trim().is_empty() => s,
-            _ => return refuse(format!("has no source; {}", example())),
+            _ => return refuse(format!("has no source; {}", example(value))),
         };
         if let Some(unknown) = entry.keys().next() {
             return refuse(format!(

@@ -21,7 +21,9 @@ use crate::kernel::{Kernel, KernelArgs};
 use crate::op::{
     Accesses, DeviceId, GraphId, Kind, Memory, Mode, Op, OpId, SiteId, StreamId, ThreadId,
 };
-use crate::stream::{Rows, copy, each_row, not_empty, one_row, pattern, same_len, same_rows};
+use crate::stream::{
+    Pattern, Rows, copy, each_row, not_empty, one_row, pattern, same_len, same_rows,
+};
 
 /// Takes the memory and the nodes of a graph that is to be.
 ///
@@ -302,8 +304,9 @@ impl GraphBuilder {
     /// If the key is another graph's.
     #[track_caller]
     pub fn fill_with<T: Pod>(&mut self, to: PartMut<T>, value: T) -> Result<NodeId> {
-        let (word, width) = pattern(&value).map_err(|error| self.at_node("fill", error))?;
-        Ok(self.fill(to.piece(), word, width, to.len() as u64))
+        let Pattern { word, width, times } =
+            pattern(&value).map_err(|error| self.at_node("fill", error))?;
+        Ok(self.fill(to.piece(), word, width, to.len() as u64 * times))
     }
 
     /// Makes `node` stand behind `earlier`, though they touch nothing in common.

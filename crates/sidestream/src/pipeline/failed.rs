@@ -7,7 +7,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::Error;
 
-/// What sources and consumers may fail with.
+/// What sources and consumers may fail with. Stages give errors of the runtime, and by
+/// [`Error::other`] any others.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// An item that failed: where, which, and why.
@@ -29,7 +30,7 @@ pub struct Failed {
 pub enum Cause {
     /// A call of the runtime, or the work on the device.
     Runtime(Error),
-    /// The source or the consumer said so.
+    /// The source, the consumer or the code of a stage said so.
     User(BoxError),
     /// Code of the stage panicked, with this message.
     Panicked(String),
@@ -74,13 +75,22 @@ fn message(panic: &(dyn Any + Send)) -> String {
 
 impl From<Error> for Cause {
     fn from(error: Error) -> Cause {
-        Cause::Runtime(error)
+        match error {
+            Error::Other(other) => match other.into_inner() {
+                Ok(error) => Cause::User(error),
+                Err(shared) => Cause::Runtime(Error::Other(shared)),
+            },
+            error => Cause::Runtime(error),
+        }
     }
 }
 
 impl From<BoxError> for Cause {
     fn from(error: BoxError) -> Cause {
-        Cause::User(error)
+        match error.downcast::<Error>() {
+            Ok(error) => Cause::from(*error),
+            Err(error) => Cause::User(error),
+        }
     }
 }
 
@@ -107,6 +117,7 @@ impl fmt::Display for Cause {
 impl StdError for Failed {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match &self.cause {
+            Cause::Runtime(Error::Other(error)) => Some(error.get()),
             Cause::Runtime(error) => Some(error),
             Cause::User(error) => Some(&**error),
             Cause::Panicked(_) => None,

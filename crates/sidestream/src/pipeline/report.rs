@@ -196,7 +196,7 @@ impl Report {
             .zip('a'..='z')
             .map(|((name, _), c)| format!("{c} {name}"));
         let key: Vec<String> = key.collect();
-        let mut text = format!("  {} us: {}\n", span / 1000, key.join(", "));
+        let mut text = format!("  {} µs: {}\n", span / 1000, key.join(", "));
         for (slot, lane) in lanes.iter().enumerate() {
             text += &format!("  slot {slot} |{}|\n", lane.iter().collect::<String>());
         }
@@ -226,18 +226,18 @@ impl fmt::Display for Report {
         let us = |time: Duration| time.as_secs_f64() * 1e6;
         writeln!(f, ", {} of them timed", timed.items)?;
         for (name, time) in &timed.stages {
-            writeln!(f, "  {name:20} {:10.1} us an item", us(*time))?;
+            writeln!(f, "  {name:20} {:10.1} µs an item", us(*time))?;
         }
         writeln!(
             f,
-            "  {:20} {:10.1} us, overlap {:.2}",
+            "  {:20} {:10.1} µs, overlap {:.2}",
             "all",
             us(timed.elapsed),
             timed.overlap
         )?;
         write!(
             f,
-            "  {:20} {:10.1} us, set by {}: {:.1} % reached{}",
+            "  {:20} {:10.1} µs, set by {}: {:.1} % reached{}",
             "limit",
             us(timed.limit),
             timed.binds,

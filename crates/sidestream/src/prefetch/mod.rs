@@ -58,10 +58,12 @@ mod lease;
 mod pack;
 mod slot;
 
+use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::alloc::Size;
 use crate::device::{Device, drop_elsewhere, outside_callbacks};
 use crate::error::{Error, Result};
 use crate::explicit::{HostMemory, Stream};
@@ -139,6 +141,23 @@ pub struct Statistics {
     pub retired: u64,
     /// What a person should know about that.
     pub warnings: Vec<String>,
+}
+
+impl fmt::Display for Statistics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} batches, {}, of it {} copied from where they were; {} slots, {} added, {} retired",
+            self.batches,
+            Size(self.bytes),
+            Size(self.direct_bytes),
+            self.slots,
+            self.grown,
+            self.retired
+        )?;
+        let mut warnings = self.warnings.iter();
+        warnings.try_for_each(|warning| write!(f, "\nwarning: {warning}"))
+    }
 }
 
 impl Ring {

@@ -65,6 +65,20 @@ impl Stream {
         Ok(buffer)
     }
 
+    /// Device memory with a copy of these values, by way of pinned memory of our own.
+    ///
+    /// # Ordering
+    /// As [`Stream::memcpy_h2d`]: holds up the host for the copy into pinned memory, not for the device.
+    ///
+    /// # Errors
+    /// As [`Stream::alloc`] and [`Stream::memcpy_h2d`].
+    #[track_caller]
+    pub fn alloc_from<T: Pod>(&self, values: &[T]) -> Result<DeviceBuf<T>> {
+        let mut buffer = self.alloc(values.len())?;
+        self.memcpy_h2d(values, buffer.view_mut())?;
+        Ok(buffer)
+    }
+
     /// Copies pinned host memory to the device. The memory comes back from the [`Pending`].
     ///
     /// # Ordering
@@ -220,14 +234,31 @@ impl Stream {
     /// As [`Stream::memcpy_h2d`].
     #[track_caller]
     pub fn memcpy_d2h<T: Pod>(&self, from: View<'_, T>, to: &mut [T]) -> Result<()> {
-        let at = Location::caller();
         same_len("memcpy_d2h", from.len(), to.len())?;
+        to.copy_from_slice(&self.awaited(from)?);
+        Ok(())
+    }
+
+    /// Copies device memory into a vector, and waits for it.
+    ///
+    /// # Ordering
+    /// Holds up the host until the values are there.
+    ///
+    /// # Errors
+    /// If pinned memory runs out, or what the driver answers.
+    #[track_caller]
+    pub fn to_vec<T: Pod>(&self, from: View<'_, T>) -> Result<Vec<T>> {
+        Ok(self.awaited(from)?.to_vec())
+    }
+
+    /// The values, in pinned memory of our own, once they are there.
+    #[track_caller]
+    fn awaited<T: Pod>(&self, from: View<'_, T>) -> Result<Pinned<T>> {
+        let at = Location::caller();
         let staged = self.device().pinned_at::<T>(from.len(), at)?;
         let rows = one_row(from.len());
         let copied = self.download_from(from, rows, &staged, rows, at);
-        let staged = self.pending(copied, staged)?.synchronize()?;
-        to.copy_from_slice(&staged);
-        Ok(())
+        self.pending(copied, staged)?.synchronize()
     }
 
     /// Copies device memory, also from one device to another.
@@ -280,7 +311,8 @@ impl Stream {
         self.fill(to.address(), to.touch(), u32::from(byte), 1, count, at)
     }
 
-    /// Sets every value; values of one, two or four bytes.
+    /// Sets every value. Devices fill with one, two or four bytes: larger values have to consist of the same four
+    /// bytes again and again, as zero and -1 do.
     ///
     /// # Ordering
     /// As [`Stream::memset`].
@@ -290,8 +322,9 @@ impl Stream {
     #[track_caller]
     pub fn fill_with<T: Pod>(&self, to: ViewMut<'_, T>, value: T) -> Result<()> {
         let at = Location::caller();
-        let (word, width) = pattern(&value)?;
-        self.fill(to.address(), to.touch(), word, width, to.len() as u64, at)
+        let Pattern { word, width, times } = pattern(&value)?;
+        let count = to.len() as u64 * times;
+        self.fill(to.address(), to.touch(), word, width, count, at)
     }
 }
 
@@ -505,23 +538,39 @@ impl Stream {
     }
 }
 
-/// A value as devices fill with it: the pattern and how many bytes of it count.
-pub(crate) fn pattern<T: Pod>(value: &T) -> Result<(u32, u8)> {
+/// A value as devices fill with it.
+pub(crate) struct Pattern {
+    /// What is written again and again.
+    pub word: u32,
+    /// How many bytes of it count.
+    pub width: u8,
+    /// How often for one value.
+    pub times: u64,
+}
+
+pub(crate) fn pattern<T: Pod>(value: &T) -> Result<Pattern> {
     let bytes = bytemuck::bytes_of(value);
-    let mut word = [0; 4];
+    let repeated = bytes.len().is_multiple_of(4) && bytes.chunks(4).all(|part| part == &bytes[..4]);
     let width = match bytes.len() {
-        width @ (1 | 2 | 4) => width as u8,
+        width @ (1 | 2) => width,
+        1.. if repeated => 4,
         other => {
             return Err(Error::Invalid {
                 call: "fill_with",
                 why: format!(
-                    "a value has {other} bytes, and devices fill with 1, 2 or 4; launch a kernel"
+                    "a value has {other} bytes, and devices fill with 1, 2 or 4; copy a slice of such values with \
+                     memcpy_h2d, or launch a kernel"
                 ),
             });
         }
     };
-    word[..bytes.len()].copy_from_slice(bytes);
-    Ok((u32::from_le_bytes(word), width))
+    let mut word = [0; 4];
+    word[..width].copy_from_slice(&bytes[..width]);
+    Ok(Pattern {
+        word: u32::from_le_bytes(word),
+        width: width as u8,
+        times: (bytes.len() / width) as u64,
+    })
 }
 
 pub(crate) fn copy<T>(

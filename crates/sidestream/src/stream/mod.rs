@@ -29,7 +29,9 @@ use crate::order::live::{Point, StreamClock};
 pub(crate) use outside::{Ended, Made};
 
 pub use copy::Rows;
-pub(crate) use copy::{copy, each_row, one_row, pattern, same_len, same_rows, size_of_all};
+pub(crate) use copy::{
+    Pattern, copy, each_row, one_row, pattern, same_len, same_rows, size_of_all,
+};
 use issue::is_of;
 pub(crate) use issue::{Bare, Call, Source, Touch, belong};
 pub(crate) use launch::not_empty;

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::{Call, Engine, Trace, What, Work};
+use super::{Call, Device, Engine, Trace, What, Work};
 use crate::op::{DeviceId, StreamId};
 
 /// A picture of a stretch of a [`Trace`] for the terminal; print it.
@@ -11,12 +11,26 @@ use crate::op::{DeviceId, StreamId};
 pub struct Timeline<'a> {
     trace: &'a Trace,
     columns: usize,
+    /// How long a line may be, names included.
+    within: Option<usize>,
     start_ns: u64,
     end_ns: u64,
 }
 
+/// A lane: its name, and what it shows.
+type Lane = (String, String);
+
+/// The lanes of the host's threads, and of each device its streams and its engines.
+struct Lanes<'a> {
+    host: Vec<Lane>,
+    devices: Vec<(&'a Device, Vec<Lane>, Vec<Lane>)>,
+}
+
+/// A lane has at least so many columns, however narrow the lines.
+const FEWEST: usize = 8;
+
 impl<'a> Timeline<'a> {
-    /// A picture of the whole trace, this many columns wide.
+    /// A picture of the whole trace, this many columns wide; the names of the lanes stand before it.
     pub fn new(trace: &'a Trace, columns: usize) -> Timeline<'a> {
         let (columns, end_ns) = (columns.max(20), trace.end_ns());
         // What the host does itself counts from one column on; calls that only submit do not.
@@ -28,6 +42,7 @@ impl<'a> Timeline<'a> {
         Timeline {
             trace,
             columns,
+            within: None,
             start_ns: starts.min().unwrap_or(0),
             end_ns,
         }
@@ -39,8 +54,37 @@ impl<'a> Timeline<'a> {
         self
     }
 
+    /// No line is longer than this many columns, the names included: a terminal of 80 columns shows it unwrapped. What
+    /// does not fit makes the picture narrower, and names that take a third of a line shorter.
+    pub fn within(mut self, columns: usize) -> Timeline<'a> {
+        self.within = Some(columns);
+        self
+    }
+
+    /// Where lines may be only so long: the room for the names, and the picture that is left.
+    fn fitted(&self, lanes: &Lanes<'_>) -> (usize, usize) {
+        let label = lanes.longest_name();
+        let Some(line) = self.within else {
+            return (label, self.columns);
+        };
+        let label = label.min((line / 3).max(SHORTEST));
+        let left = line.saturating_sub(label + AROUND).max(FEWEST);
+        (label, left.min(self.columns))
+    }
+
+    fn lanes(&self) -> Lanes<'a> {
+        let devices = self.trace.devices.iter().map(|device| {
+            let streams = self.stream_lanes(device.id);
+            (device, streams, self.engine_lanes(device.id))
+        });
+        Lanes {
+            host: self.host_lanes(),
+            devices: devices.collect(),
+        }
+    }
+
     /// Lanes for the host threads that read or write memory for long.
-    fn host_lanes(&self) -> Vec<(String, String)> {
+    fn host_lanes(&self) -> Vec<Lane> {
         let column_ns = (self.end_ns - self.start_ns) / self.columns as u64;
         let mut lanes = Vec::new();
         for thread in &self.trace.threads {
@@ -87,7 +131,7 @@ impl<'a> Timeline<'a> {
         (into as u128 * self.columns as u128 / span as u128) as usize
     }
 
-    fn stream_lanes(&self, device: DeviceId) -> Vec<(String, String)> {
+    fn stream_lanes(&self, device: DeviceId) -> Vec<Lane> {
         let mut lanes = Vec::new();
         for stream in self.trace.streams.iter().filter(|s| s.device == device) {
             let id: StreamId = stream.id;
@@ -97,7 +141,7 @@ impl<'a> Timeline<'a> {
         lanes
     }
 
-    fn engine_lanes(&self, device: DeviceId) -> Vec<(String, String)> {
+    fn engine_lanes(&self, device: DeviceId) -> Vec<Lane> {
         let engines = [
             Engine::Upload,
             Engine::Compute,
@@ -113,43 +157,65 @@ impl<'a> Timeline<'a> {
     }
 }
 
+impl Lanes<'_> {
+    fn longest_name(&self) -> usize {
+        let of_devices = self.devices.iter().flat_map(|(_, s, e)| s.iter().chain(e));
+        let names = of_devices.chain(&self.host);
+        let longest = names.map(|(name, _)| name.chars().count()).max();
+        longest.unwrap_or(0).max(SHORTEST)
+    }
+}
+
+/// The names of lanes have at least so many columns.
+const SHORTEST: usize = 6;
+/// What a line has beside the name and the picture: the margin, and a border at each side.
+const AROUND: usize = 5;
+
 impl fmt::Display for Timeline<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lanes: Vec<_> = self
-            .trace
-            .devices
-            .iter()
-            .map(|device| {
-                let streams = self.stream_lanes(device.id);
-                let engines = self.engine_lanes(device.id);
-                (device, streams, engines)
-            })
-            .collect();
-        let host = self.host_lanes();
-        let names = lanes.iter().flat_map(|(_, s, e)| s.iter().chain(e));
-        let label = names
-            .chain(&host)
-            .map(|(name, _)| name.chars().count())
-            .max()
-            .unwrap_or(0)
-            .max(6);
+        // Which lanes there are says how long their names are, and that how wide they may be.
+        let (label, columns) = self.fitted(&self.lanes());
+        let drawn = Timeline {
+            columns,
+            ..self.clone()
+        };
+        let lanes = drawn.lanes();
         let (from, to) = (us(self.start_ns), us(self.end_ns));
-        let gap = self.columns.saturating_sub(from.len() + to.len());
+        let gap = columns.saturating_sub(from.chars().count() + to.chars().count());
         writeln!(f, "  {:label$}  {from}{:gap$}{to}", "", "")?;
-        for (name, lane) in &host {
-            writeln!(f, "  {name:label$} |{lane}|")?;
+        for lane in &lanes.host {
+            write_lane(f, lane, label)?;
         }
-        let several = lanes.iter().filter(|(_, s, _)| !s.is_empty()).count() > 1;
-        for (device, streams, engines) in &lanes {
+        let devices = lanes.devices.iter();
+        let several = devices.filter(|(_, s, _)| !s.is_empty()).count() > 1;
+        for (device, streams, engines) in &lanes.devices {
             if several && !streams.is_empty() {
                 writeln!(f, "  GPU {}", device.id.0)?;
             }
-            for (name, lane) in streams.iter().chain(engines) {
-                writeln!(f, "  {name:label$} |{lane}|")?;
+            for lane in streams.iter().chain(engines) {
+                write_lane(f, lane, label)?;
             }
         }
         Ok(())
     }
+}
+
+fn write_lane(f: &mut fmt::Formatter<'_>, (name, lane): &Lane, label: usize) -> fmt::Result {
+    let name = shortened(name, label);
+    writeln!(f, "  {name:label$} |{lane}|")
+}
+
+/// A name without its middle, if it is too long: names that begin alike mostly end with what tells them apart.
+fn shortened(name: &str, columns: usize) -> String {
+    let count = name.chars().count();
+    if count <= columns {
+        return name.to_owned();
+    }
+    let start = columns.saturating_sub(1).div_ceil(2);
+    let end = columns.saturating_sub(1) - start;
+    let start: String = name.chars().take(start).collect();
+    let end: String = name.chars().skip(count - end).collect();
+    format!("{start}…{end}")
 }
 
 /// Whether a call is work of the host itself, and long enough for a picture.
@@ -193,9 +259,9 @@ fn letter(what: What) -> char {
 
 fn us(ns: u64) -> String {
     if ns < 10_000 {
-        format!("{:.1} us", ns as f64 / 1e3)
+        format!("{:.1} µs", ns as f64 / 1e3)
     } else if ns < 10_000_000 {
-        format!("{:.0} us", ns as f64 / 1e3)
+        format!("{:.0} µs", ns as f64 / 1e3)
     } else if ns < 10_000_000_000 {
         format!("{:.1} ms", ns as f64 / 1e6)
     } else {

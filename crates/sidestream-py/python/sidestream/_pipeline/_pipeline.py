@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
-from sidestream._arguments import one_of, truth, whole
+from sidestream._arguments import one_of, truth, whole, whole_item
 from sidestream._devices import of_torch
 from sidestream._leaves import makes_each_anew
 from sidestream._pipeline._choice import GRAPHS, MODES, SERIAL, SERIAL_GRAPHS, STREAMS, Choice, Chooser
@@ -105,7 +105,7 @@ class Pipeline:
                 Nothing is running then.
             RuntimeError: The pipeline is iterated over already, in one of its stages or in another thread. While iterating: another run
                 has ended this one.
-            TypeError: Nothing can iterate over ``items``.
+            TypeError: Nothing can iterate over ``items``, or it is one tensor.
 
         An error of ``items`` itself is raised as it is, after the results of all items before it.
         """
@@ -119,7 +119,8 @@ class Pipeline:
                 ) from error
         if not (hasattr(items, "__iter__") or hasattr(items, "__getitem__")):
             raise TypeError(f"items is {items!r}; give something to iterate over, such as a DataLoader or a list of items")
-        run = Run(self._run(iter(items), may_refill(items)))
+        whole_item("items", items)
+        run = Run(self._run(iter(items), may_refill(items)), items, self)
         self._running = weakref.ref(run)
         return run
 
@@ -244,11 +245,13 @@ class Pipeline:
 class Run(Iterator[Any]):
     """One iteration over a pipeline's results."""
 
-    __slots__ = ("__weakref__", "_ended", "_is_over", "_results")
+    __slots__ = ("__weakref__", "_ended", "_is_over", "_items", "_pipeline", "_results")
 
-    def __init__(self, results: Generator[Any, None, None]) -> None:
-        """Take the results. Pipelines make these."""
+    def __init__(self, results: Generator[Any, None, None], items: Any, pipeline: Pipeline) -> None:
+        """Take the results, what has the items, and whose they are. Pipelines make these."""
         self._results = results
+        self._items = items
+        self._pipeline = pipeline
         self._ended = self._is_over = False
 
     def __next__(self) -> Any:
@@ -264,13 +267,35 @@ class Run(Iterator[Any]):
                 raise RuntimeError(
                     "this run was ended by another one of the same pipeline; use one at a time, or make another pipeline"
                 ) from None
-            self._is_over = True
+            self._over()
             raise
+
+    def __len__(self) -> int:
+        """Return how many results there are in all, if what has the items says how many these are.
+
+        Raises:
+            TypeError: It does not, or the run is over.
+        """
+        if self._is_over:
+            raise TypeError("the run is over, and has let go of what had its items; ask that for its length")
+        return len(self._items)
+
+    def __bool__(self) -> bool:
+        # A run is there, however many results it has.
+        return True
+
+    def __repr__(self) -> str:
+        state = "over" if self._is_over else "under way"
+        return f"<Run of {self._pipeline!r}, {state}>"
 
     def close(self) -> None:
         """End the run. What it has begun ends on the device, and its results are lost."""
         self._results.close()
+        self._over()
+
+    def _over(self) -> None:
         self._is_over = True
+        self._items = None
 
     def end(self) -> None:
         """End the run for another one. Whoever asks it for more is told, unless it was over."""

@@ -21,6 +21,7 @@ class Stage:
     """
 
     def __init__(self, call: Callable[[Any], Any], *, name: str | None = None, capture: bool | None = None) -> None:
+        """Name the stage and check what it is made of."""
         if not callable(call):
             raise TypeError(f"a stage is a callable that takes one item, and this is {type(call).__name__}")
         if capture is not None:
@@ -28,7 +29,7 @@ class Stage:
         if name is not None and not isinstance(name, str):
             raise TypeError(f"name is {name!r}; give a text, or leave it out")
         self.call = call
-        self.name = name or getattr(call, "__name__", None) or type(call).__name__
+        self.name: str = name or getattr(call, "__name__", None) or type(call).__name__
         self.capture = capture
 
     def __repr__(self) -> str:

@@ -1,0 +1,144 @@
+//! How wide the output may be.
+
+use sidestream::trace::{Timeline, Trace};
+
+/// Where lines end.
+#[derive(clap::Args, Clone, Copy)]
+pub struct Width {
+    /// Columns of a line, 20 to 1000; by default those of the terminal, if they are fewer than a picture takes
+    #[arg(long, value_name = "COLUMNS", value_parser = clap::value_parser!(u16).range(20..=1000))]
+    width: Option<u16>,
+}
+
+/// How long lines may be, and how wide a picture is at most.
+#[derive(Clone, Copy)]
+pub struct Lines {
+    /// None where nobody knows.
+    pub columns: Option<usize>,
+    picture: usize,
+}
+
+/// What is wider nobody takes in at once.
+const USUAL_PICTURE: usize = 100;
+
+impl Width {
+    /// What was asked for.
+    pub fn asked(self) -> Option<usize> {
+        self.width.map(usize::from)
+    }
+
+    /// What was asked for, else what the terminal has.
+    pub fn lines(self) -> Lines {
+        Lines {
+            columns: self.asked().or_else(terminal),
+            picture: self.asked().unwrap_or(USUAL_PICTURE),
+        }
+    }
+}
+
+impl Lines {
+    /// A text that goes nobody knows where.
+    pub const ANY: Lines = Lines {
+        columns: None,
+        picture: USUAL_PICTURE,
+    };
+
+    /// A picture of a run whose lines fit.
+    pub fn timeline(self, trace: &Trace) -> Timeline<'_> {
+        let timeline = Timeline::new(trace, self.picture);
+        match self.columns {
+            Some(columns) => timeline.within(columns),
+            None => timeline,
+        }
+    }
+
+    /// The text with its long lines broken between words; as it is where nobody knows how long they may be.
+    pub fn wrapped(self, text: &str) -> String {
+        match self.columns {
+            Some(columns) => text
+                .split_inclusive('\n')
+                .map(|line| broken(line, columns))
+                .collect(),
+            None => text.to_owned(),
+        }
+    }
+}
+
+/// The columns of the terminal that the output goes to.
+pub fn terminal() -> Option<usize> {
+    let (columns, _) = terminal_size::terminal_size_of(std::io::stdout())?;
+    Some(usize::from(columns.0))
+}
+
+/// One line, of which each part but the first stands two columns further in.
+fn broken(line: &str, columns: usize) -> String {
+    if line.trim_end().chars().count() <= columns {
+        return line.to_owned();
+    }
+    let (text, end) = match line.strip_suffix('\n') {
+        Some(text) => (text, "\n"),
+        None => (line, ""),
+    };
+    let margin = text.chars().take_while(|c| *c == ' ').count();
+    let mut out = " ".repeat(margin);
+    let mut used = margin;
+    for (at, word) in words(text.trim_start()).into_iter().enumerate() {
+        let length = word.chars().count();
+        if at > 0 && used + 1 + length > columns {
+            out.truncate(out.trim_end().len());
+            out.push('\n');
+            out.push_str(&" ".repeat(margin + 2));
+            used = margin + 2;
+        } else if at > 0 {
+            out.push(' ');
+            used += 1;
+        }
+        out.push_str(&word);
+        used += length;
+    }
+    out + end
+}
+
+/// The words of a text. A number and its unit are one.
+fn words(text: &str) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match words.last_mut() {
+            Some(number) if ends_in_digit(number) && is_unit(word) => {
+                number.push(' ');
+                number.push_str(word);
+            }
+            _ => words.push(word.to_owned()),
+        }
+    }
+    words
+}
+
+fn ends_in_digit(word: &str) -> bool {
+    word.ends_with(|c: char| c.is_ascii_digit())
+}
+
+fn is_unit(word: &str) -> bool {
+    let word = word.trim_end_matches([',', ';', ':', '.']);
+    ["ns", "µs", "ms", "s", "%", "KiB", "MiB", "GiB"].contains(&word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::broken;
+
+    #[test]
+    fn long_lines_break_between_words_and_keep_their_margin() {
+        let text = "  one two three four five\n";
+        assert_eq!(broken(text, 25), text);
+        assert_eq!(broken(text, 14), "  one two\n    three four\n    five\n");
+        assert_eq!(
+            broken("upload 78.4 µs, kernel 162.3 µs", 14),
+            "upload\n  78.4 µs,\n  kernel\n  162.3 µs"
+        );
+        assert_eq!(
+            broken("a_word_that_is_too_long b", 10),
+            "a_word_that_is_too_long\n  b"
+        );
+    }
+}

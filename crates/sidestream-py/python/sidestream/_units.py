@@ -1,0 +1,21 @@
+"""Times and sizes as people read them, in the words of the command."""
+
+from __future__ import annotations
+
+
+def time(ns: float) -> str:
+    """Return a time in the unit that is read easily."""
+    for unit, size in (("ns", 1e3), ("µs", 1e6), ("ms", 1e9)):
+        if ns < size:
+            return f"{ns * 1e3 / size:.4g} {unit}"
+    return f"{ns / 1e9:.4g} s"
+
+
+def size(count: int) -> str:
+    """Return a number of bytes in the unit that is read easily."""
+    if count < 10_000:
+        return f"{count} B"
+    for unit, most in (("kB", 1e7), ("MB", 1e10)):
+        if count < most:
+            return f"{count * 1e4 / most:.1f} {unit}"
+    return f"{count / 1e9:.1f} GB"
