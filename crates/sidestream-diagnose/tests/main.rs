@@ -1,6 +1,7 @@
 //! The tests of the diagnosis, as one program: each crate that it uses is linked once.
 
 mod annotated;
+mod base;
 mod browser;
 mod exact;
 mod findings;

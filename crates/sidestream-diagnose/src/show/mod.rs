@@ -2,6 +2,7 @@
 //! viewer of traces.
 
 mod annotated;
+mod base;
 mod difference;
 mod html;
 mod lanes;

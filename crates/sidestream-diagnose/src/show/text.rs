@@ -2,12 +2,13 @@
 
 use std::fmt::{Result, Write};
 
+use super::base::measured;
 use super::html::is_unseen;
 use super::lanes::pictures;
 use crate::findings::{Code, Finding, size, time};
 use crate::idle::Idle;
 use crate::measure::{Copies, DeviceTime};
-use crate::model::{Direction, Warning};
+use crate::model::{Base, Direction, Warning};
 use crate::replay::{Change, Prediction, Replay};
 use crate::report::{Link, Report, kind};
 
@@ -114,6 +115,9 @@ fn write_head(out: &mut String, title: &str, report: &Report) -> Result {
         time(low),
         time(high)
     )?;
+    if let Base::Measured(unprofiled) = &report.base {
+        writeln!(out, "        {}", measured(unprofiled))?;
+    }
     for device in report.devices.iter().take(MOST_DEVICES) {
         let outside = report.idle_outside(device);
         if outside > OUTSIDE {
@@ -274,7 +278,12 @@ fn write_replay(out: &mut String, report: &Report) -> Result {
     if !replay.is_ok() {
         return writeln!(out, "what-if: none, since the replay is more than 3 % off");
     }
-    if replay.is_slowed_by_profiler() {
+    if let Base::Measured(_) = replay.base {
+        writeln!(
+            out,
+            "        what follows is of the step as it was measured without the profiler"
+        )?;
+    } else if replay.is_slowed_by_profiler() {
         let (low, high) = replay.unprofiled_between_ns;
         writeln!(
             out,

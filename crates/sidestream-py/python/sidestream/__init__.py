@@ -28,6 +28,7 @@ from sidestream._program import CheckReport, Lint, ProgramReport, Race, Refused,
 from sidestream._sidestream import DeviceArray, DeviceError, ProgramError, RaceError, TraceError, __version__
 from sidestream._stream import Event, Stream
 from sidestream._together import Diagnoses, FailedTrace, Rank, RankStep, Ranks, diagnose
+from sidestream._unprofiled import Unprofiled
 
 __all__ = [
     "Arrangement",
@@ -74,6 +75,7 @@ __all__ = [
     "StreamLoad",
     "TraceError",
     "TraceWarning",
+    "Unprofiled",
     "__version__",
     "benchmark",
     "check",

@@ -12,6 +12,7 @@ from typing import Any
 
 from sidestream import _sidestream
 from sidestream._arguments import file_name
+from sidestream._unprofiled import Unprofiled
 
 
 def diagnose(
@@ -110,6 +111,16 @@ class Diagnosis:
     def steps(self) -> Steps:
         """The steps of the program."""
         return Steps(**known(Steps, self._report["steps"]))
+
+    @cached_property
+    def unprofiled(self) -> Unprofiled | None:
+        """What a step took before the profiler started, where ``profile`` timed that and wrote it into the trace."""
+        value = self._report.get("unprofiled")
+        if value is None:
+            return None
+        fields = known(Unprofiled, value)
+        fields["quartiles_ns"] = tuple(value["quartiles_ns"])
+        return Unprofiled(**fields)
 
     @cached_property
     def what_if(self) -> tuple[Prediction, ...]:
@@ -314,7 +325,8 @@ class Replay:
         median_error: By what part of the measured one the two differ.
         steps: How many steps were replayed, the first ones.
         explained_share: The part of these steps' time that the replay explains, step by step.
-        unprofiled_ns: The step without the profiler, which slows down the host: an estimate, as are the predictions.
+        unprofiled_ns: The step without the profiler, which slows down the host, as are the predictions.
+        base: Where that is from: ``measured`` before the profiler started, or ``estimated`` from the trace.
         why: Why there is no replay, where there is none.
     """
 
@@ -325,6 +337,7 @@ class Replay:
     steps: int | None = None
     explained_share: float | None = None
     unprofiled_ns: int | None = None
+    base: str | None = None
     why: str | None = None
 
 

@@ -6,7 +6,9 @@ use super::escape::{BACKTICK, esc};
 use super::{Page, changes, count, factor, percent};
 use crate::findings::{Code, Evidence, Finding, size, time};
 use crate::measure::Line;
+use crate::model::Base;
 use crate::report::{Link, Report};
+use crate::show::base::measured;
 
 use super::steps::best;
 
@@ -158,7 +160,12 @@ pub fn what_if(page: &mut Page, report: &Report) -> fmt::Result {
         time(replay.measured_ns),
         percent(replay.error())
     );
-    if replay.is_slowed_by_profiler() {
+    if let Base::Measured(unprofiled) = &replay.base {
+        replayed.push_str(&format!(
+            " What follows is of the step {}.",
+            measured(unprofiled)
+        ));
+    } else if replay.is_slowed_by_profiler() {
         let unprofiled = time(replay.unprofiled_ns);
         replayed.push_str(&format!(
             " Without the profiler a step takes about {unprofiled}, and so is what follows."
