@@ -16,6 +16,7 @@ mod page;
 mod replay;
 mod together;
 mod verdicts;
+mod words;
 
 /// Tests of bounds of memory ask it; the others do not notice.
 #[global_allocator]

@@ -101,7 +101,8 @@ def training(machine: Machine) -> Step:
     nn, side = machine.torch.nn, machine.side(1024, 64)
     layers = [part for _ in range(6) for part in (nn.Linear(side, side), nn.ReLU())]
     model = nn.Sequential(*layers).to(machine.device)
-    optimizer = machine.torch.optim.Adam(model.parameters())
+    # So slow that the weights stay what they are: numbers that become tiny would slow down a processor.
+    optimizer = machine.torch.optim.Adam(model.parameters(), lr=1e-7)
     x = machine.torch.randn(machine.side(2048, 32), side, device=machine.device)
 
     def step(_: int) -> None:
@@ -184,7 +185,7 @@ def prepares_its_batch(machine: Machine) -> Step:
 def two_kinds_of_steps(machine: Machine) -> Step:
     """Gradients are gathered over four steps."""
     linear = machine.torch.nn.Linear(machine.side(1024, 64), machine.side(1024, 64)).to(machine.device)
-    optimizer = machine.torch.optim.Adam(linear.parameters())
+    optimizer = machine.torch.optim.Adam(linear.parameters(), lr=1e-7)
     x = machine.torch.randn(machine.side(4096, 64), machine.side(1024, 64), device=machine.device)
 
     def step(at: int) -> None:

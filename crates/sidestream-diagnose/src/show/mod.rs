@@ -8,6 +8,7 @@ mod html;
 mod lanes;
 mod text;
 mod together;
+mod worth;
 
 pub use annotated::annotated;
 pub use difference::comparison_text;
