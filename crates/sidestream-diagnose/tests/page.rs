@@ -177,9 +177,12 @@ fn steps(lengths_us: &[u64]) -> Report {
     Report::of(trace, &Options::default())
 }
 
-/// The bars of the strip of all steps as they are seen: how far each begins from the strip's left edge and ends above its
-/// lower one, and what it is called; and the width and the height of the strip.
-fn strip(browser: &mut Browser) -> (Vec<(f64, f64, String)>, (f64, f64)) {
+/// A bar of the strip of all steps as it is seen: how far it begins from the strip's left edge and ends above its lower one,
+/// and what it is called.
+type Bar = (f64, f64, String);
+
+/// The bars of the strip, and its width and height.
+fn strip(browser: &mut Browser) -> (Vec<Bar>, (f64, f64)) {
     let script = "(() => {
         const strip = document.querySelector('#all-steps svg');
         if (!strip) return [[], [0, 0]];
