@@ -48,9 +48,9 @@ pub use measure::{
     Steps, StepsBy, StreamLoad, copies, devices,
 };
 pub use model::{
-    Api, ApiKind, Builder, Call, Device, Direction, Kernel, Memory, Name, Names, Overflow, Range,
-    RangeKind, Record, Rows, Source, Stream, StreamFlag, StreamIndex, Sync, SyncKind, Thread,
-    ThreadIndex, Trace, Warning, What, Work,
+    Api, ApiKind, Base, Builder, Call, Device, Direction, Kernel, Memory, Name, Names, Overflow,
+    Range, RangeKind, Record, Rows, Source, Stream, StreamFlag, StreamIndex, Sync, SyncKind,
+    Thread, ThreadIndex, Trace, Unprofiled, Warning, What, Work,
 };
 pub use ranks::{RANKS_SCHEMA, Rank, Ranks};
 pub use read::{Error, Limits, Problem, Progress, read, read_json, traces};

@@ -7,14 +7,14 @@ use serde_json::{Map, Value, json};
 
 use crate::excerpt::Excerpt;
 use crate::findings::{
-    Evidence, Finding, Grounds, Judged, Saving, findings, is_launch_blocking, judge,
+    Evidence, Finding, Grounds, Judged, Saving, findings, is_launch_blocking, judge, time,
 };
 use crate::idle::{Cause, Idle, Scene, has_workers};
 use crate::measure::{
     Blocking, Class, Collectives, Copies, DeviceTime, Launches, Line, Links, PerStep, Steps,
     WorkOfCalls, blocking, copies, devices, kernels, launches, operators, stream_kinds,
 };
-use crate::model::{Direction, Memory, Names, Source, Stream, Trace, Warning};
+use crate::model::{Base, Direction, Memory, Names, Source, Stream, Trace, Unprofiled, Warning};
 use crate::replay::{self, Change, Prediction, Replay};
 use crate::timeline::Timeline;
 
@@ -67,6 +67,8 @@ pub struct Report {
     pub names: Names,
     /// The steps.
     pub steps: Steps,
+    /// What a step takes without the profiler, where the trace states that it was timed.
+    pub base: Base,
     /// What the devices did in one of them, in the median.
     pub per_step: PerStep,
     /// What ran in the step nearest to the median; none without any work.
@@ -181,6 +183,12 @@ impl Report {
             has_workers,
         };
         let mut replay = replay::replay(&source, &asked);
+        warnings.extend(
+            replay
+                .as_ref()
+                .ok()
+                .and_then(|replay| unlike(&trace.base, replay)),
+        );
         // Of several devices, the one that idles most of those that do much speaks for the trace.
         let most = times.iter().map(|device| device.gpu_ops).max().unwrap_or(0);
         let speakers = times
@@ -217,6 +225,7 @@ impl Report {
             events: trace.events,
             rank: trace.rank,
             world: trace.world,
+            base: trace.base,
             devices: times.into_iter().zip(idles).collect(),
             streams: trace.streams,
             names: trace.names,
@@ -300,6 +309,7 @@ impl Report {
                        "world": self.world},
             "devices": self.devices.iter().map(|d| self.device(d)).collect::<Vec<_>>(),
             "steps": self.steps_json(),
+            "unprofiled": unprofiled_json(&self.base),
             "per_step": per_step_json(&self.per_step),
             "copies": self.copies.iter().map(copies_json).collect::<Vec<_>>(),
             "link": {"gb_per_s": self.link.0, "by": self.link.1.as_str()},
@@ -449,11 +459,42 @@ fn replay_json(replay: &Result<Replay, &'static str>) -> Value {
             "steps": replay.steps,
             "explained_share": replay.explained_share,
             "unprofiled_ns": replay.unprofiled_ns,
+            "base": base_word(&replay.base),
             "unprofiled_between_ns": [replay.unprofiled_between_ns.0, replay.unprofiled_between_ns.1],
             "ok": replay.is_ok(),
         }),
         Err(why) => json!({"ok": false, "why": why}),
     }
+}
+
+fn base_word(base: &Base) -> &'static str {
+    match base {
+        Base::Estimated => "estimated",
+        Base::Measured(_) => "measured",
+    }
+}
+
+fn unprofiled_json(base: &Base) -> Option<Value> {
+    let Base::Measured(unprofiled) = base else {
+        return None;
+    };
+    let Unprofiled {
+        median_ns,
+        mean_ns,
+        quartiles_ns,
+        edge_ns,
+        drift,
+        agreed,
+        window_steps,
+        dropped,
+        taken,
+        after_profiler,
+    } = unprofiled;
+    Some(
+        json!({"median_ns": median_ns, "mean_ns": mean_ns, "quartiles_ns": [quartiles_ns.0, quartiles_ns.1],
+                "edge_ns": edge_ns, "drift": drift, "agreed": agreed, "window_steps": window_steps,
+                "dropped": dropped, "taken": taken, "after_profiler": after_profiler}),
+    )
 }
 
 fn copies_json(copies: &Copies) -> Value {
@@ -521,6 +562,24 @@ fn assumed(name: &str) -> f64 {
         return 12.5;
     }
     ASSUMED_LINK_GB_PER_S
+}
+
+/// Said where the steps that were timed before the profiler started are others than those that it recorded.
+fn unlike(base: &Base, replay: &Replay) -> Option<Warning> {
+    let Base::Measured(measured) = base else {
+        return None;
+    };
+    let is_left_out = replay.is_ok() && replay.base == Base::Estimated;
+    is_left_out.then(|| Warning {
+        code: "BASE",
+        text: format!(
+            "the step of {} that was timed before the profiler started is left out of the predictions: the steps that were \
+             recorded take {}, and {} by the estimate without the profiler, so that they are others",
+            time(measured.median_ns),
+            time(replay.measured_ns),
+            time(replay.unprofiled_ns)
+        ),
+    })
 }
 
 /// Said where much of the idle time has no cause, with why.

@@ -258,6 +258,29 @@ fn deep_nesting_does_not_exhaust_the_stack() {
     }
 }
 
+/// What a profiler leaves that was stopped just as it began to write, and a file that only looks compressed.
+#[test]
+fn a_compressed_file_without_anything_in_it_says_so() {
+    let folder = Folder::new("hostile-short-gzip");
+    let header = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03";
+    let why = "nothing of the compressed file can be unpacked: it ends too early, or is damaged at its start";
+    for (name, bytes) in [
+        ("ten.gz", &header[..]),
+        ("four.gz", &header[..4]),
+        ("two.gz", &header[..2]),
+        ("none.gz", b"\x1f\x8bhello12345"),
+    ] {
+        says(file(&folder.write(name, bytes)), why);
+    }
+    let mut nothing = GzEncoder::new(Vec::new(), Compression::fast());
+    nothing.write_all(b"").expect("memory takes it");
+    let nothing = nothing.finish().expect("memory takes it");
+    says(
+        file(&folder.write("nothing.gz", &nothing)),
+        "the file is empty",
+    );
+}
+
 #[test]
 fn a_gzip_bomb_is_refused_in_little_memory() {
     let folder = Folder::new("hostile-bomb");

@@ -1,6 +1,7 @@
 //! The tests of the diagnosis, as one program: each crate that it uses is linked once.
 
 mod annotated;
+mod base;
 mod browser;
 mod exact;
 mod findings;
@@ -15,6 +16,7 @@ mod page;
 mod replay;
 mod together;
 mod verdicts;
+mod words;
 
 /// Tests of bounds of memory ask it; the others do not notice.
 #[global_allocator]

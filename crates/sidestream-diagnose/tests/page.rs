@@ -157,6 +157,124 @@ fn a_reader_sees_the_step_and_picks_what_to_change() {
     quiet(&mut browser);
 }
 
+/// Steps of so many microseconds, each a call and a kernel that lasts to its end.
+fn steps(lengths_us: &[u64]) -> Report {
+    let (mut rows, mut now_us) = (Vec::new(), 1_000);
+    for (step, length_us) in lengths_us.iter().enumerate() {
+        let number = step + 1;
+        rows.extend([
+            json!({"ph": "X", "cat": "user_annotation", "name": format!("ProfilerStep#{step}"), "pid": 1, "tid": 1,
+                   "ts": now_us, "dur": length_us - 1}),
+            json!({"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": now_us + 1,
+                   "dur": 2, "args": {"correlation": number}}),
+            json!({"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": now_us + 5, "dur": length_us - 10,
+                   "args": {"device": 0, "stream": 7, "correlation": number}}),
+        ]);
+        now_us += length_us;
+    }
+    let text = json!({"traceEvents": rows}).to_string();
+    let trace = read_json(text.as_bytes(), &Limits::default()).expect("a trace");
+    Report::of(trace, &Options::default())
+}
+
+/// A bar of the strip of all steps as it is seen: how far it begins from the strip's left edge and ends above its lower one,
+/// and what it is called.
+type Bar = (f64, f64, String);
+
+/// The bars of the strip, and its width and height.
+fn strip(browser: &mut Browser) -> (Vec<Bar>, (f64, f64)) {
+    let script = "(() => {
+        const strip = document.querySelector('#all-steps svg');
+        if (!strip) return [[], [0, 0]];
+        const all = strip.getBoundingClientRect();
+        const bars = [...strip.querySelectorAll('rect.s3')].map(bar => {
+            const box = bar.getBoundingClientRect();
+            return [box.x - all.x, all.bottom - box.top, bar.querySelector('title').textContent];
+        });
+        return [bars, [all.width, all.height]];
+    })()";
+    serde_json::from_value(browser.value(script)).expect("bars")
+}
+
+#[test]
+fn all_steps_stand_side_by_side_as_long_as_they_were() {
+    let Some(mut browser) = Browser::start("strip") else {
+        return;
+    };
+    for window in [WIDE, NARROW] {
+        browser.open(
+            &html("x", &steps(&[1_000, 2_000, 1_000, 4_000, 1_000, 1_000])),
+            window,
+        );
+        let (bars, (width, height)) = strip(&mut browser);
+        // The first step has nothing before it that its time could be counted from.
+        let named: Vec<&str> = bars.iter().map(|bar| &*bar.2).collect();
+        let expected = [
+            "step 1: 2.00 ms",
+            "step 2: 1.00 ms",
+            "step 3: 4.00 ms",
+            "step 4: 1.00 ms",
+            "step 5: 1.00 ms",
+        ];
+        assert_eq!(named, expected);
+        assert!(width > 300.0 && width <= f64::from(window.0));
+        for (at, (bar, part)) in bars.iter().zip([0.5, 0.25, 1.0, 0.25, 0.25]).enumerate() {
+            assert!(
+                (bar.0 - width * at as f64 / 5.0).abs() < 1.0,
+                "{bars:?} of {width}"
+            );
+            assert!((bar.1 - part * height).abs() < 1.0, "{bars:?} of {height}");
+        }
+        let said = text(&mut browser, "#all-steps p");
+        assert!(
+            said.starts_with("A bar for each step but the first, "),
+            "{said}"
+        );
+        assert!(
+            said.ends_with("the longest took 4.00 ms, and the line is the mean."),
+            "{said}"
+        );
+        // The line of the mean, 1.8 of 4 ms.
+        let line = "(() => {
+            const strip = document.querySelector('#all-steps svg').getBoundingClientRect();
+            const line = document.querySelector('#all-steps rect.track').getBoundingClientRect();
+            return [strip.bottom - line.top, line.width];
+        })()";
+        let line: (f64, f64) = serde_json::from_value(browser.value(line)).expect("a line");
+        assert!(
+            (line.0 - 0.45 * height).abs() < 1.0 && (line.1 - width).abs() < 1.0,
+            "{line:?}"
+        );
+        quiet(&mut browser);
+    }
+}
+
+#[test]
+fn of_many_steps_the_slow_ones_are_still_seen() {
+    let Some(mut browser) = Browser::start("strips") else {
+        return;
+    };
+    let mut lengths_us = vec![100; 1_001];
+    lengths_us[500] = 1_000;
+    browser.open(&html("x", &steps(&lengths_us)), WIDE);
+    let (bars, (_, height)) = strip(&mut browser);
+    assert_eq!(bars.len(), 334);
+    assert_eq!(bars[0].2, "the longest of the steps 1 to 3: 100.0 µs");
+    assert_eq!(bars[333].2, "step 1000: 100.0 µs");
+    let tall: Vec<&str> = bars
+        .iter()
+        .filter(|bar| bar.1 > 0.9 * height)
+        .map(|bar| &*bar.2)
+        .collect();
+    assert_eq!(tall, ["the longest of the steps 499 to 501: 1.00 ms"]);
+    assert!(
+        text(&mut browser, "#all-steps p").starts_with("A bar for the longest of 3 steps each, ")
+    );
+    // A single step has no other to stand beside.
+    browser.open(&html("x", &steps(&[1_000, 1_000])), WIDE);
+    assert_eq!(strip(&mut browser).0.len(), 0);
+}
+
 #[test]
 fn a_narrow_window_needs_no_scrolling_aside() {
     let Some(mut browser) = Browser::start("narrow") else {

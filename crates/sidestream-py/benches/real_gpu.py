@@ -162,13 +162,15 @@ print("right")
 def profile() -> dict[str, Any]:
     model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(8))).cuda()
     batch = torch.randn(4096, 2048)
-    with sidestream.profile(steps=8) as profiled:
-        for _ in range(12):
+    # 100 steps without the profiler and 9 with it; the rest runs as it is.
+    with sidestream.profile(steps=8, timed=100) as profiled:
+        for _ in range(112):
             model(batch.to("cuda", non_blocking=True)).sum().backward()
             profiled.step()
     assert profiled.diagnosis is not None, profiled.problem
     codes = [finding.code for finding in profiled.diagnosis.findings]
     assert codes, str(profiled)
+    assert profiled.diagnosis.unprofiled == profiled.unprofiled is not None
     assert "srcdoc" in profiled.diagnosis._repr_html_()
     return {"findings": codes, "text": str(profiled)[:2500]}
 
@@ -351,7 +353,7 @@ def ranks() -> dict[str, Any] | None:
             "rank = int(os.environ['LOCAL_RANK']); torch.cuda.set_device(rank); dist.init_process_group('nccl')\n"
             "model = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048) for _ in range(8))).cuda()\n"
             "model = torch.nn.parallel.DistributedDataParallel(model)\n"
-            "batches = [torch.randn(2048 * (1 + rank), 2048).pin_memory() for _ in range(20)]\n"
+            "batches = [torch.randn(2048 * (1 + rank), 2048).pin_memory() for _ in range(20)] * 6\n"
             f"with sidestream.profile(steps=8, path='{folder}/rank%d.json' % rank) as profiled:\n"
             "    for batch in sidestream.prefetch(batches, rank):\n"
             "        model(batch).sum().backward(); profiled.step()\n"

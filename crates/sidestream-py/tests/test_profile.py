@@ -37,6 +37,10 @@ def test_no_steps_are_refused() -> None:
     ("options", "error", "why"),
     [
         ({"steps": "a"}, TypeError, "steps is 'a'; give how many"),
+        ({"timed": 8}, ValueError, "timed is 8; give True, False, or how many steps are timed before the profiler starts, 9 or"),
+        ({"timed": 30, "every": 4}, ValueError, "starts, 33 or more"),
+        ({"timed": "yes"}, TypeError, "timed is 'yes'"),
+        ({"every": 0}, ValueError, "every is 0"),
         ({"path": "/no/such/folder/trace.json"}, FileNotFoundError, "/no/such/folder/trace.json"),
         ({"what_if": "magic"}, ValueError, "there is no change `magic`"),
         ({"link_gbps": -1.0}, ValueError, "link_gbps is -1"),
@@ -118,18 +122,113 @@ def test_so_many_steps_are_recorded_as_were_asked_for(tmp_path: Path) -> None:
     import torch
 
     path = tmp_path / "trace.json"
-    with sidestream.profile(steps=2, path=path, record_shapes=True) as profiled:
+    with sidestream.profile(steps=2, timed=False, path=path, record_shapes=True) as profiled:
         for _ in range(6):
             torch.ones(8, 8) @ torch.ones(8, 8)
             profiled.step()
     assert steps_of(path) == ["ProfilerStep#1", "ProfilerStep#2"]
+    assert profiled.unprofiled is None
+
+
+@pytest.mark.torch
+def test_steps_are_timed_first_and_what_they_took_is_in_the_trace(tmp_path: Path) -> None:
+    import torch
+
+    path = tmp_path / "trace.json"
+    started = 0
+    with sidestream.profile(steps=2, timed=20, path=path) as profiled:
+        for step in range(30):
+            torch.ones(8, 8) @ torch.ones(8, 8)
+            profiled.step()
+            if torch.autograd.profiler._is_profiler_enabled and not started:
+                started = step + 1
+    # The 20 are over, and the first step with the profiler is left out.
+    assert started == 21
+    assert steps_of(path) == ["ProfilerStep#1", "ProfilerStep#2"]
+    unprofiled = profiled.unprofiled
+    assert unprofiled is not None and unprofiled.taken >= 5
+    assert json.loads(path.read_text())["sidestream.unprofiled"] == unprofiled.to_dict()
+    assert "Without the profiler a step took" in str(profiled)
+
+
+@pytest.mark.torch
+def test_a_second_profile_says_that_a_first_one_has_run(tmp_path: Path) -> None:
+    with sidestream.profile():
+        pass
+    with sidestream.profile(steps=1, timed=9) as profiled:
+        for _ in range(12):
+            profiled.step()
+    assert profiled.unprofiled is not None and profiled.unprofiled.after_profiler
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("options", "is_timed"),
+    [
+        ({}, False),
+        ({"steps": 3}, True),
+        ({"timed": True}, True),
+        ({"steps": 3, "timed": False}, False),
+        ({"steps": 3, "schedule": None}, False),
+    ],
+)
+def test_steps_are_timed_where_a_number_of_them_is_recorded(
+    options: dict[str, Any], is_timed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    started: list[object] = []
+    enter = torch.profiler.profile.__enter__
+
+    def start(profiler: object) -> object:
+        started.append(profiler)
+        return enter(profiler)
+
+    monkeypatch.setattr(torch.profiler.profile, "__enter__", start)
+    with sidestream.profile(**options) as profiled:
+        assert len(started) == (0 if is_timed else 1)
+    assert profiled.unprofiled is None
+
+
+@pytest.mark.torch
+def test_an_exception_while_steps_are_timed_passes_through() -> None:
+    with pytest.raises(KeyError), sidestream.profile(steps=2) as profiled:
+        profiled.step()
+        raise KeyError
+    assert profiled.problem == "the block ended with KeyError, so its trace was not looked at"
+    with sidestream.profile():
+        pass
+
+
+@pytest.mark.torch
+def test_a_profiler_that_does_not_start_after_the_timing_ends_the_block_with_its_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+
+    def refuse(_: object) -> None:
+        raise RuntimeError("no profiler today")
+
+    with monkeypatch.context() as context, pytest.raises(RuntimeError, match="no profiler today"):
+        context.setattr(torch.profiler.profile, "__enter__", refuse)
+        with sidestream.profile(steps=1, timed=9) as profiled:
+            for _ in range(12):
+                profiled.step()
+    with sidestream.profile():
+        pass
 
 
 @pytest.mark.torch
 def test_a_block_that_is_too_short_is_named_as_such() -> None:
-    with sidestream.profile(steps=2) as profiled:
+    with sidestream.profile(steps=2, timed=False) as profiled:
         pass
     assert profiled.problem is not None and "before anything was recorded" in profiled.problem
+    with sidestream.profile(steps=2) as profiled:
+        for _ in range(3):
+            profiled.step()
+    assert profiled.problem is not None
+    assert profiled.problem.startswith("the block ended before the profiler started: 3 steps, ")
+    assert profiled.problem.endswith("have fewer steps timed (timed=9 is the least), or none (timed=False)")
 
 
 @pytest.mark.torch

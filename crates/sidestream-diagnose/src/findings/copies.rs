@@ -60,12 +60,19 @@ impl View<'_> {
         let quicker = copies.duration_ns.saturating_sub(copies.pinned_ns);
         let idle = self.idle_ns(Cause::PageableCopy);
         let whole = self.whole();
+        let instead = match copies.pinned_ns {
+            // Too few bytes for the link to count.
+            0..1_000 => "the host goes on".to_owned(),
+            pinned_ns => format!(
+                "they take {} instead of {}",
+                time(pinned_ns),
+                time(copies.duration_ns)
+            ),
+        };
         let text = format!(
             "copies of {} in {whole} use pageable memory: the host copies the bytes too, and waits; from and to pinned \
-             memory (`pin_memory`, with `non_blocking=True`) they take {} instead of {}",
+             memory (`pin_memory`, with `non_blocking=True`) {instead}",
             size(copies.bytes),
-            time(copies.pinned_ns),
-            time(copies.duration_ns)
         );
         Some(self.ground(
             Code::PageableCopy,
@@ -83,14 +90,19 @@ impl View<'_> {
             reasons if reasons.is_empty() => "the copies are downloads".to_owned(),
             reasons => reasons,
         };
-        let text = format!(
-            "after copies that hold up the host the device does nothing for {} of {} of {}, since the host could \
-             not run ahead: {reasons}; into pinned memory with `non_blocking=True` the host goes on, and waits for an \
-             event where it reads the result, a step later",
-            time(idle),
-            self.whole(),
-            time(self.step_ns),
-        );
+        let advice = "into pinned memory with `non_blocking=True` the host goes on, and waits for an event where it reads the \
+                      result, a step later";
+        let text = match idle {
+            // What it costs comes with other causes, of what the host does next.
+            0 => format!("copies hold up the host, which cannot run ahead; {advice}"),
+            idle => format!(
+                "after copies that hold up the host the device does nothing for {} of {} of {}, since the host could \
+                 not run ahead: {reasons}; {advice}",
+                time(idle),
+                self.whole(),
+                time(self.step_ns),
+            ),
+        };
         let mut evidence = self.stretches(Cause::BlockingCopy);
         if evidence.is_empty() {
             let is_download = |work: &Work| {
@@ -126,12 +138,15 @@ impl View<'_> {
         let compute = self.device.streams.iter().map(|load| load.stream);
         let compute = compute.max_by_key(|s| kernels.get(s).copied().unwrap_or(0))?;
         let copies = self.host_copies(|work| work.stream == compute);
+        let bare = match copies.exposed_ns {
+            0 => String::new(),
+            ns => format!(": {} of them is not covered", time(ns)),
+        };
         let text = format!(
-            "copies of {} in {} stand in the stream of the kernels, so that neither runs while the other does: {} of \
-             them is not covered; in a stream of their own, a step ahead, they run beside the kernels",
+            "copies of {} in {} stand in the stream of the kernels, so that neither runs while the other does{bare}; in a \
+             stream of their own, a step ahead, they run beside the kernels",
             size(copies.bytes),
             self.whole(),
-            time(copies.exposed_ns)
         );
         if copies.evidence.is_empty() {
             return None;

@@ -14,13 +14,18 @@ impl View<'_> {
             true => "the host's own work behind them comes later".to_owned(),
             false => reasons,
         };
-        let text = format!(
-            "after synchronisations the device does nothing for {} of {} of {}, since the host could not run ahead: \
-             {reasons}; the rest of the time inside them is the device's own work, and no loss",
-            time(idle),
-            self.whole(),
-            time(self.step_ns),
-        );
+        let text = match idle {
+            // What it costs comes with other causes, of what the host does next.
+            0 => "the host waits in synchronisations and cannot run ahead, so that what it does behind them comes later"
+                .to_owned(),
+            idle => format!(
+                "after synchronisations the device does nothing for {} of {} of {}, since the host could not run ahead: \
+                 {reasons}; the rest of the time inside them is the device's own work, and no loss",
+                time(idle),
+                self.whole(),
+                time(self.step_ns),
+            ),
+        };
         let mut evidence = self.stretches(Cause::SyncInStep);
         if evidence.is_empty() {
             evidence = self.longest_calls(|at| self.grounds.trace.calls[at].api.kind.is_sync());

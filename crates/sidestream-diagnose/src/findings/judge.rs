@@ -247,7 +247,7 @@ pub fn findings(
         let mut ground = ground;
         if was_tried && ground.code == Code::LaunchBound {
             ground.text.push_str(
-                ", but between the waits there are too few for one: the waits come first",
+                ", but by itself that gains nothing in the replay, as where the host waits between the launches",
             );
         }
         let high = match was_tried {

@@ -107,11 +107,12 @@ impl View<'_> {
             _ => " (inferred: the trace has no flags of streams)",
         };
         let text = format!(
-            "work on the legacy default stream (stream {}) and on stream {} never overlaps{known}: each waits for the \
+            "work on the legacy default stream (stream {}) and on stream{} {} never overlaps{known}: each waits for the \
              other, {waited} times in all, without an event between them; other streams for the work of the default \
              stream, or streams created with cudaStreamNonBlocking and events where there is a dependence, let up to \
              {} a step run at once",
             of_null.number,
+            if serial.len() == 1 { "" } else { "s" },
             names.join(", "),
             time(beside)
         );
@@ -249,13 +250,16 @@ impl View<'_> {
                 && self.in_steps(work)
                 && self.compute.within_ns(work.start_ns, work.end_ns()) * 2 < work.duration_ns
         };
+        let part = match exposed {
+            exposed if exposed == all => "all".to_owned(),
+            exposed => time(exposed),
+        };
         let text = format!(
-            "communication takes {} of {} of {}, {} of it while nothing is computed: started earlier, in a stream \
+            "communication takes {} of {} of {}, {part} of it while nothing is computed: started earlier, in a stream \
              of its own, it runs beside the kernels; a collective also waits for the slowest of those that take part",
             time(all),
             self.whole(),
             time(self.step_ns),
-            time(exposed)
         );
         let floor = compute.max(all).max(self.copies_ns());
         let evidence = match exposed {

@@ -5,6 +5,9 @@ use crate::idle::{Because, Cause, Idle, Stretch, host_memory};
 use crate::measure::{DeviceTime, Spans};
 use crate::model::{Direction, Memory, Name, What, Work};
 
+/// What a stretch of the host is called in which it did nothing that has a name.
+const UNNAMED: &str = "time in which the trace shows nothing";
+
 /// Less than this part of a step is not worth a line.
 const WORTH: f64 = 0.02;
 
@@ -171,7 +174,7 @@ impl<'a> View<'a> {
         Evidence {
             what: match stretch.because {
                 Some(because) => self.text(because.name),
-                None => "nothing that the trace shows".to_owned(),
+                None => UNNAMED.to_owned(),
             },
             start_ns: stretch.start_ns,
             duration_ns: stretch.duration_ns,
@@ -199,7 +202,11 @@ impl<'a> View<'a> {
                 Some(_) => " a step",
                 None => "",
             };
-            format!("{name}{place} ({ns}{each}, {count} times in all)")
+            let times = match count {
+                1 => "once".to_owned(),
+                count => format!("{count} times"),
+            };
+            format!("{name}{place} ({ns}{each}, {times} in all)")
         };
         let reasons: Vec<String> = sums.iter().take(2).map(reason).collect();
         reasons.join(" and ")
@@ -291,7 +298,8 @@ impl<'a> View<'a> {
         let evidence = self.stretches(cause);
         let first = evidence
             .first()
-            .map(|first| format!(", {} the most", first.what));
+            .filter(|first| first.what != UNNAMED)
+            .map(|first| format!(", most of all in {}", first.what));
         (share >= WORTH / 2.0).then(|| Finding {
             code,
             text: match code {

@@ -20,15 +20,21 @@ impl View<'_> {
             ),
             None => match self.reasons(Cause::StreamWait) {
                 reasons if reasons.is_empty() => "copies wait beside the kernels".to_owned(),
-                reasons => reasons,
+                reasons => format!("its calls, or the waits placed before them, are {reasons}"),
             },
         };
+        let nothing = match idle {
+            0 => String::new(),
+            idle => format!(
+                ", and the device does nothing for {} of {} of {}",
+                time(idle),
+                self.whole(),
+                time(self.step_ns)
+            ),
+        };
         let text = format!(
-            "work that was submitted waits for its stream or for an event, and the device does nothing for {} of {} of \
-             {}: {which}; a trace cannot say that a wait is not needed: look at what it is for",
-            time(idle),
-            self.whole(),
-            time(self.step_ns)
+            "work that was submitted waits for its stream or for an event{nothing}: {which}; a trace cannot say that a wait is \
+             not needed: look at what it is for"
         );
         let mut evidence = self.stretches(Cause::StreamWait);
         if evidence.is_empty() {

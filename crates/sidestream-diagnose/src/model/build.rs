@@ -49,6 +49,7 @@ impl Builder {
                 events: 0,
                 rank: None,
                 world: None,
+                base: Base::Estimated,
                 names: Names::new(NAMES_BYTES),
                 devices: Vec::new(),
                 streams: Vec::new(),
@@ -79,6 +80,11 @@ impl Builder {
     /// How many processes ran together.
     pub fn set_world(&mut self, world: u32) {
         self.trace.world = Some(world);
+    }
+
+    /// What a step takes without the profiler.
+    pub fn set_base(&mut self, base: Base) {
+        self.trace.base = base;
     }
 
     /// Counts events of the file, kept or not.

@@ -8,10 +8,12 @@
 //! reader.
 
 mod api;
+mod base;
 mod build;
 mod names;
 
 pub use api::{Api, ApiKind};
+pub use base::{Base, Unprofiled};
 pub use build::{Builder, Overflow, Rows};
 pub use names::{Name, Names};
 
@@ -28,6 +30,8 @@ pub struct Trace {
     pub rank: Option<u32>,
     /// How many processes ran together, where the trace says it.
     pub world: Option<u32>,
+    /// What a step takes without the profiler, where it was timed.
+    pub base: Base,
     /// The texts behind each [`Name`].
     pub names: Names,
     /// What is known of the devices, whether they did any work or not.

@@ -102,7 +102,8 @@ fn open(path: &Path, limits: &Limits, progress: Progress) -> Result<Trace, Probl
             };
             match json::read(text, limits, &mut look) {
                 Err(Problem::NoEvents) if unpacked.get() == 0 => Err(Problem::Cut {
-                    why: "the compressed file ends before any of its text".to_owned(),
+                    why: "nothing of the compressed file can be unpacked: it ends too early, or is damaged at its start"
+                        .to_owned(),
                 }),
                 read => read,
             }

@@ -15,7 +15,8 @@
 //! 5. **The unmodified program runs first.** How far its step is from the measured one is reported, and beyond 3 %
 //!    nothing is predicted.
 //! 6. **The profiler's own time is taken out** of the host's, before and after a change, and so is what is done once. How much
-//!    the profiler adds is an estimate: each prediction is made for the least, the usual and the most of it.
+//!    the profiler adds is an estimate: each prediction is made for the least, the usual and the most of it. Where a step was timed before
+//!    the profiler started, these three are what explains it ([`fit`]).
 //! 7. **A change changes the program** ([`apply`]), never a result: what follows from it, the engine finds. What it gains is a ratio
 //!    of sums over the replayed steps. No prediction leads below the time in which kernels ran.
 //!
@@ -27,6 +28,7 @@ mod apply;
 mod calibrate;
 mod change;
 mod edges;
+mod fit;
 mod program;
 mod run;
 mod sets;
@@ -36,9 +38,10 @@ pub use program::share;
 
 use crate::idle::Scene;
 use crate::measure::{DeviceTime, Links, Spans, Steps, WorkOfCalls};
-use crate::model::{ApiKind, Direction, Trace};
+use crate::model::{ApiKind, Base, Direction, Trace};
 use crate::timeline::Timeline;
 use calibrate::Profiler;
+use fit::Fit;
 use program::{Job, Program};
 use run::Run;
 use sidestream::engine::Profile;
@@ -74,8 +77,10 @@ pub struct Replay {
     /// The time of the unmodified step without the profiler and without what is done once: the predictions are without
     /// these too.
     pub unprofiled_ns: u64,
-    /// The least and the most that this may be: how much the profiler adds is an estimate.
+    /// The least and the most that this may be: how much the profiler adds is an estimate, and what was measured has a spread.
     pub unprofiled_between_ns: (u64, u64),
+    /// What the two are from. Not what the trace states, where its recorded steps do not bear that out.
+    pub base: Base,
     /// What was predicted: each usual change alone, then sets; nothing where the replay is too far off.
     pub predictions: Vec<Prediction>,
     /// How many of the last predictions the caller asked for.
@@ -184,6 +189,7 @@ pub fn replay(source: &Source, asked: &[Vec<Change>]) -> Result<Replay, &'static
         explained_share: explained(&steps.periods_ns(), &unmodified.periods_ns),
         unprofiled_ns: measured_ns,
         unprofiled_between_ns: (measured_ns, measured_ns),
+        base: Base::Estimated,
         predictions: Vec::new(),
         asked: 0,
     };
@@ -191,20 +197,32 @@ pub fn replay(source: &Source, asked: &[Vec<Change>]) -> Result<Replay, &'static
     let scale = measured_ns as f64 / replayed_sum as f64;
     let taken = first_ns.len();
     let per_step = measured_ns as f64 / first_sum as f64;
-    let model = Model {
+    let mut model = Model {
         trace,
         program: &program,
         profiles: &profiles,
         profiler: Profiler::of(trace.source),
+        fit: Fit::default(),
         scale,
         scale_of_nodes: per_step,
         error: replay.error(),
         floors_ns: floors(source, &program, taken, per_step),
     };
+    if let Base::Measured(measured) = trace.base
+        && let Some(fit) = Fit::to(&measured, |percent| model.unmodified_ns(percent))
+    {
+        model.fit = fit;
+        replay.base = trace.base;
+    }
     let base = model
         .predict(&[], None)
         .ok_or("the steps of the trace end out of their order")?;
-    let [least, usual, most] = base.by_profiler_ns.map(|ns| ns.min(measured_ns));
+    let longest_ns = match replay.base {
+        Base::Estimated => measured_ns,
+        // Steps that were timed may have been longer than those that were recorded.
+        Base::Measured(_) => u64::MAX,
+    };
+    let [least, usual, most] = base.by_profiler_ns.map(|ns| ns.min(longest_ns));
     replay.unprofiled_ns = usual;
     replay.unprofiled_between_ns = (least.min(usual), most.max(usual));
     if !replay.is_ok() {
@@ -228,6 +246,8 @@ struct Model<'t> {
     program: &'t Program,
     profiles: &'t [Profile],
     profiler: Profiler,
+    /// How much of it there is.
+    fit: Fit,
     /// From a sum over the replayed steps to the mean of all steps.
     scale: f64,
     /// The same for what nodes take.
@@ -252,27 +272,23 @@ impl Model<'_> {
                 ..base.clone()
             });
         }
-        let run = |percent: u64| {
+        let run = |at: usize| {
             let mut program = changed.clone();
-            apply::without_profiler(&mut program, self.profiler, percent);
+            apply::without_profiler(&mut program, self.profiler, self.fit.percents[at]);
             let (step_ns, run) = self.step_ns(&program, changes)?;
-            Some((step_ns, run, program))
+            Some((self.fit.scaled(at, step_ns), run, program))
         };
         // A run takes as much memory as the trace: there is one at a time.
         let (likely_ns, downloads_ns, timeline) = {
-            let (likely_ns, run, program) = run(100)?;
+            let (likely_ns, run, program) = run(Fit::USUAL)?;
             let downloads_ns = downloads_ns(&program) as f64 * self.scale_of_nodes;
             (likely_ns, downloads_ns, run.timeline(&program, self.trace))
         };
-        let step_ns = |percent: u64| run(percent).map(|(step_ns, ..)| step_ns);
+        let step_ns = |at: usize| run(at).map(|(step_ns, ..)| step_ns);
         // Where nothing is taken out there is nothing to be wrong about.
         let by_profiler_ns = match self.profiler == Profiler::default() {
             true => [likely_ns; 3],
-            false => [
-                step_ns(Profiler::MOST)?,
-                likely_ns,
-                step_ns(Profiler::LEAST)?,
-            ],
+            false => [step_ns(Fit::MOST)?, likely_ns, step_ns(Fit::LEAST)?],
         };
         let of = |ns: Option<&u64>, factor: f64| (*ns.unwrap_or(&likely_ns) as f64 * factor) as u64;
         let low_ns = of(by_profiler_ns.iter().min(), MODEL.0 - self.error);
@@ -306,11 +322,20 @@ impl Model<'_> {
                     return None;
                 }
             }
-            apply::without_profiler(&mut changed, self.profiler, 100);
-            self.step_ns(&changed, changes).map(|(ns, _)| ns)
+            let usual = self.fit.percents[Fit::USUAL];
+            apply::without_profiler(&mut changed, self.profiler, usual);
+            let (step_ns, _) = self.step_ns(&changed, changes)?;
+            Some(self.fit.scaled(Fit::USUAL, step_ns))
         };
         let both = sets.into_iter().map(|set| (likely(&set), set));
         both.filter_map(|(ns, set)| Some((set, ns?))).collect()
+    }
+
+    /// The step as it is, if the profiler adds so much.
+    fn unmodified_ns(&self, percent: u64) -> Option<u64> {
+        let mut program = self.program.clone();
+        apply::without_profiler(&mut program, self.profiler, percent);
+        self.step_ns(&program, &[]).map(|(ns, _)| ns)
     }
 
     /// What a step of a program takes, and its run.

@@ -2,11 +2,13 @@
 //! viewer of traces.
 
 mod annotated;
+mod base;
 mod difference;
 mod html;
 mod lanes;
 mod text;
 mod together;
+mod worth;
 
 pub use annotated::annotated;
 pub use difference::comparison_text;

@@ -2,12 +2,14 @@
 
 use std::fmt::{Result, Write};
 
+use super::base::measured;
 use super::html::is_unseen;
 use super::lanes::pictures;
+use super::worth::{has_share, is_open, is_worth_nothing, range};
 use crate::findings::{Code, Finding, size, time};
 use crate::idle::Idle;
 use crate::measure::{Copies, DeviceTime};
-use crate::model::{Direction, Warning};
+use crate::model::{Base, Direction, Warning};
 use crate::replay::{Change, Prediction, Replay};
 use crate::report::{Link, Report, kind};
 
@@ -69,7 +71,10 @@ fn write_brief(out: &mut String, title: &str, report: &Report) -> Result {
             Code::Startup | Code::Initialisation => {
                 writeln!(out, "{code}  {share:.1} % of the trace")?
             }
-            _ => writeln!(out, "{code}  {share:.1} % of {}{worth}", whole(report))?,
+            _ if has_share(finding) => {
+                writeln!(out, "{code}  {share:.1} % of {}{worth}", whole(report))?
+            }
+            _ => writeln!(out, "{code}{}", worth.replacen(',', " ", 1))?,
         }
     }
     writeln!(out)
@@ -114,6 +119,9 @@ fn write_head(out: &mut String, title: &str, report: &Report) -> Result {
         time(low),
         time(high)
     )?;
+    if let Base::Measured(unprofiled) = &report.base {
+        writeln!(out, "        {}", measured(unprofiled))?;
+    }
     for device in report.devices.iter().take(MOST_DEVICES) {
         let outside = report.idle_outside(device);
         if outside > OUTSIDE {
@@ -135,6 +143,8 @@ fn is_minor(warning: &Warning) -> bool {
 fn write_copies(out: &mut String, copies: &Copies) -> Result {
     let (direction, memory) = (copies.direction.as_str(), copies.memory.as_str());
     let rate = copies.gb_per_s();
+    // Of a few bytes it says nothing.
+    let rate = rate.filter(|rate| *rate >= 0.05);
     let rate = rate.map_or(String::new(), |rate| format!(", {rate:.1} GB/s"));
     writeln!(
         out,
@@ -152,9 +162,10 @@ fn write_link(out: &mut String, report: &Report) -> Result {
         return Ok(());
     }
     let (speed, by) = report.link;
-    let speed = match speed < 10.0 {
-        true => format!("{speed}"),
-        false => format!("{speed:.1}"),
+    let speed = match by {
+        Link::Measured if speed < 10.0 => format!("{speed:.2}"),
+        Link::Stated if speed < 10.0 => format!("{speed}"),
+        _ => format!("{speed:.1}"),
     };
     let speed = speed.trim_end_matches(".0");
     let name = report
@@ -179,11 +190,26 @@ fn write_finding(out: &mut String, report: &Report, finding: &Finding) -> Result
     let share = match (finding.code, 100.0 * finding.share) {
         (Code::NothingToGain, _) => String::new(),
         (Code::Startup | Code::Initialisation, share) => format!("{share:.1} % of the trace: "),
-        (_, share) => format!("{share:.1} % of {}: ", whole(report)),
+        (_, share) if has_share(finding) => format!("{share:.1} % of {}: ", whole(report)),
+        _ => String::new(),
     };
     writeln!(out, "{code}  {share}{text}")?;
     let saving = finding.saving_ns;
-    if saving.likely == 0 && saving.high > 0 {
+    if is_open(finding) {
+        writeln!(
+            out,
+            "    worth at most {} of {}{} with {}, or nothing: which of the two, no trace says",
+            time(saving.high),
+            whole(report),
+            percent_of_step(report, saving.high),
+            plain(&Change::names(&finding.changes))
+        )?;
+    } else if is_worth_nothing(report, finding) {
+        writeln!(
+            out,
+            "    worth next to nothing by itself, as the replay has it"
+        )?;
+    } else if saving.likely == 0 && saving.high > 0 {
         let most = percent_of_step(report, saving.high);
         writeln!(
             out,
@@ -194,12 +220,11 @@ fn write_finding(out: &mut String, report: &Report, finding: &Finding) -> Result
     } else if saving.high > 0 {
         writeln!(
             out,
-            "    worth {} of {}{}, between {} and {}, with {}",
+            "    worth {} of {}{}, {}, with {}",
             time(saving.likely),
             whole(report),
             percent_of_step(report, saving.likely),
-            time(saving.low),
-            time(saving.high),
+            range(saving),
             plain(&Change::names(&finding.changes))
         )?;
     }
@@ -274,7 +299,12 @@ fn write_replay(out: &mut String, report: &Report) -> Result {
     if !replay.is_ok() {
         return writeln!(out, "what-if: none, since the replay is more than 3 % off");
     }
-    if replay.is_slowed_by_profiler() {
+    if let Base::Measured(_) = replay.base {
+        writeln!(
+            out,
+            "        what follows is of the step as it was measured without the profiler"
+        )?;
+    } else if replay.is_slowed_by_profiler() {
         let (low, high) = replay.unprofiled_between_ns;
         writeln!(
             out,

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from sidestream import _sidestream
 from sidestream._arguments import file_name
 from sidestream._results import Told, made
+from sidestream._unprofiled import Unprofiled
 
 _T = TypeVar("_T")
 
@@ -104,6 +105,11 @@ class Diagnosis(Told):
     def steps(self) -> Steps:
         """The steps of the program."""
         return self._part("steps", Steps)
+
+    @cached_property
+    def unprofiled(self) -> Unprofiled | None:
+        """What a step took before the profiler started, where ``profile`` timed that and wrote it into the trace."""
+        return None if self._report.get("unprofiled") is None else self._part("unprofiled", Unprofiled)
 
     @cached_property
     def what_if(self) -> tuple[Prediction, ...]:
@@ -303,7 +309,8 @@ class Replay:
         median_error: By what part of the measured one the two differ.
         steps: How many steps were replayed, the first ones.
         explained_share: The part of these steps' time that the replay explains, step by step.
-        unprofiled_ns: The step without the profiler, which slows down the host: an estimate, as are the predictions.
+        unprofiled_ns: The step without the profiler, which slows down the host, as are the predictions.
+        base: Where that is from: ``measured`` before the profiler started, or ``estimated`` from the trace.
         why: Why there is no replay, where there is none.
     """
 
@@ -314,6 +321,7 @@ class Replay:
     steps: int | None = None
     explained_share: float | None = None
     unprofiled_ns: int | None = None
+    base: str | None = None
     why: str | None = None
 
 

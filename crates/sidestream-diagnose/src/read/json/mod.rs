@@ -3,6 +3,7 @@
 //! The file is looked at through a window and never held. An event that cannot be read is passed
 //! over and counted; a file that ends too early is read up to there.
 
+mod base;
 mod cursor;
 mod decimal;
 mod kineto;
@@ -12,7 +13,7 @@ mod window;
 use std::io::Read;
 
 use super::{Limits, Problem};
-use crate::model::{Device, Source, Trace};
+use crate::model::{Base, Device, Source, Trace};
 use cursor::{Cursor, Stop, Value};
 use kineto::Kineto;
 use row::Row;
@@ -116,7 +117,7 @@ impl<R: Read> Reading<'_, R> {
                     Ok(_) => Err(Stop::Bad),
                     Err(stop) => Err(stop),
                 },
-                Ok(Some(b"deviceProperties" | b"distributedInfo")) => {
+                Ok(Some(b"deviceProperties" | b"distributedInfo" | base::KEY)) => {
                     // The key is read again with its value.
                     Ok(Some((Member::Properties, 0)))
                 }
@@ -157,6 +158,10 @@ impl<R: Read> Reading<'_, R> {
             let outcome = cursor.key().and_then(|key| Ok((key, cursor.value()?)));
             let used = cursor.at();
             let described = match outcome {
+                Ok((Some(base::KEY), value)) => {
+                    measured(&mut self.kineto, value);
+                    Ok(())
+                }
                 Ok((key, Value::Object(whole) | Value::Array(whole))) => {
                     // What is no JSON here is not needed.
                     if let Ok(value) = serde_json::from_slice(whole) {
@@ -442,6 +447,25 @@ fn next_event(bytes: &[u8], is_end: bool) -> Result<usize, usize> {
     }
     // What stands before a brace may be the last byte here.
     Err(bytes.len().saturating_sub(AHEAD))
+}
+
+/// What a step took before the profiler started. What is damaged is named: predictions start from it.
+fn measured(kineto: &mut Kineto, value: Value) {
+    let read = match value {
+        Value::Object(whole) => serde_json::from_slice(whole)
+            .map_err(|_| "it is no JSON".to_owned())
+            .and_then(|value| base::unprofiled(&value)),
+        _ => Err("it is no object".to_owned()),
+    };
+    match read {
+        Ok(unprofiled) => kineto.builder.set_base(Base::Measured(unprofiled)),
+        Err(why) => {
+            let text = format!(
+                "the step without the profiler that the trace states is left out, since {why}"
+            );
+            kineto.builder.warn("BASE", text);
+        }
+    }
 }
 
 fn devices(kineto: &mut Kineto, value: &serde_json::Value) {

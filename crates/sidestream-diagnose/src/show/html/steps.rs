@@ -36,11 +36,11 @@ pub fn strip(page: &mut Page, report: &Report) -> fmt::Result {
     let width = 100.0 / periods.len().div_ceil(together) as f64;
     write!(
         page.out,
-        "<section id=\"all-steps\"><h2>All steps</h2><p class=\"sub\">A bar for {} from the last GPU operation before it \
-         to its own; the longest took {}.</p><svg class=\"strip\" role=\"img\" aria-label=\"the times of all steps\" \
+        "<section id=\"all-steps\"><h2>All steps</h2><p class=\"sub\">A bar for {} from the last GPU operation of the \
+         step before to its own; the longest took {}, and the line is the mean.</p><svg class=\"strip\" role=\"img\" aria-label=\"the times of all steps\" \
          height=\"48\">",
         match together {
-            1 => "each step,".to_owned(),
+            1 => "each step but the first,".to_owned(),
             n => format!("the longest of {n} steps each,"),
         },
         time(most_ns as u64)
@@ -48,14 +48,18 @@ pub fn strip(page: &mut Page, report: &Report) -> fmt::Result {
     for (at, bar) in periods.chunks(together).enumerate() {
         let longest_ns = bar.iter().copied().max().unwrap_or(0);
         let height = 48.0 * longest_ns as f64 / most_ns;
+        let first = at * together + 1;
+        let steps = match bar.len() {
+            1 => format!("step {first}"),
+            n => format!("the longest of the steps {first} to {}", first + n - 1),
+        };
         write!(
             page.out,
-            "<rect class=\"s3\" x=\"{:.3}%\" y=\"{:.2}\" width=\"{:.3}%\" height=\"{height:.2}\"><title>step {}: \
+            "<rect class=\"s3\" x=\"{:.3}%\" y=\"{:.2}\" width=\"{:.3}%\" height=\"{height:.2}\"><title>{steps}: \
              {}</title></rect>",
             width * at as f64,
             48.0 - height,
             0.9 * width,
-            at * together + 1,
             time(longest_ns)
         )?;
     }
@@ -266,6 +270,15 @@ impl<'p> Drawing<'p> {
                  <span>({low} to {high})</span> ",
                 changes(prediction)
             )?;
+            let drawn_ns = prediction.timeline.length_ns;
+            if drawn_ns.abs_diff(prediction.likely_ns) > prediction.likely_ns / 20 {
+                // The step that is drawn is the median one.
+                let drawn = time(drawn_ns);
+                write!(
+                    self.out,
+                    "<span>in the mean of the steps; this one {drawn}</span> "
+                )?;
+            }
             let saved_ns = replay.unprofiled_ns.saturating_sub(prediction.likely_ns);
             if saved_ns > 0 {
                 let ratio = 1.0 / factor(replay, prediction).max(1e-9);

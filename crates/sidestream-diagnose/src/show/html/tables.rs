@@ -6,7 +6,10 @@ use super::escape::{BACKTICK, esc};
 use super::{Page, changes, count, factor, percent};
 use crate::findings::{Code, Evidence, Finding, size, time};
 use crate::measure::Line;
+use crate::model::Base;
 use crate::report::{Link, Report};
+use crate::show::base::measured;
+use crate::show::worth::{has_share, is_open, is_worth_nothing, range};
 
 use super::steps::best;
 
@@ -44,6 +47,9 @@ pub fn findings(page: &mut Page, report: &Report) -> fmt::Result {
         evidence(out, report, finding)?;
         write!(out, "</div><div class=\"gain\">")?;
         gain(out, finding, step_ns, whole)?;
+        if is_worth_nothing(report, finding) {
+            write!(out, "<br>next to nothing by itself, as the replay has it")?;
+        }
         write!(out, "</div></li>")?;
     }
     write!(out, "</ol></section>")
@@ -57,6 +63,7 @@ fn gain(out: &mut String, finding: &Finding, step_ns: u64, whole: &str) -> fmt::
         let part = |ns: u64| (100.0 * ns as f64 / step_ns).min(100.0);
         let (low, likely, high) = (part(saving.low), part(saving.likely), part(saving.high));
         match saving.likely {
+            0 if is_open(finding) => write!(out, "<b>no trace says</b>")?,
             0 => write!(out, "<b>not predicted</b>")?,
             ns => write!(out, "<b>{} less</b>", time(ns))?,
         }
@@ -76,15 +83,10 @@ fn gain(out: &mut String, finding: &Finding, step_ns: u64, whole: &str) -> fmt::
         }
         match saving.likely {
             0 => write!(out, "</svg>at most {}<br>", time(saving.high))?,
-            _ => write!(
-                out,
-                "</svg>between {} and {}<br>",
-                time(saving.low),
-                time(saving.high)
-            )?,
+            _ => write!(out, "</svg>{}<br>", range(saving))?,
         }
     }
-    if finding.share > 0.0 {
+    if has_share(finding) {
         let whole = match finding.code {
             Code::Startup | Code::Initialisation | Code::ProfilerOverhead => "the trace",
             _ => whole,
@@ -158,7 +160,12 @@ pub fn what_if(page: &mut Page, report: &Report) -> fmt::Result {
         time(replay.measured_ns),
         percent(replay.error())
     );
-    if replay.is_slowed_by_profiler() {
+    if let Base::Measured(unprofiled) = &replay.base {
+        replayed.push_str(&format!(
+            " What follows is of the step {}.",
+            measured(unprofiled)
+        ));
+    } else if replay.is_slowed_by_profiler() {
         let unprofiled = time(replay.unprofiled_ns);
         replayed.push_str(&format!(
             " Without the profiler a step takes about {unprofiled}, and so is what follows."

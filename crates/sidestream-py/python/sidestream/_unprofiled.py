@@ -1,0 +1,171 @@
+"""What a step takes without the profiler: windows of steps, timed before it starts.
+
+What the profiler adds to a step cannot be seen in its trace. So the same loop is timed first. The host waits for the devices at the
+edges of a window only: inside it, it runs ahead of them as it always does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from statistics import mean, median, quantiles
+from typing import Any
+
+#: The key of the trace that this is written under. `sidestream diagnose` reads it.
+KEY = "sidestream.unprofiled"
+#: Two windows agree if they are no further apart than this.
+AGREE = 0.03
+#: So many windows are taken at the least, once two have agreed.
+TAKEN = 5
+#: After so many windows without two that agree, they are taken as they come.
+MOST_DROPPED = 12
+#: A window lasts so long, so that waiting at its edges does not count,
+WINDOW_NS = 50_000_000
+#: and has as many steps as that takes, within these bounds.
+LEAST_STEPS, MOST_STEPS = 5, 1_000
+#: So many steps are timed where several programs run together: all of them have to start their profilers at the same step.
+TOGETHER = 100
+
+
+@dataclass(frozen=True)
+class Unprofiled:
+    """What a step took before the profiler started.
+
+    Attributes:
+        median_ns: The median of the windows.
+        mean_ns: Their mean: far from the median where windows have another number of slow steps each, or one of them was held up.
+        quartiles_ns: The first and the third quartile.
+        drift: How much longer a step was in the second half of the windows than in the first, as a part of the median; less than 0 where it
+            was shorter.
+        edge_ns: By how much a step may have come out too long at the most, since the host waited for the devices at the edges of the windows.
+        agreed: Whether two windows in a row were within 3 % of each other before any was taken.
+        window_steps: How many steps a window has.
+        dropped: How many windows came before those that were taken, the two that agreed among them.
+        taken: How many windows were taken.
+        after_profiler: Whether ``profile`` had run before in the program: parts of PyTorch's profiler may have stayed, and slow down a step.
+    """
+
+    median_ns: int
+    mean_ns: int
+    quartiles_ns: tuple[int, int]
+    drift: float
+    edge_ns: int
+    agreed: bool
+    window_steps: int
+    dropped: int
+    taken: int
+    after_profiler: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the same as a new dictionary of what JSON knows."""
+        return asdict(self) | {"quartiles_ns": list(self.quartiles_ns)}
+
+
+def least_steps(every: int) -> int:
+    """Return how many steps are needed at the least, with windows of so many."""
+    # The first one, a window that says how long a step is, two that agree, and those that are taken.
+    return 1 + (1 + 2 + TAKEN) * every
+
+
+class Windows:
+    """Times windows of steps. The first step is in none of them: programs prepare in it what they need once.
+
+    Args:
+        clock: Returns the time in nanoseconds.
+        synchronize: Waits for the devices.
+        every: A window has a multiple of so many steps.
+        steps: Time so many steps in all; by default as few as it takes.
+    """
+
+    def __init__(
+        self, clock: Callable[[], int], synchronize: Callable[[], None], every: int = 1, steps: int | None = None
+    ) -> None:
+        self._clock, self._synchronize = clock, synchronize
+        self._every, self._steps = every, steps
+        # The first window only says how long a step is.
+        self._size, self._is_sized = every, False
+        self._count = self._inside = self._dropped = 0
+        self._began_ns = self._first_ns = 0
+        self._last_ns: float | None = None
+        self._has_agreed = self._takes = self._is_over = False
+        self._taken: list[tuple[float, float]] = []
+
+    def step(self) -> bool:
+        """Say that a step is over; whether that was the last one that is timed."""
+        self._count += 1
+        if self._count == 1:
+            self._synchronize()
+            self._began_ns = self._clock()
+        elif not self._is_over:
+            self._inside += 1
+            if self._inside == 1:
+                self._first_ns = self._clock() - self._began_ns
+            if self._inside == self._size:
+                self._close()
+        return self._is_over and (self._steps is None or self._count >= self._steps)
+
+    def _close(self) -> None:
+        before_ns = self._clock()
+        self._synchronize()
+        now_ns = self._clock()
+        step_ns = (now_ns - self._began_ns) / self._size
+        # Without the wait the host would have gone on at once, and the devices as soon as the host had submitted something, for
+        # which it takes no longer than for its first step: by the less of the two at the most the window is too long.
+        edge_ns = min(now_ns - before_ns, self._first_ns) / self._size
+        self._inside, self._began_ns = 0, now_ns
+        if self._takes:
+            self._taken.append((step_ns, edge_ns))
+            self._is_over = len(self._taken) >= TAKEN and (self._steps is None or not self._has_room(1))
+            return
+        self._dropped += 1
+        last_ns, self._last_ns = self._last_ns, step_ns
+        if self._is_sized and last_ns is not None and abs(step_ns - last_ns) <= AGREE * min(step_ns, last_ns):
+            self._has_agreed = self._takes = True
+        elif self._is_sized and (self._dropped >= MOST_DROPPED or not self._has_room(TAKEN + 1)):
+            self._takes = True
+        else:
+            self._resize(step_ns)
+
+    def _has_room(self, windows: int) -> bool:
+        """Whether so many windows more are within the steps that were stated, if any were."""
+        return self._steps is None or self._steps - self._count >= windows * self._size
+
+    def _resize(self, step_ns: float) -> None:
+        """Make the windows as long as such steps want it. Those of two sizes are not compared."""
+        steps = min(max(int(WINDOW_NS / max(step_ns, 1)), LEAST_STEPS), MOST_STEPS)
+        if self._steps is not None:
+            steps = min(steps, (self._steps - self._count) // (2 + TAKEN))
+        wanted = max(steps // self._every, 1) * self._every
+        # What creeps stays as it is.
+        if not self._is_sized or wanted >= 2 * self._size:
+            self._size, self._last_ns, self._is_sized = wanted, None, True
+
+    def result(self, after_profiler: bool) -> Unprofiled | None:
+        """Return what a step took, or none if too few windows were taken."""
+        if len(self._taken) < TAKEN:
+            return None
+        steps = [step_ns for step_ns, _ in self._taken]
+        middle = median(steps)
+        first, _, third = quantiles(steps, n=4, method="inclusive")
+        # The middle one is in both halves: then no single window makes a drift.
+        half = (len(steps) + 1) // 2
+        drift = (median(steps[-half:]) - median(steps[:half])) / middle if middle > 0 else 0.0
+        return Unprofiled(
+            median_ns=round(middle),
+            mean_ns=round(mean(steps)),
+            quartiles_ns=(round(first), round(third)),
+            drift=round(drift, 4),
+            edge_ns=round(median(edge_ns for _, edge_ns in self._taken)),
+            agreed=self._has_agreed,
+            window_steps=self._size,
+            dropped=self._dropped,
+            taken=len(steps),
+            after_profiler=after_profiler,
+        )
+
+    def __str__(self) -> str:
+        """How far it has come."""
+        known = [step_ns for step_ns, _ in self._taken] or [ns for ns in [self._last_ns] if ns is not None]
+        each = f", about {median(known) / 1e6:.3f} ms each" if known else ""
+        windows = self._dropped + len(self._taken)
+        return f"{self._count} steps{each}, in {windows} whole windows of which {len(self._taken)} counted"
