@@ -260,15 +260,56 @@ def _backward(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     import torch.autograd
 
     run = torch.autograd._engine_run_backward
+    is_first = True
 
-    def run_backward(*args: Any, **kwargs: Any) -> Any:
+    def run_backward(roots: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal is_first
+        # Where there is one stream, nothing is passed to another. The first pass may show one from before the check.
+        passes = is_first or recorder.has_streams()
+        is_first = False
+        inputs = args[3] if len(args) > 3 else None
         before = recorder.enter_backward()
+        hooks: list[Any] = []
         try:
-            return run(*args, **kwargs)
+            if passes:
+                _on_gradients(recorder.gradients, roots, inputs, hooks)
+            result = run(roots, *args, **kwargs)
+            if passes and result and not all(isinstance(x, torch.Tensor) for x in inputs or ()):
+                recorder.gradients_of_edges(result)
+            return result
         finally:
+            for hook in hooks:
+                hook.remove()
             recorder.leave_backward(before)
 
     _set(stack, torch.autograd, "_engine_run_backward", run_backward)
+
+
+def _on_gradients(heard: Callable[[Any], None], roots: Any, inputs: Any, hooks: list[Any]) -> None:
+    """Hear of each gradient that the engine hands to a node, when it does.
+
+    Args:
+        heard: What hears.
+        roots: Where backward starts: tensors, or edges of the graph.
+        inputs: The tensors that gradients are asked for, if they are: their nodes need not run.
+        hooks: Takes the handles of the hooks.
+    """
+    import torch
+
+    def node_of(root: Any) -> Any:
+        if not isinstance(root, torch.Tensor):
+            return root.node
+        return root.grad_fn or (torch.autograd.graph.get_gradient_edge(root).node if root.requires_grad else None)
+
+    left = [node_of(root) for root in roots]
+    seen = {None}
+    while left:
+        node = left.pop()
+        if node not in seen:
+            seen.add(node)
+            hooks.append(node.register_prehook(heard))
+            left += [after for after, _ in node.next_functions]
+    hooks += [x.register_hook(heard) for x in inputs or () if isinstance(x, torch.Tensor) and x.requires_grad]
 
 
 def _threads(recorder: Recorder, stack: contextlib.ExitStack) -> None:

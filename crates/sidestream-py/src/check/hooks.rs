@@ -186,6 +186,36 @@ impl Recorder {
         self.backward.store(before, Ordering::Relaxed);
     }
 
+    /// Whether more streams than one were heard of.
+    fn has_streams(&self) -> bool {
+        self.core.lock().streams.len() > 1
+    }
+
+    /// The engine hands these gradients to a node, before the node runs.
+    fn gradients(&self, py: Python<'_>, given: &Bound<'_, PyAny>) {
+        if self.is_on() {
+            let stream = self.stream(py, self.device(py));
+            self.passed(given, self.site(py, 0), stream);
+        }
+    }
+
+    /// The engine gave these gradients to whoever asked; for which streams it noted them is not known.
+    fn gradients_of_edges(&self, py: Python<'_>, given: &Bound<'_, PyAny>) {
+        if self.is_on() {
+            let streams: Vec<RawStream> = {
+                let core = self.core.lock();
+                core.stream_names
+                    .iter()
+                    .map(|(stream, _)| *stream)
+                    .collect()
+            };
+            let site = self.site(py, 0);
+            for stream in streams {
+                self.passed(given, site, stream);
+            }
+        }
+    }
+
     /// The frames of a stack, the innermost first: the code, and the place in it.
     fn frames<'py>(&self, py: Python<'py>, stack: u32) -> PyResult<Vec<Bound<'py, PyTuple>>> {
         let frames = match self.stacks.lock().as_ref() {

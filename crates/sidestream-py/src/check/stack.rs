@@ -13,6 +13,28 @@ const DEPTH: usize = 8;
 /// A stack is not followed further down than this.
 const FAR: usize = 200;
 
+/// Whether some code is what this thread runs, or it runs none, as a thread of PyTorch's own.
+pub fn is_in(py: Python<'_>, code: &Py<PyAny>) -> bool {
+    let Some(frame) = top(py) else {
+        return true;
+    };
+    code_of(&frame).is(code)
+}
+
+/// The frame of the caller; none where no Python runs, as in a thread of the engine.
+fn top(py: Python<'_>) -> Option<Bound<'_, PyAny>> {
+    // SAFETY: the thread is attached. The frame is borrowed, so it gets a reference of its own.
+    unsafe { Bound::from_borrowed_ptr_or_opt(py, ffi::PyEval_GetFrame().cast::<ffi::PyObject>()) }
+}
+
+fn code_of<'py>(frame: &Bound<'py, PyAny>) -> Bound<'py, PyAny> {
+    // SAFETY: only `top` and `f_back` of a frame make these, so it is a frame, and its code is a new reference.
+    unsafe {
+        let code = ffi::PyFrame_GetCode(frame.as_ptr().cast());
+        Bound::from_owned_ptr(frame.py(), code.cast::<ffi::PyObject>())
+    }
+}
+
 /// A place in some code.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 struct Frame {
@@ -54,19 +76,11 @@ impl Stacks {
 
     /// The stack of the caller; none where no Python runs, as in a thread of the engine.
     pub fn now(&mut self, py: Python<'_>) -> Option<u32> {
-        // SAFETY: the thread is attached. The frame is borrowed, so it gets a reference of its own.
-        let mut frame = unsafe {
-            Bound::from_borrowed_ptr_or_opt(py, ffi::PyEval_GetFrame().cast::<ffi::PyObject>())?
-        };
+        let mut frame = top(py)?;
         let mut frames = [Frame::default(); DEPTH];
         let mut count = 0;
         for _ in 0..FAR {
-            // SAFETY: it is a frame, and its code is a new reference.
-            let code = unsafe {
-                let code = ffi::PyFrame_GetCode(frame.as_ptr().cast());
-                Bound::from_owned_ptr(py, code.cast::<ffi::PyObject>())
-            };
-            let number = self.code(&code);
+            let number = self.code(&code_of(&frame));
             if self.codes[number as usize].shown {
                 let at = frame.getattr(&self.f_lasti).ok()?.extract().ok()?;
                 frames[count] = Frame { code: number, at };
