@@ -9,12 +9,12 @@ import linecache
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import CodeType
 from typing import Any, Literal
 
-from sidestream import _check_plan
+from sidestream import _check_fix, _check_plan
 from sidestream._arguments import one_of, truth, whole
 from sidestream._check_hooks import hooked
 from sidestream._sidestream import RaceError, Recorder
@@ -120,13 +120,14 @@ def _mode(shown: Callable[[str], str], raises: bool, stacks: bool, memory: int, 
     return _Mode(
         _check_plan.plan,
         shown,
+        _check_fix.namer(hidden),
         lambda: threading.current_thread().name,
         {"code": torch.autograd.graph._engine_run_backward.__code__, "node": getattr(torch._C, "_current_autograd_node", None)},
         [torch.Tensor, torch.nn.Parameter],
         torch._C._disabled_torch_dispatch_impl,
         memory,
         raises,
-        hidden if stacks else None,
+        (hidden, _check_fix.LIBRARIES) if stacks else None,
         torch._C._cuda_getCurrentRawStream if cuda else None,
         torch._C._cuda_getDevice if cuda else None,
         pretend,
@@ -175,6 +176,14 @@ class Side:
         at = f" at {self.stack[0].file}:{self.stack[0].line}" if self.stack else ""
         return f"{self.operator} on {self.stream}{at}{thread}"
 
+    def _short(self) -> str:
+        thread = "" if self.thread == "MainThread" else f", thread {self.thread}"
+        place = _check_fix.own(self.stack)
+        if place is None:
+            return f"{self.operator} on {self.stream}{thread}"
+        source = linecache.getline(place.file, place.line).strip()
+        return f"{self.operator} on {self.stream} at {_check_fix.shown(place.file)}:{place.line}{thread}" + (f": {source}" if source else "")
+
 
 @dataclass(frozen=True)
 class CheckedRace:
@@ -194,6 +203,8 @@ class CheckedRace:
         freed_between: Whether the memory was freed in between, so that the two know it as two tensors.
         fix: The call that orders them.
         count: How many pairs of the same two places there were.
+        names: What the program calls the two streams where the second access is called; none for the host, and where no
+            variable of that place holds the stream.
     """
 
     kind: str
@@ -208,18 +219,10 @@ class CheckedRace:
     freed_between: bool
     fix: str
     count: int
+    names: tuple[str | None, str | None] = (None, None)
 
     def __str__(self) -> str:
-        what = ""
-        if self.shape is not None:
-            what = f" on {self.dtype}{list(self.shape)}"
-            if self.bytes is not None:
-                what += f" ({self.bytes[1] - self.bytes[0]:,} bytes)"
-        if self.workspace is not None:
-            what = f" on the workspace of cuBLAS for {self.workspace}, on which products of matrices were captured"
-        lines = [f"{self.kind}{what}: {self.text}"]
-        if self.severity == "warn":
-            lines[0] += " (CUDA leaves open whether the call waits)"
+        lines = [self._head]
         for name, side in (("first", self.first), ("second", self.second)):
             lines.append(f"  {name}: {side}")
             for place in side.stack:
@@ -231,6 +234,55 @@ class CheckedRace:
             lines.append(f"  {self.count:,} pairs of these two places")
         lines.append(f"  fix: {self.fix}")
         return "\n".join(lines)
+
+
+    @property
+    def _head(self) -> str:
+        head = f"{self._what}: {self.text}"
+        return f"{head} (CUDA leaves open whether the call waits)" if self.severity == "warn" else head
+
+    @property
+    def _what(self) -> str:
+        if self.workspace is not None:
+            return f"{self.kind} on the workspace of cuBLAS for {self.workspace}, on which products of matrices were captured"
+        if self.shape is None:
+            return self.kind
+        what = f"{self.kind} on {self.dtype}{list(self.shape)}"
+        return what if self.bytes is None else f"{what} ({self.bytes[1] - self.bytes[0]:,} bytes)"
+
+    def _short(self) -> str:
+        """In three lines, each side by the innermost line of the program's own."""
+        return "\n".join((f"  {self._head}", f"    first:  {self.first._short()}", f"    second: {self.second._short()}"))
+
+
+@dataclass(frozen=True)
+class Mend:
+    """A call that mends races: all that it orders once it stands where it says.
+
+    Attributes:
+        call: The call, by the names of streams in the report.
+        kind: ``wait``, ``sync``, ``record_stream``, or ``other``.
+        place: The line of the program that it belongs in front of; with ``record_stream`` the line that uses the tensor,
+            behind which it belongs.
+        first: The race that it has to come before, by its place in ``CheckedRun.races``.
+        races: All that it mends, likewise, the most telling first.
+    """
+
+    call: str
+    kind: str
+    place: Place | None
+    first: int
+    races: tuple[int, ...]
+
+    def _line(self) -> str:
+        many = len(self.races)
+        what = f"by `{self.call}`" if many == 1 else f"these {many} by one `{self.call}`"
+        if self.place is None:
+            return what
+        at = f"{_check_fix.shown(self.place.file)}:{self.place.line}"
+        if self.kind == "record_stream":
+            return f"{what} behind {at}, where x is the tensor that is used there"
+        return f"{what} before {at}"
 
 
 @dataclass(frozen=True)
@@ -274,6 +326,7 @@ class _Found:
     operations: int
     ended: str | None
     streams: tuple[NamedStream, ...] = field(default=())
+    mends: tuple[Mend, ...] = field(default=())
 
 
 class CheckedRun:
@@ -286,6 +339,18 @@ class CheckedRun:
     def races(self) -> tuple[CheckedRace, ...]:
         """The races, those of equal places once."""
         return self._found.races
+
+    @property
+    def mends(self) -> tuple[Mend, ...]:
+        """The calls that mend the races, in the order in which they stand in the program; one does for several."""
+        return self._found.mends
+
+    def patch(self) -> str:
+        """The calls as a unified diff of the program's files, for ``patch -p0``. Nothing is written.
+
+        What cannot be placed safely is in front of it, a line each that starts with ``#``, and says why.
+        """
+        return _check_fix.patch(self.mends, self.races)
 
     @property
     def lints(self) -> tuple[Remark, ...]:
@@ -330,6 +395,7 @@ class CheckedRun:
         """All fields, as values of JSON."""
         return {
             "races": [_value(race) for race in self.races],
+            "mends": [_value(mend) for mend in self.mends],
             "lints": [_value(lint) for lint in self.lints],
             "operations": self.operations,
             "ended": self.ended,
@@ -347,14 +413,25 @@ class CheckedRun:
         parts = [f"{races} in {found.operations:,} operations"]
         if not found.operations and found.ended is None:
             parts[0] += ": nothing was checked, since nothing ran on a GPU"
-        parts += [str(race) for race in found.races]
+        if found.mends:
+            parts[0] += f"; {len(found.mends)} calls mend them" if len(found.mends) > 1 else f"; one call mends {'it' if count == 1 else 'them'}"
+        mended = {at for mend in found.mends for at in mend.races}
+        for mend in found.mends:
+            # Operators of one line that do the same are told once.
+            shown = dict.fromkeys(found.races[at]._short() for at in mend.races)
+            lines = [mend._line(), *list(shown)[:_SHOWN]]
+            if len(shown) > _SHOWN:
+                lines.append(f"  and {len(shown) - _SHOWN} more, which `races` and the report as JSON list")
+            if fix := next((found.races[at].fix for at in mend.races if found.races[at].workspace is not None), None):
+                lines.append(f"  or: {fix}")
+            parts.append("\n".join(lines))
+        parts += [str(race) for at, race in enumerate(found.races) if at not in mended]
         parts += [str(lint) for lint in found.lints]
         named = [stream for stream in found.streams if stream.handle > 2]
         if found.races and named:
-            parts.append(
-                "streams: "
-                + ", ".join(f"{s.name} = 0x{s.handle:x} on cuda:{s.device}" for s in named)
-            )
+            known = _known(found.races)
+            streams = (f"{s.name} = {known.get(s.name, '')}0x{s.handle:x} on cuda:{s.device}" for s in named)
+            parts.append("streams: " + ", ".join(streams))
         if found.ended is not None:
             parts.append(found.ended)
         return "\n\n".join(parts)
@@ -366,17 +443,53 @@ class CheckedRun:
         return f'<pre style="white-space:pre-wrap">{html.escape(str(self))}</pre>'
 
 
+#: So many races of one call are shown.
+_SHOWN = 4
+
+
 def _parsed(value: Mapping[str, Any], places: Any) -> _Found:
     return _Found(
         races=tuple(_race(race, places) for race in value["races"]),
-        lints=tuple(
-            Remark(lint["code"], lint["text"], places(lint["at"]["stack"]) if lint["at"] else ())
-            for lint in value["lints"]
-        ),
+        lints=_lints(value["lints"], places),
         operations=value["operations"],
         ended=value["ended"],
         streams=tuple(NamedStream(**stream) for stream in value["streams"]),
+        mends=_mends(value["mends"], places),
     )
+
+
+def _known(races: tuple[CheckedRace, ...]) -> dict[str, str]:
+    """What the program calls the streams, where a race was found."""
+    known: dict[str, str] = {}
+    for race in races:
+        for name, side in zip(race.names, (race.first, race.second), strict=True):
+            if name is not None and not name.startswith("torch."):
+                known.setdefault(side.stream, f"`{name}`, ")
+    return known
+
+
+def _lints(values: list[Mapping[str, Any]], places: Any) -> tuple[Remark, ...]:
+    """The remarks, those on one line once."""
+    lints: dict[tuple[str, Any], Remark] = {}
+    for number, value in enumerate(values):
+        stack = places(value["at"]["stack"]) if value["at"] else ()
+        at = (stack[0].file, stack[0].line) if stack else number
+        lints.setdefault((value["code"], at), Remark(value["code"], value["text"], stack))
+    return tuple(lints.values())
+
+
+def _mends(values: list[Mapping[str, Any]], places: Any) -> tuple[Mend, ...]:
+    """The calls, those of one line once: a loop that is written out has several operators there."""
+    mends: dict[tuple[str, Place | int], Mend] = {}
+    for number, value in enumerate(values):
+        place = None if value["at"] is None else _check_fix.own(places(value["at"]))
+        mend = Mend(value["call"], value["kind"], place, value["first"], tuple(value["races"]))
+        at = (mend.call, place or number)
+        known = mends.setdefault(at, mend)
+        if known is not mend:
+            races = (*known.races, *(race for race in mend.races if race not in known.races))
+            mends[at] = replace(known, races=races)
+    return tuple(mends.values())
 
 
 def _race(value: Mapping[str, Any], places: Any) -> CheckedRace:
@@ -399,6 +512,7 @@ def _race(value: Mapping[str, Any], places: Any) -> CheckedRace:
         freed_between=value["freed_between"],
         fix=fix,
         count=value["count"],
+        names=tuple(value["names"] or (None, None)),
     )
 
 

@@ -6,9 +6,14 @@ The module can be called as the function ``sidestream.check``, whose name it has
 from __future__ import annotations
 
 import argparse
+import atexit
+import contextlib
+import ctypes
 import importlib.util
+import os
 import runpy
 import sys
+import threading
 import types
 from pathlib import Path
 from typing import Any
@@ -34,6 +39,7 @@ def main(arguments: list[str]) -> int:
         description="Run a program of PyTorch and say where it races.",
     )
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
+    parser.add_argument("--fix", action="store_true", help="print the calls that mend the races as a patch, to standard output")
     parser.add_argument("--raise", dest="raises", action="store_true", help="raise RaceError at the first race")
     parser.add_argument("--no-stacks", action="store_true", help="do not note the places in the program")
     parser.add_argument("--memory", type=int, default=MEMORY_BYTES, metavar="BYTES", help="what the check may hold")
@@ -84,7 +90,24 @@ def main(arguments: list[str]) -> int:
     print(found, file=sys.stderr)
     if given.json:
         Path(given.json).write_text(found.json() + "\n", encoding="utf-8")
+    if given.fix:
+        sys.stdout.write(found.patch())
     return code if found.is_clean else 1
+
+
+def _end(code: int) -> None:
+    """Ends the process. PyTorch goes on calling what hears of its events and memory while Python is taken down, and each
+    such call prints an error; so all that a program may have asked for at its end is done, and then nothing more."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        sys.exit(code)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)
+    os._exit(code)
 
 
 def _is_module(name: str) -> bool:
@@ -117,6 +140,6 @@ def _run(program: list[str], is_module: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    _end(main(sys.argv[1:]))
 else:
     sys.modules[__name__].__class__ = _Callable

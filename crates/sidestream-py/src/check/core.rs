@@ -65,6 +65,8 @@ pub struct Site {
     pub stack: u32,
     /// The thread.
     pub thread: u32,
+    /// Whether not the program waits here, but something that it calls.
+    pub waits_by_itself: bool,
 }
 
 /// What an operation touched.

@@ -177,7 +177,7 @@ impl Recorder {
             Some(Some(stacks)) => stacks.now(py),
             _ => None,
         };
-        let above = stack.map_or(0, |stack| u64::from(stack) + 1);
+        let above = stack.map_or(0, |called| u64::from(called.stack) + 1);
         self.backward.swap(above, Ordering::Relaxed)
     }
 

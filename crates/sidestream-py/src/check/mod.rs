@@ -50,6 +50,8 @@ pub struct Recorder {
     planner: Py<PyAny>,
     /// Makes the text of a race that is raised.
     shown: Py<PyAny>,
+    /// Says what the program calls two streams.
+    called: Py<PyAny>,
     /// The handle of the current stream of a device; absent where there is no GPU.
     current_stream: Option<Py<PyAny>>,
     current_device: Option<Py<PyAny>>,
@@ -120,19 +122,20 @@ thread_local! {
 #[pymethods]
 impl Recorder {
     #[new]
-    #[pyo3(signature = (planner, shown, thread_name, engine, plain, no_dispatch, memory, raises, hidden, current_stream, current_device, pretend))]
+    #[pyo3(signature = (planner, shown, called, thread_name, engine, plain, no_dispatch, memory, raises, hidden, current_stream, current_device, pretend))]
     #[expect(clippy::too_many_arguments, reason = "only the package calls it")]
     fn new(
         py: Python<'_>,
         planner: Py<PyAny>,
         shown: Py<PyAny>,
+        called: Py<PyAny>,
         thread_name: Py<PyAny>,
         engine: Option<Engine>,
         plain: Vec<Py<PyAny>>,
         no_dispatch: Py<PyAny>,
         memory: u64,
         raises: bool,
-        hidden: Option<Vec<String>>,
+        hidden: Option<(Vec<String>, Vec<String>)>,
         current_stream: Option<Py<PyAny>>,
         current_device: Option<Py<PyAny>>,
         pretend: bool,
@@ -153,6 +156,7 @@ impl Recorder {
             asked: Asked::new(py, pretend),
             planner,
             shown,
+            called,
             current_stream,
             current_device,
             thread_name,
@@ -317,10 +321,10 @@ impl Recorder {
 
     /// Where this was called.
     fn site(&self, py: Python<'_>, name: u32) -> Site {
-        let (stack, in_engine) = match self.stacks.try_lock().as_deref_mut() {
+        let (called, in_engine) = match self.stacks.try_lock().as_deref_mut() {
             Some(Some(stacks)) => {
-                let stack = stacks.now(py);
-                (stack, stack.is_none())
+                let called = stacks.now(py);
+                (called, called.is_none())
             }
             _ => (None, false),
         };
@@ -330,8 +334,9 @@ impl Recorder {
         };
         Site {
             name,
-            stack: stack.unwrap_or_else(backward),
+            stack: called.map_or_else(backward, |called| called.stack),
             thread: self.thread(py, in_engine),
+            waits_by_itself: called.is_some_and(|called| called.waits_by_itself),
         }
     }
 
@@ -505,7 +510,7 @@ impl Recorder {
         if !found {
             return Ok(());
         }
-        let fresh = self.describe(touches, tensors);
+        let fresh = self.describe(py, touches, tensors);
         if !self.raises {
             return Ok(());
         }

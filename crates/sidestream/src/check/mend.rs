@@ -1,7 +1,7 @@
 //! Which races one call mends.
 
 use super::{Fix, Race, RaceKind, Report, Severity};
-use crate::op::{EventId, OpId, StreamId, ThreadId};
+use crate::op::{BufferId, EventId, OpId, StreamId, ThreadId};
 
 /// A call, and the races that it mends: those that it orders once it stands where it says.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,6 +20,7 @@ enum Sort {
     WaitStream(StreamId, StreamId, ThreadId),
     SyncStream(StreamId, ThreadId),
     SyncEvent(EventId, ThreadId),
+    RecordStream(BufferId, StreamId, OpId),
     Alone(usize),
 }
 
@@ -86,7 +87,13 @@ fn sort_of(fix: Fix, at: usize) -> (Sort, OpId) {
             before,
             thread,
         } => (Sort::SyncEvent(event, thread), before),
-        Fix::RecordStream { before, .. } | Fix::Flag { before, .. } => (Sort::Alone(at), before),
+        Fix::RecordStream {
+            buffer,
+            stream,
+            before,
+            ..
+        } => (Sort::RecordStream(buffer, stream, before), before),
+        Fix::Flag { before, .. } => (Sort::Alone(at), before),
     }
 }
 
