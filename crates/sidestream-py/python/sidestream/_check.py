@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 from sidestream import _check_fix, _check_plan
 from sidestream._arguments import one_of, truth, whole
-from sidestream._check_hooks import hooked
+from sidestream._check_hooks import Steps, hooked
+from sidestream._check_suppress import Suppression, suppressions
 from sidestream._sidestream import RaceError, Recorder
 
 #: What a check may hold in memory: 1 GiB.
@@ -28,6 +29,7 @@ def check(
     on_race: Literal["report", "raise"] = "report",
     stacks: bool = True,
     memory: int = MEMORY_BYTES,
+    suppress: str | os.PathLike[str] | None = None,
 ) -> contextlib.AbstractContextManager[CheckedRun]:
     """Find every pair of accesses of a program of PyTorch that nothing orders.
 
@@ -50,22 +52,34 @@ def check(
         stacks: Whether the places in the program are noted.
         memory: What the check may hold in memory, in bytes. When that is reached the check ends, and
             ``CheckedRun.ended`` says so.
+        suppress: A file of findings that are none: ``FILE:LINE REASON``, a line each. What calls that line is not
+            reported; a line that nothing calls for is.
 
     Raises:
         RaceError: With ``on_race="raise"``, where a race is found.
         ModuleNotFoundError: PyTorch is not installed.
         RuntimeError: A check is entered inside another one.
         TypeError: ``stacks`` is neither True nor False, or ``memory`` no whole number.
-        ValueError: ``on_race`` is neither of the two, or ``memory`` is negative.
+        ValueError: ``on_race`` is neither of the two, ``memory`` is negative, or a line of ``suppress`` is none.
+        OSError: The file ``suppress`` cannot be read.
     """
     one_of("on_race", on_race, ("report", "raise"))
     truth("stacks", stacks)
     memory = whole("memory", memory, 0, "a number of bytes")
-    return checking(on_race == "raise", stacks, memory)
+    known = () if suppress is None else suppressions(suppress)
+    return checking(on_race == "raise", stacks, memory, suppress=known)
 
 
 @contextlib.contextmanager
-def checking(raises: bool = False, stacks: bool = True, memory: int = MEMORY_BYTES, pretend: bool = False) -> Iterator[CheckedRun]:
+def checking(
+    raises: bool = False,
+    stacks: bool = True,
+    memory: int = MEMORY_BYTES,
+    pretend: bool = False,
+    *,
+    suppress: tuple[Suppression, ...] = (),
+    steps: Steps | None = None,
+) -> Iterator[CheckedRun]:
     """Check a block, as ``check`` does.
 
     Args:
@@ -73,6 +87,8 @@ def checking(raises: bool = False, stacks: bool = True, memory: int = MEMORY_BYT
         stacks: As of ``check``.
         memory: As of ``check``.
         pretend: Whether the processor stands for a GPU, so that operators are heard where there is none.
+        suppress: What is not reported. With ``raises`` it is raised all the same.
+        steps: Which steps are checked; all of the block without.
     """
     if not _entered.acquire(blocking=False):
         raise RuntimeError("a check is entered already, in this program or by `python -m sidestream.check`; leave it before the next one")
@@ -83,9 +99,9 @@ def checking(raises: bool = False, stacks: bool = True, memory: int = MEMORY_BYT
             return "" if run is None else str(_race(json.loads(race), run._places))
 
         mode = _mode(shown, raises, stacks, memory, pretend)
-        run = CheckedRun(mode)
+        run = CheckedRun(mode, suppress, steps)
         try:
-            with hooked(mode), mode:
+            with hooked(mode, steps), mode:
                 yield run
         finally:
             mode.stop()
@@ -327,13 +343,16 @@ class _Found:
     ended: str | None
     streams: tuple[NamedStream, ...] = field(default=())
     mends: tuple[Mend, ...] = field(default=())
+    suppressed: tuple[Suppression, ...] = field(default=())
 
 
 class CheckedRun:
     """What a check found. ``print`` shows it with the repair of each race."""
 
-    def __init__(self, recorder: Any) -> None:
+    def __init__(self, recorder: Any, suppress: tuple[Suppression, ...] = (), steps: Steps | None = None) -> None:
         self._recorder = recorder
+        self._suppress = suppress
+        self._steps = steps
 
     @property
     def races(self) -> tuple[CheckedRace, ...]:
@@ -356,6 +375,11 @@ class CheckedRun:
     def lints(self) -> tuple[Remark, ...]:
         """What is worth hearing though nothing races for it."""
         return self._found.lints
+
+    @property
+    def suppressed(self) -> tuple[Suppression, ...]:
+        """The suppressions that something was found for."""
+        return self._found.suppressed
 
     @property
     def operations(self) -> int:
@@ -381,7 +405,7 @@ class CheckedRun:
     def _found(self) -> _Found:
         recorded = self._recorder.report()
         if recorded != self._last[0]:
-            self._last = (recorded, _parsed(json.loads(recorded), self._places))
+            self._last = (recorded, _without(_parsed(json.loads(recorded), self._places), self._suppress))
         return self._last[1]
 
     @cached_property
@@ -397,6 +421,7 @@ class CheckedRun:
             "races": [_value(race) for race in self.races],
             "mends": [_value(mend) for mend in self.mends],
             "lints": [_value(lint) for lint in self.lints],
+            "suppressed": [_value(one) for one in self.suppressed],
             "operations": self.operations,
             "ended": self.ended,
             "streams": [_value(stream) for stream in self.streams],
@@ -407,11 +432,17 @@ class CheckedRun:
         return json.dumps(self.to_dict())
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, unused: bool = True) -> str:
+        """The report. ``unused`` says whether suppressions that nothing was found for are named."""
         found = self._found
         count = len(found.races)
         races = "no race" if count == 0 else "1 race" if count == 1 else f"{count} races"
         parts = [f"{races} in {found.operations:,} operations"]
-        if not found.operations and found.ended is None:
+        if self._steps is not None and self._steps.made <= self._steps.first and not found.operations:
+            parts[0] += f": nothing was checked, since the program made {self._steps.made} steps"
+        elif not found.operations and found.ended is None:
             parts[0] += ": nothing was checked, since nothing ran on a GPU"
         if found.mends:
             parts[0] += f"; {len(found.mends)} calls mend them" if len(found.mends) > 1 else f"; one call mends {'it' if count == 1 else 'them'}"
@@ -432,6 +463,12 @@ class CheckedRun:
             known = _known(found.races)
             streams = (f"{s.name} = {known.get(s.name, '')}0x{s.handle:x} on cuda:{s.device}" for s in named)
             parts.append("streams: " + ", ".join(streams))
+        if found.suppressed:
+            parts.append("suppressed: " + ", ".join(str(one) for one in found.suppressed))
+        # A run that checked nothing, or not all, says nothing of what is not there.
+        left = [one for one in self._suppress if one not in found.suppressed]
+        if unused and left and found.operations and found.ended is None:
+            parts.append("nothing was found for these suppressions; take them out: " + ", ".join(str(one) for one in left))
         if found.ended is not None:
             parts.append(found.ended)
         return "\n\n".join(parts)
@@ -455,6 +492,34 @@ def _parsed(value: Mapping[str, Any], places: Any) -> _Found:
         ended=value["ended"],
         streams=tuple(NamedStream(**stream) for stream in value["streams"]),
         mends=_mends(value["mends"], places),
+    )
+
+
+def _without(found: _Found, suppress: tuple[Suppression, ...]) -> _Found:
+    """What is left of it."""
+    if not suppress:
+        return found
+    used: dict[Suppression, None] = {}
+
+    def is_out(*stacks: tuple[Place, ...]) -> bool:
+        those = [one for one in suppress if any(one.is_of(stack) for stack in stacks)]
+        used.update(dict.fromkeys(those))
+        return bool(those)
+
+    left = [at for at, race in enumerate(found.races) if not is_out(race.first.stack, race.second.stack)]
+    now = {at: number for number, at in enumerate(left)}
+    mends = []
+    for mend in found.mends:
+        races = tuple(now[at] for at in mend.races if at in now)
+        # Without the first the call may stand further behind; before the first it is right all the same.
+        if races:
+            mends.append(replace(mend, races=races, first=now.get(mend.first, min(races))))
+    return replace(
+        found,
+        races=tuple(found.races[at] for at in left),
+        mends=tuple(mends),
+        lints=tuple(lint for lint in found.lints if not is_out(lint.stack)),
+        suppressed=tuple(used),
     )
 
 

@@ -6,7 +6,9 @@ import contextlib
 import ctypes
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from sidestream._sidestream import Recorder
@@ -27,12 +29,27 @@ _CALLBACKS = {
 }
 
 
+@dataclass
+class Steps:
+    """Which steps are checked: those from ``first`` on, and before ``last``. How many were made is counted here.
+
+    A step ends where the optimizer that makes the first one ends its own.
+    """
+
+    first: int
+    last: int
+    made: int = 0
+
+
 @contextlib.contextmanager
-def hooked(recorder: Recorder) -> Iterator[None]:
-    """While this is entered, the recorder hears of streams, events, memory and threads."""
+def hooked(recorder: Recorder, steps: Steps | None = None) -> Iterator[None]:
+    """While this is entered, the recorder hears of streams, events, memory and threads: all the time, or in some steps."""
     with contextlib.ExitStack() as stack:
         _callbacks(recorder, stack)
-        _existing(recorder)
+        if steps is None or steps.first == 0:
+            _existing(recorder)
+        if steps is not None:
+            _in_steps(recorder, steps, stack)
         _streams(recorder, stack)
         _own_streams(recorder, stack)
         _graphs(recorder, stack)
@@ -96,6 +113,29 @@ def _existing(recorder: Recorder) -> None:
         for block in segment["blocks"]:
             if block["state"] == "active_allocated" and "address" in block:
                 recorder.existing(block["address"], segment["device"], segment["stream"])
+
+
+def _in_steps(recorder: Recorder, steps: Steps, stack: contextlib.ExitStack) -> None:
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    leader: Any = None
+
+    def made(optimizer: Any, *_: Any) -> None:
+        nonlocal leader
+        leader = leader or weakref.ref(optimizer)
+        if leader() is not optimizer:
+            return
+        steps.made += 1
+        if steps.made == steps.first:
+            # What ran before is not known, and so taken for over; its memory is.
+            _existing(recorder)
+            recorder.start()
+        if steps.made == steps.last:
+            recorder.stop()
+
+    if steps.first > 0:
+        recorder.stop()
+    stack.callback(register_optimizer_step_post_hook(made).remove)
 
 
 def _streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:

@@ -233,6 +233,11 @@ impl Recorder {
         Ok(result)
     }
 
+    /// From here on all is told again.
+    fn start(&self) {
+        self.on.store(true, Ordering::Relaxed);
+    }
+
     /// Nothing is told from here on; operators still run if PyTorch calls.
     fn stop(&self) {
         self.on.store(false, Ordering::Relaxed);
