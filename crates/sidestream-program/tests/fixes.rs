@@ -56,6 +56,51 @@ fn a_fix_orders_its_pair() {
     assert!(ordered > programs && captured * 200 > programs && untried * 40 < programs);
 }
 
+/// One call that several races share orders the pair of each.
+#[test]
+fn a_call_orders_all_that_it_is_said_to_mend() {
+    let programs = oracle::programs(2_000, 10_000);
+    println!("seeds 0..{programs}, options drawn from each seed");
+    let (mut shared, mut wrong) = (0, Vec::new());
+    for seed in 0..programs {
+        let options = Options {
+            stream_lifetimes: false,
+            runtime: false,
+            error: false,
+            ..Options::from_seed(seed)
+        };
+        let prog = random_prog(seed, &options);
+        let program = prog.to_program();
+        let checked = check(&program);
+        let order = devices_of_streams(&program);
+        let mends = checked.report.mends(|race| race.fix);
+        let listed: usize = mends.iter().map(|mend| mend.races.len()).sum();
+        assert_eq!(listed, checked.report.races.len(), "seed {seed}");
+        for mend in mends.iter().filter(|mend| mend.races.len() > 1) {
+            let captured = place_of(&mend.fix).is_some_and(|at| captures_at(&prog, at));
+            for &at in &mend.races {
+                let race = Race {
+                    fix: mend.fix,
+                    ..checked.report.races[at]
+                };
+                // As above: beside a capture no single place is right.
+                if captures_at(&prog, race.second.0 as usize) || captured {
+                    continue;
+                }
+                shared += 1;
+                if !orders(&prog, &race, &checked.names, &order) {
+                    let fix = race.fix.text(&checked.names);
+                    println!("seed {seed}: `{fix}` for {race:?}\n{}", prog.to_yaml());
+                    wrong.push(seed);
+                }
+            }
+        }
+    }
+    println!("{shared} pairs are ordered by a call that they share");
+    assert!(wrong.is_empty(), "wrong calls at seeds {wrong:?}");
+    assert!(shared * 20 > programs, "{shared} pairs share a call");
+}
+
 /// Before which op a call of the fix stands.
 fn place_of(fix: &Fix) -> Option<usize> {
     match fix {

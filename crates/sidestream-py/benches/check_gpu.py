@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from planted_backward import PLANTED as BACKWARD
 from torch import nn
 
 STEPS = 1000
@@ -748,7 +749,7 @@ def across_devices(right: bool) -> None:
 def plants() -> None:
     import sidestream
 
-    for program in PLANTED:
+    for program in (*PLANTED, *BACKWARD):
 
         def run(program: Callable[[bool], None] = program) -> dict[str, Any]:
             kinds = []

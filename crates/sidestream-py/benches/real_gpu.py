@@ -290,6 +290,85 @@ def workspaces() -> dict[str, Any]:
     return {"wrong": wrong, "of": rounds * 2 * products}
 
 
+@part
+def engine_notes() -> dict[str, Any]:
+    """Which memory PyTorch's engine notes in backward: a gradient that it hands to a node of another stream, and nothing else.
+
+    What is not noted is handed out again while the other stream is still busy. The check has to say the same of each.
+    """
+    main = torch.cuda.current_stream()
+    kept: list[torch.Tensor] = []
+    at: list[int] = []
+
+    class Gives(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, x: Any, leaves: bool) -> Any:
+            ctx.leaves = leaves
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            made = torch.full((SIDE,), 2.0, device="cuda")
+            at.append(made.data_ptr())
+            if not ctx.leaves:
+                return made, None
+            kept.append(made)
+            return torch.full((SIDE,), 3.0, device="cuda"), None
+
+    class Takes(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            torch.cuda._sleep(LONG)
+            return (kept.pop() if kept else gradient) * 2
+
+    def gradient(side: torch.cuda.Stream, leaves: bool) -> None:
+        hidden = Takes.apply(torch.ones(SIDE, device="cuda", requires_grad=True))
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            loss = Gives.apply(hidden, leaves).sum()
+        main.wait_stream(side)
+        loss.backward()
+
+    def saved(side: torch.cuda.Stream) -> None:
+        weight = torch.ones(SIDE, device="cuda", requires_grad=True)
+        with torch.cuda.stream(side):
+            x = torch.full((SIDE,), 2.0, device="cuda")
+        main.wait_stream(side)
+        at.append(x.data_ptr())
+        loss = (x * weight).sum()
+        torch.cuda._sleep(LONG)
+        loss.backward()
+
+    programs: dict[str, tuple[Callable[[torch.cuda.Stream], None], bool]] = {
+        "saved by the forward": (saved, False),
+        "handed over by the engine": (lambda side: gradient(side, False), True),
+        "left for another node": (lambda side: gradient(side, True), False),
+    }
+    found: dict[str, Any] = {}
+    for name, (program, noted) in programs.items():
+        again = 0
+        for _ in range(3):
+            side = torch.cuda.Stream()
+            torch.cuda.synchronize()
+            with sidestream.check() as checked:
+                program(side)
+                with torch.cuda.stream(side):
+                    blocks = [torch.zeros(SIDE, device="cuda") for _ in range(16)]
+                assert not main.query(), "the delay is too short for this to prove anything"
+                again += at.pop() in [block.data_ptr() for block in blocks]
+                torch.cuda.synchronize()
+            del blocks
+            kinds = sorted({race.kind for race in checked.races})
+            assert (kinds == []) if noted else ("UAF" in kinds), (name, str(checked))
+        found[name] = {"handed out while busy": again, "of": 3}
+        assert again == (0 if noted else 3), found
+    return found
+
+
 # Two GPUs.
 
 

@@ -19,7 +19,7 @@ def recorder(raises: bool = False) -> Recorder:
     def plan(_: Any) -> Any:
         raise AssertionError("no operator of PyTorch runs here")
 
-    return Recorder(plan, str, lambda: "MainThread", [], None, 1 << 30, raises, None, None, None, True)
+    return Recorder(plan, str, lambda one, two: (None, None), lambda: "MainThread", None, [], None, 1 << 30, raises, None, None, None, True)
 
 
 def found(run: Recorder) -> list[dict[str, Any]]:
@@ -494,7 +494,7 @@ def test_memory_does_not_grow_with_the_length_of_a_run() -> None:
     def plan(_: Any) -> Any:
         raise AssertionError
 
-    run = Recorder(plan, str, lambda: "MainThread", [], None, 200_000, False, None, None, None, True)
+    run = Recorder(plan, str, lambda one, two: (None, None), lambda: "MainThread", None, [], None, 200_000, False, None, None, None, True)
     for _ in range(20_000):
         run.allocated(X, MAIN)
         write(run, MAIN)

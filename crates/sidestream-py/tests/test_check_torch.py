@@ -343,9 +343,11 @@ def test_a_race_is_exit_code_1(tmp_path: Path) -> None:
         "run.operator('two', [(4096, 8)], [], 0x200)\n",
         encoding="utf-8",
     )
-    ran = command(str(script))
+    ran = command("--fix", str(script))
     assert ran.returncode == 1, ran.stderr
-    assert "RAW" in ran.stderr
+    assert "RAW" in ran.stderr and "; one call mends it\n" in ran.stderr
+    # The patch is on standard output, and here nothing can be placed.
+    assert ran.stdout.startswith("# not placed: stream1.wait_stream(stream0) at ") and ran.stdout.count("\n") == 1
 
 
 def test_the_module_can_be_called_like_the_function() -> None:

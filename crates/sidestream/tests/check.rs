@@ -666,6 +666,44 @@ fn a_report_for_people() {
     );
 }
 
+/// One wait does for all that the stream does behind it, and stands before the first of them. Of those that it mends,
+/// the one that reads what is not there yet is told in full.
+#[test]
+fn races_that_one_call_mends_are_one_entry() {
+    let (report, names) = run("kernel s=s1 r=A
+         kernel s=s1 w=B
+         kernel s=s2 w=A
+         kernel s=s2 r=B
+         kernel s=s1 w=C
+         kernel s=s2 r=C");
+    let page = Page {
+        report: &report,
+        names: &names,
+        sites: &[],
+        listing: None,
+    };
+    assert_eq!(
+        page.text(),
+        "
+  RAW on B: the second may read before the first has written.
+    op 1 on s1
+    op 3 on s2
+    nothing makes s2 wait for s1
+  fix: - {do: wait_stream, s: s2, src: s1}   before op 2
+  the same call mends one more:
+    WAR on A: op 0 on s1, op 2 on s2
+
+  RAW on C: the second may read before the first has written.
+    op 4 on s1
+    op 5 on s2
+    nothing makes s2 wait for s1
+  fix: - {do: wait_stream, s: s2, src: s1}   before op 5
+
+  Mend them from the last to the first, and check again: what lies behind them may not be shown.
+"
+    );
+}
+
 /// Whoever names a stream, a thread, a buffer, a span or a place cannot write lines of the report.
 #[test]
 fn names_stay_in_their_line() {

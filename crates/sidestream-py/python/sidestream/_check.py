@@ -9,14 +9,15 @@ import linecache
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import CodeType
 from typing import Any, Literal
 
-from sidestream import _check_plan
+from sidestream import _check_fix, _check_plan
 from sidestream._arguments import one_of, truth, whole
-from sidestream._check_hooks import hooked
+from sidestream._check_hooks import Steps, hooked
+from sidestream._check_suppress import Suppression, suppressions
 from sidestream._sidestream import RaceError, Recorder
 
 #: What a check may hold in memory: 1 GiB.
@@ -28,6 +29,7 @@ def check(
     on_race: Literal["report", "raise"] = "report",
     stacks: bool = True,
     memory: int = MEMORY_BYTES,
+    suppress: str | os.PathLike[str] | None = None,
 ) -> contextlib.AbstractContextManager[CheckedRun]:
     """Find every pair of accesses of a program of PyTorch that nothing orders.
 
@@ -50,22 +52,34 @@ def check(
         stacks: Whether the places in the program are noted.
         memory: What the check may hold in memory, in bytes. When that is reached the check ends, and
             ``CheckedRun.ended`` says so.
+        suppress: A file of findings that are none: ``FILE:LINE REASON``, a line each. What calls that line is not
+            reported; a line that nothing calls for is.
 
     Raises:
         RaceError: With ``on_race="raise"``, where a race is found.
         ModuleNotFoundError: PyTorch is not installed.
         RuntimeError: A check is entered inside another one.
         TypeError: ``stacks`` is neither True nor False, or ``memory`` no whole number.
-        ValueError: ``on_race`` is neither of the two, or ``memory`` is negative.
+        ValueError: ``on_race`` is neither of the two, ``memory`` is negative, or a line of ``suppress`` is none.
+        OSError: The file ``suppress`` cannot be read.
     """
     one_of("on_race", on_race, ("report", "raise"))
     truth("stacks", stacks)
     memory = whole("memory", memory, 0, "a number of bytes")
-    return checking(on_race == "raise", stacks, memory)
+    known = () if suppress is None else suppressions(suppress)
+    return checking(on_race == "raise", stacks, memory, suppress=known)
 
 
 @contextlib.contextmanager
-def checking(raises: bool = False, stacks: bool = True, memory: int = MEMORY_BYTES, pretend: bool = False) -> Iterator[CheckedRun]:
+def checking(
+    raises: bool = False,
+    stacks: bool = True,
+    memory: int = MEMORY_BYTES,
+    pretend: bool = False,
+    *,
+    suppress: tuple[Suppression, ...] = (),
+    steps: Steps | None = None,
+) -> Iterator[CheckedRun]:
     """Check a block, as ``check`` does.
 
     Args:
@@ -73,6 +87,8 @@ def checking(raises: bool = False, stacks: bool = True, memory: int = MEMORY_BYT
         stacks: As of ``check``.
         memory: As of ``check``.
         pretend: Whether the processor stands for a GPU, so that operators are heard where there is none.
+        suppress: What is not reported. With ``raises`` it is raised all the same.
+        steps: Which steps are checked; all of the block without.
     """
     if not _entered.acquire(blocking=False):
         raise RuntimeError("a check is entered already, in this program or by `python -m sidestream.check`; leave it before the next one")
@@ -83,9 +99,9 @@ def checking(raises: bool = False, stacks: bool = True, memory: int = MEMORY_BYT
             return "" if run is None else str(_race(json.loads(race), run._places))
 
         mode = _mode(shown, raises, stacks, memory, pretend)
-        run = CheckedRun(mode)
+        run = CheckedRun(mode, suppress, steps)
         try:
-            with hooked(mode), mode:
+            with hooked(mode, steps), mode:
                 yield run
         finally:
             mode.stop()
@@ -120,12 +136,14 @@ def _mode(shown: Callable[[str], str], raises: bool, stacks: bool, memory: int, 
     return _Mode(
         _check_plan.plan,
         shown,
+        _check_fix.namer(hidden),
         lambda: threading.current_thread().name,
+        {"code": torch.autograd.graph._engine_run_backward.__code__, "node": getattr(torch._C, "_current_autograd_node", None)},
         [torch.Tensor, torch.nn.Parameter],
         torch._C._disabled_torch_dispatch_impl,
         memory,
         raises,
-        hidden if stacks else None,
+        (hidden, _check_fix.LIBRARIES) if stacks else None,
         torch._C._cuda_getCurrentRawStream if cuda else None,
         torch._C._cuda_getDevice if cuda else None,
         pretend,
@@ -174,6 +192,14 @@ class Side:
         at = f" at {self.stack[0].file}:{self.stack[0].line}" if self.stack else ""
         return f"{self.operator} on {self.stream}{at}{thread}"
 
+    def _short(self) -> str:
+        thread = "" if self.thread == "MainThread" else f", thread {self.thread}"
+        place = _check_fix.own(self.stack)
+        if place is None:
+            return f"{self.operator} on {self.stream}{thread}"
+        source = linecache.getline(place.file, place.line).strip()
+        return f"{self.operator} on {self.stream} at {_check_fix.shown(place.file)}:{place.line}{thread}" + (f": {source}" if source else "")
+
 
 @dataclass(frozen=True)
 class CheckedRace:
@@ -193,6 +219,8 @@ class CheckedRace:
         freed_between: Whether the memory was freed in between, so that the two know it as two tensors.
         fix: The call that orders them.
         count: How many pairs of the same two places there were.
+        names: What the program calls the two streams where the second access is called; none for the host, and where no
+            variable of that place holds the stream.
     """
 
     kind: str
@@ -207,18 +235,10 @@ class CheckedRace:
     freed_between: bool
     fix: str
     count: int
+    names: tuple[str | None, str | None] = (None, None)
 
     def __str__(self) -> str:
-        what = ""
-        if self.shape is not None:
-            what = f" on {self.dtype}{list(self.shape)}"
-            if self.bytes is not None:
-                what += f" ({self.bytes[1] - self.bytes[0]:,} bytes)"
-        if self.workspace is not None:
-            what = f" on the workspace of cuBLAS for {self.workspace}, on which products of matrices were captured"
-        lines = [f"{self.kind}{what}: {self.text}"]
-        if self.severity == "warn":
-            lines[0] += " (CUDA leaves open whether the call waits)"
+        lines = [self._head]
         for name, side in (("first", self.first), ("second", self.second)):
             lines.append(f"  {name}: {side}")
             for place in side.stack:
@@ -230,6 +250,55 @@ class CheckedRace:
             lines.append(f"  {self.count:,} pairs of these two places")
         lines.append(f"  fix: {self.fix}")
         return "\n".join(lines)
+
+
+    @property
+    def _head(self) -> str:
+        head = f"{self._what}: {self.text}"
+        return f"{head} (CUDA leaves open whether the call waits)" if self.severity == "warn" else head
+
+    @property
+    def _what(self) -> str:
+        if self.workspace is not None:
+            return f"{self.kind} on the workspace of cuBLAS for {self.workspace}, on which products of matrices were captured"
+        if self.shape is None:
+            return self.kind
+        what = f"{self.kind} on {self.dtype}{list(self.shape)}"
+        return what if self.bytes is None else f"{what} ({self.bytes[1] - self.bytes[0]:,} bytes)"
+
+    def _short(self) -> str:
+        """In three lines, each side by the innermost line of the program's own."""
+        return "\n".join((f"  {self._head}", f"    first:  {self.first._short()}", f"    second: {self.second._short()}"))
+
+
+@dataclass(frozen=True)
+class Mend:
+    """A call that mends races: all that it orders once it stands where it says.
+
+    Attributes:
+        call: The call, by the names of streams in the report.
+        kind: ``wait``, ``sync``, ``record_stream``, or ``other``.
+        place: The line of the program that it belongs in front of; with ``record_stream`` the line that uses the tensor,
+            behind which it belongs.
+        first: The race that it has to come before, by its place in ``CheckedRun.races``.
+        races: All that it mends, likewise, the most telling first.
+    """
+
+    call: str
+    kind: str
+    place: Place | None
+    first: int
+    races: tuple[int, ...]
+
+    def _line(self) -> str:
+        many = len(self.races)
+        what = f"by `{self.call}`" if many == 1 else f"these {many} by one `{self.call}`"
+        if self.place is None:
+            return what
+        at = f"{_check_fix.shown(self.place.file)}:{self.place.line}"
+        if self.kind == "record_stream":
+            return f"{what} behind {at}, where x is the tensor that is used there"
+        return f"{what} before {at}"
 
 
 @dataclass(frozen=True)
@@ -273,13 +342,17 @@ class _Found:
     operations: int
     ended: str | None
     streams: tuple[NamedStream, ...] = field(default=())
+    mends: tuple[Mend, ...] = field(default=())
+    suppressed: tuple[Suppression, ...] = field(default=())
 
 
 class CheckedRun:
     """What a check found. ``print`` shows it with the repair of each race."""
 
-    def __init__(self, recorder: Any) -> None:
+    def __init__(self, recorder: Any, suppress: tuple[Suppression, ...] = (), steps: Steps | None = None) -> None:
         self._recorder = recorder
+        self._suppress = suppress
+        self._steps = steps
 
     @property
     def races(self) -> tuple[CheckedRace, ...]:
@@ -287,9 +360,26 @@ class CheckedRun:
         return self._found.races
 
     @property
+    def mends(self) -> tuple[Mend, ...]:
+        """The calls that mend the races, in the order in which they stand in the program; one does for several."""
+        return self._found.mends
+
+    def patch(self) -> str:
+        """The calls as a unified diff of the program's files, for ``patch -p0``. Nothing is written.
+
+        What cannot be placed safely is in front of it, a line each that starts with ``#``, and says why.
+        """
+        return _check_fix.patch(self.mends, self.races)
+
+    @property
     def lints(self) -> tuple[Remark, ...]:
         """What is worth hearing though nothing races for it."""
         return self._found.lints
+
+    @property
+    def suppressed(self) -> tuple[Suppression, ...]:
+        """The suppressions that something was found for."""
+        return self._found.suppressed
 
     @property
     def operations(self) -> int:
@@ -315,7 +405,7 @@ class CheckedRun:
     def _found(self) -> _Found:
         recorded = self._recorder.report()
         if recorded != self._last[0]:
-            self._last = (recorded, _parsed(json.loads(recorded), self._places))
+            self._last = (recorded, _without(_parsed(json.loads(recorded), self._places), self._suppress))
         return self._last[1]
 
     @cached_property
@@ -330,7 +420,9 @@ class CheckedRun:
         return {
             "schema": "sidestream.checked/1",
             "races": [_value(race) for race in self.races],
+            "mends": [_value(mend) for mend in self.mends],
             "lints": [_value(lint) for lint in self.lints],
+            "suppressed": [_value(one) for one in self.suppressed],
             "operations": self.operations,
             "ended": self.ended,
             "streams": [_value(stream) for stream in self.streams],
@@ -341,20 +433,43 @@ class CheckedRun:
         return json.dumps(self.to_dict())
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, unused: bool = True) -> str:
+        """The report. ``unused`` says whether suppressions that nothing was found for are named."""
         found = self._found
         count = len(found.races)
         races = "no race" if count == 0 else "1 race" if count == 1 else f"{count} races"
         parts = [f"{races} in {found.operations:,} operations"]
-        if not found.operations and found.ended is None:
+        if self._steps is not None and self._steps.made <= self._steps.first and not found.operations:
+            parts[0] += f": nothing was checked, since the program made {self._steps.made} steps"
+        elif not found.operations and found.ended is None:
             parts[0] += ": nothing was checked, since nothing ran on a GPU"
-        parts += [str(race) for race in found.races]
+        if found.mends:
+            parts[0] += f"; {len(found.mends)} calls mend them" if len(found.mends) > 1 else f"; one call mends {'it' if count == 1 else 'them'}"
+        mended = {at for mend in found.mends for at in mend.races}
+        for mend in found.mends:
+            # Operators of one line that do the same are told once.
+            shown = dict.fromkeys(found.races[at]._short() for at in mend.races)
+            lines = [mend._line(), *list(shown)[:_SHOWN]]
+            if len(shown) > _SHOWN:
+                lines.append(f"  and {len(shown) - _SHOWN} more, which `races` and the report as JSON list")
+            if fix := next((found.races[at].fix for at in mend.races if found.races[at].workspace is not None), None):
+                lines.append(f"  or: {fix}")
+            parts.append("\n".join(lines))
+        parts += [str(race) for at, race in enumerate(found.races) if at not in mended]
         parts += [str(lint) for lint in found.lints]
         named = [stream for stream in found.streams if stream.handle > 2]
         if found.races and named:
-            parts.append(
-                "streams: "
-                + ", ".join(f"{s.name} = 0x{s.handle:x} on cuda:{s.device}" for s in named)
-            )
+            known = _known(found.races)
+            streams = (f"{s.name} = {known.get(s.name, '')}0x{s.handle:x} on cuda:{s.device}" for s in named)
+            parts.append("streams: " + ", ".join(streams))
+        if found.suppressed:
+            parts.append("suppressed: " + ", ".join(str(one) for one in found.suppressed))
+        # A run that checked nothing, or not all, says nothing of what is not there.
+        left = [one for one in self._suppress if one not in found.suppressed]
+        if unused and left and found.operations and found.ended is None:
+            parts.append("nothing was found for these suppressions; take them out: " + ", ".join(str(one) for one in left))
         if found.ended is not None:
             parts.append(found.ended)
         return "\n\n".join(parts)
@@ -366,17 +481,81 @@ class CheckedRun:
         return f'<pre style="white-space:pre-wrap">{html.escape(str(self))}</pre>'
 
 
+#: So many races of one call are shown.
+_SHOWN = 4
+
+
 def _parsed(value: Mapping[str, Any], places: Any) -> _Found:
     return _Found(
         races=tuple(_race(race, places) for race in value["races"]),
-        lints=tuple(
-            Remark(lint["code"], lint["text"], places(lint["at"]["stack"]) if lint["at"] else ())
-            for lint in value["lints"]
-        ),
+        lints=_lints(value["lints"], places),
         operations=value["operations"],
         ended=value["ended"],
         streams=tuple(NamedStream(**stream) for stream in value["streams"]),
+        mends=_mends(value["mends"], places),
     )
+
+
+def _without(found: _Found, suppress: tuple[Suppression, ...]) -> _Found:
+    """What is left of it."""
+    if not suppress:
+        return found
+    used: dict[Suppression, None] = {}
+
+    def is_out(*stacks: tuple[Place, ...]) -> bool:
+        those = [one for one in suppress if any(one.is_of(stack) for stack in stacks)]
+        used.update(dict.fromkeys(those))
+        return bool(those)
+
+    left = [at for at, race in enumerate(found.races) if not is_out(race.first.stack, race.second.stack)]
+    now = {at: number for number, at in enumerate(left)}
+    mends = []
+    for mend in found.mends:
+        races = tuple(now[at] for at in mend.races if at in now)
+        # Without the first the call may stand further behind; before the first it is right all the same.
+        if races:
+            mends.append(replace(mend, races=races, first=now.get(mend.first, min(races))))
+    return replace(
+        found,
+        races=tuple(found.races[at] for at in left),
+        mends=tuple(mends),
+        lints=tuple(lint for lint in found.lints if not is_out(lint.stack)),
+        suppressed=tuple(used),
+    )
+
+
+def _known(races: tuple[CheckedRace, ...]) -> dict[str, str]:
+    """What the program calls the streams, where a race was found."""
+    known: dict[str, str] = {}
+    for race in races:
+        for name, side in zip(race.names, (race.first, race.second), strict=True):
+            if name is not None and not name.startswith("torch."):
+                known.setdefault(side.stream, f"`{name}`, ")
+    return known
+
+
+def _lints(values: list[Mapping[str, Any]], places: Any) -> tuple[Remark, ...]:
+    """The remarks, those on one line once."""
+    lints: dict[tuple[str, Any], Remark] = {}
+    for number, value in enumerate(values):
+        stack = places(value["at"]["stack"]) if value["at"] else ()
+        at = (stack[0].file, stack[0].line) if stack else number
+        lints.setdefault((value["code"], at), Remark(value["code"], value["text"], stack))
+    return tuple(lints.values())
+
+
+def _mends(values: list[Mapping[str, Any]], places: Any) -> tuple[Mend, ...]:
+    """The calls, those of one line once: a loop that is written out has several operators there."""
+    mends: dict[tuple[str, Place | int], Mend] = {}
+    for number, value in enumerate(values):
+        place = None if value["at"] is None else _check_fix.own(places(value["at"]))
+        mend = Mend(value["call"], value["kind"], place, value["first"], tuple(value["races"]))
+        at = (mend.call, place or number)
+        known = mends.setdefault(at, mend)
+        if known is not mend:
+            races = (*known.races, *(race for race in mend.races if race not in known.races))
+            mends[at] = replace(known, races=races)
+    return tuple(mends.values())
 
 
 def _race(value: Mapping[str, Any], places: Any) -> CheckedRace:
@@ -399,6 +578,7 @@ def _race(value: Mapping[str, Any], places: Any) -> CheckedRace:
         freed_between=value["freed_between"],
         fix=fix,
         count=value["count"],
+        names=tuple(value["names"] or (None, None)),
     )
 
 

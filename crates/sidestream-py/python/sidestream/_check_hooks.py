@@ -6,7 +6,9 @@ import contextlib
 import ctypes
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from sidestream._sidestream import Recorder
@@ -27,12 +29,27 @@ _CALLBACKS = {
 }
 
 
+@dataclass
+class Steps:
+    """Which steps are checked: those from ``first`` on, and before ``last``. How many were made is counted here.
+
+    A step ends where the optimizer that makes the first one ends its own.
+    """
+
+    first: int
+    last: int
+    made: int = 0
+
+
 @contextlib.contextmanager
-def hooked(recorder: Recorder) -> Iterator[None]:
-    """While this is entered, the recorder hears of streams, events, memory and threads."""
+def hooked(recorder: Recorder, steps: Steps | None = None) -> Iterator[None]:
+    """While this is entered, the recorder hears of streams, events, memory and threads: all the time, or in some steps."""
     with contextlib.ExitStack() as stack:
         _callbacks(recorder, stack)
-        _existing(recorder)
+        if steps is None or steps.first == 0:
+            _existing(recorder)
+        if steps is not None:
+            _in_steps(recorder, steps, stack)
         _streams(recorder, stack)
         _own_streams(recorder, stack)
         _graphs(recorder, stack)
@@ -96,6 +113,29 @@ def _existing(recorder: Recorder) -> None:
         for block in segment["blocks"]:
             if block["state"] == "active_allocated" and "address" in block:
                 recorder.existing(block["address"], segment["device"], segment["stream"])
+
+
+def _in_steps(recorder: Recorder, steps: Steps, stack: contextlib.ExitStack) -> None:
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    leader: Any = None
+
+    def made(optimizer: Any, *_: Any) -> None:
+        nonlocal leader
+        leader = leader or weakref.ref(optimizer)
+        if leader() is not optimizer:
+            return
+        steps.made += 1
+        if steps.made == steps.first:
+            # What ran before is not known, and so taken for over; its memory is.
+            _existing(recorder)
+            recorder.start()
+        if steps.made == steps.last:
+            recorder.stop()
+
+    if steps.first > 0:
+        recorder.stop()
+    stack.callback(register_optimizer_step_post_hook(made).remove)
 
 
 def _streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
@@ -260,15 +300,56 @@ def _backward(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     import torch.autograd
 
     run = torch.autograd._engine_run_backward
+    is_first = True
 
-    def run_backward(*args: Any, **kwargs: Any) -> Any:
+    def run_backward(roots: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal is_first
+        # Where there is one stream, nothing is passed to another. The first pass may show one from before the check.
+        passes = is_first or recorder.has_streams()
+        is_first = False
+        inputs = args[3] if len(args) > 3 else None
         before = recorder.enter_backward()
+        hooks: list[Any] = []
         try:
-            return run(*args, **kwargs)
+            if passes:
+                _on_gradients(recorder.gradients, roots, inputs, hooks)
+            result = run(roots, *args, **kwargs)
+            if passes and result and not all(isinstance(x, torch.Tensor) for x in inputs or ()):
+                recorder.gradients_of_edges(result)
+            return result
         finally:
+            for hook in hooks:
+                hook.remove()
             recorder.leave_backward(before)
 
     _set(stack, torch.autograd, "_engine_run_backward", run_backward)
+
+
+def _on_gradients(heard: Callable[[Any], None], roots: Any, inputs: Any, hooks: list[Any]) -> None:
+    """Hear of each gradient that the engine hands to a node, when it does.
+
+    Args:
+        heard: What hears.
+        roots: Where backward starts: tensors, or edges of the graph.
+        inputs: The tensors that gradients are asked for, if they are: their nodes need not run.
+        hooks: Takes the handles of the hooks.
+    """
+    import torch
+
+    def node_of(root: Any) -> Any:
+        if not isinstance(root, torch.Tensor):
+            return root.node
+        return root.grad_fn or (torch.autograd.graph.get_gradient_edge(root).node if root.requires_grad else None)
+
+    left = [node_of(root) for root in roots]
+    seen = {None}
+    while left:
+        node = left.pop()
+        if node not in seen:
+            seen.add(node)
+            hooks.append(node.register_prehook(heard))
+            left += [after for after, _ in node.next_functions]
+    hooks += [x.register_hook(heard) for x in inputs or () if isinstance(x, torch.Tensor) and x.requires_grad]
 
 
 def _threads(recorder: Recorder, stack: contextlib.ExitStack) -> None:

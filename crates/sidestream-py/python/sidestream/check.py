@@ -6,14 +6,25 @@ The module can be called as the function ``sidestream.check``, whose name it has
 from __future__ import annotations
 
 import argparse
+import atexit
+import contextlib
+import ctypes
 import importlib.util
+import json
+import os
+import re
 import runpy
+import signal
 import sys
+import threading
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sidestream._check import MEMORY_BYTES, check
+from sidestream._check import MEMORY_BYTES, CheckedRun, check, checking
+from sidestream._check_hooks import Steps
+from sidestream._check_suppress import suppressions
 
 # What `help(sidestream.check)` shows, once something has imported this module.
 __all__ = ["check"]
@@ -37,6 +48,10 @@ def main(arguments: list[str]) -> int:
         description="Run a program of PyTorch and say where it races.",
     )
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
+    parser.add_argument("--fix", action="store_true", help="print the calls that mend the races as a patch, to standard output")
+    parser.add_argument("--suppress", metavar="FILE", help="findings that are none: FILE:LINE REASON, a line each")
+    parser.add_argument("--steps", metavar="A:B", help="check the steps from A on and before B, as the first optimizer makes them")
+    parser.add_argument("--require-gpu", action="store_true", help="fail if nothing ran on a GPU")
     parser.add_argument("--raise", dest="raises", action="store_true", help="raise RaceError at the first race")
     parser.add_argument("--no-stacks", action="store_true", help="do not note the places in the program")
     parser.add_argument("--memory", type=int, default=MEMORY_BYTES, metavar="BYTES", help="what the check may hold")
@@ -51,6 +66,20 @@ def main(arguments: list[str]) -> int:
     # What can be known before the program runs is said before.
     if given.memory < 0:
         parser.error(f"--memory {given.memory}: give a number of bytes, 0 or more")
+    try:
+        suppress = () if given.suppress is None else suppressions(given.suppress)
+    except (OSError, ValueError) as error:
+        parser.error(f"--suppress: {error}")
+    steps = None
+    if given.steps is not None:
+        bounds = re.fullmatch(r"(\d*):(\d*)", given.steps)
+        if bounds is None:
+            parser.error(f"--steps {given.steps}: give two whole numbers, as in 10:20")
+        steps = Steps(int(bounds[1] or 0), int(bounds[2] or sys.maxsize))
+        if steps.first >= steps.last:
+            parser.error(f"--steps {given.steps}: there is no step from {steps.first} on and before {steps.last}")
+    if given.require_gpu and not _has_gpu():
+        parser.error("--require-gpu: PyTorch finds no GPU here")
     is_module = given.module is not None
     path = Path(program[0])
     is_folder = (path / "__main__.py").is_file()
@@ -63,15 +92,20 @@ def main(arguments: list[str]) -> int:
         parser.error(f"there is no module {program[0]}; name one that `python -m` finds, or a script without -m")
     if not is_module and not (path.is_file() or is_folder):
         parser.error(f"there is no file {program[0]}; name a script, or a module with -m")
+    rank = _rank()
+    file = None
     if given.json:
+        file = Path(given.json)
+        # Each rank has a report of its own.
+        file = file if rank is None else file.with_name(f"{file.stem}.rank{rank}{file.suffix}")
         try:
-            Path(given.json).write_text("", encoding="utf-8")
+            file.write_text("", encoding="utf-8")
         except OSError as error:
             parser.error(f"--json {given.json}: {error.strerror}")
     code = 0
-    with check(
-        on_race="raise" if given.raises else "report", stacks=not given.no_stacks, memory=given.memory
-    ) as found:
+    # A program that has a handler of its own sets it later, and then it is that one's to end the program.
+    signal.signal(signal.SIGTERM, _terminated)
+    with checking(given.raises, not given.no_stacks, given.memory, suppress=suppress, steps=steps) as found, _kept(file, found):
         try:
             _run(program, is_module)
         except SystemExit as exit_:
@@ -84,10 +118,98 @@ def main(arguments: list[str]) -> int:
             # Printed here, so that the report comes last.
             shown = error.with_traceback(_of_program(error.__traceback__))
             sys.excepthook(type(shown), shown, shown.__traceback__)
-    print(found, file=sys.stderr)
-    if given.json:
-        Path(given.json).write_text(found.json() + "\n", encoding="utf-8")
+    if signal.getsignal(signal.SIGTERM) is _terminated:
+        # The program is over, and its report is all that is left.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    text = str(found) if rank is None else f"rank {rank}: {found}"
+    print(text, file=sys.stderr)
+    if given.require_gpu and not found.operations:
+        print("nothing ran on a GPU (--require-gpu)", file=sys.stderr)
+        code = code or 1
+    if file is not None:
+        _write(file, found.json())
+    if given.fix:
+        sys.stdout.write(found.patch())
     return code if found.is_clean else 1
+
+
+def _end(code: int) -> None:
+    """Ends the process. PyTorch goes on calling what hears of its events and memory while Python is taken down, and each
+    such call prints an error; so all that a program may have asked for at its end is done, and then nothing more."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        sys.exit(code)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)
+    os._exit(code)
+
+
+def _terminated(*_: object) -> None:
+    # As a shell says it of a program that the signal ended.
+    sys.exit(128 + signal.SIGTERM)
+
+
+def _rank() -> int | None:
+    """The rank of this process, where there are several."""
+    try:
+        return int(os.environ["RANK"]) if int(os.environ["WORLD_SIZE"]) > 1 else None
+    except (KeyError, ValueError):
+        return None
+
+
+def _has_gpu() -> bool:
+    try:
+        import torch
+    except ImportError:
+        return False
+    return bool(torch.cuda.is_available())
+
+
+#: So often the report in the file is renewed while the program runs.
+_SECONDS = 10.0
+
+
+@contextlib.contextmanager
+def _kept(file: Path | None, found: CheckedRun) -> Iterator[None]:
+    """Keeps the report in a file up to date, for a program that is ended from outside without having been told."""
+    if file is None:
+        yield
+        return
+    over = threading.Event()
+
+    def keep() -> None:
+        last = None
+        while True:
+            report = found.to_dict()
+            report["ended"] = report["ended"] or "the program had not ended when this was written"
+            text = json.dumps(report)
+            if text != last:
+                _write(file, text)
+            last = text
+            if over.wait(_SECONDS):
+                return
+
+    thread = threading.Thread(target=keep, name="sidestream-check", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _write(file: Path, text: str) -> None:
+    """All of it or nothing: who is ended in between leaves the last one."""
+    part = file.with_name(file.name + ".part")
+    try:
+        part.write_text(text + "\n", encoding="utf-8")
+        part.replace(file)
+    except OSError as error:
+        print(f"the report cannot be written: {error}", file=sys.stderr)
 
 
 def _is_module(name: str) -> bool:
@@ -120,6 +242,6 @@ def _run(program: list[str], is_module: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    _end(main(sys.argv[1:]))
 else:
     sys.modules[__name__].__class__ = _Callable

@@ -65,6 +65,8 @@ pub struct Site {
     pub stack: u32,
     /// The thread.
     pub thread: u32,
+    /// Whether not the program waits here, but something that it calls.
+    pub waits_by_itself: bool,
 }
 
 /// What an operation touched.
@@ -374,8 +376,9 @@ impl Core {
             .map(|(&stream, _)| stream)
     }
 
-    /// The engine notes the streams that it uses gradients on by itself, and no operator says so.
-    pub fn noted_by_engine(&mut self, site: Site, stream: RawStream, touches: &[Touch]) {
+    /// The engine hands gradients to what runs on this stream. It notes the stream for those of another's, and no
+    /// operator says so. It does that for nothing else that backward uses.
+    pub fn passed_by_engine(&mut self, site: Site, stream: RawStream, touches: &[Touch]) {
         let id = self.stream(stream);
         for touch in touches.iter().filter(|touch| touch.device >= 0) {
             if self.space.is_away(touch.ptr, id) {

@@ -177,13 +177,43 @@ impl Recorder {
             Some(Some(stacks)) => stacks.now(py),
             _ => None,
         };
-        let above = stack.map_or(0, |stack| u64::from(stack) + 1);
+        let above = stack.map_or(0, |called| u64::from(called.stack) + 1);
         self.backward.swap(above, Ordering::Relaxed)
     }
 
     fn leave_backward(&self, before: u64) {
         self.backwards.fetch_sub(1, Ordering::Relaxed);
         self.backward.store(before, Ordering::Relaxed);
+    }
+
+    /// Whether more streams than one were heard of.
+    fn has_streams(&self) -> bool {
+        self.core.lock().streams.len() > 1
+    }
+
+    /// The engine hands these gradients to a node, before the node runs.
+    fn gradients(&self, py: Python<'_>, given: &Bound<'_, PyAny>) {
+        if self.is_on() {
+            let stream = self.stream(py, self.device(py));
+            self.passed(given, self.site(py, 0), stream);
+        }
+    }
+
+    /// The engine gave these gradients to whoever asked; for which streams it noted them is not known.
+    fn gradients_of_edges(&self, py: Python<'_>, given: &Bound<'_, PyAny>) {
+        if self.is_on() {
+            let streams: Vec<RawStream> = {
+                let core = self.core.lock();
+                core.stream_names
+                    .iter()
+                    .map(|(stream, _)| *stream)
+                    .collect()
+            };
+            let site = self.site(py, 0);
+            for stream in streams {
+                self.passed(given, site, stream);
+            }
+        }
     }
 
     /// The frames of a stack, the innermost first: the code, and the place in it.

@@ -50,10 +50,14 @@ pub struct Recorder {
     planner: Py<PyAny>,
     /// Makes the text of a race that is raised.
     shown: Py<PyAny>,
+    /// Says what the program calls two streams.
+    called: Py<PyAny>,
     /// The handle of the current stream of a device; absent where there is no GPU.
     current_stream: Option<Py<PyAny>>,
     current_device: Option<Py<PyAny>>,
     thread_name: Py<PyAny>,
+    /// Absent where no backward runs.
+    engine: Option<Engine>,
     /// PyTorch's own classes of tensors.
     plain: Vec<Py<PyAny>>,
     /// What stands for a dispatch in classes without one.
@@ -66,6 +70,17 @@ pub struct Recorder {
     backwards: AtomicU64,
     /// The current stream where there is no GPU.
     pretended: AtomicU64,
+}
+
+/// What is asked about PyTorch's engine of backward.
+#[derive(FromPyObject)]
+struct Engine {
+    /// The code of the function in Python that calls it.
+    #[pyo3(item)]
+    code: Py<PyAny>,
+    /// The node of the graph that runs in this thread.
+    #[pyo3(item)]
+    node: Option<Py<PyAny>>,
 }
 
 /// Names of arguments and attributes that are asked for.
@@ -107,18 +122,20 @@ thread_local! {
 #[pymethods]
 impl Recorder {
     #[new]
-    #[pyo3(signature = (planner, shown, thread_name, plain, no_dispatch, memory, raises, hidden, current_stream, current_device, pretend))]
+    #[pyo3(signature = (planner, shown, called, thread_name, engine, plain, no_dispatch, memory, raises, hidden, current_stream, current_device, pretend))]
     #[expect(clippy::too_many_arguments, reason = "only the package calls it")]
     fn new(
         py: Python<'_>,
         planner: Py<PyAny>,
         shown: Py<PyAny>,
+        called: Py<PyAny>,
         thread_name: Py<PyAny>,
+        engine: Option<Engine>,
         plain: Vec<Py<PyAny>>,
         no_dispatch: Py<PyAny>,
         memory: u64,
         raises: bool,
-        hidden: Option<Vec<String>>,
+        hidden: Option<(Vec<String>, Vec<String>)>,
         current_stream: Option<Py<PyAny>>,
         current_device: Option<Py<PyAny>>,
         pretend: bool,
@@ -139,9 +156,11 @@ impl Recorder {
             asked: Asked::new(py, pretend),
             planner,
             shown,
+            called,
             current_stream,
             current_device,
             thread_name,
+            engine,
             plain,
             no_dispatch,
             device_numbers: (0..64).map(number).collect::<PyResult<_>>()?,
@@ -212,6 +231,11 @@ impl Recorder {
             }
         }
         Ok(result)
+    }
+
+    /// From here on all is told again.
+    fn start(&self) {
+        self.on.store(true, Ordering::Relaxed);
     }
 
     /// Nothing is told from here on; operators still run if PyTorch calls.
@@ -302,10 +326,10 @@ impl Recorder {
 
     /// Where this was called.
     fn site(&self, py: Python<'_>, name: u32) -> Site {
-        let (stack, in_engine) = match self.stacks.try_lock().as_deref_mut() {
+        let (called, in_engine) = match self.stacks.try_lock().as_deref_mut() {
             Some(Some(stacks)) => {
-                let stack = stacks.now(py);
-                (stack, stack.is_none())
+                let called = stacks.now(py);
+                (called, called.is_none())
             }
             _ => (None, false),
         };
@@ -315,8 +339,9 @@ impl Recorder {
         };
         Site {
             name,
-            stack: stack.unwrap_or_else(backward),
+            stack: called.map_or_else(backward, |called| called.stack),
             thread: self.thread(py, in_engine),
+            waits_by_itself: called.is_some_and(|called| called.waits_by_itself),
         }
     }
 
@@ -361,9 +386,10 @@ impl Recorder {
         };
         let stream = self.stream(py, device);
         let site = site.unwrap_or_else(|| self.site(py, plan.name));
+        let passed = plan.adds && self.is_accumulation(py);
         let mut core = self.core.lock();
-        if self.backwards.load(Ordering::Relaxed) > 0 {
-            core.noted_by_engine(site, stream, &touched.touches);
+        if passed {
+            core.passed_by_engine(site, stream, &touched.touches);
         }
         let found = match plan.class {
             Class::Product => core.product(site, stream, &touched.touches),
@@ -374,6 +400,35 @@ impl Recorder {
         }
         drop(core);
         self.look(py, found, &touched.touches, &touched.tensors)
+    }
+
+    /// Whether an addition is the engine's own: two nodes gave a gradient for the same input of a third, on whose
+    /// stream it runs. What a node itself adds would be taken for one.
+    #[cold]
+    fn is_accumulation(&self, py: Python<'_>) -> bool {
+        let Some(engine) = &self.engine else {
+            return false;
+        };
+        if self.backwards.load(Ordering::Relaxed) == 0 || !stack::is_in(py, &engine.code) {
+            return false;
+        }
+        // A leaf adds to the gradient that it has, which nobody handed over.
+        let node = engine.node.as_ref().and_then(|ask| ask.call0(py).ok());
+        let name = node.and_then(|node| node.call_method0(py, "name").ok()?.extract(py).ok());
+        name.is_none_or(|name: String| !name.ends_with("AccumulateGrad"))
+    }
+
+    /// The engine hands gradients to what runs on a stream: a tuple of them, or one.
+    fn passed(&self, given: &Bound<'_, PyAny>, site: Site, stream: RawStream) {
+        let mut touched = Touched::default();
+        let list = given.is_instance_of::<PyTuple>();
+        touched.add(&self.asked, given.clone(), false, list);
+        self.leave_foreign(&mut touched);
+        // Of those on other devices the engine notes nothing: who uses them there waits itself.
+        let device = stream.device as i32;
+        touched.touches.retain(|touch| touch.device == device);
+        let mut core = self.core.lock();
+        core.passed_by_engine(site, stream, &touched.touches);
     }
 
     /// Memory of devices that did not come from PyTorch's allocator has rules of its own, which nobody tells
@@ -460,7 +515,7 @@ impl Recorder {
         if !found {
             return Ok(());
         }
-        let fresh = self.describe(touches, tensors);
+        let fresh = self.describe(py, touches, tensors);
         if !self.raises {
             return Ok(());
         }

@@ -43,6 +43,8 @@ pub struct Plan {
     pub name: u32,
     /// What has to be told.
     pub class: Class,
+    /// Whether it adds one tensor to another.
+    pub adds: bool,
     arguments: Vec<Argument>,
     /// By result: whether it is new memory; a list of tensors counts as one result.
     results: Vec<bool>,
@@ -82,11 +84,13 @@ impl Plan {
             write,
             list,
         });
+        let arguments: Vec<Argument> = arguments.collect();
         Ok(Plan {
             op,
+            adds: matches!(text.as_str(), "add" | "add_") && arguments.len() == 2,
             name: name(text),
             class,
-            arguments: arguments.collect(),
+            arguments,
             results,
         })
     }
@@ -169,7 +173,8 @@ pub struct Touched<'py> {
 }
 
 impl<'py> Touched<'py> {
-    fn add(&mut self, asked: &Asked, value: Bound<'py, PyAny>, write: bool, list: bool) {
+    /// A tensor among the arguments, or a list of them.
+    pub fn add(&mut self, asked: &Asked, value: Bound<'py, PyAny>, write: bool, list: bool) {
         if !list {
             self.add_one(asked, value, write);
         } else if let Ok(values) = value.cast::<PyList>() {

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use pyo3::prelude::*;
 use serde_json::{Value, json};
-use sidestream::check::{Fix, Race, Severity};
-use sidestream::op::{BufferId, OpId, StreamId};
+use sidestream::check::{Fix, LintCode, Mend, Race, Report, Severity};
+use sidestream::op::{BufferId, OpId, SiteId, StreamId, ThreadId};
 use sidestream::order::Chain;
 
 use super::core::{Core, Site, Touch};
@@ -21,6 +21,8 @@ pub struct Details {
 struct Detail {
     /// Whether the bytes meet.
     real: bool,
+    /// What the program calls the two streams at the second operation.
+    names: Option<(Option<String>, Option<String>)>,
     tensor: Option<(String, Vec<u64>)>,
     bytes: Option<(u64, u64)>,
 }
@@ -30,6 +32,7 @@ impl Recorder {
     /// report's order.
     pub(super) fn describe(
         &self,
+        py: Python<'_>,
         touches: &[Touch],
         tensors: &[Bound<'_, PyAny>],
     ) -> Option<(OpId, OpId, Option<BufferId>)> {
@@ -43,11 +46,12 @@ impl Recorder {
                 }
                 let bytes = race.buffer.and_then(|buffer| core.last_touched(buffer));
                 let real = core.is_real(race.first, race.second, race.buffer);
-                fresh.push((key(race), real, bytes, race.severity));
+                let streams = [race.chains.0, race.chains.1].map(|chain| handle(chain, &core));
+                fresh.push((key(race), real, bytes, race.severity, streams));
             }
         }
         let mut first = None;
-        for (key, real, bytes, severity) in fresh {
+        for (key, real, bytes, severity, streams) in fresh {
             if self.details.lock().by_race.contains_key(&key) {
                 continue;
             }
@@ -56,8 +60,10 @@ impl Recorder {
                 let (_, tensor) = pairs.find(|(t, _)| t.ptr < bytes.1 && bytes.0 < t.end)?;
                 shown(tensor)
             });
+            let called = real.then(|| self.called.bind(py).call1((streams[0], streams[1])));
             let detail = Detail {
                 real,
+                names: called.and_then(|names| names.ok()?.extract().ok()),
                 tensor,
                 bytes,
             };
@@ -74,17 +80,19 @@ impl Recorder {
         let core = self.core.lock();
         let races = self.races(&core);
         let ids = json!([first.0, second.0, buffer.map(|buffer| buffer.0)]);
-        let found = races.into_iter().find(|race| race["ids"] == ids);
+        let found = races.0.into_iter().find(|race| race["ids"] == ids);
         found.unwrap_or_default().to_string()
     }
 
-    fn races(&self, core: &Core) -> Vec<Value> {
+    /// The races as they are listed, those of equal places once; and by race of the report, which of these it is.
+    fn races(&self, core: &Core) -> (Vec<Value>, Vec<Option<usize>>) {
         let names = self.names.lock();
         let details = self.details.lock();
         let report = core.findings.report();
         let mut listed: Vec<Value> = Vec::new();
         let mut known: HashMap<(&'static str, Site, Site), usize> = HashMap::new();
-        for race in &report.races {
+        let mut places = vec![None; report.races.len()];
+        for (at, race) in report.races.iter().enumerate() {
             let detail = details.by_race.get(&key(race)).cloned();
             // What was not looked at when it was found cannot be sure of its bytes.
             let detail = detail.unwrap_or_default();
@@ -96,15 +104,17 @@ impl Recorder {
                 known.copied().unwrap_or_default()
             });
             let place = (race.kind.code(), first, second);
-            if let Some(&at) = known.get(&place) {
-                let count = listed[at]["count"].as_u64().unwrap_or(0);
-                listed[at]["count"] = count.saturating_add(race.count).into();
+            if let Some(&equal) = known.get(&place) {
+                let count = listed[equal]["count"].as_u64().unwrap_or(0);
+                listed[equal]["count"] = count.saturating_add(race.count).into();
+                places[at] = Some(equal);
                 continue;
             }
             known.insert(place, listed.len());
+            places[at] = Some(listed.len());
             listed.push(shown_race(race, &detail, (first, second), core, &names));
         }
-        listed
+        (listed, places)
     }
 }
 
@@ -113,12 +123,24 @@ impl Recorder {
     /// What was found so far, as JSON.
     fn report(&self) -> String {
         let core = self.core.lock();
-        let races = self.races(&core);
+        let (races, places) = self.races(&core);
         let names = self.names.lock();
         let report = core.findings.report();
+        let mends: Vec<Value> = report
+            .mends(|race| noted(race).unwrap_or(race.fix))
+            .iter()
+            .filter_map(|mend| shown_mend(mend, &report, &places, &core))
+            .collect();
         let lints = report.lints.iter();
         // PyTorch sets the device around each call, so where a stream's work is called from means nothing.
-        let lints = lints.filter(|lint| lint.code.code() != "FOREIGN_DEVICE_LAUNCH");
+        let lints = lints.filter(|lint| match lint.code {
+            LintCode::ForeignDeviceLaunch => false,
+            LintCode::SyncInLoop => {
+                let site = core.remarked.get(&lint.op);
+                !site.is_some_and(|site| site.waits_by_itself)
+            }
+            _ => true,
+        });
         let lints: Vec<Value> = lints
             .map(|lint| {
                 let site = core.remarked.get(&lint.op);
@@ -132,6 +154,7 @@ impl Recorder {
         let refused = report.error.map(|refused| refused.to_string());
         json!({
             "races": races,
+            "mends": mends,
             "lints": lints,
             "operations": core.operations,
             "ended": core.findings.ended().or(refused),
@@ -193,6 +216,7 @@ fn shown_race(
             ),
             None => fix(race, core),
         },
+        "names": detail.names.as_ref().map(|(first, second)| [first, second]),
         "count": race.count,
         "ids": [Some(race.first.0), Some(race.second.0), race.buffer.map(|buffer| buffer.0)],
     })
@@ -210,10 +234,77 @@ fn stream_name(stream: StreamId, core: &Core) -> String {
     known.map_or_else(|| format!("stream{}", stream.0), |(_, name)| name.clone())
 }
 
+/// The handle of a stream; none for the host.
+fn handle(chain: Chain, core: &Core) -> Option<(u32, u64)> {
+    let Chain::Stream(stream) = chain else {
+        return None;
+    };
+    let (known, _) = core.stream_names.get(stream.0 as usize)?;
+    Some((known.device, known.raw))
+}
+
+/// The fix where PyTorch's allocator handed memory on because it did not know that a stream uses it.
+fn noted(race: &Race) -> Option<Fix> {
+    let on = race.handed_on?;
+    Some(Fix::RecordStream {
+        buffer: on.from,
+        stream: on.not_noted?,
+        before: on.freed.unwrap_or(race.second),
+        thread: ThreadId(0),
+    })
+}
+
+/// A call, where it stands, and the races that it mends by their places in the list.
+fn shown_mend(
+    mend: &Mend,
+    report: &Report,
+    places: &[Option<usize>],
+    core: &Core,
+) -> Option<Value> {
+    let mut races: Vec<usize> = Vec::new();
+    for listed in mend.races.iter().filter_map(|&at| places[at]) {
+        if !races.contains(&listed) {
+            races.push(listed);
+        }
+    }
+    // It stands where the first does of those that are real.
+    let first = mend.races.iter().filter(|&&at| places[at].is_some()).min();
+    let race = &report.races[*first?];
+    let site = |id: SiteId| core.sites.get(id.0 as usize).map(|site| site.stack);
+    let name = |stream| stream_name(stream, core);
+    let (kind, call, at) = match mend.fix {
+        Fix::WaitStream { stream, source, .. } => (
+            // By the names of the two only if these are the two.
+            match race.chains == (Chain::Stream(source), Chain::Stream(stream)) {
+                true => "wait",
+                false => "other",
+            },
+            format!("{}.wait_stream({})", name(stream), name(source)),
+            race.second_site,
+        ),
+        Fix::SyncStream { stream, .. } => {
+            let call = format!("{}.synchronize()", name(stream));
+            let kind = match race.chains.0 == Chain::Stream(stream) {
+                true => "sync",
+                false => "other",
+            };
+            (kind, call, race.second_site)
+        }
+        Fix::SyncEvent { .. } => ("other", "event.synchronize()".to_owned(), race.second_site),
+        Fix::RecordStream { stream, .. } => {
+            let call = format!("x.record_stream({})", name(stream));
+            ("record_stream", call, race.first_site)
+        }
+        Fix::Flag { .. } => return None,
+    };
+    let first = places[*first?];
+    Some(json!({"kind": kind, "call": call, "at": site(at), "first": first, "races": races}))
+}
+
 /// The call that orders the two, in PyTorch's words. `{second}` stands for the place of the second one.
 fn fix(race: &Race, core: &Core) -> String {
     let name = |stream| stream_name(stream, core);
-    if let Some(stream) = race.handed_on.and_then(|on| on.not_noted) {
+    if let Some(Fix::RecordStream { stream, .. }) = noted(race) {
         let stream = name(stream);
         return format!(
             "call `x.record_stream({stream})` on the earlier tensor before its last reference dies, so that its memory is not handed out while {stream} still uses it"

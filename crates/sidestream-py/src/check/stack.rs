@@ -13,6 +13,28 @@ const DEPTH: usize = 8;
 /// A stack is not followed further down than this.
 const FAR: usize = 200;
 
+/// Whether some code is what this thread runs, or it runs none, as a thread of PyTorch's own.
+pub fn is_in(py: Python<'_>, code: &Py<PyAny>) -> bool {
+    let Some(frame) = top(py) else {
+        return true;
+    };
+    code_of(&frame).is(code)
+}
+
+/// The frame of the caller; none where no Python runs, as in a thread of the engine.
+fn top(py: Python<'_>) -> Option<Bound<'_, PyAny>> {
+    // SAFETY: the thread is attached. The frame is borrowed, so it gets a reference of its own.
+    unsafe { Bound::from_borrowed_ptr_or_opt(py, ffi::PyEval_GetFrame().cast::<ffi::PyObject>()) }
+}
+
+fn code_of<'py>(frame: &Bound<'py, PyAny>) -> Bound<'py, PyAny> {
+    // SAFETY: only `top` and `f_back` of a frame make these, so it is a frame, and its code is a new reference.
+    unsafe {
+        let code = ffi::PyFrame_GetCode(frame.as_ptr().cast());
+        Bound::from_owned_ptr(frame.py(), code.cast::<ffi::PyObject>())
+    }
+}
+
 /// A place in some code.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 struct Frame {
@@ -23,11 +45,23 @@ struct Frame {
 struct Code {
     object: Py<PyAny>,
     shown: bool,
+    /// Whether the waits of this code are its own affair: a module that moves its parameters, a profiler, a library.
+    waits_by_itself: bool,
+}
+
+/// Where something was called.
+#[derive(Clone, Copy)]
+pub struct Called {
+    /// The number of the stack.
+    pub stack: u32,
+    /// Whether it waits by itself: not the program, but something that it calls.
+    pub waits_by_itself: bool,
 }
 
 /// All stacks that were seen, each once.
 pub struct Stacks {
     hidden: Vec<String>,
+    libraries: Vec<String>,
     codes: Vec<Code>,
     known_codes: HashMap<usize, u32>,
     known: HashMap<([Frame; DEPTH], u8), u32>,
@@ -37,11 +71,13 @@ pub struct Stacks {
 }
 
 impl Stacks {
-    /// Code from files that start with one of these is not shown.
-    pub fn new(py: Python<'_>, hidden: Vec<String>) -> Stacks {
+    /// Code from files that start with one of the first is not shown; that from one of the second is no part of the
+    /// program.
+    pub fn new(py: Python<'_>, (hidden, libraries): (Vec<String>, Vec<String>)) -> Stacks {
         let name = |text| PyString::intern(py, text).unbind();
         Stacks {
             hidden,
+            libraries,
             codes: Vec::new(),
             known_codes: HashMap::new(),
             known: HashMap::new(),
@@ -53,21 +89,16 @@ impl Stacks {
     }
 
     /// The stack of the caller; none where no Python runs, as in a thread of the engine.
-    pub fn now(&mut self, py: Python<'_>) -> Option<u32> {
-        // SAFETY: the thread is attached. The frame is borrowed, so it gets a reference of its own.
-        let mut frame = unsafe {
-            Bound::from_borrowed_ptr_or_opt(py, ffi::PyEval_GetFrame().cast::<ffi::PyObject>())?
-        };
+    pub fn now(&mut self, py: Python<'_>) -> Option<Called> {
+        let mut frame = top(py)?;
         let mut frames = [Frame::default(); DEPTH];
         let mut count = 0;
+        let mut waits_by_itself = false;
         for _ in 0..FAR {
-            // SAFETY: it is a frame, and its code is a new reference.
-            let code = unsafe {
-                let code = ffi::PyFrame_GetCode(frame.as_ptr().cast());
-                Bound::from_owned_ptr(py, code.cast::<ffi::PyObject>())
-            };
-            let number = self.code(&code);
-            if self.codes[number as usize].shown {
+            let number = self.code(&code_of(&frame));
+            let code = &self.codes[number as usize];
+            waits_by_itself |= count == 0 && code.waits_by_itself;
+            if code.shown {
                 let at = frame.getattr(&self.f_lasti).ok()?.extract().ok()?;
                 frames[count] = Frame { code: number, at };
                 count += 1;
@@ -82,13 +113,17 @@ impl Stacks {
             frame = back;
         }
         let stack = (frames, count as u8);
+        let called = |stack| Called {
+            stack,
+            waits_by_itself,
+        };
         if let Some(&known) = self.known.get(&stack) {
-            return Some(known);
+            return Some(called(known));
         }
         let id = self.stacks.len() as u32;
         self.stacks.push(stack);
         self.known.insert(stack, id);
-        Some(id)
+        Some(called(id))
     }
 
     fn code(&mut self, code: &Bound<'_, PyAny>) -> u32 {
@@ -100,11 +135,28 @@ impl Stacks {
             .getattr("co_filename")
             .and_then(|file| file.extract())
             .unwrap_or_default();
-        let shown = !self.hidden.iter().any(|start| file.starts_with(start));
+        let within = |folders: &[String]| folders.iter().any(|start| file.starts_with(start));
+        let shown = !within(&self.hidden);
+        let installed = ["/site-packages/", "/dist-packages/"];
+        let is_library =
+            within(&self.libraries) || installed.iter().any(|folder| file.contains(folder));
+        let name: String = code
+            .getattr("co_name")
+            .and_then(|name| name.extract())
+            .unwrap_or_default();
+        let in_torch = |part: &str| !shown && file.contains(part);
+        let waits_by_itself = (shown && is_library)
+            || in_torch("/torch/profiler/")
+            || in_torch("/torch/autograd/profiler")
+            || (name == "_apply" && in_torch("/torch/nn/modules/module.py"));
         let id = self.codes.len() as u32;
         // The object is kept, so that its address stays its own.
         let object = code.clone().unbind();
-        self.codes.push(Code { object, shown });
+        self.codes.push(Code {
+            object,
+            shown,
+            waits_by_itself,
+        });
         self.known_codes.insert(key, id);
         id
     }

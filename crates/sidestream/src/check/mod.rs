@@ -40,6 +40,7 @@
 mod hazard;
 mod lint;
 mod live;
+mod mend;
 mod page;
 mod ranges;
 mod reads;
@@ -63,6 +64,7 @@ use trail::Trails;
 pub use hazard::{RaceKind, Severity};
 pub use lint::{Lint, LintCode};
 pub use live::{Findings, LIVE_MEMORY_BYTES, OnRace, live};
+pub use mend::Mend;
 pub use page::{Listed, Listing, Page};
 pub use replay::{Replay, replay};
 pub use report::{Fix, HandedOn, Names, Race, Reach, Refused, Report, Verdict, one_line};

@@ -1,7 +1,7 @@
 //! What a check found, for people: of a program, of a log, of a program that runs.
 
 use super::report::{Missing, Shown, one_line};
-use super::{Fix, Lint, LintCode, Names, Race, RaceKind, Refused, Report, Severity};
+use super::{Fix, Lint, LintCode, Mend, Names, Race, RaceKind, Refused, Report, Severity};
 use crate::op::{OpId, SiteId};
 use crate::order::Chain;
 
@@ -36,31 +36,33 @@ pub struct Listed {
     pub call: String,
 }
 
-/// How many races are shown in full.
+/// How many calls that mend races are shown, each with one race in full.
 const SHOWN: usize = 20;
+/// So many further races of one call have a line each.
+const BESIDE: usize = 8;
 
 impl Page<'_> {
-    /// All of it: a paragraph for each race, each remark and each call that fails. What was found in
-    /// all says [`Report::summary`].
+    /// All of it: a paragraph for each call that mends races, each remark and each call that fails. What was found
+    /// in all says [`Report::summary`].
     pub fn text(&self) -> String {
         let mut out = String::new();
-        let races = &self.report.races;
-        for race in races.iter().take(SHOWN) {
-            out += &self.race(race);
+        let mends = self.report.mends(|race| race.fix);
+        for mend in mends.iter().take(SHOWN) {
+            out += &self.mend(mend);
         }
-        if races.len() > SHOWN {
-            let more = races.len() - SHOWN;
+        let hidden: usize = mends.iter().skip(SHOWN).map(|mend| mend.races.len()).sum();
+        if hidden > 0 {
             out += &format!(
-                "\n  {more} more races are not shown here; the report as data (--json) lists all\n"
+                "\n  {hidden} more races are not shown here; the report as data (--json) lists all\n"
             );
         }
         for lint in &self.report.lints {
             out += &self.lint(lint);
         }
         out += &self.refused();
-        if !races.is_empty() {
+        if !mends.is_empty() {
             // Op numbers move when a call is put in: the later ones first keep the earlier ones true.
-            out += match races.len() {
+            out += match mends.len() {
                 1 => "\n  Mend it and check again: what lies behind it may not be shown.\n",
                 _ => {
                     "\n  Mend them from the last to the first, and check again: what lies behind them may not be \
@@ -69,6 +71,52 @@ impl Page<'_> {
             };
         }
         out
+    }
+
+    /// A call, and the races that it mends: the most telling one in full.
+    fn mend(&self, mend: &Mend) -> String {
+        let races = &self.report.races;
+        let (one, others) = match mend.races.split_first() {
+            Some((&one, others)) => (&races[one], others),
+            None => return String::new(),
+        };
+        let mut out = self.pair(one) + &self.fix(&races[mend.first]);
+        if !others.is_empty() {
+            let them = match others.len() {
+                1 => "one more".to_owned(),
+                n => format!("{n} more"),
+            };
+            out += &format!("  the same call mends {them}:\n");
+        }
+        for &other in others.iter().take(BESIDE) {
+            out += &self.line_of(&races[other]);
+        }
+        if others.len() > BESIDE {
+            let hidden = others.len() - BESIDE;
+            out += &format!(
+                "    and {hidden} that are not shown here; the report as data (--json) lists all\n"
+            );
+        }
+        out
+    }
+
+    /// A race in one line.
+    fn line_of(&self, race: &Race) -> String {
+        let names = Shown(self.names);
+        let buffer = race.buffer.map(|buffer| names.buffer(buffer));
+        let [first, second] = [
+            (race.first, race.chains.0, self.first(race)),
+            (race.second, race.chains.1, self.second(race)),
+        ]
+        .map(|(op, chain, called)| {
+            let place = match called.site {
+                Some(site) if self.listing.is_none() => format!(" (at {})", one_line(site)),
+                _ => self.line(op),
+            };
+            format!("op {}{place} on {}", op.0, names.chain(chain))
+        });
+        let on = buffer.map_or_else(String::new, |buffer| format!(" on {buffer}"));
+        format!("    {}{on}: {first}, {second}\n", race.kind.code())
     }
 
     /// The call at which checking stopped, if one did.
@@ -84,6 +132,11 @@ impl Page<'_> {
 
     /// One race: what it is, the two operations, and what orders them.
     pub fn race(&self, race: &Race) -> String {
+        self.pair(race) + &self.fix(race)
+    }
+
+    /// What a race is, and its two operations.
+    fn pair(&self, race: &Race) -> String {
         let names = Shown(self.names);
         let what = match race.buffer {
             Some(buffer) => format!("{} on {}", race.kind.code(), names.buffer(buffer)),
@@ -101,12 +154,11 @@ impl Page<'_> {
             n => format!("\n    and {} more pairs of the same two call sites", n - 1),
         };
         format!(
-            "\n  {what}: {}.{open}\n    {}\n    {}\n{}    {reach}{again}\n{}",
+            "\n  {what}: {}.{open}\n    {}\n    {}\n{}    {reach}{again}\n",
             race.meaning(),
             self.op(race.first, self.first(race), &format!(" on {first}")),
             self.op(race.second, self.second(race), &format!(" on {second}")),
             self.handed_on(race),
-            self.fix(race)
         )
     }
 

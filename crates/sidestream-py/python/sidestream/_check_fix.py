@@ -1,0 +1,162 @@
+"""Where a call that mends races belongs in the program, and the change as a patch."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import functools
+import os
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sidestream._check import CheckedRace, Mend, Place
+
+Handle = tuple[int, int]
+
+
+#: Where what is installed lies.
+LIBRARIES = [sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+
+
+@functools.cache
+def is_library(file: str) -> bool:
+    """Whether this is code that is installed, and not of the program: what it calls is not the program's to change."""
+    parts = Path(file).parts
+    return file.startswith(("<frozen", *LIBRARIES)) or "site-packages" in parts or "dist-packages" in parts
+
+
+def own(stack: Sequence[Place]) -> Place | None:
+    """The innermost line of the program's own; of a program that is all installed, the innermost."""
+    return next((place for place in stack if not is_library(place.file)), stack[0] if stack else None)
+
+
+def shown(file: str) -> str:
+    """A path as it is short: from the current folder, if it lies below it."""
+    short = os.path.relpath(file) if os.path.isabs(file) else file
+    return file if short.startswith("..") else short
+
+
+def namer(hidden: list[str]) -> Callable[[Handle | None, Handle | None], tuple[str | None, str | None]]:
+    """Makes what says, where a race is found, by which names the program knows two streams there."""
+
+    def called(first: Handle | None, second: Handle | None) -> tuple[str | None, str | None]:
+        try:
+            frame: FrameType | None = sys._getframe(1)
+        except ValueError:
+            # A thread of the engine runs no Python.
+            return None, None
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if not file.startswith(tuple(hidden)) and not is_library(file):
+                return _name(first, frame), _name(second, frame)
+            frame = frame.f_back
+        return None, None
+
+    return called
+
+
+def _name(stream: Handle | None, frame: FrameType) -> str | None:
+    if stream is None:
+        return None
+    device, handle = stream
+    import torch
+
+    if handle in (0, 1):
+        return "torch.cuda.default_stream()" if device == 0 else f"torch.cuda.default_stream({device})"
+
+    def is_it(value: Any) -> bool:
+        return isinstance(value, torch.cuda.Stream) and value.cuda_stream == handle
+
+    for names in (frame.f_locals, frame.f_globals):
+        for name, value in names.items():
+            if name.isidentifier() and is_it(value):
+                return name
+    for name, value in frame.f_locals.items():
+        fields = getattr(value, "__dict__", None)
+        if name.isidentifier() and isinstance(fields, dict) and not isinstance(value, (type, ModuleType)):
+            for field, inner in fields.items():
+                if isinstance(field, str) and field.isidentifier() and is_it(inner):
+                    return f"{name}.{field}"
+    if torch.cuda.is_available() and torch.cuda.current_stream(device).cuda_stream == handle:
+        return "torch.cuda.current_stream()"
+    return None
+
+
+def patch(mends: Iterable[Mend], races: Sequence[CheckedRace]) -> str:
+    """The calls as a unified diff of the program's files, with what could not be placed in front, as comments."""
+    calls: dict[str, dict[int, list[str]]] = {}
+    unplaced = []
+    for mend in mends:
+        try:
+            file, line, call = _placed(mend, races[mend.first])
+        except _Unplaced as why:
+            at = f" at {mend.place.file}:{mend.place.line}" if mend.place else ""
+            unplaced.append(f"# not placed: {mend.call}{at}: {why}\n")
+            continue
+        those = calls.setdefault(file, {}).setdefault(line, [])
+        if call not in those:
+            those.append(call)
+    out = "".join(unplaced)
+    for file, by_line in calls.items():
+        before = Path(file).read_text(encoding="utf-8").splitlines(keepends=True)
+        after: list[str] = []
+        for number, text in enumerate(before, 1):
+            indent = text[: len(text) - len(text.lstrip())]
+            after += [f"{indent}{call}\n" for call in by_line.get(number, ())]
+            after.append(text)
+        name = shown(file)
+        out += "".join(difflib.unified_diff(before, after, name, name))
+    return out
+
+
+class _Unplaced(Exception):
+    pass
+
+
+def _placed(mend: Mend, race: CheckedRace) -> tuple[str, int, str]:
+    """The file, the line in front of which the call belongs, and the call in the words of the program."""
+    if mend.kind == "record_stream":
+        raise _Unplaced("the check does not know which variable holds the tensor; the call belongs before its last reference dies")
+    if mend.place is None:
+        raise _Unplaced("the place in the program is not known")
+    first, second = race.names
+    if mend.kind == "sync" and first is not None:
+        call = f"{first}.synchronize()"
+    elif mend.kind == "wait" and first is not None and second is not None:
+        call = f"{second}.wait_stream({first})"
+    else:
+        raise _Unplaced("no variable there holds the streams")
+    if own(race.first.stack) == mend.place:
+        raise _Unplaced("both accesses come from this line")
+    return mend.place.file, _start(mend.place), call
+
+
+def _start(place: Place) -> int:
+    """The first line of the statement, if something may stand in front of it."""
+    try:
+        source = Path(place.file).read_text(encoding="utf-8")
+        tree = ast.parse(source)
+    except (OSError, ValueError, SyntaxError):
+        raise _Unplaced("its source cannot be read") from None
+    around = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.stmt) and node.lineno <= place.line <= (node.end_lineno or node.lineno)
+    ]
+    if not around:
+        raise _Unplaced("no statement stands there; has the file changed since?")
+    statement = max(around, key=lambda node: (node.lineno, node.col_offset))
+    before = source.splitlines()[statement.lineno - 1][: statement.col_offset]
+    is_header = isinstance(statement, (ast.With, ast.If)) or not hasattr(statement, "body")
+    if not is_header:
+        raise _Unplaced("it is the head of a loop or a definition, in front of which a call runs once only")
+    if before.strip():
+        raise _Unplaced("it shares its line with another statement")
+    if isinstance(statement, ast.If) and not source.splitlines()[statement.lineno - 1].lstrip().startswith("if"):
+        raise _Unplaced("it is the condition of an elif")
+    return statement.lineno

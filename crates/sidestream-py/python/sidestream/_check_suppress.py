@@ -1,0 +1,60 @@
+"""Findings that somebody has looked at: by file and line, each with a reason."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sidestream._check import Place
+
+
+@dataclass(frozen=True)
+class Suppression:
+    """A finding that is not to be reported.
+
+    Attributes:
+        file: The end of the path of the source, in whole names.
+        line: The line, from 1.
+        reason: Why it is none.
+    """
+
+    file: str
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} ({self.reason})"
+
+    def is_of(self, stack: Iterable[Place]) -> bool:
+        """Whether the line is among these."""
+        return any(place.line == self.line and self._is_file(place.file) for place in stack)
+
+    def _is_file(self, file: str) -> bool:
+        names, own = Path(os.path.abspath(file)).parts, Path(self.file).parts
+        return names[-len(own) :] == own
+
+
+def suppressions(path: str | os.PathLike[str]) -> tuple[Suppression, ...]:
+    """Reads a file of them: a line each, ``FILE:LINE REASON``. Empty lines and those that start with ``#`` are left out.
+
+    Raises:
+        ValueError: A line is none; it names the place.
+        OSError: The file cannot be read.
+    """
+    found = []
+    for number, text in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        if not text.strip() or text.lstrip().startswith("#"):
+            continue
+        parts = re.fullmatch(r"\s*(?:\./)?(.+?):(\d+)(?:\s+(.*\S))?\s*", text)
+        if parts is None:
+            raise ValueError(f"{os.fspath(path)}:{number}: {text.strip()!r} is no suppression; write FILE:LINE REASON")
+        file, line, reason = parts.groups()
+        if reason is None:
+            raise ValueError(f"{os.fspath(path)}:{number}: say behind {file}:{line} why it is no race")
+        found.append(Suppression(file, int(line), reason))
+    return tuple(found)

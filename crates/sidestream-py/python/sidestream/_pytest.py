@@ -1,0 +1,37 @@
+"""A fixture of pytest, for tests that run PyTorch on a GPU: who asks for it is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options of the fixture."""
+    group = parser.getgroup("sidestream", "races between streams, in tests with the fixture sidestream_check")
+    group.addoption("--sidestream-suppress", metavar="FILE", help="findings that are none: FILE:LINE REASON, a line each")
+    group.addoption(
+        "--sidestream-require-gpu", action="store_true", help="fail a test with the fixture if nothing of it ran on a GPU"
+    )
+
+
+@pytest.fixture
+def sidestream_check(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """The test runs under ``sidestream.check``, and fails at its end if that found a race or ended early."""
+    from sidestream._check import checking
+    from sidestream._check_suppress import suppressions
+
+    path = request.config.getoption("--sidestream-suppress")
+    try:
+        suppress = () if path is None else suppressions(path)
+    except (OSError, ValueError) as error:
+        raise pytest.UsageError(f"--sidestream-suppress: {error}") from None
+    # Of the lines that are suppressed most belong to other tests.
+    with checking(suppress=suppress) as found:
+        yield found
+    if not found.is_clean:
+        pytest.fail(found.text(unused=False), pytrace=False)
+    if request.config.getoption("--sidestream-require-gpu") and not found.operations:
+        pytest.fail("nothing of this test ran on a GPU (--sidestream-require-gpu)", pytrace=False)

@@ -1,0 +1,198 @@
+"""A check in the tests of a library: its fixture, what is suppressed, some steps only, and a program that is ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sidestream
+from sidestream._check import checking
+from sidestream._check_hooks import Steps
+from sidestream._check_suppress import Suppression, suppressions
+
+pytestmark = pytest.mark.torch
+
+#: Finds the recorder of the check that runs, and makes a race with it.
+RACE = """
+import gc, warnings
+from sidestream._sidestream import Recorder
+
+def race():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = [thing for thing in gc.get_objects() if isinstance(thing, Recorder)][-1]
+    run.operator("one", [], [(4096, 8)], 0x100)
+    run.operator("two", [(4096, 8)], [], 0x200)
+"""
+#: The lines of its two accesses.
+ONE, TWO = 9, 10
+
+
+def command(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sidestream.check", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.fixture
+def racy(tmp_path: Path) -> Path:
+    script = tmp_path / "train.py"
+    script.write_text(RACE + "race()\n")
+    return script
+
+
+def test_what_is_suppressed_is_no_race_and_what_is_for_nothing_is_said(racy: Path, tmp_path: Path) -> None:
+    known = tmp_path / "known.txt"
+    known.write_text(f"# looked at in May\n\ntrain.py:{TWO} the ring has a lock of its own\nother.py:3 gone since\n")
+    ran = command("--suppress", known, racy)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr.startswith("no race in 2 operations")
+    assert f"suppressed: train.py:{TWO} (the ring has a lock of its own)\n" in ran.stderr
+    assert "nothing was found for these suppressions; take them out: other.py:3 (gone since)" in ran.stderr
+    known.write_text("rain.py:10 of another file\n")
+    assert command("--suppress", known, racy).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [("train.py:9", "say behind train.py:9 why it is no race"), ("train.py nine", "'train.py nine' is no suppression")],
+)
+def test_a_suppression_needs_a_place_and_a_reason(line: str, why: str, tmp_path: Path) -> None:
+    known = tmp_path / "known.txt"
+    known.write_text(f"\n{line}\n")
+    with pytest.raises(ValueError, match=rf"known.txt:2: {why}"), sidestream.check(suppress=known):
+        pass
+    ran = command("--suppress", known, "train.py")
+    assert ran.returncode == 2 and why in ran.stderr
+
+
+def test_a_call_that_mends_a_suppressed_race_and_others_stays() -> None:
+    def program(run: Any) -> None:
+        run.operator("one", [], [(4096, 8), (8192, 8)], 0x100)
+        run.operator("two", [(4096, 8)], [], 0x200)
+        run.operator("three", [(8192, 8)], [], 0x200)
+
+    line = program.__code__.co_firstlineno + 2
+    with checking(pretend=True, suppress=(Suppression("test_check_ci.py", line, "known"),)) as found:
+        program(found._recorder)
+    assert [race.second.operator for race in found.races] == ["three"]
+    (mend,) = found.mends
+    assert mend.races == (0,) and mend.first == 0 and found.suppressed
+
+
+def test_some_steps_only() -> None:
+    import torch
+
+    w = torch.ones(4, requires_grad=True)
+    optimizers = [torch.optim.SGD([w], lr=0.1) for _ in range(2)]
+    heard = []
+    steps = Steps(2, 4)
+    with checking(pretend=True, steps=steps) as found:
+        for _ in range(6):
+            (w * 2).sum().backward()
+            # The first one counts.
+            for optimizer in optimizers:
+                optimizer.step()
+            heard.append(found.operations)
+    assert heard[0] == 0 < heard[2] < heard[3] == heard[5]
+    assert steps.made == 6 and "nothing was checked" not in str(found)
+    with checking(pretend=True, steps=Steps(9, 10)) as found:
+        optimizers[0].step()
+    assert "nothing was checked, since the program made 1 steps" in str(found)
+
+
+@pytest.mark.parametrize("steps", ["3", "5:3", "a:b"])
+def test_steps_that_are_none_are_refused(steps: str, racy: Path) -> None:
+    ran = command("--steps", steps, racy)
+    assert ran.returncode == 2 and f"--steps {steps}: " in ran.stderr
+
+
+def test_a_gpu_that_is_required() -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    ran = command("--require-gpu", "-m", "this")
+    assert ran.returncode == 2 and "--require-gpu: PyTorch finds no GPU here" in ran.stderr and not ran.stdout
+
+
+def test_each_rank_has_a_report_of_its_own(racy: Path, tmp_path: Path) -> None:
+    ran = command("--json", tmp_path / "report.json", racy, RANK="3", WORLD_SIZE="4")
+    assert ran.stderr.startswith("rank 3: 1 race in 2 operations")
+    assert json.loads((tmp_path / "report.rank3.json").read_text())["races"]
+    assert not (tmp_path / "report.json").exists()
+    command("--json", tmp_path / "report.json", racy, RANK="0", WORLD_SIZE="1")
+    assert (tmp_path / "report.json").exists()
+
+
+@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
+def test_a_program_that_is_ended_leaves_its_report(by: signal.Signals, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    # The report in the file is renewed every ten seconds: here it is often enough.
+    script.write_text(RACE + "race()\nprint('raced', flush=True)\nimport signal\nsignal.pause()\n")
+    report = tmp_path / "report.json"
+    start = "import sys; from sidestream import check as c; import sidestream.check; m = sys.modules['sidestream.check']; m._SECONDS = 0.01; "
+    start += f"sys.exit(m.main(['--json', {str(report)!r}, {str(script)!r}]))"
+    with subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as ran:
+        assert ran.stdout and ran.stderr
+        assert ran.stdout.readline() == "raced\n"
+        if by == signal.SIGKILL:
+            while '"RAW"' not in report.read_text():
+                pass
+        ran.send_signal(by)
+        said = ran.stderr.read()
+        code = ran.wait()
+    left = json.loads(report.read_text())
+    assert [race["kind"] for race in left["races"]] == ["RAW"]
+    if by == signal.SIGTERM:
+        assert code == 1 and "1 race in 2 operations" in said and left["ended"] is None
+    else:
+        assert code == -signal.SIGKILL and left["ended"] == "the program had not ended when this was written"
+
+
+def test_the_fixture(tmp_path: Path) -> None:
+    (tmp_path / "test_library.py").write_text(
+        RACE
+        + textwrap.dedent("""
+        def test_clean(sidestream_check):
+            assert sidestream_check.is_clean
+        def test_racy(sidestream_check):
+            race()
+        def test_not_checked():
+            pass
+        """)
+    )
+
+    def tested(*options: str) -> str:
+        ran = subprocess.run(
+            [sys.executable, "-m", "pytest", "-p", "sidestream._pytest", "-p", "no:cacheprovider", "-q", *options, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+        )
+        return ran.stdout + ran.stderr
+
+    out = tested()
+    assert "ERROR test_library.py::test_racy" in out and "3 passed, 1 error" in out, out
+    assert "1 race in 2 operations; one call mends it" in out
+    (tmp_path / "known.txt").write_text(f"test_library.py:{TWO} known\n")
+    assert "3 passed in" in tested("--sidestream-suppress", "known.txt")
+    assert "nothing of this test ran on a GPU" in tested("--sidestream-require-gpu", "-k", "clean")
+
+
+def test_a_file_of_suppressions(tmp_path: Path) -> None:
+    known = tmp_path / "known.txt"
+    known.write_text("./a b/train.py:7   for: a reason  \n")
+    assert suppressions(known) == (Suppression("a b/train.py", 7, "for: a reason"),)

@@ -1,0 +1,221 @@
+"""What a check says of what it found: by the calls that mend it, as a patch, and no more than helps."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sidestream import _check_fix
+from sidestream._check import CheckedRun, Place, checking
+
+pytestmark = pytest.mark.torch
+
+SIDE = 0x100
+
+
+class Stream:
+    """A stream of PyTorch's, where there is no GPU."""
+
+    def __init__(self, handle: int) -> None:
+        self.cuda_stream = handle
+
+
+@contextmanager
+def on(run: Any, stream: int) -> Iterator[None]:
+    run.pretend_stream(stream)
+    try:
+        yield
+    finally:
+        run.pretend_stream(0)
+
+
+#: A loop that two waits mend. `on(…)` stands for `with torch.cuda.stream(…)`.
+LOOP = """
+import torch
+
+def work(side):
+    buffers = [torch.empty(8), torch.empty(8)]
+    [buffer.zero_() for buffer in buffers]
+    for step in range(4):
+        with on(run, 0x100):
+            buffers[step % 2].add_(1)
+        result = (
+            buffers[step % 2] * 2
+            + buffers[step % 2]
+        )
+        buffers[step % 2].sum()
+"""
+
+
+def ran(folder: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> tuple[CheckedRun, Path]:
+    import torch
+
+    file = folder / "loop.py"
+    file.write_text(program)
+    monkeypatch.chdir(folder)
+    with checking(pretend=True) as found:
+        monkeypatch.setattr(torch.cuda, "Stream", Stream)
+        names: dict[str, Any] = {"on": on, "run": found._recorder}
+        exec(compile(program, str(file), "exec"), names)
+        names["work"](Stream(SIDE))
+        monkeypatch.undo()
+        monkeypatch.chdir(folder)
+    return found, file
+
+
+def test_races_that_one_call_mends_are_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = ran(tmp_path, LOOP, monkeypatch)
+    assert [(mend.call, mend.place and mend.place.line) for mend in found.mends] == [
+        ("stream1.wait_stream(default)", 9),
+        ("default.wait_stream(stream1)", 11),
+    ]
+    assert sorted(at for mend in found.mends for at in mend.races) == list(range(len(found.races)))
+    text = str(found)
+    assert text.startswith(f"{len(found.races)} races in {found.operations:,} operations; 2 calls mend them\n")
+    assert "by one `stream1.wait_stream(default)` before loop.py:9\n" in text
+    # What is read too early is told first, with both lines.
+    waits = text[text.index("`default.wait_stream(stream1)` before loop.py:11") :].splitlines()
+    assert re.fullmatch(r"  RAW on float32\[8\] \([\d,]+ bytes\): the second may read before the first has written", waits[1])
+    assert waits[2] == "    first:  add_ on stream1 at loop.py:9: buffers[step % 2].add_(1)"
+    assert waits[3] == "    second: mul on default at loop.py:11: buffers[step % 2] * 2"
+    assert "streams: stream1 = `side`, 0x100 on cuda:0" in text
+    # No pair is told in more than three lines, and each call and each pair once.
+    assert len(text.splitlines()) <= 6 + 2 * len(found.mends) + 3 * len(found.races)
+    assert found.to_dict()["mends"][0]["races"] == list(found.mends[0].races)
+
+
+def test_the_change_is_a_patch_that_mends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, file = ran(tmp_path, LOOP, monkeypatch)
+    patch = found.patch()
+    assert patch.splitlines()[:2] == ["--- loop.py", "+++ loop.py"]
+    added = [line for line in patch.splitlines() if re.match(r"\+(?!\+)", line)]
+    # A statement of several lines has the call in front of its first.
+    assert added == [
+        "+            side.wait_stream(torch.cuda.default_stream())",
+        "+        torch.cuda.default_stream().wait_stream(side)",
+    ]
+    # Nothing is written.
+    assert file.read_text() == LOOP
+    applied = subprocess.run(["git", "apply", "-p0"], input=patch, text=True, cwd=tmp_path, capture_output=True, check=False)
+    assert applied.returncode == 0, applied.stderr
+    mended = file.read_text()
+    assert mended.index("default_stream().wait_stream(side)") < mended.index("result = (")
+    # As CUDA would have it, told to the check by hand.
+    mended = mended.replace("side.wait_stream(torch.cuda.default_stream())", "run.event_record(1, 0); run.event_wait(1, 0x100)")
+    mended = mended.replace("torch.cuda.default_stream().wait_stream(side)", "run.event_record(2, 0x100); run.event_wait(2, 0)")
+    assert "side." not in mended and ran(tmp_path, mended, monkeypatch)[0].races == ()
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("def work(side):\n    x = torch.zeros(8)\n    with on(run, 256): x.add_(1)\n", "shares its line"),
+        ("def work(side):\n    x = torch.zeros(8)\n    with on(run, 256):\n        for _ in x.add_(1):\n            pass\n", "head of a loop"),
+        ("def work(_):\n    x = torch.zeros(8)\n    with on(run, 256):\n        x.add_(1)\n", ""),
+        ("def work(_, *rest):\n    x = torch.zeros(8)\n    _ = 0\n    with on(run, 256):\n        x.add_(1)\n", "no variable there holds the streams"),
+        (
+            "def work(side):\n    x = torch.zeros(8)\n    run.device_synchronize()\n"
+            "    for stream in (0, 256):\n        with on(run, stream):\n            x.add_(1)\n",
+            "both accesses come from this line",
+        ),
+    ],
+)
+def test_what_cannot_be_placed_safely_is_said(program: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = ran(tmp_path, "import torch\n" + program, monkeypatch)
+    assert found.races
+    patch = found.patch()
+    if why:
+        assert patch.startswith("# not placed: ") and why in patch and "\n+ " not in patch, patch
+    else:
+        assert "+        _.wait_stream(torch.cuda.default_stream())" in patch, patch
+
+
+def test_a_record_stream_is_one_call_for_all_uses_and_is_not_placed() -> None:
+    with checking(pretend=True) as found:
+        run = found._recorder
+        run.allocated(0x1000, 0)
+        run.operator("fill_", [], [(0x1000, 512)], 0)
+        run.event_record(1, 0)
+        run.event_wait(1, SIDE)
+        run.operator("mul", [(0x1000, 512)], [(0x9000, 512)], SIDE)
+        run.operator("sum", [(0x1000, 512)], [(0xA000, 512)], SIDE)
+        run.on_memory_deallocation(0x1000)
+        run.allocated(0x1000, 0)
+        run.operator("fill_", [], [(0x1000, 512)], 0)
+    (mend,) = found.mends
+    assert (mend.kind, mend.call) == ("record_stream", "x.record_stream(stream1)")
+    assert re.search(r"`x.record_stream\(stream1\)` behind \S+:\d+, where x is the tensor that is used there\n", str(found))
+    assert "# not placed: x.record_stream(stream1) at " in found.patch()
+
+
+def test_lines_of_the_program_are_told_and_not_those_of_libraries(tmp_path: Path) -> None:
+    library = str(Path(textwrap.__file__))
+    mine = Place(str(tmp_path / "train.py"), 3, "train")
+    assert _check_fix.own((Place(library, 1, "wrap"), mine)) == mine
+    assert _check_fix.own((Place(library, 1, "wrap"),)) == Place(library, 1, "wrap")
+    assert _check_fix.own(()) is None
+
+
+def test_waits_in_a_loop_are_those_of_the_program(tmp_path: Path) -> None:
+    """Not those of a module that moves its parameters, of a profiler, or of a library; and each line once."""
+    import torch
+
+    package = tmp_path / "site-packages"
+    package.mkdir()
+    (package / "somebodys.py").write_text("def value(x):\n    return x.item()\n")
+    sys.path.insert(0, str(package))
+    try:
+        import somebodys  # type: ignore[import-not-found]
+    finally:
+        sys.path.remove(str(package))
+    model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(4)))
+    with checking(pretend=True) as found:
+        x = torch.ones(1)
+
+        class Meets(torch.nn.Module):  # type: ignore[misc]
+            def forward(self) -> Any:
+                return [x.item() for _ in range(3)]
+
+        model._apply(lambda parameter: (parameter.sum().item(), parameter)[1])
+        for _ in range(4):
+            somebodys.value(x)
+        assert [lint for lint in found.lints if lint.code == "SYNC_IN_LOOP" and lint.stack[0].function != "<lambda>"] == []
+        for _ in range(4):
+            float(x), x.item(), bool(x)
+        Meets()()
+    lines = [lint.stack[0].line for lint in found.lints if lint.code == "SYNC_IN_LOOP"]
+    assert len(lines) == len(set(lines)) and len(lines) >= 2
+
+
+def test_what_a_program_asked_for_at_its_end_is_done_before_the_process_ends() -> None:
+    """With a GPU the command ends the process itself, so that nothing is said after the report."""
+    code = """
+        import atexit, sys, threading, types
+        torch = types.ModuleType("torch")
+        torch.cuda = types.SimpleNamespace(is_initialized=lambda: True)
+        from sidestream.check import _end
+        sys.modules["torch"] = torch
+        class Noisy:
+            def __del__(self):
+                print("taken down", file=sys.stderr)
+        kept = Noisy()
+        atexit.register(print, "at exit")
+        released = threading.Event()
+        def late():
+            released.wait()
+            print("a thread")
+        threading.Thread(target=late).start()
+        released.set()
+        print("the end", end=" ")
+        _end(3)
+    """
+    ran = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 3 and ran.stderr == ""
+    assert "the end" in ran.stdout and "a thread" in ran.stdout and ran.stdout.endswith("at exit\n")
