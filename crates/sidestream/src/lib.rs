@@ -50,6 +50,7 @@ pub mod op;
 pub mod order;
 pub mod pipeline;
 pub mod prefetch;
+mod process;
 pub mod ptx;
 pub mod sim;
 pub mod stream;

@@ -201,6 +201,15 @@ fn a_file_that_panics_ends_its_recording_and_nothing_else() {
 }
 
 #[test]
+fn a_file_that_panics_when_its_recording_ends_is_an_error_of_the_end() {
+    let device = open();
+    device.stream("s").unwrap().synchronize().unwrap();
+    let recording = device.record(Bomb(1)).unwrap();
+    let error = recording.finish().err().expect("it is not whole");
+    assert!(error.to_string().contains("the test said so"), "{error}");
+}
+
+#[test]
 fn a_recording_of_a_file_that_panics_may_be_dropped() {
     let device = open();
     let s = device.stream("s").unwrap();
@@ -208,6 +217,19 @@ fn a_recording_of_a_file_that_panics_may_be_dropped() {
     let x = s.alloc_zeroed::<u32>(64).unwrap();
     drop((x, s));
     drop(device);
+}
+
+#[test]
+fn who_asks_a_shared_stream_again_and_again_hears_that_it_is_over() {
+    let profile = ("sim:h200".to_owned(), Profile::h200());
+    let machine = Machine::new(vec![profile], Schedule::Adversarial, None);
+    let device = Device::on(Arc::new(Faults::new(machine, 0, 0)), &Options::new()).remove(0);
+    let s = device.stream("s").unwrap();
+    let mut x = s.alloc::<u32>(64).unwrap();
+    assert!(explicit::Stream::of(&s).as_raw().is_some());
+    s.fill_with(x.view_mut(), 1).unwrap();
+    let asks = (0..1000).find(|_| s.query().unwrap());
+    assert!(asks.is_some(), "it is never over");
 }
 
 // ------------------------------------------------------------------ at every place

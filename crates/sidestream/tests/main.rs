@@ -7,6 +7,7 @@ mod check;
 mod check_pairs;
 mod cuda_compiler;
 mod edges;
+mod edges_random;
 mod engine;
 mod engine_job;
 mod engine_overlap;

@@ -193,6 +193,9 @@ impl Memories {
     /// What was counted, after a look at what is over by now. Where the device cannot say, it counts
     /// as in use.
     pub fn statistics(&self, runtime: &Arc<Runtime>, at: Place) -> Statistics {
+        if !runtime.backend.is_this_process() {
+            return Statistics::default();
+        }
         as_thread(runtime, |thread| {
             let mut pen = runtime.live.write();
             let mut pending = Pending::new();
