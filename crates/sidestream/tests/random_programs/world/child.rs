@@ -103,7 +103,7 @@ mod forks {
         unsafe {
             let process = fork();
             if process == 0 {
-                alarm(60);
+                alarm(20);
                 _exit(catch_unwind(AssertUnwindSafe(act)).unwrap_or(255));
             }
             let mut status = -1;

@@ -161,15 +161,16 @@ impl World {
             Settles::WaitStream => self.beside(&other, other.stream_to(&next)),
             Settles::Note => {
                 let noted = explicit::record_stream(&slot.buffer, &other.stream);
-                let noted = self.tried(noted);
-                noted.map(|()| drop(guard.take()))
+                self.tried(noted)
             }
-            Settles::NoteBefore => {
-                drop(guard.take());
-                Some(())
-            }
+            Settles::NoteBefore => Some(()),
             Settles::Never => return,
         };
+        if kept.is_some() && matches!(work.settles, Settles::Note | Settles::NoteBefore) {
+            let len = guard.take().map_or(0, |slot| slot.buffer.len());
+            drop(guard);
+            return self.next_owner(&next, len, work);
+        }
         let is_over = kept.is_some() || self.waits_anyhow(&other, is_told);
         let Some(slot) = guard.as_mut() else { return };
         // What this thread has waited for, no other thread knows. So it goes on, and from then on the use is tracked.
@@ -186,6 +187,23 @@ impl World {
             self.forgotten
                 .lock()
                 .extend(guard.take().map(|slot| Box::new(slot) as _));
+        }
+    }
+
+    /// Somebody else gets memory of this size, which likely is that of a buffer that has just gone.
+    fn next_owner(&self, stream: &Stream, len: usize, work: Work) {
+        let Some(mut buffer) = self.tried(stream.alloc::<u32>(len)) else {
+            return;
+        };
+        let value = !u32::from(work.value);
+        if self.issued(stream.fill_with(buffer.view_mut(), value)).is_some() {
+            let slot = Slot {
+                buffer,
+                device: stream.device().id(),
+                first: 0,
+                model: vec![value; len],
+            };
+            self.put(work.at.slot, slot);
         }
     }
 
@@ -208,6 +226,10 @@ impl World {
         let view = buffer.slice_mut(*first + range.start..*first + range.end);
         // SAFETY: nobody else uses it before the promise is kept, since the slot is locked.
         let region = self.beside(other, unsafe { other.stream.lend_mut(view) })?;
+        if work.value.is_multiple_of(2) {
+            // From here on all that the runtime knows of the stream is over.
+            self.beside(other, other.synchronize());
+        }
         for n in 0..work.count {
             let value = work.value.wrapping_add(n as u8);
             let is_filled = match other.id {
@@ -260,10 +282,11 @@ impl World {
     }
 
     /// The value of a call, unless it failed in a way that this plan has. The legacy stream is refused beside captures of
-    /// blocking ones.
+    /// blocking ones, and so is a wait of the explicit style on a stream that others capture.
     fn beside<T>(&self, other: &Other, result: Result<T>) -> Option<T> {
         match result {
             Err(Error::Refused { code: 906, .. }) if other.is_legacy && self.captures() => None,
+            Err(Error::Refused { code: 905, .. }) if self.captures() => None,
             result => self.tried(result),
         }
     }
