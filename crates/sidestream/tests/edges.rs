@@ -406,6 +406,26 @@ impl Sink for Counting {
     }
 }
 
+/// Memory goes back to the driver piece by piece, and each wait for its uses may say what a sink has to say.
+#[test]
+fn what_a_sink_says_while_memory_goes_back_loses_none_of_it() {
+    let profile = ("sim:h200".to_owned(), Profile::h200());
+    let machine = Machine::new(vec![profile], Schedule::Adversarial, None);
+    let backend = Arc::new(Faults::new(machine, 0, 0));
+    let device = Device::on(Arc::clone(&backend) as _, &Options::new()).remove(0);
+    let s = device.stream("s").unwrap();
+    for len in [1 << 20, 1 << 22] {
+        let mut x = s.alloc::<u32>(len).unwrap();
+        s.fill_with(x.view_mut(), 1).unwrap();
+    }
+    Fragile::attach(&device, "op", |kind| matches!(kind, Kind::SyncEvent { .. }));
+    assert!(panics(|| device.empty_cache().unwrap()).is_some());
+    device.empty_cache().unwrap();
+    drop((s, device));
+    let memory = backend.account().memory;
+    assert!(memory.is_empty(), "{memory:?} was not given back");
+}
+
 #[test]
 fn wherever_a_capture_begins_the_safe_api_and_the_capture_go_their_ways() {
     for begins in 0.. {

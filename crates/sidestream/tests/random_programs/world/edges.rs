@@ -196,7 +196,10 @@ impl World {
             return;
         };
         let value = !u32::from(work.value);
-        if self.issued(stream.fill_with(buffer.view_mut(), value)).is_some() {
+        if self
+            .issued(stream.fill_with(buffer.view_mut(), value))
+            .is_some()
+        {
             let slot = Slot {
                 buffer,
                 device: stream.device().id(),
