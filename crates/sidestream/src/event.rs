@@ -2,18 +2,19 @@
 
 use std::fmt;
 use std::panic::Location;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::backend::{Backend, Destroy};
-use crate::device::{Process, Runtime, wake_when_over};
+use crate::device::{Runtime, wake_when_over};
 use crate::error::{Error, Result};
 use crate::op::{DeviceId, EventId, Kind, StreamId};
 use crate::order::Epoch;
 use crate::order::live::Point;
+use crate::process::Process;
 use crate::stream::Core;
 
 /// A point in a stream: all that the stream was given before it was recorded.
@@ -172,6 +173,8 @@ pub(crate) struct Unrecorded {
     pub device: DeviceId,
     /// The stream, if it is of the explicit style: it may be captured before anybody waits for it.
     pub core: Option<Arc<Core>>,
+    /// The event that was recorded behind it when it was asked for.
+    pub event: OnceLock<Arc<Recorded>>,
 }
 
 /// A point with the event that was recorded there.

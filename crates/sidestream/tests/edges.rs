@@ -201,6 +201,15 @@ fn a_file_that_panics_ends_its_recording_and_nothing_else() {
 }
 
 #[test]
+fn a_file_that_panics_when_its_recording_ends_is_an_error_of_the_end() {
+    let device = open();
+    device.stream("s").unwrap().synchronize().unwrap();
+    let recording = device.record(Bomb(1)).unwrap();
+    let error = recording.finish().err().expect("it is not whole");
+    assert!(error.to_string().contains("the test said so"), "{error}");
+}
+
+#[test]
 fn a_recording_of_a_file_that_panics_may_be_dropped() {
     let device = open();
     let s = device.stream("s").unwrap();
@@ -208,6 +217,19 @@ fn a_recording_of_a_file_that_panics_may_be_dropped() {
     let x = s.alloc_zeroed::<u32>(64).unwrap();
     drop((x, s));
     drop(device);
+}
+
+#[test]
+fn who_asks_a_shared_stream_again_and_again_hears_that_it_is_over() {
+    let profile = ("sim:h200".to_owned(), Profile::h200());
+    let machine = Machine::new(vec![profile], Schedule::Adversarial, None);
+    let device = Device::on(Arc::new(Faults::new(machine, 0, 0)), &Options::new()).remove(0);
+    let s = device.stream("s").unwrap();
+    let mut x = s.alloc::<u32>(64).unwrap();
+    assert!(explicit::Stream::of(&s).as_raw().is_some());
+    s.fill_with(x.view_mut(), 1).unwrap();
+    let asks = (0..1000).find(|_| s.query().unwrap());
+    assert!(asks.is_some(), "it is never over");
 }
 
 // ------------------------------------------------------------------ at every place
@@ -382,6 +404,26 @@ impl Sink for Counting {
             panic_quietly();
         }
     }
+}
+
+/// Memory goes back to the driver piece by piece, and each wait for its uses may say what a sink has to say.
+#[test]
+fn what_a_sink_says_while_memory_goes_back_loses_none_of_it() {
+    let profile = ("sim:h200".to_owned(), Profile::h200());
+    let machine = Machine::new(vec![profile], Schedule::Adversarial, None);
+    let backend = Arc::new(Faults::new(machine, 0, 0));
+    let device = Device::on(Arc::clone(&backend) as _, &Options::new()).remove(0);
+    let s = device.stream("s").unwrap();
+    for len in [1 << 20, 1 << 22] {
+        let mut x = s.alloc::<u32>(len).unwrap();
+        s.fill_with(x.view_mut(), 1).unwrap();
+    }
+    Fragile::attach(&device, "op", |kind| matches!(kind, Kind::SyncEvent { .. }));
+    assert!(panics(|| device.empty_cache().unwrap()).is_some());
+    device.empty_cache().unwrap();
+    drop((s, device));
+    let memory = backend.account().memory;
+    assert!(memory.is_empty(), "{memory:?} was not given back");
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn run(seed: u64) {
     let streams: Vec<(LaneId, u32)> = (0..1 + random.below(10))
         .map(|_| {
             let device = random.below(devices) as u32;
-            (engine.add_stream(device, -(random.below(3) as i32)), device)
+            (engine.add_stream(device, -random.below(3)), device)
         })
         .collect();
     let delays = random.below(2) == 0;

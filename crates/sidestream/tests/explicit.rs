@@ -686,6 +686,18 @@ fn an_event_that_outlives_its_device_is_given_back() {
 }
 
 #[test]
+fn what_was_recorded_in_default_streams_is_given_back_with_the_device() {
+    let (backend, device) = Refusing::open(Schedule::InOrder);
+    let work = stream(&device, "work");
+    for default in [Stream::legacy(&device), Stream::per_thread(&device)] {
+        work.wait_stream(&default.unwrap()).unwrap();
+    }
+    assert!(backend.events() > 0);
+    drop((work, device));
+    assert_eq!(backend.events(), 0);
+}
+
+#[test]
 fn a_blocking_event_sleeps_and_is_waited_for_at_once_without_end() {
     let (backend, device) = Refusing::open(Schedule::InOrder);
     let work = stream(&device, "work");

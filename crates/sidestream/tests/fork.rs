@@ -3,11 +3,19 @@
 #![cfg(all(unix, not(miri)))]
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-use sidestream::device::Device;
+use sidestream::alloc::Statistics;
+use sidestream::check::OnRace;
+use sidestream::device::{Device, Options};
+use sidestream::engine::Profile;
 use sidestream::error::{Error, Result};
 use sidestream::explicit;
+use sidestream::sim::{Machine, Schedule};
+
+use crate::random_programs::faults::Faults;
 
 unsafe extern "C" {
     fn fork() -> c_int;
@@ -24,7 +32,7 @@ fn child(act: impl FnOnce() -> c_int) -> c_int {
     unsafe {
         let process = fork();
         if process == 0 {
-            alarm(60);
+            alarm(20);
             _exit(act());
         }
         let mut status = -1;
@@ -35,6 +43,15 @@ fn child(act: impl FnOnce() -> c_int) -> c_int {
 
 fn is_refused<T>(answer: Result<T>) -> bool {
     matches!(answer, Err(Error::Refused { call, .. }) if call == "a call in a forked process")
+}
+
+/// Ends the other thread, also when the test fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
 }
 
 #[test]
@@ -52,6 +69,7 @@ fn a_child_is_refused_and_its_drops_do_nothing() {
                 busy.synchronize().unwrap();
             }
         });
+        let _end = Over(&is_over);
         for _ in 0..40 {
             let (stream, other) = (device.stream("a").unwrap(), device.stream("b").unwrap());
             let mut buffer = stream.alloc_zeroed::<u32>(LEN).unwrap();
@@ -79,7 +97,10 @@ fn a_child_is_refused_and_its_drops_do_nothing() {
                     is_refused(raw.wait(&mark)),
                     is_refused(mark.query()),
                     is_refused(mark.synchronize()),
+                    device.statistics() == Statistics::default(),
+                    device.pinned_statistics() == Statistics::default(),
                 ];
+                drop(device.span("span"));
                 drop((sent, buffer, graph, event, raw, mark, stream, other));
                 match answers.iter().position(|is_refused| !is_refused) {
                     None => 0,
@@ -88,6 +109,49 @@ fn a_child_is_refused_and_its_drops_do_nothing() {
             });
             assert_eq!(status, 0, "a signal in the low byte, the answer above");
         }
-        is_over.store(true, Relaxed);
     });
+}
+
+/// A file, and how often this process has touched it.
+struct Watched(Arc<AtomicU32>);
+
+impl Write for Watched {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.fetch_add(1, Relaxed);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.fetch_add(1, Relaxed);
+        Ok(())
+    }
+}
+
+#[test]
+fn a_child_that_drops_the_last_handles_writes_no_file_and_calls_no_driver() {
+    for ends in [false, true] {
+        let profile = ("sim:h200".to_owned(), Profile::h200());
+        let machine = Machine::new(vec![profile], Schedule::InOrder, None);
+        let backend = Arc::new(Faults::new(machine, 0, 0));
+        let device = Device::on(Arc::clone(&backend) as _, &Options::new()).remove(0);
+        let touched = Arc::new(AtomicU32::new(0));
+        let recording = device.record(Watched(Arc::clone(&touched))).unwrap();
+        let findings = device.checked(OnRace::Report);
+        let stream = device.stream("a").unwrap();
+        let zeros = stream.alloc_zeroed::<u32>(16).unwrap();
+        let before = (backend.calls(), touched.load(Relaxed));
+        let mut handles = Some((recording, findings, stream, zeros, device));
+        let status = child(|| {
+            let (recording, findings, stream, zeros, device) = handles.take().unwrap();
+            drop((findings, stream, zeros, device));
+            let is_right = match ends {
+                true => recording.finish().is_err(),
+                false => true,
+            };
+            let after = (backend.calls(), touched.load(Relaxed));
+            c_int::from(!is_right) + 2 * c_int::from(after != before)
+        });
+        assert_eq!(status, 0, "a signal in the low byte, the answer above");
+        assert!(handles.is_some());
+    }
 }

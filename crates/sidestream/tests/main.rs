@@ -8,6 +8,7 @@ mod check_pairs;
 mod cuda_compiler;
 mod drawn;
 mod edges;
+mod edges_random;
 mod engine;
 mod engine_job;
 mod engine_overlap;

@@ -2,12 +2,16 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use sidestream::check::{self, OnRace, Verdict};
 use sidestream::device::{Device, Options};
 use sidestream::kernel::{Grid, Kernel, Read, Write};
 use sidestream::log::Reader;
+use sidestream::sim::Schedule;
 use sidestream::trace;
+
+use crate::refusing::Refusing;
 
 fn copy() -> Kernel<(Read<u32>, Write<u32>)> {
     Kernel::<(Read<u32>, Write<u32>)>::on_host("copy", |_, (x, y)| y.copy_from_slice(x))
@@ -137,4 +141,28 @@ fn synchronous_calls_wait_for_their_work_and_say_so_loudly() {
     for word in ["traps", "observe.rs:"] {
         assert!(error.to_string().contains(word), "{error}");
     }
+}
+
+/// Another thread puts something into the stream just when a wait for its end was answered. The wait has had its time.
+#[test]
+fn a_wait_with_a_limit_waits_once_whoever_listens_and_submits() {
+    const LIMIT: Duration = Duration::from_secs(7);
+    let (backend, device) = Refusing::open(Schedule::InOrder);
+    let findings = device.checked(OnRace::Report);
+    let stream = device.unmarked_stream("unmarked").unwrap();
+    let mut x = stream.alloc::<u32>(16).unwrap();
+    let from = device.pinned::<u32>(16).unwrap();
+    let mut pending = stream.upload(from, x.view_mut()).unwrap();
+    let theirs = stream.clone();
+    backend.behind_answer(move || {
+        let other = std::thread::spawn(move || {
+            let mut y = theirs.alloc::<u32>(1 << 20).unwrap();
+            theirs.memset(y.view_mut(), 1).unwrap();
+        });
+        other.join().unwrap();
+    });
+    backend.limits();
+    let done = pending.synchronize_for(LIMIT).unwrap();
+    assert_eq!((done.is_some(), backend.limits()), (true, vec![LIMIT]));
+    assert!(findings.report().races.is_empty());
 }

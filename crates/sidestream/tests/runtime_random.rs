@@ -4,11 +4,10 @@
 //! `SEED=17 cargo test -p sidestream --test tests runtime_random` runs the programs of one seed.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::random_programs::act::{Act, draw};
+use crate::random_programs::hold::{hold, is_wrong};
 use crate::random_programs::plan::Plan;
-use crate::random_programs::run::{Outcome, run, run_plan};
+use crate::random_programs::run::run_plan;
 use crate::random_programs::watch::{Declared, Seen, read_again};
 use sidestream::op::{EventId, Kind, Op, ThreadId};
 use sidestream::order::{Chain, Clocks, Force, Order, Steps};
@@ -20,86 +19,12 @@ const ON_SEVERAL: (u64, u64) = (40_000, 1_500);
 
 #[test]
 fn programs_on_one_thread_give_the_results_of_one_call_after_the_other() {
-    hold(ON_ONE_THREAD, false);
+    hold(ON_ONE_THREAD, |seed| Plan::draw(seed, false));
 }
 
 #[test]
 fn programs_on_several_threads_give_the_results_of_one_call_after_the_other() {
-    hold(ON_SEVERAL, true);
-}
-
-fn hold((nightly, every_day): (u64, u64), threads: bool) {
-    let seeds = seeds(match std::env::var_os("SIDESTREAM_NIGHTLY") {
-        Some(_) => nightly,
-        None => every_day,
-    });
-    println!("seeds {seeds:?}, several threads: {threads}");
-    let next = AtomicU64::new(seeds.start);
-    // One more than the cores of a small machine would only take turns.
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end {
-                        return;
-                    }
-                    let plan = Plan::draw(seed, threads);
-                    let outcome = run_plan(&plan);
-                    if let Some(why) = is_wrong(&outcome) {
-                        next.store(seeds.end, Ordering::Relaxed);
-                        panic!("{}", told(&plan, why, &outcome));
-                    }
-                }
-            });
-        }
-    });
-}
-
-fn is_wrong(outcome: &Outcome) -> Option<String> {
-    outcome.wrong.first().or(outcome.races.first()).cloned()
-}
-
-/// The failure, and the shortest program found that shows it.
-fn told(plan: &Plan, why: String, outcome: &Outcome) -> String {
-    let mut programs = draw(plan);
-    let mut why = why;
-    // What several threads do is not repeated by leaving something out.
-    if plan.threads == 1 {
-        let mut at = 0;
-        while at < programs[0].len() {
-            let mut fewer = programs.clone();
-            fewer[0].remove(at);
-            match is_wrong(&run(plan, &fewer)) {
-                Some(still) => (why, programs) = (still, fewer),
-                None => at += 1,
-            }
-        }
-    }
-    let acts = programs.iter().enumerate().flat_map(|(thread, program)| {
-        let line = move |act: &Act| format!("  thread {thread}: {act:?}\n");
-        program.iter().map(line)
-    });
-    let acts: String = acts.collect();
-    // What several threads did is not done again in the same sequence.
-    let ops: String = match plan.threads {
-        1 => String::new(),
-        _ => outcome.watch.seen(|seen| {
-            let ops = seen.ops.iter();
-            ops.map(|op| format!("  {op:?}\n")).collect()
-        }),
-    };
-    format!("SEED={}: {why}\n{plan:?}\n{acts}{ops}", plan.seed)
-}
-
-fn seeds(programs: u64) -> std::ops::Range<u64> {
-    match std::env::var("SEED") {
-        Ok(seed) => {
-            let seed = seed.parse().expect("SEED is a number");
-            seed..seed + 1
-        }
-        Err(_) => 0..programs,
-    }
+    hold(ON_SEVERAL, |seed| Plan::draw(seed, true));
 }
 
 #[test]

@@ -12,8 +12,8 @@ use shuttle::thread;
 use sidestream::device::{Device, Options};
 use sidestream::engine::Profile;
 use sidestream::explicit::Stream;
-use sidestream::log::{Live, Reader, Recorder};
-use sidestream::op::{Accesses, DeviceId, Kind, Op, StreamKind};
+use sidestream::log::{Live, Reader, Recorder, Sink, Within};
+use sidestream::op::{Accesses, DeviceId, Kind, Memory, Op, StreamKind, ThreadId};
 use sidestream::prefetch::{Leaf, Lease, Ring, Ticket};
 use sidestream::sim::{Machine, Schedule};
 
@@ -178,5 +178,47 @@ fn a_recording_that_ends_while_threads_write_can_be_read() {
         for writer in writers {
             writer.join().unwrap();
         }
+    });
+}
+
+// ------------------------------------------------------------------ who listens
+
+/// A sink that hears everything and keeps nothing.
+struct Ear;
+
+impl Sink for Ear {
+    fn stream(&mut self, _: StreamKind, _: DeviceId, _: &str) {}
+    fn event(&mut self, _: bool, _: DeviceId) {}
+    fn buffer(&mut self, _: Memory, _: u64, _: Option<Within>, _: &str) {}
+    fn thread(&mut self, _: &str) {}
+    fn site(&mut self, _: &str) {}
+    fn span(&mut self, _: ThreadId, _: Option<&str>) {}
+    fn op(&mut self, _: &Op) {}
+}
+
+/// Whoever is inside a call when somebody begins to listen has the locks of a stream and of memory, and needs an event or
+/// to be known as a thread; whoever comes then has the log and needs those locks.
+#[test]
+fn somebody_begins_to_listen_while_others_call() {
+    let profile = Profile::h200();
+    every_order(move || {
+        let profile = ("sim:h200".to_owned(), profile.clone());
+        let machine = Machine::new(vec![profile], Schedule::InOrder, None);
+        let device = Device::on(Arc::new(machine), &Options::new()).remove(0);
+        let stream = device.stream("s").unwrap();
+        let callers = [(); 2].map(|()| {
+            let stream = stream.clone();
+            thread::spawn(move || {
+                let mut x = stream.alloc::<u8>(64).unwrap();
+                stream.memset(x.view_mut(), 1).unwrap();
+                let mut y = stream.alloc::<u8>(64).unwrap();
+                stream.memset(y.view_mut(), 1).unwrap();
+                (x, y)
+            })
+        });
+        device.listen(Box::new(Ear));
+        let held = callers.map(|caller| caller.join().unwrap());
+        // The end of a machine needs threads that Shuttle does not know.
+        std::mem::forget((held, stream, device));
     });
 }

@@ -8,8 +8,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::Waker;
 use std::time::Duration;
 
-use super::process::Process;
 use crate::event::Event;
+use crate::process::Process;
 
 /// On whose behalf the calling code runs.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -193,6 +193,9 @@ impl Memories {
     /// What was counted, after a look at what is over by now. Where the device cannot say, it counts
     /// as in use.
     pub fn statistics(&self, runtime: &Arc<Runtime>, at: Place) -> Statistics {
+        if !runtime.backend.is_this_process() {
+            return Statistics::default();
+        }
         as_thread(runtime, |thread| {
             let mut pen = runtime.live.write();
             let mut pending = Pending::new();
@@ -304,8 +307,11 @@ impl Memories {
         }
         let mut failed = Ok(());
         let kept = std::mem::take(&mut *self.kept.lock());
-        for segment in kept.into_iter().chain(segments) {
-            match self.wait_for(runtime, &segment.uses, at) {
+        let mut rest = Undone::new(&self.kept, kept.into_iter().chain(segments));
+        while let Some(segment) = rest.next() {
+            let waited = self.wait_for(runtime, &segment.uses, at);
+            let Some(segment) = rest.take() else { break };
+            match waited {
                 Ok(()) => {
                     let Segment {
                         address,
@@ -328,6 +334,38 @@ impl Memories {
             }
         }
         failed
+    }
+}
+
+/// What is to be done with each of some things. A wait may panic with what a sink has to say: then what is left is kept.
+pub(super) struct Undone<'a, T> {
+    /// The next one at the end.
+    left: Vec<T>,
+    kept: &'a Mutex<Vec<T>>,
+}
+
+impl<'a, T> Undone<'a, T> {
+    pub fn new(kept: &'a Mutex<Vec<T>>, each: impl Iterator<Item = T>) -> Undone<'a, T> {
+        let mut left: Vec<T> = each.collect();
+        left.reverse();
+        Undone { left, kept }
+    }
+
+    pub fn next(&self) -> Option<&T> {
+        self.left.last()
+    }
+
+    /// Takes the next one.
+    pub fn take(&mut self) -> Option<T> {
+        self.left.pop()
+    }
+}
+
+impl<T> Drop for Undone<'_, T> {
+    fn drop(&mut self) {
+        if !self.left.is_empty() {
+            self.kept.lock().append(&mut self.left);
+        }
     }
 }
 

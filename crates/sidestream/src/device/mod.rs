@@ -32,7 +32,6 @@ pub use memory::Statistics;
 #[cfg(feature = "observe")]
 pub use observe::{Recording, Span};
 pub use open::DeviceName;
-pub(crate) use process::Process;
 pub(crate) use runtime::{Place, Runtime, plain, write};
 pub(crate) use threads::{Caller, Thread, as_thread};
 
@@ -384,7 +383,8 @@ impl Device {
     }
 
     /// What its memory was used for so far: what buffers hold, what is reserved for them, what is
-    /// still in use, and how allocations came to their memory. The device is asked what is over.
+    /// still in use, and how allocations came to their memory. The device is asked what is over. In a child of a fork,
+    /// which has no device, all of it is zero.
     ///
     /// # Panics
     /// In a kernel in Rust.
@@ -400,7 +400,7 @@ impl Device {
         self.runtime.waits_inserted.load(Ordering::Relaxed)
     }
 
-    /// What the pinned memory of the machine was used for so far.
+    /// What the pinned memory of the machine was used for so far. As [`Device::statistics`].
     ///
     /// # Panics
     /// In a kernel in Rust.

@@ -67,7 +67,7 @@ impl Device {
     }
 
     /// From here on this sink is told every call of the machine, in the sequence in which the driver
-    /// gets them.
+    /// gets them. In a child of a fork there are none.
     ///
     /// # Ordering
     /// While somebody listens the calls of all threads go one after the other.
@@ -77,6 +77,9 @@ impl Device {
     #[track_caller]
     pub fn listen(&self, sink: Box<dyn Sink>) -> SinkId {
         self.runtime.refuse_kernels();
+        if !self.runtime.backend.is_this_process() {
+            return SinkId::NONE;
+        }
         let id = self.runtime.live.attach(sink);
         self.runtime.ask_for_times();
         id
@@ -102,8 +105,10 @@ impl Device {
     pub fn span(&self, name: &str) -> Span {
         self.runtime.refuse_kernels();
         let runtime = Arc::clone(&self.runtime);
-        as_thread(&runtime, |thread| runtime.live.span(thread.id, Some(name)));
-        runtime.backend.range(Some(name));
+        if runtime.backend.is_this_process() {
+            as_thread(&runtime, |thread| runtime.live.span(thread.id, Some(name)));
+            runtime.backend.range(Some(name));
+        }
         Span {
             runtime,
             stays_here: PhantomData,
@@ -129,8 +134,10 @@ impl<W: Write + Send + 'static> Recording<W> {
     #[track_caller]
     pub fn finish(self) -> Result<W, Error> {
         self.runtime.refuse_kernels();
-        self.runtime.tell_times();
-        drop(self.runtime.stop_listening(self.sink));
+        if self.runtime.backend.is_this_process() {
+            self.runtime.tell_times();
+            drop(self.runtime.stop_listening(self.sink));
+        }
         self.recorder.finish()
     }
 }
@@ -145,6 +152,9 @@ pub struct Span {
 
 impl Drop for Span {
     fn drop(&mut self) {
+        if !self.runtime.backend.is_this_process() {
+            return;
+        }
         as_thread(&self.runtime, |thread| {
             self.runtime.live.span(thread.id, None)
         });
@@ -169,6 +179,9 @@ impl Runtime {
     #[track_caller]
     fn stop_listening(&self, sink: SinkId) -> Option<Box<dyn Sink>> {
         self.refuse_kernels();
+        if !self.backend.is_this_process() {
+            return None;
+        }
         let sink = self.live.detach_one(sink);
         self.ask_for_times();
         sink

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::elsewhere::is_host_func;
+use super::memory::Undone;
 use super::memory::tell_alloc;
 use super::runtime::{Place, Runtime};
 use crate::backend::Backend;
@@ -126,8 +127,11 @@ impl Registered {
     fn each(&self, runtime: &Arc<Runtime>, is_over: impl Fn(&Left) -> Result<bool>) -> Result<()> {
         let mut result = Ok(());
         let left = std::mem::take(&mut *self.left.lock());
-        for left in left {
-            match is_over(&left) {
+        let mut rest = Undone::new(&self.left, left.into_iter());
+        while let Some(left) = rest.next() {
+            let asked = is_over(left);
+            let Some(left) = rest.take() else { break };
+            match asked {
                 Ok(true) => {
                     let Left {
                         vector,

@@ -214,7 +214,7 @@ impl Runtime {
     #[inline]
     #[track_caller]
     pub fn raise(self: &Arc<Self>) {
-        if self.live.is_on() {
+        if self.live.is_on() && self.backend.is_this_process() {
             let thread = as_thread(self, |thread| thread.id);
             self.live.raise(thread);
         }
@@ -245,13 +245,8 @@ impl Runtime {
 
     // -------------------------------------------------------------- events
 
-    /// An event that nobody uses. Whoever holds the pen lends it: to take it twice would hang.
-    pub fn event(
-        &self,
-        device: DeviceId,
-        timing: bool,
-        pen: &mut Option<Pen<'_>>,
-    ) -> Result<OwnEvent> {
+    /// An event that nobody uses.
+    pub fn event(&self, device: DeviceId, timing: bool) -> Result<OwnEvent> {
         let per_device = self.device(device);
         let spare = match timing {
             false => &per_device.spare,
@@ -261,10 +256,7 @@ impl Runtime {
         let id = match known {
             Some(id) => id,
             None => {
-                let id = match pen {
-                    Some(pen) => pen.new_event(timing, device),
-                    None => self.live.new_event(timing, device),
-                };
+                let id = self.live.new_event(timing, device);
                 let create = Create::Event {
                     id,
                     device,
@@ -356,17 +348,28 @@ impl Runtime {
             return Ok(true);
         }
         self.check()?;
-        let event = match mark {
-            Mark::Recorded(_) => None,
-            Mark::Stream(end) => {
-                self.event_of_others(end, thread.id, &mut self.live.write(), at)?
-            }
-        };
+        let event = self.answerable(mark, thread.id, at)?;
         let mark = event.as_ref().unwrap_or(mark);
         let mut op = plain(thread.id, mark.asked(false), &mut None, at);
         op.id = self.live.nameless();
         let done = self.seen(self.beside_captures(|| self.backend.query(&op)))?;
         Ok(done && self.learned(thread, mark.point(), mark.asked(true), op.id, at)?)
+    }
+
+    /// The same mark with an event, where the log is told of the answer or others may have put more into the stream: if
+    /// the stream itself is asked, all of that is over too, for all that the answer says.
+    fn answerable(&self, mark: &Mark, thread: ThreadId, at: Place) -> Result<Option<Mark>> {
+        let Mark::Stream(end) = mark else {
+            return Ok(None);
+        };
+        let mut pen = self.live.write();
+        match pen {
+            None => self.event_of_others(end, thread, &mut pen, at),
+            Some(_) => {
+                let recorded = self.event_behind(end, thread, &mut pen, at)?;
+                Ok(Some(Mark::Recorded(recorded)))
+            }
+        }
     }
 
     /// Waits as long as it takes.
@@ -423,21 +426,16 @@ impl Runtime {
                 return Ok(true);
             }
             self.check()?;
-            let event = match mark {
-                Mark::Recorded(_) => None,
-                Mark::Stream(end) => {
-                    self.event_of_others(end, thread.id, &mut self.live.write(), at)?
-                }
-            };
+            let event = self.answerable(mark, thread.id, at)?;
             let mark = event.as_ref().unwrap_or(mark);
             let mut op = plain(thread.id, mark.awaited(), &mut None, at);
             op.id = self.live.nameless();
-            loop {
-                let done = self.seen(self.beside_captures(|| self.backend.wait(&op, at_most)))?;
-                if !done || self.learned(thread, mark.point(), op.kind, op.id, at)? {
-                    break Ok(done);
-                }
+            let done = self.seen(self.beside_captures(|| self.backend.wait(&op, at_most)))?;
+            if done && !self.learned(thread, mark.point(), op.kind, op.id, at)? {
+                // Who listens has come since the call began, and was told nothing of what it has waited for.
+                thread.clock.saw(mark.point());
             }
+            Ok(done)
         });
         #[cfg(feature = "observe")]
         self.tell_times();
@@ -580,6 +578,10 @@ impl fmt::Debug for Runtime {
 impl Drop for Runtime {
     /// Nobody holds a handle any more. What was submitted still runs; then all goes back.
     fn drop(&mut self) {
+        if !self.backend.is_this_process() {
+            self.live.forget();
+            return;
+        }
         if self.is_lost() {
             return;
         }

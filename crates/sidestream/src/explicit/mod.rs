@@ -351,8 +351,11 @@ impl OfDevice {
         self.per_thread.lock().remove(&thread);
     }
 
-    /// Gives back the streams that nobody can wait for any more: all work is over.
+    /// Gives back the streams that nobody can wait for any more: all work is over. The default streams stay, and what was
+    /// recorded there goes.
     pub fn close(&self, backend: &dyn Backend) {
+        drop(self.legacy.lock().take());
+        self.per_thread.lock().clear();
         let Gone { noted, ended, .. } = std::mem::take(&mut *self.gone.lock());
         for core in noted {
             // SAFETY: nobody has the stream, and all work is over.

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::event::Mark;
 use crate::kernel::{Grid, Kernel, KernelArgs};
 use crate::log::Pen;
-use crate::op::{Accesses, DeviceId, Kind, Memory, Mode, OpId, StreamId, StreamKind};
+use crate::op::{Accesses, DeviceId, Kind, Memory, Mode, StreamId, StreamKind};
 use crate::order::live::{Point, StreamClock};
 use crate::stream::{Bare, Core, Ended, Made, is_priority, not_empty};
 
@@ -176,6 +176,9 @@ impl Stream {
     /// Whether what it is given becomes part of a capture instead of running. Of a stream that another library made the
     /// driver is asked; without an answer it counts as captured.
     pub fn is_captured(&self) -> bool {
+        if !self.runtime().backend.is_this_process() {
+            return true;
+        }
         self.own.captured_in().is_some()
             || self.own.origin == Origin::Adopted && self.runtime().backend.is_captured(self.id())
     }
@@ -517,7 +520,7 @@ impl Stream {
         if other.own.captured_in().is_some() {
             let event = Event {
                 runtime: Arc::clone(self.runtime()),
-                own: self.runtime().event(other.device_id(), false, &mut None)?,
+                own: self.runtime().event(other.device_id(), false)?,
                 last: Mutex::default(),
                 sleeps: false,
             };
@@ -560,21 +563,7 @@ impl Stream {
         let at = Location::caller();
         self.runtime().check()?;
         self.is_mine()?;
-        let runtime = self.runtime();
-        let kind = |done| Kind::QueryStream {
-            stream: self.id(),
-            done,
-        };
-        // What another thread submits while this one asks is not known to be over.
-        let point = self.core().end();
-        let op = as_thread(runtime, |thread| {
-            crate::device::plain(thread.id, kind(false), &mut None, at)
-        });
-        let done = runtime.seen(runtime.backend.query(&op))?;
-        let learned = |thread: &mut _| runtime.learned(thread, &point, kind(true), OpId(0), at);
-        let done = done && as_thread(runtime, learned)?;
-        runtime.raise();
-        Ok(done)
+        self.own.stream.query_itself(at)
     }
 
     /// `cudaStreamSynchronize`: waits until all that it was given so far is over. The legacy stream
@@ -751,7 +740,7 @@ impl Stream {
         if self.own.thread.is_none() {
             return Ok(None);
         }
-        let event = self.runtime().event(self.device_id(), false, &mut None)?;
+        let event = self.runtime().event(self.device_id(), false)?;
         let kind = Kind::Record {
             event: event.id,
             stream: self.id(),

@@ -7,6 +7,12 @@
 //!
 //! While nobody listens, an operation costs one relaxed load here.
 //!
+//! # Locks
+//! Whoever writes holds the lock of the log, as a [`Pen`], before those of the program's streams and memory. A call that
+//! began before anybody listened has no pen and holds the others already: it may not ask for the log's. All that
+//! such a call needs is the id of a new event or thread. Those are given out under a lock of their own, behind which
+//! nobody takes another, and the next call that is written declares them first.
+//!
 //! # What a sink has to say
 //! A sink is told while locks are held: those of the program's streams and that of the log. What the
 //! program has to hear at once, such as a race, a sink hands out as its [`Sink::alarm`]. The log keeps it for
@@ -74,7 +80,24 @@ pub struct Live {
     wants_times: AtomicBool,
     alarmed: AtomicBool,
     nameless: AtomicU32,
+    has_fresh: AtomicBool,
+    /// May be locked behind any other.
+    fresh: Mutex<Fresh>,
     told: Mutex<Told>,
+}
+
+/// Events and threads that have an id, and that nobody was told of.
+#[derive(Default)]
+struct Fresh {
+    events: u32,
+    threads: u32,
+    /// The first comes first.
+    untold: Vec<Untold>,
+}
+
+enum Untold {
+    Event(bool, DeviceId),
+    Thread(String),
 }
 
 /// So many calls can wait at once under numbers of their own, the highest there are.
@@ -85,6 +108,11 @@ pub(super) const LAST_OP: u32 = u32::MAX - NAMELESS;
 /// Stands for a sink that was attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SinkId(u64);
+
+impl SinkId {
+    /// Of a sink that nobody took.
+    pub(crate) const NONE: SinkId = SinkId(u64::MAX);
+}
 
 /// What was told so far, to be told again to a sink that comes late.
 #[derive(Default)]
@@ -137,6 +165,7 @@ impl Live {
     /// From here on this sink is told, too.
     pub fn attach(&self, mut sink: Box<dyn Sink>) -> SinkId {
         let mut told = self.told.lock();
+        told.catch_up(self);
         told.repeat_to(&mut *sink);
         let id = SinkId(told.next_sink);
         told.next_sink += 1;
@@ -157,6 +186,11 @@ impl Live {
         let listener = told.sinks.remove(at);
         self.note_sinks(&told);
         Some(listener.sink)
+    }
+
+    /// Nothing of what the sinks hold is dropped: in a child of a fork it is its parent's, or like a file shared with it.
+    pub fn forget(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.told.get_mut().sinks));
     }
 
     /// Nobody is told any more; what the sinks hold is dropped.
@@ -180,25 +214,34 @@ impl Live {
 
     /// The id of a new event.
     pub fn new_event(&self, timing: bool, device: DeviceId) -> EventId {
-        self.told.lock().new_event(self, timing, device)
+        let mut fresh = self.fresh.lock();
+        let id = EventId(fresh.events);
+        fresh.events += 1;
+        self.declare(&mut fresh, Untold::Event(timing, device));
+        id
     }
 
     /// The id of a new thread.
     pub fn new_thread(&self, name: &str) -> ThreadId {
-        let mut told = self.told.lock();
-        told.tell(self, |sink| sink.thread(name));
-        told.threads.push(Thread {
-            name: name.to_owned(),
-            spans: Vec::new(),
-            deeper: 0,
-        });
-        ThreadId(told.threads.len() as u32 - 1)
+        let mut fresh = self.fresh.lock();
+        let id = ThreadId(fresh.threads);
+        fresh.threads += 1;
+        self.declare(&mut fresh, Untold::Thread(name.to_owned()));
+        id
+    }
+
+    fn declare(&self, fresh: &mut Fresh, untold: Untold) {
+        fresh.untold.push(untold);
+        // Whoever names the id has it from here, and sees this.
+        self.has_fresh.store(true, Ordering::Relaxed);
     }
 
     /// A thread enters a span, or leaves its innermost one. It is noted even while nobody listens,
     /// so that a sink that comes late knows where it is.
     pub fn span(&self, thread: ThreadId, enters: Option<&str>) {
-        self.told.lock().span(self, thread, enters);
+        let mut told = self.told.lock();
+        told.catch_up(self);
+        told.span(self, thread, enters);
     }
 
     /// A number for a call that waits: it gets its place in the log only when it is over, and the
@@ -301,11 +344,6 @@ impl Pen<'_> {
         OpId(u32::try_from(self.told.next_op).unwrap_or(u32::MAX))
     }
 
-    /// As [`Live::new_event`], for whoever holds the pen.
-    pub fn new_event(&mut self, timing: bool, device: DeviceId) -> EventId {
-        self.told.new_event(self.live, timing, device)
-    }
-
     /// The id of a new buffer.
     pub fn new_buffer(
         &mut self,
@@ -343,6 +381,7 @@ impl Pen<'_> {
 
     /// As [`Live::span`], for whoever holds the pen.
     pub fn span(&mut self, thread: ThreadId, enters: Option<&str>) {
+        self.told.catch_up(self.live);
         self.told.span(self.live, thread, enters);
     }
 
@@ -350,6 +389,7 @@ impl Pen<'_> {
     /// there can be no more, and nothing else.
     pub fn op(&mut self, op: &Op) {
         let told = &mut *self.told;
+        told.catch_up(self.live);
         let full = told.is_full();
         told.next_op += u64::from(!full);
         told.tell_as(self.live, Some(op.thread), |sink| {
@@ -367,10 +407,37 @@ impl Pen<'_> {
 }
 
 impl Told {
-    fn new_event(&mut self, live: &Live, timing: bool, device: DeviceId) -> EventId {
-        self.tell(live, |sink| sink.event(timing, device));
-        self.events.push((timing, device));
-        EventId(self.events.len() as u32 - 1)
+    /// Declares what has an id and was not told.
+    #[inline]
+    fn catch_up(&mut self, live: &Live) {
+        if live.has_fresh.load(Ordering::Relaxed) {
+            self.declare(live);
+        }
+    }
+
+    #[cold]
+    fn declare(&mut self, live: &Live) {
+        let untold = {
+            let mut fresh = live.fresh.lock();
+            live.has_fresh.store(false, Ordering::Relaxed);
+            std::mem::take(&mut fresh.untold)
+        };
+        for untold in untold {
+            match untold {
+                Untold::Event(timing, device) => {
+                    self.tell(live, |sink| sink.event(timing, device));
+                    self.events.push((timing, device));
+                }
+                Untold::Thread(name) => {
+                    self.tell(live, |sink| sink.thread(&name));
+                    self.threads.push(Thread {
+                        name,
+                        spans: Vec::new(),
+                        deeper: 0,
+                    });
+                }
+            }
+        }
     }
 
     fn tell(&mut self, live: &Live, each: impl Fn(&mut dyn Sink)) {

@@ -10,6 +10,7 @@ use super::live::{LAST_OP, Sink, message};
 use super::{Error, Problem, Within, Writer};
 use crate::backend::Done;
 use crate::op::{DeviceId, Memory, Op, OpId, StreamKind, ThreadId};
+use crate::process::Process;
 
 /// A recording of a running program as an op log, which `sidestream check` reads.
 ///
@@ -46,6 +47,7 @@ use crate::op::{DeviceId, Memory, Op, OpId, StreamKind, ThreadId};
 /// ```
 pub struct Recorder<W: Write + Send + 'static> {
     tape: Arc<Mutex<Tape<W>>>,
+    process: Process,
 }
 
 /// What the two halves share.
@@ -53,6 +55,8 @@ struct Tape<W: Write> {
     /// None once the recording is over.
     log: Option<Writer<W>>,
     failed: Option<Error>,
+    /// Of which the file is. A child of a fork has a copy of what was not handed to the file yet.
+    process: Process,
 }
 
 /// The half that is told.
@@ -84,30 +88,52 @@ impl<W: Write + Send + 'static> Recorder<W> {
         let tape = Arc::new(Mutex::new(Tape {
             log: Some(Writer::new(out)?),
             failed: None,
+            process: Process::this(),
         }));
         let half = Half {
             tape: tape.clone(),
             timed,
             first: None,
         };
-        Ok((Recorder { tape }, Box::new(half)))
+        let process = Process::this();
+        Ok((Recorder { tape, process }, Box::new(half)))
     }
 
     /// Hands everything told so far to the file, so that it survives the end of this process. If
     /// that fails, the recording is over and [`Recorder::finish`] says why.
+    ///
+    /// In a child of a fork it does nothing: the file is its parent's.
     pub fn flush(&self) {
-        self.tape.lock().write(Writer::flush);
+        if self.process.is_this() {
+            self.tape.lock().write(Writer::flush);
+        }
     }
 
     /// Ends the log and gives the file back.
     ///
     /// # Errors
     /// The first that the file gave, or the first of the [conditions](super#conditions) that a
-    /// record did not meet, in the whole recording.
+    /// record did not meet, in the whole recording. Also in a child of a fork, which writes nothing to the file of its parent.
     pub fn finish(self) -> Result<W, Error> {
+        if !self.process.is_this() {
+            let why =
+                "the recording belongs to the process from which this one was forked; end it there";
+            return Err(Error {
+                offset: 0,
+                problem: Problem::Io(io::Error::other(why)),
+            });
+        }
         let mut tape = self.tape.lock();
         match (tape.failed.take(), tape.log.take()) {
-            (None, Some(log)) => log.finish(),
+            (None, Some(log)) => {
+                let error = log.error(panicked(""));
+                catch_unwind(AssertUnwindSafe(|| log.finish())).unwrap_or_else(|panic| {
+                    Err(Error {
+                        problem: panicked(&message(panic)),
+                        ..error
+                    })
+                })
+            }
             (Some(error), _) => Err(error),
             // Only this function leaves it so, and it takes the handle.
             (None, None) => unreachable!("a recording is finished once"),
@@ -124,8 +150,7 @@ impl<W: Write> Tape<W> {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => self.fail(error),
             Err(panic) => {
-                let why = format!("the file panicked: {}", message(panic));
-                let error = log.error(Problem::Io(io::Error::other(why)));
+                let error = log.error(panicked(&message(panic)));
                 self.fail(error);
             }
         }
@@ -140,6 +165,10 @@ impl<W: Write> Tape<W> {
     }
 }
 
+fn panicked(message: &str) -> Problem {
+    Problem::Io(io::Error::other(format!("the file panicked: {message}")))
+}
+
 /// Does something with a file whose own code may panic, where nobody can be told.
 fn without_panic(act: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(act)) {
@@ -149,6 +178,9 @@ fn without_panic(act: impl FnOnce()) {
 
 impl<W: Write> Drop for Tape<W> {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            return std::mem::forget(self.log.take());
+        }
         if let Some(log) = self.log.take() {
             // Whoever wants to hear of an error calls `finish`.
             without_panic(|| _ = log.finish());

@@ -6,8 +6,8 @@
 //! another thread, and no two threads wait for each other.
 
 use std::cmp::Ordering;
-use std::sync::Arc;
 use std::sync::atomic;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
@@ -623,7 +623,7 @@ impl Step<'_> {
     /// Records an event of its own at the end of the stream.
     fn record_before(&mut self) -> Result<Recorded> {
         let core = &self.stream.core;
-        let event = (self.stream.runtime).event(core.device, false, &mut self.pen)?;
+        let event = (self.stream.runtime).event(core.device, false)?;
         let (event_id, stream) = (event.id, core.id);
         self.learning(|step| {
             step.submit(Kind::Record {
@@ -642,7 +642,7 @@ impl Step<'_> {
     #[cold]
     fn new_link(&mut self) -> Result<EventId> {
         let device = self.stream.core.device;
-        let event = (self.stream.runtime).event(device, false, &mut self.pen)?;
+        let event = (self.stream.runtime).event(device, false)?;
         let id = event.id;
         self.state.link = Some(event);
         Ok(id)
@@ -652,7 +652,7 @@ impl Step<'_> {
     fn new_mark(&mut self) -> Result<EventId> {
         let device = self.stream.core.device;
         let runtime = &self.stream.runtime;
-        let event = runtime.event(device, false, &mut self.pen)?;
+        let event = runtime.event(device, false)?;
         let id = event.id;
         let mark = Recorded {
             point: self.state.clock.point(),
@@ -671,6 +671,7 @@ impl Step<'_> {
                 point: self.state.clock.point(),
                 stream: self.stream.core.id,
                 device: self.stream.core.device,
+                event: OnceLock::new(),
                 core: None,
             }))
         };

@@ -369,7 +369,13 @@ impl Stream {
         self.runtime.synchronize_for(&mark, at_most, at)
     }
 
+    #[track_caller]
     fn query_at(&self, at: Place) -> Result<bool> {
+        if self.core.is_shared() {
+            self.runtime.check()?;
+            self.core.refuse_captured(&self.runtime)?;
+            return self.query_itself(at);
+        }
         let mark = self.mark(at)?;
         self.runtime.query(&mark, at)
     }
@@ -394,7 +400,7 @@ impl Stream {
 
     fn timed(&self, at: Place) -> Result<TimedEvent> {
         self.runtime.check()?;
-        let event = self.runtime.event(self.core.device, true, &mut None)?;
+        let event = self.runtime.event(self.core.device, true)?;
         let kind = Kind::Record {
             event: event.id,
             stream: self.core.id,

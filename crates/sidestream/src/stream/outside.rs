@@ -3,8 +3,8 @@
 //! # Work that nobody tells of
 //! A stream is *shared* from when its handle is given away; an adopted one and the default streams are
 //! from the beginning. What is known of a shared stream is true and may not be all: so its end is never
-//! taken from what was recorded there before, or from what a thread has waited for. Whoever asks for it
-//! gets a step of its own, with an event that is recorded for this question. The end of memory that was noted
+//! taken from what was recorded there before, or from what a thread has waited for. Whoever waits for it
+//! gets a step of its own, with an event that is recorded for this wait; a question is put to the driver, about the stream itself. The end of memory that was noted
 //! ([`record_stream`](crate::explicit::record_stream)) is such a step on any stream.
 //!
 //! # Captures
@@ -14,16 +14,16 @@
 //! it was given by then: nothing runs in it until the capture has ended. Of a shared stream, which other
 //! code may capture, the driver is asked before each record and, for a capture that begins meanwhile, behind it.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use super::{Core, Stream};
 use crate::backend::Payload;
-use crate::device::{Place, Runtime, plain, write};
+use crate::device::{Place, Runtime, Thread, as_thread, plain, write};
 use crate::error::{Error, Result};
 use crate::event::{Mark, Recorded, Unrecorded};
 use crate::log::Pen;
-use crate::op::{Kind, ThreadId};
+use crate::op::{Kind, OpId, ThreadId};
 use crate::order::live::StreamClock;
 
 /// How a stream came about.
@@ -93,6 +93,7 @@ impl Core {
             point: state.clock.point(),
             stream: self.id,
             device: self.device,
+            event: OnceLock::new(),
             core: match self.made {
                 // The device keeps it.
                 Made::Safe { .. } => None,
@@ -144,13 +145,36 @@ pub(crate) struct Ended {
 }
 
 impl Stream {
+    /// Asks the driver about the stream itself, with all that anybody has put into it. An event that is recorded for the
+    /// question would not be over when it is asked about at once: who asks again and again would never hear "yes".
+    ///
+    /// # Errors
+    /// What the back end answers.
+    #[track_caller]
+    pub(crate) fn query_itself(&self, at: Place) -> Result<bool> {
+        let runtime = &self.runtime;
+        let kind = |done| Kind::QueryStream {
+            stream: self.core.id,
+            done,
+        };
+        // What another thread submits while this one asks is not known to be over.
+        let point = self.core.end();
+        let asked = |thread: &mut Thread| plain(thread.id, kind(false), &mut None, at);
+        let op = as_thread(runtime, asked);
+        let done = runtime.seen(runtime.backend.query(&op))?;
+        let learned = |thread: &mut _| runtime.learned(thread, &point, kind(true), OpId(0), at);
+        let done = done && as_thread(runtime, learned)?;
+        runtime.raise();
+        Ok(done)
+    }
+
     /// Records the end of a stream that goes, so that another may count on its chain. Every chain makes every clock
     /// longer.
     ///
     /// # Errors
     /// What the back end answers, or that the stream is being captured: then nobody does.
     pub(crate) fn ended(&self, at: Place) -> Result<Ended> {
-        let event = self.runtime.event(self.core.device, false, &mut None)?;
+        let event = self.runtime.event(self.core.device, false)?;
         let kind = Kind::Record {
             event: event.id,
             stream: self.core.id,
@@ -193,7 +217,8 @@ impl Runtime {
     }
 
     /// An event behind a point that has none: one that was recorded for somebody else, or one that is
-    /// recorded now, later than needed and never too early.
+    /// recorded now, later than needed and never too early. Who asks again gets the same: a new one would be over later
+    /// each time.
     ///
     /// # Errors
     /// If the stream is being captured, or what the back end answers.
@@ -204,9 +229,25 @@ impl Runtime {
         pen: &mut Option<Pen<'_>>,
         at: Place,
     ) -> Result<Arc<Recorded>> {
+        if let Some(recorded) = mark.event.get() {
+            return Ok(Arc::clone(recorded));
+        }
+        let recorded = self.new_event_behind(mark, thread, pen, at)?;
+        // Another thread may have recorded one, which is as good.
+        let _ = mark.event.set(Arc::clone(&recorded));
+        Ok(recorded)
+    }
+
+    fn new_event_behind(
+        &self,
+        mark: &Unrecorded,
+        thread: ThreadId,
+        pen: &mut Option<Pen<'_>>,
+        at: Place,
+    ) -> Result<Arc<Recorded>> {
         let core = self.outside(mark);
         // Of the device of the stream in which it is recorded, which may be another than the caller's (R43).
-        let event = self.event(mark.device, false, pen)?;
+        let event = self.event(mark.device, false)?;
         let kind = Kind::Record {
             event: event.id,
             stream: mark.stream,

@@ -1,6 +1,7 @@
 //! The calls of a random program, as data: they can be printed, and left out one by one.
 
 use super::dice::Dice;
+use super::edge_act::{self, EdgeAct};
 use super::graph_act::{self, GraphAct};
 use super::plan::Plan;
 
@@ -64,6 +65,8 @@ pub enum Act {
     Span(Place),
     /// One of the graphs, by its number.
     Graph(usize, GraphAct),
+    /// Beside the safe API.
+    Edge(EdgeAct),
 }
 
 /// Where a call acts: a part of a slot, and on which stream. The ends are thousandths.
@@ -116,6 +119,8 @@ pub enum Landing {
     /// Polled as a future: to the end, or once and then given up.
     Await,
     PollOnce,
+    /// Polled once with a waker that panics.
+    PollBadly,
 }
 
 /// The program of a plan: the calls of each thread.
@@ -125,7 +130,14 @@ pub fn draw(plan: &Plan) -> Vec<Vec<Act>> {
     let starts: Vec<Act> = starts.collect();
     let mut programs = vec![Vec::new(); plan.threads];
     programs[0] = starts;
+    let mut edge_dice = Dice::new(plan.seed ^ 0x6e_5bed);
     for n in 0..plan.acts {
+        if let Some(edges) = &plan.edges
+            && edge_dice.chance(500)
+        {
+            let act = edge_act::draw(plan, edges, &mut edge_dice);
+            programs[n % plan.threads].extend(act.map(Act::Edge));
+        }
         if dice.chance(40) {
             programs[n % plan.threads].extend(graph_act::draw_new(plan, &mut dice));
         }
@@ -154,9 +166,10 @@ fn allowed(act: &Act, plan: &Plan) -> bool {
         }
         Act::HostFunc(_, Hosted::Buffer(_)) => plan.drops,
         // It asks from a thread of the runtime's own.
-        Act::Land(_, Landing::Await | Landing::PollOnce | Landing::DropElsewhere) => {
-            plan.drops && plan.waits && plan.threads > 1
-        }
+        Act::Land(
+            _,
+            Landing::Await | Landing::PollOnce | Landing::PollBadly | Landing::DropElsewhere,
+        ) => plan.drops && plan.waits && plan.threads > 1,
         Act::Land(_, Landing::Drop | Landing::Forget) => plan.drops,
         Act::Land(..) => plan.waits,
         Act::Out(_)

@@ -6,9 +6,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sidestream::backend::{Address, Backend, Caps, Code, Create, Destroy, Done, Payload, Reserve};
+use sidestream::backend::{
+    Address, Backend, Caps, Code, Create, Destroy, Done, Fill, Payload, Reserve,
+};
 use sidestream::error::{Error, Result};
-use sidestream::op::{DeviceId, EventId, GraphId, Memory, Op, StreamId};
+use sidestream::op::{
+    Accesses, DeviceId, EventId, GraphId, Kind, Memory, Op, OpId, SiteId, StreamId, ThreadId,
+};
 use sidestream::sim::Machine;
 
 use super::dice::Dice;
@@ -21,8 +25,18 @@ pub const MADE_UP: i32 = 987_654;
 /// After so many calls a program is said not to end. The longest that ends makes some thousands.
 const CALLS_AT_MOST: u64 = 400_000;
 
+/// What other code is to the machine: a thread of its own.
+const OTHERS: ThreadId = ThreadId(60);
+/// The handle of a stream is its number, and this. Those of other code begin at the second.
+const HANDLES: u64 = 1 << 32;
+const THEIRS: u64 = 1 << 40;
+
 pub struct Faults {
     pub machine: Machine,
+    /// Streams of other code, by their handles.
+    adopted: Mutex<BTreeMap<u64, StreamId>>,
+    handles: AtomicU64,
+    graphs: AtomicU32,
     per_mille: AtomicU32,
     dice: Mutex<Dice>,
     one: Option<One>,
@@ -53,6 +67,9 @@ impl Faults {
     pub fn new(machine: Machine, per_mille: u32, seed: u64) -> Faults {
         Faults {
             machine,
+            adopted: Mutex::default(),
+            handles: AtomicU64::new(THEIRS),
+            graphs: AtomicU32::new(300),
             per_mille: AtomicU32::new(per_mille),
             dice: Mutex::new(Dice::new(seed)),
             one: None,
@@ -86,6 +103,11 @@ impl Faults {
         self.account.lock().clone()
     }
 
+    /// How often it was called.
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
     fn count(&self) {
         stuck::step();
         let calls = self.calls.fetch_add(1, Ordering::Relaxed);
@@ -112,6 +134,74 @@ impl Faults {
     }
 }
 
+/// What other code does with the machine, of which the runtime hears nothing.
+impl Faults {
+    /// The handle of a stream that other code has made.
+    pub fn new_handle(&self) -> u64 {
+        self.handles.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub fn stream_of(&self, handle: u64) -> StreamId {
+        let adopted = self.adopted.lock().get(&handle).copied();
+        adopted.unwrap_or(StreamId((handle - HANDLES) as u32))
+    }
+
+    /// Whether it could: the machine refuses what is wrong beside captures, and when a device is lost.
+    pub fn others_fill(&self, stream: StreamId, at: u64, bytes: u64, value: u8) -> bool {
+        let fill = Fill {
+            at: Address(at),
+            value: u32::from(value),
+            width: 1,
+            count: bytes,
+        };
+        let filled = self.others(Kind::Memset { stream }, Payload::Fill(fill));
+        filled.is_ok()
+    }
+
+    pub fn others_wait(&self, stream: StreamId) -> bool {
+        let op = of_others(Kind::SyncStream { stream });
+        self.machine.wait(&op, Duration::MAX) == Ok(true)
+    }
+
+    pub fn others_begin(&self, stream: StreamId) -> bool {
+        let kind = Kind::BeginCapture { stream };
+        self.others(kind, Payload::None).is_ok()
+    }
+
+    /// Ends a capture and launches what it captured.
+    pub fn others_end(&self, stream: StreamId, device: DeviceId) -> Result<()> {
+        self.others(Kind::EndCapture { stream }, Payload::None)?;
+        let graph = GraphId(self.graphs.fetch_add(1, Ordering::Relaxed));
+        let create = Create::Graph {
+            id: graph,
+            device,
+            nodes: &[],
+        };
+        // SAFETY: the number is other code's, which destroys it when it was waited for.
+        unsafe { self.machine.create(create)? };
+        self.others(Kind::GraphLaunch { stream, graph }, Payload::Graph)?;
+        self.others_wait(stream);
+        // SAFETY: as above.
+        unsafe { self.machine.destroy(Destroy::Graph(graph)) };
+        Ok(())
+    }
+
+    fn others(&self, kind: Kind, payload: Payload<'_>) -> Result<()> {
+        // SAFETY: the memory was lent for that, or is the capture's own.
+        unsafe { self.machine.submit(&of_others(kind), payload) }
+    }
+}
+
+fn of_others(kind: Kind) -> Op {
+    Op {
+        id: OpId(0),
+        thread: OTHERS,
+        site: SiteId(0),
+        kind,
+        accesses: Accesses::new(),
+    }
+}
+
 // SAFETY: what is not refused the machine does, for which the same is promised.
 unsafe impl Backend for Faults {
     fn devices(&self) -> &[Caps] {
@@ -119,11 +209,31 @@ unsafe impl Backend for Faults {
     }
 
     unsafe fn create(&self, what: Create<'_>) -> Result<()> {
-        self.chance("create")?;
+        if let Err(error) = self.chance("create") {
+            // A capture that could not be made into a graph is gone.
+            if let Create::Graph { id, nodes: [], .. } = what
+                && !self.account.lock().graphs.contains(&id)
+            {
+                // SAFETY: the number stands for nothing.
+                unsafe { self.machine.create(what)? };
+                unsafe { self.machine.destroy(Destroy::Graph(id)) };
+            }
+            return Err(error);
+        }
         // SAFETY: the caller promises it, here and below.
         unsafe { self.machine.create(what)? };
         let mut account = self.account.lock();
+        if let Create::Stream {
+            id,
+            adopt: Some(handle),
+            ..
+        } = what
+        {
+            self.adopted.lock().insert(handle, id);
+        }
         let is_new = match what {
+            // The default streams are there before and afterwards.
+            Create::Stream { kind, .. } if kind.is_default() => true,
             Create::Stream { id, .. } => account.streams.insert(id),
             Create::Event { id, .. } => account.events.insert(id),
             Create::Graph { id, .. } => account.graphs.insert(id),
@@ -233,6 +343,6 @@ unsafe impl Backend for Faults {
     }
 
     fn raw_stream(&self, stream: StreamId) -> Option<u64> {
-        self.machine.raw_stream(stream)
+        Some(HANDLES + u64::from(stream.0))
     }
 }

@@ -11,7 +11,7 @@ use sidestream::buffer::{Pending, Pinned};
 use sidestream::error::Error;
 
 use super::act::Landing;
-use super::world::{Slot, World};
+use super::world::{Slot, World, bad_waker};
 
 pub enum Flying {
     /// A copy, and what it has to hold then.
@@ -122,8 +122,11 @@ impl World {
                 Ok(value) => Landed::Back(value),
                 Err(error) => Landed::Gone(Some(error)),
             },
-            Landing::PollOnce => {
-                let waker = Waker::from(Arc::new(Flag::default()));
+            Landing::PollOnce | Landing::PollBadly => {
+                let waker = match how {
+                    Landing::PollBadly => bad_waker(),
+                    _ => Waker::from(Arc::new(Flag::default())),
+                };
                 match Pin::new(&mut pending).poll(&mut Context::from_waker(&waker)) {
                     Poll::Ready(Ok(value)) => Landed::Back(value),
                     Poll::Ready(Err(error)) => Landed::Gone(Some(error)),

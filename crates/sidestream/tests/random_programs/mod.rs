@@ -8,9 +8,11 @@
 
 pub mod act;
 pub mod dice;
+pub mod edge_act;
 pub mod faults;
 pub mod flying;
 pub mod graph_act;
+pub mod hold;
 pub mod plan;
 pub mod reference;
 pub mod run;

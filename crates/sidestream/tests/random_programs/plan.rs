@@ -28,6 +28,23 @@ pub struct Plan {
     pub is_synchronous: bool,
     /// Whether the checker reads along from the start.
     pub listens: bool,
+    /// What happens besides the calls of the safe API; nothing does in most plans.
+    pub edges: Option<Edges>,
+}
+
+/// What others do beside the safe API, and what fails once.
+#[derive(Clone, Debug)]
+pub struct Edges {
+    /// Whether other code has streams of the program, or gives it some, and works there.
+    pub others: bool,
+    /// Whether somebody captures streams.
+    pub captures: bool,
+    /// The one call of the back end that fails: how many come before it, and whether it is carried out all the same.
+    pub one: Option<(u64, bool)>,
+    /// Whether code of the program's panics that the runtime calls.
+    pub panics: bool,
+    /// Whether the process forks.
+    pub forks: bool,
 }
 
 impl Plan {
@@ -57,6 +74,30 @@ impl Plan {
             // What is refused while a call waits for itself has happened none the less.
             is_synchronous: faults == 0 && dice.chance(30),
             listens: dice.chance(800),
+            edges: None,
+        }
+    }
+
+    /// The same, with everything that happens at the edges.
+    pub fn at_the_edges(seed: u64) -> Plan {
+        let mut dice = Dice::new(seed ^ 0xed6e);
+        let plan = Plan::draw(seed, dice.chance(250));
+        // What was carried out and failed has results that only one thread can tell.
+        let behind = plan.threads == 1 && dice.chance(500);
+        let one = dice.chance(400).then(|| (dice.below(400) as u64, behind));
+        let edges = Edges {
+            others: dice.chance(800),
+            captures: dice.chance(400) && one.is_none_or(|(_, behind)| !behind),
+            one,
+            panics: dice.chance(400),
+            forks: dice.chance(300),
+        };
+        Plan {
+            faults: if one.is_some() { 1 } else { plan.faults },
+            traps: plan.traps && !edges.captures,
+            is_synchronous: false,
+            edges: Some(edges),
+            ..plan
         }
     }
 

@@ -40,6 +40,8 @@ pub struct Refusing {
     kept: Option<Mutex<Vec<Kept>>>,
     /// How often memory was given out again.
     again: AtomicUsize,
+    /// How long each wait was to take at most.
+    limits: Mutex<Vec<Duration>>,
     /// What happens when the next question was answered, before anybody hears the answer.
     behind_answer: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
@@ -76,6 +78,7 @@ impl Refusing {
             misplaced: AtomicBool::new(false),
             kept,
             again: AtomicUsize::new(0),
+            limits: Mutex::default(),
             behind_answer: Mutex::default(),
         });
         let mut devices = Device::on(Arc::<Refusing>::clone(&backend), &Options::new());
@@ -89,6 +92,18 @@ impl Refusing {
     /// Lets something happen between the answer to the next question and whoever asked.
     pub fn behind_answer(&self, happens: impl FnOnce() + Send + 'static) {
         *self.behind_answer.lock().unwrap() = Some(Box::new(happens));
+    }
+
+    fn happen(&self) {
+        let between = self.behind_answer.lock().unwrap().take();
+        if let Some(between) = between {
+            between();
+        }
+    }
+
+    /// The limits of all waits since they were last taken.
+    pub fn limits(&self) -> Vec<Duration> {
+        std::mem::take(&mut self.limits.lock().unwrap())
     }
 
     pub fn refuse_to_pin(&self, refuses: bool) {
@@ -228,10 +243,7 @@ unsafe impl Backend for Refusing {
 
     fn query(&self, op: &Op) -> Result<bool> {
         let answer = self.machine.query(op);
-        let between = self.behind_answer.lock().unwrap().take();
-        if let Some(between) = between {
-            between();
-        }
+        self.happen();
         answer
     }
 
@@ -243,7 +255,10 @@ unsafe impl Backend for Refusing {
         if for_at_most == Duration::MAX {
             self.endless_waits.fetch_add(1, Ordering::Relaxed);
         }
-        self.machine.wait(op, for_at_most)
+        self.limits.lock().unwrap().push(for_at_most);
+        let answer = self.machine.wait(op, for_at_most);
+        self.happen();
+        answer
     }
 
     fn elapsed_ns(&self, from: EventId, to: EventId) -> Result<f64> {

@@ -10,7 +10,7 @@ const INSIDE: &str = "crates/sidestream/src/";
 /// From the bottom up: a module may name those of its own row and of the rows above this line of
 /// the table.
 const LAYERS: &[&[&str]] = &[
-    &["op", "error", "ptx"],
+    &["op", "error", "ptx", "process"],
     &["order"],
     &["engine"],
     &["backend", "log"],

@@ -17,6 +17,15 @@ impl World {
         self.wrong.lock().push(what);
     }
 
+    pub(super) fn is_right(&self) -> bool {
+        self.wrong.lock().is_empty()
+    }
+
+    /// Whether a call did something and gave nothing.
+    pub fn was_torn(&self) -> bool {
+        self.was_torn.load(Ordering::Relaxed)
+    }
+
     pub fn all_wrong(&self) -> Vec<String> {
         self.wrong.lock().clone()
     }
@@ -36,6 +45,12 @@ impl World {
         let plan = &self.plan;
         let is_expected = match &error {
             Error::Refused { code, .. } => *code == MADE_UP,
+            Error::Submitted { code, .. } => {
+                self.tear();
+                *code == MADE_UP
+            }
+            // A stream that somebody captures takes no calls of the safe API, and no memory goes back beside a capture.
+            Error::Invalid { why, .. } => why.contains("capture") && self.captures(),
             Error::OutOfMemory(_) => plan.memory_bytes.min(plan.pinned_bytes) < 1 << 30,
             Error::DeviceLost(lost) => {
                 let mut known = self.lost.lock();
@@ -76,7 +91,8 @@ impl World {
         match result {
             Ok(value) => self.issued(Ok(value)),
             Err(Refused { error, value }) => {
-                if value.is_none() != matches!(error, Error::DeviceLost(_)) {
+                let is_taken = matches!(error, Error::DeviceLost(_) | Error::Submitted { .. });
+                if value.is_none() != is_taken {
                     self.wrong(format!(
                         "{error}, and the value is there: {}",
                         value.is_some()
@@ -114,6 +130,7 @@ impl World {
 
     /// Everything comes back and is compared. Nothing fails any more.
     pub fn finish(&self) {
+        self.stop_listening();
         self.idle.lock().clear();
         while let Some(flying) = take_at(&self.flying, 0) {
             self.land(flying, Landing::Sync);

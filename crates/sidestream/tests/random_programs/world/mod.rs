@@ -1,5 +1,8 @@
 //! What a program works on: every buffer beside a plain vector that goes through the same.
 
+mod callbacks;
+mod child;
+mod edges;
 mod graphs;
 mod holds;
 mod host;
@@ -11,24 +14,30 @@ mod values;
 
 use std::any::Any;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use sidestream::buffer::{DeviceBuf, Pinned, View, ViewMut};
-use sidestream::device::Device;
+use sidestream::device::{Device, Recording};
 use sidestream::error::{Error, Lost};
 use sidestream::event::{Event, TimedEvent};
 use sidestream::kernel::Grid;
+use sidestream::log::SinkId;
 use sidestream::op::DeviceId;
 use sidestream::stream::Stream;
 
 use super::act::{Act, Place};
+use super::faults::Faults;
 use super::flying::{Flying, drop_elsewhere};
 use super::graph_act::GRAPHS;
 use super::plan::Plan;
 use super::reference::{self, Kernels};
+pub use callbacks::bad_waker;
+use callbacks::{Bomb, is_ours};
+use edges::Other;
 use graphs::Stage;
 use values::{clone_at, keep, pattern, take_at};
 
@@ -72,6 +81,18 @@ pub struct World {
     functions: AtomicU64,
     accepted: AtomicU64,
     returned: Arc<AtomicU64>,
+    faults: Arc<Faults>,
+    /// Streams that are used beside the safe API.
+    others: Mutex<Vec<Arc<Other>>>,
+    /// How many of them are captured.
+    capturing: AtomicUsize,
+    ends: Mutex<()>,
+    sinks: Mutex<Vec<SinkId>>,
+    recordings: Mutex<Vec<Recording<Bomb>>>,
+    /// Whether a call did what it does and gave nothing: nobody can tell what the buffers hold.
+    is_torn: AtomicBool,
+    /// Whether that ever was so.
+    was_torn: AtomicBool,
 }
 
 const GRID: Grid = Grid {
@@ -99,7 +120,7 @@ impl Slot {
 }
 
 impl World {
-    pub fn new(plan: &Plan, devices: Vec<Device>) -> World {
+    pub fn new(plan: &Plan, devices: Vec<Device>, faults: &Arc<Faults>) -> World {
         World {
             plan: plan.clone(),
             devices: Mutex::new(devices.iter().cloned().map(Some).collect()),
@@ -118,6 +139,14 @@ impl World {
             functions: AtomicU64::new(1),
             accepted: AtomicU64::new(0),
             returned: Arc::default(),
+            faults: Arc::clone(faults),
+            others: Mutex::default(),
+            capturing: AtomicUsize::new(0),
+            ends: Mutex::default(),
+            sinks: Mutex::default(),
+            recordings: Mutex::default(),
+            is_torn: AtomicBool::new(false),
+            was_torn: AtomicBool::new(false),
         }
     }
 
@@ -131,6 +160,28 @@ impl World {
             };
             self.lines.lock().push(line);
         }
+    }
+
+    /// One call, which may end with a panic of code of the test's.
+    pub fn try_act(&self, thread: usize, act: Act) {
+        let acted = catch_unwind(AssertUnwindSafe(|| self.act(thread, act)));
+        match acted {
+            Err(panic) if is_ours(&*panic) => self.tear(),
+            Err(panic) => resume_unwind(panic),
+            Ok(()) => {}
+        }
+        if self.is_torn.swap(false, Ordering::Relaxed) {
+            (0..self.slots.len()).for_each(|at| drop(self.take(at)));
+            self.graphs
+                .iter()
+                .for_each(|graph| drop(graph.lock().take()));
+        }
+    }
+
+    /// A call did something and gave nothing.
+    fn tear(&self) {
+        self.is_torn.store(true, Ordering::Relaxed);
+        self.was_torn.store(true, Ordering::Relaxed);
     }
 
     pub fn act(&self, thread: usize, act: Act) {
@@ -193,6 +244,7 @@ impl World {
                 }
             }
             Act::Graph(at, act) => self.graph(at, act),
+            Act::Edge(act) => self.edge(thread, act),
             _ => self.order(act),
         }
     }
