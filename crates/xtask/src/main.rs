@@ -26,6 +26,7 @@ usage: cargo xtask <command>
   python --torch  its tests that need PyTorch and Ray, which it installs
   python --frameworks
                   its tests beside accelerate, Lightning and others, with the newest PyTorch; installs them
+  python --oldest some of its tests with the oldest PyTorch; installs it
   wheel           the Python package as a file for any Linux; fetches its linker
   tidy            the rules of the house that the compiler does not know
   bench           every benchmark, briefly, in one table
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         ["python"] => python::run(false),
         ["python", "--torch"] => python::run(true),
         ["python", "--frameworks"] => python::frameworks(),
+        ["python", "--oldest"] => python::oldest(),
         ["wheel"] => wheel::run(),
         ["tidy"] => tidy::run(),
         ["bench"] => bench::run(),

@@ -9,6 +9,7 @@ use anyhow::Result;
 use crate::cargo;
 use crate::miri;
 use crate::model;
+use crate::python;
 use crate::steps::Run;
 
 /// How long each fuzz target searches.
@@ -28,6 +29,12 @@ pub fn run() -> Result<bool> {
     run.step("model", "cargo xtask model", |_| model::run())?;
     run.cargo("truth", &["xtask", "truth", "100000", "1"])?;
     run.cargo("frameworks", &["xtask", "python", "--frameworks"])?;
+    match python::runs_oldest(&python::version_of_python()?) {
+        true => {
+            run.cargo("oldest PyTorch", &["xtask", "python", "--oldest"])?;
+        }
+        false => left_out.push("the oldest PyTorch, for which this Python is too new"),
+    }
     match miri::is_there()? {
         true => {
             run.step("miri", "cargo xtask miri", |_| miri::run(None))?;

@@ -18,6 +18,7 @@ pub const PACKAGE: &str = "crates/sidestream-py";
 const REQUIREMENTS: &str = "requirements-test.txt";
 const REQUIREMENTS_TORCH: &str = "requirements-torch.txt";
 const REQUIREMENTS_FRAMEWORKS: &str = "requirements-frameworks.txt";
+const REQUIREMENTS_OLDEST: &str = "requirements-oldest.txt";
 
 /// How often an installation is tried.
 const PIP_TRIES: u32 = 3;
@@ -25,8 +26,13 @@ const PIP_TRIES: u32 = 3;
 /// Scripts that show the package at work, from its folder.
 const EXAMPLES: &str = "../../examples/python";
 
-/// The oldest Python that the package runs on.
+/// The oldest Python that the package runs on, and the newest that the oldest PyTorch does.
 const OLDEST: (u32, u32) = (3, 10);
+const NEWEST_FOR_OLDEST: (u32, u32) = (3, 12);
+/// What is tried with the oldest PyTorch.
+const TRIED_WITH_OLDEST: &str = "prefetch or pipeline or benchmark";
+/// All tests.
+const ALL: &str = "";
 
 /// Builds and tests the package; with `torch`, installs PyTorch and runs the tests that need it, and only those.
 pub fn run(torch: bool) -> Result<bool> {
@@ -45,7 +51,7 @@ pub fn run(torch: bool) -> Result<bool> {
         true => "(torch or ray) and not frameworks",
         false => "not torch and not ray and not frameworks",
     };
-    let tested = environment.test(marked, &driver)?;
+    let tested = environment.test(marked, ALL, &driver)?;
     Ok(typed && tested)
 }
 
@@ -62,7 +68,30 @@ pub fn frameworks() -> Result<bool> {
     println!("python: PyTorch and what is built on it may be 3 GB, where they are not there yet");
     environment.make(&version, REQUIREMENTS_FRAMEWORKS)?;
     environment.install_package()?;
-    environment.test("torch or frameworks", &stand_in()?)
+    environment.test("torch or frameworks", ALL, &stand_in()?)
+}
+
+/// Runs some of the tests that need PyTorch with the oldest one, in an environment of its own.
+pub fn oldest() -> Result<bool> {
+    let version = version_of_python()?;
+    ensure!(
+        runs_oldest(&version),
+        "the oldest PyTorch runs on Python 3.12 or older, and `python3` is {version}"
+    );
+    let environment = Environment {
+        folder: cargo::Workspace::read()?.target_dir.join("python-oldest"),
+        package: cargo::root().join(PACKAGE),
+    };
+    println!("python: the oldest PyTorch may be 2.5 GB, where it is not there yet");
+    environment.make(&version, REQUIREMENTS_OLDEST)?;
+    environment.install_package()?;
+    let marked = "torch and not frameworks";
+    environment.test(marked, TRIED_WITH_OLDEST, &stand_in()?)
+}
+
+/// Whether there is a build of the oldest PyTorch for this Python.
+pub fn runs_oldest(version: &str) -> bool {
+    parsed(version).is_some_and(|found| found <= NEWEST_FOR_OLDEST)
 }
 
 /// The version of `python3`, which has to be there, young enough, and able to make environments.
@@ -86,9 +115,12 @@ pub fn version_of_python() -> Result<String> {
 }
 
 fn is_young_enough(version: &str) -> bool {
+    parsed(version).is_some_and(|found| found >= OLDEST)
+}
+
+fn parsed(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.split('.').map(|part| part.parse::<u32>().ok());
-    let (major, minor) = (parts.next().flatten(), parts.next().flatten());
-    major.zip(minor).is_some_and(|found| found >= OLDEST)
+    parts.next().flatten().zip(parts.next().flatten())
 }
 
 /// Builds the stand-in for CUDA's driver, on which tests of handles run where there is no GPU, and says where it
@@ -195,11 +227,11 @@ impl Environment {
     }
 
     /// The tests with these marks.
-    fn test(&self, marked: &str, driver: &Path) -> Result<bool> {
+    fn test(&self, marked: &str, named: &str, driver: &Path) -> Result<bool> {
         let mut pytest = self.python(&["-m", "pytest", "--quiet", "--durations=10"]);
         pytest
             .env("SIDESTREAM_STAND_IN", driver)
-            .args(["-m", marked]);
+            .args(["-m", marked, "-k", named]);
         succeeds(pytest)
     }
 

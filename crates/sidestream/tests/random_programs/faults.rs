@@ -214,9 +214,11 @@ unsafe impl Backend for Faults {
             if let Create::Graph { id, nodes: [], .. } = what
                 && !self.account.lock().graphs.contains(&id)
             {
-                // SAFETY: the number stands for nothing.
-                unsafe { self.machine.create(what)? };
-                unsafe { self.machine.destroy(Destroy::Graph(id)) };
+                // SAFETY: the number stands for nothing, before and afterwards.
+                unsafe {
+                    self.machine.create(what)?;
+                    self.machine.destroy(Destroy::Graph(id));
+                }
             }
             return Err(error);
         }
