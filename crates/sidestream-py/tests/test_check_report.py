@@ -219,3 +219,54 @@ def test_what_a_program_asked_for_at_its_end_is_done_before_the_process_ends() -
     ran = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
     assert ran.returncode == 3 and ran.stderr == ""
     assert "the end" in ran.stdout and "a thread" in ran.stdout and ran.stdout.endswith("at exit\n")
+
+
+def test_a_clock_that_is_read_before_the_work_is_over_is_named_with_both_lines() -> None:
+    import logging
+    import time
+
+    import torch
+
+    x = torch.ones(8)
+    with checking(pretend=True) as found:
+        run = found._recorder
+        for _ in range(3):
+            start = time.perf_counter()
+            x * 2
+            time.perf_counter() - start
+        right = time.perf_counter()
+        x * 2
+        run.device_synchronize()
+        time.perf_counter() - right
+        # Reading a value waits.
+        right = time.perf_counter()
+        (x * 2).sum().item()
+        time.perf_counter() - right
+        # A library's own reading is its affair.
+        start = time.perf_counter()
+        run.device_synchronize()
+        x * 2
+        logging.makeLogRecord({})
+        run.device_synchronize()
+        # Nothing was launched.
+        right = time.perf_counter()
+        x.view(2, 4)
+        time.perf_counter() - right
+    (one,) = [lint for lint in found.lints if lint.code == "HOST_CLOCK"]
+    source = Path(__file__).read_text().splitlines()
+    assert source[one.stack[0].line - 1].strip() == "time.perf_counter() - start"
+    since = re.search(r"launched since (\S+):(\d+) \(time.perf_counter\) is not waited for", one.text)
+    assert since and source[int(since[2]) - 1].strip() == "start = time.perf_counter()"
+    assert time.perf_counter.__module__ != "sidestream._check_hooks" and "HOST_CLOCK: " in str(found)
+
+
+@pytest.mark.parametrize(("count", "set_to", "said"), [(8, None, False), (9, None, True), (9, "4", False)])
+def test_more_streams_than_connections(count: int, set_to: str | None, said: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS", raising=False)
+    if set_to is not None:
+        monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", set_to)
+    with checking(pretend=True) as found:
+        for stream in range(count):
+            found._recorder.operator("mul", [], [(4096 * (stream + 1), 64)], 0x100 + stream)
+        said_now = [lint.code for lint in found.lints]
+    assert said_now == (["MANY_STREAMS"] if said else [])

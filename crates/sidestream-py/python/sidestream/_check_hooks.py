@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
+import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from sidestream._check_fix import is_library
 from sidestream._sidestream import Recorder
 from sidestream._stream import Event, Stream
 
@@ -56,6 +60,7 @@ def hooked(recorder: Recorder, steps: Steps | None = None) -> Iterator[None]:
         _host_reads(recorder, stack)
         _backward(recorder, stack)
         _threads(recorder, stack)
+        _clocks(recorder, stack)
         _listening.append(recorder)
         stack.callback(_listening.remove, recorder)
         yield
@@ -350,6 +355,28 @@ def _on_gradients(heard: Callable[[Any], None], roots: Any, inputs: Any, hooks: 
             hooks.append(node.register_prehook(heard))
             left += [after for after, _ in node.next_functions]
     hooks += [x.register_hook(heard) for x in inputs or () if isinstance(x, torch.Tensor) and x.requires_grad]
+
+
+def _clocks(recorder: Recorder, stack: contextlib.ExitStack) -> None:
+    """A clock of the host says nothing of work that nobody waited for."""
+    own = os.path.dirname(__file__) + os.sep
+    if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
+        return
+
+    def heard(name: str) -> Callable[[], Any]:
+        read = getattr(time, name)
+
+        def clock() -> Any:
+            # What others do with a clock is their affair.
+            caller = sys._getframe(1).f_code.co_filename
+            if not caller.startswith(own) and not is_library(caller):
+                recorder.clock_read(f"time.{name}")
+            return read()
+
+        return functools.wraps(read)(clock)
+
+    for name in ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"):
+        _set(stack, time, name, heard(name))
 
 
 def _threads(recorder: Recorder, stack: contextlib.ExitStack) -> None:

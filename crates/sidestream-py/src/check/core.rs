@@ -113,6 +113,10 @@ pub struct Core {
     remarks: usize,
     /// Where the remarks were made that belong to the call that caused them.
     pub remarked: HashMap<OpId, Site>,
+    /// By thread: where it read the host's clock last, and whether it has launched work since that nobody waited for.
+    clocks: HashMap<u32, (Site, bool)>,
+    /// Two readings of a clock with such work between them.
+    pub timed: Vec<(Site, Site)>,
 }
 
 impl Core {
@@ -153,6 +157,8 @@ impl Core {
             told: 0,
             remarks: 0,
             remarked: HashMap::new(),
+            clocks: HashMap::new(),
+            timed: Vec::new(),
         }
     }
 
@@ -332,6 +338,7 @@ impl Core {
             return false;
         }
         self.put(touches, site);
+        self.launches(site);
         // Where nothing was captured, the workspace is used by its own stream alone.
         if product && self.workspaces.contains_key(&stream) {
             self.use_workspaces(&[stream]);
@@ -403,6 +410,7 @@ impl Core {
             return false;
         }
         let stream = self.stream(stream);
+        self.launches(site);
         self.put(&[read.clone(), written.clone()], site);
         if let Some((buffer, base)) = host {
             let touch = if read.device < 0 { read } else { written };
@@ -553,8 +561,34 @@ impl Core {
         self.tell(Kind::Wait { stream, event }, site);
     }
 
+    /// A thread launches work: until somebody waits, its clock does not say how long that takes.
+    fn launches(&mut self, site: Site) {
+        if let Some((_, launched)) = self.clocks.get_mut(&site.thread) {
+            *launched = true;
+        }
+    }
+
+    /// The host waited. Which of the work for matters to the order, and here to nobody.
+    fn waited(&mut self) {
+        for (_, launched) in self.clocks.values_mut() {
+            *launched = false;
+        }
+    }
+
+    /// The program reads the host's clock.
+    pub fn clock_read(&mut self, site: Site) {
+        let last = self.clocks.insert(site.thread, (site, false));
+        if let Some((first, true)) = last
+            && self.timed.len() < MOST_TIMED
+            && !self.timed.contains(&(first, site))
+        {
+            self.timed.push((first, site));
+        }
+    }
+
     /// `event.synchronize()`, or an event that was asked and is complete.
     pub fn event_done(&mut self, site: Site, raw: u64, waited: bool) {
+        self.waited();
         let Some(&(event, _)) = self.events.get(&raw) else {
             return;
         };
@@ -570,6 +604,7 @@ impl Core {
 
     /// `stream.synchronize()`, or a stream that was asked and is done.
     pub fn stream_done(&mut self, site: Site, stream: RawStream, waited: bool) {
+        self.waited();
         if self.capture.is_some() {
             return;
         }
@@ -584,6 +619,7 @@ impl Core {
 
     /// `torch.cuda.synchronize()`.
     pub fn device_done(&mut self, site: Site, device: u32) {
+        self.waited();
         if self.capture.is_none() {
             let device = Some(DeviceId(device));
             self.tell(Kind::SyncDevice { device }, site);
@@ -622,6 +658,7 @@ impl Core {
         self.operations += 1;
         let id = GraphId(graph.id);
         let stream = self.stream(stream);
+        self.launches(site);
         self.put(&graph.touches, site);
         self.use_workspaces(&graph.workspaces);
         self.push(Kind::GraphLaunch { stream, graph: id }, site);
@@ -693,6 +730,8 @@ fn add(accesses: &mut Accesses, touch: &Touch, buffer: BufferId, base: u64) -> b
     }
 }
 
+/// So many pairs of readings of a clock are kept.
+const MOST_TIMED: usize = 256;
 /// So many rows are told one by one.
 const FEW_ROWS: u64 = 16;
 /// So many rows are compared when a race is suspected.

@@ -186,6 +186,16 @@ impl Recorder {
         self.backward.store(before, Ordering::Relaxed);
     }
 
+    /// The program reads the host's clock.
+    fn clock_read(&self, py: Python<'_>, name: &str) {
+        self.told(py, name, |core, site| {
+            // Without places there are no lines to name.
+            if site.stack != 0 {
+                core.clock_read(site);
+            }
+        });
+    }
+
     /// Whether more streams than one were heard of.
     fn has_streams(&self) -> bool {
         self.core.lock().streams.len() > 1

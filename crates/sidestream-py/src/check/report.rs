@@ -151,11 +151,17 @@ impl Recorder {
                 })
             })
             .collect();
+        let timed: Vec<Value> = core
+            .timed
+            .iter()
+            .map(|&(first, second)| json!([shown_site(first, &names), shown_site(second, &names)]))
+            .collect();
         let refused = report.error.map(|refused| refused.to_string());
         json!({
             "races": races,
             "mends": mends,
             "lints": lints,
+            "timed": timed,
             "operations": core.operations,
             "ended": core.findings.ended().or(refused),
             "streams": core.stream_names.iter().map(|(stream, name)| json!({
