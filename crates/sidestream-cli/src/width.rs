@@ -66,8 +66,9 @@ impl Lines {
 
 /// The columns of the terminal that the output goes to.
 pub fn terminal() -> Option<usize> {
-    let (columns, _) = terminal_size::terminal_size_of(std::io::stdout())?;
-    Some(usize::from(columns.0))
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    // Some know their columns and no rows. None at all is no terminal that anybody looks at.
+    Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
 /// One line, of which each part but the first stands two columns further in.
