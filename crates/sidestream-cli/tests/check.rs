@@ -4,20 +4,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::command::{Ran, sidestream};
-use crate::input::file;
+use crate::input::{file, ran_on};
 use serde_json::{Value, json};
 use sidestream_program::{Expect, Expected, Limits, parse};
 
 /// Checks a file with this text; it is called `FILE` in what comes out.
 fn checked(text: &str, options: &[&str]) -> Ran {
-    let name = file(text);
-    let mut args = vec!["check"];
-    args.extend(options);
-    args.push(&name);
-    let mut ran = sidestream(&args);
-    ran.out = ran.out.replace(&name, "FILE");
-    ran.err = ran.err.replace(&name, "FILE");
-    ran
+    ran_on("check", text, options)
 }
 
 /// Checks a program: exit code and text.

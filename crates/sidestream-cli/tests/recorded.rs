@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::command::{FOLDER, Ran, sidestream};
-use crate::input::file;
+use crate::input::{file, ran_on};
 use serde_json::{Value, json};
 use sidestream::backend::Done;
 use sidestream::check::{self, OnRace};
@@ -66,14 +66,7 @@ fn recorded(timed: bool) -> (Vec<u8>, String) {
 }
 
 fn check(log: &[u8], options: &[&str]) -> Ran {
-    let name = file(log);
-    let mut args = vec!["check"];
-    args.extend(options);
-    args.push(&name);
-    let mut ran = sidestream(&args);
-    ran.out = ran.out.replace(&name, "FILE");
-    ran.err = ran.err.replace(&name, "FILE");
-    ran
+    ran_on("check", log, options)
 }
 
 /// A name for a file that is not there yet.

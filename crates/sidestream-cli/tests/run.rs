@@ -1,18 +1,13 @@
 //! `sidestream run`: what it shows of a run, and its exit codes.
 
-use crate::command::{Ran, sidestream};
-use crate::input::file;
+use crate::command::Ran;
+use crate::input::ran_on;
 use serde_json::{Value, json};
 
 /// Runs a file with this text; it is called `FILE` in what comes out.
 fn ran(text: &str, options: &str) -> Ran {
-    let name = file(text);
-    let mut args = vec!["run", &name];
-    args.extend(options.split_whitespace());
-    let mut ran = sidestream(&args);
-    ran.out = ran.out.replace(&name, "FILE");
-    ran.err = ran.err.replace(&name, "FILE");
-    ran
+    let options: Vec<&str> = options.split_whitespace().collect();
+    ran_on("run", text, &options)
 }
 
 /// Runs a program: exit code and all that is printed, errors last.

@@ -34,17 +34,21 @@ enum Node {
     Array,
     /// Something without arrays, which is handed on as it is.
     Same(Py<PyAny>),
-    List(Vec<Node>),
-    Tuple(Vec<Node>),
-    Dict(Vec<Py<PyAny>>, Vec<Node>),
     /// An object that is not taken apart, and what makes what comes out in its place.
     Whole(Py<PyAny>),
+    /// A container, and what is in it.
+    Of(Container, Vec<Node>),
+}
+
+enum Container {
+    List,
+    Tuple,
+    Dict(Vec<Py<PyAny>>),
     /// What `_tree.py` has taken apart.
     Other {
         kind: Py<PyType>,
         names: Py<PyAny>,
         make: Py<PyAny>,
-        children: Vec<Node>,
     },
 }
 
@@ -92,20 +96,14 @@ impl<'py> Arrays<'py> {
                 "the batch is nested more than {DEEPEST} deep, or contains itself"
             )));
         }
-        let before = self.leaves.len();
-        let each = |values: &mut dyn Iterator<Item = Bound<'py, PyAny>>| -> PyResult<Vec<Node>> {
-            values.map(|value| self.take(&value, depth + 1)).collect()
-        };
-        let same = || Node::Same(tree.clone().unbind());
-        let kept = |node| match self.leaves.len() == before {
-            true => same(),
-            false => node,
+        let container = |container, values: &mut dyn Iterator<Item = _>| {
+            self.container(tree, values, depth, || Ok(container))
         };
         if let Ok(tuple) = tree.cast_exact::<PyTuple>() {
-            return Ok(kept(Node::Tuple(each(&mut tuple.iter())?)));
+            return container(Container::Tuple, &mut tuple.iter());
         }
         if let Ok(list) = tree.cast_exact::<PyList>() {
-            return Ok(kept(Node::List(each(&mut list.iter())?)));
+            return container(Container::List, &mut list.iter());
         }
         if let Ok(dict) = tree.cast_exact::<PyDict>() {
             // At once: what looks into the values may change it.
@@ -113,8 +111,9 @@ impl<'py> Arrays<'py> {
             let pair = |item: Bound<'py, PyAny>| item.extract::<(Py<PyAny>, Bound<'py, PyAny>)>();
             let pairs: Vec<_> = items.iter().map(pair).collect::<PyResult<_>>()?;
             let (names, values): (Vec<Py<PyAny>>, Vec<_>) = pairs.into_iter().unzip();
-            return Ok(kept(Node::Dict(names, each(&mut values.into_iter())?)));
+            return container(Container::Dict(names), &mut values.into_iter());
         }
+        let same = || Node::Same(tree.clone().unbind());
         if is_plain(tree) {
             return Ok(same());
         }
@@ -138,16 +137,26 @@ impl<'py> Arrays<'py> {
             self.has_objects.set(true);
             return Ok(Node::Whole(make.call0()?.unbind()));
         };
-        let children = each(&mut values.iter())?;
-        Ok(if self.leaves.len() == before {
-            same()
-        } else {
-            Node::Other {
-                kind,
-                names,
-                make: make.call0()?.unbind(),
-                children,
-            }
+        self.container(tree, &mut values.iter(), depth, || {
+            let make = make.call0()?.unbind();
+            Ok(Container::Other { kind, names, make })
+        })
+    }
+
+    /// A container with these values, or the same object if there is no array in them.
+    fn container(
+        &self,
+        tree: &Bound<'py, PyAny>,
+        values: &mut dyn Iterator<Item = Bound<'py, PyAny>>,
+        depth: usize,
+        container: impl FnOnce() -> PyResult<Container>,
+    ) -> PyResult<Node> {
+        let before = self.leaves.len();
+        let children = values.map(|value| self.take(&value, depth + 1));
+        let children = children.collect::<PyResult<_>>()?;
+        Ok(match self.leaves.len() == before {
+            true => Node::Same(tree.clone().unbind()),
+            false => Node::Of(container()?, children),
         })
     }
 
@@ -243,25 +252,22 @@ impl Shape {
 impl Node {
     /// Shows the collector what this keeps alive.
     fn visited(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        let all = |children: &[Node]| children.iter().try_for_each(|child| child.visited(visit));
         match self {
             Node::Array => Ok(()),
             Node::Same(value) | Node::Whole(value) => visit.call(value),
-            Node::List(children) | Node::Tuple(children) => all(children),
-            Node::Dict(names, children) => {
-                names.iter().try_for_each(|name| visit.call(name))?;
-                all(children)
-            }
-            Node::Other {
-                kind,
-                names,
-                make,
-                children,
-            } => {
-                visit.call(kind)?;
-                visit.call(names)?;
-                visit.call(make)?;
-                all(children)
+            Node::Of(container, children) => {
+                match container {
+                    Container::List | Container::Tuple => {}
+                    Container::Dict(names) => {
+                        names.iter().try_for_each(|name| visit.call(name))?;
+                    }
+                    Container::Other { kind, names, make } => {
+                        visit.call(kind)?;
+                        visit.call(names)?;
+                        visit.call(make)?;
+                    }
+                }
+                children.iter().try_for_each(|child| child.visited(visit))
             }
         }
     }
@@ -271,124 +277,114 @@ impl Node {
         py: Python<'py>,
         leaves: &mut impl Iterator<Item = Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let mut each = |children: &[Node]| -> PyResult<Vec<Bound<'py, PyAny>>> {
-            children
-                .iter()
-                .map(|child| child.make(py, leaves))
-                .collect()
-        };
         Ok(match self {
             Node::Array => leaves.next().ok_or_else(|| {
                 PyValueError::new_err("there are fewer arrays than places for them")
             })?,
             Node::Same(value) => value.bind(py).clone(),
             Node::Whole(make) => make.bind(py).call1((PyList::empty(py),))?,
-            Node::List(children) => PyList::new(py, each(children)?)?.into_any(),
-            Node::Tuple(children) => PyTuple::new(py, each(children)?)?.into_any(),
-            Node::Dict(names, children) => {
-                let dict = PyDict::new(py);
-                for (name, value) in names.iter().zip(each(children)?) {
-                    dict.set_item(name, value)?;
-                }
-                dict.into_any()
-            }
-            Node::Other {
-                kind,
-                make,
-                children,
-                ..
-            } => {
-                let values = PyList::new(py, each(children)?)?;
-                let made = make.bind(py).call1((values,));
-                made.map_err(|why| cannot_be_made(kind.bind(py), why))?
+            Node::Of(container, children) => {
+                let values = children.iter().map(|child| child.make(py, leaves));
+                container.make(py, values.collect::<PyResult<_>>()?)?
             }
         })
     }
 
     fn is_same(&self, other: &Node, py: Python<'_>) -> bool {
-        // The comparison is the user's code, and may fail.
-        let equal = |one: &Py<PyAny>, other: &Py<PyAny>| {
-            one.is(other) || one.bind(py).eq(other).unwrap_or(false)
-        };
-        let all = |ones: &[Node], others: &[Node]| {
-            ones.len() == others.len()
-                && ones
-                    .iter()
-                    .zip(others)
-                    .all(|(one, other)| one.is_same(other, py))
-        };
         match (self, other) {
             (Node::Array, Node::Array) => true,
-            (Node::Same(one), Node::Same(other)) => equal(one, other),
-            (Node::List(ones), Node::List(others)) | (Node::Tuple(ones), Node::Tuple(others)) => {
-                all(ones, others)
+            (Node::Same(one), Node::Same(other)) => equal(one, other, py),
+            (Node::Of(one, ones), Node::Of(other, others)) => {
+                let mut pairs = ones.iter().zip(others);
+                ones.len() == others.len()
+                    && one.is_same(other, py)
+                    && pairs.all(|(one, other)| one.is_same(other, py))
             }
-            (Node::Dict(names, ones), Node::Dict(other_names, others)) => {
-                all(ones, others)
-                    && names
-                        .iter()
-                        .zip(other_names)
-                        .all(|(one, other)| equal(one, other))
-            }
-            (
-                Node::Other {
-                    kind,
-                    names,
-                    children,
-                    ..
-                },
-                Node::Other {
-                    kind: other_kind,
-                    names: other_names,
-                    children: others,
-                    ..
-                },
-            ) => kind.is(other_kind) && equal(names, other_names) && all(children, others),
             _ => false,
         }
     }
 
     /// The path to the array with this number, which counts down on the way.
     fn path(&self, py: Python<'_>, left: &mut usize) -> PyResult<Option<String>> {
-        let by_number = |at: usize| Ok(format!("[{at}]"));
         match self {
-            Node::Array if *left == 0 => Ok(Some(String::new())),
-            Node::Array => {
-                *left -= 1;
-                Ok(None)
-            }
-            Node::Same(_) | Node::Whole(_) => Ok(None),
-            Node::List(children) | Node::Tuple(children) => {
-                of_children(py, children, left, by_number)
-            }
-            Node::Dict(names, children) => of_children(py, children, left, |at| {
-                Ok(format!("[{}]", names[at].bind(py).repr()?))
-            }),
-            Node::Other {
-                kind,
-                names,
-                children,
-                ..
-            } => {
-                let names = names.bind(py);
-                if names.is_none() {
-                    return of_children(py, children, left, by_number);
+            Node::Array if *left == 0 => return Ok(Some(String::new())),
+            Node::Array => *left -= 1,
+            Node::Same(_) | Node::Whole(_) => {}
+            Node::Of(container, children) => {
+                for (at, child) in children.iter().enumerate() {
+                    if let Some(rest) = child.path(py, left)? {
+                        return Ok(Some(container.key(py, at)? + &rest));
+                    }
                 }
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Container {
+    fn make<'py>(
+        &self,
+        py: Python<'py>,
+        values: Vec<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        Ok(match self {
+            Container::List => PyList::new(py, values)?.into_any(),
+            Container::Tuple => PyTuple::new(py, values)?.into_any(),
+            Container::Dict(names) => {
+                let dict = PyDict::new(py);
+                for (name, value) in names.iter().zip(values) {
+                    dict.set_item(name, value)?;
+                }
+                dict.into_any()
+            }
+            Container::Other { kind, make, .. } => {
+                let made = make.bind(py).call1((PyList::new(py, values)?,));
+                made.map_err(|why| cannot_be_made(kind.bind(py), why))?
+            }
+        })
+    }
+
+    fn is_same(&self, other: &Container, py: Python<'_>) -> bool {
+        use Container::*;
+        match (self, other) {
+            (List, List) | (Tuple, Tuple) => true,
+            (Dict(names), Dict(others)) => {
+                let mut pairs = names.iter().zip(others);
+                pairs.all(|(one, other)| equal(one, other, py))
+            }
+            (
+                Other { kind, names, .. },
+                Other {
+                    kind: k, names: n, ..
+                },
+            ) => kind.is(k) && equal(names, n, py),
+            _ => false,
+        }
+    }
+
+    /// How the value in this place is written in Python.
+    fn key(&self, py: Python<'_>, at: usize) -> PyResult<String> {
+        Ok(match self {
+            Container::Dict(names) => format!("[{}]", names[at].bind(py).repr()?),
+            Container::Other { kind, names, .. } if !names.is_none(py) => {
                 let mapping = py
                     .import(intern!(py, "collections.abc"))?
                     .getattr(intern!(py, "Mapping"))?;
-                let is_mapping = kind.bind(py).is_subclass(&mapping)?;
-                of_children(py, children, left, |at| {
-                    let name = names.get_item(at)?;
-                    Ok(if is_mapping {
-                        format!("[{}]", name.repr()?)
-                    } else {
-                        format!(".{name}")
-                    })
-                })
+                let name = names.bind(py).get_item(at)?;
+                match kind.bind(py).is_subclass(&mapping)? {
+                    true => format!("[{}]", name.repr()?),
+                    false => format!(".{name}"),
+                }
             }
-        }
+            Container::List | Container::Tuple | Container::Other { .. } => format!("[{at}]"),
+        })
     }
+}
+
+/// Whether two values are equal. The comparison is the user's code, and may fail.
+fn equal(one: &Py<PyAny>, other: &Py<PyAny>, py: Python<'_>) -> bool {
+    one.is(other) || one.bind(py).eq(other).unwrap_or(false)
 }
 
 /// The user's class has a constructor that knows better.
@@ -403,18 +399,4 @@ fn cannot_be_made(kind: &Bound<'_, PyType>, why: PyErr) -> PyErr {
     ));
     error.set_cause(py, Some(why));
     error
-}
-
-fn of_children(
-    py: Python<'_>,
-    children: &[Node],
-    left: &mut usize,
-    key: impl Fn(usize) -> PyResult<String>,
-) -> PyResult<Option<String>> {
-    for (at, child) in children.iter().enumerate() {
-        if let Some(rest) = child.path(py, left)? {
-            return Ok(Some(key(at)? + &rest));
-        }
-    }
-    Ok(None)
 }

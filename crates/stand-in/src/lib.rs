@@ -150,16 +150,10 @@ unsafe extern "C" fn sidestream_stand_in_fail(
 // ------------------------------------------------------------------ arguments
 
 /// What a function writes its answer into; none if it is null.
-///
-/// # Safety
-/// If it is not null it may be written.
-unsafe fn out<'a, T>(at: *mut T) -> Option<&'a mut MaybeUninit<T>> {
-    // SAFETY: the caller promises it.
-    unsafe { at.cast::<MaybeUninit<T>>().as_mut() }
-}
+type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
 
 /// Writes an answer. Nothing is done if there is no place for it.
-fn give<T>(place: Option<&mut MaybeUninit<T>>, answer: impl FnOnce() -> Answer<T>) -> Answer<()> {
+fn give<T>(place: Out<T>, answer: impl FnOnce() -> Answer<T>) -> Answer<()> {
     place.ok_or(INVALID_VALUE)?.write(answer()?);
     Ok(())
 }
@@ -224,44 +218,34 @@ extern "C" fn cuInit(flags: c_uint) -> Code {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> Code {
-    // SAFETY: as the page of this module says.
-    let version = unsafe { out(version) };
+extern "C" fn cuDriverGetVersion(version: Out<c_int>) -> Code {
     always(|| give(version, || Ok(devices::VERSION)))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuGetErrorName(code: Code, text: *mut *const c_char) -> Code {
-    // SAFETY: as the page of this module says.
-    let text = unsafe { out(text) };
+extern "C" fn cuGetErrorName(code: Code, text: Out<*const c_char>) -> Code {
     always(|| word(text, codes::words(code).map(|(name, _)| name)))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuGetErrorString(code: Code, text: *mut *const c_char) -> Code {
-    // SAFETY: as the page of this module says.
-    let text = unsafe { out(text) };
+extern "C" fn cuGetErrorString(code: Code, text: Out<*const c_char>) -> Code {
     always(|| word(text, codes::words(code).map(|(_, meaning)| meaning)))
 }
 
 /// A constant text, or null for an unknown code.
-fn word(place: Option<&mut MaybeUninit<*const c_char>>, text: Option<&'static CStr>) -> Answer<()> {
+fn word(place: Out<*const c_char>, text: Option<&'static CStr>) -> Answer<()> {
     let at = text.map_or(std::ptr::null(), CStr::as_ptr);
     give(place, || Ok(at))?;
     text.map(|_| ()).ok_or(INVALID_VALUE)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> Code {
-    // SAFETY: as the page of this module says.
-    let count = unsafe { out(count) };
+extern "C" fn cuDeviceGetCount(count: Out<c_int>) -> Code {
     asked(|state| give(count, || Ok(state.machine.devices().len() as c_int)))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGet(device: *mut CuDevice, number: c_int) -> Code {
-    // SAFETY: as the page of this module says.
-    let device = unsafe { out(device) };
+extern "C" fn cuDeviceGet(device: Out<CuDevice>, number: c_int) -> Code {
     asked(|state| give(device, || devices::device(state, number).map(|_| number)))
 }
 
@@ -283,9 +267,7 @@ unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: c_int, device: CuDe
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CuDevice) -> Code {
-    // SAFETY: as the page of this module says.
-    let bytes = unsafe { out(bytes) };
+extern "C" fn cuDeviceTotalMem_v2(bytes: Out<usize>, device: CuDevice) -> Code {
     asked(|state| {
         let device = devices::device(state, device)?;
         give(bytes, || Ok(devices::memory_bytes(state, device)))
@@ -293,13 +275,7 @@ unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CuDevice) ->
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceGetAttribute(
-    value: *mut c_int,
-    attribute: c_int,
-    device: CuDevice,
-) -> Code {
-    // SAFETY: as the page of this module says.
-    let value = unsafe { out(value) };
+extern "C" fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: CuDevice) -> Code {
     asked(|state| {
         let device = devices::device(state, device)?;
         give(value, || devices::attribute(attribute, device))
@@ -307,9 +283,7 @@ unsafe extern "C" fn cuDeviceGetAttribute(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut CuContext, device: CuDevice) -> Code {
-    // SAFETY: as the page of this module says.
-    let context = unsafe { out(context) };
+extern "C" fn cuDevicePrimaryCtxRetain(context: Out<CuContext>, device: CuDevice) -> Code {
     anywhere(|state, _| {
         let device = devices::device(state, device)?;
         give(context, || Ok(state.tables().context(device)))
@@ -317,13 +291,7 @@ unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut CuContext, device: C
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuDeviceCanAccessPeer(
-    can: *mut c_int,
-    device: CuDevice,
-    peer: CuDevice,
-) -> Code {
-    // SAFETY: as the page of this module says.
-    let can = unsafe { out(can) };
+extern "C" fn cuDeviceCanAccessPeer(can: Out<c_int>, device: CuDevice, peer: CuDevice) -> Code {
     asked(|state| {
         let (device, peer) = (
             devices::device(state, device)?,
@@ -336,9 +304,7 @@ unsafe extern "C" fn cuDeviceCanAccessPeer(
 // ------------------------------------------------------------------ contexts
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuCtxGetCurrent(context: *mut CuContext) -> Code {
-    // SAFETY: as the page of this module says.
-    let context = unsafe { out(context) };
+extern "C" fn cuCtxGetCurrent(context: Out<CuContext>) -> Code {
     asked(|state| {
         let handle = |device| state.tables().context(device);
         give(context, || Ok(state::current().map_or(0, handle)))
@@ -366,9 +332,7 @@ extern "C" fn cuCtxPushCurrent_v2(context: CuContext) -> Code {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuCtxPopCurrent_v2(context: *mut CuContext) -> Code {
-    // SAFETY: as the page of this module says.
-    let context = unsafe { out(context) };
+extern "C" fn cuCtxPopCurrent_v2(context: Out<CuContext>) -> Code {
     asked(|state| {
         let device = state::pop_current().ok_or(INVALID_CONTEXT)?;
         if let Some(context) = context {
@@ -384,15 +348,13 @@ extern "C" fn cuCtxSynchronize() -> Code {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) -> Code {
-    // SAFETY: as the page of this module says.
-    let places = unsafe { (out(least), out(greatest)) };
+extern "C" fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>) -> Code {
     call(|_, _| {
         let (most_urgent, least_urgent) = streams::PRIORITIES;
-        if let Some(least) = places.0 {
+        if let Some(least) = least {
             least.write(least_urgent);
         }
-        if let Some(greatest) = places.1 {
+        if let Some(greatest) = greatest {
             greatest.write(most_urgent);
         }
         Ok(())
@@ -408,14 +370,12 @@ extern "C" fn cuCtxEnablePeerAccess(peer: CuContext, flags: c_uint) -> Code {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuModuleLoadDataEx(
-    module: *mut CuModule,
+    module: Out<CuModule>,
     image: *const c_void,
     count: c_uint,
     options: *mut c_int,
     option_values: *mut *mut c_void,
 ) -> Code {
-    // SAFETY: as the page of this module says.
-    let module = unsafe { out(module) };
     call(|state, _| {
         if image.is_null() {
             return Err(INVALID_VALUE);
@@ -491,12 +451,10 @@ extern "C" fn cuModuleUnload(module: CuModule) -> Code {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuModuleGetFunction(
-    function: *mut CuFunction,
+    function: Out<CuFunction>,
     module: CuModule,
     name: *const c_char,
 ) -> Code {
-    // SAFETY: as the page of this module says.
-    let function = unsafe { out(function) };
     anywhere(|state, _| {
         if name.is_null() {
             return Err(INVALID_VALUE);
@@ -558,13 +516,11 @@ unsafe extern "C" fn cuLaunchHostFunc(
 // ------------------------------------------------------------------ streams
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamCreateWithPriority(
-    stream: *mut CuStream,
+extern "C" fn cuStreamCreateWithPriority(
+    stream: Out<CuStream>,
     flags: c_uint,
     priority: c_int,
 ) -> Code {
-    // SAFETY: as the page of this module says.
-    let stream = unsafe { out(stream) };
     call(|state, here| give(stream, || streams::create(state, here, flags, priority)))
 }
 
@@ -596,28 +552,21 @@ extern "C" fn cuStreamBeginCapture_v2(stream: CuStream, mode: c_int) -> Code {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamIsCapturing(stream: CuStream, status: *mut c_int) -> Code {
-    // SAFETY: as the page of this module says.
-    let status = unsafe { out(status) };
+extern "C" fn cuStreamIsCapturing(stream: CuStream, status: Out<c_int>) -> Code {
     call(|state, here| give(status, || capture::status(state, here, stream)))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> Code {
-    // SAFETY: as the page of this module says; it is read too.
-    let asked = unsafe { mode.as_ref() }.copied();
-    // SAFETY: as above.
-    let mode = unsafe { out(mode) };
+extern "C" fn cuThreadExchangeStreamCaptureMode(mode: Option<&mut c_int>) -> Code {
     always(|| {
-        let asked = asked.ok_or(INVALID_VALUE)?;
-        give(mode, || capture::exchange(asked))
+        let mode = mode.ok_or(INVALID_VALUE)?;
+        *mode = capture::exchange(*mode)?;
+        Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamEndCapture(stream: CuStream, graph: *mut CuGraph) -> Code {
-    // SAFETY: as the page of this module says.
-    let graph = unsafe { out(graph) };
+extern "C" fn cuStreamEndCapture(stream: CuStream, graph: Out<CuGraph>) -> Code {
     anywhere(|state, here| {
         let graph = graph.ok_or(INVALID_VALUE)?;
         let ended = capture::end(state, here, stream);
@@ -629,9 +578,7 @@ unsafe extern "C" fn cuStreamEndCapture(stream: CuStream, graph: *mut CuGraph) -
 // ------------------------------------------------------------------ events
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventCreate(event: *mut CuEvent, flags: c_uint) -> Code {
-    // SAFETY: as the page of this module says.
-    let event = unsafe { out(event) };
+extern "C" fn cuEventCreate(event: Out<CuEvent>, flags: c_uint) -> Code {
     call(|state, here| give(event, || streams::create_event(state, here, flags)))
 }
 
@@ -662,29 +609,23 @@ extern "C" fn cuEventSynchronize(event: CuEvent) -> Code {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventElapsedTime(ms: *mut f32, from: CuEvent, to: CuEvent) -> Code {
-    // SAFETY: as the page of this module says.
-    let ms = unsafe { out(ms) };
+extern "C" fn cuEventElapsedTime(ms: Out<f32>, from: CuEvent, to: CuEvent) -> Code {
     anywhere(|state, _| give(ms, || streams::elapsed(state, from, to)))
 }
 
 // ------------------------------------------------------------------ memory
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, all: *mut usize) -> Code {
-    // SAFETY: as the page of this module says.
-    let places = unsafe { (out(free), out(all)) };
+extern "C" fn cuMemGetInfo_v2(free: Out<usize>, all: Out<usize>) -> Code {
     call(|state, here| {
         let (free_bytes, all_bytes) = memory::info(state, here)?;
-        give(places.0, || Ok(free_bytes))?;
-        give(places.1, || Ok(all_bytes))
+        give(free, || Ok(free_bytes))?;
+        give(all, || Ok(all_bytes))
     })
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemAlloc_v2(at: *mut CuAddress, bytes: usize) -> Code {
-    // SAFETY: as the page of this module says.
-    let at = unsafe { out(at) };
+extern "C" fn cuMemAlloc_v2(at: Out<CuAddress>, bytes: usize) -> Code {
     call(|state, here| give(at, || memory::alloc(state, here, bytes)))
 }
 
@@ -694,9 +635,7 @@ extern "C" fn cuMemFree_v2(at: CuAddress) -> Code {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemAllocAsync(at: *mut CuAddress, bytes: usize, stream: CuStream) -> Code {
-    // SAFETY: as the page of this module says.
-    let at = unsafe { out(at) };
+extern "C" fn cuMemAllocAsync(at: Out<CuAddress>, bytes: usize, stream: CuStream) -> Code {
     anywhere(|state, here| give(at, || memory::alloc_async(state, here, bytes, stream)))
 }
 
@@ -706,9 +645,7 @@ extern "C" fn cuMemFreeAsync(at: CuAddress, stream: CuStream) -> Code {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemHostAlloc(at: *mut u64, bytes: usize, flags: c_uint) -> Code {
-    // SAFETY: as the page of this module says.
-    let at = unsafe { out(at) };
+extern "C" fn cuMemHostAlloc(at: Out<u64>, bytes: usize, flags: c_uint) -> Code {
     call(|state, here| give(at, || memory::alloc_host(state, here, bytes, flags)))
 }
 
@@ -750,9 +687,7 @@ unsafe extern "C" fn cuMemcpyAsync(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpy2DAsync_v2(copy: *const Memcpy2d, stream: CuStream) -> Code {
-    // SAFETY: as the page of this module says.
-    let copy = unsafe { copy.as_ref() };
+extern "C" fn cuMemcpy2DAsync_v2(copy: Option<&Memcpy2d>, stream: CuStream) -> Code {
     submits("cuMemcpy2DAsync_v2", |state, here| {
         let copies = pitched::plane(copy.ok_or(INVALID_VALUE)?)?;
         memory::copy(state, here, &copies, stream)
@@ -793,9 +728,7 @@ extern "C" fn cuMemsetD32Async(
 // ------------------------------------------------------------------ graphs
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphCreate(graph: *mut CuGraph, flags: c_uint) -> Code {
-    // SAFETY: as the page of this module says.
-    let graph = unsafe { out(graph) };
+extern "C" fn cuGraphCreate(graph: Out<CuGraph>, flags: c_uint) -> Code {
     anywhere(|state, _| match flags {
         0 => give(graph, || Ok(graph::create(state))),
         _ => Err(INVALID_VALUE),
@@ -809,14 +742,14 @@ extern "C" fn cuGraphDestroy(graph: CuGraph) -> Code {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGraphAddKernelNode_v2(
-    node: *mut CuNode,
+    node: Out<CuNode>,
     graph: CuGraph,
     after: *const CuNode,
     count: usize,
-    kernel: *const KernelNode,
+    kernel: Option<&KernelNode>,
 ) -> Code {
     // SAFETY: as the page of this module says.
-    let (node, after, kernel) = unsafe { (out(node), list(after, count), kernel.as_ref()) };
+    let after = unsafe { list(after, count) };
     anywhere(|state, here| {
         let kernel = kernel.ok_or(INVALID_VALUE)?;
         if !kernel.extra.is_null() || kernel.kernel != 0 {
@@ -840,15 +773,15 @@ unsafe extern "C" fn cuGraphAddKernelNode_v2(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGraphAddMemcpyNode(
-    node: *mut CuNode,
+    node: Out<CuNode>,
     graph: CuGraph,
     after: *const CuNode,
     count: usize,
-    copy: *const Memcpy3d,
+    copy: Option<&Memcpy3d>,
     context: CuContext,
 ) -> Code {
     // SAFETY: as the page of this module says.
-    let (node, after, copy) = unsafe { (out(node), list(after, count), copy.as_ref()) };
+    let after = unsafe { list(after, count) };
     anywhere(|state, here| {
         in_context(state, here, context)?;
         let copies = pitched::solid(copy.ok_or(INVALID_VALUE)?)?;
@@ -860,15 +793,15 @@ unsafe extern "C" fn cuGraphAddMemcpyNode(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGraphAddMemsetNode(
-    node: *mut CuNode,
+    node: Out<CuNode>,
     graph: CuGraph,
     after: *const CuNode,
     count: usize,
-    fill: *const MemsetNode,
+    fill: Option<&MemsetNode>,
     context: CuContext,
 ) -> Code {
     // SAFETY: as the page of this module says.
-    let (node, after, fill) = unsafe { (out(node), list(after, count), fill.as_ref()) };
+    let after = unsafe { list(after, count) };
     anywhere(|state, here| {
         in_context(state, here, context)?;
         let fills = memory::fills(state, fill.ok_or(INVALID_VALUE)?)?;
@@ -886,24 +819,20 @@ fn in_context(state: &state::State, here: state::Here, context: CuContext) -> An
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphInstantiateWithFlags(
-    exec: *mut CuGraphExec,
+extern "C" fn cuGraphInstantiateWithFlags(
+    exec: Out<CuGraphExec>,
     graph: CuGraph,
     _flags: u64,
 ) -> Code {
-    // SAFETY: as the page of this module says.
-    let exec = unsafe { out(exec) };
     call(|state, here| give(exec, || graph::instantiate(state, here, graph)))
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphExecUpdate_v2(
+extern "C" fn cuGraphExecUpdate_v2(
     exec: CuGraphExec,
     graph: CuGraph,
-    result: *mut UpdateResult,
+    result: Out<UpdateResult>,
 ) -> Code {
-    // SAFETY: as the page of this module says.
-    let result = unsafe { out(result) };
     anywhere(|state, here| {
         let place = result.ok_or(INVALID_VALUE)?;
         let (updated, result) = graph::update(state, here, exec, graph);

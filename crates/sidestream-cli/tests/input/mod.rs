@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::command::FOLDER;
+use crate::command::{FOLDER, Ran, sidestream};
 
 /// Writes a file and gives its name, which no other test has.
 pub fn file(content: impl AsRef<[u8]>) -> String {
@@ -12,4 +12,14 @@ pub fn file(content: impl AsRef<[u8]>) -> String {
     let name = format!("{}_{number}.yaml", env!("CARGO_CRATE_NAME"));
     std::fs::write(Path::new(FOLDER).join(&name), content).expect("the folder is there");
     name
+}
+
+/// Runs a verb of the command with these options on a file of this content, which is called `FILE` in what comes out.
+#[track_caller]
+pub fn ran_on(verb: &str, content: impl AsRef<[u8]>, options: &[&str]) -> Ran {
+    let name = file(content);
+    let mut ran = sidestream(&[&[verb][..], options, &[name.as_str()]].concat());
+    ran.out = ran.out.replace(&name, "FILE");
+    ran.err = ran.err.replace(&name, "FILE");
+    ran
 }

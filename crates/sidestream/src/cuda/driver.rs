@@ -17,8 +17,6 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::Path;
 
-use libloading::Library;
-
 use super::library::{self, NotLoaded};
 
 /// What a function of the driver answers; zero is success.
@@ -163,41 +161,12 @@ pub struct UpdateResult {
     pub error_from_node: CuNode,
 }
 
-/// Writes the table once: its fields and the names under which they are found. A macro, because
-/// the two lists have to agree.
-macro_rules! functions {
-    ($($name:ident: fn($($arg:ty),*);)+) => {
-        /// The driver's functions.
-        ///
-        /// They are foreign code: what `cuda.h` demands of their arguments, the caller guarantees.
-        #[expect(missing_docs, reason = "as in `cuda.h`")]
-        pub struct Driver {
-            $(pub $name: unsafe extern "C" fn($($arg),*) -> Code,)+
-            /// Where it was found.
-            pub file: String,
-            // What the functions point into; never unloaded, because its threads may still run.
-            _library: std::mem::ManuallyDrop<Library>,
-        }
-
-        impl Driver {
-            /// Every function, by its name in the library.
-            pub const FUNCTIONS: &[&str] = &[$(stringify!($name)),+];
-
-            fn of(library: Library, file: String) -> Result<Driver, NotLoaded> {
-                $(
-                    // SAFETY: the library is NVIDIA's driver, or whatever the caller named as such,
-                    // and exports the function under this name with the type that `cuda.h` gives it.
-                    let $name = unsafe {
-                        *library::function(&library, &file, stringify!($name))?
-                    };
-                )+
-                Ok(Driver { $($name,)+ file, _library: std::mem::ManuallyDrop::new(library) })
-            }
-        }
-    };
-}
-
-functions! {
+library::functions! {
+    /// The driver's functions.
+    ///
+    /// They are foreign code: what `cuda.h` demands of their arguments, the caller guarantees.
+    #[expect(missing_docs, reason = "as in `cuda.h`")]
+    pub Driver:
     cuInit: fn(c_uint);
     cuDriverGetVersion: fn(*mut c_int);
     cuGetErrorName: fn(Code, *mut *const c_char);
@@ -293,13 +262,12 @@ impl Driver {
     /// If there is none, or it lacks a function.
     pub unsafe fn load(file: Option<&Path>) -> Result<Driver, NotLoaded> {
         // SAFETY: the caller's promise.
-        let (library, file) = unsafe {
+        Driver::of(unsafe {
             match file {
                 Some(file) => library::open(&[&file.to_string_lossy()])?,
                 None => library::open(FILES)?,
             }
-        };
-        Driver::of(library, file)
+        })
     }
 
     /// What the driver calls a code, with its own words, such as

@@ -4,6 +4,44 @@ use std::fmt;
 
 use libloading::{Library, Symbol};
 
+/// Writes the table of a library's functions once: the fields of what has them, and the names under which they are found. A
+/// macro, because the two lists have to agree. Functions answer with a `Code` of the caller's, unless they say otherwise.
+macro_rules! functions {
+    ($(#[$doc:meta])* $vis:vis $Library:ident: $($name:ident: fn($($arg:ty),*) $(-> $answer:ty)?;)+) => {
+        $(#[$doc])*
+        pub struct $Library {
+            $($vis $name: unsafe extern "C" fn($($arg),*) -> $crate::cuda::library::answer!($($answer)?),)+
+            /// Where it was found.
+            $vis file: String,
+            // What the functions point into; never unloaded, because its threads, or a profiler's, may still run.
+            _library: std::mem::ManuallyDrop<libloading::Library>,
+        }
+
+        impl $Library {
+            fn of((library, file): (libloading::Library, String)) -> Result<$Library, NotLoaded> {
+                $(
+                    // SAFETY: the library is the one that it was opened as, or whatever the caller named as such, and
+                    // exports the function under this name with the type that its header gives it.
+                    let $name = unsafe { *library::function(&library, &file, stringify!($name))? };
+                )+
+                Ok($Library { $($name,)+ file, _library: std::mem::ManuallyDrop::new(library) })
+            }
+        }
+    };
+}
+
+/// The type of an answer.
+macro_rules! answer {
+    () => {
+        Code
+    };
+    ($answer:ty) => {
+        $answer
+    };
+}
+
+pub(super) use {answer, functions};
+
 /// Why a library cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum NotLoaded {

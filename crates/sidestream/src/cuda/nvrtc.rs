@@ -14,8 +14,6 @@ use std::fmt;
 use std::path::Path;
 use std::ptr;
 
-use libloading::Library;
-
 use super::library::{self, NotLoaded};
 
 /// What a function of NVRTC answers; zero is success.
@@ -27,40 +25,9 @@ const SUCCESS: Code = 0;
 /// The source does not compile; the log says why.
 const COMPILATION: Code = 6;
 
-/// Writes the table once: its fields and the names under which they are found. A macro, because
-/// the two lists have to agree.
-macro_rules! functions {
-    ($($name:ident: fn($($arg:ty),*);)+) => {
-        /// The compiler.
-        pub struct Nvrtc {
-            $($name: unsafe extern "C" fn($($arg),*) -> Code,)+
-            nvrtcGetErrorString: unsafe extern "C" fn(Code) -> *const c_char,
-            file: String,
-            // What the functions point into; never unloaded, because its threads may still run.
-            _library: std::mem::ManuallyDrop<Library>,
-        }
-
-        impl Nvrtc {
-            fn of(library: Library, file: String) -> Result<Nvrtc, NotLoaded> {
-                $(
-                    // SAFETY: the library is NVRTC, or whatever the caller named as such, and exports the
-                    // function under this name with the type that `nvrtc.h` gives it.
-                    let $name = unsafe {
-                        *library::function(&library, &file, stringify!($name))?
-                    };
-                )+
-                // SAFETY: as above.
-                let nvrtcGetErrorString = unsafe {
-                    *library::function(&library, &file, "nvrtcGetErrorString")?
-                };
-                let _library = std::mem::ManuallyDrop::new(library);
-                Ok(Nvrtc { $($name,)+ nvrtcGetErrorString, file, _library })
-            }
-        }
-    };
-}
-
-functions! {
+library::functions! {
+    /// The compiler.
+    pub(self) Nvrtc:
     nvrtcVersion: fn(*mut c_int, *mut c_int);
     nvrtcGetNumSupportedArchs: fn(*mut c_int);
     nvrtcGetSupportedArchs: fn(*mut c_int);
@@ -73,6 +40,7 @@ functions! {
     nvrtcGetCUBIN: fn(Program, *mut c_char);
     nvrtcGetPTXSize: fn(Program, *mut usize);
     nvrtcGetPTX: fn(Program, *mut c_char);
+    nvrtcGetErrorString: fn(Code) -> *const c_char;
 }
 
 /// Where the library is looked for, with the major version of CUDA where the name has it: the newest
@@ -138,7 +106,7 @@ impl Nvrtc {
             }
         };
         opened
-            .and_then(|(library, file)| Nvrtc::of(library, file))
+            .and_then(Nvrtc::of)
             .map_err(|why| NotCompiled::NoCompiler { why })
     }
 

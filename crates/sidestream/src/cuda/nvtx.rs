@@ -9,12 +9,12 @@
 )]
 
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::mem::ManuallyDrop;
 use std::sync::OnceLock;
 
-use libloading::Library;
-
 use super::library::{self, NotLoaded};
+
+/// What a function answers, which nobody asks about.
+type Code = c_int;
 
 /// Where the library is looked for, in this order. CUDA 13 has it under its new name only.
 const FILES: &[&str] = &[
@@ -24,12 +24,12 @@ const FILES: &[&str] = &[
     "libnvtx3interop.so",
 ];
 
-/// Ranges of the calling thread. They lie within each other: what was pushed last is popped first.
-pub struct Ranges {
-    nvtxRangePushA: unsafe extern "C" fn(*const c_char) -> c_int,
-    nvtxRangePop: unsafe extern "C" fn() -> c_int,
-    // What the functions point into; never unloaded, because a profiler may be hooked into it.
-    _library: ManuallyDrop<Library>,
+library::functions! {
+    /// Ranges of the calling thread. They lie within each other: what was pushed last is popped first.
+    #[expect(missing_docs, reason = "as in `nvToolsExt.h`")]
+    pub Ranges:
+    nvtxRangePushA: fn(*const c_char);
+    nvtxRangePop: fn();
 }
 
 impl Ranges {
@@ -42,20 +42,7 @@ impl Ranges {
     /// If there is none, or it lacks a function.
     pub unsafe fn load(files: &[&str]) -> Result<Ranges, NotLoaded> {
         // SAFETY: the caller's promise.
-        let (library, file) = unsafe { library::open(files)? };
-        // SAFETY: the caller promises that it is NVTX, which exports these functions with the types that
-        // `nvToolsExt.h` gives them.
-        let (push, pop) = unsafe {
-            (
-                *library::function(&library, &file, "nvtxRangePushA")?,
-                *library::function(&library, &file, "nvtxRangePop")?,
-            )
-        };
-        Ok(Ranges {
-            nvtxRangePushA: push,
-            nvtxRangePop: pop,
-            _library: ManuallyDrop::new(library),
-        })
+        Ranges::of(unsafe { library::open(files)? })
     }
 
     /// Those of this process: the library is looked for once. None where there is none.
