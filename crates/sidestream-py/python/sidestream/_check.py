@@ -8,8 +8,8 @@ import json
 import linecache
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import CodeType
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from typing import Any, Literal
 from sidestream import _check_plan
 from sidestream._arguments import one_of, truth, whole
 from sidestream._check_hooks import hooked
+from sidestream._check_host import watched
 from sidestream._sidestream import RaceError, Recorder
 
 #: What a check may hold in memory: 1 GiB.
@@ -28,6 +29,7 @@ def check(
     on_race: Literal["report", "raise"] = "report",
     stacks: bool = True,
     memory: int = MEMORY_BYTES,
+    host: bool = True,
 ) -> contextlib.AbstractContextManager[CheckedRun]:
     """Find every pair of accesses of a program of PyTorch that nothing orders.
 
@@ -50,22 +52,27 @@ def check(
         stacks: Whether the places in the program are noted.
         memory: What the check may hold in memory, in bytes. When that is reached the check ends, and
             ``CheckedRun.ended`` says so.
+        host: Whether the host's own loads and stores of pinned memory are heard, by numpy and other libraries as well.
+            For that, pages that an asynchronous copy uses are protected until the host has waited for it.
 
     Raises:
         RaceError: With ``on_race="raise"``, where a race is found.
         ModuleNotFoundError: PyTorch is not installed.
         RuntimeError: A check is entered inside another one.
-        TypeError: ``stacks`` is neither True nor False, or ``memory`` no whole number.
+        TypeError: ``stacks`` or ``host`` is neither True nor False, or ``memory`` no whole number.
         ValueError: ``on_race`` is neither of the two, or ``memory`` is negative.
     """
     one_of("on_race", on_race, ("report", "raise"))
     truth("stacks", stacks)
+    truth("host", host)
     memory = whole("memory", memory, 0, "a number of bytes")
-    return checking(on_race == "raise", stacks, memory)
+    return checking(on_race == "raise", stacks, memory, host=host)
 
 
 @contextlib.contextmanager
-def checking(raises: bool = False, stacks: bool = True, memory: int = MEMORY_BYTES, pretend: bool = False) -> Iterator[CheckedRun]:
+def checking(
+    raises: bool = False, stacks: bool = True, memory: int = MEMORY_BYTES, pretend: bool = False, host: bool = True
+) -> Iterator[CheckedRun]:
     """Check a block, as ``check`` does.
 
     Args:
@@ -73,6 +80,7 @@ def checking(raises: bool = False, stacks: bool = True, memory: int = MEMORY_BYT
         stacks: As of ``check``.
         memory: As of ``check``.
         pretend: Whether the processor stands for a GPU, so that operators are heard where there is none.
+        host: As of ``check``.
     """
     if not _entered.acquire(blocking=False):
         raise RuntimeError("a check is entered already, in this program or by `python -m sidestream.check`; leave it before the next one")
@@ -83,9 +91,9 @@ def checking(raises: bool = False, stacks: bool = True, memory: int = MEMORY_BYT
             return "" if run is None else str(_race(json.loads(race), run._places))
 
         mode = _mode(shown, raises, stacks, memory, pretend)
-        run = CheckedRun(mode)
         try:
-            with hooked(mode), mode:
+            with hooked(mode), watched(mode, host, pretend) as unheard, mode:
+                run = CheckedRun(mode, unheard)
                 yield run
         finally:
             mode.stop()
@@ -214,6 +222,9 @@ class CheckedRace:
             what = f" on {self.dtype}{list(self.shape)}"
             if self.bytes is not None:
                 what += f" ({self.bytes[1] - self.bytes[0]:,} bytes)"
+        elif self.bytes is not None and self.workspace is None:
+            count = self.bytes[1] - self.bytes[0]
+            what = f" on {count:,} bytes from 0x{self.bytes[0]:x}" if count > 1 else f" on the byte 0x{self.bytes[0]:x}"
         if self.workspace is not None:
             what = f" on the workspace of cuBLAS for {self.workspace}, on which products of matrices were captured"
         lines = [f"{self.kind}{what}: {self.text}"]
@@ -267,19 +278,58 @@ class NamedStream:
 
 
 @dataclass(frozen=True)
+class HostAccesses:
+    """How much of the pinned memory in asynchronous copies was watched for loads and stores of the host that no operator makes.
+
+    Attributes:
+        copies: How many asynchronous copies of pinned memory there were.
+        bytes: How many bytes they copied.
+        guarded_bytes: Of those, how many were watched for stores, in downloads for loads as well, to the byte and with the line.
+        compared_bytes: How many were compared when the host had waited: stores to them are found, without the line.
+        unwatched_bytes: The rest, of which nothing is known.
+        lost: How many accesses were noted without room for where they were.
+        problem: Why nothing is watched, or nothing any more; none where it is.
+    """
+
+    copies: int
+    bytes: int
+    guarded_bytes: int
+    compared_bytes: int
+    unwatched_bytes: int
+    lost: int
+    problem: str | None
+
+    def __str__(self) -> str:
+        parts = []
+        if self.copies:
+            share = [100 * part / self.bytes for part in (self.guarded_bytes, self.compared_bytes, self.unwatched_bytes)]
+            parts.append(
+                f"the host's own accesses to {self.bytes:,} bytes in asynchronous copies of pinned memory: to {share[0]:.1f} % loads and"
+                f" stores were heard, to {share[1]:.1f} % stores, to {share[2]:.1f} % nothing"
+            )
+        if self.lost:
+            parts.append(f"{self.lost:,} accesses of the host came too quickly to be told apart")
+        if self.problem is not None:
+            parts.append(f"loads and stores of the host by other means than operators are not heard: {self.problem}")
+        return "\n".join(parts)
+
+
+@dataclass(frozen=True)
 class _Found:
     races: tuple[CheckedRace, ...]
     lints: tuple[Remark, ...]
     operations: int
     ended: str | None
     streams: tuple[NamedStream, ...] = field(default=())
+    host: HostAccesses = field(default=HostAccesses(0, 0, 0, 0, 0, 0, None))
 
 
 class CheckedRun:
     """What a check found. ``print`` shows it with the repair of each race."""
 
-    def __init__(self, recorder: Any) -> None:
+    def __init__(self, recorder: Any, unheard: Sequence[str] = ()) -> None:
         self._recorder = recorder
+        self._unheard = unheard
 
     @property
     def races(self) -> tuple[CheckedRace, ...]:
@@ -305,6 +355,12 @@ class CheckedRun:
     def streams(self) -> tuple[NamedStream, ...]:
         """The streams, by their names in the report."""
         return self._found.streams
+
+    @property
+    def host(self) -> HostAccesses:
+        """What was heard of the host's own loads and stores."""
+        host = self._found.host
+        return replace(host, problem=self._unheard[0]) if self._unheard else host
 
     @property
     def is_clean(self) -> bool:
@@ -333,6 +389,7 @@ class CheckedRun:
             "operations": self.operations,
             "ended": self.ended,
             "streams": [_value(stream) for stream in self.streams],
+            "host": _value(self.host),
         }
 
     def json(self) -> str:
@@ -354,6 +411,8 @@ class CheckedRun:
                 "streams: "
                 + ", ".join(f"{s.name} = 0x{s.handle:x} on cuda:{s.device}" for s in named)
             )
+        if found.operations and (host := str(self.host)):
+            parts.append(host)
         if found.ended is not None:
             parts.append(found.ended)
         return "\n\n".join(parts)
@@ -375,6 +434,7 @@ def _parsed(value: Mapping[str, Any], places: Any) -> _Found:
         operations=value["operations"],
         ended=value["ended"],
         streams=tuple(NamedStream(**stream) for stream in value["streams"]),
+        host=HostAccesses(**value["host"]),
     )
 
 

@@ -14,6 +14,7 @@ use sidestream::op::{
     StreamId, StreamKind, ThreadId,
 };
 
+use super::host::Watch;
 use super::memory::{HostMemory, Space};
 use super::tensor::Rows;
 
@@ -95,6 +96,7 @@ pub struct Core {
     event_count: u32,
     pub space: Space,
     pub host: HostMemory,
+    pub watch: Watch,
     pub sites: Vec<Site>,
     known_sites: HashMap<Site, SiteId>,
     notes: VecDeque<Note>,
@@ -139,6 +141,7 @@ impl Core {
             event_count: 0,
             space: Space::new(BufferId(0), BufferId(1)),
             host: HostMemory::default(),
+            watch: Watch::default(),
             sites: Vec::new(),
             known_sites: HashMap::new(),
             notes: VecDeque::new(),
@@ -204,6 +207,11 @@ impl Core {
         self.known_sites.insert(site, id);
         self.sink.site("");
         id
+    }
+
+    /// Whether a capture records what is called.
+    pub fn is_capturing(&self) -> bool {
+        self.capture.is_some()
     }
 
     // -------------------------------------------------------------- telling the checker
@@ -456,6 +464,7 @@ impl Core {
             self.spanned.insert(buffer);
         }
         self.note(std::slice::from_ref(touch));
+        self.host_stored(touch);
         self.push(Kind::HostAccess, site);
         self.found()
     }
@@ -562,6 +571,7 @@ impl Core {
                 Kind::QueryEvent { event, done: true }
             };
             self.tell(kind, site);
+            self.settle_copies();
         }
     }
 
@@ -577,6 +587,7 @@ impl Core {
             Kind::QueryStream { stream, done: true }
         };
         self.tell(kind, site);
+        self.settle_copies();
     }
 
     /// `torch.cuda.synchronize()`.
@@ -584,6 +595,7 @@ impl Core {
         if self.capture.is_none() {
             let device = Some(DeviceId(device));
             self.tell(Kind::SyncDevice { device }, site);
+            self.settle_copies();
         }
     }
 

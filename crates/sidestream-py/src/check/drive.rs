@@ -109,15 +109,17 @@ impl Recorder {
             device,
             raw: stream,
         };
-        let site = self.named(py, "Stream.synchronize");
-        self.core.lock().stream_done(site, raw, true);
+        self.told_that_waits(py, "Stream.synchronize", |core, site| {
+            core.stream_done(site, raw, true);
+        });
     }
 
     /// `torch.cuda.synchronize(device)`.
     #[pyo3(signature = (device=0))]
     fn device_synchronize(&self, py: Python<'_>, device: u32) {
-        let site = self.named(py, "torch.cuda.synchronize");
-        self.core.lock().device_done(site, device);
+        self.told_that_waits(py, "torch.cuda.synchronize", |core, site| {
+            core.device_done(site, device);
+        });
     }
 
     /// Host memory that copies use.
@@ -128,6 +130,7 @@ impl Recorder {
             Memory::Pageable
         };
         let mut core = self.core.lock();
+        core.host_gone(ptr, ptr.saturating_add(bytes));
         core.host.forget(ptr, ptr.saturating_add(bytes));
         core.host_buffer(ptr, ptr.saturating_add(bytes), memory, (0, 0));
     }
@@ -179,6 +182,9 @@ impl Recorder {
                 known,
             )
         };
+        if known.is_some() {
+            self.watch_copy(&mut core, raw, kind, &on_host, upload);
+        }
         drop(core);
         self.look(py, found, &[], &[])
     }

@@ -312,6 +312,11 @@ impl HostMemory {
         (ptr < piece.end).then_some((start, piece))
     }
 
+    /// Where the first storage behind an address begins.
+    pub fn next_after(&self, ptr: u64) -> Option<u64> {
+        self.pieces.range(ptr..).next().map(|(&start, _)| start)
+    }
+
     pub fn locate(&self, ptr: u64) -> Option<(BufferId, u64)> {
         self.piece(ptr).map(|(start, piece)| (piece.buffer, start))
     }

@@ -135,6 +135,7 @@ impl Recorder {
             "lints": lints,
             "operations": core.operations,
             "ended": core.findings.ended().or(refused),
+            "host": core.watch.shown(),
             "streams": core.stream_names.iter().map(|(stream, name)| json!({
                 "name": name, "device": stream.device, "handle": stream.raw,
             })).collect::<Vec<_>>(),
