@@ -201,6 +201,11 @@ impl Recorder {
                 if waits {
                     self.compare(py, super::host::ALL, || site)?;
                 }
+                if asynchronous {
+                    // What an earlier copy of these bytes left is compared before it is kept anew.
+                    let host = &touches[host];
+                    self.compare(py, (host.ptr, host.end), || site)?;
+                }
                 let mut found = false;
                 if !plain && !on_device && memory.is_some() {
                     found |= self.core.lock().host_access(site, &touches[host]);

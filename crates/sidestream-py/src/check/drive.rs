@@ -159,6 +159,7 @@ impl Recorder {
         let (Some(on_host), Some(on_device)) = (on_host, on_device) else {
             return Ok(());
         };
+        self.compare(py, (on_host.ptr, on_host.end), || site)?;
         let mut core = self.core.lock();
         let kind = core
             .host
@@ -241,6 +242,12 @@ impl Recorder {
     /// Where the processor stands for the device: what follows runs on this stream.
     fn pretend_stream(&self, stream: u64) {
         self.pretended.store(stream, Ordering::Relaxed);
+    }
+
+    /// Where the processor stands for the device: these bytes stand for pinned memory of the host's.
+    fn pretend_pinned(&self, ptr: u64, bytes: u64) {
+        let mut all = self.asked.pretended_pinned.lock();
+        all.push((ptr, ptr.saturating_add(bytes)));
     }
 
     /// A captured graph is launched.

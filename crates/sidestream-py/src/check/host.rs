@@ -251,6 +251,19 @@ impl Core {
         }
     }
 
+    /// The same of an access that was noted. What is kept beside its pages was most likely stored to by the same line, and one
+    /// mistake is told once.
+    fn host_stored_around(&mut self, start: usize, end: usize) {
+        let page = table::page();
+        self.host_stored(&Touch {
+            ptr: start.saturating_sub(page) as u64,
+            end: (end + page) as u64,
+            device: -1,
+            write: true,
+            rows: None,
+        });
+    }
+
     /// Bytes of uploads, within these bounds, that are not what they were when the copy was submitted. Each is named once.
     fn changed(&mut self, start: usize, end: usize) -> Vec<(usize, usize)> {
         let mut all = Vec::new();
@@ -322,10 +335,12 @@ impl Recorder {
                 continue;
             }
             let site = self.site_of(py, &hit);
-            let found = self
-                .core
-                .lock()
-                .host_touched(site, hit.start, hit.end, hit.store);
+            let mut core = self.core.lock();
+            if hit.store {
+                core.host_stored_around(hit.start, hit.end);
+            }
+            let found = core.host_touched(site, hit.start, hit.end, hit.store);
+            drop(core);
             self.look(py, found, &[], &[])?;
         }
         Ok(())

@@ -316,6 +316,8 @@ pub fn begin() -> bool {
     LOADED.store(u64::MAX, Ordering::Relaxed);
     IS_WATCHED.store(true, Ordering::SeqCst);
     table::watch_forks();
+    // Now, and not only when something is protected: a call may use memory for long.
+    look();
     handler::IS_KNOWN && handler::install()
 }
 
