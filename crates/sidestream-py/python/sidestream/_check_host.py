@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from sidestream._sidestream import Recorder
+from sidestream._check_hooks import replace
+from sidestream._sidestream import RaceError, Recorder
 
 #: CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES.
 _USES_HOST_PAGE_TABLES = 100
@@ -33,10 +35,36 @@ def watched(recorder: Recorder, asked: bool, pretend: bool) -> Iterator[list[str
     if refused is not None:
         why.append(refused)
     try:
-        yield why
-    finally:
+        with contextlib.ExitStack() as stack:
+            _resizes(recorder, stack)
+            yield why
+    except BaseException:
         alive.clear()
-        recorder.unwatch_host()
+        with contextlib.suppress(RaceError):
+            recorder.unwatch_host()
+        raise
+    alive.clear()
+    recorder.unwatch_host()
+
+
+def _resizes(recorder: Recorder, stack: contextlib.ExitStack) -> None:
+    """A storage that is resized has its bytes elsewhere afterwards."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+
+    def wrapped(resize: Callable[..., Any]) -> Callable[..., Any]:
+        def resized(self: Any, *args: Any, **kwargs: Any) -> Any:
+            storage = self.untyped_storage() if isinstance(self, torch.Tensor) else self.untyped()
+            if storage.device.type == "cpu":
+                start = storage.data_ptr()
+                recorder.host_memory_gone(start, start + storage.nbytes(), storage._cdata)
+            return resize(self, *args, **kwargs)
+
+        return resized
+
+    for owner, name in ((torch.Tensor, "resize_"), (torch.Tensor, "resize_as_"), (torch.UntypedStorage, "resize_")):
+        replace(stack, owner, name, wrapped(getattr(owner, name)))
 
 
 def _refused(pretend: bool) -> str | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sidestream._check import MEMORY_BYTES, check
+from sidestream._sidestream import RaceError
 
 
 class _Callable(types.ModuleType):
@@ -36,6 +37,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
     parser.add_argument("--raise", dest="raises", action="store_true", help="raise RaceError at the first race")
     parser.add_argument("--no-stacks", action="store_true", help="do not note the places in the program")
+    parser.add_argument("--no-host", action="store_true", help="do not hear the host's own loads and stores")
     parser.add_argument("--memory", type=int, default=MEMORY_BYTES, metavar="BYTES", help="what the check may hold")
     parser.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module")
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -66,25 +68,38 @@ def main(arguments: list[str]) -> int:
         except OSError as error:
             parser.error(f"--json {given.json}: {error.strerror}")
     code = 0
-    with check(
-        on_race="raise" if given.raises else "report", stacks=not given.no_stacks, memory=given.memory
-    ) as found:
-        try:
-            _run(program, is_module)
-        except SystemExit as exit_:
-            code = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
-            if isinstance(exit_.code, str):
-                print(exit_.code, file=sys.stderr)
-        except BaseException as error:
-            # As Python itself ends, and as a shell says that of SIGINT.
-            code = 130 if isinstance(error, KeyboardInterrupt) else 1
-            # Printed here, so that the report comes last.
-            shown = error.with_traceback(_of_program(error.__traceback__))
-            sys.excepthook(type(shown), shown, shown.__traceback__)
+    try:
+        with check(
+            on_race="raise" if given.raises else "report",
+            stacks=not given.no_stacks,
+            memory=given.memory,
+            host=not given.no_host,
+        ) as found:
+            code = _code(program, is_module)
+    except RaceError as race:
+        # It was heard of when the program had ended.
+        print(f"{type(race).__name__}: {race}", file=sys.stderr)
     print(found, file=sys.stderr)
     if given.json:
         Path(given.json).write_text(found.json() + "\n", encoding="utf-8")
     return code if found.is_clean else 1
+
+
+def _code(program: list[str], is_module: bool) -> int:
+    """Runs the program, and returns what it ends with."""
+    try:
+        _run(program, is_module)
+    except SystemExit as exit_:
+        if isinstance(exit_.code, str):
+            print(exit_.code, file=sys.stderr)
+        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+    except BaseException as error:
+        # Printed here, so that the report comes last.
+        shown = error.with_traceback(_of_program(error.__traceback__))
+        sys.excepthook(type(shown), shown, shown.__traceback__)
+        # As Python itself ends, and as a shell says that of SIGINT.
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
+    return 0
 
 
 def _is_module(name: str) -> bool:

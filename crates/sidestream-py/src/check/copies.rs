@@ -102,9 +102,7 @@ impl Recorder {
         self.core
             .lock()
             .host_buffer(start, end, memory, (who, weak));
-        if memory == Memory::Pinned {
-            self.keep_storage(&storage, (start, end, who));
-        }
+        self.keep_storage(&storage, (start, end, who));
         Some(memory)
     }
 

@@ -55,6 +55,7 @@ struct Copy {
     start: usize,
     end: usize,
     upload: bool,
+    pinned: bool,
     piece: Option<table::Piece>,
     kept: Vec<Kept>,
 }
@@ -126,12 +127,13 @@ impl Watch {
     /// What was kept of these bytes says nothing any more.
     fn drop_kept(&mut self, start: usize, end: usize) {
         for copy in &mut self.copies {
+            let pinned = copy.pinned;
             copy.kept.retain(|kept| {
                 let size = kept.bytes.len();
                 let stays = kept.start + size <= start || end <= kept.start;
                 if !stays {
                     self.kept_bytes -= size;
-                    self.seen.compared -= size as u64;
+                    self.seen.compared -= if pinned { size as u64 } else { 0 };
                 }
                 stays
             });
@@ -150,7 +152,6 @@ impl Watch {
         // SAFETY: the caller's promise.
         kept.push(unsafe { Kept::of(start, end) });
         self.kept_bytes += size;
-        self.seen.compared += size as u64;
     }
 }
 
@@ -166,19 +167,28 @@ impl Core {
         self.watch.release(|_| !on);
     }
 
-    /// An asynchronous copy of pinned memory was told.
+    /// An asynchronous copy of the host's memory was told. Memory that is not pinned the driver reads itself, so that is never
+    /// protected.
     ///
     /// # Safety
     /// The memory is the storage's, which the program may read and write until [`Core::host_gone`] says that it is gone.
-    pub unsafe fn watch_copy(&mut self, stream: StreamId, touch: &Touch, upload: bool) {
+    pub unsafe fn watch_copy(
+        &mut self,
+        stream: StreamId,
+        touch: &Touch,
+        upload: bool,
+        pinned: bool,
+    ) {
         let (start, end) = (touch.ptr as usize, touch.end as usize);
         if !self.watch.on || start >= end {
             return;
         }
         let step = self.findings.steps(stream);
         let watch = &mut self.watch;
-        watch.seen.copies += 1;
-        watch.seen.bytes += (end - start) as u64;
+        if pinned {
+            watch.seen.copies += 1;
+            watch.seen.bytes += (end - start) as u64;
+        }
         // The device writes these bytes.
         if !upload {
             watch.drop_kept(start, end);
@@ -190,7 +200,7 @@ impl Core {
         watch.release(same);
         let (first, last) = table::whole_pages(start, end);
         let last = last.min(first + MOST_BYTES);
-        let piece = match calls::is_ready() {
+        let piece = match pinned && calls::is_ready() {
             // SAFETY: whole pages of the storage, by the caller's promise; `watch_host` was told only where no device uses the
             // host's page tables.
             true => unsafe { table::protect(first, last, !upload) },
@@ -208,6 +218,10 @@ impl Core {
             // SAFETY: the caller's promise.
             unsafe { watch.keep(from, to, &mut kept) };
         }
+        if pinned {
+            let bytes = kept.iter().map(|kept| kept.bytes.len() as u64);
+            watch.seen.compared += bytes.sum::<u64>();
+        }
         if piece.is_some() || !kept.is_empty() {
             watch.copies.push(Copy {
                 stream,
@@ -215,6 +229,7 @@ impl Core {
                 start,
                 end,
                 upload,
+                pinned,
                 piece,
                 kept,
             });
@@ -326,6 +341,7 @@ impl Recorder {
         self.fetched.store(hits::noted(), Ordering::Relaxed);
         let mut all = Vec::new();
         hits::take(|hit| all.push(Box::new(*hit)));
+        let mut first = Ok(());
         for hit in all {
             let own = |touch: &Touch| {
                 let inside = touch.ptr <= hit.start as u64 && hit.end as u64 <= touch.end;
@@ -341,9 +357,10 @@ impl Recorder {
             }
             let found = core.host_touched(site, hit.start, hit.end, hit.store);
             drop(core);
-            self.look(py, found, &[], &[])?;
+            // One is raised; all are told.
+            first = first.and(self.look(py, found, &[], &[]));
         }
-        Ok(())
+        first
     }
 
     /// The same behind an operator, whose own accesses were told.
@@ -467,13 +484,16 @@ impl Recorder {
 
     /// They are heard no more.
     fn unwatch_host(&self, py: Python<'_>) -> PyResult<()> {
-        let told = self.tell_heard(py, &[]);
+        let name = self.names.lock().operator("end of the check".to_owned());
+        let told = self.compare(py, ALL, || self.site(py, name));
+        let late = self.raised_late.lock().take().filter(|_| self.raises);
         let kept = self.keep.lock().take();
         if kept.is_some() {
             self.core.lock().watch_host(false);
             calls::end();
         }
-        told
+        told?;
+        late.map_or(Ok(()), Err)
     }
 
     /// A storage is gone.
@@ -523,10 +543,11 @@ impl Recorder {
         touch: &Touch,
         upload: bool,
     ) {
-        if memory == Memory::Pinned && touch.rows.is_none() && !core.is_capturing() {
+        if touch.rows.is_none() && !core.is_capturing() {
             let stream = core.stream(stream);
+            let pinned = memory == Memory::Pinned;
             // SAFETY: the tensor is alive, so its storage is, and `keep_storage` sees to it that its end is told.
-            unsafe { core.watch_copy(stream, touch, upload) };
+            unsafe { core.watch_copy(stream, touch, upload, pinned) };
         }
     }
 }

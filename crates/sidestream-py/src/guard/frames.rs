@@ -18,7 +18,7 @@ use pyo3::types::PyString;
 const DEPTH: usize = 10;
 /// Longer names lose their beginning.
 const FILE: usize = 232;
-const NAME: usize = 48;
+const NAME: usize = 120;
 /// So many frames of the interpreter's own are passed over at most.
 const FAR: usize = 64;
 
