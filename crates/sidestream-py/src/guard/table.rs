@@ -43,8 +43,8 @@ static SLOT: [Slot; SLOTS] = [const {
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// How many releases there were: a fault may have met pages that were open when it was looked at.
 static RELEASES: AtomicUsize = AtomicUsize::new(0);
-/// Where the next search for a free slot begins, which are as many as the system's bound allows.
-static OWNER: Mutex<usize> = Mutex::new(0);
+/// Who changes the table.
+static OWNER: Mutex<()> = Mutex::new(());
 /// Memory that system calls use just now; the end is zero where there is none.
 static IN_CALL: [[AtomicUsize; 2]; CALLS] =
     [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; CALLS];
@@ -121,13 +121,10 @@ pub unsafe fn protect(start: usize, end: usize, loads: bool) -> Option<Piece> {
     if start >= end {
         return None;
     }
-    let mut next = OWNER.lock();
-    let bound = bound();
-    let free = (0..bound).map(|at| (*next + at) % bound);
-    let at = free
-        .into_iter()
-        .find(|&at| SLOT[at].state.load(Ordering::Relaxed) == FREE)?;
-    *next = at + 1;
+    let _owner = OWNER.lock();
+    let is_free = |slot: &Slot| slot.state.load(Ordering::Relaxed) == FREE;
+    // The first: nobody looks at more slots than were ever used at once.
+    let at = SLOT[..bound()].iter().position(is_free)?;
     let slot = &SLOT[at];
     slot.start.store(start, Ordering::Relaxed);
     slot.end.store(end, Ordering::Relaxed);
@@ -166,13 +163,18 @@ pub fn release(piece: Piece) {
     slot.state.store(FREE, Ordering::SeqCst);
     RELEASES.fetch_add(1, Ordering::Relaxed);
     // Where another copy uses some of the pages they stay protected: those that only stores may not touch first.
+    let meets = |other: &&Slot| {
+        let (from, to) = bounds(other);
+        from < end && start < to
+    };
+    let others: Vec<&Slot> = live().filter(meets).collect();
     for loads in [false, true] {
-        for other in live() {
-            let (from, to) = bounds(other);
-            let (from, to) = (from.max(start), to.min(end));
-            if from >= to || other.loads.load(Ordering::Relaxed) != loads {
+        for other in &others {
+            if other.loads.load(Ordering::Relaxed) != loads {
                 continue;
             }
+            let (from, to) = bounds(other);
+            let (from, to) = (from.max(start), to.min(end));
             other.state.store(PREPARING, Ordering::SeqCst);
             fence(Ordering::SeqCst);
             if !is_in_call(from, to) {
