@@ -561,7 +561,8 @@ def test_afterwards_the_signal_and_the_memory_are_as_before() -> None:
     def handler() -> int | None:
         action = Action()
         assert ctypes.CDLL(None).sigaction(signal.SIGSEGV, None, ctypes.byref(action)) == 0
-        return action.handler
+        address: int | None = action.handler
+        return address
 
     before = handler()
     with checked() as run:

@@ -295,7 +295,7 @@ static CHANGED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 /// How often it was asked whether anything may be protected.
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 /// Every so often rings are looked for: one may have been made by instructions of a program's own.
-const OFTEN: usize = 64;
+const OFTEN: usize = 256;
 
 /// Nothing is protected from here on, and what is, is opened.
 pub fn off(why: &'static str) {
