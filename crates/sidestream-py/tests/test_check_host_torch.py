@@ -7,6 +7,7 @@ import mmap
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -67,11 +68,38 @@ def test_what_an_operator_tells_is_told_once() -> None:
         array += 1
     assert {race.second.operator for race in found.races} == {"add_"}
     with checking(pretend=True) as found:
+        host, array = pinned(found)
+        host.copy_(x, non_blocking=True)
+        float(host.sum())
+        found._recorder.device_synchronize()
+    assert [(race.second.operator, race.count) for race in found.races] == [("sum", 1)]
+    with checking(pretend=True) as found:
         small, array = pinned(found, 16)
         x[:16].copy_(small, non_blocking=True)
         small.fill_(5)
         found._recorder.device_synchronize()
     assert [(race.second.operator, race.count) for race in found.races] == [("fill_", 1)]
+
+
+def test_memory_that_is_registered_and_given_up_under_its_upload(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    done: list[int] = []
+    runtime = SimpleNamespace(
+        cudaHostRegister=lambda ptr, size, flags: done.append(ptr), cudaHostUnregister=lambda ptr: done.append(ptr)
+    )
+    monkeypatch.setattr(torch._C, "_cudart", runtime, raising=False)
+    for right in (False, True):
+        with checking(pretend=True) as found:
+            host, array = pinned(found)
+            runtime.cudaHostRegister(host.data_ptr(), 4 * COUNT, 0)
+            torch.empty(COUNT).copy_(host, non_blocking=True)
+            if right:
+                found._recorder.device_synchronize()
+            runtime.cudaHostUnregister(host.data_ptr())
+            array[:] = 1
+        assert [race.kind for race in found.races] == ([] if right else ["UAF"])
+    assert done == [done[0]] * 2 + [done[2]] * 2
 
 
 def test_where_the_storage_is_gone_its_memory_is_anybodys() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -20,24 +19,31 @@ _USES_HOST_PAGE_TABLES = 100
 @contextlib.contextmanager
 def watched(recorder: Recorder, asked: bool, pretend: bool) -> Iterator[list[str]]:
     """While this is entered, accesses of the host to pinned memory are heard. What it gives says why they are not, if so."""
-    why: list[str] = []
-    refused = _refused(pretend) if asked else "the check was told not to"
+    if not asked:
+        yield ["the check was told not to"]
+        return
     alive: set[weakref.ref[Any]] = set()
+    known: list[str | None] = []
 
     def keep(storage: Any, start: int, end: int, who: int) -> None:
+        # Not before something is copied: to ask the driver earlier would open devices that the program may not open in this process.
+        if not known:
+            known.append(None if pretend else _refused())
+            if known[0] is not None:
+                recorder.leave_host(known[0])
+
         def gone(reference: weakref.ref[Any]) -> None:
             alive.discard(reference)
             recorder.host_memory_gone(start, end, who)
 
         alive.add(weakref.ref(storage, gone))
 
-    refused = refused or recorder.watch_host(keep)
-    if refused is not None:
-        why.append(refused)
+    recorder.watch_host(keep)
     try:
         with contextlib.ExitStack() as stack:
             _resizes(recorder, stack)
-            yield why
+            _registrations(recorder, stack)
+            yield []
     except BaseException:
         alive.clear()
         with contextlib.suppress(RaceError):
@@ -67,35 +73,41 @@ def _resizes(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         replace(stack, owner, name, wrapped(getattr(owner, name)))
 
 
-def _refused(pretend: bool) -> str | None:
-    """Why pages cannot be protected here."""
-    if pretend:
-        return None
-    import torch
+def _registrations(recorder: Recorder, stack: contextlib.ExitStack) -> None:
+    """Memory of the program's own that it pins where it is, and gives up as such."""
+    torch = sys.modules.get("torch")
+    runtime = getattr(getattr(torch, "_C", None), "_cudart", None)
+    if not hasattr(runtime, "cudaHostRegister") or not hasattr(runtime, "cudaHostUnregister"):
+        return
+    register, unregister = runtime.cudaHostRegister, runtime.cudaHostUnregister
+    sizes: dict[int, int] = {}
 
-    if not torch.cuda.is_available():
-        return None
+    def registers(ptr: int, size: int, *args: Any) -> Any:
+        done = register(ptr, size, *args)
+        sizes[int(ptr)] = int(size)
+        return done
+
+    def unregisters(ptr: int) -> Any:
+        recorder.host_unpinned(int(ptr), sizes.pop(int(ptr), 1))
+        return unregister(ptr)
+
+    replace(stack, runtime, "cudaHostRegister", registers)
+    replace(stack, runtime, "cudaHostUnregister", unregisters)
+
+
+def _refused() -> str | None:
+    """Why pages cannot be protected here."""
+    unknown = "the driver does not say how its devices read the host's memory"
     try:
         driver = ctypes.CDLL("libcuda.so.1")
         answer, count = ctypes.c_int(0), ctypes.c_int(0)
         if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
-            return "the driver does not say how its devices read the host's memory"
+            return unknown
         for device in range(count.value):
             if driver.cuDeviceGetAttribute(ctypes.byref(answer), _USES_HOST_PAGE_TABLES, device):
-                return "the driver does not say how its devices read the host's memory"
+                return unknown
             if answer.value:
-                return f"cuda:{device} reads the host's memory by the host's page tables, so its copies would fail too"
+                return f"cuda:{device} reads the host's memory by the host's page tables, so its copies would fail"
     except (OSError, AttributeError):
-        return "the driver does not say how its devices read the host's memory"
-    for line in _maps():
-        if os.path.basename(line).startswith("libcufile"):
-            return "cuFile is loaded, which registers memory of the host's"
+        return unknown
     return None
-
-
-def _maps() -> list[str]:
-    try:
-        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-            return [line.split(maxsplit=5)[-1].strip() for line in maps]
-    except OSError:
-        return []

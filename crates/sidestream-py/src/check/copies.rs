@@ -57,7 +57,7 @@ impl Recorder {
         Some((storage, (start, start.saturating_add(bytes), who)))
     }
 
-    fn forget(&self, py: Python<'_>, start: u64, end: u64) {
+    pub(super) fn forget(&self, py: Python<'_>, start: u64, end: u64) {
         let gone = {
             let mut core = self.core.lock();
             core.host_gone(start, end);

@@ -469,6 +469,20 @@ impl Core {
         self.found()
     }
 
+    /// The life of these storages as pinned memory ends.
+    pub fn end_pinned(&mut self, site: Site, all: Vec<(BufferId, u64)>) -> bool {
+        self.op.accesses.clear();
+        let whole = |(buffer, end)| Access {
+            buffer,
+            start: 0,
+            end,
+            mode: Mode::Write,
+        };
+        self.op.accesses.extend(all.into_iter().map(whole));
+        self.push(Kind::FreePinned, site);
+        self.found()
+    }
+
     /// A piece of host memory takes part in an asynchronous copy for the first time.
     pub fn host_buffer(&mut self, start: u64, end: u64, memory: Memory, storage: (u64, u64)) {
         self.host.made += 1;

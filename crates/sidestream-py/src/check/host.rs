@@ -31,7 +31,7 @@ pub struct Watch {
     copies: Vec<Copy>,
     kept_bytes: usize,
     /// Why nothing more was protected, when it ended.
-    ended: Option<&'static str>,
+    ended: Option<String>,
     seen: Seen,
 }
 
@@ -105,7 +105,7 @@ impl Watch {
             "compared_bytes": seen.compared,
             "unwatched_bytes": seen.bytes - seen.guarded - seen.compared,
             "lost": hits::lost() - seen.lost_before,
-            "problem": self.on.then(calls::why_off).flatten().or(self.ended),
+            "problem": self.on.then(calls::why_off).flatten().or(self.ended.clone()),
         })
     }
 
@@ -277,6 +277,16 @@ impl Core {
             write: true,
             rows: None,
         });
+    }
+
+    /// The life of pinned memory ends, whoever uses it.
+    fn host_unpinned(&mut self, site: Site, start: u64, end: u64) -> bool {
+        let all = self.host.within(start, end);
+        if all.is_empty() || self.is_capturing() {
+            return false;
+        }
+        self.operations += 1;
+        self.end_pinned(site, all)
     }
 
     /// Bytes of uploads, within these bounds, that are not what they were when the copy was submitted. Each is named once.
@@ -468,18 +478,39 @@ pub const ALL: (u64, u64) = (0, u64::MAX);
 #[pymethods]
 impl Recorder {
     /// From here on the host's own loads and stores of pinned memory are heard. `keep` is called with each storage that is
-    /// followed, with its bounds and its name, and calls `host_memory_gone` when that is gone. Returns why they cannot be heard, if so.
-    fn watch_host(&self, py: Python<'_>, keep: Py<PyAny>) -> Option<&'static str> {
+    /// followed, with its bounds and its name, and calls `host_memory_gone` when that is gone.
+    fn watch_host(&self, py: Python<'_>, keep: Py<PyAny>) {
         frames::learn(py);
         self.fetched.store(hits::noted(), Ordering::Relaxed);
         hits::take(|_| ());
-        if !calls::begin() {
-            calls::end();
-            return Some("this system does not say what it has to");
-        }
+        calls::begin();
         *self.keep.lock() = Some(keep);
         self.core.lock().watch_host(true);
-        None
+    }
+
+    /// They cannot be heard, for this reason.
+    #[expect(clippy::unused_self, reason = "a method, as its neighbours are")]
+    fn leave_host(&self, why: &str) {
+        calls::off(why);
+    }
+
+    /// Memory of the program's own is no longer pinned: so many bytes from here on.
+    fn host_unpinned(&self, py: Python<'_>, start: u64, bytes: u64) -> PyResult<()> {
+        if !self.on.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let end = start.saturating_add(bytes);
+        self.compare(py, (start, end), || {
+            let name = "cudaHostUnregister".to_owned();
+            let name = self.names.lock().operator(name);
+            self.site(py, name)
+        })?;
+        let name = self.names.lock().operator("cudaHostUnregister".to_owned());
+        let site = self.site(py, name);
+        let found = self.core.lock().host_unpinned(site, start, end);
+        let looked = self.look(py, found, &[], &[]);
+        self.forget(py, start, end);
+        looked
     }
 
     /// They are heard no more.

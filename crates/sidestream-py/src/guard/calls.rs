@@ -206,14 +206,14 @@ unsafe extern "C" fn syscall(
     f: usize,
 ) -> c_long {
     if [libc::SYS_io_uring_setup, libc::SYS_io_setup].contains(&number) {
-        off("the program uses asynchronous input of the system's, which would fail");
+        off(LEFT);
     }
     // SAFETY: the arguments are those of the call that this stands for.
     unsafe { libc::syscall(number, a, b, c, d, e, f) }
 }
 
 /// Functions that only say that nothing can be protected any more: where they really are.
-const LEAVERS: [&CStr; 8] = [
+const LEAVERS: [&CStr; 11] = [
     c"io_uring_queue_init",
     c"io_uring_queue_init_params",
     c"io_uring_queue_init_mem",
@@ -222,6 +222,9 @@ const LEAVERS: [&CStr; 8] = [
     c"aio_read64",
     c"lio_listio",
     c"lio_listio64",
+    c"cuFileBufRegister",
+    c"cuFileRead",
+    c"cuFileReadAsync",
 ];
 static REAL: [AtomicUsize; LEAVERS.len()] = [const { AtomicUsize::new(0) }; LEAVERS.len()];
 
@@ -234,7 +237,7 @@ unsafe extern "C" fn leave<const N: usize>(
     f: usize,
 ) -> usize {
     type Any = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> usize;
-    off("the program uses asynchronous input of the system's, which would fail");
+    off(LEFT);
     // SAFETY: the address was in the entry that leads here, so it is the function that the caller means; it takes at most six
     // words, and leaves alone what it does not take.
     unsafe {
@@ -242,6 +245,10 @@ unsafe extern "C" fn leave<const N: usize>(
         real(a, b, c, d, e, f)
     }
 }
+
+/// Why nothing is protected where one of them is called.
+const LEFT: &str =
+    "the program uses asynchronous input of the system's or cuFile's, which would fail";
 
 /// What stands in for a function of this name: its address, and where to keep the real one.
 fn stand_in(name: &CStr) -> Option<(usize, Option<usize>)> {
@@ -277,6 +284,9 @@ fn stand_in(name: &CStr) -> Option<(usize, Option<usize>)> {
                 leave::<5> as *const () as usize,
                 leave::<6> as *const () as usize,
                 leave::<7> as *const () as usize,
+                leave::<8> as *const () as usize,
+                leave::<9> as *const () as usize,
+                leave::<10> as *const () as usize,
             ][at];
             return Some((leaver, Some(at)));
         }
@@ -287,7 +297,7 @@ fn stand_in(name: &CStr) -> Option<(usize, Option<usize>)> {
 // ------------------------------------------------------------------ whether memory is watched
 
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
-static OFF: Mutex<Option<&'static str>> = Mutex::new(None);
+static OFF: Mutex<Option<String>> = Mutex::new(None);
 /// How many libraries had been loaded when their entries were looked at last.
 static LOADED: AtomicU64 = AtomicU64::new(u64::MAX);
 /// Entries that lead here, and what they were.
@@ -298,19 +308,19 @@ static ASKED: AtomicUsize = AtomicUsize::new(0);
 const OFTEN: usize = 256;
 
 /// Nothing is protected from here on, and what is, is opened.
-pub fn off(why: &'static str) {
-    OFF.lock().get_or_insert(why);
+pub fn off(why: &str) {
+    OFF.lock().get_or_insert_with(|| why.to_owned());
     IS_WATCHED.store(false, Ordering::SeqCst);
     table::release_all();
 }
 
 /// Why nothing is protected any more.
-pub fn why_off() -> Option<&'static str> {
-    *OFF.lock()
+pub fn why_off() -> Option<String> {
+    OFF.lock().clone()
 }
 
-/// From here on memory may be protected. Returns whether the signal is ours.
-pub fn begin() -> bool {
+/// From here on memory may be protected.
+pub fn begin() {
     *OFF.lock() = None;
     ASKED.store(0, Ordering::Relaxed);
     LOADED.store(u64::MAX, Ordering::Relaxed);
@@ -318,7 +328,11 @@ pub fn begin() -> bool {
     table::watch_forks();
     // Now, and not only when something is protected: a call may use memory for long.
     look();
-    handler::IS_KNOWN && handler::install()
+    if !handler::IS_KNOWN {
+        off("what a fault says is not known of this processor");
+    } else if !handler::install() {
+        off("SIGSEGV cannot be had");
+    }
 }
 
 /// Memory is protected no more, and everything is as it was.

@@ -12,7 +12,7 @@
 //!
 //! # Why a table of atomics is enough
 //! - A page is protected only between `PREPARING` and `FREE` of a slot whose bounds hold it, and bounds change only in a free
-//!   slot. So a fault at a protected page finds its slot.
+//!   slot, and a count of its uses before them. So a fault at a protected page finds its slot.
 //! - A fault may be handled late, when its slot is free again. Then nothing is found, and the page is open: the instruction is
 //!   tried once more. Only if it faults again at the same place, and nothing was opened in between, it is somebody else's.
 //! - A system call says which bytes it uses before it looks which are protected; whoever protects says so before it looks which are in use.

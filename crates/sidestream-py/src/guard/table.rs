@@ -126,9 +126,11 @@ pub unsafe fn protect(start: usize, end: usize, loads: bool) -> Option<Piece> {
     // The first: nobody looks at more slots than were ever used at once.
     let at = SLOT[..bound()].iter().position(is_free)?;
     let slot = &SLOT[at];
-    slot.start.store(start, Ordering::Relaxed);
-    slot.end.store(end, Ordering::Relaxed);
-    slot.loads.store(loads, Ordering::Relaxed);
+    // Before the bounds change, so that whoever reads them meanwhile sees that they did.
+    let turn = slot.turn.fetch_add(1, Ordering::SeqCst) + 1;
+    slot.start.store(start, Ordering::SeqCst);
+    slot.end.store(end, Ordering::SeqCst);
+    slot.loads.store(loads, Ordering::SeqCst);
     slot.state.store(PREPARING, Ordering::SeqCst);
     USED.fetch_max(at + 1, Ordering::SeqCst);
     fence(Ordering::SeqCst);
@@ -136,7 +138,6 @@ pub unsafe fn protect(start: usize, end: usize, loads: bool) -> Option<Piece> {
     let done = !is_in_call(start, end) && unsafe { close(start, end, loads) };
     slot.state
         .store(if done { LIVE } else { FREE }, Ordering::SeqCst);
-    let turn = slot.turn.fetch_add(1, Ordering::Relaxed) + 1;
     done.then_some(Piece { slot: at, turn })
 }
 
@@ -212,15 +213,33 @@ fn open_all() {
 
 fn bounds(slot: &Slot) -> (usize, usize) {
     (
-        slot.start.load(Ordering::Relaxed),
-        slot.end.load(Ordering::Relaxed),
+        slot.start.load(Ordering::SeqCst),
+        slot.end.load(Ordering::SeqCst),
     )
 }
 
+/// Slots that are used, for who holds the lock.
 fn live() -> impl Iterator<Item = &'static Slot> {
     let used = USED.load(Ordering::SeqCst);
     let some = SLOT[..used].iter();
     some.filter(|slot| slot.state.load(Ordering::SeqCst) != FREE)
+}
+
+/// The same with their bounds, for who does not: bounds of which both are of one use.
+fn seen() -> impl Iterator<Item = (&'static Slot, usize, usize)> {
+    let used = USED.load(Ordering::SeqCst);
+    SLOT[..used].iter().filter_map(|slot| {
+        loop {
+            let turn = slot.turn.load(Ordering::SeqCst);
+            if slot.state.load(Ordering::SeqCst) == FREE {
+                return None;
+            }
+            let (start, end) = bounds(slot);
+            if slot.turn.load(Ordering::SeqCst) == turn {
+                return Some((slot, start, end));
+            }
+        }
+    })
 }
 
 /// How many releases there were.
@@ -233,8 +252,7 @@ pub fn open_page(address: usize, store: bool) -> bool {
     let page = page();
     let start = address / page * page;
     let mut found = false;
-    for slot in live() {
-        let (from, to) = bounds(slot);
+    for (slot, from, to) in seen() {
         if from <= start && start < to && (store || slot.loads.load(Ordering::Relaxed)) {
             found = true;
         }
@@ -268,8 +286,7 @@ impl InCall {
         }
         fence(Ordering::SeqCst);
         let mut was = false;
-        for slot in live() {
-            let (from, to) = bounds(slot);
+        for (slot, from, to) in seen() {
             if from >= end || to <= start {
                 continue;
             }
