@@ -120,7 +120,9 @@ def test_a_source_filled_again_by_numpy(wait: Callable[[Recorder], None]) -> Non
         array = pinned(run, memory(SIZE))
         upload(run, array)
         assert array[5000] == 0
+        assert mode(array) == "r--"
         wait(run)
+        assert mode(array) == ("rw-" if wait in WAITS else "r--")
         refill()
         run.device_synchronize()
         races = found(run)
@@ -139,7 +141,9 @@ def test_a_download_used_too_early(wait: Callable[[Recorder], None], store: bool
     with checked() as run:
         array = pinned(run, memory(SIZE))
         download(run, array)
+        assert mode(array) == "---"
         wait(run)
+        assert mode(array) == ("rw-" if wait in WAITS else "---")
         if store:
             array[6000] = 1
         else:

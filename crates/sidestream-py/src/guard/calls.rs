@@ -121,17 +121,51 @@ macro_rules! pieces {
 pieces! {
     readv, true, ();
     preadv, true, (from: off_t);
-    preadv2, true, (from: off_t, flags: c_int);
     writev, false, ();
     pwritev, false, (to: off_t);
-    pwritev2, false, (to: off_t, flags: c_int);
+}
+
+/// `preadv2` and `pwritev2` by their numbers: the C library has them only since 2017.
+fn pieces_with_flags(
+    number: c_long,
+    (file, pieces, count): (c_int, *const iovec, c_int),
+    at: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // The place is two words, of which the second counts where a word has half the bits.
+    // SAFETY: the arguments are those of the call that this stands for.
+    unsafe { libc::syscall(number, file, pieces, count as usize, at, 0_usize, flags) as ssize_t }
+}
+
+unsafe extern "C" fn preadv2(
+    file: c_int,
+    pieces: *const iovec,
+    count: c_int,
+    from: off_t,
+    flags: c_int,
+) -> ssize_t {
+    let call = || pieces_with_flags(libc::SYS_preadv2, (file, pieces, count), from, flags);
+    // SAFETY: the arguments are those of the call that this stands for.
+    unsafe { with_all(pieces, count.max(0) as usize, true, "preadv2", call) }
+}
+
+unsafe extern "C" fn pwritev2(
+    file: c_int,
+    pieces: *const iovec,
+    count: c_int,
+    to: off_t,
+    flags: c_int,
+) -> ssize_t {
+    let call = || pieces_with_flags(libc::SYS_pwritev2, (file, pieces, count), to, flags);
+    // SAFETY: the arguments are those of the call that this stands for.
+    unsafe { with_all(pieces, count.max(0) as usize, false, "pwritev2", call) }
 }
 
 unsafe extern "C" fn recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the arguments are those of the call that this stands for.
     unsafe {
         let (pieces, count) = ((*message).msg_iov, (*message).msg_iovlen);
-        with_all(pieces, count as usize, true, "recvmsg", || {
+        with_all(pieces, count, true, "recvmsg", || {
             libc::recvmsg(socket, message, flags)
         })
     }
@@ -141,7 +175,7 @@ unsafe extern "C" fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int
     // SAFETY: the arguments are those of the call that this stands for.
     unsafe {
         let (pieces, count) = ((*message).msg_iov, (*message).msg_iovlen);
-        with_all(pieces, count as usize, false, "sendmsg", || {
+        with_all(pieces, count, false, "sendmsg", || {
             libc::sendmsg(socket, message, flags)
         })
     }

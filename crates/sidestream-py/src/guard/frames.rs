@@ -393,12 +393,12 @@ pub fn function_at(address: usize) -> Option<String> {
         return None;
     }
     let text = |name: *const libc::c_char| {
-        // SAFETY: a name that the loader gave is null or ends with a zero, and lives as long as the library.
-        (!name.is_null()).then(|| {
-            unsafe { CStr::from_ptr(name) }
-                .to_string_lossy()
-                .into_owned()
-        })
+        if name.is_null() {
+            return None;
+        }
+        // SAFETY: a name that the loader gave ends with a zero and lives as long as the library.
+        let name = unsafe { CStr::from_ptr(name) };
+        Some(name.to_string_lossy().into_owned())
     };
     let file = text(found.dli_fname)?;
     let library = file.rsplit('/').next().unwrap_or(&file).to_owned();

@@ -2,17 +2,16 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
 use super::{hits, table};
 
-/// Handlers of others, in the order in which they were found in our place. The first is who was there before us. Each is written
-/// before the count says that it is there, and never again.
+/// Handlers of others, in the order in which they were found in our place. The first is who was there before us. What a place leads to is
+/// never changed or given back: the handler may be reading it.
 const OTHERS: usize = 16;
-static mut OTHER: [std::mem::MaybeUninit<libc::sigaction>; OTHERS] =
-    [const { std::mem::MaybeUninit::uninit() }; OTHERS];
+static OTHER: [AtomicPtr<libc::sigaction>; OTHERS] = [const { AtomicPtr::new(null_mut()) }; OTHERS];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static INSTALLING: Mutex<()> = Mutex::new(());
 
@@ -26,6 +25,13 @@ pub const IS_KNOWN: bool = cfg!(all(
     target_os = "linux",
     any(target_arch = "x86_64", target_arch = "aarch64")
 ));
+
+/// Who has the signal but for us.
+fn other(at: usize) -> Option<&'static libc::sigaction> {
+    let place = OTHER.get(at)?.load(Ordering::Acquire);
+    // SAFETY: null, or what was leaked.
+    unsafe { place.as_ref() }
+}
 
 fn is_ours(action: &libc::sigaction) -> bool {
     action.sa_sigaction == on_fault as *const () as usize
@@ -45,17 +51,15 @@ pub fn install() -> bool {
     }
     let count = COUNT.load(Ordering::Relaxed);
     // Somebody who comes again and again, as a test runner does, needs one place: with the same below it.
-    let is_last = count > 0 && {
-        // SAFETY: written before the count said so.
-        let last = unsafe { (*(&raw const OTHER))[count - 1].assume_init_ref() };
-        last.sa_sigaction == now.sa_sigaction && last.sa_flags == now.sa_flags
-    };
+    let is_last = count
+        .checked_sub(1)
+        .and_then(other)
+        .is_some_and(|last| last.sa_sigaction == now.sa_sigaction && last.sa_flags == now.sa_flags);
     if !is_last {
         if count == OTHERS {
             return false;
         }
-        // SAFETY: the lock is held, and nobody reads a place that the count does not say is there.
-        unsafe { (*(&raw mut OTHER))[count].write(now) };
+        OTHER[count].store(Box::leak(Box::new(now)), Ordering::Release);
         COUNT.store(count + 1, Ordering::Release);
     }
     // SAFETY: as above.
@@ -89,9 +93,8 @@ pub fn uninstall() {
         let mut now: libc::sigaction = std::mem::zeroed();
         let asked = libc::sigaction(libc::SIGSEGV, std::ptr::null(), &mut now) == 0;
         let count = COUNT.load(Ordering::Relaxed);
-        if asked && is_ours(&now) && count > 0 {
-            let other = (*(&raw const OTHER))[count - 1].assume_init_ref();
-            libc::sigaction(libc::SIGSEGV, other, null_mut());
+        if let (true, Some(last)) = (asked && is_ours(&now), count.checked_sub(1).and_then(other)) {
+            libc::sigaction(libc::SIGSEGV, last, null_mut());
             COUNT.store(count - 1, Ordering::Release);
         }
     }
@@ -214,9 +217,12 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
         return unsafe { end(signal, is_fault) };
     };
     room.store(thread << 32 | at as u64, Ordering::Release);
-    // SAFETY: it was written before the count said so, and is what its owner told the system.
+    let Some(other) = other(at) else {
+        // SAFETY: as above.
+        return unsafe { end(signal, is_fault) };
+    };
+    // SAFETY: the handler is what its owner told the system, with the signature that the flags say.
     unsafe {
-        let other = (*(&raw const OTHER))[at].assume_init();
         match other.sa_sigaction {
             libc::SIG_DFL => return end(signal, is_fault),
             // A fault that is ignored is tried for ever; the system itself does not ignore one.
