@@ -250,6 +250,18 @@ def test_a_small_source_filled_again_between_two_copies_of_it() -> None:
     assert race["bytes"][0] == array.ctypes.data + 7
 
 
+def test_what_the_device_wrote_by_right_is_no_store_of_the_hosts() -> None:
+    """A buffer that is sent and then received into, on one stream."""
+    with checked() as run:
+        array = pinned(run, memory(100))
+        upload(run, array)
+        array[:] = 3  # What the device has done by the time the call returns.
+        download(run, array)
+        run.stream_synchronize(SIDE)
+        assert found(run) == []
+        assert json.loads(run.report())["host"]["unwatched_bytes"] == 200
+
+
 def test_a_download_into_what_was_uploaded_changes_it_by_right() -> None:
     with checked() as run:
         array = pinned(run, memory(100))
@@ -303,11 +315,16 @@ def test_a_race_is_raised_by_what_is_heard_next() -> None:
 LIBRARY = """
 #include <stdio.h>
 #include <string.h>
+#include <signal.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 long by_fread(void *to, long n, const char *path) { FILE *f = fopen(path, "rb"); long k = fread(to, 1, n, f); fclose(f); return k; }
 long by_read(int fd, void *to, long n) { return read(fd, to, n); }
 long by_memcpy(void *to, const void *from, long n) { memcpy(to, from, n); return n; }
+long by_ring(void) { char room[120] = {0}; return syscall(SYS_io_uring_setup, 4, room); }
+static void ended(int number) { (void)number; write(1, "ended\\n", 6); _exit(3); }
+void by_signal(void) { signal(SIGSEGV, ended); }
 long by_fwrite(const void *from, long n, const char *path) {
     FILE *f = fopen(path, "wb"); long k = fwrite(from, 1, n, f); fclose(f); return k;
 }
@@ -481,6 +498,43 @@ with checked() as run:
 def ran(code: str, *options: str) -> subprocess.CompletedProcess[str]:
     code = code.replace("{tests!r}", repr(str(Path(__file__).parent)))
     return subprocess.run([sys.executable, *options, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_a_ring_that_a_library_makes_opens_all_pages(library: Any) -> None:
+    with checked() as run:
+        array = pinned(run, memory(SIZE))
+        upload(run, array)
+        assert mode(array) == "r--"
+        ring = library.by_ring()
+        if ring >= 0:
+            os.close(ring)
+        assert mode(array) == "rw-"
+        upload(run, array)
+        assert mode(array) == "rw-"
+        host = json.loads(run.report())["host"]
+        assert host["problem"].startswith("the program uses asynchronous input") and host["compared_bytes"] == SIZE
+        array[5000] = 1
+        run.stream_synchronize(SIDE)
+        assert [race["kind"] for race in json.loads(run.report())["races"]] == ["HOST_WAR"]
+
+
+def test_a_handler_that_c_code_sets_gets_what_is_not_the_checks(library: Any) -> None:
+    code = """
+import ctypes
+from test_check_host import *
+library = ctypes.CDLL(PATH)
+with checked() as run:
+    array = pinned(run, memory(SIZE))
+    upload(run, array)
+    library.by_signal()
+    array[5000] = 1
+    run.stream_synchronize(SIDE)
+    print(len(found(run)), flush=True)
+    ctypes.string_at(8)
+"""
+    start = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+    done = ran(start + code.replace("PATH", repr(library._name)))
+    assert (done.returncode, done.stdout) == (3, "1\nended\n"), done.stderr
 
 
 def test_where_a_program_uses_io_uring_nothing_is_protected() -> None:

@@ -74,6 +74,12 @@ def test_what_an_operator_tells_is_told_once() -> None:
         found._recorder.device_synchronize()
     assert [(race.second.operator, race.count) for race in found.races] == [("sum", 1)]
     with checking(pretend=True) as found:
+        host, array = pinned(found)
+        host.copy_(x, non_blocking=True)
+        host.tolist()
+        found._recorder.device_synchronize()
+    assert [(race.second.operator, race.count) for race in found.races] == [("tolist", 1)]
+    with checking(pretend=True) as found:
         small, array = pinned(found, 16)
         x[:16].copy_(small, non_blocking=True)
         small.fill_(5)
@@ -127,6 +133,20 @@ def test_a_small_source_that_was_changed_is_told_before_its_storage_goes() -> No
         gc.collect()
     (race,) = found.races
     assert race.second.operator == "a store before this end of the tensor"
+
+
+@pytest.mark.parametrize("free", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_small_buffer_that_is_sent_and_then_received_into(free: bool, dtype: str) -> None:
+    import torch
+
+    with checking(pretend=True) as found:
+        host, _ = pinned(found, 16)
+        x = torch.empty(16)
+        x.copy_(host, non_blocking=True)
+        host.copy_(torch.ones(16, dtype=getattr(torch, dtype)), non_blocking=free)
+        found._recorder.device_synchronize()
+    assert found.races == ()
 
 
 def test_a_storage_that_is_resized_has_its_bytes_elsewhere() -> None:

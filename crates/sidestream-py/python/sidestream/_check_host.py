@@ -77,9 +77,10 @@ def _registrations(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     """Memory of the program's own that it pins where it is, and gives up as such."""
     torch = sys.modules.get("torch")
     runtime = getattr(getattr(torch, "_C", None), "_cudart", None)
-    if not hasattr(runtime, "cudaHostRegister") or not hasattr(runtime, "cudaHostUnregister"):
+    register = getattr(runtime, "cudaHostRegister", None)
+    unregister = getattr(runtime, "cudaHostUnregister", None)
+    if register is None or unregister is None:
         return
-    register, unregister = runtime.cudaHostRegister, runtime.cudaHostUnregister
     sizes: dict[int, int] = {}
 
     def registers(ptr: int, size: int, *args: Any) -> Any:

@@ -195,11 +195,14 @@ impl Recorder {
                 } else {
                     None
                 };
+                if on_device {
+                    self.core.lock().device_writes(&touches[host]);
+                }
                 let waits = !asynchronous && (on_device || !free);
                 if waits {
                     self.compare(py, super::host::ALL, || site)?;
                 }
-                if asynchronous {
+                if asynchronous && !on_device {
                     // What an earlier copy of these bytes left is compared before it is kept anew.
                     let host = &touches[host];
                     self.compare(py, (host.ptr, host.end), || site)?;

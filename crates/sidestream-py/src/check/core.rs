@@ -645,6 +645,7 @@ impl Core {
         self.operations += 1;
         let id = GraphId(graph.id);
         let stream = self.stream(stream);
+        self.device_may_write();
         self.put(&graph.touches, site);
         self.use_workspaces(&graph.workspaces);
         self.push(Kind::GraphLaunch { stream, graph: id }, site);

@@ -159,7 +159,11 @@ impl Recorder {
         let (Some(on_host), Some(on_device)) = (on_host, on_device) else {
             return Ok(());
         };
-        self.compare(py, (on_host.ptr, on_host.end), || site)?;
+        if upload {
+            self.compare(py, (on_host.ptr, on_host.end), || site)?;
+        } else {
+            self.core.lock().device_writes(&on_host);
+        }
         let mut core = self.core.lock();
         let kind = core
             .host

@@ -169,6 +169,15 @@ impl Recorder {
         self.by_host(py, name, &touch, tensor, &mut None)
     }
 
+    /// The host has done so: what was heard of it was told.
+    fn host_used(&self, tensor: &Bound<'_, PyAny>, write: bool) -> PyResult<()> {
+        if !self.has_heard() {
+            return Ok(());
+        }
+        let touch = self.asked.touch(tensor, write);
+        self.tell_heard(tensor.py(), touch.as_slice())
+    }
+
     fn capture_begin(&self, key: u64) {
         if self.is_on() {
             self.core.lock().capture_begin(key);

@@ -189,10 +189,6 @@ impl Core {
             watch.seen.copies += 1;
             watch.seen.bytes += (end - start) as u64;
         }
-        // The device writes these bytes.
-        if !upload {
-            watch.drop_kept(start, end);
-        }
         let same = |copy: &Copy| {
             copy.stream == stream && (copy.start, copy.end, copy.upload) == (start, end, upload)
         };
@@ -234,6 +230,16 @@ impl Core {
                 kept,
             });
         }
+    }
+
+    /// The device writes these bytes, as it may in its order: what was kept of them says nothing of the host any more.
+    pub fn device_writes(&mut self, touch: &Touch) {
+        self.watch.drop_kept(touch.ptr as usize, touch.end as usize);
+    }
+
+    /// A graph runs, of which nobody knows which of the host's bytes it writes.
+    pub fn device_may_write(&mut self) {
+        self.watch.drop_kept(0, usize::MAX);
     }
 
     /// The host may have come to be ordered behind some of the copies.

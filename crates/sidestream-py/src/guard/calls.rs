@@ -223,10 +223,19 @@ unsafe extern "C" fn sigaction(
     let done = unsafe { libc::sigaction(signal, new, old) };
     if done == 0 && signal == libc::SIGSEGV && !new.is_null() && IS_WATCHED.load(Ordering::Acquire)
     {
-        // SAFETY: it was read by the call.
-        handler::taken(unsafe { &*new });
+        handler::taken();
     }
     done
+}
+
+/// The same by its older name.
+unsafe extern "C" fn signal(signal: c_int, new: libc::sighandler_t) -> libc::sighandler_t {
+    // SAFETY: the arguments are those of the call that this stands for.
+    let old = unsafe { libc::signal(signal, new) };
+    if old != libc::SIG_ERR && signal == libc::SIGSEGV && IS_WATCHED.load(Ordering::Acquire) {
+        handler::taken();
+    }
+    old
 }
 
 /// `syscall` with six arguments, of which the kernel takes those that it wants.
@@ -306,6 +315,7 @@ fn stand_in(name: &CStr) -> Option<(usize, Option<usize>)> {
         b"sendmsg" => sendmsg as *const () as usize,
         b"fwrite" => fwrite as *const () as usize,
         b"sigaction" => sigaction as *const () as usize,
+        b"signal" => signal as *const () as usize,
         b"syscall" => syscall as *const () as usize,
         _ => {
             let at = LEAVERS.iter().position(|known| *known == name)?;
