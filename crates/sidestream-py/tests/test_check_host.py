@@ -262,6 +262,16 @@ def test_what_the_device_wrote_by_right_is_no_store_of_the_hosts() -> None:
         assert json.loads(run.report())["host"]["unwatched_bytes"] == 200
 
 
+def test_memory_that_may_only_be_read_stays_so() -> None:
+    with checked() as run:
+        array = pinned(run, np.frombuffer(mmap.mmap(-1, SIZE, prot=mmap.PROT_READ), np.uint8))
+        assert mode(array) == "r--"
+        upload(run, array)
+        run.stream_synchronize(SIDE)
+        assert mode(array) == "r--"
+        assert json.loads(run.report())["host"]["guarded_bytes"] == 0
+
+
 def test_a_download_into_what_was_uploaded_changes_it_by_right() -> None:
     with checked() as run:
         array = pinned(run, memory(100))

@@ -287,7 +287,7 @@ class HostAccesses:
         guarded_bytes: Of those, how many were watched for stores, in downloads for loads as well, to the byte and with the line.
         compared_bytes: How many were compared when the host had waited: stores to them are found, without the line.
         unwatched_bytes: The rest, of which nothing is known.
-        lost: How many accesses were noted without room for where they were.
+        lost: How many accesses were noticed and not kept, since too many came at once.
         problem: Why nothing is watched, or nothing any more; none where it is.
     """
 
@@ -308,7 +308,7 @@ class HostAccesses:
                 f" stores were heard, to {share[1]:.1f} % stores, to {share[2]:.1f} % nothing"
             )
         if self.lost:
-            parts.append(f"{self.lost:,} accesses of the host came too quickly to be told apart")
+            parts.append(f"{self.lost:,} further accesses of the host were noticed and not kept: too many came at once")
         if self.problem is not None:
             parts.append(f"loads and stores of the host by other means than operators are not heard: {self.problem}")
         return "\n".join(parts)

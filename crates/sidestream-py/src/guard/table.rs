@@ -111,14 +111,38 @@ unsafe fn set(start: usize, end: usize, protection: c_int) -> bool {
     unsafe { libc::mprotect(start as *mut c_void, end - start, protection) == 0 }
 }
 
+/// Whether the program may store to a page: memory that it pinned may be open to reading alone, and has to stay so. The system itself
+/// adds nothing to the first word of it, which changes no byte, and fails where it may not.
+fn is_writable(start: usize) -> bool {
+    static NOBODY: AtomicU32 = AtomicU32::new(0);
+    const WAKE_OP_PRIVATE: c_int = 5 | 128;
+    const ADD: c_int = 1 << 28;
+    // SAFETY: nobody waits for the first word. To the second one nothing is added at once, as any thread might, and an address that
+    // cannot be written is an error of the call.
+    let done = unsafe {
+        let nobody = NOBODY.as_ptr();
+        libc::syscall(
+            libc::SYS_futex,
+            nobody,
+            WAKE_OP_PRIVATE,
+            1,
+            0_usize,
+            start,
+            ADD,
+        )
+    };
+    done >= 0
+}
+
 /// Makes stores to these whole pages fault, and loads too where `loads` says so. None where that cannot be: there are too many, a
-/// system call uses them, or they are not of the ordinary size.
+/// system call uses them, the program may only read them, or they are not of the ordinary size.
 ///
 /// # Safety
-/// The range is whole pages of memory that the program may read and write, and that no device reaches through the host's page tables. It
+/// The range is whole pages of one allocation of the program's, and that no device reaches through the host's page tables. It
 /// stays mapped until it is released.
 pub unsafe fn protect(start: usize, end: usize, loads: bool) -> Option<Piece> {
-    if start >= end {
+    // What the device writes, the program can.
+    if start >= end || (!loads && !is_writable(start)) {
         return None;
     }
     let _owner = OWNER.lock();
