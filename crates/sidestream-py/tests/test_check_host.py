@@ -302,6 +302,7 @@ def test_two_copies_of_one_range_are_both_waited_for() -> None:
         upload(run, array, SIDE)
         upload(run, array[PAGE : 3 * PAGE], THIRD, 0x100_0000)
         run.stream_synchronize(SIDE)
+        assert mode(array[PAGE : 3 * PAGE]) == "r--" and mode(array[3 * PAGE :]) == "rw-"
         array[4 * PAGE] = 1
         assert found(run) == []
         array[PAGE] = 1

@@ -141,11 +141,18 @@ fn is_writable(start: usize) -> bool {
 /// The range is whole pages of one allocation of the program's, and that no device reaches through the host's page tables. It
 /// stays mapped until it is released.
 pub unsafe fn protect(start: usize, end: usize, loads: bool) -> Option<Piece> {
-    // What the device writes, the program can.
-    if start >= end || (!loads && !is_writable(start)) {
+    if start >= end {
         return None;
     }
     let _owner = OWNER.lock();
+    // What the device writes, the program can, and so it can what is protected already.
+    let is_protected = |slot: &Slot| {
+        let (from, to) = bounds(slot);
+        from <= start && start < to
+    };
+    if !loads && !live().any(is_protected) && !is_writable(start) {
+        return None;
+    }
     let is_free = |slot: &Slot| slot.state.load(Ordering::Relaxed) == FREE;
     // The first: nobody looks at more slots than were ever used at once.
     let at = SLOT[..bound()].iter().position(is_free)?;
