@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import mmap
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -209,6 +212,22 @@ def test_without_it_the_host_is_not_heard_and_the_report_says_so() -> None:
         array[2000] = 1
     assert found.races == () and found.host.problem == "the check was told not to"
     assert "are not heard: the check was told not to" in str(found)
+
+
+def test_a_worker_of_a_loader_has_its_own_handler(capfd: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    with checking(pretend=True) as found:
+        host, _ = pinned(found)
+        torch.empty(COUNT).copy_(host, non_blocking=True)
+        child = os.fork()
+        if child == 0:
+            torch._C._set_worker_signal_handlers()
+            ctypes.string_at(8)
+        _, ended = os.waitpid(child, 0)
+        found._recorder.device_synchronize()
+    assert os.WTERMSIG(ended) == signal.SIGSEGV and found.races == ()
+    assert "segmentation fault encountered in worker" in capfd.readouterr().err
 
 
 SCRIPT = """

@@ -351,8 +351,20 @@ static ASKED: AtomicUsize = AtomicUsize::new(0);
 /// Every so often rings are looked for: one may have been made by instructions of a program's own.
 const OFTEN: usize = 256;
 
+/// Whether this is a child of a process that was checked: its locks may be held by threads that it does not have.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
+/// In a child of a fork nothing is watched, and nothing is locked any more.
+pub fn in_child() {
+    IS_CHILD.store(true, Ordering::SeqCst);
+    IS_WATCHED.store(false, Ordering::SeqCst);
+}
+
 /// Nothing is protected from here on, and what is, is opened.
 pub fn off(why: &str) {
+    if IS_CHILD.load(Ordering::SeqCst) {
+        return;
+    }
     OFF.lock().get_or_insert_with(|| why.to_owned());
     IS_WATCHED.store(false, Ordering::SeqCst);
     table::release_all();
@@ -360,11 +372,17 @@ pub fn off(why: &str) {
 
 /// Why nothing is protected any more.
 pub fn why_off() -> Option<String> {
+    if IS_CHILD.load(Ordering::SeqCst) {
+        return Some("the process is a child of one that was checked".to_owned());
+    }
     OFF.lock().clone()
 }
 
 /// From here on memory may be protected.
 pub fn begin() {
+    if IS_CHILD.load(Ordering::SeqCst) {
+        return;
+    }
     *OFF.lock() = None;
     ASKED.store(0, Ordering::Relaxed);
     LOADED.store(u64::MAX, Ordering::Relaxed);
@@ -381,6 +399,9 @@ pub fn begin() {
 
 /// Memory is protected no more, and everything is as it was.
 pub fn end() {
+    if IS_CHILD.load(Ordering::SeqCst) {
+        return;
+    }
     IS_WATCHED.store(false, Ordering::SeqCst);
     table::release_all();
     let changed = std::mem::take(&mut *CHANGED.lock());

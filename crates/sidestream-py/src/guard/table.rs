@@ -185,6 +185,10 @@ unsafe fn close(start: usize, end: usize, loads: bool) -> bool {
 
 /// Opens the pages for good.
 pub fn release(piece: Piece) {
+    // In a child of a fork they are open, and the lock may be held by nobody.
+    if used(piece).is_none() {
+        return;
+    }
     let _owner = OWNER.lock();
     let Some(slot) = used(piece) else {
         return;
@@ -367,6 +371,7 @@ pub fn watch_forks() {
     unsafe extern "C" fn in_child() {
         // Calls to the system alone, as has to be between a fork and what comes next.
         open_all();
+        super::calls::in_child();
     }
     static WATCHES: Once = Once::new();
     // SAFETY: the handler has the signature that is asked for, and is there as long as the process: no module of Python's is unloaded.
