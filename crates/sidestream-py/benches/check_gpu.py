@@ -4,18 +4,21 @@
     python check_gpu.py step       # what a training step takes: plain, checked, under PyTorch's sanitizer
     python check_gpu.py loops      # a thousand right steps of several programs: no report may come
     python check_gpu.py planted    # racy loops and their repaired twins
+    python check_gpu.py host       # what a copy costs more where the host's own accesses are heard
 
 A part that fails says so in its line; the others run all the same.
 """
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import queue
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -94,14 +97,14 @@ def step_alone(how: str) -> dict[str, Any]:
             return timed(step)
     import sidestream
 
-    with sidestream.check(stacks=how != "check_without_stacks") as found:
+    with sidestream.check(stacks=how != "check_without_stacks", host=how != "check_without_host") as found:
         took = timed(step)
-    return {**took, "races": len(found.races), "operations": found.operations, "ended": found.ended}
+    return {**took, "host": str(found.host), "races": len(found.races), "operations": found.operations, "ended": found.ended}
 
 
 def steps() -> None:
     medians: dict[str, float] = {}
-    for how in ("plain", "check", "check_without_stacks", "mode", "csan", "plain_again"):
+    for how in ("plain", "check", "check_without_stacks", "check_without_host", "mode", "csan", "plain_again"):
 
         def run(how: str = how) -> dict[str, Any]:
             command = [sys.executable, __file__, "step_alone", how.removesuffix("_again")]
@@ -302,6 +305,7 @@ def loops() -> None:
                 "plain_step_ms": plain * 1e3,
                 "checked_step_ms": took * 1e3,
                 "ended": found.ended,
+                "host": str(found.host),
                 "lints": sorted({lint.code for lint in found.lints}),
                 "report": str(found)[:6000] if found.races else "",
             }
@@ -746,6 +750,125 @@ def across_devices(right: bool) -> None:
     torch.cuda.current_stream(0).wait_stream(third)
 
 
+@planted
+def filled_again_by_numpy(right: bool) -> None:
+    host = torch.zeros(N, pin_memory=True)
+    array = host.numpy()
+    x = torch.empty(N, device="cuda")
+    event = torch.cuda.Event()
+    for at in range(3):
+        array[1000:2000] = at
+        x.copy_(host, non_blocking=True)
+        event.record()
+        if right:
+            event.synchronize()
+
+
+@planted
+def filled_again_by_c(right: bool) -> None:
+    host = torch.zeros(N, pin_memory=True)
+    other = torch.ones(N)
+    x = torch.empty(N, device="cuda")
+    x.copy_(host, non_blocking=True)
+    if right:
+        torch.cuda.synchronize()
+    ctypes.memmove(host.data_ptr(), other.data_ptr(), 4 * N)
+
+
+@planted
+def filled_again_from_a_file(right: bool) -> None:
+    """The contents are compared as well: a call that failed would leave zeros."""
+    host = torch.zeros(N, pin_memory=True)
+    x = torch.empty(N, device="cuda")
+    data = torch.arange(N, dtype=torch.float32)
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data.numpy().tobytes())
+        file.flush()
+        x.copy_(host, non_blocking=True)
+        if right:
+            torch.cuda.synchronize()
+        with open(file.name, "rb", buffering=0) as opened:
+            got = opened.readinto(memoryview(host.numpy()).cast("B"))
+    if got != 4 * N or not torch.equal(host, data):
+        raise AssertionError(f"{got} bytes came, of {4 * N}")
+
+
+@planted
+def a_download_read_too_early_by_numpy(right: bool) -> None:
+    host = torch.empty(N, pin_memory=True)
+    x = torch.ones(N, device="cuda")
+    torch.cuda.synchronize()
+    host.copy_(x, non_blocking=True)
+    if right:
+        torch.cuda.current_stream().synchronize()
+    float(host.numpy()[N // 2])
+
+
+@planted
+def a_small_source_filled_again_by_numpy(right: bool) -> None:
+    """Pinned tensors of 512 bytes and less, eight to a page."""
+    every = [torch.zeros(16, pin_memory=True) for _ in range(8)]
+    x = torch.empty(16, device="cuda")
+    for host in every[:4]:
+        x.copy_(host, non_blocking=True)
+    if right:
+        torch.cuda.synchronize()
+    every[2].numpy()[3] = 1
+
+
+@planted
+def a_registered_source_filled_again(right: bool) -> None:
+    """Memory of the program's own that is pinned where it is."""
+    host = torch.zeros(N)
+    runtime = torch.cuda.cudart()
+    runtime.cudaHostRegister(host.data_ptr(), 4 * N, 0)
+    x = torch.empty(N, device="cuda")
+    x.copy_(host, non_blocking=True)
+    if right:
+        torch.cuda.synchronize()
+    host.numpy()[N // 2] = 1
+    torch.cuda.synchronize()
+    runtime.cudaHostUnregister(host.data_ptr())
+
+
+def host_copies() -> None:
+    """What a copy costs more where its memory is watched, and whether what arrives is right."""
+    import sidestream
+
+    for size in (512, 4 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20):
+
+        def run(size: int = size) -> dict[str, Any]:
+            host = torch.arange(size // 4, dtype=torch.int32).pin_memory()
+            x = torch.zeros(size // 4, dtype=torch.int32, device="cuda")
+            back = torch.zeros(size // 4, dtype=torch.int32, pin_memory=True)
+            count = 1000 if size <= 1 << 20 else 20
+            result: dict[str, Any] = {"bytes": size}
+            for turn in range(2):
+                for how in (False, True):
+                    with sidestream.check(host=how) as found:
+                        times = []
+                        for _ in range(count):
+                            start = time.perf_counter()
+                            x.copy_(host, non_blocking=True)
+                            submitted = time.perf_counter()
+                            torch.cuda.current_stream().synchronize()
+                            times.append((submitted - start, time.perf_counter() - start))
+                        back.copy_(x, non_blocking=True)
+                        torch.cuda.synchronize()
+                        right = bool((back.numpy() == host.numpy()).all())
+                    name = "watched" if how else "plain"
+                    result[f"{name}_{turn}_us"] = statistics.median(took for took, _ in times) * 1e6
+                    result[f"{name}_{turn}_with_the_wait_us"] = statistics.median(took for _, took in times) * 1e6
+                    result["ok"] = result.get("ok", True) and right and not found.races
+                    if how:
+                        result["unwatched_share"] = found.host.unwatched_bytes / max(found.host.bytes, 1)
+                        result["problem"] = found.host.problem
+            result["more_us"] = min(result["watched_0_us"], result["watched_1_us"]) - min(result["plain_0_us"], result["plain_1_us"])
+            return result
+
+        guarded("host", f"{size} bytes", run)
+
+
 def plants() -> None:
     import sidestream
 
@@ -778,6 +901,8 @@ def main() -> None:
         steps()
     if what in ("all", "planted"):
         plants()
+    if what in ("all", "host"):
+        host_copies()
     if what in ("all", "loops"):
         loops()
 

@@ -12,6 +12,7 @@ mod diagnose;
 mod dlpack;
 mod event;
 mod failure;
+mod guard;
 mod prefetch;
 mod process;
 mod program;

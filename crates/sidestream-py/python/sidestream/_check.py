@@ -8,7 +8,7 @@ import json
 import linecache
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import CodeType
@@ -17,6 +17,7 @@ from typing import Any, Literal
 from sidestream import _check_fix, _check_plan
 from sidestream._arguments import one_of, truth, whole
 from sidestream._check_hooks import Steps, hooked
+from sidestream._check_host import watched
 from sidestream._check_suppress import Suppression, suppressions
 from sidestream._sidestream import RaceError, Recorder
 
@@ -30,6 +31,7 @@ def check(
     stacks: bool = True,
     memory: int = MEMORY_BYTES,
     suppress: str | os.PathLike[str] | None = None,
+    host: bool = True,
 ) -> contextlib.AbstractContextManager[CheckedRun]:
     """Find every pair of accesses of a program of PyTorch that nothing orders.
 
@@ -54,20 +56,23 @@ def check(
             ``CheckedRun.ended`` says so.
         suppress: A file of findings that are none: ``FILE:LINE REASON``, a line each. What calls that line is not
             reported; a line that nothing calls for is.
+        host: Whether the host's own loads and stores of pinned memory are heard, by numpy and other libraries as well.
+            For that, pages that an asynchronous copy uses are protected until the host has waited for it.
 
     Raises:
         RaceError: With ``on_race="raise"``, where a race is found.
         ModuleNotFoundError: PyTorch is not installed.
         RuntimeError: A check is entered inside another one.
-        TypeError: ``stacks`` is neither True nor False, or ``memory`` no whole number.
+        TypeError: ``stacks`` or ``host`` is neither True nor False, or ``memory`` no whole number.
         ValueError: ``on_race`` is neither of the two, ``memory`` is negative, or a line of ``suppress`` is none.
         OSError: The file ``suppress`` cannot be read.
     """
     one_of("on_race", on_race, ("report", "raise"))
     truth("stacks", stacks)
+    truth("host", host)
     memory = whole("memory", memory, 0, "a number of bytes")
     known = () if suppress is None else suppressions(suppress)
-    return checking(on_race == "raise", stacks, memory, suppress=known)
+    return checking(on_race == "raise", stacks, memory, suppress=known, host=host)
 
 
 @contextlib.contextmanager
@@ -79,6 +84,7 @@ def checking(
     *,
     suppress: tuple[Suppression, ...] = (),
     steps: Steps | None = None,
+    host: bool = True,
 ) -> Iterator[CheckedRun]:
     """Check a block, as ``check`` does.
 
@@ -89,6 +95,7 @@ def checking(
         pretend: Whether the processor stands for a GPU, so that operators are heard where there is none.
         suppress: What is not reported. With ``raises`` it is raised all the same.
         steps: Which steps are checked; all of the block without.
+        host: As of ``check``.
     """
     if not _entered.acquire(blocking=False):
         raise RuntimeError("a check is entered already, in this program or by `python -m sidestream.check`; leave it before the next one")
@@ -99,9 +106,9 @@ def checking(
             return "" if run is None else str(_race(json.loads(race), run._places))
 
         mode = _mode(shown, raises, stacks, memory, pretend)
-        run = CheckedRun(mode, suppress, steps)
         try:
-            with hooked(mode, steps), mode:
+            with hooked(mode, steps), watched(mode, host, pretend) as unheard, mode:
+                run = CheckedRun(mode, unheard, suppress, steps)
                 yield run
         finally:
             mode.stop()
@@ -261,6 +268,9 @@ class CheckedRace:
     def _what(self) -> str:
         if self.workspace is not None:
             return f"{self.kind} on the workspace of cuBLAS for {self.workspace}, on which products of matrices were captured"
+        if self.shape is None and self.bytes is not None:
+            count = self.bytes[1] - self.bytes[0]
+            return f"{self.kind} on " + (f"{count:,} bytes from 0x{self.bytes[0]:x}" if count > 1 else f"the byte 0x{self.bytes[0]:x}")
         if self.shape is None:
             return self.kind
         what = f"{self.kind} on {self.dtype}{list(self.shape)}"
@@ -336,6 +346,43 @@ class NamedStream:
 
 
 @dataclass(frozen=True)
+class HostAccesses:
+    """How much of the pinned memory in asynchronous copies was watched for loads and stores of the host that no operator makes.
+
+    Attributes:
+        copies: How many asynchronous copies of pinned memory there were.
+        bytes: How many bytes they copied.
+        guarded_bytes: Of those, how many were watched for stores, in downloads for loads as well, to the byte and with the line.
+        compared_bytes: How many were compared when the host had waited: stores to them are found, without the line.
+        unwatched_bytes: The rest, of which nothing is known.
+        lost: How many accesses were noticed and not kept, since too many came at once.
+        problem: Why nothing is watched, or nothing any more; none where it is.
+    """
+
+    copies: int
+    bytes: int
+    guarded_bytes: int
+    compared_bytes: int
+    unwatched_bytes: int
+    lost: int
+    problem: str | None
+
+    def __str__(self) -> str:
+        parts = []
+        if self.copies:
+            share = [100 * part / self.bytes for part in (self.guarded_bytes, self.compared_bytes, self.unwatched_bytes)]
+            parts.append(
+                f"the host's own accesses to {self.bytes:,} bytes in asynchronous copies of pinned memory: to {share[0]:.1f} % loads and"
+                f" stores were heard, to {share[1]:.1f} % stores, to {share[2]:.1f} % nothing"
+            )
+        if self.lost:
+            parts.append(f"{self.lost:,} further accesses of the host were noticed and not kept: too many came at once")
+        if self.problem is not None:
+            parts.append(f"loads and stores of the host by other means than operators are not heard: {self.problem}")
+        return "\n".join(parts)
+
+
+@dataclass(frozen=True)
 class _Found:
     races: tuple[CheckedRace, ...]
     lints: tuple[Remark, ...]
@@ -344,13 +391,17 @@ class _Found:
     streams: tuple[NamedStream, ...] = field(default=())
     mends: tuple[Mend, ...] = field(default=())
     suppressed: tuple[Suppression, ...] = field(default=())
+    host: HostAccesses = field(default=HostAccesses(0, 0, 0, 0, 0, 0, None))
 
 
 class CheckedRun:
     """What a check found. ``print`` shows it with the repair of each race."""
 
-    def __init__(self, recorder: Any, suppress: tuple[Suppression, ...] = (), steps: Steps | None = None) -> None:
+    def __init__(
+        self, recorder: Any, unheard: Sequence[str] = (), suppress: tuple[Suppression, ...] = (), steps: Steps | None = None
+    ) -> None:
         self._recorder = recorder
+        self._unheard = unheard
         self._suppress = suppress
         self._steps = steps
 
@@ -397,6 +448,12 @@ class CheckedRun:
         return self._found.streams
 
     @property
+    def host(self) -> HostAccesses:
+        """What was heard of the host's own loads and stores."""
+        host = self._found.host
+        return replace(host, problem=self._unheard[0]) if self._unheard else host
+
+    @property
     def is_clean(self) -> bool:
         """Whether there is no race and the check did not end early. Races that CUDA leaves open do not count."""
         return self.ended is None and not any(race.severity == "error" for race in self.races)
@@ -426,6 +483,7 @@ class CheckedRun:
             "operations": self.operations,
             "ended": self.ended,
             "streams": [_value(stream) for stream in self.streams],
+            "host": _value(self.host),
         }
 
     def json(self) -> str:
@@ -470,6 +528,8 @@ class CheckedRun:
         left = [one for one in self._suppress if one not in found.suppressed]
         if unused and left and found.operations and found.ended is None:
             parts.append("nothing was found for these suppressions; take them out: " + ", ".join(str(one) for one in left))
+        if found.operations and (host := str(self.host)):
+            parts.append(host)
         if found.ended is not None:
             parts.append(found.ended)
         return "\n\n".join(parts)
@@ -493,6 +553,7 @@ def _parsed(value: Mapping[str, Any], places: Any) -> _Found:
         ended=value["ended"],
         streams=tuple(NamedStream(**stream) for stream in value["streams"]),
         mends=_mends(value["mends"], places),
+        host=HostAccesses(**value["host"]),
     )
 
 

@@ -295,7 +295,9 @@ def _host_reads(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
     def read(self: Any) -> Any:
         recorder.host_uses(self, False, "tolist")
-        return tolist(self)
+        values = tolist(self)
+        recorder.host_used(self, False)
+        return values
 
     _set(stack, torch.Tensor, "tolist", read)
 

@@ -25,6 +25,7 @@ from typing import Any
 from sidestream._check import MEMORY_BYTES, CheckedRun, check, checking
 from sidestream._check_hooks import Steps
 from sidestream._check_suppress import suppressions
+from sidestream._sidestream import RaceError
 
 # What `help(sidestream.check)` shows, once something has imported this module.
 __all__ = ["check"]
@@ -54,6 +55,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--require-gpu", action="store_true", help="fail if nothing ran on a GPU")
     parser.add_argument("--raise", dest="raises", action="store_true", help="raise RaceError at the first race")
     parser.add_argument("--no-stacks", action="store_true", help="do not note the places in the program")
+    parser.add_argument("--no-host", action="store_true", help="do not hear the host's own loads and stores")
     parser.add_argument("--memory", type=int, default=MEMORY_BYTES, metavar="BYTES", help="what the check may hold")
     parser.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module")
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
@@ -102,22 +104,19 @@ def main(arguments: list[str]) -> int:
             file.write_text("", encoding="utf-8")
         except OSError as error:
             parser.error(f"--json {given.json}: {error.strerror}")
-    code = 0
     # A program that has a handler of its own sets it later, and then it is that one's to end the program.
     signal.signal(signal.SIGTERM, _terminated)
-    with checking(given.raises, not given.no_stacks, given.memory, suppress=suppress, steps=steps) as found, _kept(file, found):
-        try:
-            _run(program, is_module)
-        except SystemExit as exit_:
-            code = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
-            if isinstance(exit_.code, str):
-                print(exit_.code, file=sys.stderr)
-        except BaseException as error:
-            # As Python itself ends, and as a shell says that of SIGINT.
-            code = 130 if isinstance(error, KeyboardInterrupt) else 1
-            # Printed here, so that the report comes last.
-            shown = error.with_traceback(_of_program(error.__traceback__))
-            sys.excepthook(type(shown), shown, shown.__traceback__)
+    try:
+        with (
+            checking(
+                given.raises, not given.no_stacks, given.memory, suppress=suppress, steps=steps, host=not given.no_host
+            ) as found,
+            _kept(file, found),
+        ):
+            code = _code(program, is_module)
+    except RaceError as race:
+        # It was heard of when the program had ended.
+        print(f"{type(race).__name__}: {race}", file=sys.stderr)
     if signal.getsignal(signal.SIGTERM) is _terminated:
         # The program is over, and its report is all that is left.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -131,6 +130,23 @@ def main(arguments: list[str]) -> int:
     if given.fix:
         sys.stdout.write(found.patch())
     return code if found.is_clean else 1
+
+
+def _code(program: list[str], is_module: bool) -> int:
+    """Runs the program, and returns what it ends with."""
+    try:
+        _run(program, is_module)
+    except SystemExit as exit_:
+        if isinstance(exit_.code, str):
+            print(exit_.code, file=sys.stderr)
+        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+    except BaseException as error:
+        # Printed here, so that the report comes last.
+        shown = error.with_traceback(_of_program(error.__traceback__))
+        sys.excepthook(type(shown), shown, shown.__traceback__)
+        # As Python itself ends, and as a shell says that of SIGINT.
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
+    return 0
 
 
 def _end(code: int) -> None:

@@ -57,8 +57,12 @@ impl Recorder {
         Some((storage, (start, start.saturating_add(bytes), who)))
     }
 
-    fn forget(&self, py: Python<'_>, start: u64, end: u64) {
-        let gone = self.core.lock().host.forget(start, end);
+    pub(super) fn forget(&self, py: Python<'_>, start: u64, end: u64) {
+        let gone = {
+            let mut core = self.core.lock();
+            core.host_gone(start, end);
+            core.host.forget(start, end)
+        };
         self.give_back(py, &gone);
     }
 
@@ -98,6 +102,7 @@ impl Recorder {
         self.core
             .lock()
             .host_buffer(start, end, memory, (who, weak));
+        self.keep_storage(&storage, (start, end, who));
         Some(memory)
     }
 
@@ -152,6 +157,7 @@ impl Recorder {
             if !free && low < 0 {
                 let stream = self.stream(py, device as u32);
                 let site = self.site(py, plan.name);
+                self.compare(py, super::host::ALL, || site)?;
                 self.core.lock().stream_done(site, stream, true);
             }
             return Ok(());
@@ -189,6 +195,18 @@ impl Recorder {
                 } else {
                     None
                 };
+                if on_device {
+                    self.core.lock().device_writes(&touches[host]);
+                }
+                let waits = !asynchronous && (on_device || !free);
+                if waits {
+                    self.compare(py, super::host::ALL, || site)?;
+                }
+                if asynchronous && !on_device {
+                    // What an earlier copy of these bytes left is compared before it is kept anew.
+                    let host = &touches[host];
+                    self.compare(py, (host.ptr, host.end), || site)?;
+                }
                 let mut found = false;
                 if !plain && !on_device && memory.is_some() {
                     found |= self.core.lock().host_access(site, &touches[host]);
@@ -202,7 +220,10 @@ impl Recorder {
                 };
                 let [read, written] = &mut touches;
                 found |= core.copy(site, stream, kind, (read, written), known);
-                if !asynchronous && (on_device || !free) {
+                if let (true, Some(memory), Some(_)) = (asynchronous, memory, known) {
+                    self.watch_copy(&mut core, stream, memory, &touches[host], !on_device);
+                }
+                if waits {
                     core.stream_done(site, stream, true);
                 }
                 found

@@ -14,6 +14,7 @@ use sidestream::op::{
     StreamId, StreamKind, ThreadId,
 };
 
+use super::host::Watch;
 use super::memory::{HostMemory, Space};
 use super::tensor::Rows;
 
@@ -97,6 +98,7 @@ pub struct Core {
     event_count: u32,
     pub space: Space,
     pub host: HostMemory,
+    pub watch: Watch,
     pub sites: Vec<Site>,
     known_sites: HashMap<Site, SiteId>,
     notes: VecDeque<Note>,
@@ -145,6 +147,7 @@ impl Core {
             event_count: 0,
             space: Space::new(BufferId(0), BufferId(1)),
             host: HostMemory::default(),
+            watch: Watch::default(),
             sites: Vec::new(),
             known_sites: HashMap::new(),
             notes: VecDeque::new(),
@@ -212,6 +215,11 @@ impl Core {
         self.known_sites.insert(site, id);
         self.sink.site("");
         id
+    }
+
+    /// Whether a capture records what is called.
+    pub fn is_capturing(&self) -> bool {
+        self.capture.is_some()
     }
 
     // -------------------------------------------------------------- telling the checker
@@ -467,7 +475,22 @@ impl Core {
             self.spanned.insert(buffer);
         }
         self.note(std::slice::from_ref(touch));
+        self.host_stored(touch);
         self.push(Kind::HostAccess, site);
+        self.found()
+    }
+
+    /// The life of these storages as pinned memory ends.
+    pub fn end_pinned(&mut self, site: Site, all: Vec<(BufferId, u64)>) -> bool {
+        self.op.accesses.clear();
+        let whole = |(buffer, end)| Access {
+            buffer,
+            start: 0,
+            end,
+            mode: Mode::Write,
+        };
+        self.op.accesses.extend(all.into_iter().map(whole));
+        self.push(Kind::FreePinned, site);
         self.found()
     }
 
@@ -599,6 +622,7 @@ impl Core {
                 Kind::QueryEvent { event, done: true }
             };
             self.tell(kind, site);
+            self.settle_copies();
         }
     }
 
@@ -615,6 +639,7 @@ impl Core {
             Kind::QueryStream { stream, done: true }
         };
         self.tell(kind, site);
+        self.settle_copies();
     }
 
     /// `torch.cuda.synchronize()`.
@@ -623,6 +648,7 @@ impl Core {
         if self.capture.is_none() {
             let device = Some(DeviceId(device));
             self.tell(Kind::SyncDevice { device }, site);
+            self.settle_copies();
         }
     }
 
@@ -659,6 +685,7 @@ impl Core {
         let id = GraphId(graph.id);
         let stream = self.stream(stream);
         self.launches(site);
+        self.device_may_write();
         self.put(&graph.touches, site);
         self.use_workspaces(&graph.workspaces);
         self.push(Kind::GraphLaunch { stream, graph: id }, site);

@@ -109,15 +109,17 @@ impl Recorder {
             device,
             raw: stream,
         };
-        let site = self.named(py, "Stream.synchronize");
-        self.core.lock().stream_done(site, raw, true);
+        self.told_that_waits(py, "Stream.synchronize", |core, site| {
+            core.stream_done(site, raw, true);
+        });
     }
 
     /// `torch.cuda.synchronize(device)`.
     #[pyo3(signature = (device=0))]
     fn device_synchronize(&self, py: Python<'_>, device: u32) {
-        let site = self.named(py, "torch.cuda.synchronize");
-        self.core.lock().device_done(site, device);
+        self.told_that_waits(py, "torch.cuda.synchronize", |core, site| {
+            core.device_done(site, device);
+        });
     }
 
     /// Host memory that copies use.
@@ -128,6 +130,7 @@ impl Recorder {
             Memory::Pageable
         };
         let mut core = self.core.lock();
+        core.host_gone(ptr, ptr.saturating_add(bytes));
         core.host.forget(ptr, ptr.saturating_add(bytes));
         core.host_buffer(ptr, ptr.saturating_add(bytes), memory, (0, 0));
     }
@@ -156,6 +159,11 @@ impl Recorder {
         let (Some(on_host), Some(on_device)) = (on_host, on_device) else {
             return Ok(());
         };
+        if upload {
+            self.compare(py, (on_host.ptr, on_host.end), || site)?;
+        } else {
+            self.core.lock().device_writes(&on_host);
+        }
         let mut core = self.core.lock();
         let kind = core
             .host
@@ -179,6 +187,9 @@ impl Recorder {
                 known,
             )
         };
+        if known.is_some() {
+            self.watch_copy(&mut core, raw, kind, &on_host, upload);
+        }
         drop(core);
         self.look(py, found, &[], &[])
     }
@@ -235,6 +246,12 @@ impl Recorder {
     /// Where the processor stands for the device: what follows runs on this stream.
     fn pretend_stream(&self, stream: u64) {
         self.pretended.store(stream, Ordering::Relaxed);
+    }
+
+    /// Where the processor stands for the device: these bytes stand for pinned memory of the host's.
+    fn pretend_pinned(&self, ptr: u64, bytes: u64) {
+        let mut all = self.asked.pretended_pinned.lock();
+        all.push((ptr, ptr.saturating_add(bytes)));
     }
 
     /// A captured graph is launched.

@@ -22,6 +22,27 @@ impl Recorder {
         }
     }
 
+    /// The same of a call that the host waits by, or that says that something is over.
+    pub(super) fn told_that_waits(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        tell: impl FnOnce(&mut Core, Site),
+    ) {
+        if !self.is_on() {
+            return;
+        }
+        // PyTorch takes no exception here: what was found is raised by the next operator.
+        let site = || {
+            let name = self.names.lock().operator(name.to_owned());
+            self.site(py, name)
+        };
+        if let Err(race) = self.compare(py, super::host::ALL, site) {
+            *self.raised_late.lock() = Some(race);
+        }
+        self.told(py, name, tell);
+    }
+
     /// The stream behind a handle of the current device.
     fn raw(&self, py: Python<'_>, raw: u64) -> RawStream {
         let device = self.device(py);
@@ -76,27 +97,27 @@ impl Recorder {
 
     fn on_device_synchronization(&self, py: Python<'_>) {
         let device = self.device(py);
-        self.told(py, "torch.cuda.synchronize", |core, site| {
+        self.told_that_waits(py, "torch.cuda.synchronize", |core, site| {
             core.device_done(site, device);
         });
     }
 
     fn on_stream_synchronization(&self, py: Python<'_>, stream: u64) {
         let stream = self.raw(py, stream);
-        self.told(py, "Stream.synchronize", |core, site| {
+        self.told_that_waits(py, "Stream.synchronize", |core, site| {
             core.stream_done(site, stream, true);
         });
     }
 
     fn on_event_synchronization(&self, py: Python<'_>, event: u64) {
-        self.told(py, "Event.synchronize", |core, site| {
+        self.told_that_waits(py, "Event.synchronize", |core, site| {
             core.event_done(site, event, true);
         });
     }
 
     /// `event.query()` said yes.
     fn event_complete(&self, py: Python<'_>, event: u64) {
-        self.told(py, "Event.query", |core, site| {
+        self.told_that_waits(py, "Event.query", |core, site| {
             core.event_done(site, event, false);
         });
     }
@@ -107,7 +128,7 @@ impl Recorder {
             device,
             raw: stream,
         };
-        self.told(py, "Stream.query", |core, site| {
+        self.told_that_waits(py, "Stream.query", |core, site| {
             core.stream_done(site, stream, false);
         });
     }
@@ -146,6 +167,15 @@ impl Recorder {
         };
         let name = self.names.lock().operator(name.to_owned());
         self.by_host(py, name, &touch, tensor, &mut None)
+    }
+
+    /// The host has done so: what was heard of it was told.
+    fn host_used(&self, tensor: &Bound<'_, PyAny>, write: bool) -> PyResult<()> {
+        if !self.has_heard() {
+            return Ok(());
+        }
+        let touch = self.asked.touch(tensor, write);
+        self.tell_heard(tensor.py(), touch.as_slice())
     }
 
     fn capture_begin(&self, key: u64) {

@@ -312,6 +312,20 @@ impl HostMemory {
         (ptr < piece.end).then_some((start, piece))
     }
 
+    /// The storages that meet some bytes, with their sizes.
+    pub fn within(&self, start: u64, end: u64) -> Vec<(BufferId, u64)> {
+        let before = self.pieces.range(..end);
+        let meets = before.filter(|(_, piece)| piece.end > start);
+        meets
+            .map(|(&at, piece)| (piece.buffer, piece.end - at))
+            .collect()
+    }
+
+    /// Where the first storage behind an address begins.
+    pub fn next_after(&self, ptr: u64) -> Option<u64> {
+        self.pieces.range(ptr..).next().map(|(&start, _)| start)
+    }
+
     pub fn locate(&self, ptr: u64) -> Option<(BufferId, u64)> {
         self.piece(ptr).map(|(start, piece)| (piece.buffer, start))
     }

@@ -9,6 +9,7 @@ mod copies;
 mod core;
 mod drive;
 mod hooks;
+mod host;
 mod memory;
 mod plan;
 mod report;
@@ -70,6 +71,12 @@ pub struct Recorder {
     backwards: AtomicU64,
     /// The current stream where there is no GPU.
     pretended: AtomicU64,
+    /// How many accesses of the host had been noted when they were told last.
+    fetched: AtomicU64,
+    /// Sees to it that the end of a storage is told.
+    keep: Mutex<Option<Py<PyAny>>>,
+    /// A race that was found where nothing can be raised.
+    raised_late: Mutex<Option<PyErr>>,
 }
 
 /// What is asked about PyTorch's engine of backward.
@@ -174,6 +181,9 @@ impl Recorder {
             backward: AtomicU64::new(0),
             backwards: AtomicU64::new(0),
             pretended: AtomicU64::new(0),
+            fetched: AtomicU64::new(0),
+            keep: Mutex::default(),
+            raised_late: Mutex::default(),
         })
     }
 
@@ -194,6 +204,15 @@ impl Recorder {
         // A tensor of another class goes first; the operators that it makes of this one come here.
         if self.is_foreign(types) {
             return Ok(py.NotImplemented().into_bound(py));
+        }
+        if self.raises
+            && let Some(race) = self.raised_late.lock().take()
+        {
+            return Err(race);
+        }
+        // What the host did before this operator comes before it.
+        if self.has_heard() {
+            self.tell_heard(py, &[])?;
         }
         let result = called(&plan, args, kwargs)?;
         match plan.class {
@@ -229,6 +248,9 @@ impl Recorder {
                     self.noted(&plan, &args.get_item(0)?, &stream)?;
                 }
             }
+        }
+        if self.has_heard() {
+            self.tell_heard_in(&plan, args, kwargs, &result)?;
         }
         Ok(result)
     }
@@ -387,6 +409,9 @@ impl Recorder {
         let stream = self.stream(py, device);
         let site = site.unwrap_or_else(|| self.site(py, plan.name));
         let passed = plan.adds && self.is_accumulation(py);
+        if plan.class == Class::Waits {
+            self.compare(py, host::ALL, || site)?;
+        }
         let mut core = self.core.lock();
         if passed {
             core.passed_by_engine(site, stream, &touched.touches);

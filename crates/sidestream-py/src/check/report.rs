@@ -164,6 +164,7 @@ impl Recorder {
             "timed": timed,
             "operations": core.operations,
             "ended": core.findings.ended().or(refused),
+            "host": core.watch.shown(),
             "streams": core.stream_names.iter().map(|(stream, name)| json!({
                 "name": name, "device": stream.device, "handle": stream.raw,
             })).collect::<Vec<_>>(),

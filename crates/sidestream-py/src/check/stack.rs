@@ -64,6 +64,7 @@ pub struct Stacks {
     libraries: Vec<String>,
     codes: Vec<Code>,
     known_codes: HashMap<usize, u32>,
+    known_lines: HashMap<(String, String, i32), u32>,
     known: HashMap<([Frame; DEPTH], u8), u32>,
     stacks: Vec<([Frame; DEPTH], u8)>,
     f_back: Py<PyString>,
@@ -80,6 +81,7 @@ impl Stacks {
             libraries,
             codes: Vec::new(),
             known_codes: HashMap::new(),
+            known_lines: HashMap::new(),
             known: HashMap::new(),
             // The stack without frames.
             stacks: vec![([Frame::default(); DEPTH], 0)],
@@ -112,18 +114,53 @@ impl Stacks {
             }
             frame = back;
         }
-        let stack = (frames, count as u8);
-        let called = |stack| Called {
-            stack,
+        Some(Called {
+            stack: self.number((frames, count as u8)),
             waits_by_itself,
-        };
+        })
+    }
+
+    /// The stack of lines that were read as text.
+    pub fn of_lines(
+        &mut self,
+        py: Python<'_>,
+        lines: impl Iterator<Item = (String, String, i32)>,
+    ) -> u32 {
+        let mut frames = [Frame::default(); DEPTH];
+        let mut count = 0;
+        for line in lines {
+            if count == DEPTH {
+                break;
+            }
+            let number = match self.known_lines.get(&line) {
+                Some(&known) => known,
+                None => {
+                    let Ok(code) = empty_code(py, &line) else {
+                        continue;
+                    };
+                    let number = self.code(&code);
+                    self.known_lines.insert(line, number);
+                    number
+                }
+            };
+            if self.codes[number as usize].shown {
+                // No place in it: the code begins at the line.
+                let at = -1;
+                frames[count] = Frame { code: number, at };
+                count += 1;
+            }
+        }
+        self.number((frames, count as u8))
+    }
+
+    fn number(&mut self, stack: ([Frame; DEPTH], u8)) -> u32 {
         if let Some(&known) = self.known.get(&stack) {
-            return Some(called(known));
+            return known;
         }
         let id = self.stacks.len() as u32;
         self.stacks.push(stack);
         self.known.insert(stack, id);
-        Some(called(id))
+        id
     }
 
     fn code(&mut self, code: &Bound<'_, PyAny>) -> u32 {
@@ -173,4 +210,17 @@ impl Stacks {
         })
         .collect()
     }
+}
+
+/// Code without instructions, which is at a line.
+fn empty_code<'py>(
+    py: Python<'py>,
+    (file, function, line): &(String, String, i32),
+) -> PyResult<Bound<'py, PyAny>> {
+    let compile = py.import("builtins")?.getattr("compile")?;
+    let code = compile.call1(("", file, "exec"))?;
+    let kwargs = pyo3::types::PyDict::new(py);
+    kwargs.set_item("co_name", function)?;
+    kwargs.set_item("co_firstlineno", line)?;
+    code.call_method("replace", (), Some(&kwargs))
 }

@@ -2,6 +2,7 @@
 //!
 //! This runs for every tensor of every operator, so the names of what is asked are made once.
 
+use parking_lot::Mutex;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -90,6 +91,8 @@ pub struct Asked {
     is_pinned: Py<PyString>,
     /// The processor stands for device 0: for tests, where there is no GPU.
     pub pretend: bool,
+    /// What then stands for pinned memory.
+    pub pretended_pinned: Mutex<Vec<(u64, u64)>>,
 }
 
 impl Asked {
@@ -106,6 +109,7 @@ impl Asked {
             dtype: name("dtype"),
             is_pinned: name("is_pinned"),
             pretend,
+            pretended_pinned: Mutex::default(),
         }
     }
 
@@ -118,7 +122,7 @@ impl Asked {
         }
         let mut device = call(tensor, &self.get_device).and_then(signed)? as i32;
         if self.pretend {
-            device = 0;
+            device = if self.is_pretended(ptr) { -1 } else { 0 };
         }
         let contiguous = call(tensor, &self.is_contiguous)?.is_truthy().ok()?;
         let (bytes, rows) = if contiguous {
@@ -159,7 +163,16 @@ impl Asked {
         ask().unwrap_or(false)
     }
 
+    fn is_pretended(&self, ptr: u64) -> bool {
+        let all = self.pretended_pinned.lock();
+        all.iter().any(|(start, end)| (*start..*end).contains(&ptr))
+    }
+
     pub fn is_pinned(&self, tensor: &Bound<'_, PyAny>) -> bool {
+        if self.pretend {
+            let ptr = call(tensor, &self.data_ptr).and_then(unsigned);
+            return ptr.is_some_and(|ptr| self.is_pretended(ptr));
+        }
         call(tensor, &self.is_pinned).is_some_and(|answer| answer.is_truthy().unwrap_or(false))
     }
 }

@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 use super::run::Run;
 use super::{Names, Page, Report, Severity};
 use crate::log::{Problem, Sink, Within};
-use crate::op::{DeviceId, Memory, Op, StreamKind, ThreadId};
+use crate::op::{DeviceId, Memory, Op, StreamId, StreamKind, ThreadId};
+use crate::order::Chain;
 
 /// What a live checker may hold in memory unless it is told otherwise: 1 GiB.
 pub const LIVE_MEMORY_BYTES: u64 = 1 << 30;
@@ -134,6 +135,20 @@ impl Findings {
         let watch = self.watch.lock();
         let problem = watch.ended.as_ref();
         problem.map(|problem| ended(problem, watch.run.ops))
+    }
+
+    /// How many steps a stream has taken.
+    pub fn steps(&self, stream: StreamId) -> u32 {
+        let watch = self.watch.lock();
+        let chain = Chain::Stream(stream);
+        watch.run.checker.clocks.known(chain, chain)
+    }
+
+    /// How many of a stream's steps lie before all that the first thread does next, as far as CUDA promises.
+    pub fn steps_known_to_host(&self, stream: StreamId) -> u32 {
+        let watch = self.watch.lock();
+        let host = Chain::Thread(ThreadId(0));
+        watch.run.checker.clocks.known(host, Chain::Stream(stream))
     }
 
     /// How many operations were checked.

@@ -1,0 +1,114 @@
+"""Whether the host's own loads and stores of pinned memory can be heard, and for how long its storages are there."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sidestream._check_hooks import _set as replace
+from sidestream._sidestream import RaceError, Recorder
+
+#: CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES.
+_USES_HOST_PAGE_TABLES = 100
+
+
+@contextlib.contextmanager
+def watched(recorder: Recorder, asked: bool, pretend: bool) -> Iterator[list[str]]:
+    """While this is entered, accesses of the host to pinned memory are heard. What it gives says why they are not, if so."""
+    if not asked:
+        yield ["the check was told not to"]
+        return
+    alive: set[weakref.ref[Any]] = set()
+    known: list[str | None] = []
+
+    def keep(storage: Any, start: int, end: int, who: int) -> None:
+        # Not before something is copied: to ask the driver earlier would open devices that the program may not open in this process.
+        if not known:
+            known.append(None if pretend else _refused())
+            if known[0] is not None:
+                recorder.leave_host(known[0])
+
+        def gone(reference: weakref.ref[Any]) -> None:
+            alive.discard(reference)
+            recorder.host_memory_gone(start, end, who)
+
+        alive.add(weakref.ref(storage, gone))
+
+    recorder.watch_host(keep)
+    try:
+        with contextlib.ExitStack() as stack:
+            _resizes(recorder, stack)
+            _registrations(recorder, stack)
+            yield []
+    except BaseException:
+        alive.clear()
+        with contextlib.suppress(RaceError):
+            recorder.unwatch_host()
+        raise
+    alive.clear()
+    recorder.unwatch_host()
+
+
+def _resizes(recorder: Recorder, stack: contextlib.ExitStack) -> None:
+    """A storage that is resized has its bytes elsewhere afterwards."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+
+    def wrapped(resize: Callable[..., Any]) -> Callable[..., Any]:
+        def resized(self: Any, *args: Any, **kwargs: Any) -> Any:
+            storage = self.untyped_storage() if isinstance(self, torch.Tensor) else self.untyped()
+            if storage.device.type == "cpu":
+                start = storage.data_ptr()
+                recorder.host_memory_gone(start, start + storage.nbytes(), storage._cdata)
+            return resize(self, *args, **kwargs)
+
+        return resized
+
+    for owner, name in ((torch.Tensor, "resize_"), (torch.Tensor, "resize_as_"), (torch.UntypedStorage, "resize_")):
+        replace(stack, owner, name, wrapped(getattr(owner, name)))
+
+
+def _registrations(recorder: Recorder, stack: contextlib.ExitStack) -> None:
+    """Memory of the program's own that it pins where it is, and gives up as such."""
+    torch = sys.modules.get("torch")
+    runtime = getattr(getattr(torch, "_C", None), "_cudart", None)
+    register = getattr(runtime, "cudaHostRegister", None)
+    unregister = getattr(runtime, "cudaHostUnregister", None)
+    if register is None or unregister is None:
+        return
+    sizes: dict[int, int] = {}
+
+    def registers(ptr: int, size: int, *args: Any) -> Any:
+        done = register(ptr, size, *args)
+        sizes[int(ptr)] = int(size)
+        return done
+
+    def unregisters(ptr: int) -> Any:
+        recorder.host_unpinned(int(ptr), sizes.pop(int(ptr), 1))
+        return unregister(ptr)
+
+    replace(stack, runtime, "cudaHostRegister", registers)
+    replace(stack, runtime, "cudaHostUnregister", unregisters)
+
+
+def _refused() -> str | None:
+    """Why pages cannot be protected here."""
+    unknown = "the driver does not say how its devices read the host's memory"
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        answer, count = ctypes.c_int(0), ctypes.c_int(0)
+        if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)):
+            return unknown
+        for device in range(count.value):
+            if driver.cuDeviceGetAttribute(ctypes.byref(answer), _USES_HOST_PAGE_TABLES, device):
+                return unknown
+            if answer.value:
+                return f"cuda:{device} reads the host's memory by the host's page tables, so its copies would fail"
+    except (OSError, AttributeError):
+        return unknown
+    return None

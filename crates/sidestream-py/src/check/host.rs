@@ -1,0 +1,591 @@
+//! The host's own loads and stores of pinned memory that a copy uses, which no operator tells of.
+//!
+//! From the copy on, the whole pages inside its range are protected ([`crate::guard`]), until the clocks of the checker say that the host is
+//! ordered behind it, or until the storage goes. What is noted meanwhile is told to the checker as any other access of the host,
+//! with the line that made it. Of small ranges, and of the ends of others, the bytes of an upload are kept and compared where the host is about
+//! to be ordered behind it: a store shows in them, though not who made it. Loads there are not seen.
+
+use std::sync::atomic::Ordering;
+
+use pyo3::prelude::*;
+use serde_json::{Value, json};
+use sidestream::op::{Memory, StreamId};
+
+use super::Recorder;
+use super::core::{Core, Site, Touch};
+use super::plan::{Plan, Touched};
+use crate::guard::{calls, frames, hits, table};
+
+/// More of one copy is not protected: setting the pages takes longer, the more there are.
+const MOST_BYTES: usize = 64 << 20;
+/// A range that cannot be protected is kept, if it is no longer than this.
+const MOST_KEPT: usize = 64 << 10;
+/// All that is kept is compared whenever the host waits.
+const MOST_KEPT_IN_ALL: usize = 1 << 20;
+
+/// Copies that the host is not ordered behind yet.
+#[derive(Default)]
+pub struct Watch {
+    /// Whether memory may be protected.
+    on: bool,
+    copies: Vec<Copy>,
+    kept_bytes: usize,
+    /// Why nothing more was protected, when it ended.
+    ended: Option<String>,
+    seen: Seen,
+}
+
+/// How much of what was copied was watched.
+#[derive(Default)]
+struct Seen {
+    /// Asynchronous copies of pinned memory, and their bytes.
+    copies: u64,
+    bytes: u64,
+    /// Of those, the bytes whose pages were protected, and those that were compared.
+    guarded: u64,
+    compared: u64,
+    /// How many accesses found no room in earlier checks.
+    lost_before: u64,
+}
+
+struct Copy {
+    stream: StreamId,
+    /// Which of the stream's steps it is.
+    step: u32,
+    start: usize,
+    end: usize,
+    upload: bool,
+    pinned: bool,
+    piece: Option<table::Piece>,
+    kept: Vec<Kept>,
+}
+
+/// Bytes as they were when the copy was submitted.
+struct Kept {
+    start: usize,
+    bytes: Vec<u8>,
+}
+
+impl Kept {
+    /// # Safety
+    /// The memory is there.
+    unsafe fn of(start: usize, end: usize) -> Kept {
+        let mut bytes = vec![0; end - start];
+        // SAFETY: the caller's promise. The program may store there meanwhile, so the C library reads it, and any bytes do.
+        unsafe { libc::memcpy(bytes.as_mut_ptr().cast(), start as *const _, bytes.len()) };
+        Kept { start, bytes }
+    }
+
+    /// The first byte that differs from what is there now, and one past the last.
+    ///
+    /// # Safety
+    /// As of [`Kept::of`].
+    unsafe fn differs(&self) -> Option<(usize, usize)> {
+        let size = self.bytes.len();
+        // SAFETY: the caller's promise, as above.
+        if unsafe { libc::memcmp(self.bytes.as_ptr().cast(), self.start as *const _, size) } == 0 {
+            return None;
+        }
+        // SAFETY: as above.
+        let now = unsafe { Kept::of(self.start, self.start + size) };
+        let differ = |at: &usize| self.bytes[*at] != now.bytes[*at];
+        let (first, last) = ((0..size).find(differ)?, (0..size).rev().find(differ)?);
+        Some((self.start + first, self.start + last + 1))
+    }
+}
+
+impl Watch {
+    /// As the report has it.
+    pub fn shown(&self) -> Value {
+        let seen = &self.seen;
+        json!({
+            "copies": seen.copies,
+            "bytes": seen.bytes,
+            "guarded_bytes": seen.guarded,
+            "compared_bytes": seen.compared,
+            "unwatched_bytes": seen.bytes - seen.guarded - seen.compared,
+            "lost": hits::lost() - seen.lost_before,
+            "problem": self.on.then(calls::why_off).flatten().or(self.ended.clone()),
+        })
+    }
+
+    fn release(&mut self, which: impl Fn(&Copy) -> bool) {
+        let mut at = 0;
+        while at < self.copies.len() {
+            if !which(&self.copies[at]) {
+                at += 1;
+                continue;
+            }
+            let copy = self.copies.swap_remove(at);
+            self.kept_bytes -= copy.kept.iter().map(|kept| kept.bytes.len()).sum::<usize>();
+            if let Some(piece) = copy.piece {
+                table::release(piece);
+            }
+        }
+    }
+
+    /// What was kept of these bytes says nothing any more.
+    fn drop_kept(&mut self, start: usize, end: usize) {
+        for copy in &mut self.copies {
+            let pinned = copy.pinned;
+            copy.kept.retain(|kept| {
+                let size = kept.bytes.len();
+                let stays = kept.start + size <= start || end <= kept.start;
+                if !stays {
+                    self.kept_bytes -= size;
+                    self.seen.compared -= if pinned { size as u64 } else { 0 };
+                }
+                stays
+            });
+        }
+    }
+
+    /// Keeps bytes of an upload, if there is room.
+    ///
+    /// # Safety
+    /// The memory is there until the storage goes.
+    unsafe fn keep(&mut self, start: usize, end: usize, kept: &mut Vec<Kept>) {
+        let size = end - start;
+        if size == 0 || size > MOST_KEPT || self.kept_bytes + size > MOST_KEPT_IN_ALL {
+            return;
+        }
+        // SAFETY: the caller's promise.
+        kept.push(unsafe { Kept::of(start, end) });
+        self.kept_bytes += size;
+    }
+}
+
+impl Core {
+    /// From here on memory that copies use is watched, or no more.
+    pub fn watch_host(&mut self, on: bool) {
+        if on {
+            self.watch.seen.lost_before = hits::lost();
+        } else {
+            self.watch.ended = calls::why_off();
+        }
+        self.watch.on = on;
+        self.watch.release(|_| !on);
+    }
+
+    /// An asynchronous copy of the host's memory was told. Memory that is not pinned the driver reads itself, so that is never
+    /// protected.
+    ///
+    /// # Safety
+    /// The memory is the storage's, which the program may read and write until [`Core::host_gone`] says that it is gone.
+    pub unsafe fn watch_copy(
+        &mut self,
+        stream: StreamId,
+        touch: &Touch,
+        upload: bool,
+        pinned: bool,
+    ) {
+        let (start, end) = (touch.ptr as usize, touch.end as usize);
+        if !self.watch.on || start >= end {
+            return;
+        }
+        let step = self.findings.steps(stream);
+        let watch = &mut self.watch;
+        if pinned {
+            watch.seen.copies += 1;
+            watch.seen.bytes += (end - start) as u64;
+        }
+        let same = |copy: &Copy| {
+            copy.stream == stream && (copy.start, copy.end, copy.upload) == (start, end, upload)
+        };
+        // Later copies of the same memory on the same stream: whoever is ordered behind the last is so behind all.
+        watch.release(same);
+        let (first, last) = table::whole_pages(start, end);
+        let last = last.min(first + MOST_BYTES);
+        let piece = match pinned && calls::is_ready() {
+            // SAFETY: whole pages of the storage, by the caller's promise; `watch_host` was told only where no device uses the
+            // host's page tables.
+            true => unsafe { table::protect(first, last, !upload) },
+            false => None,
+        };
+        let mut kept = Vec::new();
+        let ends = match piece {
+            Some(_) => {
+                watch.seen.guarded += (last - first) as u64;
+                [(start, first), (last, end)]
+            }
+            None => [(start, end), (end, end)],
+        };
+        for (from, to) in ends.into_iter().filter(|_| upload) {
+            // SAFETY: the caller's promise.
+            unsafe { watch.keep(from, to, &mut kept) };
+        }
+        if pinned {
+            let bytes = kept.iter().map(|kept| kept.bytes.len() as u64);
+            watch.seen.compared += bytes.sum::<u64>();
+        }
+        if piece.is_some() || !kept.is_empty() {
+            watch.copies.push(Copy {
+                stream,
+                step,
+                start,
+                end,
+                upload,
+                pinned,
+                piece,
+                kept,
+            });
+        }
+    }
+
+    /// The device writes these bytes, as it may in its order: what was kept of them says nothing of the host any more.
+    pub fn device_writes(&mut self, touch: &Touch) {
+        self.watch.drop_kept(touch.ptr as usize, touch.end as usize);
+    }
+
+    /// A graph runs, of which nobody knows which of the host's bytes it writes.
+    pub fn device_may_write(&mut self) {
+        self.watch.drop_kept(0, usize::MAX);
+    }
+
+    /// The host may have come to be ordered behind some of the copies.
+    pub fn settle_copies(&mut self) {
+        if self.watch.copies.is_empty() {
+            return;
+        }
+        let findings = &self.findings;
+        let over = |copy: &Copy| findings.steps_known_to_host(copy.stream) >= copy.step;
+        self.watch.release(over);
+    }
+
+    /// The storage with these bytes is gone, or an operator of the host is about to be told that stores to them.
+    pub fn host_gone(&mut self, start: u64, end: u64) {
+        let (start, end) = (start as usize, end as usize);
+        self.watch
+            .release(|copy| copy.start < end && start < copy.end);
+    }
+
+    /// An operator of the host stored to these bytes, as was told: what is kept is kept anew.
+    pub fn host_stored(&mut self, touch: &Touch) {
+        let (start, end) = (touch.ptr as usize, touch.end as usize);
+        let all = self.watch.copies.iter_mut();
+        for kept in all.flat_map(|copy| &mut copy.kept) {
+            let stop = kept.start + kept.bytes.len();
+            if touch.write && kept.start < end && start < stop {
+                // SAFETY: copies are released before their storage goes.
+                *kept = unsafe { Kept::of(kept.start, stop) };
+            }
+        }
+    }
+
+    /// The same of an access that was noted. What is kept beside its pages was most likely stored to by the same line, and one
+    /// mistake is told once.
+    fn host_stored_around(&mut self, start: usize, end: usize) {
+        let page = table::page();
+        self.host_stored(&Touch {
+            ptr: start.saturating_sub(page) as u64,
+            end: (end + page) as u64,
+            device: -1,
+            write: true,
+            rows: None,
+        });
+    }
+
+    /// The life of pinned memory ends, whoever uses it.
+    fn host_unpinned(&mut self, site: Site, start: u64, end: u64) -> bool {
+        let all = self.host.within(start, end);
+        if all.is_empty() || self.is_capturing() {
+            return false;
+        }
+        self.operations += 1;
+        self.end_pinned(site, all)
+    }
+
+    /// Bytes of uploads, within these bounds, that are not what they were when the copy was submitted. Each is named once.
+    fn changed(&mut self, start: usize, end: usize) -> Vec<(usize, usize)> {
+        let mut all = Vec::new();
+        let copies = self.watch.copies.iter_mut();
+        for kept in copies.flat_map(|copy| &mut copy.kept) {
+            let stop = kept.start + kept.bytes.len();
+            if stop <= start || end <= kept.start {
+                continue;
+            }
+            // SAFETY: copies are released before their storage goes.
+            unsafe {
+                if let Some(bytes) = kept.differs() {
+                    all.push(bytes);
+                    *kept = Kept::of(kept.start, stop);
+                }
+            }
+        }
+        all
+    }
+
+    /// The host touched these bytes, whichever storages they are in. Returns whether that was found to race.
+    fn host_touched(&mut self, site: Site, start: usize, end: usize, write: bool) -> bool {
+        let mut found = false;
+        let mut at = start as u64;
+        while at < end as u64 {
+            let stop = match self.host.piece(at) {
+                Some((_, piece)) => piece.end.min(end as u64),
+                None => match self.host.next_after(at) {
+                    Some(next) if next < end as u64 => {
+                        at = next;
+                        continue;
+                    }
+                    _ => break,
+                },
+            };
+            let touch = Touch {
+                ptr: at,
+                end: stop,
+                device: -1,
+                write,
+                rows: None,
+            };
+            found |= self.host_access(site, &touch);
+            at = stop;
+        }
+        found
+    }
+}
+
+impl Recorder {
+    /// Whether accesses of the host were noted that were not told yet.
+    #[inline]
+    pub(super) fn has_heard(&self) -> bool {
+        hits::noted() != self.fetched.load(Ordering::Relaxed)
+    }
+
+    /// Tells what was noted, but for what the operator that has just run did itself.
+    #[cold]
+    pub(super) fn tell_heard(&self, py: Python<'_>, but: &[Touch]) -> PyResult<()> {
+        self.fetched.store(hits::noted(), Ordering::Relaxed);
+        let mut all = Vec::new();
+        hits::take(|hit| all.push(Box::new(*hit)));
+        let mut first = Ok(());
+        for hit in all {
+            let own = |touch: &Touch| {
+                let inside = touch.ptr <= hit.start as u64 && hit.end as u64 <= touch.end;
+                touch.device < 0 && inside && (touch.write || !hit.store)
+            };
+            if but.iter().any(own) || !self.on.load(Ordering::Relaxed) {
+                continue;
+            }
+            let site = self.site_of(py, &hit);
+            let mut core = self.core.lock();
+            if hit.store {
+                core.host_stored_around(hit.start, hit.end);
+            }
+            let found = core.host_touched(site, hit.start, hit.end, hit.store);
+            drop(core);
+            // One is raised; all are told.
+            first = first.and(self.look(py, found, &[], &[]));
+        }
+        first
+    }
+
+    /// The same behind an operator, whose own accesses were told.
+    #[cold]
+    pub(super) fn tell_heard_in<'py>(
+        &self,
+        plan: &Plan,
+        args: &Bound<'py, pyo3::types::PyTuple>,
+        kwargs: Option<&Bound<'py, pyo3::types::PyDict>>,
+        result: &Bound<'py, PyAny>,
+    ) -> PyResult<()> {
+        let mut touched = Touched::default();
+        plan.touched(&self.asked, args, kwargs, result, &mut touched);
+        self.tell_heard(args.py(), &touched.touches)
+    }
+
+    /// Where an access was made that was noted.
+    fn site_of(&self, py: Python<'_>, hit: &hits::Hit) -> Site {
+        let what = match (hit.call, hit.store) {
+            ("", true) => "store",
+            ("", false) => "load",
+            (call, _) => call,
+        };
+        let name = match frames::function_at(hit.code) {
+            Some(function) => format!("{what} ({function})"),
+            None => what.to_owned(),
+        };
+        // Python runs meanwhile, which may come here again: then there is no place.
+        let stack = match self.stacks.try_lock().as_deref_mut() {
+            Some(Some(stacks)) => stacks.of_lines(py, hit.frames.lines()),
+            _ => 0,
+        };
+        let name = self.names.lock().operator(name);
+        let thread = self.thread_of(py, hit.thread);
+        Site {
+            name,
+            stack,
+            thread,
+            waits_by_itself: false,
+        }
+    }
+
+    /// A thread by the system's number.
+    fn thread_of(&self, py: Python<'_>, native: i32) -> u32 {
+        let name = || -> PyResult<String> {
+            let all = py.import("threading")?.call_method0("enumerate")?;
+            for thread in all.try_iter()? {
+                let thread = thread?;
+                if thread.getattr("native_id")?.extract::<i32>().ok() == Some(native) {
+                    return thread.getattr("name")?.extract();
+                }
+            }
+            Ok(format!("thread {native}"))
+        };
+        let name = name().unwrap_or_default();
+        let mut names = self.names.lock();
+        match names.threads.iter().position(|known| *known == name) {
+            Some(at) => at as u32,
+            None => {
+                names.threads.push(name);
+                names.threads.len() as u32 - 1
+            }
+        }
+    }
+
+    /// The host is about to wait, or to give up a storage: stores to what is kept are told first, since they came before.
+    pub(super) fn compare(
+        &self,
+        py: Python<'_>,
+        bounds: (u64, u64),
+        site: impl FnOnce() -> Site,
+    ) -> PyResult<()> {
+        if self.has_heard() {
+            self.tell_heard(py, &[])?;
+        }
+        let changed = {
+            let mut core = self.core.lock();
+            if !core.watch.on || core.watch.kept_bytes == 0 {
+                return Ok(());
+            }
+            core.changed(bounds.0 as usize, bounds.1 as usize)
+        };
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let mut site = site();
+        {
+            let mut names = self.names.lock();
+            let name = format!(
+                "a store before this {}",
+                names.operators[site.name as usize]
+            );
+            site.name = names.operator(name);
+        }
+        for (start, end) in changed {
+            let found = self.core.lock().host_touched(site, start, end, true);
+            self.look(py, found, &[], &[])?;
+        }
+        Ok(())
+    }
+}
+
+/// Every byte.
+pub const ALL: (u64, u64) = (0, u64::MAX);
+
+#[pymethods]
+impl Recorder {
+    /// From here on the host's own loads and stores of pinned memory are heard. `keep` is called with each storage that is
+    /// followed, with its bounds and its name, and calls `host_memory_gone` when that is gone.
+    fn watch_host(&self, py: Python<'_>, keep: Py<PyAny>) {
+        frames::learn(py);
+        self.fetched.store(hits::noted(), Ordering::Relaxed);
+        hits::take(|_| ());
+        calls::begin();
+        *self.keep.lock() = Some(keep);
+        self.core.lock().watch_host(true);
+    }
+
+    /// They cannot be heard, for this reason.
+    #[expect(clippy::unused_self, reason = "a method, as its neighbours are")]
+    fn leave_host(&self, why: &str) {
+        calls::off(why);
+    }
+
+    /// Memory of the program's own is no longer pinned: so many bytes from here on.
+    fn host_unpinned(&self, py: Python<'_>, start: u64, bytes: u64) -> PyResult<()> {
+        if !self.on.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let end = start.saturating_add(bytes);
+        self.compare(py, (start, end), || {
+            let name = "cudaHostUnregister".to_owned();
+            let name = self.names.lock().operator(name);
+            self.site(py, name)
+        })?;
+        let name = self.names.lock().operator("cudaHostUnregister".to_owned());
+        let site = self.site(py, name);
+        let found = self.core.lock().host_unpinned(site, start, end);
+        let looked = self.look(py, found, &[], &[]);
+        self.forget(py, start, end);
+        looked
+    }
+
+    /// They are heard no more.
+    fn unwatch_host(&self, py: Python<'_>) -> PyResult<()> {
+        let name = self.names.lock().operator("end of the check".to_owned());
+        let told = self.compare(py, ALL, || self.site(py, name));
+        let late = self.raised_late.lock().take().filter(|_| self.raises);
+        let kept = self.keep.lock().take();
+        if kept.is_some() {
+            self.core.lock().watch_host(false);
+            calls::end();
+        }
+        told?;
+        late.map_or(Ok(()), Err)
+    }
+
+    /// A storage is gone.
+    fn host_memory_gone(&self, py: Python<'_>, start: u64, end: u64, who: u64) -> PyResult<()> {
+        let is_its_own = {
+            let core = self.core.lock();
+            let piece = core.host.piece(start);
+            piece.is_some_and(|(_, piece)| piece.storage.0 == who)
+        };
+        if is_its_own {
+            self.forget_watched(py, start, end)?;
+            self.core.lock().host_gone(start, end);
+        }
+        Ok(())
+    }
+}
+
+impl Recorder {
+    /// What can still be found in these bytes is told.
+    pub(super) fn forget_watched(&self, py: Python<'_>, start: u64, end: u64) -> PyResult<()> {
+        let name = self.names.lock().operator("end of the tensor".to_owned());
+        self.compare(py, (start, end), || self.site(py, name))
+    }
+
+    /// Pinned memory is followed from here on.
+    pub(super) fn keep_storage(
+        &self,
+        storage: &Bound<'_, PyAny>,
+        (start, end, who): (u64, u64, u64),
+    ) {
+        let keep = self
+            .keep
+            .lock()
+            .as_ref()
+            .map(|keep| keep.clone_ref(storage.py()));
+        if let Some(keep) = keep {
+            let _none = keep.bind(storage.py()).call1((storage, start, end, who));
+        }
+    }
+
+    /// The copy is asynchronous, and its host memory takes part in it.
+    pub(super) fn watch_copy(
+        &self,
+        core: &mut Core,
+        stream: super::core::RawStream,
+        memory: Memory,
+        touch: &Touch,
+        upload: bool,
+    ) {
+        if touch.rows.is_none() && !core.is_capturing() {
+            let stream = core.stream(stream);
+            let pinned = memory == Memory::Pinned;
+            // SAFETY: the tensor is alive, so its storage is, and `keep_storage` sees to it that its end is told.
+            unsafe { core.watch_copy(stream, touch, upload, pinned) };
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Accesses that were noted, until somebody fetches them. There is room for some from the start: the handler may not allocate.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use super::frames::{self, Frames};
+
+/// So many are kept until they are fetched. Of further ones only the number is.
+const ROOM: usize = 128;
+
+const FREE: u8 = 0;
+const WRITING: u8 = 1;
+const READY: u8 = 2;
+
+/// An access of the host to memory that was protected.
+#[derive(Clone, Copy)]
+pub struct Hit {
+    /// The first byte.
+    pub start: usize,
+    /// One past the last byte that is known of.
+    pub end: usize,
+    /// Whether it is a store.
+    pub store: bool,
+    /// The system's number of the thread.
+    pub thread: i32,
+    /// Where the code is that did it; zero for a system call.
+    pub code: usize,
+    /// The system call; empty for a load or a store.
+    pub call: &'static str,
+    /// Where Python was.
+    pub frames: Frames,
+}
+
+struct Room {
+    state: AtomicU8,
+    hit: UnsafeCell<Hit>,
+}
+
+// SAFETY: whoever took the state from FREE or READY to WRITING is alone with the hit until they set it again.
+unsafe impl Sync for Room {}
+
+static HITS: [Room; ROOM] = [const {
+    Room {
+        state: AtomicU8::new(FREE),
+        hit: UnsafeCell::new(Hit {
+            start: 0,
+            end: 0,
+            store: false,
+            thread: 0,
+            code: 0,
+            call: "",
+            frames: Frames::NONE,
+        }),
+    }
+}; ROOM];
+/// How many there were.
+static NOTED: AtomicU64 = AtomicU64::new(0);
+/// How many found no room.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// How many there were so far: to ask whether there are new ones.
+#[inline]
+pub fn noted() -> u64 {
+    NOTED.load(Ordering::Acquire)
+}
+
+/// How many were not kept.
+pub fn lost() -> u64 {
+    LOST.load(Ordering::Relaxed)
+}
+
+impl Room {
+    fn take(&self, from: u8) -> bool {
+        let taken =
+            self.state
+                .compare_exchange(from, WRITING, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok()
+    }
+}
+
+/// The thread's number.
+fn this_thread() -> i32 {
+    // SAFETY: it asks the system for a number.
+    unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+}
+
+/// Notes an access. Where the same line of this thread has just reached the end of a page, this is the same one going on.
+/// Called by the handler and around system calls: it takes no lock and allocates nothing.
+pub fn note(start: usize, end: usize, store: bool, code: usize, call: &'static str) {
+    let thread = this_thread();
+    let at = frames::place();
+    for room in &HITS {
+        if !room.take(READY) {
+            continue;
+        }
+        // SAFETY: taken.
+        let known = unsafe { &mut *room.hit.get() };
+        let goes_on = known.thread == thread
+            && known.store == store
+            && known.frames.place == at
+            && known.call == call
+            && start / super::table::page() == known.end.div_ceil(super::table::page());
+        if goes_on {
+            known.end = end;
+        }
+        room.state.store(READY, Ordering::Release);
+        if goes_on {
+            return;
+        }
+    }
+    let Some(room) = HITS.iter().find(|room| room.take(FREE)) else {
+        LOST.fetch_add(1, Ordering::Relaxed);
+        return;
+    };
+    // SAFETY: taken. The frames are written in place, since they are large and a handler's stack may be small.
+    unsafe {
+        let hit = &mut *room.hit.get();
+        (hit.start, hit.end, hit.store) = (start, end, store);
+        (hit.thread, hit.code, hit.call) = (thread, code, call);
+        frames::read(&mut hit.frames);
+    }
+    room.state.store(READY, Ordering::Release);
+    NOTED.fetch_add(1, Ordering::Release);
+}
+
+/// Fetches all that were noted.
+pub fn take(mut each: impl FnMut(&Hit)) {
+    for room in HITS.iter().filter(|room| room.take(READY)) {
+        // SAFETY: taken. What Python's side does with it may fault, and then finds no room here that is ready.
+        each(unsafe { &*room.hit.get() });
+        room.state.store(FREE, Ordering::Release);
+    }
+}

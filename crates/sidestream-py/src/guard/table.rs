@@ -1,0 +1,381 @@
+//! Which pages are protected. One lock orders those who change it; the handler and the stand-ins for system calls read it without.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, fence};
+
+use parking_lot::Mutex;
+
+/// So many ranges are protected at once. Each may be two mappings more, and each page that was opened two again; a process has
+/// 65,530 unless its system says otherwise.
+const SLOTS: usize = 1024;
+/// So many system calls may use memory at once, before nothing is protected while there are more.
+const CALLS: usize = 128;
+/// The smallest huge page.
+const HUGE: usize = 2 << 20;
+
+const FREE: u8 = 0;
+/// Its pages are just being protected.
+const PREPARING: u8 = 1;
+const LIVE: u8 = 2;
+
+/// A range of whole pages.
+struct Slot {
+    state: AtomicU8,
+    /// Whether loads fault as well.
+    loads: AtomicBool,
+    start: AtomicUsize,
+    end: AtomicUsize,
+    /// How often it was used.
+    turn: AtomicU32,
+}
+
+static SLOT: [Slot; SLOTS] = [const {
+    Slot {
+        state: AtomicU8::new(FREE),
+        loads: AtomicBool::new(false),
+        start: AtomicUsize::new(0),
+        end: AtomicUsize::new(0),
+        turn: AtomicU32::new(0),
+    }
+}; SLOTS];
+/// No slot from here on was ever used.
+static USED: AtomicUsize = AtomicUsize::new(0);
+/// How many releases there were: a fault may have met pages that were open when it was looked at.
+static RELEASES: AtomicUsize = AtomicUsize::new(0);
+/// Who changes the table.
+static OWNER: Mutex<()> = Mutex::new(());
+/// Memory that system calls use just now; the end is zero where there is none.
+static IN_CALL: [[AtomicUsize; 2]; CALLS] =
+    [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; CALLS];
+/// System calls that found no room there.
+static MORE_CALLS: AtomicUsize = AtomicUsize::new(0);
+
+/// A range that is protected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Piece {
+    slot: usize,
+    /// Which use of the slot: all may have been released meanwhile.
+    turn: u32,
+}
+
+/// The size of a page, from the first call on known to the handler.
+pub fn page() -> usize {
+    static PAGE: AtomicUsize = AtomicUsize::new(0);
+    match PAGE.load(Ordering::Relaxed) {
+        0 => {
+            // SAFETY: it asks for a number, which every system has.
+            let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+            PAGE.store(page, Ordering::Relaxed);
+            page
+        }
+        page => page,
+    }
+}
+
+/// The whole pages in a range; start and end are equal where there are none.
+pub fn whole_pages(start: usize, end: usize) -> (usize, usize) {
+    let page = page();
+    let first = start.div_ceil(page) * page;
+    let last = end / page * page;
+    (first, last.max(first))
+}
+
+/// How many ranges may be protected at once.
+fn bound() -> usize {
+    static BOUND: AtomicUsize = AtomicUsize::new(0);
+    static ASK: Once = Once::new();
+    ASK.call_once(|| {
+        let most = std::fs::read_to_string("/proc/sys/vm/max_map_count");
+        let most: usize = most
+            .ok()
+            .and_then(|text| text.trim().parse().ok())
+            .unwrap_or(65_530);
+        BOUND.store((most / 16).clamp(1, SLOTS), Ordering::Relaxed);
+    });
+    BOUND.load(Ordering::Relaxed)
+}
+
+fn protection(loads: bool) -> c_int {
+    if loads {
+        libc::PROT_NONE
+    } else {
+        libc::PROT_READ
+    }
+}
+
+/// # Safety
+/// The pages are the program's memory, which it may read and write while nobody protects them.
+unsafe fn set(start: usize, end: usize, protection: c_int) -> bool {
+    // SAFETY: the caller's promise; the contents stay.
+    unsafe { libc::mprotect(start as *mut c_void, end - start, protection) == 0 }
+}
+
+/// Whether the program may store to a page: memory that it pinned may be open to reading alone, and has to stay so. The system itself
+/// adds nothing to the first word of it, which changes no byte, and fails where it may not.
+fn is_writable(start: usize) -> bool {
+    static NOBODY: AtomicU32 = AtomicU32::new(0);
+    const WAKE_OP_PRIVATE: c_int = 5 | 128;
+    const ADD: c_int = 1 << 28;
+    // SAFETY: nobody waits for the first word. To the second one nothing is added at once, as any thread might, and an address that
+    // cannot be written is an error of the call.
+    let done = unsafe {
+        let nobody = NOBODY.as_ptr();
+        libc::syscall(
+            libc::SYS_futex,
+            nobody,
+            WAKE_OP_PRIVATE,
+            1,
+            0_usize,
+            start,
+            ADD,
+        )
+    };
+    done >= 0
+}
+
+/// Makes stores to these whole pages fault, and loads too where `loads` says so. None where that cannot be: there are too many, a
+/// system call uses them, the program may only read them, or they are not of the ordinary size.
+///
+/// # Safety
+/// The range is whole pages of one allocation of the program's, and that no device reaches through the host's page tables. It
+/// stays mapped until it is released.
+pub unsafe fn protect(start: usize, end: usize, loads: bool) -> Option<Piece> {
+    if start >= end {
+        return None;
+    }
+    let _owner = OWNER.lock();
+    // What the device writes, the program can, and so it can what is protected already.
+    let is_protected = |slot: &Slot| {
+        let (from, to) = bounds(slot);
+        from <= start && start < to
+    };
+    if !loads && !live().any(is_protected) && !is_writable(start) {
+        return None;
+    }
+    let is_free = |slot: &Slot| slot.state.load(Ordering::Relaxed) == FREE;
+    // The first: nobody looks at more slots than were ever used at once.
+    let at = SLOT[..bound()].iter().position(is_free)?;
+    let slot = &SLOT[at];
+    // Before the bounds change, so that whoever reads them meanwhile sees that they did.
+    let turn = slot.turn.fetch_add(1, Ordering::SeqCst) + 1;
+    slot.start.store(start, Ordering::SeqCst);
+    slot.end.store(end, Ordering::SeqCst);
+    slot.loads.store(loads, Ordering::SeqCst);
+    slot.state.store(PREPARING, Ordering::SeqCst);
+    USED.fetch_max(at + 1, Ordering::SeqCst);
+    fence(Ordering::SeqCst);
+    // SAFETY: the caller's promise.
+    let done = !is_in_call(start, end) && unsafe { close(start, end, loads) };
+    slot.state
+        .store(if done { LIVE } else { FREE }, Ordering::SeqCst);
+    done.then_some(Piece { slot: at, turn })
+}
+
+/// # Safety
+/// As of [`protect`].
+unsafe fn close(start: usize, end: usize, loads: bool) -> bool {
+    // Memory of huge pages cannot be opened by the page. That it is of those shows where they have to be cut.
+    let may_be_huge = start.is_multiple_of(HUGE) && end.is_multiple_of(HUGE);
+    let how = protection(loads);
+    let cut = start + page();
+    // SAFETY: the caller's promise.
+    unsafe { (!may_be_huge || set(start, cut, how)) && set(start, end, how) }
+}
+
+/// Opens the pages for good.
+pub fn release(piece: Piece) {
+    // In a child of a fork they are open, and the lock may be held by nobody.
+    if used(piece).is_none() {
+        return;
+    }
+    let _owner = OWNER.lock();
+    let Some(slot) = used(piece) else {
+        return;
+    };
+    let (start, end) = bounds(slot);
+    // SAFETY: whoever protected them promised that they are there, readable and writable.
+    unsafe { set(start, end, libc::PROT_READ | libc::PROT_WRITE) };
+    slot.state.store(FREE, Ordering::SeqCst);
+    RELEASES.fetch_add(1, Ordering::Relaxed);
+    // Where another copy uses some of the pages they stay protected: those that only stores may not touch first.
+    let meets = |other: &&Slot| {
+        let (from, to) = bounds(other);
+        from < end && start < to
+    };
+    let others: Vec<&Slot> = live().filter(meets).collect();
+    for loads in [false, true] {
+        for other in &others {
+            if other.loads.load(Ordering::Relaxed) != loads {
+                continue;
+            }
+            let (from, to) = bounds(other);
+            let (from, to) = (from.max(start), to.min(end));
+            other.state.store(PREPARING, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            if !is_in_call(from, to) {
+                // SAFETY: as above, by whoever protected the other.
+                unsafe { set(from, to, protection(loads)) };
+            }
+            other.state.store(LIVE, Ordering::SeqCst);
+        }
+    }
+}
+
+/// The slot of a piece that was not released yet.
+fn used(piece: Piece) -> Option<&'static Slot> {
+    let slot = &SLOT[piece.slot];
+    let is_its_own = slot.turn.load(Ordering::Relaxed) == piece.turn;
+    (is_its_own && slot.state.load(Ordering::SeqCst) != FREE).then_some(slot)
+}
+
+/// Opens all pages for good.
+pub fn release_all() {
+    let _owner = OWNER.lock();
+    open_all();
+    RELEASES.fetch_add(1, Ordering::Relaxed);
+}
+
+/// It takes no lock: a child of a fork may find it held by nobody.
+fn open_all() {
+    for slot in live() {
+        let (start, end) = bounds(slot);
+        // SAFETY: as in `release`.
+        unsafe { set(start, end, libc::PROT_READ | libc::PROT_WRITE) };
+        slot.state.store(FREE, Ordering::SeqCst);
+    }
+}
+
+fn bounds(slot: &Slot) -> (usize, usize) {
+    (
+        slot.start.load(Ordering::SeqCst),
+        slot.end.load(Ordering::SeqCst),
+    )
+}
+
+/// Slots that are used, for who holds the lock.
+fn live() -> impl Iterator<Item = &'static Slot> {
+    let used = USED.load(Ordering::SeqCst);
+    let some = SLOT[..used].iter();
+    some.filter(|slot| slot.state.load(Ordering::SeqCst) != FREE)
+}
+
+/// The same with their bounds, for who does not: bounds of which both are of one use.
+fn seen() -> impl Iterator<Item = (&'static Slot, usize, usize)> {
+    let used = USED.load(Ordering::SeqCst);
+    SLOT[..used].iter().filter_map(|slot| {
+        loop {
+            let turn = slot.turn.load(Ordering::SeqCst);
+            if slot.state.load(Ordering::SeqCst) == FREE {
+                return None;
+            }
+            let (start, end) = bounds(slot);
+            if slot.turn.load(Ordering::SeqCst) == turn {
+                return Some((slot, start, end));
+            }
+        }
+    })
+}
+
+/// How many releases there were.
+pub fn releases() -> usize {
+    RELEASES.load(Ordering::Relaxed)
+}
+
+/// Opens the page of an address, if it is protected against this access. Returns whether it was. Called by the handler.
+pub fn open_page(address: usize, store: bool) -> bool {
+    let page = page();
+    let start = address / page * page;
+    let mut found = false;
+    for (slot, from, to) in seen() {
+        if from <= start && start < to && (store || slot.loads.load(Ordering::Relaxed)) {
+            found = true;
+        }
+    }
+    // SAFETY: the page lies in a slot, so whoever protected it promised that it is memory which may be written.
+    found && unsafe { set(start, start + page, libc::PROT_READ | libc::PROT_WRITE) }
+}
+
+/// Memory that a system call uses, until this is dropped.
+pub struct InCall(Option<usize>);
+
+impl InCall {
+    /// From here on nobody protects these bytes, and what is protected of them is opened. Returns it with whether any was protected
+    /// against this use.
+    pub fn enter(start: usize, end: usize, store: bool) -> (InCall, bool) {
+        let free = |room: &&[AtomicUsize; 2]| {
+            let taken =
+                room[1].compare_exchange(0, usize::MAX, Ordering::SeqCst, Ordering::Relaxed);
+            taken.is_ok()
+        };
+        let at = IN_CALL.iter().position(|room| free(&room));
+        match at {
+            Some(at) => {
+                // Until both are there it stands for all memory.
+                IN_CALL[at][0].store(start, Ordering::SeqCst);
+                IN_CALL[at][1].store(end, Ordering::SeqCst);
+            }
+            None => {
+                MORE_CALLS.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        fence(Ordering::SeqCst);
+        let mut was = false;
+        for (slot, from, to) in seen() {
+            if from >= end || to <= start {
+                continue;
+            }
+            while slot.state.load(Ordering::SeqCst) == PREPARING {
+                std::hint::spin_loop();
+            }
+            if slot.state.load(Ordering::SeqCst) != LIVE {
+                continue;
+            }
+            let page = page();
+            let first = from.max(start / page * page);
+            let last = to.min(end.div_ceil(page) * page);
+            if first < last {
+                was |= store || slot.loads.load(Ordering::Relaxed);
+                // SAFETY: the pages lie in a slot, so whoever protected them promised that they are memory which may be written.
+                unsafe { set(first, last, libc::PROT_READ | libc::PROT_WRITE) };
+            }
+        }
+        (InCall(at), was)
+    }
+}
+
+impl Drop for InCall {
+    fn drop(&mut self) {
+        match self.0 {
+            Some(at) => {
+                IN_CALL[at][0].store(0, Ordering::SeqCst);
+                IN_CALL[at][1].store(0, Ordering::SeqCst);
+            }
+            None => {
+                MORE_CALLS.fetch_sub(1, Ordering::SeqCst);
+            }
+        }
+    }
+}
+
+fn is_in_call(start: usize, end: usize) -> bool {
+    let meets = |room: &[AtomicUsize; 2]| {
+        let to = room[1].load(Ordering::SeqCst);
+        to != 0 && room[0].load(Ordering::SeqCst) < end && start < to
+    };
+    MORE_CALLS.load(Ordering::SeqCst) > 0 || IN_CALL.iter().any(meets)
+}
+
+/// Children of a fork share pinned memory with their parent, and have a copy of the table. They open all of it before they do anything else.
+pub fn watch_forks() {
+    unsafe extern "C" fn in_child() {
+        // Calls to the system alone, as has to be between a fork and what comes next.
+        open_all();
+        super::calls::in_child();
+    }
+    static WATCHES: Once = Once::new();
+    // SAFETY: the handler has the signature that is asked for, and is there as long as the process: no module of Python's is unloaded.
+    WATCHES.call_once(|| unsafe {
+        libc::pthread_atfork(None, None, Some(in_child));
+    });
+}

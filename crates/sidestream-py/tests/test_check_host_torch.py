@@ -1,0 +1,266 @@
+"""Accesses of the host to memory that PyTorch copies, on the processor: tensors of numpy's bytes stand for pinned memory."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import mmap
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from sidestream._check import CheckedRun, checking
+from sidestream._sidestream import RaceError
+
+pytestmark = pytest.mark.torch
+
+PAGE = mmap.PAGESIZE
+COUNT = 8 * PAGE
+
+
+def pinned(found: CheckedRun, count: int = COUNT) -> tuple[Any, Any]:
+    """A tensor in pinned memory, and numpy's view of it."""
+    import torch
+
+    array = np.frombuffer(mmap.mmap(-1, 4 * count), np.float32)
+    found._recorder.pretend_pinned(array.ctypes.data, array.nbytes)
+    return torch.from_numpy(array), array
+
+
+def test_a_source_filled_again_by_numpy_names_tensor_and_line() -> None:
+    import torch
+
+    with checking(pretend=True) as found:
+        host, array = pinned(found)
+        x = torch.empty(COUNT)
+        x.copy_(host, non_blocking=True)
+        array[2000:3000] = 2
+        found._recorder.device_synchronize()
+        array[:] = 3
+    (race,) = found.races
+    assert (race.kind, race.severity, race.first.operator) == ("HOST_WAR", "error", "copy_")
+    assert race.second.stack[0].function == "test_a_source_filled_again_by_numpy_names_tensor_and_line"
+    assert race.bytes is not None and race.bytes[0] == host.data_ptr() + 8000
+    text = str(found)
+    assert "array[2000:3000] = 2" in text and "event.synchronize()" in race.fix
+    assert "to 100.0 % loads and stores were heard" in text
+    assert found.host.guarded_bytes == 4 * COUNT == found.to_dict()["host"]["bytes"]
+
+
+def test_what_an_operator_tells_is_told_once() -> None:
+    import torch
+
+    with checking(pretend=True) as found:
+        host, array = pinned(found)
+        x = torch.empty(COUNT)
+        x.copy_(host, non_blocking=True)
+        host.fill_(4)
+        found._recorder.device_synchronize()
+    assert [(race.second.operator, race.count) for race in found.races] == [("fill_", 1)]
+    with checking(pretend=True) as found:
+        host, array = pinned(found)
+        host.copy_(x, non_blocking=True)
+        host.add_(1)
+        found._recorder.device_synchronize()
+        array += 1
+    assert {race.second.operator for race in found.races} == {"add_"}
+    with checking(pretend=True) as found:
+        host, array = pinned(found)
+        host.copy_(x, non_blocking=True)
+        float(host.sum())
+        found._recorder.device_synchronize()
+    assert [(race.second.operator, race.count) for race in found.races] == [("sum", 1)]
+    with checking(pretend=True) as found:
+        host, array = pinned(found)
+        host.copy_(x, non_blocking=True)
+        host.tolist()
+        found._recorder.device_synchronize()
+    assert [(race.second.operator, race.count) for race in found.races] == [("tolist", 1)]
+    with checking(pretend=True) as found:
+        small, array = pinned(found, 16)
+        x[:16].copy_(small, non_blocking=True)
+        small.fill_(5)
+        found._recorder.device_synchronize()
+    assert [(race.second.operator, race.count) for race in found.races] == [("fill_", 1)]
+
+
+def test_memory_that_is_registered_and_given_up_under_its_upload(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    done: list[int] = []
+    runtime = SimpleNamespace(
+        cudaHostRegister=lambda ptr, size, flags: done.append(ptr), cudaHostUnregister=lambda ptr: done.append(ptr)
+    )
+    monkeypatch.setattr(torch._C, "_cudart", runtime, raising=False)
+    for right in (False, True):
+        with checking(pretend=True) as found:
+            host, array = pinned(found)
+            runtime.cudaHostRegister(host.data_ptr(), 4 * COUNT, 0)
+            torch.empty(COUNT).copy_(host, non_blocking=True)
+            if right:
+                found._recorder.device_synchronize()
+            runtime.cudaHostUnregister(host.data_ptr())
+            array[:] = 1
+        assert [race.kind for race in found.races] == ([] if right else ["UAF"])
+    assert done == [done[0]] * 2 + [done[2]] * 2
+
+
+def test_where_the_storage_is_gone_its_memory_is_anybodys() -> None:
+    import torch
+
+    with checking(pretend=True) as found:
+        host, array = pinned(found)
+        x = torch.empty(COUNT)
+        x.copy_(host, non_blocking=True)
+        del host
+        gc.collect()
+        array[:] = 1
+    assert found.races == ()
+
+
+def test_a_small_source_that_was_changed_is_told_before_its_storage_goes() -> None:
+    import torch
+
+    with checking(pretend=True) as found:
+        host, array = pinned(found, 16)
+        x = torch.empty(16)
+        x.copy_(host, non_blocking=True)
+        array[3] = 1
+        del host
+        gc.collect()
+    (race,) = found.races
+    assert race.second.operator == "a store before this end of the tensor"
+
+
+@pytest.mark.parametrize("free", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_small_buffer_that_is_sent_and_then_received_into(free: bool, dtype: str) -> None:
+    import torch
+
+    with checking(pretend=True) as found:
+        host, _ = pinned(found, 16)
+        x = torch.empty(16)
+        x.copy_(host, non_blocking=True)
+        host.copy_(torch.ones(16, dtype=getattr(torch, dtype)), non_blocking=free)
+        found._recorder.device_synchronize()
+    assert found.races == ()
+
+
+def test_a_storage_that_is_resized_has_its_bytes_elsewhere() -> None:
+    import torch
+
+    with checking(pretend=True) as found:
+        host = torch.zeros(COUNT)
+        found._recorder.pretend_pinned(host.data_ptr(), 4 * COUNT)
+        x = torch.empty(COUNT)
+        x.copy_(host, non_blocking=True)
+        host.untyped_storage().resize_(16 * COUNT)
+        host.numpy()[:] = 2
+        x.copy_(host, non_blocking=True)
+    assert found.races == ()
+
+
+def test_a_pageable_source_is_a_warning_and_is_not_protected() -> None:
+    import torch
+
+    with checking(pretend=True) as found:
+        run = found._recorder
+        array = np.zeros(1000, np.uint8)
+        run.host_memory(array.ctypes.data, array.nbytes, False)
+        run.host_copy("copy_", array.ctypes.data, 0x1000, array.nbytes, True, 0x100)
+        array[5] = 1
+        run.stream_synchronize(0x100)
+        torch.zeros(1)
+    (race,) = found.races
+    assert (race.kind, race.severity) == ("HOST_WAR", "warn") and found.is_clean
+    assert found.host.copies == 0
+
+
+def test_a_race_of_the_hosts_is_raised_by_the_next_operator_or_at_the_end() -> None:
+    import torch
+
+    with pytest.raises(RaceError, match="HOST_WAR"), checking(raises=True, pretend=True) as found:
+        host, array = pinned(found)
+        torch.empty(COUNT).copy_(host, non_blocking=True)
+        array[2000] = 1
+        torch.zeros(1)
+        raise AssertionError("it went on")
+    with pytest.raises(RaceError, match="HOST_WAR"), checking(raises=True, pretend=True) as found:
+        host, array = pinned(found)
+        torch.empty(COUNT).copy_(host, non_blocking=True)
+        array[2000] = 1
+    # What the program raises itself is not hidden by it.
+    with pytest.raises(ZeroDivisionError), checking(raises=True, pretend=True) as found:
+        host, array = pinned(found)
+        torch.empty(COUNT).copy_(host, non_blocking=True)
+        array[2000] = 1
+        _ = 1 / 0
+
+
+def test_without_it_the_host_is_not_heard_and_the_report_says_so() -> None:
+    import torch
+
+    with checking(pretend=True, host=False) as found:
+        host, array = pinned(found)
+        torch.empty(COUNT).copy_(host, non_blocking=True)
+        array[2000] = 1
+    assert found.races == () and found.host.problem == "the check was told not to"
+    assert "are not heard: the check was told not to" in str(found)
+
+
+def test_a_worker_of_a_loader_has_its_own_handler(capfd: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    with checking(pretend=True) as found:
+        host, _ = pinned(found)
+        torch.empty(COUNT).copy_(host, non_blocking=True)
+        child = os.fork()
+        if child == 0:
+            torch._C._set_worker_signal_handlers()
+            ctypes.string_at(8)
+        _, ended = os.waitpid(child, 0)
+        found._recorder.device_synchronize()
+    assert os.WTERMSIG(ended) == signal.SIGSEGV and found.races == ()
+    assert "segmentation fault encountered in worker" in capfd.readouterr().err
+
+
+SCRIPT = """
+import gc, mmap
+import numpy as np
+from sidestream._sidestream import Recorder
+
+(run,) = [thing for thing in gc.get_objects() if isinstance(thing, Recorder)]
+source = np.frombuffer(mmap.mmap(-1, 1 << 20), np.uint8)
+run.host_memory(source.ctypes.data, source.nbytes, True)
+
+def step(value):
+    source[70_000] = value
+    run.host_copy("copy_", source.ctypes.data, 0x1000, source.nbytes, True, 0x100)
+    if RIGHT:
+        run.stream_synchronize(0x100)
+
+for value in range(3):
+    step(value)
+print(source.sum())
+"""
+
+
+@pytest.mark.parametrize("right", [False, True])
+@pytest.mark.parametrize("option", [(), ("--raise",), ("--no-host",)])
+def test_the_command_names_the_line_that_fills_a_source_again(right: bool, option: tuple[str, ...], tmp_path: Path) -> None:
+    script = tmp_path / "loop.py"
+    script.write_text(SCRIPT.replace("RIGHT", str(right)), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "sidestream.check", *option, str(script)], capture_output=True, text=True, check=False
+    )
+    racy = not right and option != ("--no-host",)
+    assert done.returncode == int(racy), done.stderr
+    assert ("source[70_000] = value" in done.stderr) == racy and ("HOST_WAR" in done.stderr) == racy, done.stderr
+    assert done.stdout == "" if racy and option else done.stdout == "2\n"
+    assert "Traceback" not in done.stderr or option == ("--raise",)
