@@ -7,7 +7,8 @@ Importing this needs neither a GPU nor PyTorch nor numpy.
 
 from sidestream import ray as ray
 from sidestream._benchmark import Benchmark, Roofline, benchmark
-from sidestream._check import CheckedRace, CheckedRun, NamedStream, Place, Remark, Side, check
+from sidestream._check import CheckedRace, CheckedRun, Mend, NamedStream, Place, Remark, Side, check
+from sidestream._check_suppress import Suppression
 from sidestream._diagnosis import (
     Device,
     Diagnosis,
@@ -47,6 +48,7 @@ __all__ = [
     "FailedTrace",
     "Finding",
     "Lint",
+    "Mend",
     "NamedStream",
     "Overlap",
     "Pipeline",
@@ -72,6 +74,7 @@ __all__ = [
     "Steps",
     "Stream",
     "StreamLoad",
+    "Suppression",
     "TraceError",
     "TraceWarning",
     "__version__",
