@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,16 @@ def test_a_program_that_is_ended_leaves_its_report(by: signal.Signals, tmp_path:
         assert code == -signal.SIGKILL and left["ended"] == "the program had not ended when this was written"
 
 
+def test_processes_that_the_program_starts_end_as_they_would(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import multiprocessing, signal\n"
+        "child = multiprocessing.get_context('fork').Process(target=signal.pause)\n"
+        "child.start()\nchild.terminate()\nchild.join()\nprint(child.exitcode)\n"
+    )
+    assert command(script).stdout == f"{-signal.SIGTERM}\n"
+
+
 def test_the_fixture(tmp_path: Path) -> None:
     (tmp_path / "test_library.py").write_text(
         RACE
@@ -174,9 +185,13 @@ def test_the_fixture(tmp_path: Path) -> None:
         """)
     )
 
+    # Where the package is installed, pytest finds it by itself.
+    is_installed = any(point.name == "sidestream" for point in entry_points(group="pytest11"))
+    plugin = [] if is_installed else ["-p", "sidestream._pytest"]
+
     def tested(*options: str) -> str:
         ran = subprocess.run(
-            [sys.executable, "-m", "pytest", "-p", "sidestream._pytest", "-p", "no:cacheprovider", "-q", *options, str(tmp_path)],
+            [sys.executable, "-m", "pytest", *plugin, "-p", "no:cacheprovider", "-q", *options, str(tmp_path)],
             capture_output=True,
             text=True,
             check=False,

@@ -13,12 +13,15 @@ from sidestream._benchmark import Benchmark as Benchmark, Roofline as Roofline, 
 from sidestream._check import (
     CheckedRace as CheckedRace,
     CheckedRun as CheckedRun,
+    HostAccesses as HostAccesses,
+    Mend as Mend,
     NamedStream as NamedStream,
     Place as Place,
     Remark as Remark,
     Side as Side,
     check,
 )
+from sidestream._check_suppress import Suppression as Suppression
 from sidestream._diagnosis import (
     Device as Device,
     Diagnosis as Diagnosis,

@@ -105,7 +105,9 @@ def main(arguments: list[str]) -> int:
         except OSError as error:
             parser.error(f"--json {given.json}: {error.strerror}")
     # A program that has a handler of its own sets it later, and then it is that one's to end the program.
-    signal.signal(signal.SIGTERM, _terminated)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _terminated)
+        os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_untouched)
     try:
         with (
             checking(
@@ -152,8 +154,8 @@ def _code(program: list[str], is_module: bool) -> int:
 def _end(code: int) -> None:
     """Ends the process. PyTorch goes on calling what hears of its events and memory while Python is taken down, and each
     such call prints an error; so all that a program may have asked for at its end is done, and then nothing more."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is None or not cuda.is_initialized():
         sys.exit(code)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
@@ -167,6 +169,25 @@ def _end(code: int) -> None:
 def _terminated(*_: object) -> None:
     # As a shell says it of a program that the signal ended.
     sys.exit(128 + signal.SIGTERM)
+
+
+def _hold() -> None:
+    """A signal to a child has to find it with its own handler: it waits until that is there."""
+    _held.append(signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]))
+
+
+def _release() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _held.pop())
+
+
+def _untouched() -> None:
+    """Processes that the program starts end as they would."""
+    if signal.getsignal(signal.SIGTERM) is _terminated:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _release()
+
+
+_held: list[Any] = []
 
 
 def _rank() -> int | None:
