@@ -31,7 +31,7 @@ const PATTERNS: [Pattern; 15] = [
         &["PAGEABLE_COPY", "BLOCKING_COPY"],
         false,
     ),
-    pattern("default_stream", &["DEFAULT_STREAM_SERIALIZATION"], false),
+    pattern("default_stream", &["DEFAULT_STREAM_SERIALIZATION"], true),
     Pattern {
         twin: "double_buffer_cuda.slots",
         ..pattern("double_buffer_cuda", &["COPY_ON_COMPUTE_STREAM"], false)
@@ -40,7 +40,7 @@ const PATTERNS: [Pattern; 15] = [
     pattern("encoder_decoder", &["COPY_ON_COMPUTE_STREAM"], true),
     pattern("loss_readback", &["SYNC_IN_STEP", "BLOCKING_COPY"], true),
     pattern("multi_stage", &["SYNC_IN_STEP"], false),
-    pattern("parallel_branches", &[], false),
+    pattern("parallel_branches", &[], true),
     pattern("pinned_refill", &["SYNC_IN_STEP"], true),
     pattern("prefetch", &["SYNC_IN_STEP"], true),
     pattern("serving", &["SYNC_IN_STEP", "BLOCKING_COPY"], false),

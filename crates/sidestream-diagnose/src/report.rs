@@ -180,6 +180,7 @@ impl Report {
             scene: &scene,
             devices: &times,
             link_gb_per_s: link.0,
+            is_link_assumed: link.1 == Link::Assumed,
             has_workers,
         };
         let mut replay = replay::replay(&source, &asked);

@@ -79,7 +79,8 @@ fn is_of_the_host(before: &str) -> bool {
 fn predictions_are_near_what_was_measured_afterwards() {
     let pairs = pairs();
     assert!(pairs.len() >= 22);
-    let (mut held, mut widths) = (0, Vec::new());
+    // Of those that the device decides, and of those whose base is an estimate or whose link is.
+    let (mut held, mut widths) = (0, [Vec::new(), Vec::new()]);
     println!("before | changes | predicted ms | measured | range | off | ratio | measured");
     let mut wrong = Vec::new();
     for pair in &pairs {
@@ -101,7 +102,7 @@ fn predictions_are_near_what_was_measured_afterwards() {
         let true_ratio = pair.after_ns / pair.before_ns;
         let is_inside = (low as f64..=high as f64).contains(&pair.after_ns);
         held += usize::from(is_inside);
-        widths.push((high - low) as f64 / likely as f64);
+        widths[usize::from(is_of_the_host(before))].push((high - low) as f64 / likely as f64);
         println!(
             "{before} | {changes} | {:.3} (base {:.3}, {:.3}) | {:.3} | {:.3} to {:.3}{} | {:+.1} % | {ratio:.3} | {true_ratio:.3} | {:+.1} %",
             likely as f64 / 1e6,
@@ -130,16 +131,19 @@ fn predictions_are_near_what_was_measured_afterwards() {
             wrong.push(format!("{before} with {changes}: the sign"));
         }
     }
-    widths.sort_by(f64::total_cmp);
-    let width = widths[widths.len() / 2];
+    let medians = widths.map(|mut widths| {
+        widths.sort_by(f64::total_cmp);
+        widths[widths.len() / 2]
+    });
     println!(
-        "{held} of {} inside their ranges, of a median width of {:.1} %",
+        "{held} of {} inside their ranges, of a median width of {:.1} % where the device decides, and {:.1} % where the host does",
         pairs.len(),
-        100.0 * width
+        100.0 * medians[0],
+        100.0 * medians[1]
     );
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert!(10 * held >= 9 * pairs.len());
-    assert!(width <= 0.15);
+    assert!(medians[0] <= 0.15 && medians[1] <= 0.30, "{medians:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Fault {
     /// The program loads its batch itself, or has to wait for it, in every step or in every so many.
-    /// Without it: four workers load ahead.
+    /// Without it: four or five workers load ahead.
     Loader {
         /// For so long.
         ns: u64,

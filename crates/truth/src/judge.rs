@@ -27,8 +27,10 @@ pub struct Truth {
 /// What a report says, as far as it is judged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Said {
-    /// The first cause; none where nothing is to be gained.
+    /// The first cause; none where nothing is to be gained, or none was found.
     pub code: Option<&'static str>,
+    /// Whether it says that nothing is to be gained.
+    pub is_nothing: bool,
     /// What it is worth: the least, what is likely, the most.
     pub saving_ns: (f64, f64, f64),
     /// Its words, with those of its evidence.
@@ -134,6 +136,7 @@ impl Said {
         }
         Said {
             code: first.map(|f| f.code.as_str()),
+            is_nothing,
             saving_ns: saving,
             words: first.map_or(String::new(), |f| {
                 let evidence = f.evidence.iter();
@@ -200,7 +203,6 @@ impl Judged {
         let is_right = !true_ns.is_empty();
         let (low, _, high) = said.saving_ns;
         let holds = |ns: &f64| low - 1e3 <= *ns && *ns <= high + 1e3;
-        let is_nothing = said.code.is_none();
         Judged {
             seed: job.seed,
             planted: job.faults.len(),
@@ -218,7 +220,7 @@ impl Judged {
                     _ => None,
                 },
             ),
-            is_falsely_nothing: has_gain && is_nothing,
+            is_falsely_nothing: has_gain && said.is_nothing,
             is_falsely_promised: job.faults.is_empty() && said.most >= GAIN,
             said,
         }

@@ -92,9 +92,17 @@ enum Part {
 
 /// So many launches may be queued.
 const QUEUE: usize = 1_000;
-/// So many workers load, and each so many batches ahead.
-const WORKERS: usize = 4;
+/// Workers are so many batches ahead, each.
 const AHEAD: usize = 2;
+
+/// Four workers do what takes long in one of so many steps, or five where one or two of four would get all of it: they take
+/// turns.
+fn workers(every: usize) -> usize {
+    match every {
+        2 | 4 => 5,
+        _ => 4,
+    }
+}
 
 /// A kernel of a step, in a stream.
 #[derive(Clone, Copy)]
@@ -468,9 +476,10 @@ impl Running<'_> {
     }
 
     /// Takes over what a worker did ahead.
-    fn take_over(&mut self, fault: usize, ns: f64, bytes: u64) {
+    fn take_over(&mut self, fault: usize, every: usize, ns: f64, bytes: u64) {
+        let count = workers(every);
         if !self.workers.contains_key(&fault) {
-            let lanes = (0..WORKERS).map(|_| self.engine.add_thread()).collect();
+            let lanes = (0..count).map(|_| self.engine.add_thread()).collect();
             self.workers.insert(fault, (lanes, Vec::new()));
         }
         let Some((lanes, taken)) = self.workers.get(&fault) else {
@@ -478,9 +487,9 @@ impl Running<'_> {
         };
         let batch = taken.len();
         let freed = batch
-            .checked_sub(WORKERS * AHEAD)
+            .checked_sub(count * AHEAD)
             .and_then(|at| taken.get(at));
-        let load = Task::new(lanes[batch % WORKERS], Work::Call(Call::HostNs(ns as u64)));
+        let load = Task::new(lanes[batch % count], Work::Call(Call::HostNs(ns as u64)));
         let loaded = self
             .engine
             .push(load.after(freed.map(std::slice::from_ref).unwrap_or(&[])));
@@ -528,7 +537,7 @@ impl Running<'_> {
         let take_over_ns = self.spread(self.job.take_over_ns);
         match (is_removed, has_workers) {
             (true, true) => _ = self.host_task(take_over_ns, &[]),
-            (true, false) => self.take_over(at, ns, self.batch_bytes()),
+            (true, false) => self.take_over(at, every, ns, self.batch_bytes()),
             (false, true) => _ = self.host_task(ns + take_over_ns, &[]),
             (false, false) => _ = self.host_task(ns, &[]),
         }
@@ -560,7 +569,8 @@ impl Running<'_> {
             // Nobody waits for what happens to a result.
             (true, true) => _ = self.host_task(self.job.take_over_ns, &[]),
             // Threads hand over what they made without a copy.
-            (true, false) => self.take_over(at, ns, 0),
+            // Only steps that have some ask for it.
+            (true, false) => self.take_over(at, 1, ns, 0),
             (false, _) if operators == 0 => _ = self.host_task(ns, &[]),
             (false, _) => {
                 for _ in 0..operators {

@@ -2,8 +2,8 @@
 
 use super::view::View;
 use super::{Code, Ground, time};
-use crate::idle::Cause;
-use crate::measure::Links;
+use crate::idle::{Cause, is_loading};
+use crate::measure::{Links, Spans};
 use crate::model::{ApiKind, Trace};
 
 impl View<'_> {
@@ -95,7 +95,15 @@ impl View<'_> {
             }
         );
         let evidence = self.stretches(Cause::HostStarved);
-        self.ground(Code::HostStarved, idle, idle, self.floor_ns, text, evidence)
+        // Without its waits the host is ahead, also of what the device has no time for now.
+        let ranges = self.grounds.trace.ranges.iter();
+        let waits = ranges.filter(|range| is_loading(&self.text(range.name)));
+        let mut waited = Spans::default();
+        for range in waits {
+            waited.push(range.start_ns, range.end_ns());
+        }
+        let most = idle.max(self.spans_ns(&waited));
+        self.ground(Code::HostStarved, idle, most, self.floor_ns, text, evidence)
     }
 
     pub fn host_work(&self) -> Ground {

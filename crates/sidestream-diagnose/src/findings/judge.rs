@@ -11,6 +11,8 @@ use crate::replay::{Change, Prediction, Replay};
 
 /// Below this part of a step, a change is not worth its trouble.
 const GAIN: f64 = 0.05;
+/// Where a change is predicted to gain this, 5 % may be to be had.
+const NOTHING: f64 = 0.04;
 /// Less than this part of a step is not worth a line.
 const WORTH: f64 = 0.02;
 /// Two gains that differ by less than this part are one.
@@ -40,15 +42,26 @@ impl Judged {
     fn worth(&self) -> (u64, u64) {
         key(self.gain_ns, self.is_conditional)
     }
+}
 
-    /// What it is ordered by: its worth. A graph takes over all that the host does for its launches, whoever is to blame for
-    /// the wait: it counts no more than the device waited for launches.
-    fn place(&self, launches_ns: u64) -> (u64, u64) {
-        let worth = self.worth();
-        match self.code {
-            Code::LaunchBound => (worth.0.min(launches_ns), worth.1),
+/// What the list is ordered by.
+struct Order {
+    /// How long the device waited for launches.
+    launches_ns: u64,
+    step_ns: u64,
+}
+
+impl Order {
+    /// The first has the greatest: what gains 5 % by itself, then what gains less or on top of others, which have to come
+    /// first; each by its worth. A graph takes over all that the host does for its launches, whoever is to blame for the
+    /// wait: it counts no more than the device waited for launches.
+    fn place(&self, code: Code, worth: (u64, u64), is_alone: bool) -> (bool, u64, u64) {
+        let (ns, high) = match code {
+            Code::LaunchBound => (worth.0.min(self.launches_ns), worth.1),
             _ => worth,
-        }
+        };
+        let is_first = is_alone && ns as f64 >= GAIN * self.step_ns as f64;
+        (is_first, ns, high)
     }
 }
 
@@ -151,8 +164,11 @@ pub fn judge(
         };
         judged.retain(|one| one.code != other);
     }
-    let launches_ns = idle_ns(Cause::LaunchBound);
-    judged.sort_by_key(|one| Reverse(one.place(launches_ns)));
+    let order = Order {
+        launches_ns: idle_ns(Cause::LaunchBound),
+        step_ns: replay.unprofiled_ns,
+    };
+    judged.sort_by_key(|one| Reverse(order.place(one.code, one.worth(), one.on_top_of.is_empty())));
     judged
 }
 
@@ -213,7 +229,10 @@ pub fn findings(
     let view = View::of(grounds, device, idle);
     let step_ns = replay.map_or(view.step_ns, |replay| replay.unprofiled_ns);
     let mut said = grounds.of(&view);
-    let launches_ns = view.idle_ns(Cause::LaunchBound);
+    let order = Order {
+        launches_ns: view.idle_ns(Cause::LaunchBound),
+        step_ns,
+    };
     let mut findings: Vec<(Finding, bool)> = Vec::new();
     for one in judged.iter().filter(|_| !grounds.is_launch_blocking) {
         let at = said.iter().position(|ground| ground.code == one.code);
@@ -261,14 +280,14 @@ pub fn findings(
         };
         findings.push((of_ground(ground, Vec::new(), saving_ns), conditional));
     }
-    let place = |finding: &Finding, conditional: bool| {
-        let (worth, high) = key(finding.saving_ns, conditional);
-        match finding.code {
-            Code::LaunchBound => (worth.min(launches_ns), high),
-            _ => (worth, high),
-        }
+    let is_alone = |code| {
+        let mut judged = judged.iter();
+        judged.all(|one| one.code != code || one.on_top_of.is_empty())
     };
-    findings.sort_by_key(|(finding, conditional)| Reverse(place(finding, *conditional)));
+    findings.sort_by_key(|(finding, conditional)| {
+        let worth = key(finding.saving_ns, *conditional);
+        Reverse(order.place(finding.code, worth, is_alone(finding.code)))
+    });
     let conclusion = replay.and_then(|replay| nothing_to_gain(&view, &findings, replay));
     let mut findings: Vec<Finding> = findings.into_iter().map(|(finding, _)| finding).collect();
     if !grounds.is_launch_blocking {
@@ -347,7 +366,7 @@ fn nothing_to_gain(view: &View, findings: &[(Finding, bool)], replay: &Replay) -
         return None;
     }
     let whole_ns = replay.unprofiled_ns;
-    let gain_ns = GAIN * whole_ns as f64;
+    let gain_ns = NOTHING * whole_ns as f64;
     let promised = findings.iter().map(|(f, _)| match f.saving_ns.likely {
         0 => f.saving_ns.high,
         likely => likely,

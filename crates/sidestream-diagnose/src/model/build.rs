@@ -271,13 +271,12 @@ impl Builder {
         sort(&mut trace.work, |w| {
             (w.start_ns, w.duration_ns, w.stream.0.into(), w.correlation)
         });
+        // Calls of one thread that whole microseconds put at one time came in the order of their numbers; one
+        // inside another has the later number.
         sort(&mut trace.calls, |c| {
-            (
-                c.start_ns,
-                longer_first(c.duration_ns),
-                c.thread.0.into(),
-                c.correlation,
-            )
+            let number = (u64::from(c.thread.0) << 32) | u64::from(c.correlation);
+            let longer = longer_first(c.duration_ns);
+            (c.start_ns, number, (longer >> 32) as u32, longer as u32)
         });
         sort(&mut trace.ranges, |r| {
             (

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use sidestream::engine::Profile;
 
-use super::calibrate::Profiler;
+use super::calibrate::{Profiler, Share};
 use super::change::Change;
-use super::program::{Item, Job, Program, Stretch};
+use super::program::{Item, Job, Pool, Program, Stretch};
 use crate::model::{ApiKind, Direction, Memory, RangeKind, Trace};
 
 /// A copy call takes about so long, the profiler included.
@@ -54,13 +54,14 @@ impl Change {
 }
 
 /// Takes out of the host's time what is no part of a run that goes on without the profiler: what is done once, what
-/// the profiler does for itself, and what it adds to each operator and call, in hundredths of what it usually is. What
+/// the profiler does for itself, and a share of what it usually adds to each operator and call. What
 /// the host does by itself takes a part of its time at the least.
-pub fn without_profiler(program: &mut Program, profiler: Profiler, percent: u64) {
-    let less = |ns: u64, by_ns: u64| ns - (by_ns.saturating_mul(percent) / 100).min(ns / 4 * 3);
+pub fn without_profiler(program: &mut Program, profiler: Profiler, share: Share) {
+    let less =
+        |ns: u64, by_ns: u64| ns - (by_ns.saturating_mul(share.percent) / 100).min(ns / 4 * 3);
     let mut cold = vec![Cold::default(); program.lanes];
     for item in &mut program.items {
-        if profiler != Profiler::default() {
+        if profiler != Profiler::default() && share.is_cold {
             let cold = &mut cold[item.lane as usize];
             cold.warm(item);
             if !item.waits.is_empty() && item.held_ns >= LONG_WAIT_NS {
@@ -135,11 +136,13 @@ fn workers(program: &mut Program, count: usize) -> bool {
     if program.items.iter().all(|item| item.loading_ns == 0) {
         return false;
     }
-    program.loaders = program.loaders.max(count);
+    program.workers[Pool::Loading as usize] = count;
     let mut uploaded = vec![0u64; program.steps];
     let mut batches = vec![0u64; program.steps];
-    for item in &program.items {
-        batches[item.step as usize] += u64::from(item.loading_ns > 0);
+    let mut batch = None;
+    for item in program.items.iter().filter(|i| i.loading_ns > 0) {
+        let is_next = batch.replace(item.batch) != Some(item.batch);
+        batches[item.step as usize] += u64::from(is_next);
     }
     for node in &program.nodes[program.backlog..] {
         if let Job::HostCopy {
@@ -151,12 +154,16 @@ fn workers(program: &mut Program, count: usize) -> bool {
             uploaded[node.step] = uploaded[node.step].saturating_add(bytes);
         }
     }
+    let mut batch = None;
     for item in program.items.iter_mut().filter(|i| i.loading_ns > 0) {
         let step = item.step as usize;
-        let bytes = uploaded[step] / batches[step].max(1);
-        let take_over_ns = (bytes as f64 / TAKE_OVER_GB_PER_S) as u64;
         item.moved_ns = item.moved_ns.saturating_add(item.loading_ns);
-        item.take_over_ns = TAKE_OVER_NS.saturating_add(take_over_ns);
+        item.pool = Pool::Loading;
+        if batch.replace(item.batch) != Some(item.batch) {
+            let bytes = uploaded[step] / batches[step].max(1);
+            let take_over_ns = (bytes as f64 / TAKE_OVER_GB_PER_S) as u64;
+            item.take_over_ns = TAKE_OVER_NS.saturating_add(take_over_ns);
+        }
     }
     true
 }
@@ -165,8 +172,11 @@ fn host_work(program: &mut Program, count: usize) -> bool {
     if program.items.iter().all(|item| item.host_work_ns == 0) {
         return false;
     }
-    program.loaders = program.loaders.max(count);
+    program.workers[Pool::Other as usize] = count;
     for item in program.items.iter_mut().filter(|i| i.host_work_ns > 0) {
+        if item.moved_ns == 0 {
+            (item.pool, item.batch) = (Pool::Other, item.step);
+        }
         item.moved_ns = item.moved_ns.saturating_add(item.host_work_ns);
         item.take_over_ns = item.take_over_ns.saturating_add(HAND_OVER_NS);
     }
@@ -317,6 +327,17 @@ fn async_output(program: &mut Program, profile: &Profile) -> bool {
     changed
 }
 
+fn is_pinned_upload(job: &Job) -> bool {
+    matches!(
+        job,
+        Job::HostCopy {
+            direction: Direction::Upload,
+            memory: Memory::Pinned,
+            ..
+        }
+    )
+}
+
 fn prefetch(program: &mut Program, slots: usize) -> bool {
     let first = program.streams;
     let is_pinned = |job: &Job| {
@@ -336,6 +357,19 @@ fn prefetch(program: &mut Program, slots: usize) -> bool {
         program.added.extend(["uploads", "downloads"]);
         program.device_of.extend([device as u32, device as u32]);
     }
+    // What is uploaded in a step is for a later one, so that a host that waits holds up no copy.
+    let ahead = slots - 1;
+    let mut uploads_of: Vec<Vec<usize>> = vec![Vec::new(); program.steps];
+    for (at, node) in program.nodes.iter().enumerate() {
+        if is_pinned_upload(&node.job) {
+            uploads_of[node.step].push(at);
+        }
+    }
+    let earlier = |upload: usize, step: usize| {
+        let place = uploads_of[step].binary_search(&upload).ok()?;
+        let before = &uploads_of[step.checked_sub(ahead)?];
+        before.get(place).or(before.last()).copied()
+    };
     // The last node of each stream before and behind a copy, in the order of submission.
     let mut last: Vec<Option<usize>> = vec![None; program.streams];
     let mut behind: Vec<Vec<usize>> = vec![Vec::new(); program.streams];
@@ -347,14 +381,10 @@ fn prefetch(program: &mut Program, slots: usize) -> bool {
             let of_device = first + 2 * program.device_of[stream] as usize;
             (of_device, of_device + 1)
         };
-        let freed = |of: &[Option<usize>]| step.checked_sub(slots).and_then(|step| of[step]);
+        let freed = |of: &[Option<usize>], by: usize| of[step.checked_sub(by)?];
         match program.nodes[at].job {
-            Job::HostCopy {
-                direction: Direction::Upload,
-                memory: Memory::Pinned,
-                ..
-            } => {
-                let slot = freed(&last_of_step);
+            job if is_pinned_upload(&job) => {
+                let slot = freed(&last_of_step, 1);
                 let node = &mut program.nodes[at];
                 node.stream = uploads;
                 node.moved = true;
@@ -365,6 +395,7 @@ fn prefetch(program: &mut Program, slots: usize) -> bool {
                 behind[stream].push(at);
             }
             Job::HostCopy {
+                direction: Direction::Download,
                 memory: Memory::Pinned,
                 ..
             } => {
@@ -374,10 +405,18 @@ fn prefetch(program: &mut Program, slots: usize) -> bool {
                 last_download[step] = Some(at);
             }
             _ => {
-                let copies = std::mem::take(&mut behind[stream]);
-                let slot = freed(&last_download);
-                program.nodes[at].after.extend(copies);
-                program.nodes[at].after.extend(slot);
+                let mut after = std::mem::take(&mut program.nodes[at].after);
+                after.append(&mut behind[stream]);
+                let of_batch = |before: usize| {
+                    let node = &program.nodes[before];
+                    match is_pinned_upload(&node.job) {
+                        true => earlier(before, node.step),
+                        false => Some(before),
+                    }
+                };
+                let mut after: Vec<usize> = after.into_iter().filter_map(of_batch).collect();
+                after.extend(freed(&last_download, slots));
+                program.nodes[at].after = after;
                 last[stream] = Some(at);
                 last_of_step[step] = Some(at);
             }

@@ -114,7 +114,7 @@ impl Profiler {
     /// What the profiler of a source usually adds.
     ///
     /// Traces do not show it. Runs that were timed with and without PyTorch's profiler and that the host bounds (torch
-    /// 2.11, NVIDIA H200, 2026-11-22) had it add so much, all within [`Profiler::LEAST`] and [`Profiler::MOST`] but one, whose
+    /// 2.11, NVIDIA H200, 2026-11-22) had it add so much, all within [`Share::LEAST`] and [`Share::MOST`] but one, whose
     /// host was slowed down 2.5 times as much. The other profilers were not measured: nothing is taken out for them.
     pub fn of(source: Source) -> Profiler {
         match source {
@@ -126,9 +126,31 @@ impl Profiler {
             Source::Nsight | Source::Sidestream => Profiler::default(),
         }
     }
+}
 
-    /// The least that it adds, in hundredths of the usual.
-    pub const LEAST: u64 = 50;
+/// How much of what the profiler usually adds it adds in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// To each operator and call, in hundredths.
+    pub percent: u64,
+    /// Whether it slows down the host after a long wait.
+    pub is_cold: bool,
+}
+
+impl Share {
+    /// The least.
+    pub const LEAST: Share = Share {
+        percent: 40,
+        is_cold: false,
+    };
+    /// The usual.
+    pub const USUAL: Share = Share {
+        percent: 100,
+        is_cold: true,
+    };
     /// The most.
-    pub const MOST: u64 = 125;
+    pub const MOST: Share = Share {
+        percent: 125,
+        is_cold: true,
+    };
 }

@@ -141,6 +141,16 @@ impl Change {
         matches!(self, Change::SecondStream | Change::Pipeline(_))
     }
 
+    /// Whether it depends on how fast the link is.
+    pub(crate) fn is_of_the_link(&self) -> bool {
+        matches!(self, Change::Pinned | Change::AsyncOutput)
+    }
+
+    /// Whether it takes work of the host's own away, which takes longer or shorter from one run to the next.
+    pub(crate) fn is_of_the_host(&self) -> bool {
+        matches!(self, Change::Workers(_) | Change::HostWork(_))
+    }
+
     /// Whether kernels may run at once that did not: then the time in which any ran is no floor.
     pub(crate) fn is_concurrent(&self) -> bool {
         matches!(

@@ -5,7 +5,7 @@
 //! faster in one minute than in another. How the two share is weighed by what is usual of each. What is left over is taken to lie in all
 //! parts of a step alike, so that a change takes its share of it away; the range holds that all of it lies in what the change takes away.
 
-use super::calibrate::Profiler;
+use super::calibrate::Share;
 use crate::model::Unprofiled;
 
 /// What the profiler may add, in hundredths of the usual: up to ten times as much, as with stacks.
@@ -20,8 +20,8 @@ const APART: (f64, f64) = (0.8, 1.1);
 /// What is to be taken out, and what a step takes then: where it is the most, the usual and the least.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fit {
-    /// What the profiler adds, in hundredths of the usual.
-    pub percents: [u64; 3],
+    /// What the profiler adds.
+    pub shares: [Share; 3],
     /// What a step takes then is multiplied by this.
     factors: [f64; 3],
     /// The step as it is, with the usual, before it is multiplied.
@@ -32,7 +32,7 @@ impl Default for Fit {
     /// Nothing was timed.
     fn default() -> Fit {
         Fit {
-            percents: [Profiler::MOST, 100, Profiler::LEAST],
+            shares: [Share::MOST, Share::USUAL, Share::LEAST],
             factors: [1.0; 3],
             unmodified_ns: 0.0,
         }
@@ -46,8 +46,12 @@ impl Fit {
     pub const LEAST: usize = 2;
 
     /// What explains a step that was timed, by what a step takes if the profiler adds so much; none if nothing does.
-    pub fn to(measured: &Unprofiled, step_ns: impl Fn(u64) -> Option<u64>) -> Option<Fit> {
-        let tried = TRIED.map(|percent| step_ns(percent).filter(|ns| *ns > 0));
+    pub fn to(measured: &Unprofiled, step_ns: impl Fn(Share) -> Option<u64>) -> Option<Fit> {
+        let share = |percent| Share {
+            percent,
+            ..Share::USUAL
+        };
+        let tried = TRIED.map(|percent| step_ns(share(percent)).filter(|ns| *ns > 0));
         let target_ns = measured.median_ns as f64;
         let mut costs: Vec<(u64, f64)> = Vec::new();
         for (of, percents) in tried.windows(2).zip(TRIED.windows(2)) {
@@ -64,16 +68,16 @@ impl Fit {
         let most = as_good.clone().map(|(percent, _)| *percent).max()?;
         let least = as_good.map(|(percent, _)| *percent).min()?;
         let (low_ns, high_ns) = measured.between_ns();
-        let percents = [most, usual, least];
+        let shares = [most, usual, least].map(share);
         let mut factors = [1.0; 3];
         let targets_ns = [low_ns, measured.median_ns, high_ns];
         for (at, factor) in factors.iter_mut().enumerate() {
-            *factor = targets_ns[at] as f64 / step_ns(percents[at])?.max(1) as f64;
+            *factor = targets_ns[at] as f64 / step_ns(shares[at])?.max(1) as f64;
         }
         let fit = Fit {
-            percents,
+            shares,
             factors,
-            unmodified_ns: step_ns(usual)? as f64,
+            unmodified_ns: step_ns(share(usual))? as f64,
         };
         let (slowest, fastest) = (APART.1, APART.0);
         (fastest..=slowest).contains(&fit.left()).then_some(fit)

@@ -40,7 +40,7 @@ use crate::idle::Scene;
 use crate::measure::{DeviceTime, Links, Spans, Steps, WorkOfCalls};
 use crate::model::{ApiKind, Base, Direction, Trace};
 use crate::timeline::Timeline;
-use calibrate::Profiler;
+use calibrate::{Profiler, Share};
 use fit::Fit;
 use program::{Job, Program};
 use run::Run;
@@ -57,6 +57,14 @@ const MOST_STREAMS: usize = 1_024;
 const MODEL: (f64, f64) = (0.95, 1.06);
 /// A gain is off by this part of what is left, since both steps are of one trace.
 const GAIN_OFF: f64 = 0.03;
+/// What the host does by itself takes so much more or less in another run: that part of what is gained without it.
+const HOST_OFF: f64 = 0.05;
+/// Where no copy of the trace shows how fast the link is, it may have so many times the speed that links of its
+/// generation reach: it may be half as wide, or of a later one.
+const LINK: [f64; 2] = [0.5, 1.6];
+/// What it costs to take a batch over from a worker was measured with two programs; of another one it may be so many times
+/// that.
+const TAKE_OVER: [f64; 2] = [0.6, 1.5];
 /// Downloads that run beside kernels slow them down, and these the downloads: predictions of that were too low by up to a
 /// ninth, where the downloads are this part of a step or more.
 const BESIDE: f64 = 1.13;
@@ -124,6 +132,9 @@ pub struct Prediction {
     pub is_effective: bool,
     /// What a step would take if the profiler added the most, the usual, and the least.
     pub(crate) by_profiler_ns: [u64; 3],
+    /// The least and the most that it would take for what else is not known: how fast the link is, what a batch costs that
+    /// a worker made, how long work of the host takes.
+    pub(crate) unknown_ns: (u64, u64),
     /// What runs in the step nearest to the median.
     pub timeline: Timeline,
 }
@@ -131,14 +142,19 @@ pub struct Prediction {
 impl Prediction {
     /// What a step is shorter than with other changes, at the least, as is to be expected, and at the most.
     pub(crate) fn gain_over(&self, other: [u64; 3]) -> (u64, u64, u64) {
-        let gains = [0, 1, 2].map(|at| other[at].saturating_sub(self.by_profiler_ns[at]));
-        let likely = gains[1];
-        let least = gains.iter().min().copied().unwrap_or(0);
-        let most = gains.iter().max().copied().unwrap_or(0);
+        let by_profiler = [0, 1, 2].map(|at| other[at].saturating_sub(self.by_profiler_ns[at]));
+        let likely = by_profiler[1];
+        let unknown = [self.unknown_ns.0, self.unknown_ns.1].map(|ns| other[1].saturating_sub(ns));
+        let gains = by_profiler.into_iter().chain(unknown);
+        let least = gains.clone().min().unwrap_or(0);
+        let most = gains.max().unwrap_or(0);
         // A change that makes a part quicker is off by a part of what is left, not of what is gained.
-        let off_ns = (self.likely_ns as f64 * GAIN_OFF) as u64;
-        let low = least.saturating_sub(off_ns);
-        let high = most.saturating_add(off_ns);
+        let mut off_ns = self.likely_ns as f64 * GAIN_OFF;
+        if self.changes.iter().any(Change::is_of_the_host) {
+            off_ns += likely as f64 * HOST_OFF;
+        }
+        let low = least.saturating_sub(off_ns as u64);
+        let high = most.saturating_add(off_ns as u64);
         (low.min(likely), likely, high.max(likely))
     }
 }
@@ -152,6 +168,8 @@ pub struct Source<'t> {
     pub scene: &'t Scene<'t>,
     pub devices: &'t [DeviceTime],
     pub link_gb_per_s: f64,
+    /// Whether that is an assumption.
+    pub is_link_assumed: bool,
     /// Whether batches come from workers already: how long these load is not in the trace.
     pub has_workers: bool,
 }
@@ -203,13 +221,14 @@ pub fn replay(source: &Source, asked: &[Vec<Change>]) -> Result<Replay, &'static
         profiles: &profiles,
         profiler: Profiler::of(trace.source),
         fit: Fit::default(),
+        is_link_assumed: source.is_link_assumed,
         scale,
         scale_of_nodes: per_step,
         error: replay.error(),
         floors_ns: floors(source, &program, taken, per_step),
     };
     if let Base::Measured(measured) = trace.base
-        && let Some(fit) = Fit::to(&measured, |percent| model.unmodified_ns(percent))
+        && let Some(fit) = Fit::to(&measured, |share| model.unmodified_ns(share))
     {
         model.fit = fit;
         replay.base = trace.base;
@@ -248,6 +267,7 @@ struct Model<'t> {
     profiler: Profiler,
     /// How much of it there is.
     fit: Fit,
+    is_link_assumed: bool,
     /// From a sum over the replayed steps to the mean of all steps.
     scale: f64,
     /// The same for what nodes take.
@@ -260,11 +280,7 @@ struct Model<'t> {
 impl Model<'_> {
     /// A step with these changes; as it is if they change nothing, which the base says.
     fn predict(&self, changes: &[Change], base: Option<&Prediction>) -> Option<Prediction> {
-        let mut changed = self.program.clone();
-        let effective = changes
-            .iter()
-            .filter(|change| change.apply(&mut changed, &self.profiles[0], self.trace));
-        let effective = effective.count();
+        let (changed, effective) = self.changed(changes, 1.0);
         if let (0, Some(base)) = (effective, base) {
             return Some(Prediction {
                 changes: changes.to_vec(),
@@ -272,39 +288,102 @@ impl Model<'_> {
                 ..base.clone()
             });
         }
-        let run = |at: usize| {
+        let run = |changed: &Program, at: usize| {
             let mut program = changed.clone();
-            apply::without_profiler(&mut program, self.profiler, self.fit.percents[at]);
-            let (step_ns, run) = self.step_ns(&program, changes)?;
+            apply::without_profiler(&mut program, self.profiler, self.fit.shares[at]);
+            let (step_ns, run) = self.step_ns(&program, changes, self.profiles)?;
             Some((self.fit.scaled(at, step_ns), run, program))
         };
         // A run takes as much memory as the trace: there is one at a time.
-        let (likely_ns, downloads_ns, timeline) = {
-            let (likely_ns, run, program) = run(Fit::USUAL)?;
+        let (mut likely_ns, downloads_ns, timeline) = {
+            let (likely_ns, run, program) = run(&changed, Fit::USUAL)?;
             let downloads_ns = downloads_ns(&program) as f64 * self.scale_of_nodes;
             (likely_ns, downloads_ns, run.timeline(&program, self.trace))
         };
-        let step_ns = |at: usize| run(at).map(|(step_ns, ..)| step_ns);
+        let mut unknown = vec![likely_ns];
+        if changes.contains(&Change::Graphs) {
+            let apart_ns = self.graphs_apart_ns(&changed, changes)?;
+            unknown.push(apart_ns);
+            let base_ns = base.map_or(likely_ns, |base| base.likely_ns);
+            let gain = |ns: u64| base_ns.saturating_sub(ns);
+            if 2 * gain(apart_ns) < gain(likely_ns) {
+                likely_ns = apart_ns.max(likely_ns);
+            }
+        }
+        let step_ns = |changed: &Program, at| run(changed, at).map(|(step_ns, ..)| step_ns);
         // Where nothing is taken out there is nothing to be wrong about.
         let by_profiler_ns = match self.profiler == Profiler::default() {
             true => [likely_ns; 3],
-            false => [step_ns(Fit::MOST)?, likely_ns, step_ns(Fit::LEAST)?],
+            false => [
+                step_ns(&changed, Fit::MOST)?,
+                likely_ns,
+                step_ns(&changed, Fit::LEAST)?,
+            ],
         };
-        let of = |ns: Option<&u64>, factor: f64| (*ns.unwrap_or(&likely_ns) as f64 * factor) as u64;
-        let low_ns = of(by_profiler_ns.iter().min(), MODEL.0 - self.error);
+        if self.is_link_assumed && changes.iter().any(Change::is_of_the_link) {
+            for factor in LINK {
+                unknown.extend(step_ns(&self.changed(changes, factor).0, Fit::USUAL));
+            }
+        }
+        if changes
+            .iter()
+            .any(|change| matches!(change, Change::Workers(_)))
+        {
+            for factor in TAKE_OVER {
+                let mut other = changed.clone();
+                for item in &mut other.items {
+                    item.take_over_ns = (item.take_over_ns as f64 * factor) as u64;
+                }
+                unknown.extend(step_ns(&other, Fit::USUAL));
+            }
+        }
+        let unknown_ns = (
+            unknown.iter().copied().min().unwrap_or(likely_ns),
+            unknown.iter().copied().max().unwrap_or(likely_ns),
+        );
+        let least_ns = by_profiler_ns.into_iter().fold(unknown_ns.0, u64::min);
+        let most_ns = by_profiler_ns.into_iter().fold(unknown_ns.1, u64::max);
+        let of = |ns: u64, factor: f64| (ns as f64 * factor) as u64;
         let moves = |change: &Change| matches!(change, Change::Prefetch(_) | Change::AsyncOutput);
         let are_beside =
             changes.iter().any(moves) && downloads_ns >= BESIDE_FROM * likely_ns as f64;
         let slower = if are_beside { BESIDE } else { MODEL.1 };
         Some(Prediction {
             changes: changes.to_vec(),
-            low_ns: low_ns.min(likely_ns),
+            low_ns: of(least_ns, MODEL.0 - self.error).min(likely_ns),
             likely_ns,
-            high_ns: of(by_profiler_ns.iter().max(), slower + self.error),
+            high_ns: of(most_ns, slower + self.error),
             is_effective: effective == changes.len(),
             by_profiler_ns,
+            unknown_ns,
             timeline,
         })
+    }
+
+    /// The step with graphs if their kernels stand as far apart as others. How near they come to each other only a trace with
+    /// graphs shows: where that is most of what a graph gains, it is not counted on.
+    fn graphs_apart_ns(&self, changed: &Program, changes: &[Change]) -> Option<u64> {
+        let mut profiles = self.profiles.to_vec();
+        for profile in &mut profiles {
+            profile.graph_gap_ns = profile.graph_gap_ns.max(profile.kernel_gap_ns);
+        }
+        let mut program = changed.clone();
+        apply::without_profiler(&mut program, self.profiler, self.fit.shares[Fit::USUAL]);
+        let (step_ns, _) = self.step_ns(&program, changes, &profiles)?;
+        Some(self.fit.scaled(Fit::USUAL, step_ns))
+    }
+
+    /// The program with these changes, and how many of them found something to change, if the link is so many times as
+    /// fast as it is taken to be.
+    fn changed(&self, changes: &[Change], link: f64) -> (Program, usize) {
+        let mut profile = self.profiles[0].clone();
+        profile.link_gb_s *= link;
+        let mut changed = self.program.clone();
+        let effective = changes
+            .iter()
+            .filter(|change| change.apply(&mut changed, &profile, self.trace))
+            .count();
+        (changed, effective)
     }
 
     /// The same for each of several sets.
@@ -322,9 +401,9 @@ impl Model<'_> {
                     return None;
                 }
             }
-            let usual = self.fit.percents[Fit::USUAL];
+            let usual = self.fit.shares[Fit::USUAL];
             apply::without_profiler(&mut changed, self.profiler, usual);
-            let (step_ns, _) = self.step_ns(&changed, changes)?;
+            let (step_ns, _) = self.step_ns(&changed, changes, self.profiles)?;
             Some(self.fit.scaled(Fit::USUAL, step_ns))
         };
         let both = sets.into_iter().map(|set| (likely(&set), set));
@@ -332,15 +411,21 @@ impl Model<'_> {
     }
 
     /// The step as it is, if the profiler adds so much.
-    fn unmodified_ns(&self, percent: u64) -> Option<u64> {
+    fn unmodified_ns(&self, share: Share) -> Option<u64> {
         let mut program = self.program.clone();
-        apply::without_profiler(&mut program, self.profiler, percent);
-        self.step_ns(&program, &[]).map(|(ns, _)| ns)
+        apply::without_profiler(&mut program, self.profiler, share);
+        let step = self.step_ns(&program, &[], self.profiles);
+        step.map(|(ns, _)| ns)
     }
 
     /// What a step of a program takes, and its run.
-    fn step_ns(&self, program: &Program, changes: &[Change]) -> Option<(u64, Run)> {
-        let run = Run::of(program, self.profiles);
+    fn step_ns(
+        &self,
+        program: &Program,
+        changes: &[Change],
+        profiles: &[Profile],
+    ) -> Option<(u64, Run)> {
+        let run = Run::of(program, profiles);
         let loading_ns = program.loading_floor_ns();
         let loading_ns = loading_ns.saturating_mul(run.periods_ns.len() as u64);
         let all_ns = sum(&run.periods_ns).max(loading_ns);

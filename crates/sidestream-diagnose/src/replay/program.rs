@@ -44,8 +44,9 @@ pub struct Program {
     pub added: Vec<&'static str>,
     /// How many steps.
     pub steps: usize,
-    /// How many workers there are; with none, the host's own threads do everything.
-    pub loaders: usize,
+    /// How many workers there are that load, each in its turn, and how many that do other work of the host, whichever is
+    /// free; with none, the host's own threads do everything.
+    pub workers: [usize; 2],
     /// Work that was under way or queued when the first step began: the first nodes. Its calls are
     /// not part of the program.
     pub backlog: usize,
@@ -100,6 +101,9 @@ pub struct Item {
     pub host_work: Option<Name>,
     /// How much of the own time workers do.
     pub moved_ns: u64,
+    /// Which batch that is for, or which step, and which of the workers do it.
+    pub batch: u32,
+    pub pool: Pool,
     /// What it takes to get that from a worker.
     pub take_over_ns: u64,
     /// How much of the own time, and of the time in the call, no step of a run without the profiler has: what is done
@@ -125,6 +129,13 @@ pub struct Item {
     pub kind: ApiKind,
     /// The function.
     pub name: Name,
+}
+
+/// Kinds of workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pool {
+    Loading,
+    Other,
 }
 
 /// Work of the device.
@@ -219,7 +230,7 @@ impl Program {
             let lane = lanes.of[call.thread.0 as usize];
             let submitted = by_call.remove(&at).unwrap_or_default();
             let end = ends[lane];
-            if call.end_ns() <= end && submitted.is_empty() {
+            if call.start_ns < end && call.end_ns() <= end && submitted.is_empty() {
                 // A call inside another: its time is in that already.
                 continue;
             }
@@ -244,6 +255,8 @@ impl Program {
                 host_work_ns: own_work.min(own_ns - loading_ns),
                 host_work,
                 moved_ns: 0,
+                batch: loading.batch_at(end),
+                pool: Pool::Loading,
                 take_over_ns: 0,
                 apart_ns,
                 start_ns: call.start_ns,
@@ -284,15 +297,33 @@ impl Program {
 }
 
 impl Program {
-    /// What workers take at the least of a step in the mean: they work beside each other, and none does two
-    /// things at once.
+    /// What workers take at the least of a step in the mean: they work beside each other, and none does two things at once.
+    /// Where they take turns, the slowest decides.
     pub fn loading_floor_ns(&self) -> u64 {
-        if self.loaders == 0 {
-            return 0;
-        }
-        let loading = self.items.iter().map(|item| u128::from(item.moved_ns));
-        let all: u128 = loading.sum();
-        (all / (self.loaders * self.steps.max(1)) as u128) as u64
+        let floors = [Pool::Loading, Pool::Other].map(|pool| {
+            let count = self.workers[pool as usize];
+            // What each worker does, and of how many batches.
+            let mut done = vec![(0u64, 0u64); count];
+            let (mut batches, mut last) = (0, None);
+            let moved = self.items.iter().filter(|item| item.moved_ns > 0);
+            for item in moved.filter(|item| item.pool == pool && count > 0) {
+                let is_next = last.replace(item.batch) != Some(item.batch);
+                batches += u64::from(is_next);
+                let (sum_ns, many) = &mut done[(batches - 1) as usize % count];
+                *sum_ns = sum_ns.saturating_add(item.moved_ns);
+                *many += u64::from(is_next);
+            }
+            let per_batch_ns = match pool {
+                Pool::Loading => done.iter().map(|(ns, many)| ns / (*many).max(1)).max(),
+                Pool::Other => {
+                    let all_ns = done.iter().map(|done| done.0).fold(0, u64::saturating_add);
+                    Some(all_ns / batches.max(1))
+                }
+            };
+            let all_ns = per_batch_ns.unwrap_or(0).saturating_mul(batches);
+            all_ns / (count * self.steps).max(1) as u64
+        });
+        floors[0].max(floors[1])
     }
 }
 
@@ -547,7 +578,15 @@ impl<'t> Making<'t> {
             ends.get(over.checked_sub(1)?)
         });
         let (end, node) = last_over.max()?;
-        (end.saturating_add(HOP_NS) >= row.start_ns && *end > could_ns).then_some(*node)
+        // Copies of one direction take turns by themselves, whatever their streams.
+        let direction = |job: &Job| match job {
+            Job::HostCopy { direction, .. } => Some(*direction),
+            _ => None,
+        };
+        let of_row = direction(&job(self.trace, row));
+        let is_turn = of_row.is_some() && of_row == direction(&self.program.nodes[*node].job);
+        let is_near = end.saturating_add(HOP_NS) >= row.start_ns && *end > could_ns;
+        (is_near && !is_turn).then_some(*node)
     }
 
     /// A record stands behind the last work of its stream; where the trace does not say the stream,
@@ -829,6 +868,11 @@ impl Loading {
             }
         }
         Loading { spans }
+    }
+
+    /// The number of the batch that is waited for at this time, or next.
+    fn batch_at(&self, ns: i64) -> u32 {
+        self.spans.partition_point(|span| span.1 <= ns) as u32
     }
 
     fn within_ns(&self, start: i64, end: i64) -> u64 {

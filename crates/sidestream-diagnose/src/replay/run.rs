@@ -1,11 +1,14 @@
 //! A program on the engine.
 
-use sidestream::engine::{Call, Engine, Engines, KernelCost, Profile, Task, TaskId, Work};
+use sidestream::engine::{Call, Engine, Engines, KernelCost, LaneId, Profile, Task, TaskId, Work};
 
-use super::program::{Job, Node, Program};
+use super::program::{Item, Job, Node, Pool, Program};
 use crate::measure::{Collectives, quantile};
 use crate::model::{Direction, Name, StreamIndex, Trace};
 use crate::timeline::{Drawing, Place, Shade, Timeline, shade, stream_name};
+
+/// So many batches ahead is each worker, as those of PyTorch's loader are by default.
+const AHEAD: usize = 2;
 
 /// What came of a program.
 pub struct Run {
@@ -35,6 +38,77 @@ struct HostTask {
     name: Option<Name>,
 }
 
+/// Those who do work of the host ahead.
+struct Workers {
+    pools: [Crew; 2],
+}
+
+/// Workers of one kind.
+#[derive(Default)]
+struct Crew {
+    lanes: Vec<LaneId>,
+    /// The number of the first of them.
+    first: usize,
+    are_in_turn: bool,
+    /// What they take for a step, in the mean.
+    share_ns: u64,
+    /// When each of them is free, as far as that can be said before it runs.
+    free_ns: Vec<u64>,
+    /// The batch that came last, and what took over each.
+    batch: Option<u32>,
+    taken: Vec<Option<TaskId>>,
+}
+
+impl Workers {
+    fn of(program: &Program, engine: &mut Engine) -> Workers {
+        let mut first = 0;
+        let pools = [Pool::Loading, Pool::Other].map(|pool| {
+            let count = program.workers[pool as usize];
+            first += count;
+            Crew {
+                lanes: (0..count).map(|_| engine.add_thread()).collect(),
+                first: first - count,
+                are_in_turn: pool == Pool::Loading,
+                share_ns: program.loading_floor_ns(),
+                free_ns: vec![0; count],
+                ..Crew::default()
+            }
+        });
+        Workers { pools }
+    }
+
+    fn count(&self) -> usize {
+        self.pools.iter().map(|pool| pool.lanes.len()).sum()
+    }
+}
+
+impl Crew {
+    /// Does what is moved of an item: the number of the worker, and its task.
+    fn load(&mut self, item: &Item, engine: &mut Engine) -> (usize, TaskId) {
+        if self.batch.replace(item.batch) != Some(item.batch) {
+            self.taken.push(None);
+        }
+        let (batch, count) = (self.taken.len() - 1, self.lanes.len());
+        let at = match self.are_in_turn {
+            true => batch % count,
+            false => (0..count).min_by_key(|at| self.free_ns[*at]).unwrap_or(0),
+        };
+        // The program has been running: of what each does first, a part is done, and the more the earlier it is wanted.
+        let load_ns = match batch < count {
+            true => item
+                .moved_ns
+                .min(self.share_ns.saturating_mul(batch as u64)),
+            false => item.moved_ns,
+        };
+        self.free_ns[at] = self.free_ns[at].saturating_add(load_ns);
+        let freed = batch.checked_sub(AHEAD * count);
+        let freed = freed.and_then(|at| self.taken[at]);
+        let load = Work::Call(Call::HostNs(load_ns));
+        let task = engine.push(Task::new(self.lanes[at], load).after(freed.as_slice()));
+        (self.first + at, task)
+    }
+}
+
 impl Run {
     /// Runs a program.
     pub fn of(program: &Program, profiles: &[Profile]) -> Run {
@@ -42,37 +116,24 @@ impl Run {
         let host: Vec<_> = (0..program.lanes).map(|_| engine.add_thread()).collect();
         let devices = program.device_of.iter();
         let streams: Vec<_> = devices.map(|at| engine.add_stream(*at, 0)).collect();
-        let loaders: Vec<_> = (0..program.loaders).map(|_| engine.add_thread()).collect();
-        // Workers begin together, so that their batches come all at once and then none for long: in the mean that is
-        // the same as one after the other, and no step of it is like the next. Here each begins a share of a batch later.
-        let share_ns = program.loading_floor_ns();
-        for (at, loader) in loaders.iter().enumerate().skip(1) {
-            let later_ns = share_ns.saturating_mul(at as u64);
-            engine.push(Task::new(*loader, Work::Call(Call::HostNs(later_ns))));
-        }
+        let mut workers = Workers::of(program, &mut engine);
         let as_work = |node: &Node| work(node, &profiles[program.device_of[node.stream] as usize]);
         let mut tasks: Vec<Option<TaskId>> = vec![None; program.nodes.len()];
         for (node, task) in program.nodes.iter().zip(&mut tasks).take(program.backlog) {
             *task = Some(engine.push(Task::new(streams[node.stream], as_work(node))));
         }
         let mut on_host = Vec::new();
-        // When each worker is free.
-        let later_ns = |at: usize| share_ns.saturating_mul(at as u64);
-        let mut free_ns: Vec<u64> = (0..loaders.len()).map(later_ns).collect();
         for item in &program.items {
             let lane = host[item.lane as usize];
             let mut loaded = Vec::new();
             let mut own_ns = item.own_ns;
-            if !loaders.is_empty() && item.moved_ns > 0 {
-                // A worker does it, that which is free first.
+            let pool = (item.moved_ns > 0).then(|| &mut workers.pools[item.pool as usize]);
+            let mut pool = pool.filter(|pool| !pool.lanes.is_empty());
+            if let Some(pool) = &mut pool {
                 own_ns = own_ns
                     .saturating_sub(item.moved_ns)
                     .saturating_add(item.take_over_ns);
-                let load = Work::Call(Call::HostNs(item.moved_ns));
-                let first = (0..loaders.len()).min_by_key(|at| free_ns[*at]);
-                let at = first.unwrap_or(0);
-                free_ns[at] = free_ns[at].saturating_add(item.moved_ns);
-                let task = engine.push(Task::new(loaders[at], load));
+                let (at, task) = pool.load(item, &mut engine);
                 on_host.push(HostTask {
                     lane: program.lanes + at,
                     task,
@@ -84,6 +145,9 @@ impl Run {
             }
             let call = Work::Call(Call::HostNs(own_ns.saturating_add(item.call_ns)));
             let call = engine.push(Task::new(lane, call).after(&loaded));
+            if let Some(taken) = pool.and_then(|pool| pool.taken.last_mut()) {
+                *taken = Some(call);
+            }
             on_host.push(HostTask {
                 lane: item.lane as usize,
                 task: call,
@@ -139,7 +203,7 @@ impl Run {
             .collect();
         let mut host = Vec::new();
         // A lane does one thing after the other: a wait lasts from the end of what came before.
-        let mut over_ns = vec![0; program.lanes + program.loaders];
+        let mut over_ns = vec![0; program.lanes + workers.count()];
         for part in on_host {
             if let Some((start_ns, end_ns)) = ran(part.task) {
                 let over_ns = std::mem::replace(&mut over_ns[part.lane], end_ns);
@@ -238,6 +302,12 @@ fn work(node: &Node, profile: &Profile) -> Work {
         } if is_moved => Work::Upload {
             bytes: bytes(profile.upload_setup_ns),
         },
+        // Small ones travel with the commands, and wait for no other copy.
+        Job::HostCopy {
+            direction: Direction::Upload,
+            bytes,
+            ..
+        } if bytes as f64 <= profile.inline_bytes => timed(Engines::Inline),
         Job::HostCopy {
             direction: Direction::Upload,
             ..

@@ -7,6 +7,7 @@ use super::program::{Job, Program};
 use super::{Model, Prediction, Source};
 use crate::measure::is_of_framework;
 use crate::model::{Direction, Memory, Name, RangeKind, Trace};
+use sidestream::engine::Profile;
 
 /// So many waits between two streams are no accident.
 const LEAST_WAITS: usize = 3;
@@ -27,7 +28,7 @@ pub fn singles(source: &Source, program: &Program) -> Vec<Vec<Change>> {
         Change::Graphs,
     ];
     if !source.has_workers {
-        singles.push(Change::Workers(4));
+        singles.push(Change::Workers(usual_workers(source, program)));
     }
     singles.extend([
         Change::HostWork(4),
@@ -37,6 +38,20 @@ pub fn singles(source: &Source, program: &Program) -> Vec<Vec<Change>> {
     singles.extend(waits(program));
     singles.extend(stages(source.trace, program).map(Change::Pipeline));
     singles.into_iter().map(|change| vec![change]).collect()
+}
+
+/// Four workers; or five, where one of four would get most of what takes long: they take turns.
+fn usual_workers(source: &Source, program: &Program) -> usize {
+    let floor_ns = |count: usize| {
+        let mut changed = program.clone();
+        let profile = Profile::h200();
+        Change::Workers(count).apply(&mut changed, &profile, source.trace);
+        changed.loading_floor_ns()
+    };
+    match 4 * floor_ns(5) < 3 * floor_ns(4) {
+        true => 5,
+        false => 4,
+    }
 }
 
 /// Waits that may stand in the wrong place: of uploads for kernels, and of kernels for downloads. The other way round they
