@@ -47,7 +47,7 @@ def main() -> None:
     product()
     start = time.perf_counter()
     product()
-    print(f"the clock around one product: {(time.perf_counter() - start) * 1e6:.0f} us")
+    print(f"the clock around one product: {(time.perf_counter() - start) * 1e6:.0f} µs")
     print()
     # A product of two such matrices multiplies and adds size^3 times.
     print(sidestream.benchmark(product, repeat=args.steps, flops=2 * size**3, device=args.device))

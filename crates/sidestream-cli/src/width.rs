@@ -5,7 +5,7 @@ use sidestream::trace::{Timeline, Trace};
 /// Where lines end.
 #[derive(clap::Args, Clone, Copy)]
 pub struct Width {
-    /// Columns of a line, 20 to 1000; by default those of the terminal, if they are fewer than a picture takes
+    /// How long lines are at most, 20 to 1000 columns; by default they fit the terminal
     #[arg(long, value_name = "COLUMNS", value_parser = clap::value_parser!(u16).range(20..=1000))]
     width: Option<u16>,
 }

@@ -408,6 +408,28 @@ fn sidestream_reads_the_traces_that_it_writes() {
 }
 
 #[test]
+fn no_line_is_longer_than_it_may_be() {
+    let trace = "../../examples/traces/copy_bound.before.json.gz";
+    let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join(trace);
+    let ran = sidestream(&[
+        "diagnose",
+        "--width",
+        "80",
+        trace.to_str().expect("letters"),
+    ]);
+    assert_eq!((ran.code, &*ran.err), (0, ""));
+    // The name of the file is one word, however long.
+    for line in ran
+        .out
+        .lines()
+        .skip(1)
+        .filter(|line| !line.contains(".json.gz"))
+    {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+}
+
+#[test]
 fn a_folder_stands_for_its_traces() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces");
     let ran = sidestream(&["diagnose", "--json", folder.to_str().expect("letters")]);

@@ -34,7 +34,7 @@ extern "C" __global__ void join(const long long* a, const long long* b, long lon
 fn main() -> sidestream::Result<()> {
     let device = Device::open(&std::env::args().nth(1).unwrap_or("auto".into()))?;
     let (left, right) = (device.stream("left")?, device.stream("right")?);
-    // On the simulated GPU each branch takes 200 us and a third of the multiprocessors.
+    // On the simulated GPU each branch takes 200 µs and a third of the multiprocessors.
     let takes = |_| KernelCost::Duration {
         ns: 200_000,
         share: 0.33,
@@ -83,11 +83,11 @@ fn main() -> sidestream::Result<()> {
     assert_eq!(result[0], expected);
     let us = took.as_secs_f64() * 1e6;
     println!(
-        "{}: both branches and the join took {us:.0} us",
+        "{}: both branches and the join took {us:.0} µs",
         device.name()
     );
     if device.name().starts_with("sim") {
-        println!("one after the other the branches alone take 400 us");
+        println!("one after the other the branches alone take 400 µs");
     }
     Ok(())
 }

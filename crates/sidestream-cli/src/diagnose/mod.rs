@@ -81,6 +81,7 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
 
 /// A report of each trace, and of the ranks of one run together.
 fn explain(args: &Args, options: &Options) -> Result<Exit, Failure> {
+    let lines = args.width.lines();
     let mut code = SUCCESS;
     let files = files(&args.traces);
     let named: Vec<&Path> = files.iter().flatten().map(PathBuf::as_path).collect();
@@ -96,9 +97,9 @@ fn explain(args: &Args, options: &Options) -> Result<Exit, Failure> {
                 if args.json {
                     line(report.json(), &[("file", &name)])?;
                 } else if files.len() > 1 && report.rank.is_some() {
-                    print(brief(&name, &report))?;
+                    print(lines.wrapped(&brief(&name, &report)))?;
                 } else {
-                    print(text(&name, &report, columns(args.width)))?;
+                    print(lines.wrapped(&text(&name, &report, columns(args.width))))?;
                 }
                 args.written.write(path, &report)?;
                 ranks.push(Rank::of(&name, &report));
@@ -108,7 +109,7 @@ fn explain(args: &Args, options: &Options) -> Result<Exit, Failure> {
     }
     match Ranks::of(ranks) {
         Some(ranks) if args.json => print(format_args!("{}\n", ranks.json()))?,
-        Some(ranks) => print(ranks_text(&ranks))?,
+        Some(ranks) => print(lines.wrapped(&ranks_text(&ranks)))?,
         None => {}
     }
     Ok(code)
@@ -146,7 +147,10 @@ fn compare(args: &Args, options: &Options, baseline: &Path) -> Result<Exit, Fail
             Ok((name, compared)) if args.json => {
                 line(compared.json(), &[("file", &name), ("against", &old_name)])?;
             }
-            Ok((name, compared)) => print(comparison_text(&name, &old_name, &compared))?,
+            Ok((name, compared)) => {
+                let text = comparison_text(&name, &old_name, &compared);
+                print(args.width.lines().wrapped(&text))?;
+            }
             Err(unread) => code = unread.say(args, COMPARE_SCHEMA)?,
         }
     }
@@ -196,7 +200,7 @@ fn report(path: &Path, options: &Options) -> Result<Report, Unread> {
     Ok(Report::of(trace, options))
 }
 
-/// How wide the output may be.
+/// How wide the pictures may be.
 fn columns(width: Width) -> usize {
     let of_terminal = || Some(terminal()?.min(MOST_COLUMNS));
     width.asked().or_else(of_terminal).unwrap_or(USUAL_COLUMNS)
