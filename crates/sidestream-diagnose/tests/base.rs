@@ -64,7 +64,7 @@ fn but(key: &str, value: Value) -> String {
 
 #[test]
 fn a_step_that_was_timed_makes_predictions_nearer_and_narrower() {
-    let truth = std::fs::read(folder().join("truth.json")).expect("the measured times");
+    let truth = std::fs::read(folder().join("../truth.json")).expect("the measured times");
     let truth: Value = serde_json::from_slice(&truth).expect("JSON");
     let time_ns = |run: &Value| {
         let run = run.as_str().expect("the name of a run");
