@@ -388,13 +388,11 @@ fn a_batch_outlives_its_ring() {
     assert!(matches!(lease.read(0, &mut []), Err(Error::Invalid { .. })));
 }
 
-#[test]
-fn closing_ends_a_wait_for_a_slot() {
-    let device = open(Schedule::InOrder);
-    let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
-    let ring = Arc::new(Ring::new(&device, 1).unwrap());
+/// A ring whose one slot is held, and a thread that waits for it: whether it was sent away.
+fn full(device: &Device, consumer: &Stream) -> (Arc<Ring>, Lease, thread::JoinHandle<bool>) {
+    let ring = Arc::new(Ring::new(device, 1).unwrap());
     let held = put(&ring, &[Leaf::of(&[1; 64])])
-        .hand_over(&consumer)
+        .hand_over(consumer)
         .unwrap();
     let waits = thread::spawn({
         let ring = Arc::clone(&ring);
@@ -405,6 +403,14 @@ fn closing_ends_a_wait_for_a_slot() {
                 .is_none()
         }
     });
+    (ring, held, waits)
+}
+
+#[test]
+fn closing_ends_a_wait_for_a_slot() {
+    let device = open(Schedule::InOrder);
+    let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
+    let (ring, held, waits) = full(&device, &consumer);
     ring.close();
     assert!(waits.join().unwrap());
     drop(held);
@@ -414,19 +420,7 @@ fn closing_ends_a_wait_for_a_slot() {
 fn a_pause_ends_a_wait_for_a_slot_and_the_ring_goes_on_afterwards() {
     let device = open(Schedule::InOrder);
     let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
-    let ring = Arc::new(Ring::new(&device, 1).unwrap());
-    let held = put(&ring, &[Leaf::of(&[1; 64])])
-        .hand_over(&consumer)
-        .unwrap();
-    let waits = thread::spawn({
-        let ring = Arc::clone(&ring);
-        move || {
-            // SAFETY: the array is there.
-            unsafe { ring.put(&[Leaf::of(&[2; 64])]) }
-                .unwrap()
-                .is_none()
-        }
-    });
+    let (ring, held, waits) = full(&device, &consumer);
     ring.pause(true);
     assert!(waits.join().unwrap());
     ring.pause(false);
