@@ -103,7 +103,7 @@ pub enum Named<'a> {
 impl Kind {
     /// Its name for people, the function of CUDA's runtime that makes it (ours have names of their own),
     /// and its class.
-    #[inline]
+    #[inline(always)]
     fn row(&self) -> (&'static str, &'static str, Class) {
         let copy = |from, to, is_blocking| Class::Copy {
             from,
@@ -111,6 +111,9 @@ impl Kind {
             is_blocking,
         };
         let memset = |is_blocking| Class::Memset { is_blocking };
+        let free = |may_wait| Class::Free { may_wait };
+        let sync = |function, until| ("synchronize", function, Class::Sync(until));
+        let query = |function, until| ("query", function, Class::Query(until));
         match *self {
             Kind::Kernel { .. } => ("kernel", "cudaLaunchKernel", Class::Kernel),
             Kind::Copy { from, to, .. } => ("copy", "cudaMemcpyAsync", copy(from, to, false)),
@@ -124,29 +127,11 @@ impl Kind {
             Kind::Record { .. } => ("record", "cudaEventRecord", Class::Record),
             Kind::Wait { .. } => ("wait", "cudaStreamWaitEvent", Class::Wait),
             Kind::WaitStream { .. } => ("wait_stream", "cudaStreamWaitEvent", Class::Wait),
-            Kind::SyncStream { stream } => (
-                "synchronize",
-                "cudaStreamSynchronize",
-                Class::Sync(Until::Stream(stream)),
-            ),
-            Kind::SyncEvent { event } => (
-                "synchronize",
-                "cudaEventSynchronize",
-                Class::Sync(Until::Event(event)),
-            ),
-            Kind::SyncDevice { device } => (
-                "synchronize",
-                "cudaDeviceSynchronize",
-                Class::Sync(Until::Device(device)),
-            ),
-            Kind::QueryStream { stream, .. } => {
-                let until = Until::Stream(stream);
-                ("query", "cudaStreamQuery", Class::Query(until))
-            }
-            Kind::QueryEvent { event, .. } => {
-                let until = Until::Event(event);
-                ("query", "cudaEventQuery", Class::Query(until))
-            }
+            Kind::SyncStream { stream } => sync("cudaStreamSynchronize", Until::Stream(stream)),
+            Kind::SyncEvent { event } => sync("cudaEventSynchronize", Until::Event(event)),
+            Kind::SyncDevice { device } => sync("cudaDeviceSynchronize", Until::Device(device)),
+            Kind::QueryStream { stream, .. } => query("cudaStreamQuery", Until::Stream(stream)),
+            Kind::QueryEvent { event, .. } => query("cudaEventQuery", Until::Event(event)),
             Kind::SetFlag { .. } => ("call", "raise flag", Class::Host),
             Kind::WaitFlag { .. } => ("call", "wait for flag", Class::Host),
             Kind::HostAccess => ("call", "host access", Class::HostAccess),
@@ -154,11 +139,8 @@ impl Kind {
             Kind::RecordStream { .. } => ("call", "record_stream", Class::Allocator),
             Kind::Free { .. } => ("call", "free", Class::Allocator),
             Kind::CudaMalloc => ("call", "cudaMalloc", Class::Malloc),
-            Kind::CudaFree { stream_ordered } => {
-                let may_wait = !stream_ordered;
-                ("call", "cudaFree", Class::Free { may_wait })
-            }
-            Kind::FreePinned => ("call", "cudaFreeHost", Class::Free { may_wait: false }),
+            Kind::CudaFree { stream_ordered } => ("call", "cudaFree", free(!stream_ordered)),
+            Kind::FreePinned => ("call", "cudaFreeHost", free(false)),
             Kind::Elapsed { .. } => ("elapsed", "cudaEventElapsedTime", Class::Host),
             Kind::CreateEvent { .. } => ("call", "cudaEventCreate", Class::Make),
             Kind::DestroyEvent { .. } => ("call", "cudaEventDestroy", Class::Make),
@@ -188,7 +170,7 @@ impl Kind {
 
     /// Hands each id that the call names to `take`, which may put another in its place, up to the first that
     /// it refuses: a buffer before a stream, a stream before its event or graph.
-    #[inline]
+    #[inline(always)]
     pub fn each_named<E>(
         &mut self,
         mut take: impl FnMut(Named<'_>) -> Result<(), E>,
