@@ -33,7 +33,7 @@ def checked(raises: bool = False) -> Iterator[Recorder]:
     def plan(_: Any) -> Any:
         raise AssertionError("no operator of PyTorch runs here")
 
-    run = Recorder(plan, str, lambda: "MainThread", [], None, 1 << 30, raises, [], None, None, True)
+    run = Recorder(plan, str, lambda one, two: (None, None), lambda: "MainThread", None, [], None, 1 << 30, raises, ([], []), None, None, True)
     with watched(run, True, True) as problem:
         assert problem == []
         yield run

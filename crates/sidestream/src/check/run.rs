@@ -110,6 +110,26 @@ impl Run {
     #[inline]
     pub fn op(&mut self, op: &Op) -> Taken {
         // What these freeze is kept: a record for each flag and graph.
+        match op.kind.class() {
+            Class::HostFunc | Class::Graph | Class::Host | Class::Allocator => self.keeping(op),
+            Class::Kernel
+            | Class::Copy { .. }
+            | Class::Memset { .. }
+            | Class::MallocAsync
+            | Class::FreeAsync
+            | Class::Record
+            | Class::Wait
+            | Class::Sync(_)
+            | Class::Query(_)
+            | Class::Malloc
+            | Class::Free { .. }
+            | Class::Make
+            | Class::HostAccess => self.push(op),
+        }
+    }
+
+    /// The same of a call that may name a flag, a graph or a buffer of the caching allocator.
+    fn keeping(&mut self, op: &Op) -> Taken {
         let (mut kind, is_allocator) = (op.kind, op.kind.class() == Class::Allocator);
         let mut first = None;
         kind.each_named(|named| match named {
