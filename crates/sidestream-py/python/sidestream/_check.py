@@ -21,6 +21,8 @@ from sidestream._sidestream import RaceError, Recorder
 
 #: What a check may hold in memory: 1 GiB.
 MEMORY_BYTES = 1 << 30
+#: So many GPUs can be simulated.
+MOST_DEVICES = 64
 
 
 def check(
@@ -28,6 +30,7 @@ def check(
     on_race: Literal["report", "raise"] = "report",
     stacks: bool = True,
     memory: int = MEMORY_BYTES,
+    simulate: bool | int = False,
 ) -> contextlib.AbstractContextManager[CheckedRun]:
     """Find every pair of accesses of a program of PyTorch that nothing orders.
 
@@ -50,22 +53,29 @@ def check(
         stacks: Whether the places in the program are noted.
         memory: What the check may hold in memory, in bytes. When that is reached the check ends, and
             ``CheckedRun.ended`` says so.
+        simulate: Whether the processor runs what is for a GPU, which then need not be there; a number says how many
+            GPUs there are. What the check hears is what it would hear on a GPU.
 
     Raises:
         RaceError: With ``on_race="raise"``, where a race is found.
         ModuleNotFoundError: PyTorch is not installed.
-        RuntimeError: A check is entered inside another one.
-        TypeError: ``stacks`` is neither True nor False, or ``memory`` no whole number.
-        ValueError: ``on_race`` is neither of the two, or ``memory`` is negative.
+        RuntimeError: A check is entered inside another one, or a GPU is to be simulated where PyTorch uses one already.
+        TypeError: ``stacks`` is neither True nor False, or ``memory`` or ``simulate`` no whole number.
+        ValueError: ``on_race`` is neither of the two, ``memory`` is negative, or ``simulate`` is, or more than 64.
     """
     one_of("on_race", on_race, ("report", "raise"))
     truth("stacks", stacks)
     memory = whole("memory", memory, 0, "a number of bytes")
-    return checking(on_race == "raise", stacks, memory)
+    simulate = whole("simulate", int(simulate) if isinstance(simulate, bool) else simulate, 0, "True, False, or how many GPUs")
+    if simulate > MOST_DEVICES:
+        raise ValueError(f"simulate is {simulate}; give at most {MOST_DEVICES} GPUs")
+    return checking(on_race == "raise", stacks, memory, simulate=simulate)
 
 
 @contextlib.contextmanager
-def checking(raises: bool = False, stacks: bool = True, memory: int = MEMORY_BYTES, pretend: bool = False) -> Iterator[CheckedRun]:
+def checking(
+    raises: bool = False, stacks: bool = True, memory: int = MEMORY_BYTES, pretend: bool = False, simulate: int = 0
+) -> Iterator[CheckedRun]:
     """Check a block, as ``check`` does.
 
     Args:
@@ -82,13 +92,15 @@ def checking(raises: bool = False, stacks: bool = True, memory: int = MEMORY_BYT
         def shown(race: str) -> str:
             return "" if run is None else str(_race(json.loads(race), run._places))
 
-        mode = _mode(shown, raises, stacks, memory, pretend)
-        run = CheckedRun(mode)
-        try:
-            with hooked(mode), mode:
-                yield run
-        finally:
-            mode.stop()
+        with _simulated(simulate) as simulation:
+            planned = _check_plan.plan if simulation is None else simulation.plan
+            mode = _mode(planned, shown, raises, stacks, memory, pretend)
+            run = CheckedRun(mode, simulation)
+            try:
+                with hooked(mode), mode:
+                    yield run
+            finally:
+                mode.stop()
     finally:
         _entered.release()
 
@@ -96,7 +108,18 @@ def checking(raises: bool = False, stacks: bool = True, memory: int = MEMORY_BYT
 _entered = threading.Lock()
 
 
-def _mode(shown: Callable[[str], str], raises: bool, stacks: bool, memory: int, pretend: bool) -> Any:
+def _simulated(count: int) -> contextlib.AbstractContextManager[Any]:
+    """The simulated GPUs, if there are to be any."""
+    if not count:
+        return contextlib.nullcontext()
+    try:
+        from sidestream._simulated import simulated
+    except ImportError as error:
+        raise ModuleNotFoundError("check hears PyTorch, which is not installed; pip install torch") from error
+    return simulated(count)
+
+
+def _mode(planned: Callable[[Any], Any], shown: Callable[[str], str], raises: bool, stacks: bool, memory: int, pretend: bool) -> Any:
     """The recorder, as PyTorch's mode."""
     try:
         import torch
@@ -118,7 +141,7 @@ def _mode(shown: Callable[[str], str], raises: bool, stacks: bool, memory: int, 
     hidden = [os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<frozen"]
     hidden += [contextlib.__file__, threading.__file__]
     return _Mode(
-        _check_plan.plan,
+        planned,
         shown,
         lambda: threading.current_thread().name,
         [torch.Tensor, torch.nn.Parameter],
@@ -278,8 +301,8 @@ class _Found:
 class CheckedRun:
     """What a check found. ``print`` shows it with the repair of each race."""
 
-    def __init__(self, recorder: Any) -> None:
-        self._recorder = recorder
+    def __init__(self, recorder: Any, simulation: Any = None) -> None:
+        self._recorder, self._simulation = recorder, simulation
 
     @property
     def races(self) -> tuple[CheckedRace, ...]:
@@ -305,6 +328,11 @@ class CheckedRun:
     def streams(self) -> tuple[NamedStream, ...]:
         """The streams, by their names in the report."""
         return self._found.streams
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """What the program asked of a simulated GPU and did not get, each with its line; nothing on a real one."""
+        return () if self._simulation is None else self._simulation.skipped
 
     @property
     def is_clean(self) -> bool:
@@ -333,6 +361,7 @@ class CheckedRun:
             "operations": self.operations,
             "ended": self.ended,
             "streams": [_value(stream) for stream in self.streams],
+            "skipped": list(self.skipped),
         }
 
     def json(self) -> str:
@@ -354,6 +383,7 @@ class CheckedRun:
                 "streams: "
                 + ", ".join(f"{s.name} = 0x{s.handle:x} on cuda:{s.device}" for s in named)
             )
+        parts += self.skipped
         if found.ended is not None:
             parts.append(found.ended)
         return "\n\n".join(parts)

@@ -13,7 +13,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-from sidestream._check import MEMORY_BYTES, check
+from sidestream._check import MEMORY_BYTES, MOST_DEVICES, check
 
 
 class _Callable(types.ModuleType):
@@ -26,7 +26,8 @@ class _Callable(types.ModuleType):
 def main(arguments: list[str]) -> int:
     """Runs what the arguments name and prints the report to standard error.
 
-    Returns 1 where a race was found, 2 where the arguments are wrong, and else what the program ends with.
+    Returns 1 where a race was found, 2 where the arguments are wrong, and else what the program ends with; 3 where that is
+    nothing, and something was not simulated.
     """
     parser = argparse.ArgumentParser(
         prog="python -m sidestream.check",
@@ -37,6 +38,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--raise", dest="raises", action="store_true", help="raise RaceError at the first race")
     parser.add_argument("--no-stacks", action="store_true", help="do not note the places in the program")
     parser.add_argument("--memory", type=int, default=MEMORY_BYTES, metavar="BYTES", help="what the check may hold")
+    parser.add_argument("--simulate", action="store_true", help="simulate the GPU: the processor runs what is for it")
+    parser.add_argument("--devices", type=int, default=1, metavar="N", help="how many GPUs are simulated")
     parser.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module")
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
@@ -48,6 +51,8 @@ def main(arguments: list[str]) -> int:
     # What can be known before the program runs is said before.
     if given.memory < 0:
         parser.error(f"--memory {given.memory}: give a number of bytes, 0 or more")
+    if not 1 <= given.devices <= MOST_DEVICES:
+        parser.error(f"--devices {given.devices}: give a number from 1 to {MOST_DEVICES}")
     is_module = given.module is not None
     path = Path(program[0])
     is_folder = (path / "__main__.py").is_file()
@@ -67,7 +72,10 @@ def main(arguments: list[str]) -> int:
             parser.error(f"--json {given.json}: {error.strerror}")
     code = 0
     with check(
-        on_race="raise" if given.raises else "report", stacks=not given.no_stacks, memory=given.memory
+        on_race="raise" if given.raises else "report",
+        stacks=not given.no_stacks,
+        memory=given.memory,
+        simulate=given.devices if given.simulate else 0,
     ) as found:
         try:
             _run(program, is_module)
@@ -84,7 +92,9 @@ def main(arguments: list[str]) -> int:
     print(found, file=sys.stderr)
     if given.json:
         Path(given.json).write_text(found.json() + "\n", encoding="utf-8")
-    return code if found.is_clean else 1
+    if not found.is_clean:
+        return 1
+    return code or (3 if found.skipped else 0)
 
 
 def _is_module(name: str) -> bool:
