@@ -156,6 +156,7 @@ def of_module(
 
     return {
         **classes,
+        "is_simulated": True,
         "_initialized": True,
         "_exchange_device": core["_cuda_exchangeDevice"],
         "_maybe_exchange_device": core["_cuda_maybeExchangeDevice"],

@@ -10,11 +10,13 @@ import torch
 from sidestream import _check_plan
 from sidestream._simulated.allocator import DeviceAllocator, Memory, PinnedCache
 from sidestream._simulated.streams import Streams
-from sidestream._simulated.tensor import KEPT, memory_of
+from sidestream._simulated.tensor import KEPT, crossing, memory_of
 
 _storage_of = torch._C.TensorBase.untyped_storage
 #: Types that the processor lacks in some operators: these are computed in single precision.
 _SHORT = (torch.float16, torch.bfloat16)
+#: Copies go from anywhere to anywhere.
+_COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::set_", "aten::set_data"})
 #: What may be neither asked nor waited for while a graph is captured.
 _WAITS = frozenset({"aten::_local_scalar_dense", "aten::equal", "aten::nonzero", "aten::masked_select", "aten::_unique2"})
 
@@ -71,6 +73,9 @@ class Operators:
         is_addition = func in (torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor)
         streams, here, devices = self.streams, self.streams.here, self.devices
         waits = name in _WAITS
+        # What PyTorch's own code makes for a tensor of a device it makes on the processor; then it writes there. In a program of
+        # its own that would be refused.
+        takes = bool(written) and name not in _COPIES
 
         def call(*args: Any, **kwargs: Any) -> Any:
             target: int | None = None
@@ -103,8 +108,11 @@ class Operators:
             if capture is not None:
                 capture.begins(args, [value for at, key in written for value in _tensors((_argument(args, kwargs, at, key),))])
             result = self._run(op, name, args, kwargs)
-            if makes and target >= 0:
-                self._adopt_all(result, target)
+            if target >= 0:
+                if makes:
+                    self._adopt_all(result, target)
+                for at, key in written if takes else ():
+                    self._adopt_written(_argument(args, kwargs, at, key), target)
             if grows:
                 for name_of in grows:
                     self._grown(kwargs.get(name_of))
@@ -122,9 +130,13 @@ class Operators:
 
         def call(tensor: Any, **kwargs: Any) -> Any:
             device = kwargs.get("device")
-            lands = device is not None and device.type == "cpu" and kwargs.get("non_blocking") and memory_of_any((tensor,))
+            is_away = device is not None and device.type == "cpu" and memory_of_any((tensor,))
+            if is_away and not crossing.leaves:
+                del kwargs["device"]
+                is_away = False
+            crossing.leaves = False
             result = computed(tensor, **kwargs)
-            return self.pinned_copy(result) if lands else result
+            return self.pinned_copy(result) if is_away and kwargs.get("non_blocking") else result
 
         return call
 
@@ -160,6 +172,11 @@ class Operators:
             return
         if getattr(storage, KEPT, None) is None:
             self.adopt_storage(storage, device)
+
+    def _adopt_written(self, value: Any, device: int) -> None:
+        for tensor in _tensors((value,)):
+            if tensor.dim() and memory_of(tensor) is None:
+                self.adopt(tensor, device)
 
     def adopt_storage(self, storage: Any, device: int) -> None:
         with self.streams.on(device):

@@ -6,7 +6,7 @@ tensors look at it, and its memory goes back when the last of them is gone.
 
 from __future__ import annotations
 
-import warnings
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -53,9 +53,23 @@ class _Moved(torch.autograd.Function):  # type: ignore[misc]
         return to_device(gradient, device, dtype), None, None, None, None
 
 
+class _Crossing(threading.local):
+    """PyTorch's own code takes every tensor for the processor's and names the processor when it means the tensor's device. Who
+    means the host says so here."""
+
+    leaves = False
+
+
+crossing = _Crossing()
+
+
 def _moved(tensor: Any, device: Any, dtype: Any, non_blocking: bool, memory_format: Any) -> Any:
     options = {} if memory_format is None else {"memory_format": memory_format}
-    return torch.ops.aten._to_copy.default(tensor, dtype=dtype, device=device, non_blocking=non_blocking, **options)
+    crossing.leaves = True
+    try:
+        return torch.ops.aten._to_copy.default(tensor, dtype=dtype, device=device, non_blocking=non_blocking, **options)
+    finally:
+        crossing.leaves = False
 
 
 def to_device(tensor: Any, device: Any, dtype: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Any:
@@ -104,32 +118,30 @@ def attributes(index_of: Callable[[Any], int], devices: list[Any]) -> dict[str, 
         return self if is_pinned(self) else torch.ops.aten._pin_memory.default(self)
 
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
-        device, rest, options = kwargs.get("device"), args, dict(kwargs)
-        options.pop("device", None)
-        other = kwargs.get("other")
-        if args and isinstance(args[0], torch.Tensor):
-            other, rest = args[0], args[1:]
-        elif args and (args[0] is None or isinstance(args[0], (str, int, torch.device))):
-            device, rest = args[0], args[1:]
+        device, dtype, options = kwargs.get("device"), kwargs.get("dtype"), kwargs
+        rest = list(args)
+        other = rest.pop(0) if rest and isinstance(rest[0], torch.Tensor) else kwargs.get("other")
         if other is not None:
-            options.pop("other", None)
-            options["dtype"], device = other.dtype, other.device
-        elif device is not None and rest:
-            # A type may be given by its place behind the device.
-            options["dtype"], rest = rest[0], rest[1:]
-        for name, value in zip(("non_blocking", "copy"), rest if device is not None else (), strict=False):
-            options[name] = value
-        if device is None:
+            device, dtype = other.device, other.dtype
+        else:
+            if rest and (rest[0] is None or isinstance(rest[0], (str, int, torch.device))):
+                device = rest.pop(0)
+            if rest and (rest[0] is None or isinstance(rest[0], torch.dtype)):
+                dtype = rest.pop(0)
+        options = {**dict(zip(("non_blocking", "copy"), rest, strict=False)), **kwargs}
+        target = None if device is None else cuda_of(device)
+        mine = device_of(self)
+        if target is not None and target != (mine or self.device) and target.type in ("cpu", "cuda"):
+            if not (target.type == "cpu" and mine is None):
+                return to_device(self, target, dtype, bool(options.get("non_blocking")), options.get("memory_format"))
+        if mine is None or (target is not None and target.type not in ("cpu", "cuda")):
             return plain["to"](self, *args, **kwargs)
-        target = cuda_of(device)
-        if target.type not in ("cpu", "cuda"):
-            return plain["to"](self, *args, **kwargs)
-        if target.type == self.device.type and target.index in (self.device.index, None):
-            options = {name: value for name, value in options.items() if value is not None}
-            return plain["to"](self, **options) if options else self
-        return to_device(
-            self, target, options.get("dtype"), bool(options.get("non_blocking")), options.get("memory_format")
-        )
+        # The type is always named: without it PyTorch would name the device, which it takes for the processor.
+        options = {name: options[name] for name in ("non_blocking", "copy", "memory_format") if options.get(name) is not None}
+        return plain["to"](self, self.dtype if dtype is None else dtype, **options)
+
+    def type_as(self: Any, other: Any) -> Any:
+        return to(self, other)
 
     def cuda(self: Any, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Any:
         target = devices[index_of(device)]
@@ -182,6 +194,7 @@ def attributes(index_of: Callable[[Any], int], devices: list[Any]) -> dict[str, 
         "is_pinned": is_pinned,
         "pin_memory": pin_memory,
         "to": to,
+        "type_as": type_as,
         "cuda": cuda,
         "cpu": cpu,
         "numpy": numpy,
@@ -246,13 +259,9 @@ def functions(to: Callable[..., Any], generator: type) -> dict[str, Any]:
             if device is None:
                 device = torch.get_default_device()
             if is_tensor and device_of(data) is not None:
-                if name == "tensor":
-                    data = data.detach().clone()
-                    with warnings.catch_warnings():
-                        warnings.simplefilter("ignore")
-                        result = to(data, device, *(args or (kwargs.get("dtype"),)))
-                    return result.requires_grad_(kwargs.get("requires_grad", False))
-                return to(data, device, *(args or (kwargs.get("dtype"),)))
+                data = data.detach().clone() if name == "tensor" else data
+                result = to(data, device, args[0] if args else kwargs.get("dtype"))
+                return result.requires_grad_() if kwargs.get("requires_grad") else result
             pinned = kwargs.pop("pin_memory", False)
             needs = kwargs.pop("requires_grad", False)
             with torch.device("cpu"):
