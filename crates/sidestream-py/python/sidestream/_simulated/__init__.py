@@ -32,6 +32,7 @@ class Simulation:
             DeviceAllocator(
                 index,
                 device,
+                self.streams,
                 lambda address: _gpu_trace.MemoryAllocationCallbacks.fire_callbacks(address),
                 lambda address: _gpu_trace.MemoryDeallocationCallbacks.fire_callbacks(address),
             )

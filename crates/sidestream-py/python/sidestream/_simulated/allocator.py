@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from sidestream._simulated.streams import Streams
+
 #: Sizes are rounded to this, and no smaller piece is split off.
 ROUND_BYTES = 512
 #: What is at most this size comes from small segments.
@@ -27,6 +29,8 @@ SEGMENT_ROUND_BYTES = 2 << 20
 #: Where the addresses of devices begin, far from those of the host, and how far those of two devices are apart.
 DEVICE_BASE = 0x3000_0000_0000
 DEVICE_SPAN = 1 << 40
+#: A host is about so many launches ahead of a device at most: CUDA lets it wait then.
+AHEAD = 1024
 #: The memory of a device, as it is told to who asks.
 CAPACITY_BYTES = 143_771 << 20
 #: Pinned memory is taken from the system in pieces of at least this size.
@@ -40,7 +44,7 @@ def rounded(size: int, to: int) -> int:
 class Block:
     """A piece of a segment."""
 
-    __slots__ = ("address", "free", "key", "next", "noted", "previous", "size")
+    __slots__ = ("address", "free", "freed_at", "key", "next", "noted", "previous", "size", "turn")
 
     def __init__(self, address: int, size: int, key: tuple[int, bool, int]) -> None:
         self.address, self.size, self.key = address, size, key
@@ -49,6 +53,8 @@ class Block:
         self.next: Block | None = None
         #: The streams that it was recorded on, besides its home.
         self.noted: set[int] = set()
+        #: When it was freed, and how many allocations there had been.
+        self.freed_at, self.turn = 0, 0
 
 
 class Memory:
@@ -69,12 +75,17 @@ class Memory:
 class DeviceAllocator:
     """The caching allocator of one device: best fit among the free blocks of a stream, splitting and merging.
 
-    A block that was recorded on other streams is free when it is next looked for one: the simulated device is that fast.
+    A block that was recorded on other streams is free when the host has waited for them since, or is that far ahead that it must have.
+    Until then nobody may say that they are done.
     """
 
-    def __init__(self, index: int, device: Any, allocated: Callable[[int], None], freed: Callable[[int], None]) -> None:
-        self.index, self.device = index, device
+    def __init__(
+        self, index: int, device: Any, streams: Streams, allocated: Callable[[int], None], freed: Callable[[int], None]
+    ) -> None:
+        self.index, self.device, self._streams = index, device, streams
         self._allocated, self._freed = allocated, freed
+        self._pending: deque[Block] = deque()
+        self._looked_at, self._turns = 0, 0
         self._free: dict[tuple[int, bool, int], list[tuple[int, int, Block]]] = {}
         self._segments: dict[int, int] = {}
         self._next = DEVICE_BASE + index * DEVICE_SPAN
@@ -93,6 +104,7 @@ class DeviceAllocator:
         size_rounded = rounded(size, ROUND_BYTES)
         is_small = size_rounded <= SMALL_BYTES
         with self._lock:
+            self._turns += 1
             self._take_back()
             block = self._found(size_rounded, (self.pool, is_small, stream))
             block.free = False
@@ -104,6 +116,7 @@ class DeviceAllocator:
 
     def release(self, block: Block) -> None:
         self._freed(block.address)
+        block.freed_at, block.turn = self._streams.now(), self._turns
         self._returned.append(block)
 
     def note(self, memory: Memory, stream: int) -> None:
@@ -144,13 +157,31 @@ class DeviceAllocator:
         while self._returned:
             block = self._returned.popleft()
             self.bytes -= self.live.pop(block.address).size
-            block.noted.clear()
-            block.free = True
-            for other in (block.previous, block.next):
-                if other is not None and other.free:
-                    self._remove(other)
-                    block = _merged(block, other)
-            bisect.insort(self._free.setdefault(block.key, []), (block.size, block.address, block))
+            if block.noted:
+                self._pending.append(block)
+            else:
+                self._free_again(block)
+        if not self._pending or self._streams.capture is not None:
+            return
+        if self._looked_at != self._streams.waits:
+            self._looked_at = self._streams.waits
+            pending, self._pending = self._pending, deque()
+            for block in pending:
+                if all(self._streams.has_waited(self.index, stream, block.freed_at) for stream in block.noted):
+                    self._free_again(block)
+                else:
+                    self._pending.append(block)
+        while self._pending and self._turns - self._pending[0].turn > AHEAD:
+            self._free_again(self._pending.popleft())
+
+    def _free_again(self, block: Block) -> None:
+        block.noted.clear()
+        block.free = True
+        for other in (block.previous, block.next):
+            if other is not None and other.free:
+                self._remove(other)
+                block = _merged(block, other)
+        bisect.insort(self._free.setdefault(block.key, []), (block.size, block.address, block))
 
     def _remove(self, block: Block) -> None:
         blocks = self._free[block.key]

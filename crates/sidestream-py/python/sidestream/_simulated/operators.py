@@ -62,6 +62,8 @@ class Operators:
             return op
         if name == "aten::_to_copy":
             return self._to_copy(func, op)
+        if name == "aten::copy_":
+            return self._copy(func, op)
         return self._computed(func, op, name, has_device)
 
     def _computed(self, func: Any, op: Any, name: str, has_device: bool) -> Any:
@@ -104,6 +106,7 @@ class Operators:
                 streams.busy.add((target, here.streams[target]))
                 if waits:
                     streams.refuse_in_capture()
+                    streams.stream_is_done(target, here.streams[target])
             capture = streams.capture if target >= 0 else None
             if capture is not None:
                 capture.begins(args, [value for at, key in written for value in _tensors((_argument(args, kwargs, at, key),))])
@@ -136,9 +139,32 @@ class Operators:
                 is_away = False
             crossing.leaves = False
             result = computed(tensor, **kwargs)
-            return self.pinned_copy(result) if is_away and kwargs.get("non_blocking") else result
+            if is_away and kwargs.get("non_blocking"):
+                return self.pinned_copy(result)
+            if not kwargs.get("non_blocking"):
+                self._waited(tensor, result)
+            return result
 
         return call
+
+    def _copy(self, func: Any, op: Any) -> Any:
+        computed = self._computed(func, op, "aten::copy_", False)
+
+        def call(target: Any, source: Any, non_blocking: bool = False) -> Any:
+            result = computed(target, source, non_blocking)
+            if not non_blocking:
+                self._waited(source, target)
+            return result
+
+        return call
+
+    def _waited(self, source: Any, target: Any) -> None:
+        """The host waits for a copy between it and a device, unless the program says that it need not."""
+        one, other = memory_of(source), memory_of(target)
+        for mine, theirs in ((one, other), (other, one)):
+            if isinstance(mine, Memory) and not isinstance(theirs, Memory):
+                self.streams.refuse_in_capture()
+                self.streams.stream_is_done(mine.index, self.streams.current(mine.index))
 
     def _run(self, op: Any, name: str, args: Any, kwargs: Any) -> Any:
         try:

@@ -7,7 +7,7 @@ import importlib.abc
 import importlib.machinery
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -15,16 +15,15 @@ import torch
 
 from sidestream._check_hooks import put
 
-#: Libraries that launch kernels of their own.
+#: Libraries that launch kernels of their own as soon as they are used.
 _LIBRARIES = {
-    "triton": "kernels of Triton run on a GPU only",
     "cupy": "CuPy calls CUDA itself",
     "pycuda": "PyCUDA calls CUDA itself",
     "flash_attn": "its kernels run on a GPU only",
-    "apex": "its kernels run on a GPU only",
     "transformer_engine": "its kernels run on a GPU only",
-    "xformers": "its kernels run on a GPU only",
 }
+#: Where Triton launches its kernels. That it is imported says nothing: PyTorch imports it itself.
+_TRITON = "triton.runtime.jit"
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
@@ -52,14 +51,24 @@ class Refusals:
         finder = _Finder(self)
         sys.meta_path.insert(0, finder)
         stack.callback(sys.meta_path.remove, finder)
-        self._distributed(stack)
-        self._extensions(stack)
-
-    def _distributed(self, stack: contextlib.ExitStack) -> None:
+        if _TRITON in sys.modules:
+            put(stack, sys.modules[_TRITON].JITFunction, "run", self.refusing("a kernel of Triton, which runs on a GPU only"))
         import torch.distributed
 
-        if not torch.distributed.is_available():
-            return
+        if torch.distributed.is_available():
+            self._distributed(stack)
+        import torch.utils.cpp_extension as extension
+
+        for name in ("load", "load_inline"):
+            put(stack, extension, name, self.refusing("an extension in C++ or CUDA (torch.utils.cpp_extension)"))
+
+    def refusing(self, what: str) -> Callable[..., Any]:
+        def refuse(*_: Any, **__: Any) -> Any:
+            raise self.refused(what)
+
+        return refuse
+
+    def _distributed(self, stack: contextlib.ExitStack) -> None:
         start = torch.distributed.init_process_group
 
         def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -69,18 +78,9 @@ class Refusals:
 
         put(stack, torch.distributed, "init_process_group", init_process_group)
 
-    def _extensions(self, stack: contextlib.ExitStack) -> None:
-        def refuse(*_: Any, **__: Any) -> Any:
-            raise self.refused("extensions in C++ or CUDA (torch.utils.cpp_extension)")
-
-        import torch.utils.cpp_extension as extension
-
-        for name in ("load", "load_inline"):
-            put(stack, extension, name, refuse)
-
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Refuses to import libraries that launch kernels of their own, if the program itself asks for them."""
+    """Refuses to import libraries that launch kernels of their own, and finds Triton's launches."""
 
     def __init__(self, refusals: Refusals) -> None:
         self.refusals = refusals
@@ -88,26 +88,35 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        why = _LIBRARIES.get(name.partition(".")[0])
-        if why is None:
+        if name == _TRITON:
+            return self._launching(name, path)
+        why = _LIBRARIES.get(name)
+        if why is None or importlib.machinery.PathFinder.find_spec(name, path) is None:
             return None
-        asking = _importing(sys._getframe(1))
-        if asking is None or asking.f_code.co_filename.startswith(_TORCH):
-            return None
-        error = self.refusals.refused(f"{name}: {why}")
-        raise ModuleNotFoundError(str(error), name=name)
+        raise ModuleNotFoundError(str(self.refusals.refused(f"{name}: {why}")), name=name)
 
+    def _launching(self, name: str, path: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
 
-def _importing(frame: FrameType | None) -> FrameType | None:
-    """Who imports."""
-    while frame is not None and "importlib" in frame.f_code.co_filename:
-        frame = frame.f_back
-    return frame
+            def exec_module(module: ModuleType) -> None:
+                run(module)
+                if self in sys.meta_path:
+                    kind: Any = module.__dict__["JITFunction"]
+                    kind.run = self.refusals.refusing("a kernel of Triton, which runs on a GPU only")
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
 
 
 def _of_program(frame: FrameType | None) -> FrameType | None:
     while frame is not None and (
-        frame.f_code.co_filename.startswith((_OURS, _TORCH, "<frozen")) or frame.f_code.co_filename == contextlib.__file__
+        frame.f_code.co_filename.startswith((_OURS, _TORCH, "<frozen")) or _is_hidden(frame.f_code.co_filename)
     ):
         frame = frame.f_back
     return frame
+
+
+def _is_hidden(file: str) -> bool:
+    return file == contextlib.__file__ or os.sep + "triton" + os.sep in file

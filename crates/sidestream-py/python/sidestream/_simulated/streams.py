@@ -48,6 +48,7 @@ class Streams:
         #: Work since the last wait, and when that wait was.
         self.busy: set[tuple[int, int]] = set()
         self.waited: dict[tuple[int, int], int] = {}
+        self.waits = 0
         #: The capture of a graph, if one is under way.
         self.capture: Any = None
 
@@ -102,16 +103,23 @@ class Streams:
         if self.capture is not None:
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
 
-    def stream_is_done(self, device: int, handle: int) -> None:
-        self.busy.discard((device, handle))
-        self.waited[(device, handle)] = self.now()
+    def stream_is_done(self, device: int, handle: int, since: int | None = None) -> None:
+        """The host has waited for a stream, or for what it had at some time."""
+        self.waits += 1
+        if since is None:
+            self.busy.discard((device, handle))
+        self.waited[(device, handle)] = max(self.waited.get((device, handle), 0), self.now() if since is None else since)
+
+    def has_waited(self, device: int, handle: int, since: int) -> bool:
+        """Whether the host has waited for all that a stream had at some time."""
+        return max(self.waited.get((device, handle), 0), self.waited.get((device, -1), 0)) >= since
 
     def synchronize(self, device: int | None = None) -> None:
         self.refuse_in_capture()
         device = self.here.device if device is None else device
         for key in [key for key in self.busy if key[0] == device]:
             self.busy.discard(key)
-        self.waited[(device, -1)] = self.now()
+        self.stream_is_done(device, -1)
         with self.on(device):
             _gpu_trace.DeviceSynchronizationCallbacks.fire_callbacks()
 
@@ -298,16 +306,19 @@ def classes(streams: Streams) -> tuple[type, type, type]:
                 stream = torch.cuda.current_stream() if stream is None else stream
                 streams.wait(self.cuda_event, stream.device_index, stream.stream_id)
 
+        def _is_over(self) -> bool:
+            return not self._pending or streams.has_waited(*self._on, self._recorded)
+
         def query(self) -> bool:
-            waited = max(streams.waited.get(self._on, 0), streams.waited.get((self._on[0], -1), 0))
-            is_pending = self._pending and waited < self._recorded
-            self._pending = False
-            return not is_pending
+            is_over, self._pending = self._is_over(), False
+            return is_over
 
         def synchronize(self) -> None:
             if self.cuda_event:
                 streams.refuse_in_capture()
                 self._pending = False
+                # All that the stream had before it is over, too.
+                streams.stream_is_done(*self._on, self._recorded)
                 _gpu_trace.EventSynchronizationCallbacks.fire_callbacks(self.cuda_event)
 
         def elapsed_time(self, end_event: Any) -> float:
@@ -315,6 +326,8 @@ def classes(streams: Streams) -> tuple[type, type, type]:
                 raise ValueError("Both events must be created with argument 'enable_timing=True'.")
             if not (self.cuda_event and end_event.cuda_event):
                 raise ValueError("Both events must be recorded before calculating elapsed time.")
+            if not (self._is_over() and end_event._is_over()):
+                raise RuntimeError("CUDA error: device not ready: synchronize with the second event before the time is asked for")
             # The time of the processor, which says nothing about a GPU; never 0, since programs divide by it.
             return max(float(end_event._at_ns - self._at_ns), 1e3) / 1e6
 

@@ -26,6 +26,10 @@ def memory_of(tensor: Any) -> Memory | Pinned | None:
     """The memory of a device, or the pinned memory, that a tensor lies in."""
     try:
         return getattr(_storage_of(tensor), KEPT, None)
+    except ValueError:
+        # Parameters that are not there yet forbid nearly everything.
+        with torch._C.DisableTorchFunctionSubclass():
+            return getattr(_storage_of(tensor), KEPT, None)
     except (RuntimeError, NotImplementedError, TypeError):
         # Sparse tensors and wrappers have no storage: what is in them has one.
         if isinstance(tensor, torch.Tensor) and tensor.layout is torch.sparse_coo:
@@ -76,6 +80,9 @@ def to_device(tensor: Any, device: Any, dtype: Any = None, non_blocking: bool = 
     """A copy on another device."""
     if tensor.requires_grad and torch.is_grad_enabled():
         return _Moved.apply(tensor, device, dtype, non_blocking, memory_format)
+    if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        with torch._C.DisableTorchFunctionSubclass():
+            return _moved(tensor, device, dtype, non_blocking, memory_format)
     return _moved(tensor, device, dtype, non_blocking, memory_format)
 
 
@@ -247,6 +254,13 @@ def storage_attributes(index_of: Callable[[Any], int], devices: list[Any], adopt
     }
 
 
+def _default_device() -> Any:
+    """The device of ``with torch.device(…)`` or ``torch.set_default_device``."""
+    modes = torch.overrides._get_current_function_mode_stack() if torch._C._len_torch_function_stack() else ()
+    named = [mode.device for mode in modes if isinstance(mode, torch.utils._device.DeviceContext)]
+    return named[-1] if named else "cpu"
+
+
 def functions(to: Callable[..., Any], generator: type) -> dict[str, Any]:
     """What takes the place of functions of ``torch`` that make tensors of data."""
     made = {name: getattr(torch, name) for name in ("tensor", "as_tensor", "asarray")}
@@ -257,7 +271,7 @@ def functions(to: Callable[..., Any], generator: type) -> dict[str, Any]:
             if device is None and is_tensor:
                 device = data.device
             if device is None:
-                device = torch.get_default_device()
+                device = _default_device()
             if is_tensor and device_of(data) is not None:
                 data = data.detach().clone() if name == "tensor" else data
                 result = to(data, device, args[0] if args else kwargs.get("dtype"))
