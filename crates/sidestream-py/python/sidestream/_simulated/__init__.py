@@ -93,18 +93,19 @@ def _replaced(simulation: Simulation) -> list[tuple[Any, dict[str, Any]]]:
         (torch.cuda.graphs, {"CUDAGraph": classes["CUDAGraph"], "_cuda_isCurrentStreamCapturing": lambda: all_streams.capture is not None}),
         (torch.cuda.nvtx, {"_nvtx": _Nothing()}),
         (torch.backends.cuda, {"is_built": lambda: True}),
+        (torch.backends.cudnn, {"is_acceptable": lambda tensor: False}),
         (torch.accelerator, {"is_available": lambda: True, "device_count": lambda: all_streams.count}),
         (torch.version, {"cuda": torch.version.cuda or "13.0"}),
         (torch.Tensor, of_tensor),
         (torch.UntypedStorage, tensor.storage_attributes(index_of, devices, simulation.operators.adopt_storage)),
-        (torch, {**tensor.functions(of_tensor["to"], generator), **_autocast()}),
+        (torch, {**tensor.functions(of_tensor["to"], generator), **_autocast(), "compile": _compile}),
         (torch.autograd, {"_engine_run_backward": engine.run_backward(all_streams, tensor.memory_of, torch.autograd._engine_run_backward)}),
     ]
 
 
 def _generator(index_of: Callable[[Any], int], devices: list[Any]) -> type:
     """The class that stands for ``torch.Generator``: one of a device draws as the processor's."""
-    plain = torch._C.Generator
+    plain: Any = torch._C.Generator
 
     class Kind(type):
         def __instancecheck__(cls, thing: Any) -> bool:
@@ -126,6 +127,11 @@ def _generator(index_of: Callable[[Any], int], devices: list[Any]) -> type:
             return self.of
 
     return Generator
+
+
+def _compile(model: Any = None, **_: Any) -> Any:
+    """As under a check on a GPU, the operators run one by one."""
+    return (lambda later: later) if model is None else model
 
 
 def _autocast() -> dict[str, Callable[..., Any]]:

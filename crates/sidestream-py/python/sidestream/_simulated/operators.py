@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -46,7 +48,7 @@ class Operators:
         if schema is None:
             return op
         name: str = schema.name
-        special = {
+        special: dict[str, Callable[..., Any]] = {
             "aten::record_stream": self._record_stream,
             "aten::_pin_memory": lambda tensor, device=None: self.pinned_copy(tensor),
             "aten::is_pinned": lambda tensor, device=None: tensor.is_pinned(),
@@ -71,9 +73,10 @@ class Operators:
         schema = func._schema
         makes = any("Tensor" in str(result.type) and result.alias_info is None for result in schema.returns)
         grows = [argument.name for argument in schema.arguments if argument.is_out]
-        written = [(at, argument.name) for at, argument in enumerate(schema.arguments) if argument.alias_info is not None and argument.alias_info.is_write]
+        aliases = [(at, argument.name, argument.alias_info) for at, argument in enumerate(schema.arguments)]
+        written = [(at, name) for at, name, alias in aliases if alias is not None and alias.is_write]
         is_addition = func in (torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor)
-        streams, here, devices = self.streams, self.streams.here, self.devices
+        streams, here = self.streams, self.streams.here
         waits = name in _WAITS
         # What PyTorch's own code makes for a tensor of a device it makes on the processor; then it writes there. In a program of
         # its own that would be refused.
@@ -113,12 +116,14 @@ class Operators:
             result = self._run(op, name, args, kwargs)
             if target >= 0:
                 if makes:
-                    self._adopt_all(result, target)
+                    # The sizes of a packed sequence are the host's.
+                    self._adopt_all(result[:1] if name == "aten::_pack_padded_sequence" else result, target)
                 for at, key in written if takes else ():
                     self._adopt_written(_argument(args, kwargs, at, key), target)
-            if grows:
                 for name_of in grows:
                     self._grown(kwargs.get(name_of))
+            elif has_device and makes and isinstance(result, torch.Tensor):
+                here.made = (*_call_of(sys._getframe(1)), _cdata(result))
             if pinned and target < 0:
                 result = self.pinned_copy(result)
             if capture is not None:
@@ -148,9 +153,14 @@ class Operators:
         return call
 
     def _copy(self, func: Any, op: Any) -> Any:
-        computed = self._computed(func, op, "aten::copy_", False)
+        computed, here = self._computed(func, op, "aten::copy_", False), self.streams.here
 
         def call(target: Any, source: Any, non_blocking: bool = False) -> Any:
+            made, memory = here.made, memory_of(source)
+            if made is not None and isinstance(memory, Memory) and memory_of(target) is None:
+                # What was made and is filled within one call of the program is PyTorch's own: it meant the device.
+                if made == (*_call_of(sys._getframe(1)), _cdata(target)):
+                    self.adopt(target, memory.index)
             result = computed(target, source, non_blocking)
             if not non_blocking:
                 self._waited(source, target)
@@ -175,7 +185,8 @@ class Operators:
                 if any(tensor.dtype in _SHORT for tensor in _tensors((*args, *kwargs.values()))):
                     return _in_single(op, args, kwargs)
                 if "from the 'CPU' backend" in text and memory_of_any(args):
-                    raise self.refused(f"the operator {name} has no kernel for the processor, which runs the operators of a simulation") from error
+                    why = f"the operator {name} has no kernel for the processor, which runs the operators of a simulation"
+                    raise self.refused(why) from error
             raise
 
     # ------------------------------------------------------------ memory
@@ -251,6 +262,18 @@ class Operators:
 _CPU = torch.device("cpu")
 
 
+def _call_of(frame: FrameType) -> tuple[int, int]:
+    """Which call of the program runs."""
+    return id(frame), frame.f_lasti
+
+
+def _cdata(tensor: Any) -> int:
+    try:
+        return int(_storage_of(tensor)._cdata)
+    except (RuntimeError, NotImplementedError):
+        return 0
+
+
 def memory_of_any(args: Any) -> bool:
     """Whether something of a device is among these."""
     return _device_of(args) is not None
@@ -260,8 +283,8 @@ def _device_of(args: Any) -> int | None:
     for arg in args:
         if isinstance(arg, torch.Tensor):
             memory = memory_of(arg)
-            if memory is not None and memory.device is not None:
-                return int(memory.index)
+            if isinstance(memory, Memory):
+                return memory.index
         elif isinstance(arg, (list, tuple)) and arg and not isinstance(arg[0], (int, float)):
             found = _device_of(arg)
             if found is not None:

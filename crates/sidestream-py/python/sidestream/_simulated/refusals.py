@@ -53,11 +53,14 @@ class Refusals:
         stack.callback(sys.meta_path.remove, finder)
         if _TRITON in sys.modules:
             put(stack, sys.modules[_TRITON].JITFunction, "run", self.refusing("a kernel of Triton, which runs on a GPU only"))
-        import torch.distributed
+        for name in ("_broadcast", "_broadcast_coalesced", "_scatter", "_gather"):
+            if hasattr(torch._C, name):
+                put(stack, torch._C, name, self.refusing("torch.nn.parallel, which copies between GPUs without operators"))
+        from torch import distributed
+        from torch.utils import cpp_extension as extension
 
-        if torch.distributed.is_available():
+        if distributed.is_available():
             self._distributed(stack)
-        import torch.utils.cpp_extension as extension
 
         for name in ("load", "load_inline"):
             put(stack, extension, name, self.refusing("an extension in C++ or CUDA (torch.utils.cpp_extension)"))
@@ -69,14 +72,16 @@ class Refusals:
         return refuse
 
     def _distributed(self, stack: contextlib.ExitStack) -> None:
-        start = torch.distributed.init_process_group
+        from torch import distributed
+
+        start = distributed.init_process_group
 
         def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
             if backend is None or "nccl" in str(backend).lower():
                 raise self.refused('NCCL; backend="gloo" runs on the processor')
             return start(backend, *args, **kwargs)
 
-        put(stack, torch.distributed, "init_process_group", init_process_group)
+        put(stack, distributed, "init_process_group", init_process_group)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -30,6 +30,8 @@ class _Current(threading.local):
         self.history: list[tuple[int, tuple[int, ...]]] = [(0, (0,) * count)]
         #: The pass of backward that this thread is in.
         self.backward: Any = None
+        #: What was made on the host last: by which call, and its storage.
+        self.made: tuple[int, int, int] | None = None
 
 
 class Streams:
@@ -262,16 +264,14 @@ def classes(streams: Streams) -> tuple[type, type, type]:
     class Event:
         """An event of a simulated GPU."""
 
-        def __new__(
-            cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
-        ) -> Any:
-            made = super().__new__(cls)
-            made._timed = enable_timing
-            made.cuda_event, made._on, made._pending, made._recorded, made._at_ns = 0, (0, 0), False, 0, 0
-            return made
-
-        def __init__(self, *_: Any, **__: Any) -> None:
-            pass
+        def __init__(
+            self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
+        ) -> None:
+            self._timed = enable_timing
+            self.cuda_event = 0
+            self._on = (0, 0)
+            self._pending = False
+            self._recorded, self._at_ns = 0, 0
 
         @property
         def device(self) -> Any:
