@@ -16,6 +16,10 @@ from typing import Any
 from sidestream._check import MEMORY_BYTES, MOST_DEVICES, check
 
 
+#: How the command ends if nothing was found and something was not simulated.
+NOT_SIMULATED = 3
+
+
 class _Callable(types.ModuleType):
     """Importing a submodule puts it in the place of the function of the same name."""
 
@@ -39,7 +43,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--no-stacks", action="store_true", help="do not note the places in the program")
     parser.add_argument("--memory", type=int, default=MEMORY_BYTES, metavar="BYTES", help="what the check may hold")
     parser.add_argument("--simulate", action="store_true", help="simulate the GPU: the processor runs what is for it")
-    parser.add_argument("--devices", type=int, default=1, metavar="N", help="how many GPUs are simulated")
+    parser.add_argument("--devices", type=int, metavar="N", help="how many GPUs are simulated: 1")
     parser.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module")
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
@@ -51,8 +55,11 @@ def main(arguments: list[str]) -> int:
     # What can be known before the program runs is said before.
     if given.memory < 0:
         parser.error(f"--memory {given.memory}: give a number of bytes, 0 or more")
-    if not 1 <= given.devices <= MOST_DEVICES:
-        parser.error(f"--devices {given.devices}: give a number from 1 to {MOST_DEVICES}")
+    devices = 1 if given.devices is None else given.devices
+    if not 1 <= devices <= MOST_DEVICES:
+        parser.error(f"--devices {devices}: give a number from 1 to {MOST_DEVICES}")
+    if given.devices is not None and not given.simulate:
+        parser.error("--devices says how many GPUs are simulated; give --simulate, too")
     is_module = given.module is not None
     path = Path(program[0])
     is_folder = (path / "__main__.py").is_file()
@@ -75,7 +82,7 @@ def main(arguments: list[str]) -> int:
         on_race="raise" if given.raises else "report",
         stacks=not given.no_stacks,
         memory=given.memory,
-        simulate=given.devices if given.simulate else 0,
+        simulate=devices if given.simulate else 0,
     ) as found:
         try:
             _run(program, is_module)
@@ -86,6 +93,8 @@ def main(arguments: list[str]) -> int:
         except BaseException as error:
             # As Python itself ends, and as a shell says that of SIGINT.
             code = 130 if isinstance(error, KeyboardInterrupt) else 1
+            if str(error) in found.skipped:
+                code = NOT_SIMULATED
             # Printed here, so that the report comes last.
             shown = error.with_traceback(_of_program(error.__traceback__))
             sys.excepthook(type(shown), shown, shown.__traceback__)
@@ -94,7 +103,7 @@ def main(arguments: list[str]) -> int:
         Path(given.json).write_text(found.json() + "\n", encoding="utf-8")
     if not found.is_clean:
         return 1
-    return code or (3 if found.skipped else 0)
+    return code or (NOT_SIMULATED if found.skipped else 0)
 
 
 def _is_module(name: str) -> bool:

@@ -42,10 +42,10 @@ class Refusals:
         """The error to raise; the report has it too."""
         frame = _of_program(sys._getframe(1))
         at = f" ({frame.f_code.co_filename}:{frame.f_lineno})" if frame is not None else ""
-        text = f"not simulated: {what}{at}"
+        text = f"not simulated: {what}{at}; check this part on a GPU"
         if text not in self.skipped:
             self.skipped.append(text)
-        return NotSimulated(f"{text}; run the check of this part on a GPU")
+        return NotSimulated(text)
 
     def install(self, stack: contextlib.ExitStack) -> None:
         finder = _Finder(self)
