@@ -386,3 +386,30 @@ def test_the_command_simulates_as_many_gpus_as_it_is_told(tmp_path: Path) -> Non
     alone = [sys.executable, "-m", "sidestream.check", "--devices", "2", program]
     ran = subprocess.run(alone, capture_output=True, text=True, check=False)
     assert ran.returncode == 2 and "give --simulate, too" in ran.stderr
+
+
+def test_the_blocks_of_a_text_are_checked_each_by_itself(tmp_path: Path) -> None:
+    wait = "torch.cuda.current_stream().wait_stream(side)"
+    block = f"""```python
+import torch
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    x = torch.ones(8, device="cuda")
+{wait}
+x.sum()
+```
+"""
+    text = tmp_path / "notes.md"
+    racy = block.replace(wait, "y = 1")
+    text.write_text(f"# Notes\n\n{racy}\nWith the wait:\n\n{block}\n```cpp\nint x;\n```\n", encoding="utf-8")
+    ran = command(str(text))
+    assert ran.returncode == 1 and "Traceback" not in ran.stderr, ran.stderr
+    assert f"{text}:4: 1 race" in ran.stderr and f"{text}:15: no race in 2 operations" in ran.stderr
+    assert f"{text}:9 in <module>\n        x.sum()" in ran.stderr
+    text.write_text(block, encoding="utf-8")
+    assert command(str(text)).returncode == 0
+    text.write_text(block + "\n```py\nmodel(x)\n```\n", encoding="utf-8")
+    ran = command(str(text))
+    assert ran.returncode == 3 and "it ended with NameError: name 'model' is not defined" in ran.stderr
+    ran = subprocess.run([sys.executable, "-m", "sidestream.check", str(text)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2 and "its blocks of Python are checked with --simulate" in ran.stderr

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sidestream._check import MEMORY_BYTES, MOST_DEVICES, check
+from sidestream._check_text import check_text
 
 
 #: How the command ends if nothing was found and something was not simulated.
@@ -77,6 +78,12 @@ def main(arguments: list[str]) -> int:
             Path(given.json).write_text("", encoding="utf-8")
         except OSError as error:
             parser.error(f"--json {given.json}: {error.strerror}")
+    if suffix == ".md":
+        if not given.simulate:
+            parser.error(f"{program[0]} is a text; its blocks of Python are checked with --simulate")
+        if given.json or given.raises:
+            parser.error("a text has a report for each of its blocks; leave out --json and --raise")
+        return check_text(path, devices, not given.no_stacks, given.memory)
     code = 0
     with check(
         on_race="raise" if given.raises else "report",
