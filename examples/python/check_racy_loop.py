@@ -4,7 +4,7 @@ python examples/python/check_racy_loop.py
 
 The loop copies the next batch on a side stream while the model reads this one. Nothing makes the model wait for its
 batch, and nothing keeps the copy from overwriting a batch that is still read. It may well give right results, and the
-checker finds it all the same. On the processor the same loop is checked as a stream program.
+checker finds it all the same. Without a GPU the loop is checked on a simulated one, and without PyTorch as a stream program.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import sidestream
 
-#: The same loop as a list of CUDA calls, for machines without a GPU.
+#: The same loop as a list of CUDA calls, for machines without PyTorch.
 PROGRAMS = Path(__file__).parents[1] / "streams"
 
 
@@ -57,22 +57,22 @@ def count(text: str) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A racy loop, and what the checker says about it.")
-    parser.add_argument("--device", help="cuda, or cpu; by default a GPU where there is one")
+    parser.add_argument("--device", help="cuda; simulated; or cpu, for the stream program")
     parser.add_argument("--steps", type=count, default=4)
     args = parser.parse_args()
     if (args.device or "").startswith("sim:"):
         parser.error("a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu")
     device = args.device or default_device()
     if device == "cpu":
-        print("checking a PyTorch program needs a GPU; this is the same loop as a stream program\n")
+        print("the same loop as a stream program, which needs neither a GPU nor PyTorch; --device simulated checks the loop itself\n")
         for name, form in (("as it is often written", "racy"), ("repaired", "fixed")):
             program = sidestream.check_program(PROGRAMS / f"double_buffer_torch.{form}.yaml")
             print(f"{name}: {len(program.races)} races")
             print(program, end="\n\n")
         return
     for name, repaired in (("as it is often written", False), ("repaired", True)):
-        with sidestream.check() as report:
-            double_buffered(args.steps, device, repaired)
+        with sidestream.check(simulate=device == "simulated") as report:
+            double_buffered(args.steps, "cuda" if device == "simulated" else device, repaired)
         print(f"{name}: {len(report.races)} races")
         print(report, end="\n\n")
 
@@ -82,7 +82,7 @@ def default_device() -> str:
         import torch
     except ImportError:
         return "cpu"
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    return "cuda" if torch.cuda.is_available() else "simulated"
 
 
 if __name__ == "__main__":

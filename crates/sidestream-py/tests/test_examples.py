@@ -21,7 +21,7 @@ SAYS = {
         "WAR on x0: the second may write while the first still reads.",
         "fix: - {do: wait_stream, s: copy, src: main}   before op 4 (line 27)",
         "repaired: 0 races",
-        "needs a GPU",
+        "which needs neither a GPU nor PyTorch",
     ],
     "diagnose_trace": [
         "COPY_ON_COMPUTE_STREAM  59.8 % of a step",

@@ -23,6 +23,8 @@ from sidestream._sidestream import RaceError, Recorder
 
 #: What a check may hold in memory: 1 GiB.
 MEMORY_BYTES = 1 << 30
+#: So many GPUs can be simulated.
+MOST_DEVICES = 64
 
 
 def check(
@@ -32,6 +34,7 @@ def check(
     memory: int = MEMORY_BYTES,
     suppress: str | os.PathLike[str] | None = None,
     host: bool = True,
+    simulate: bool | int = False,
 ) -> contextlib.AbstractContextManager[CheckedRun]:
     """Find every pair of accesses of a program of PyTorch that nothing orders.
 
@@ -58,21 +61,27 @@ def check(
             reported; a line that nothing calls for is.
         host: Whether the host's own loads and stores of pinned memory are heard, by numpy and other libraries as well.
             For that, pages that an asynchronous copy uses are protected until the host has waited for it.
+        simulate: Whether the processor runs what is for a GPU, which then need not be there; a number says how many
+            GPUs there are. What the check hears is what it would hear on a GPU.
 
     Raises:
         RaceError: With ``on_race="raise"``, where a race is found.
         ModuleNotFoundError: PyTorch is not installed.
-        RuntimeError: A check is entered inside another one.
-        TypeError: ``stacks`` or ``host`` is neither True nor False, or ``memory`` no whole number.
-        ValueError: ``on_race`` is neither of the two, ``memory`` is negative, or a line of ``suppress`` is none.
+        RuntimeError: A check is entered inside another one, or a GPU is to be simulated where PyTorch uses one already.
+        TypeError: ``stacks`` or ``host`` is neither True nor False, or ``memory`` or ``simulate`` no whole number.
+        ValueError: ``on_race`` is neither of the two, ``memory`` is negative, ``simulate`` is, or more than 64, or a line of
+            ``suppress`` is none.
         OSError: The file ``suppress`` cannot be read.
     """
     one_of("on_race", on_race, ("report", "raise"))
     truth("stacks", stacks)
     truth("host", host)
     memory = whole("memory", memory, 0, "a number of bytes")
+    simulate = whole("simulate", int(simulate) if isinstance(simulate, bool) else simulate, 0, "True, False, or how many GPUs")
+    if simulate > MOST_DEVICES:
+        raise ValueError(f"simulate is {simulate}; give at most {MOST_DEVICES} GPUs")
     known = () if suppress is None else suppressions(suppress)
-    return checking(on_race == "raise", stacks, memory, suppress=known, host=host)
+    return checking(on_race == "raise", stacks, memory, suppress=known, host=host, simulate=simulate)
 
 
 @contextlib.contextmanager
@@ -85,6 +94,7 @@ def checking(
     suppress: tuple[Suppression, ...] = (),
     steps: Steps | None = None,
     host: bool = True,
+    simulate: int = 0,
 ) -> Iterator[CheckedRun]:
     """Check a block, as ``check`` does.
 
@@ -105,13 +115,15 @@ def checking(
         def shown(race: str) -> str:
             return "" if run is None else str(_race(json.loads(race), run._places))
 
-        mode = _mode(shown, raises, stacks, memory, pretend)
-        try:
-            with hooked(mode, steps), watched(mode, host, pretend) as unheard, mode:
-                run = CheckedRun(mode, unheard, suppress, steps)
-                yield run
-        finally:
-            mode.stop()
+        with _simulated(simulate) as simulation:
+            planned = _check_plan.plan if simulation is None else simulation.plan
+            mode = _mode(planned, shown, raises, stacks, memory, pretend)
+            try:
+                with hooked(mode, steps), watched(mode, host, pretend) as unheard, mode:
+                    run = CheckedRun(mode, unheard, suppress, steps, simulation)
+                    yield run
+            finally:
+                mode.stop()
     finally:
         _entered.release()
 
@@ -119,7 +131,18 @@ def checking(
 _entered = threading.Lock()
 
 
-def _mode(shown: Callable[[str], str], raises: bool, stacks: bool, memory: int, pretend: bool) -> Any:
+def _simulated(count: int) -> contextlib.AbstractContextManager[Any]:
+    """The simulated GPUs, if there are to be any."""
+    if not count:
+        return contextlib.nullcontext()
+    try:
+        from sidestream._simulated import simulated
+    except ImportError as error:
+        raise ModuleNotFoundError("check hears PyTorch, which is not installed; pip install torch") from error
+    return simulated(count)
+
+
+def _mode(planned: Callable[[Any], Any], shown: Callable[[str], str], raises: bool, stacks: bool, memory: int, pretend: bool) -> Any:
     """The recorder, as PyTorch's mode."""
     try:
         import torch
@@ -141,7 +164,7 @@ def _mode(shown: Callable[[str], str], raises: bool, stacks: bool, memory: int, 
     hidden = [os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<frozen"]
     hidden += [contextlib.__file__, threading.__file__]
     return _Mode(
-        _check_plan.plan,
+        planned,
         shown,
         _check_fix.namer(hidden),
         lambda: threading.current_thread().name,
@@ -398,12 +421,18 @@ class CheckedRun:
     """What a check found. ``print`` shows it with the repair of each race."""
 
     def __init__(
-        self, recorder: Any, unheard: Sequence[str] = (), suppress: tuple[Suppression, ...] = (), steps: Steps | None = None
+        self,
+        recorder: Any,
+        unheard: Sequence[str] = (),
+        suppress: tuple[Suppression, ...] = (),
+        steps: Steps | None = None,
+        simulation: Any = None,
     ) -> None:
         self._recorder = recorder
         self._unheard = unheard
         self._suppress = suppress
         self._steps = steps
+        self._simulation = simulation
 
     @property
     def races(self) -> tuple[CheckedRace, ...]:
@@ -454,6 +483,11 @@ class CheckedRun:
         return replace(host, problem=self._unheard[0]) if self._unheard else host
 
     @property
+    def skipped(self) -> tuple[str, ...]:
+        """What the program asked of a simulated GPU and did not get, each with its line; nothing on a real one."""
+        return () if self._simulation is None else self._simulation.skipped
+
+    @property
     def is_clean(self) -> bool:
         """Whether there is no race and the check did not end early. Races that CUDA leaves open do not count."""
         return self.ended is None and not any(race.severity == "error" for race in self.races)
@@ -484,6 +518,7 @@ class CheckedRun:
             "ended": self.ended,
             "streams": [_value(stream) for stream in self.streams],
             "host": _value(self.host),
+            "skipped": list(self.skipped),
         }
 
     def json(self) -> str:
@@ -530,6 +565,7 @@ class CheckedRun:
             parts.append("nothing was found for these suppressions; take them out: " + ", ".join(str(one) for one in left))
         if found.operations and (host := str(self.host)):
             parts.append(host)
+        parts += self.skipped
         if found.ended is not None:
             parts.append(found.ended)
         return "\n\n".join(parts)

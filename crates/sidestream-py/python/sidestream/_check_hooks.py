@@ -66,7 +66,7 @@ def hooked(recorder: Recorder, steps: Steps | None = None) -> Iterator[None]:
         yield
 
 
-def _set(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
+def put(stack: contextlib.ExitStack, owner: Any, name: str, value: Any) -> None:
     """Sets an attribute of a class or module, and puts back what was there at the end."""
     missing = object()
     before = vars(owner).get(name, missing)
@@ -93,10 +93,10 @@ def _callbacks(recorder: Recorder, stack: contextlib.ExitStack) -> None:
             registry.callback_list.append(heard)
             stack.callback(registry.callback_list.remove, heard)
             if "fire_callbacks" in vars(registry):
-                _set(stack, registry, "fire_callbacks", _both(vars(registry)["fire_callbacks"], heard))
+                put(stack, registry, "fire_callbacks", _both(vars(registry)["fire_callbacks"], heard))
         else:
             # PyTorch asks the registry for this attribute at each call: so it calls the recorder itself.
-            _set(stack, registry, "fire_callbacks", heard)
+            put(stack, registry, "fire_callbacks", heard)
     activate()
 
 
@@ -170,9 +170,9 @@ def _streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
             recorder.stream_complete(self.device_index, self.cuda_stream)
         return done
 
-    _set(stack, torch.cuda.Event, "query", query_event)
-    _set(stack, torch.cuda.Event, "elapsed_time", elapsed_time)
-    _set(stack, torch.cuda.Stream, "query", query_stream)
+    put(stack, torch.cuda.Event, "query", query_event)
+    put(stack, torch.cuda.Event, "elapsed_time", elapsed_time)
+    put(stack, torch.cuda.Stream, "query", query_stream)
     external = torch.cuda.ExternalStream
     new = external.__new__
 
@@ -181,7 +181,7 @@ def _streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
             recorder.stream_is_blocking(stream_ptr)
         return new(cls, stream_ptr, *args, **kwargs)
 
-    _set(stack, external, "__new__", staticmethod(make))
+    put(stack, external, "__new__", staticmethod(make))
 
 
 def _own_streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
@@ -240,13 +240,13 @@ def _own_streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
             recorder.event_complete(number(self))
         return done
 
-    _set(stack, Stream, "wait_stream", stream_waits)
-    _set(stack, Stream, "synchronize", stream_synchronizes)
-    _set(stack, Stream, "query", stream_is_done)
-    _set(stack, Event, "record", event_records)
-    _set(stack, Event, "wait", event_waits)
-    _set(stack, Event, "synchronize", event_synchronizes)
-    _set(stack, Event, "query", event_is_done)
+    put(stack, Stream, "wait_stream", stream_waits)
+    put(stack, Stream, "synchronize", stream_synchronizes)
+    put(stack, Stream, "query", stream_is_done)
+    put(stack, Event, "record", event_records)
+    put(stack, Event, "wait", event_waits)
+    put(stack, Event, "synchronize", event_synchronizes)
+    put(stack, Event, "query", event_is_done)
 
 
 _OURS = 1 << 63
@@ -282,9 +282,9 @@ def _graphs(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         replay(self)
         recorder.replay(id(self))
 
-    _set(stack, graph, "capture_begin", capture_begin)
-    _set(stack, graph, "capture_end", capture_end)
-    _set(stack, graph, "replay", replay_graph)
+    put(stack, graph, "capture_begin", capture_begin)
+    put(stack, graph, "capture_end", capture_end)
+    put(stack, graph, "replay", replay_graph)
 
 
 def _host_reads(recorder: Recorder, stack: contextlib.ExitStack) -> None:
@@ -299,7 +299,7 @@ def _host_reads(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         recorder.host_used(self, False)
         return values
 
-    _set(stack, torch.Tensor, "tolist", read)
+    put(stack, torch.Tensor, "tolist", read)
 
 
 def _backward(recorder: Recorder, stack: contextlib.ExitStack) -> None:
@@ -329,7 +329,7 @@ def _backward(recorder: Recorder, stack: contextlib.ExitStack) -> None:
                 hook.remove()
             recorder.leave_backward(before)
 
-    _set(stack, torch.autograd, "_engine_run_backward", run_backward)
+    put(stack, torch.autograd, "_engine_run_backward", run_backward)
 
 
 def _on_gradients(heard: Callable[[Any], None], roots: Any, inputs: Any, hooks: list[Any]) -> None:
@@ -395,7 +395,7 @@ def _threads(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         finally:
             pop(None)
 
-    _set(stack, threading.Thread, "_bootstrap_inner", bootstrap_inner)
+    put(stack, threading.Thread, "_bootstrap_inner", bootstrap_inner)
 
 
 def _in_child() -> None:

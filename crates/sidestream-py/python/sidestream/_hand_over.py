@@ -21,6 +21,8 @@ def target(device: Any, copies: bool, stream: Any) -> Target:
             raise ValueError('the processor has no streams; leave out stream, or give device="cuda"')
         return Target("cpu")
     if torch is not None and is_of("cuda", name):
+        if getattr(torch.cuda, "is_simulated", False):
+            return _Simulated(name, torch)
         return _Torch(name, torch, copies, stream)
     return _Arrays(name, copies, stream)
 
@@ -70,6 +72,22 @@ class _Arrays(Target):
         if self._copies:
             lease = lease.copied(self._stream)
         return entry.tree.unflatten(lease.arrays())
+
+
+class _Simulated(Target):
+    """A GPU that `check` simulates: a batch is copied when it is handed out, on the stream that it is for."""
+
+    def __init__(self, name: str, torch: Any) -> None:
+        super().__init__(name)
+        self.torch = torch
+
+    def hand_over(self, entry: Entry) -> Any:
+        def uploaded(leaf: Any) -> Any:
+            if not _leaves.is_array(leaf) or getattr(leaf, "is_cuda", False):
+                return leaf
+            return self.torch.as_tensor(leaf, device="cpu").pin_memory().to(self.name, non_blocking=True)
+
+        return self.torch.utils._pytree.tree_map(uploaded, entry.tree)
 
 
 class _Torch(Target):

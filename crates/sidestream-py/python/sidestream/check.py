@@ -22,13 +22,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sidestream._check import MEMORY_BYTES, CheckedRun, check, checking
+from sidestream._check import MEMORY_BYTES, MOST_DEVICES, CheckedRun, check, checking
 from sidestream._check_hooks import Steps
 from sidestream._check_suppress import suppressions
+from sidestream._check_text import check_text
 from sidestream._sidestream import RaceError
 
 # What `help(sidestream.check)` shows, once something has imported this module.
 __all__ = ["check"]
+
+#: How the command ends if nothing was found and something was not simulated.
+NOT_SIMULATED = 3
 
 
 class _Callable(types.ModuleType):
@@ -41,7 +45,8 @@ class _Callable(types.ModuleType):
 def main(arguments: list[str]) -> int:
     """Runs what the arguments name and prints the report to standard error.
 
-    Returns 1 where a race was found, 2 where the arguments are wrong, and else what the program ends with.
+    Returns 1 where a race was found, 2 where the arguments are wrong, and else what the program ends with; 3 where that is
+    nothing, and something was not simulated.
     """
     parser = argparse.ArgumentParser(
         prog="python -m sidestream.check",
@@ -57,6 +62,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--no-stacks", action="store_true", help="do not note the places in the program")
     parser.add_argument("--no-host", action="store_true", help="do not hear the host's own loads and stores")
     parser.add_argument("--memory", type=int, default=MEMORY_BYTES, metavar="BYTES", help="what the check may hold")
+    parser.add_argument("--simulate", action="store_true", help="simulate the GPU: the processor runs what is for it")
+    parser.add_argument("--devices", type=int, metavar="N", help="how many GPUs are simulated: 1")
     parser.add_argument("-m", dest="module", metavar="MODULE", nargs=argparse.REMAINDER, help="run a module")
     parser.add_argument("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
@@ -80,8 +87,13 @@ def main(arguments: list[str]) -> int:
         steps = Steps(int(bounds[1] or 0), int(bounds[2] or sys.maxsize))
         if steps.first >= steps.last:
             parser.error(f"--steps {given.steps}: there is no step from {steps.first} on and before {steps.last}")
-    if given.require_gpu and not _has_gpu():
+    if given.require_gpu and not given.simulate and not _has_gpu():
         parser.error("--require-gpu: PyTorch finds no GPU here")
+    devices = 1 if given.devices is None else given.devices
+    if not 1 <= devices <= MOST_DEVICES:
+        parser.error(f"--devices {devices}: give a number from 1 to {MOST_DEVICES}")
+    if given.devices is not None and not given.simulate:
+        parser.error("--devices says how many GPUs are simulated; give --simulate, too")
     is_module = given.module is not None
     path = Path(program[0])
     is_folder = (path / "__main__.py").is_file()
@@ -104,6 +116,12 @@ def main(arguments: list[str]) -> int:
             file.write_text("", encoding="utf-8")
         except OSError as error:
             parser.error(f"--json {given.json}: {error.strerror}")
+    if suffix == ".md":
+        if not given.simulate:
+            parser.error(f"{program[0]} is a text; its blocks of Python are checked with --simulate")
+        if given.json or given.raises or given.fix:
+            parser.error("a text has a report for each of its blocks; leave out --json, --fix and --raise")
+        return check_text(path, devices, not given.no_stacks, given.memory)
     # A program that has a handler of its own sets it later, and then it is that one's to end the program.
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminated)
@@ -111,11 +129,17 @@ def main(arguments: list[str]) -> int:
     try:
         with (
             checking(
-                given.raises, not given.no_stacks, given.memory, suppress=suppress, steps=steps, host=not given.no_host
+                given.raises,
+                not given.no_stacks,
+                given.memory,
+                suppress=suppress,
+                steps=steps,
+                host=not given.no_host,
+                simulate=devices if given.simulate else 0,
             ) as found,
             _kept(file, found),
         ):
-            code = _code(program, is_module)
+            code = _code(program, is_module, found)
     except RaceError as race:
         # It was heard of when the program had ended.
         print(f"{type(race).__name__}: {race}", file=sys.stderr)
@@ -131,10 +155,12 @@ def main(arguments: list[str]) -> int:
         _write(file, found.json())
     if given.fix:
         sys.stdout.write(found.patch())
-    return code if found.is_clean else 1
+    if not found.is_clean:
+        return 1
+    return code or (NOT_SIMULATED if found.skipped else 0)
 
 
-def _code(program: list[str], is_module: bool) -> int:
+def _code(program: list[str], is_module: bool, found: CheckedRun) -> int:
     """Runs the program, and returns what it ends with."""
     try:
         _run(program, is_module)
@@ -146,6 +172,8 @@ def _code(program: list[str], is_module: bool) -> int:
         # Printed here, so that the report comes last.
         shown = error.with_traceback(_of_program(error.__traceback__))
         sys.excepthook(type(shown), shown, shown.__traceback__)
+        if str(error) in found.skipped:
+            return NOT_SIMULATED
         # As Python itself ends, and as a shell says that of SIGINT.
         return 130 if isinstance(error, KeyboardInterrupt) else 1
     return 0

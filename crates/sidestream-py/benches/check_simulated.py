@@ -1,0 +1,108 @@
+"""What ``sidestream.check(simulate=True)`` costs and finds on a machine without a GPU.
+
+    python check_simulated.py             # everything, one JSON object a line
+    python check_simulated.py step        # a training step on the processor: plain, under a check of a simulated GPU
+    python check_simulated.py planted     # the racy loops of check_gpu.py and their repaired twins
+    python check_simulated.py loops       # a thousand right steps of several programs: no report may come
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+import check_gpu
+import sidestream
+import torch
+from check_gpu import guarded, say
+from torch import nn
+
+STEPS = 1000
+
+
+def step_alone(device: str) -> dict[str, Any]:
+    """The step of ``check_gpu.py``; foreach, as a GPU has it, on the processor as well."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*[layer for _ in range(20) for layer in (nn.Linear(512, 512), nn.ReLU())]).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, foreach=True)
+    x, y = torch.randn(64, 512, device=device), torch.randn(64, 512, device=device)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+
+    for _ in range(5):
+        step()
+    walls, processors = [], []
+    for _ in range(9):
+        wall, processor = time.perf_counter(), time.process_time()
+        for _ in range(20):
+            step()
+        walls.append((time.perf_counter() - wall) / 20 * 1e3)
+        processors.append((time.process_time() - processor) / 20 * 1e3)
+    return {"step_ms": statistics.median(walls), "min_ms": min(walls), "processor_ms": statistics.median(processors)}
+
+
+def steps() -> None:
+    import json
+
+    for how in ("plain", "simulated", "plain", "simulated"):
+
+        def run(how: str = how) -> dict[str, Any]:
+            ran = subprocess.run([sys.executable, __file__, "step_alone", how], capture_output=True, text=True, check=False)
+            if ran.returncode:
+                return {"error": ran.stderr[-2000:]}
+            result: dict[str, Any] = json.loads(ran.stdout)
+            return result
+
+        guarded("step", how, run)
+
+
+def plants() -> None:
+    for program in check_gpu.PLANTED:
+        kinds, reports = [], []
+        for right in (False, True):
+            with sidestream.check(simulate=2) as found:
+                program(right)
+                torch.cuda.synchronize()
+            kinds.append(sorted({race.kind for race in found.races}))
+            reports.append(str(found))
+        ok = bool(kinds[0]) and not kinds[1]
+        say(part="planted", name=program.__name__, ok=ok, racy=kinds[0], report="" if ok else "\n\n".join(reports))
+
+
+def loops() -> None:
+    for name in ("mlp", "cnn", "transformer", "streams", "graph", "thread", "prefetch"):
+        start = time.process_time()
+        with sidestream.check(simulate=True) as found:
+            getattr(check_gpu, f"{name}_loop")(STEPS)
+            torch.cuda.synchronize()
+        took = (time.process_time() - start) / STEPS * 1e3
+        ok = not found.races and found.ended is None
+        say(part="loop", name=name, ok=ok, steps=STEPS, operations=found.operations, processor_ms=took, report="" if ok else str(found))
+
+
+def main() -> None:
+    what = sys.argv[1] if len(sys.argv) > 1 else "all"
+    if what == "step_alone":
+        if sys.argv[2] == "plain":
+            say(**step_alone("cpu"))
+            return
+        with sidestream.check(simulate=True) as found:
+            result = step_alone("cuda")
+        say(**result, races=len(found.races), operations=found.operations)
+        return
+    if what in ("all", "step"):
+        steps()
+    if what in ("all", "planted"):
+        plants()
+    if what in ("all", "loops"):
+        loops()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""A GPU for programs of PyTorch where there is none: its operators run on the processor, its streams, events and memory are a model.
+
+The tensors are the processor's, so that all of PyTorch works on them as ever; those of which the storage is marked say `cuda` when they
+are asked where they are (`tensor.py`). What a check hears is what it would hear on a GPU: operators and the stream that each runs on
+(`operators.py`, `engine.py` for backward), events (`streams.py`), the addresses that PyTorch's allocator would hand out (`allocator.py`),
+captured graphs (`graphs.py`). Nothing is known about time, and a simulated device is never behind: results are those of a program
+without races, whatever the check says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.cuda import _gpu_trace
+
+from sidestream._check_hooks import put
+from sidestream._simulated import device, engine, graphs, operators, refusals, streams, tensor
+from sidestream._simulated.allocator import DeviceAllocator, PinnedCache
+
+
+class Simulation:
+    """A simulated machine with some GPUs."""
+
+    def __init__(self, count: int) -> None:
+        self.streams = streams.Streams(count)
+        self.devices = [torch.device("cuda", index) for index in range(count)]
+        self.allocators = [
+            DeviceAllocator(
+                index,
+                device,
+                self.streams,
+                lambda address: _gpu_trace.MemoryAllocationCallbacks.fire_callbacks(address),
+                lambda address: _gpu_trace.MemoryDeallocationCallbacks.fire_callbacks(address),
+            )
+            for index, device in enumerate(self.devices)
+        ]
+        self.refusals = refusals.Refusals()
+        self.operators = operators.Operators(
+            self.streams, self.devices, self.allocators, PinnedCache(), self.index_of, self.refusals.refused
+        )
+
+    def index_of(self, device: Any) -> int:
+        return streams.index_of(device, self.streams)
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """What the program asked for and a simulation does not have."""
+        return tuple(self.refusals.skipped)
+
+    def plan(self, func: Any) -> Any:
+        """The plan of an operator, for the recorder: it calls this simulation."""
+        return self.operators.plan(func)
+
+
+@contextlib.contextmanager
+def simulated(count: int = 1) -> Iterator[Simulation]:
+    """While this is entered, PyTorch finds so many simulated GPUs.
+
+    Raises:
+        RuntimeError: The process uses a real GPU already.
+    """
+    if torch.cuda.is_initialized():
+        raise RuntimeError("PyTorch uses a GPU in this process already; simulate in a process of its own, before the first use of CUDA")
+    simulation = Simulation(count)
+    with contextlib.ExitStack() as stack:
+        for owner, attributes in _replaced(simulation):
+            for name, value in attributes.items():
+                put(stack, owner, name, value)
+        simulation.refusals.install(stack)
+        try:
+            yield simulation
+        finally:
+            torch.cuda.graph.default_capture_stream = None
+
+
+def _replaced(simulation: Simulation) -> list[tuple[Any, dict[str, Any]]]:
+    """What takes the place of what, while a GPU is simulated."""
+    all_streams, index_of, devices = simulation.streams, simulation.index_of, simulation.devices
+    stream, external, event = streams.classes(all_streams)
+    classes = {"Stream": stream, "ExternalStream": external, "Event": event}
+    classes["CUDAGraph"] = graphs.graph_class(all_streams, simulation.allocators)
+    core = device.of_core(all_streams, simulation.allocators, index_of)
+    of_tensor = tensor.attributes(index_of, devices)
+    generator = _generator(index_of, devices)
+    return [
+        (torch._C, core),
+        (torch.cuda, device.of_module(all_streams, simulation.allocators, index_of, classes)),
+        (torch.cuda.streams, {name: classes[name] for name in ("Stream", "ExternalStream", "Event")}),
+        (torch.cuda.graphs, {"CUDAGraph": classes["CUDAGraph"], "_cuda_isCurrentStreamCapturing": lambda: all_streams.capture is not None}),
+        (torch.cuda.nvtx, {"_nvtx": _Nothing()}),
+        (torch.backends.cuda, {"is_built": lambda: True}),
+        (torch.backends.cudnn, {"is_acceptable": lambda tensor: False}),
+        (torch.accelerator, {"is_available": lambda: True, "device_count": lambda: all_streams.count}),
+        (torch.version, {"cuda": torch.version.cuda or "13.0"}),
+        (torch.Tensor, of_tensor),
+        (torch.UntypedStorage, tensor.storage_attributes(index_of, devices, simulation.operators.adopt_storage)),
+        (torch, {**tensor.functions(of_tensor["to"], generator), **_autocast(), "compile": _compile}),
+        (torch.autograd, {"_engine_run_backward": engine.run_backward(all_streams, tensor.memory_of, torch.autograd._engine_run_backward)}),
+    ]
+
+
+def _generator(index_of: Callable[[Any], int], devices: list[Any]) -> type:
+    """The class that stands for ``torch.Generator``: one of a device draws as the processor's."""
+    plain: Any = torch._C.Generator
+
+    class Kind(type):
+        def __instancecheck__(cls, thing: Any) -> bool:
+            return type.__instancecheck__(plain, thing)
+
+        def __call__(cls, device: Any = "cpu") -> Any:
+            named = torch.device(device)
+            if named.type != "cuda":
+                return plain(device)
+            made = type.__call__(cls)
+            made.of = devices[index_of(named)]
+            return made
+
+    class Generator(plain, metaclass=Kind):  # type: ignore[misc]
+        of: Any = None
+
+        @property
+        def device(self) -> Any:
+            return self.of
+
+    return Generator
+
+
+def _compile(model: Any = None, **_: Any) -> Any:
+    """As under a check on a GPU, the operators run one by one."""
+    return (lambda later: later) if model is None else model
+
+
+def _autocast() -> dict[str, Callable[..., Any]]:
+    """Mixed precision of the device: the tensors are the processor's, so it is asked for the same."""
+    enable, set_dtype = torch.set_autocast_enabled, torch.set_autocast_dtype
+
+    def set_enabled(*args: Any) -> None:
+        enable(*args)
+        if args[0] == "cuda":
+            enable("cpu", *args[1:])
+
+    def set_type(kind: str, dtype: Any) -> None:
+        set_dtype(kind, dtype)
+        if kind == "cuda":
+            set_dtype("cpu", dtype)
+
+    return {"set_autocast_enabled": set_enabled, "set_autocast_dtype": set_type}
+
+
+class _Nothing(types.SimpleNamespace):
+    """Takes every call and does nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_: 0

@@ -1,0 +1,138 @@
+"""Captured graphs: what was called is called again at each replay, on the same tensors.
+
+A GPU runs nothing while it captures. Here the operators do run, since what comes after them asks for shapes and addresses; what they
+changed in memory from before is put back at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from sidestream._simulated.allocator import DeviceAllocator
+from sidestream._simulated.streams import Streams
+from sidestream._simulated.tensor import memory_of
+
+
+class Capture:
+    """What is called between the begin and the end of a capture."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Callable[..., Any], Any, Any, Any]] = []
+        self._fresh: set[int] = set()
+        self._before: dict[int, tuple[Any, Any]] = {}
+
+    def begins(self, args: Any, written: list[Any]) -> None:
+        """Before an operator runs: what it will write is kept, if it is from before."""
+        for tensor in written:
+            storage = torch._C.TensorBase.untyped_storage(tensor)
+            key = storage._cdata
+            if key not in self._fresh and key not in self._before:
+                self._before[key] = (storage, _bytes(storage).clone())
+
+    def ends(self, run: Callable[..., Any], args: Any, kwargs: Any, result: Any) -> None:
+        for tensor in _tensors(result):
+            key = torch._C.TensorBase.untyped_storage(tensor)._cdata
+            if key not in self._before:
+                self._fresh.add(key)
+        self.calls.append((run, _kept(args), _kept(kwargs), _kept(result)))
+
+    def put_back(self) -> None:
+        for storage, before in self._before.values():
+            _bytes(storage).copy_(before)
+        self._before.clear()
+
+
+def _bytes(storage: Any) -> Any:
+    return torch.empty(0, dtype=torch.uint8).set_(storage)
+
+
+def _tensors(value: Any) -> list[Any]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [tensor for each in value for tensor in _tensors(each)]
+    return []
+
+
+def _kept(value: Any) -> Any:
+    """The same memory, without the graph of autograd that a tensor belongs to."""
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    if isinstance(value, (tuple, list)):
+        return type(value)(_kept(each) for each in value)
+    if isinstance(value, dict):
+        return {name: _kept(each) for name, each in value.items()}
+    return value
+
+
+def _copied(made: Any, kept: Any) -> None:
+    """Puts new results where those of the capture were."""
+    for new, old in zip(_tensors(made), _tensors(kept), strict=False):
+        if new.shape == old.shape and memory_of(new) is not memory_of(old):
+            old.copy_(new)
+
+
+def graph_class(streams: Streams, allocators: list[DeviceAllocator]) -> type:
+    """The class that stands for ``torch.cuda.CUDAGraph``."""
+
+    class CUDAGraph:
+        """A graph of a simulated GPU."""
+
+        def __init__(self, keep_graph: bool = False) -> None:
+            self._calls: list[Any] | None = None
+            self._pool: Any = None
+            self._device = 0
+
+        def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+            if streams.capture is not None:
+                raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+            self._device = streams.here.device
+            if not streams.current(self._device):
+                raise RuntimeError(
+                    "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on the "
+                    "default stream.)"
+                )
+            self._pool = pool if pool is not None else (0, streams.now())
+            allocators[self._device].pool = self._pool[1]
+            streams.capture = Capture()
+
+        def capture_end(self) -> None:
+            capture, streams.capture = streams.capture, None
+            allocators[self._device].pool = 0
+            if capture is None:
+                raise RuntimeError("capture_end called without a capture under way")
+            self._calls = capture.calls
+            with _disable_current_modes():
+                capture.put_back()
+
+        def instantiate(self) -> None:
+            pass
+
+        def replay(self) -> None:
+            if self._calls is None:
+                raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+            streams.busy.add((self._device, streams.current(self._device)))
+            with _disable_current_modes(), torch.no_grad():
+                for run, args, kwargs, kept in self._calls:
+                    _copied(run(*args, **kwargs), kept)
+
+        def reset(self) -> None:
+            self._calls = None
+
+        def pool(self) -> Any:
+            return self._pool
+
+        def enable_debug_mode(self) -> None:
+            pass
+
+        def debug_dump(self, debug_path: str) -> None:
+            raise RuntimeError("a graph of a simulated GPU cannot be dumped")
+
+        def raw_cuda_graph(self) -> int:
+            raise RuntimeError("a graph of a simulated GPU has no handle")
+
+    return CUDAGraph

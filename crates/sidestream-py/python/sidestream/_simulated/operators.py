@@ -1,0 +1,338 @@
+"""Operators: run by the processor, with memory of the simulated device for what they make."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import torch
+
+from sidestream import _check_plan
+from sidestream._simulated.allocator import DeviceAllocator, Memory, PinnedCache
+from sidestream._simulated.streams import Streams
+from sidestream._simulated.tensor import KEPT, crossing, memory_of
+
+_storage_of = torch._C.TensorBase.untyped_storage
+#: Types that the processor lacks in some operators: these are computed in single precision.
+_SHORT = (torch.float16, torch.bfloat16)
+#: Copies go from anywhere to anywhere.
+_COPIES = frozenset({"aten::copy_", "aten::_foreach_copy_", "aten::set_", "aten::set_data"})
+#: What may be neither asked nor waited for while a graph is captured.
+_WAITS = frozenset({"aten::_local_scalar_dense", "aten::equal", "aten::nonzero", "aten::masked_select", "aten::_unique2"})
+
+
+class Operators:
+    """What the recorder calls instead of PyTorch's operators."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        devices: list[Any],
+        allocators: list[DeviceAllocator],
+        pinned: PinnedCache,
+        index_of: Callable[[Any], int],
+        refused: Callable[[str], Exception],
+    ) -> None:
+        self.streams, self.devices, self.allocators, self.pinned = streams, devices, allocators, pinned
+        self.index_of, self.refused = index_of, refused
+
+    def plan(self, func: Any) -> _check_plan.Plan:
+        """The plan of an operator, which calls what is here."""
+        call, shown, kind, arguments, results = _check_plan.plan(func)
+        return self._call(func, call, kind), shown, kind, arguments, results
+
+    def _call(self, func: Any, op: Any, kind: str) -> Any:
+        schema = getattr(func, "_schema", None)
+        if schema is None:
+            return op
+        name: str = schema.name
+        special: dict[str, Callable[..., Any]] = {
+            "aten::record_stream": self._record_stream,
+            "aten::_pin_memory": lambda tensor, device=None: self.pinned_copy(tensor),
+            "aten::is_pinned": lambda tensor, device=None: tensor.is_pinned(),
+        }
+        if name in special:
+            return special[name]
+        if name in ("aten::resize_", "aten::resize_as_", "aten::_resize_output_"):
+            return self._resizing(op)
+        has_device = any(argument.name == "device" for argument in schema.arguments)
+        is_empty = kind == "silent" and any(result.alias_info is None for result in schema.returns)
+        if kind == "silent" and not is_empty and not has_device:
+            # A view has no memory of its own.
+            return op
+        if name == "aten::_to_copy":
+            return self._to_copy(func, op)
+        if name == "aten::copy_":
+            return self._copy(func, op)
+        return self._computed(func, op, name, has_device)
+
+    def _computed(self, func: Any, op: Any, name: str, has_device: bool) -> Any:
+        """An operator that may make memory."""
+        schema = func._schema
+        makes = any("Tensor" in str(result.type) and result.alias_info is None for result in schema.returns)
+        grows = [argument.name for argument in schema.arguments if argument.is_out]
+        aliases = [(at, argument.name, argument.alias_info) for at, argument in enumerate(schema.arguments)]
+        written = [(at, name) for at, name, alias in aliases if alias is not None and alias.is_write]
+        is_addition = func in (torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor)
+        streams, here = self.streams, self.streams.here
+        waits = name in _WAITS
+        # What PyTorch's own code makes for a tensor of a device it makes on the processor; then it writes there. In a program of
+        # its own that would be refused.
+        takes = bool(written) and name not in _COPIES
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            target: int | None = None
+            pinned = False
+            if has_device:
+                device = kwargs.get("device")
+                if device is not None:
+                    if device.type == "cuda":
+                        target = self.index_of(device)
+                        kwargs["device"] = _CPU
+                    else:
+                        target = -1
+                pinned = bool(kwargs.pop("pin_memory", False))
+            if target is None:
+                target = _device_of(args)
+                if target is None and kwargs:
+                    target = _device_of(kwargs.values())
+                if target is None:
+                    target = -1
+            if target >= 0:
+                if here.backward is not None:
+                    here.backward.look()
+                    if is_addition and here.backward.additions:
+                        device, stream = here.backward.additions.popleft()
+                        here.streams[device] = stream
+                streams.busy.add((target, here.streams[target]))
+                if waits:
+                    streams.refuse_in_capture()
+                    streams.stream_is_done(target, here.streams[target])
+            capture = streams.capture if target >= 0 else None
+            if capture is not None:
+                capture.begins(args, [value for at, key in written for value in _tensors((_argument(args, kwargs, at, key),))])
+            result = self._run(op, name, args, kwargs)
+            if target >= 0:
+                if makes:
+                    # The sizes of a packed sequence are the host's.
+                    self._adopt_all(result[:1] if name == "aten::_pack_padded_sequence" else result, target)
+                for at, key in written if takes else ():
+                    self._adopt_written(_argument(args, kwargs, at, key), target)
+                for name_of in grows:
+                    self._grown(kwargs.get(name_of))
+            elif has_device and makes and isinstance(result, torch.Tensor):
+                here.made = (*_call_of(sys._getframe(1)), _cdata(result))
+            if pinned and target < 0:
+                result = self.pinned_copy(result)
+            if capture is not None:
+                capture.ends(lambda *args, **kwargs: self._run(op, name, args, kwargs), args, kwargs, result)
+            return result
+
+        return call
+
+    def _to_copy(self, func: Any, op: Any) -> Any:
+        """A copy to the host that does not wait lands in pinned memory."""
+        computed = self._computed(func, op, func._schema.name, True)
+
+        def call(tensor: Any, **kwargs: Any) -> Any:
+            device = kwargs.get("device")
+            is_away = device is not None and device.type == "cpu" and memory_of_any((tensor,))
+            if is_away and not crossing.leaves:
+                del kwargs["device"]
+                is_away = False
+            crossing.leaves = False
+            result = computed(tensor, **kwargs)
+            if is_away and kwargs.get("non_blocking"):
+                return self.pinned_copy(result)
+            if not kwargs.get("non_blocking"):
+                self._waited(tensor, result)
+            return result
+
+        return call
+
+    def _copy(self, func: Any, op: Any) -> Any:
+        computed, here = self._computed(func, op, "aten::copy_", False), self.streams.here
+
+        def call(target: Any, source: Any, non_blocking: bool = False) -> Any:
+            made, memory = here.made, memory_of(source)
+            if made is not None and isinstance(memory, Memory) and memory_of(target) is None:
+                # What was made and is filled within one call of the program is PyTorch's own: it meant the device.
+                if made == (*_call_of(sys._getframe(1)), _cdata(target)):
+                    self.adopt(target, memory.index)
+            result = computed(target, source, non_blocking)
+            if not non_blocking:
+                self._waited(source, target)
+            return result
+
+        return call
+
+    def _waited(self, source: Any, target: Any) -> None:
+        """The host waits for a copy between it and a device, unless the program says that it need not."""
+        one, other = memory_of(source), memory_of(target)
+        for mine, theirs in ((one, other), (other, one)):
+            if isinstance(mine, Memory) and not isinstance(theirs, Memory):
+                self.streams.refuse_in_capture()
+                self.streams.stream_is_done(mine.index, self.streams.current(mine.index))
+
+    def _run(self, op: Any, name: str, args: Any, kwargs: Any) -> Any:
+        try:
+            return op(*args, **kwargs)
+        except (RuntimeError, NotImplementedError) as error:
+            text = str(error)
+            if "from the 'CPU' backend" in text or "not implemented for" in text:
+                if any(tensor.dtype in _SHORT for tensor in _tensors((*args, *kwargs.values()))):
+                    return _in_single(op, args, kwargs)
+                if "from the 'CPU' backend" in text and memory_of_any(args):
+                    why = f"the operator {name} has no kernel for the processor, which runs the operators of a simulation"
+                    raise self.refused(why) from error
+            raise
+
+    # ------------------------------------------------------------ memory
+
+    def _adopt_all(self, result: Any, device: int) -> None:
+        if isinstance(result, torch.Tensor):
+            self.adopt(result, device)
+        elif isinstance(result, (tuple, list)):
+            for each in result:
+                self._adopt_all(each, device)
+
+    def adopt(self, tensor: Any, device: int) -> None:
+        """What an operator made lies on a device from here on."""
+        try:
+            storage = _storage_of(tensor)
+        except (RuntimeError, NotImplementedError):
+            if tensor.layout is torch.sparse_coo:
+                self.adopt(tensor._indices(), device)
+                self.adopt(tensor._values(), device)
+            return
+        if getattr(storage, KEPT, None) is None:
+            self.adopt_storage(storage, device)
+
+    def _adopt_written(self, value: Any, device: int) -> None:
+        for tensor in _tensors((value,)):
+            if tensor.dim() and memory_of(tensor) is None:
+                self.adopt(tensor, device)
+
+    def adopt_storage(self, storage: Any, device: int) -> None:
+        with self.streams.on(device):
+            memory = self.allocators[device].allocate(storage.nbytes(), self.streams.current(device))
+        setattr(storage, KEPT, memory)
+
+    def _grown(self, tensor: Any) -> None:
+        """A result that was given may have been too small."""
+        for each in tensor if isinstance(tensor, (list, tuple)) else (tensor,):
+            memory = memory_of(each) if isinstance(each, torch.Tensor) else None
+            if isinstance(memory, Memory):
+                storage = _storage_of(each)
+                if storage.nbytes() > memory.bytes:
+                    delattr(storage, KEPT)
+                    index, memory = memory.index, None
+                    self.adopt_storage(storage, index)
+
+    def _resizing(self, op: Any) -> Any:
+        def call(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            result = op(tensor, *args, **kwargs)
+            self._grown(tensor)
+            return result
+
+        return call
+
+    def _record_stream(self, tensor: Any, stream: Any) -> None:
+        memory = memory_of(tensor)
+        if isinstance(memory, Memory):
+            memory.allocator.note(memory, stream.stream_id)
+
+    def pinned_copy(self, tensor: Any) -> Any:
+        """The same values in pinned memory."""
+        size = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True)) + 1 if tensor.numel() else 0
+        made = self.pinned_like(tensor, size * tensor.element_size())
+        return made.copy_(tensor)
+
+    def pinned_like(self, tensor: Any, size: int) -> Any:
+        if size == 0:
+            return torch.empty_like(tensor)
+        owner, buffer, at = self.pinned.allocate(size)
+        storage = _storage_of(torch.frombuffer(buffer, dtype=torch.uint8, count=size, offset=at))
+        setattr(storage, KEPT, owner)
+        return torch.empty(0, dtype=tensor.dtype).set_(storage, 0, tensor.shape, tensor.stride())
+
+
+_CPU = torch.device("cpu")
+
+
+def _call_of(frame: FrameType) -> tuple[int, int]:
+    """Which call of the program runs."""
+    return id(frame), frame.f_lasti
+
+
+def _cdata(tensor: Any) -> int:
+    try:
+        return int(_storage_of(tensor)._cdata)
+    except (RuntimeError, NotImplementedError):
+        return 0
+
+
+def memory_of_any(args: Any) -> bool:
+    """Whether something of a device is among these."""
+    return _device_of(args) is not None
+
+
+def _device_of(args: Any) -> int | None:
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            memory = memory_of(arg)
+            if isinstance(memory, Memory):
+                return memory.index
+        elif isinstance(arg, (list, tuple)) and arg and not isinstance(arg[0], (int, float)):
+            found = _device_of(arg)
+            if found is not None:
+                return found
+    return None
+
+
+def _argument(args: Any, kwargs: Any, at: int, name: str) -> Any:
+    return args[at] if at < len(args) else kwargs.get(name)
+
+
+def _tensors(args: Any) -> list[Any]:
+    found = []
+    for arg in args:
+        if isinstance(arg, torch.Tensor):
+            found.append(arg)
+        elif isinstance(arg, (list, tuple)):
+            found += _tensors(arg)
+    return found
+
+
+def _in_single(op: Any, args: Any, kwargs: Any) -> Any:
+    """Computes in single precision what the processor has no kernel for; the results have the type that they would have."""
+    short = next(tensor.dtype for tensor in _tensors((*args, *kwargs.values())) if tensor.dtype in _SHORT)
+
+    def widened(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.float() if value.dtype in _SHORT else value
+        if isinstance(value, (list, tuple)):
+            return type(value)(widened(each) for each in value)
+        return value
+
+    def narrowed(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.to(short) if value.dtype is torch.float32 else value
+        if isinstance(value, (list, tuple)):
+            return type(value)(narrowed(each) for each in value)
+        return value
+
+    given = [*args, *kwargs.values()]
+    wide = [widened(value) for value in given]
+    result = op(*wide[: len(args)], **dict(zip(kwargs, wide[len(args) :], strict=True)))
+    for before, after in zip(_tensors(given), _tensors(wide), strict=True):
+        # What is written in place goes back.
+        if before is not after and after._version:
+            before.copy_(after)
+    if isinstance(result, torch.Tensor):
+        for before, after in zip(_tensors(given), _tensors(wide), strict=True):
+            if after is result:
+                return before
+    return narrowed(result)

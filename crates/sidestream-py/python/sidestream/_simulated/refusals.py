@@ -1,0 +1,127 @@
+"""What a simulation does not have is refused by name, at the line that asks for it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.abc
+import importlib.machinery
+import os
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType, ModuleType
+from typing import Any
+
+import torch
+
+from sidestream._check_hooks import put
+
+#: Libraries that launch kernels of their own as soon as they are used.
+_LIBRARIES = {
+    "cupy": "CuPy calls CUDA itself",
+    "pycuda": "PyCUDA calls CUDA itself",
+    "flash_attn": "its kernels run on a GPU only",
+    "transformer_engine": "its kernels run on a GPU only",
+}
+#: Where Triton launches its kernels. That it is imported says nothing: PyTorch imports it itself.
+_TRITON = "triton.runtime.jit"
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+
+
+class NotSimulated(RuntimeError):
+    """The program asks for something of a GPU that a simulation does not have."""
+
+
+class Refusals:
+    """What was refused."""
+
+    def __init__(self) -> None:
+        self.skipped: list[str] = []
+
+    def refused(self, what: str) -> NotSimulated:
+        """The error to raise; the report has it too."""
+        frame = _of_program(sys._getframe(1))
+        at = f" ({frame.f_code.co_filename}:{frame.f_lineno})" if frame is not None else ""
+        text = f"not simulated: {what}{at}; check this part on a GPU"
+        if text not in self.skipped:
+            self.skipped.append(text)
+        return NotSimulated(text)
+
+    def install(self, stack: contextlib.ExitStack) -> None:
+        finder = _Finder(self)
+        sys.meta_path.insert(0, finder)
+        stack.callback(sys.meta_path.remove, finder)
+        if _TRITON in sys.modules:
+            put(stack, sys.modules[_TRITON].JITFunction, "run", self.refusing("a kernel of Triton, which runs on a GPU only"))
+        for name in ("_broadcast", "_broadcast_coalesced", "_scatter", "_gather"):
+            if hasattr(torch._C, name):
+                put(stack, torch._C, name, self.refusing("torch.nn.parallel, which copies between GPUs without operators"))
+        from torch import distributed
+        from torch.utils import cpp_extension as extension
+
+        if distributed.is_available():
+            self._distributed(stack)
+
+        for name in ("load", "load_inline"):
+            put(stack, extension, name, self.refusing("an extension in C++ or CUDA (torch.utils.cpp_extension)"))
+
+    def refusing(self, what: str) -> Callable[..., Any]:
+        def refuse(*_: Any, **__: Any) -> Any:
+            raise self.refused(what)
+
+        return refuse
+
+    def _distributed(self, stack: contextlib.ExitStack) -> None:
+        from torch import distributed
+
+        start = distributed.init_process_group
+
+        def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if backend is None or "nccl" in str(backend).lower():
+                raise self.refused('NCCL; backend="gloo" runs on the processor')
+            return start(backend, *args, **kwargs)
+
+        put(stack, distributed, "init_process_group", init_process_group)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Refuses to import libraries that launch kernels of their own, and finds Triton's launches."""
+
+    def __init__(self, refusals: Refusals) -> None:
+        self.refusals = refusals
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name == _TRITON:
+            return self._launching(name, path)
+        why = _LIBRARIES.get(name)
+        if why is None or importlib.machinery.PathFinder.find_spec(name, path) is None:
+            return None
+        raise ModuleNotFoundError(str(self.refusals.refused(f"{name}: {why}")), name=name)
+
+    def _launching(self, name: str, path: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                run(module)
+                if self in sys.meta_path:
+                    kind: Any = module.__dict__["JITFunction"]
+                    kind.run = self.refusals.refusing("a kernel of Triton, which runs on a GPU only")
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _of_program(frame: FrameType | None) -> FrameType | None:
+    while frame is not None and (
+        frame.f_code.co_filename.startswith((_OURS, _TORCH, "<frozen")) or _is_hidden(frame.f_code.co_filename)
+    ):
+        frame = frame.f_back
+    return frame
+
+
+def _is_hidden(file: str) -> bool:
+    return file == contextlib.__file__ or os.sep + "triton" + os.sep in file

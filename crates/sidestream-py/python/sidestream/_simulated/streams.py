@@ -1,0 +1,344 @@
+"""Streams and events of a simulated GPU, and which of them is current."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from typing import Any
+
+import torch
+from torch.cuda import _gpu_trace
+
+#: PyTorch has so many streams of each priority, and hands them out in turn.
+POOL = 32
+#: The value of ``torch.device("cuda").type`` as PyTorch numbers it.
+CUDA = 1
+#: Handles of streams and events lie where no memory is.
+_HANDLES = 0x5000_0000_0000
+
+
+class _Current(threading.local):
+    """What is current in a thread, and on which device."""
+
+    device = 0
+
+    def __init__(self, count: int) -> None:
+        #: The handle by device.
+        self.streams = [0] * count
+        #: Which streams were current from which node of the graph on: the number of the node, and the handles.
+        self.history: list[tuple[int, tuple[int, ...]]] = [(0, (0,) * count)]
+        #: The pass of backward that this thread is in.
+        self.backward: Any = None
+        #: What was made on the host last: by which call, and its storage.
+        self.made: tuple[int, int, int] | None = None
+
+
+class Streams:
+    """All streams, and the current ones of each thread."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.here = _Current(count)
+        #: Whether any other stream than the default ones was ever current.
+        self.is_one = True
+        self._handed: dict[tuple[int, int], int] = {}
+        self._pools: dict[tuple[int, int, int], int] = {}
+        self._priorities: dict[int, int] = {}
+        self._handles = itertools.count(_HANDLES, 0x100)
+        self._clock = itertools.count(1)
+        #: Work since the last wait, and when that wait was.
+        self.busy: set[tuple[int, int]] = set()
+        self.waited: dict[tuple[int, int], int] = {}
+        self.waits = 0
+        #: The capture of a graph, if one is under way.
+        self.capture: Any = None
+
+    def handle(self) -> int:
+        """A number that is nothing else's."""
+        return next(self._handles)
+
+    def now(self) -> int:
+        return next(self._clock)
+
+    def current(self, device: int) -> int:
+        """The handle of a device's current stream."""
+        here = self.here
+        if here.backward is not None:
+            here.backward.look()
+        return here.streams[device]
+
+    def make(self, device: int, priority: int) -> int:
+        """The next stream of the pool."""
+        priority = max(-3, min(0, priority))
+        turn = self._handed.get((device, priority), 0)
+        self._handed[(device, priority)] = turn + 1
+        key = (device, priority, turn % POOL)
+        if key not in self._pools:
+            self._pools[key] = self.handle()
+            self._priorities[self._pools[key]] = priority
+            _gpu_trace.StreamCreationCallbacks.fire_callbacks(self._pools[key])
+        return self._pools[key]
+
+    def priority(self, handle: int) -> int:
+        return self._priorities.get(handle, 0)
+
+    def set_current(self, device: int, handle: int) -> None:
+        here = self.here
+        here.device = device
+        if here.streams[device] == handle:
+            return
+        here.streams[device] = handle
+        self.is_one = False
+        self.remember(here)
+
+    def remember(self, here: _Current) -> None:
+        """Nodes of the graph that are made from here on belong to the streams that are current now."""
+        at = torch._C._autograd._get_sequence_nr()
+        history, streams = here.history, tuple(here.streams)
+        if history[-1][0] == at:
+            history[-1] = (at, streams)
+        elif history[-1][1] != streams:
+            history.append((at, streams))
+
+    def refuse_in_capture(self) -> None:
+        if self.capture is not None:
+            raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
+
+    def stream_is_done(self, device: int, handle: int, since: int | None = None) -> None:
+        """The host has waited for a stream, or for what it had at some time."""
+        self.waits += 1
+        if since is None:
+            self.busy.discard((device, handle))
+        self.waited[(device, handle)] = max(self.waited.get((device, handle), 0), self.now() if since is None else since)
+
+    def has_waited(self, device: int, handle: int, since: int) -> bool:
+        """Whether the host has waited for all that a stream had at some time."""
+        return max(self.waited.get((device, handle), 0), self.waited.get((device, -1), 0)) >= since
+
+    def synchronize(self, device: int | None = None) -> None:
+        self.refuse_in_capture()
+        device = self.here.device if device is None else device
+        for key in [key for key in self.busy if key[0] == device]:
+            self.busy.discard(key)
+        self.stream_is_done(device, -1)
+        with self.on(device):
+            _gpu_trace.DeviceSynchronizationCallbacks.fire_callbacks()
+
+    def on(self, device: int) -> _OnDevice:
+        return _OnDevice(self.here, device)
+
+    def record(self, event: int, device: int, stream: int) -> None:
+        with self.on(device):
+            _gpu_trace.EventRecordCallbacks.fire_callbacks(event, stream)
+
+    def wait(self, event: int, device: int, stream: int) -> None:
+        with self.on(device):
+            _gpu_trace.EventWaitCallbacks.fire_callbacks(event, stream)
+
+    def wait_stream(self, device: int, stream: int, source: int) -> None:
+        """What PyTorch does itself with an event that nobody sees."""
+        event = self.handle()
+        self.record(event, device, source)
+        self.wait(event, device, stream)
+        _gpu_trace.EventDeletionCallbacks.fire_callbacks(event)
+
+
+class _OnDevice:
+    """Another device is current inside."""
+
+    def __init__(self, here: _Current, device: int) -> None:
+        self.here, self.device = here, device
+
+    def __enter__(self) -> None:
+        self.before, self.here.device = self.here.device, self.device
+
+    def __exit__(self, *_: object) -> None:
+        self.here.device = self.before
+
+
+def index_of(device: Any, streams: Streams) -> int:
+    """The number of a device that is named somehow; the current one for none."""
+    if device is None:
+        return streams.here.device
+    if isinstance(device, str):
+        device = torch.device(device)
+    if isinstance(device, torch.device):
+        if device.type != "cuda":
+            raise ValueError(f"Expected a cuda device, but got: {device}")
+        device = streams.here.device if device.index is None else device.index
+    index = int(device)
+    if index < 0:
+        return streams.here.device
+    if index >= streams.count:
+        raise RuntimeError(
+            f"CUDA error: invalid device ordinal: cuda:{index} of {streams.count} simulated; simulate more of them with --devices"
+        )
+    return index
+
+
+def classes(streams: Streams) -> tuple[type, type, type]:
+    """The classes that stand for ``torch.cuda.Stream``, ``ExternalStream`` and ``Event``."""
+
+    class Stream(torch.Stream):  # type: ignore[misc]
+        """A stream of a simulated GPU."""
+
+        def __new__(cls, device: Any = None, priority: int = 0, **given: Any) -> Any:
+            if "stream_id" in given:
+                at, handle = given["device_index"], given["stream_id"]
+            elif "stream_ptr" in given:
+                at, handle = index_of(device, streams), int(given["stream_ptr"])
+            else:
+                at = index_of(device, streams)
+                handle = streams.make(at, priority)
+            return super().__new__(cls, stream_id=handle, device_index=at, device_type=CUDA)
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        @property
+        def cuda_stream(self) -> int:
+            return int(self.stream_id)
+
+        @property
+        def _as_parameter_(self) -> Any:
+            import ctypes
+
+            return ctypes.c_void_p(self.cuda_stream)
+
+        @property
+        def priority(self) -> int:
+            return streams.priority(self.cuda_stream)
+
+        @staticmethod
+        def priority_range() -> tuple[int, int]:
+            return 0, -3
+
+        def __cuda_stream__(self) -> tuple[int, int]:
+            return 0, self.cuda_stream
+
+        def wait_event(self, event: Any) -> None:
+            event.wait(self)
+
+        def wait_stream(self, stream: Any) -> None:
+            self.wait_event(stream.record_event())
+
+        def record_event(self, event: Any = None) -> Any:
+            event = Event() if event is None else event
+            event.record(self)
+            return event
+
+        def query(self) -> bool:
+            # Work is never over the first time that somebody asks, so that a program that asks once waits for nothing.
+            key = (self.device_index, self.cuda_stream)
+            is_busy = key in streams.busy
+            streams.busy.discard(key)
+            return not is_busy
+
+        def synchronize(self) -> None:
+            streams.refuse_in_capture()
+            streams.stream_is_done(self.device_index, self.cuda_stream)
+            with streams.on(self.device_index):
+                _gpu_trace.StreamSynchronizationCallbacks.fire_callbacks(self.cuda_stream)
+
+        def __enter__(self) -> Any:
+            self._inside = torch.cuda.stream(self)
+            self._inside.__enter__()
+            return self
+
+        def __exit__(self, *given: Any) -> None:
+            self._inside.__exit__(*given)
+
+        def __reduce__(self) -> Any:
+            raise TypeError("a stream cannot be pickled")
+
+        def __repr__(self) -> str:
+            return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+    class ExternalStream(Stream):
+        """A stream that somebody else made."""
+
+        def __new__(cls, stream_ptr: int, device: Any = None, **given: Any) -> Any:
+            return super().__new__(cls, device, stream_ptr=stream_ptr, **given)
+
+    class Event:
+        """An event of a simulated GPU."""
+
+        def __init__(
+            self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
+        ) -> None:
+            self._timed = enable_timing
+            self.cuda_event = 0
+            self._on = (0, 0)
+            self._pending = False
+            self._recorded, self._at_ns = 0, 0
+
+        @property
+        def device(self) -> Any:
+            return torch.device("cuda", self._on[0]) if self.cuda_event else None
+
+        @property
+        def event_id(self) -> int:
+            return int(self.cuda_event)
+
+        @property
+        def _as_parameter_(self) -> Any:
+            import ctypes
+
+            return ctypes.c_void_p(self.cuda_event)
+
+        def record(self, stream: Any = None) -> None:
+            stream = torch.cuda.current_stream() if stream is None else stream
+            device, handle = stream.device_index, stream.stream_id
+            if not self.cuda_event:
+                self.cuda_event = streams.handle()
+                with streams.on(device):
+                    _gpu_trace.EventCreationCallbacks.fire_callbacks(self.cuda_event)
+            elif device != self._on[0]:
+                raise RuntimeError(f"Event device {self._on[0]} does not match recording stream's device {device}.")
+            self._on = (device, handle)
+            self._pending = (device, handle) in streams.busy
+            self._recorded, self._at_ns = streams.now(), time.perf_counter_ns()
+            streams.record(self.cuda_event, device, handle)
+
+        def wait(self, stream: Any = None) -> None:
+            if self.cuda_event:
+                stream = torch.cuda.current_stream() if stream is None else stream
+                streams.wait(self.cuda_event, stream.device_index, stream.stream_id)
+
+        def _is_over(self) -> bool:
+            return not self._pending or streams.has_waited(*self._on, self._recorded)
+
+        def query(self) -> bool:
+            is_over, self._pending = self._is_over(), False
+            return is_over
+
+        def synchronize(self) -> None:
+            if self.cuda_event:
+                streams.refuse_in_capture()
+                self._pending = False
+                # All that the stream had before it is over, too.
+                streams.stream_is_done(*self._on, self._recorded)
+                _gpu_trace.EventSynchronizationCallbacks.fire_callbacks(self.cuda_event)
+
+        def elapsed_time(self, end_event: Any) -> float:
+            if not (self._timed and end_event._timed):
+                raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+            if not (self.cuda_event and end_event.cuda_event):
+                raise ValueError("Both events must be recorded before calculating elapsed time.")
+            if not (self._is_over() and end_event._is_over()):
+                raise RuntimeError("CUDA error: device not ready: synchronize with the second event before the time is asked for")
+            # The time of the processor, which says nothing about a GPU; never 0, since programs divide by it.
+            return max(float(end_event._at_ns - self._at_ns), 1e3) / 1e6
+
+        def ipc_handle(self) -> Any:
+            raise RuntimeError("an event of a simulated GPU cannot be shared with another process")
+
+        def __del__(self) -> None:
+            if self.cuda_event:
+                _gpu_trace.EventDeletionCallbacks.fire_callbacks(self.cuda_event)
+
+        def __repr__(self) -> str:
+            return f"<torch.cuda.Event {self.cuda_event:#x}>" if self.cuda_event else "<torch.cuda.Event uninitialized>"
+
+    return Stream, ExternalStream, Event

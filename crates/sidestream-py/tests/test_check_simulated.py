@@ -1,0 +1,415 @@
+"""Programs for a GPU, checked where there is none: what the check says of them, and that they run as they are written."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import io
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sidestream
+
+pytestmark = pytest.mark.torch
+
+BENCHES = Path(__file__).parents[1] / "benches"
+RACY = """
+import sys
+import torch
+side = torch.cuda.Stream()
+x = torch.ones(1 << 20, device="cuda")
+side.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(side):
+    y = x * 2
+if "right" in sys.argv:
+    torch.cuda.current_stream().wait_stream(side)
+print(y.sum().item(), y.device)
+"""
+
+
+def bench() -> Any:
+    """The loops that run on a GPU: what is expected of them there."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    spec = importlib.util.spec_from_file_location("check_gpu", BENCHES / "check_gpu.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GPU = bench()
+PLANTED = GPU.PLANTED if GPU else []
+LOOPS = [getattr(GPU, f"{name}_loop") for name in ("mlp", "cnn", "transformer", "streams", "graph", "thread", "prefetch")] if GPU else []
+
+
+@pytest.fixture
+def found() -> Iterator[sidestream.CheckedRun]:
+    """Two simulated GPUs, and what the check hears."""
+    with sidestream.check(simulate=2) as run:
+        yield run
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sidestream.check", "--simulate", *arguments], capture_output=True, text=True, check=False
+    )
+
+
+def script(folder: Path, text: str) -> str:
+    path = folder / "program.py"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_a_script_races_without_a_gpu_and_its_twin_does_not(tmp_path: Path) -> None:
+    program = script(tmp_path, RACY)
+    racy, right = command(program), command(program, "right")
+    assert (racy.returncode, racy.stdout) == (1, "2097152.0 cuda:0\n"), racy.stderr
+    assert "RAW on float32[1048576]" in racy.stderr and "y = x * 2" in racy.stderr
+    assert "call `" in racy.stderr and "wait_stream(" in racy.stderr
+    assert (right.returncode, right.stdout) == (0, "2097152.0 cuda:0\n"), right.stderr
+    assert right.stderr == "no race in 4 operations\n"
+
+
+@pytest.mark.parametrize("program", PLANTED, ids=lambda program: program.__name__)
+@pytest.mark.parametrize("right", [False, True], ids=["planted", "repaired"])
+def test_the_planted_races_of_a_gpu_are_found(program: Any, right: bool, found: sidestream.CheckedRun) -> None:
+    import torch
+
+    program(right)
+    torch.cuda.synchronize()
+    assert found.operations
+    assert bool(found.races) is not right, str(found)
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_right_loops_stay_silent(loop: Any, found: sidestream.CheckedRun) -> None:
+    loop(20)
+    assert found.races == () and found.ended is None and found.skipped == (), str(found)
+    assert found.operations >= 20
+
+
+def test_tensors_say_where_they_are(found: sidestream.CheckedRun) -> None:
+    import torch
+
+    host = torch.arange(6.0).view(2, 3)
+    x = host.to("cuda")
+    assert x.is_cuda and not x.is_cpu and x.device == torch.device("cuda", 0) and x.get_device() == 0
+    assert not host.is_cuda and host.cuda(1).device.index == 1 and host.device.type == "cpu"
+    same = (x[1:], x.t(), x + 1, torch.zeros_like(x), x.new_ones(3), x.new_tensor([1]), x.half().float(), x.type_as(x.int()))
+    assert all(each.is_cuda for each in same)
+    assert all(torch.nn.functional.one_hot(x.long()).is_cuda for _ in range(2))
+    made = (torch.tensor([1, 2], device="cuda"), torch.as_tensor([3.0], device="cuda:1"), torch.randperm(4, device="cuda"))
+    assert [each.device.index for each in made] == [0, 1, 0]
+    assert x.to(torch.float16).device.type == x.to(copy=True).device.type == "cuda"
+    assert x.to(host).device.type == x.cpu().device.type == "cpu" and x.to("cpu", torch.int64).tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert x.type() == "torch.cuda.FloatTensor" and x.tolist() == host.tolist() and str(x).endswith("device='cuda:0')")
+    with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
+        x.numpy()
+    with pytest.raises(RuntimeError, match=r"invalid device ordinal: cuda:2 of 2 simulated; simulate more of them with --devices"):
+        host.to("cuda:2")
+    with torch.device("cuda"):
+        assert torch.ones(2).is_cuda and torch.tensor(1.0).is_cuda
+
+
+def test_models_are_copied_saved_and_loaded_with_their_device(found: sidestream.CheckedRun) -> None:
+    import torch
+
+    model = torch.nn.Linear(3, 2).cuda()
+    assert all(value.is_cuda for value in copy.deepcopy(model).state_dict().values())
+    saved = io.BytesIO()
+    torch.save(model.state_dict(), saved)
+    for where, kind in ((None, "cuda"), ("cpu", "cpu"), ("cuda:1", "cuda")):
+        saved.seek(0)
+        loaded = torch.load(saved, map_location=where)["weight"]
+        assert loaded.device.type == kind and torch.equal(loaded.cpu(), model.weight.cpu())
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    model(torch.ones(1, 3, device="cuda")).sum().backward()
+    optimizer.step()
+    assert all(part.is_cuda for state in optimizer.state_dict()["state"].values() for part in state.values())
+    assert model.weight.grad is not None and model.weight.grad.is_cuda
+
+
+def test_mixed_precision_checkpoints_and_hooks(found: sidestream.CheckedRun) -> None:
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2)).cuda()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cuda")
+    seen: list[Any] = []
+    model[0].register_forward_hook(lambda module, args, result: seen.append(result.device.type))
+    for _ in range(3):
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            x = checkpoint(model[0], torch.ones(3, 4, device="cuda"), use_reentrant=False)
+            loss = model[1:](x)
+            assert loss.dtype is torch.float16
+        scaler.scale(loss.float().sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert set(seen) == {"cuda"} and found.races == ()
+    assert torch.cuda.memory_allocated() > 0 and torch.cuda.max_memory_allocated() <= torch.cuda.memory_reserved()
+    assert torch.cuda.get_device_properties(0).major == 9 and "simulated" in torch.cuda.get_device_name()
+
+
+def test_what_pytorch_makes_for_a_tensor_lies_where_the_tensor_does(found: sidestream.CheckedRun) -> None:
+    import torch
+    from torch import nn
+
+    q = torch.randn(1, 2, 4, 8, device="cuda", requires_grad=True)
+    nn.functional.scaled_dot_product_attention(q, q, q).transpose(1, 2).sum().backward()
+    # The gradient is copied into another layout by the engine itself.
+    assert q.grad is not None and q.grad.is_cuda
+    packed = nn.utils.rnn.pack_padded_sequence(torch.randn(3, 2, 4, device="cuda"), torch.tensor([3, 2]))
+    results, state = nn.GRU(4, 8).cuda()(packed)
+    assert results.data.is_cuda and state.is_cuda and not results.batch_sizes.is_cuda
+    lazy = nn.LazyLinear(3).cuda()
+    assert lazy(torch.ones(1, 2, device="cuda")).is_cuda and lazy.weight.is_cuda
+    assert torch.compile(lambda x: x + 1)(torch.ones(3, device="cuda")).is_cuda
+    host = torch.empty(3).copy_(torch.ones(3, device="cuda"))
+    assert not host.is_cuda and found.races == ()
+
+
+def test_a_gradient_goes_back_to_the_device_that_it_belongs_to(found: sidestream.CheckedRun) -> None:
+    import torch
+
+    weight = torch.ones(3, requires_grad=True)
+    (weight.cuda() * 2).sum().backward()
+    assert weight.grad is not None and weight.grad.device.type == "cpu" and weight.grad.tolist() == [2, 2, 2]
+
+
+def test_a_graph_does_at_each_replay_what_was_captured(found: sidestream.CheckedRun) -> None:
+    import torch
+
+    x, total = torch.zeros(4, device="cuda"), torch.zeros((), device="cuda")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x * 2 + 1
+        total += y.sum()
+        with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+            total.item()
+    # What was captured did not run.
+    assert total.item() == 0
+    for value in (1, 2):
+        x.fill_(value)
+        graph.replay()
+        assert y.tolist() == [2 * value + 1] * 4
+    assert total.item() == 4 * 3 + 4 * 5
+
+
+def test_memory_is_used_again_as_the_caching_allocator_does(found: sidestream.CheckedRun) -> None:
+    import torch
+
+    side = torch.cuda.Stream()
+    x = torch.empty(300, device="cuda")
+    at = x.data_ptr()
+    # Sizes are rounded to 512 bytes, small ones share a segment of 2 MiB, and views lie where they lie.
+    assert torch.empty(1, device="cuda").data_ptr() == at + 1536 and x[2:].data_ptr() == at + 8
+    del x
+    with torch.cuda.stream(side):
+        assert torch.empty(300, device="cuda").data_ptr() != at
+    assert torch.empty(200, device="cuda").data_ptr() == at
+    assert torch.empty(3 << 20, dtype=torch.uint8, device="cuda").data_ptr() % (2 << 20) == 0
+    assert torch.cuda.memory_reserved() == (2 << 20) + (2 << 20) + (20 << 20)
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_reserved() == 0
+
+
+def test_memory_that_was_noted_is_used_again_when_the_host_has_waited(found: sidestream.CheckedRun) -> None:
+    import torch
+
+    def memory() -> Any:
+        return torch.empty(1000, device="cuda")
+
+    side = torch.cuda.Stream()
+    x = memory()
+    at = x.data_ptr()
+    x.record_stream(side)
+    event = side.record_event()
+    del x
+    # What was recorded before it was freed proves nothing.
+    event.synchronize()
+    assert memory().data_ptr() != at
+    side.synchronize()
+    assert memory().data_ptr() == at
+    x = memory()
+    x.record_stream(side)
+    del x
+    # A host is never so far ahead.
+    assert at not in {memory().data_ptr() for _ in range(1000)}
+    assert at in {memory().data_ptr() for _ in range(100)}
+
+
+def test_pinned_memory_is_pinned_and_used_again(found: sidestream.CheckedRun) -> None:
+    import torch
+
+    x = torch.arange(5).pin_memory()
+    at = x.data_ptr()
+    assert x.is_pinned() and x[1:].is_pinned() and x.tolist() == [0, 1, 2, 3, 4] and x.numpy()[3] == 3
+    assert not torch.arange(5).is_pinned() and torch.empty(3, pin_memory=True).is_pinned()
+    del x
+    assert torch.zeros(4, dtype=torch.int64, pin_memory=True).data_ptr() == at
+    assert torch.ones(3, device="cuda").to("cpu", non_blocking=True).is_pinned()
+
+
+def test_a_loader_pins_its_batches_with_workers_and_without(found: sidestream.CheckedRun) -> None:
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    data = TensorDataset(torch.arange(12.0))
+    for workers in (0, 2):
+        batches = [batch for (batch,) in DataLoader(data, batch_size=4, num_workers=workers, pin_memory=True)]
+        assert [batch.is_pinned() for batch in batches] == [True] * 3 and sum(batch.sum().item() for batch in batches) == 66
+
+
+def test_backward_runs_on_the_streams_of_forward(found: sidestream.CheckedRun) -> None:
+    import torch
+
+    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    weight = torch.ones(4, device="cuda", requires_grad=True)
+    seen: list[tuple[str, bool]] = []
+
+    def note(name: str) -> Any:
+        return lambda _: seen.append((name, torch.cuda.current_stream() == side))
+
+    a = weight * 2
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        b = a * 3
+    main.wait_stream(side)
+    c = b * 5
+    for name, tensor in (("a", a), ("b", b), ("c", c)):
+        tensor.register_hook(note(name))
+    c.sum().backward()
+    # The gradient of a comes from where b was made, and it is the node that made a which takes it.
+    assert seen == [("c", False), ("b", True), ("a", False)]
+    assert weight.grad is not None and weight.grad.tolist() == [30] * 4
+    assert found.races == (), str(found)
+
+
+def test_gradients_are_waited_for_by_who_called_and_by_nobody_else(found: sidestream.CheckedRun) -> None:
+    import torch
+
+    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    weight = torch.ones(4, device="cuda", requires_grad=True)
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        loss = (weight * 2).sum()
+    main.wait_stream(side)
+    loss.backward()
+    assert weight.grad is not None
+    weight.grad.add_(1)
+    assert not found.races, str(found)
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        (weight * 2).sum().backward()
+    weight.grad.add_(1)
+    races = found.races
+    assert [race.second.operator for race in races] == ["add_"], str(found)
+
+
+def test_time_is_refused_before_it_is_known(found: sidestream.CheckedRun) -> None:
+    import torch
+
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    torch.ones(3, device="cuda").add_(1)
+    end.record()
+    with pytest.raises(RuntimeError, match="device not ready"):
+        start.elapsed_time(end)
+    end.synchronize()
+    assert start.elapsed_time(end) > 0 and end.query()
+
+
+def test_all_is_put_back() -> None:
+    import torch
+
+    def state() -> list[Any]:
+        tensor = [torch.Tensor.__dict__.get(name) for name in ("device", "to", "data_ptr", "is_cuda")]
+        module = [torch.cuda.is_available(), torch.cuda.Stream, torch.cuda.CUDAGraph, torch.cuda.is_initialized()]
+        return [*tensor, *module, torch.Generator, torch.tensor, torch._C._cuda_getDeviceCount, torch.UntypedStorage.__dict__.get("device")]
+
+    before = state()
+    with pytest.raises(ZeroDivisionError), sidestream.check(simulate=True):
+        assert state() != before and torch.cuda.is_available()
+        x = torch.ones(3, device="cuda")
+        _ = 1 / 0
+    assert state() == before
+    # Tensors that outlive the simulation are the processor's.
+    assert x.device.type == "cpu" and x.tolist() == [1, 1, 1] and torch.UntypedStorage(4).nbytes() == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("import torch.distributed as d\nd.init_process_group('nccl')", "not simulated: NCCL"),
+        ("from torch.nn.parallel.comm import broadcast\nimport torch\nbroadcast(torch.ones(1, device='cuda'), [0])", "not simulated: torch.nn.parallel"),
+        ("from torch.utils.cpp_extension import load\nload('x', ['x.cu'])", "not simulated: an extension in C++ or CUDA"),
+        ("import cupy", "not simulated: cupy: CuPy calls CUDA itself"),
+    ],
+)
+def test_what_is_not_simulated_is_named_with_its_line(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "cupy.py").write_text("", encoding="utf-8")
+    program = script(tmp_path, text)
+    ran = command(program)
+    assert ran.returncode == 3 and why in ran.stderr and f"{program}:{len(text.splitlines())}" in ran.stderr
+    lines = text.splitlines()
+    lines[-1] = f"try:\n    {lines[-1]}\nexcept Exception:\n    print('goes on')"
+    ran = command(script(tmp_path, "\n".join(lines)))
+    assert (ran.returncode, ran.stdout) == (3, "goes on\n") and why in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "why"),
+    [
+        ({"simulate": "yes"}, TypeError, "simulate is 'yes'; give True, False, or how many GPUs"),
+        ({"simulate": -1}, ValueError, "simulate is -1"),
+        ({"simulate": 65}, ValueError, "simulate is 65; give at most 64 GPUs"),
+    ],
+)
+def test_a_number_of_gpus_that_means_nothing_is_refused(wrong: dict[str, Any], kind: type[Exception], why: str) -> None:
+    with pytest.raises(kind, match=why):
+        sidestream.check(**wrong)
+
+
+def test_the_command_simulates_as_many_gpus_as_it_is_told(tmp_path: Path) -> None:
+    program = script(tmp_path, "import torch\nprint(torch.cuda.device_count(), torch.ones(1, device='cuda:2').device)")
+    assert command("--devices", "3", program).stdout == "3 cuda:2\n"
+    ran = command("--devices", "0", program)
+    assert ran.returncode == 2 and "--devices 0: give a number from 1 to 64" in ran.stderr
+    alone = [sys.executable, "-m", "sidestream.check", "--devices", "2", program]
+    ran = subprocess.run(alone, capture_output=True, text=True, check=False)
+    assert ran.returncode == 2 and "give --simulate, too" in ran.stderr
+
+
+def test_the_blocks_of_a_text_are_checked_each_by_itself(tmp_path: Path) -> None:
+    wait = "torch.cuda.current_stream().wait_stream(side)"
+    block = f"""```python
+import torch
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    x = torch.ones(8, device="cuda")
+{wait}
+x.sum()
+```
+"""
+    text = tmp_path / "notes.md"
+    racy = block.replace(wait, "y = 1")
+    text.write_text(f"# Notes\n\n{racy}\nWith the wait:\n\n{block}\n```cpp\nint x;\n```\n", encoding="utf-8")
+    ran = command(str(text))
+    assert ran.returncode == 1 and "Traceback" not in ran.stderr, ran.stderr
+    assert f"{text}:4: 1 race" in ran.stderr and f"{text}:15: no race in 2 operations" in ran.stderr
+    assert f"{text}:9 in <module>\n        x.sum()" in ran.stderr
+    text.write_text(block, encoding="utf-8")
+    assert command(str(text)).returncode == 0
+    text.write_text(block + "\n```py\nmodel(x)\n```\n", encoding="utf-8")
+    ran = command(str(text))
+    assert ran.returncode == 3 and "it ended with NameError: name 'model' is not defined" in ran.stderr
+    ran = subprocess.run([sys.executable, "-m", "sidestream.check", str(text)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2 and "its blocks of Python are checked with --simulate" in ran.stderr
