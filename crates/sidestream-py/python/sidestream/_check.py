@@ -119,7 +119,7 @@ def checking(
             planned = _check_plan.plan if simulation is None else simulation.plan
             mode = _mode(planned, shown, raises, stacks, memory, pretend)
             try:
-                with hooked(mode, steps), watched(mode, host, pretend) as unheard, mode:
+                with hooked(mode, steps), watched(mode, host, pretend or simulation is not None) as unheard, mode:
                     run = CheckedRun(mode, unheard, suppress, steps, simulation)
                     yield run
             finally:

@@ -378,7 +378,7 @@ def _clocks(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         return functools.wraps(read)(clock)
 
     for name in ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"):
-        _set(stack, time, name, heard(name))
+        put(stack, time, name, heard(name))
 
 
 def _threads(recorder: Recorder, stack: contextlib.ExitStack) -> None:

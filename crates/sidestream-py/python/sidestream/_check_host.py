@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sidestream._check_hooks import _set as replace
+from sidestream._check_hooks import put as replace
 from sidestream._sidestream import RaceError, Recorder
 
 #: CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES.

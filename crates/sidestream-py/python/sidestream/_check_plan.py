@@ -32,8 +32,23 @@ _EMPTY = frozenset(
         "aten::_efficientzerotensor",
     }
 )
-#: Operators for which the host waits.
-_WAITS = frozenset({"aten::_local_scalar_dense", "aten::equal", "aten::is_nonzero", "aten::item"})
+#: Operators for which the host waits: it wants a value, or has to know how large the result is.
+_WAITS = frozenset(
+    {
+        "aten::_linalg_check_errors",
+        "aten::_local_scalar_dense",
+        "aten::_unique2",
+        "aten::bincount",
+        "aten::equal",
+        "aten::is_nonzero",
+        "aten::item",
+        "aten::masked_select",
+        "aten::nonzero",
+        "aten::repeat_interleave",
+        "aten::unique_consecutive",
+        "aten::unique_dim",
+    }
+)
 #: Products of matrices, for which cuBLAS has a workspace for each stream.
 _PRODUCTS = frozenset(
     {
