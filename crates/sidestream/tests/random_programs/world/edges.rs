@@ -414,7 +414,7 @@ impl World {
 
     fn compare_out(&self, other: &Other, open: &Open) {
         let mut found = [0u8; OUT];
-        let Some(host) = self.tried(HostMemory::pinned(&other.device, OUT as u64)) else {
+        let Some(host) = self.tried(HostMemory::pageable(&other.device, OUT as u64)) else {
             self.waits_anyhow(other, true);
             return;
         };
