@@ -462,6 +462,21 @@ fn wherever_a_capture_begins_the_safe_api_and_the_capture_go_their_ways() {
     }
 }
 
+#[test]
+fn a_legacy_stream_that_was_refused_is_in_the_log_once() {
+    let profile = ("sim:h200".to_owned(), Profile::h200());
+    let machine = Machine::new(vec![profile], Schedule::InOrder, None);
+    let backend = Arc::new(Faults::one(machine, 0, false));
+    let device = Device::on(Arc::clone(&backend) as _, &Options::new()).remove(0);
+    let findings = device.checked(OnRace::Report);
+    assert!(explicit::Stream::legacy(&device).is_err());
+    let legacy = explicit::Stream::legacy(&device).unwrap();
+    let other = explicit::Stream::blocking(&device, "other").unwrap();
+    legacy.wait_stream(&other).unwrap();
+    legacy.synchronize().unwrap();
+    assert_eq!(findings.ended(), None);
+}
+
 /// A sink that has a use for nothing.
 struct Deaf;
 

@@ -209,12 +209,14 @@ impl Stream {
     fn legacy_of(runtime: &Arc<Runtime>, device: DeviceId) -> Result<Stream> {
         runtime.check()?;
         let mut kept = runtime.device(device).explicit.legacy.lock();
-        let core = match &*kept {
+        let core = match &kept.core {
             Some(core) => Arc::clone(core),
             None => {
-                let (kind, made) = (StreamKind::Legacy, Made::Explicit);
-                let core = Core::new(runtime, device, kind, 0, "legacy", made)?;
-                *kept = Some(Arc::clone(&core));
+                let (kind, name, made) = (StreamKind::Legacy, "legacy", Made::Explicit);
+                let new = || runtime.live.new_stream(kind, device, name);
+                let id = *kept.id.get_or_insert_with(new);
+                let core = Core::named(runtime, id, device, kind, 0, name, made)?;
+                kept.core = Some(Arc::clone(&core));
                 core
             }
         };
