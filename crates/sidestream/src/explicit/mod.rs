@@ -395,10 +395,10 @@ impl OfDevice {
 fn same_machine(call: &'static str, one: &Arc<Runtime>, other: &Arc<Runtime>) -> Result<()> {
     // Before any lock is taken.
     one.backend.check()?;
-    other.backend.check()?;
     if Arc::ptr_eq(one, other) {
         return Ok(());
     }
+    other.backend.check()?;
     Err(Error::Invalid {
         call,
         why: "the two belong to different machines; open both devices together with \

@@ -541,6 +541,7 @@ impl Stream {
     /// What the driver answers, or that the event belongs to another machine.
     #[track_caller]
     pub fn wait_event(&self, event: &crate::event::Event) -> Result<()> {
+        self.runtime().check()?;
         self.is_mine()?;
         if self.own.captured_in().is_some() {
             return Err(Error::Invalid {
@@ -717,7 +718,6 @@ impl Stream {
     /// A per-thread default stream is another stream on every thread.
     #[inline]
     fn is_mine(&self) -> Result<()> {
-        self.runtime().backend.check()?;
         match self.own.thread {
             None => Ok(()),
             Some(owner) => self.is_of(owner),

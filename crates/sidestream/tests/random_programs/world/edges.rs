@@ -1,6 +1,7 @@
 //! Other code beside the safe API: it has streams of the program and works there, and it captures them.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -281,6 +282,15 @@ impl World {
             Some(id) if !is_told => self.faults.others_wait(id),
             // The log has to be told.
             _ => (0..200).any(|_| other.stream.synchronize().is_ok()),
+        }
+    }
+
+    /// A call that panicked may have left work in lent memory, for which nobody has waited.
+    pub(super) fn keep_promises(&self) {
+        let others = self.others.lock().clone();
+        for other in others.iter().filter(|other| !other.is_captured()) {
+            let wait = || [true, false].map(|is_told| self.waits_anyhow(other, is_told));
+            while catch_unwind(AssertUnwindSafe(wait)).is_err() {}
         }
     }
 
