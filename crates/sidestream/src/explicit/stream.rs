@@ -173,14 +173,16 @@ impl Stream {
         Some(handle)
     }
 
-    /// Whether what it is given becomes part of a capture instead of running. Of a stream that another library made the
-    /// driver is asked; without an answer it counts as captured.
+    /// Whether what it is given becomes part of a capture instead of running, or would end one: in the legacy stream beside
+    /// a capture of a blocking one. Of a stream that other code may capture the driver is asked; without an answer it
+    /// counts as captured.
     pub fn is_captured(&self) -> bool {
         if !self.runtime().backend.is_this_process() {
             return true;
         }
-        self.own.captured_in().is_some()
-            || self.own.origin == Origin::Adopted && self.runtime().backend.is_captured(self.id())
+        // Of the default stream of another thread nobody here can ask.
+        let is_asked = || self.core().is_shared() && self.is_mine().is_ok();
+        self.own.captured_in().is_some() || is_asked() && self.runtime().backend.is_captured(self.id())
     }
 
     /// Whether both are handles of one stream.
