@@ -26,7 +26,8 @@
 //!
 //! # Threads
 //! Every function may be called from any thread at any time. Calls that name one stream come in
-//! the order in which they are to stand there: the front end holds the lock of the stream.
+//! the order in which they are to stand there: the front end holds the lock of the stream. A call that may hold up
+//! its caller ([`may_hold_up`](crate::order::may_hold_up)) comes without any lock, in the order in which it happens to come.
 
 mod loaded;
 pub(crate) mod shared;
@@ -107,8 +108,9 @@ pub unsafe trait Backend: Send + Sync {
     /// compiler or the driver says.
     fn prepare(&self, device: DeviceId, code: &Arc<Code>) -> Result<()>;
 
-    /// Hands a call to the device. Returns once it is queued, not when it has run. Each launch of a kernel is a call of
-    /// its own: only programs that are written down have one operation stand for several.
+    /// Hands a call to the device. Returns once it is queued, not when it has run, unless it is one that
+    /// [may hold up](crate::order::may_hold_up) its caller. Each launch of a kernel is a call of its own: only programs
+    /// that are written down have one operation stand for several.
     ///
     /// # Safety
     /// Streams, events and graphs that it names are the caller's. All memory that it names, or that the nodes of its

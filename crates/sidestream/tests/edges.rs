@@ -5,6 +5,9 @@ use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use sidestream::buffer::{Pinned, Refused};
 use sidestream::check::OnRace;
@@ -457,4 +460,174 @@ fn wherever_a_capture_begins_the_safe_api_and_the_capture_go_their_ways() {
         unsafe { captured.launch_graph(&graph) }.unwrap();
         is_untouched(&device, &mine);
     }
+}
+
+#[test]
+fn a_legacy_stream_that_was_refused_is_in_the_log_once() {
+    let profile = ("sim:h200".to_owned(), Profile::h200());
+    let machine = Machine::new(vec![profile], Schedule::InOrder, None);
+    let backend = Arc::new(Faults::one(machine, 0, false));
+    let device = Device::on(Arc::clone(&backend) as _, &Options::new()).remove(0);
+    let findings = device.checked(OnRace::Report);
+    assert!(explicit::Stream::legacy(&device).is_err());
+    let legacy = explicit::Stream::legacy(&device).unwrap();
+    let other = explicit::Stream::blocking(&device, "other").unwrap();
+    legacy.wait_stream(&other).unwrap();
+    legacy.synchronize().unwrap();
+    assert_eq!(findings.ended(), None);
+}
+
+/// A sink that has a use for nothing.
+struct Deaf;
+
+impl Sink for Deaf {
+    fn stream(&mut self, _: StreamKind, _: DeviceId, _: &str) {}
+    fn event(&mut self, _: bool, _: DeviceId) {}
+    fn buffer(&mut self, _: Memory, _: u64, _: Option<Within>, _: &str) {}
+    fn thread(&mut self, _: &str) {}
+    fn site(&mut self, _: &str) {}
+    fn span(&mut self, _: ThreadId, _: Option<&str>) {}
+    fn op(&mut self, _: &Op) {}
+}
+
+/// Fails where a program hangs, and leaves its threads to hang.
+fn ends(program: impl FnOnce() + Send + 'static) {
+    let (ended, has_ended) = mpsc::channel();
+    let run = thread::spawn(move || {
+        program();
+        let _ = ended.send(());
+    });
+    match has_ended.recv_timeout(Duration::from_secs(60)) {
+        Err(RecvTimeoutError::Timeout) => panic!("it hangs"),
+        Ok(()) | Err(RecvTimeoutError::Disconnected) => run.join().unwrap(),
+    }
+}
+
+#[test]
+fn a_function_on_the_host_may_drop_a_buffer_for_which_a_copy_from_pageable_memory_waits() {
+    for (is_heard, is_noted) in [(true, false), (false, true), (true, true)] {
+        ends(move || {
+            let device = Device::open("sim:h200").unwrap();
+            if is_heard {
+                device.listen(Box::new(Deaf));
+            }
+            let x = device.stream("x").unwrap().alloc_zeroed::<u8>(64).unwrap();
+            let stream = explicit::Stream::non_blocking(&device, "s", 0).unwrap();
+            if is_noted {
+                explicit::record_stream(&x, &stream).unwrap();
+            }
+            let host = explicit::HostMemory::pageable(&device, 64).unwrap();
+            let to = explicit::DeviceMemory::malloc(&device, 64).unwrap();
+            // SAFETY: the memory stays until the stream was waited for.
+            unsafe {
+                stream.host_func(&[], &[], move || drop(x)).unwrap();
+                stream.memcpy(to.all(), host.all()).unwrap();
+            }
+            stream.synchronize().unwrap();
+        });
+    }
+}
+
+/// While a call holds up its caller, another thread makes calls, and a function on the host waits for it.
+#[test]
+fn whatever_holds_up_its_caller_holds_up_no_call_of_another_thread() {
+    type Call = fn(&explicit::Stream, &Memories);
+    struct Memories {
+        pageable: explicit::HostMemory,
+        pinned: explicit::HostMemory,
+        device: explicit::DeviceMemory,
+    }
+    // SAFETY: in each, the memory stays until the stream was waited for.
+    let calls: [Call; 5] = [
+        |s, m| unsafe { s.memcpy(m.device.all(), m.pageable.all()).unwrap() },
+        |s, m| unsafe { s.memcpy(m.pinned.all(), m.pageable.all()).unwrap() },
+        |_, m| unsafe { explicit::memcpy_blocking(m.device.all(), m.pageable.all()).unwrap() },
+        |_, m| unsafe { explicit::memcpy_blocking(m.pinned.all(), m.device.all()).unwrap() },
+        |_, m| unsafe { explicit::memset_blocking(m.pinned.all(), 1).unwrap() },
+    ];
+    for call in calls {
+        ends(move || {
+            let device = Device::open("sim:h200").unwrap();
+            device.listen(Box::new(Deaf));
+            let stream = explicit::Stream::blocking(&device, "s").unwrap();
+            let memories = Memories {
+                pageable: explicit::HostMemory::pageable(&device, 64).unwrap(),
+                pinned: explicit::HostMemory::pinned(&device, 64).unwrap(),
+                device: explicit::DeviceMemory::malloc(&device, 64).unwrap(),
+            };
+            let noted = device.stream("x").unwrap().alloc_zeroed::<u8>(64).unwrap();
+            explicit::record_stream(&noted, &stream).unwrap();
+            let (begins, has_begun) = mpsc::channel();
+            let (goes_on, may_go_on) = mpsc::channel::<()>();
+            let act = move || {
+                begins.send(()).unwrap();
+                let _ = may_go_on.recv();
+            };
+            // SAFETY: it calls nothing of the runtime.
+            unsafe { stream.host_func(&[], &[], act).unwrap() };
+            thread::scope(|scope| {
+                let (device, stream) = (&device, &stream);
+                scope.spawn(move || {
+                    has_begun.recv().unwrap();
+                    let event = explicit::Event::new(device).unwrap();
+                    stream.record(&event).unwrap();
+                    drop(noted);
+                    let own = device.stream("own").unwrap();
+                    drop(own.alloc_zeroed::<u8>(64).unwrap());
+                    goes_on.send(()).unwrap();
+                });
+                call(stream, &memories);
+                // Where it did not have to wait.
+                stream.synchronize().unwrap();
+            });
+        });
+    }
+}
+
+/// As a call may wait under the lock of the log for room in the queue of a driver.
+#[test]
+fn a_function_on_the_host_drops_a_buffer_while_the_log_is_busy() {
+    /// Keeps the log busy from its call on, until a function on the host is over.
+    struct Busy(Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>);
+    impl Sink for Busy {
+        fn stream(&mut self, _: StreamKind, _: DeviceId, _: &str) {}
+        fn event(&mut self, _: bool, _: DeviceId) {}
+        fn buffer(&mut self, _: Memory, _: u64, _: Option<Within>, _: &str) {}
+        fn thread(&mut self, _: &str) {}
+        fn site(&mut self, _: &str) {}
+        fn span(&mut self, _: ThreadId, _: Option<&str>) {}
+        fn op(&mut self, op: &Op) {
+            if let Kind::Memset { .. } = op.kind
+                && let Some((busy, is_over)) = self.0.take()
+            {
+                busy.send(()).unwrap();
+                let _ = is_over.recv();
+            }
+        }
+    }
+    ends(|| {
+        let device = Device::open("sim:h200").unwrap();
+        let stream = explicit::Stream::non_blocking(&device, "s", 0).unwrap();
+        let ((busy, is_busy), (over, is_over)) = (mpsc::channel(), mpsc::channel());
+        let (begins, has_begun) = mpsc::channel();
+        device.listen(Box::new(Busy(Some((busy, is_over)))));
+        let x = device.stream("x").unwrap().alloc::<u8>(64).unwrap();
+        let act = move || {
+            begins.send(()).unwrap();
+            is_busy.recv().unwrap();
+            drop(x);
+            over.send(()).unwrap();
+        };
+        // SAFETY: it calls nothing of the runtime.
+        unsafe { stream.host_func(&[], &[], act).unwrap() };
+        thread::scope(|scope| {
+            let device = &device;
+            scope.spawn(move || {
+                has_begun.recv().unwrap();
+                let own = device.stream("own").unwrap();
+                drop(own.alloc_zeroed::<u8>(64).unwrap());
+            });
+            stream.synchronize().unwrap();
+        });
+    });
 }

@@ -605,6 +605,41 @@ fn a_copy_is_refused_in_a_capture_which_goes_on() {
     assert_eq!((statistics.slots, statistics.retired), (1, 0));
 }
 
+/// The driver would refuse what is done in the legacy stream, and end the capture.
+#[test]
+fn a_batch_of_the_legacy_stream_is_neither_taken_nor_read_nor_ended_beside_a_capture() {
+    let device = open(Schedule::InOrder);
+    let captured = Stream::blocking(&device, "captured").unwrap();
+    let legacy = Stream::legacy(&device).unwrap();
+    let ring = Ring::new(&device, 2).unwrap();
+    let lease = put(&ring, &[Leaf::of(&[5; 64])])
+        .hand_over(&legacy)
+        .unwrap();
+    let late = put(&ring, &[Leaf::of(&[6; 64])]);
+    let mut back = [0; 64];
+    captured.begin_capture().unwrap();
+    assert!(legacy.is_captured());
+    let refused = lease.read(0, &mut back).unwrap_err().to_string();
+    assert!(
+        refused.contains("legacy stream beside a capture"),
+        "{refused}"
+    );
+    let refused = late.hand_over(&legacy).unwrap_err().to_string();
+    assert!(
+        refused.contains("legacy stream beside a capture"),
+        "{refused}"
+    );
+    drop(lease);
+    captured.end_capture().unwrap();
+    late.hand_over(&legacy).unwrap().read(0, &mut back).unwrap();
+    assert_eq!(back, [6; 64]);
+    let warning = &ring.statistics().warnings[0];
+    assert!(
+        warning.contains("legacy stream beside a capture"),
+        "{warning}"
+    );
+}
+
 #[test]
 fn a_batch_whose_stream_is_being_captured_is_not_read_and_others_are() {
     let device = open(Schedule::InOrder);

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::uses::Uses;
 use crate::backend::Address;
-use crate::device::{Grant, Place, Runtime, drop_elsewhere, is_kernel};
+use crate::device::{Grant, Place, Runtime, drop_elsewhere, is_host_func, is_kernel};
 use crate::log::Pen;
 use crate::op::{BufferId, DeviceId, Memory, Mode, StreamId};
 use crate::stream::Core;
@@ -64,7 +64,16 @@ impl BlockState {
 }
 
 impl Block {
-    /// The locks that it takes to give memory back may be held by whoever runs the kernel that drops it.
+    /// Whether it would wait, where it is dropped, for a lock that is held by who waits for the calling code: a kernel is
+    /// run by whoever asks the device, with any locks. For a function on the host a call may wait that finds the queue of
+    /// the driver full, with the lock of the log and of its stream.
+    fn has_to_leave(&mut self) -> bool {
+        is_kernel()
+            || is_host_func()
+                && (self.runtime.live.is_on() || !self.state.get_mut().noted.is_empty())
+    }
+
+    /// The locks that it takes to give memory back may be held by whoever waits for the code that drops it.
     #[cold]
     fn leave(&mut self, grant: Grant) {
         let state = std::mem::take(self.state.get_mut());
@@ -84,7 +93,7 @@ impl Drop for Block {
         if is_nothing || !self.runtime.backend.is_this_process() {
             return;
         }
-        if is_kernel() {
+        if self.has_to_leave() {
             return self.leave(grant);
         }
         let state = self.state.get_mut();

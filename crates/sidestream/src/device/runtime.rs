@@ -15,7 +15,7 @@ use super::registered::Registered;
 use super::threads::{Thread, as_thread};
 use crate::backend::{Address, Backend, Create};
 use crate::error::{Error, Lost, Result};
-use crate::event::{Mark, OwnEvent, SpareEvents};
+use crate::event::{Mark, OwnEvent, SpareEvents, Unrecorded};
 use crate::explicit::OfDevice;
 use crate::log::{Live, Pen};
 use crate::op::{Accesses, DeviceId, EventId, Kind, Memory, Op, OpId, SiteId, StreamId, ThreadId};
@@ -143,6 +143,15 @@ impl Runtime {
     pub fn check(&self) -> Result<()> {
         match self.is_lost.load(Ordering::Relaxed) || is_kernel() || !self.backend.is_this_process()
         {
+            false => Ok(()),
+            true => self.refuse(),
+        }
+    }
+
+    /// The same where it is known that the calling code is neither a kernel nor a child of a fork.
+    #[inline]
+    fn check_lost(&self) -> Result<()> {
+        match self.is_lost() {
             false => Ok(()),
             true => self.refuse(),
         }
@@ -296,7 +305,8 @@ impl Runtime {
             false => Ok(()),
             true => Err(Error::Invalid {
                 call: "memory",
-                why: "memory would have to go back to the driver, which would end the capture that is under                       way; end the capture first, or have the memory before it begins"
+                why: "memory would have to go back to the driver, which would end the capture that is under \
+                      way; end the capture first, or have the memory before it begins"
                     .into(),
             }),
         }
@@ -347,7 +357,7 @@ impl Runtime {
         if thread.clock.knows(mark.epoch()) {
             return Ok(true);
         }
-        self.check()?;
+        self.check_lost()?;
         let event = self.answerable(mark, thread.id, at)?;
         let mark = event.as_ref().unwrap_or(mark);
         let mut op = plain(thread.id, mark.asked(false), &mut None, at);
@@ -358,10 +368,21 @@ impl Runtime {
 
     /// The same mark with an event, where the log is told of the answer or others may have put more into the stream: if
     /// the stream itself is asked, all of that is over too, for all that the answer says.
+    #[inline]
     fn answerable(&self, mark: &Mark, thread: ThreadId, at: Place) -> Result<Option<Mark>> {
-        let Mark::Stream(end) = mark else {
-            return Ok(None);
-        };
+        match mark {
+            Mark::Recorded(_) => Ok(None),
+            Mark::Stream(end) => self.answerable_end(end, thread, at),
+        }
+    }
+
+    #[inline(never)]
+    fn answerable_end(
+        &self,
+        end: &Unrecorded,
+        thread: ThreadId,
+        at: Place,
+    ) -> Result<Option<Mark>> {
         let mut pen = self.live.write();
         match pen {
             None => self.event_of_others(end, thread, &mut pen, at),
@@ -425,7 +446,7 @@ impl Runtime {
             if thread.clock.knows(mark.epoch()) {
                 return Ok(true);
             }
-            self.check()?;
+            self.check_lost()?;
             let event = self.answerable(mark, thread.id, at)?;
             let mark = event.as_ref().unwrap_or(mark);
             let mut op = plain(thread.id, mark.awaited(), &mut None, at);

@@ -269,7 +269,7 @@ fn of_host(runtime: &Arc<Runtime>, kind: Kind, at: Place) -> Result<()> {
 /// What the explicit style keeps of a device.
 #[derive(Default)]
 pub(crate) struct OfDevice {
-    legacy: Mutex<Option<Arc<Core>>>,
+    legacy: Mutex<Legacy>,
     per_thread: Mutex<PerThread>,
     /// The last to be freed is at the end.
     freed: Mutex<Vec<Freed>>,
@@ -279,6 +279,13 @@ pub(crate) struct OfDevice {
     captures: Mutex<Vec<Weak<capture::Capture>>>,
     /// Of the whole machine, on its first device.
     flags: Mutex<Flags>,
+}
+
+/// The legacy default stream. A log has one of a device, also where the driver refused it first.
+#[derive(Default)]
+struct Legacy {
+    id: Option<StreamId>,
+    core: Option<Arc<Core>>,
 }
 
 /// The default stream of each thread that asked for it. The log numbers threads anew when they have
@@ -354,7 +361,7 @@ impl OfDevice {
     /// Gives back the streams that nobody can wait for any more: all work is over. The default streams stay, and what was
     /// recorded there goes.
     pub fn close(&self, backend: &dyn Backend) {
-        drop(self.legacy.lock().take());
+        drop(self.legacy.lock().core.take());
         self.per_thread.lock().clear();
         let Gone { noted, ended, .. } = std::mem::take(&mut *self.gone.lock());
         for core in noted {
@@ -390,10 +397,10 @@ impl OfDevice {
 fn same_machine(call: &'static str, one: &Arc<Runtime>, other: &Arc<Runtime>) -> Result<()> {
     // Before any lock is taken.
     one.backend.check()?;
-    other.backend.check()?;
     if Arc::ptr_eq(one, other) {
         return Ok(());
     }
+    other.backend.check()?;
     Err(Error::Invalid {
         call,
         why: "the two belong to different machines; open both devices together with \

@@ -173,14 +173,16 @@ impl Stream {
         Some(handle)
     }
 
-    /// Whether what it is given becomes part of a capture instead of running. Of a stream that another library made the
-    /// driver is asked; without an answer it counts as captured.
+    /// Whether what it is given becomes part of a capture instead of running, or would end one: in the legacy stream beside
+    /// a capture of a blocking one. Of a stream that other code may capture the driver is asked; without an answer it
+    /// counts as captured.
     pub fn is_captured(&self) -> bool {
         if !self.runtime().backend.is_this_process() {
             return true;
         }
-        self.own.captured_in().is_some()
-            || self.own.origin == Origin::Adopted && self.runtime().backend.is_captured(self.id())
+        // Of the default stream of another thread nobody here can ask.
+        let is_asked = || self.core().is_shared() && self.is_mine().is_ok();
+        self.own.captured_in().is_some() || is_asked() && self.runtime().backend.is_captured(self.id())
     }
 
     /// Whether both are handles of one stream.
@@ -209,12 +211,14 @@ impl Stream {
     fn legacy_of(runtime: &Arc<Runtime>, device: DeviceId) -> Result<Stream> {
         runtime.check()?;
         let mut kept = runtime.device(device).explicit.legacy.lock();
-        let core = match &*kept {
+        let core = match &kept.core {
             Some(core) => Arc::clone(core),
             None => {
-                let (kind, made) = (StreamKind::Legacy, Made::Explicit);
-                let core = Core::new(runtime, device, kind, 0, "legacy", made)?;
-                *kept = Some(Arc::clone(&core));
+                let (kind, name, made) = (StreamKind::Legacy, "legacy", Made::Explicit);
+                let new = || runtime.live.new_stream(kind, device, name);
+                let id = *kept.id.get_or_insert_with(new);
+                let core = Core::named(runtime, id, device, kind, 0, name, made)?;
+                kept.core = Some(Arc::clone(&core));
                 core
             }
         };
@@ -539,6 +543,7 @@ impl Stream {
     /// What the driver answers, or that the event belongs to another machine.
     #[track_caller]
     pub fn wait_event(&self, event: &crate::event::Event) -> Result<()> {
+        self.runtime().check()?;
         self.is_mine()?;
         if self.own.captured_in().is_some() {
             return Err(Error::Invalid {
@@ -715,7 +720,6 @@ impl Stream {
     /// A per-thread default stream is another stream on every thread.
     #[inline]
     fn is_mine(&self) -> Result<()> {
-        self.runtime().backend.check()?;
         match self.own.thread {
             None => Ok(()),
             Some(owner) => self.is_of(owner),

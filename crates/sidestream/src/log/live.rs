@@ -13,6 +13,9 @@
 //! such a call needs is the id of a new event or thread. Those are given out under a lock of their own, behind which
 //! nobody takes another, and the next call that is written declares them first.
 //!
+//! Nobody has a pen while he waits for what the program's own code has to do first, as a function on the host. A wait
+//! of the safe API is written when it is over ([`Live::nameless`]), a copy that may hold up its caller before it is made.
+//!
 //! # What a sink has to say
 //! A sink is told while locks are held: those of the program's streams and that of the log. What the
 //! program has to hear at once, such as a race, a sink hands out as its [`Sink::alarm`]. The log keeps it for

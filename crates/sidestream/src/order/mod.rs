@@ -40,6 +40,7 @@ use capture::{Capture, CaptureId, Seen};
 pub use clocks::{Clocks, Epoch, Known, Near};
 pub use frontier::Frontier;
 pub use misuse::{Code, Misuse};
+pub use rules::may_hold_up;
 
 /// A rule of order, by its number in `docs/order.md`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -551,6 +551,19 @@ fn async_copy_and_host(
     }
 }
 
+/// Whether a call that puts work into a stream may hold up its caller until the device has come so far (R19, R21 to
+/// R24).
+pub fn may_hold_up(call: Kind) -> bool {
+    match call {
+        Kind::Copy { from, to, .. } => {
+            from == Memory::Pageable || to == Memory::Pageable || from.is_host() && to.is_host()
+        }
+        Kind::CopyBlocking { from, to } => from.is_host() || to.is_host(),
+        Kind::MemsetBlocking { to } => matches!(to, Memory::Pinned | Memory::Managed),
+        _ => false,
+    }
+}
+
 /// R22: uploads from pageable memory were seen to return early below this size (4 MiB of staging
 /// room a stream), and to wait for the stream from it on.
 const STAGING_BYTES: u64 = 4 << 20;

@@ -171,8 +171,8 @@ impl Lease {
         if noted.iter().chain([stream]).any(Stream::is_captured) {
             return Err(invalid(
                 call,
-                "a stream that uses the batch is being captured, and this lies outside of the capture; do it \
-                 before the capture begins, or when the capture has ended",
+                "a stream that uses the batch is being captured, or is the legacy stream beside a capture, and this \
+                 lies outside of the capture; do it before the capture begins, or when the capture has ended",
             ));
         }
         for other in noted.iter().filter(|other| !other.is(stream)) {

@@ -371,8 +371,8 @@ impl Ticket {
         if consumer.is_captured() {
             return Err(invalid(
                 "hand_over",
-                "the stream is being captured, and the copy lies outside of the capture; take the \
-                 batch before the capture begins",
+                "the stream is being captured, or is the legacy stream beside a capture, and the copy lies outside of \
+                 the capture; take the batch before the capture begins",
             ));
         }
         consumer.wait(&self.uploaded)?;

@@ -268,8 +268,8 @@ impl Slot {
         // The record would become part of the capture, and the ring may not wait for that.
         if stream.is_captured() {
             return Err(
-                "a batch was let go while a stream that uses it is being captured, so its memory is not \
-                 used again; keep the batch until the capture has ended"
+                "a batch was let go while a stream that uses it is being captured, or is the legacy stream beside a \
+                 capture, so its memory is not used again; keep the batch until the capture has ended"
                     .to_owned(),
             );
         }

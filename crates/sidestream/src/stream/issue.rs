@@ -22,6 +22,7 @@ use crate::event::{Mark, OwnEvent, Recorded, Unrecorded};
 use crate::log::Pen;
 use crate::op::{Access, Accesses, EventId, Kind, Mode, Op};
 use crate::order::live::{Point, StreamClock};
+use crate::order::may_hold_up;
 
 /// Something to be put into a stream.
 pub(crate) struct Call<'a> {
@@ -198,31 +199,66 @@ impl Stream {
         mut call: Bare<'_>,
         accesses: impl FnOnce(&mut Pen<'_>) -> Accesses,
     ) -> Result<()> {
-        self.begin(call.at, |step| {
-            let mut op = plain(step.thread.id, call.kind, &mut step.pen, step.at);
-            if let Some(pen) = &mut step.pen {
-                op.accesses = accesses(pen);
-                op.id = pen.next_op();
-            }
-            let runtime = &self.runtime;
-            let payload = std::mem::replace(&mut call.payload, Payload::None);
-            // SAFETY: what names memory in the explicit style is `unsafe`, and its caller has promised this.
-            if let Err(error) = unsafe { runtime.backend.submit(&op, payload) } {
-                step.state.is_marked = false;
-                step.state.clock.unseen();
-                return runtime.seen(Err(error));
-            }
-            if call.runs {
-                step.state.is_marked = false;
-                step.state.clock.submitted(&step.thread.clock);
-            }
-            write(&mut step.pen, &op);
-            Ok(())
-        })?;
-        match call.runs && self.runtime.is_synchronous {
+        let runtime = &self.runtime;
+        if call.runs && may_hold_up(call.kind) && !self.is_captured_by_others() {
+            self.issue_unlocked(&mut call, accesses)?;
+        } else {
+            self.begin(call.at, |step| {
+                let op = step.bare(call.kind, accesses);
+                let payload = std::mem::replace(&mut call.payload, Payload::None);
+                // SAFETY: what names memory in the explicit style is `unsafe`, and its caller has promised this.
+                if let Err(error) = unsafe { runtime.backend.submit(&op, payload) } {
+                    step.state.is_marked = false;
+                    step.state.clock.unseen();
+                    return runtime.seen(Err(error));
+                }
+                if call.runs {
+                    step.state.is_marked = false;
+                    step.state.clock.submitted(&step.thread.clock);
+                }
+                write(&mut step.pen, &op);
+                Ok(())
+            })?;
+        }
+        match call.runs && runtime.is_synchronous {
             false => Ok(()),
             true => self.finish_at(call.at).map_err(Error::behind_submit),
         }
+    }
+
+    /// The same for a call that may hold up its caller, be it for a function on the host that waits for other threads:
+    /// their calls want the locks. So it gets its place first, and is made without a lock.
+    #[cold]
+    #[track_caller]
+    fn issue_unlocked(
+        &self,
+        call: &mut Bare<'_>,
+        accesses: impl FnOnce(&mut Pen<'_>) -> Accesses,
+    ) -> Result<()> {
+        let runtime = &self.runtime;
+        runtime.check()?;
+        let mut caller = Caller::of(runtime);
+        let mut step = self.step(caller.thread(), call.at);
+        let op = step.bare(call.kind, accesses);
+        step.state.is_marked = false;
+        step.state.clock.submitted(&step.thread.clock);
+        write(&mut step.pen, &op);
+        drop(step);
+        let payload = std::mem::replace(&mut call.payload, Payload::None);
+        // SAFETY: as in `issue_bare`.
+        let submitted = runtime.seen(unsafe { runtime.backend.submit(&op, payload) });
+        // What another thread has recorded meanwhile may stand before the call.
+        let mut state = self.lock();
+        state.is_marked = false;
+        state.clock.unseen();
+        drop(state);
+        drop(caller);
+        runtime.raise();
+        submitted
+    }
+
+    fn is_captured_by_others(&self) -> bool {
+        self.core.is_shared() && self.runtime.backend.is_captured(self.core.id)
     }
 
     /// The same for a call that touches no memory, such as a wait for the point `behind`. `done` is
@@ -676,6 +712,17 @@ impl Step<'_> {
             }))
         };
         self.state.end().unwrap_or_else(unrecorded)
+    }
+
+    /// A call of the explicit style, as the log is told of it.
+    fn bare(&mut self, kind: Kind, accesses: impl FnOnce(&mut Pen<'_>) -> Accesses) -> Op {
+        let mut op = plain(self.thread.id, kind, &mut self.pen, self.at);
+        if let Some(pen) = &mut self.pen {
+            op.accesses = accesses(pen);
+            // Names are records of their own; the number is taken behind them.
+            op.id = pen.next_op();
+        }
+        op
     }
 
     /// Submits a call that touches no memory, and tells the log.

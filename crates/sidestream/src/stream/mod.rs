@@ -126,6 +126,19 @@ impl Core {
         made: Made,
     ) -> Result<Arc<Core>> {
         let id = runtime.live.new_stream(kind, device, name);
+        Core::named(runtime, id, device, kind, priority, name, made)
+    }
+
+    /// The same with an id that stands for no stream yet: one that could not be made when the log was told of it.
+    pub fn named(
+        runtime: &Runtime,
+        id: StreamId,
+        device: DeviceId,
+        kind: StreamKind,
+        priority: i32,
+        name: &str,
+        made: Made,
+    ) -> Result<Arc<Core>> {
         let adopt = made.adopted();
         if !matches!(made, Made::Safe { .. }) {
             runtime.meets_captures.store(true, Ordering::Relaxed);
@@ -138,7 +151,7 @@ impl Core {
             name,
             adopt,
         };
-        // SAFETY: the id is new. For a handle of another library its caller has promised (`Stream::from_raw`).
+        // SAFETY: the id stands for nothing. For a handle of another library its caller has promised (`Stream::from_raw`).
         let created = unsafe { runtime.backend.create(create) };
         runtime.seen(created)?;
         Ok(Arc::new(Core {

@@ -186,6 +186,15 @@ impl Faults {
         Ok(())
     }
 
+    /// Each question takes a while on the clock of the machine.
+    pub fn let_time_pass(&self) {
+        let device = Some(DeviceId(0));
+        let op = of_others(Kind::SyncDevice { device });
+        for _ in 0..64 {
+            let _ = self.machine.wait(&op, Duration::MAX);
+        }
+    }
+
     fn others(&self, kind: Kind, payload: Payload<'_>) -> Result<()> {
         // SAFETY: the memory was lent for that, or is the capture's own.
         unsafe { self.machine.submit(&of_others(kind), payload) }

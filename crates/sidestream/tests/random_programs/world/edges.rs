@@ -1,6 +1,7 @@
 //! Other code beside the safe API: it has streams of the program and works there, and it captures them.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -284,6 +285,15 @@ impl World {
         }
     }
 
+    /// A call that panicked may have left work in lent memory, for which nobody has waited.
+    pub(super) fn keep_promises(&self) {
+        let others = self.others.lock().clone();
+        for other in others.iter().filter(|other| !other.is_captured()) {
+            let wait = || [true, false].map(|is_told| self.waits_anyhow(other, is_told));
+            while catch_unwind(AssertUnwindSafe(wait)).is_err() {}
+        }
+    }
+
     /// The value of a call, unless it failed in a way that this plan has. The legacy stream is refused beside captures of
     /// blocking ones, and so is a wait of the explicit style on a stream that others capture.
     fn beside<T>(&self, other: &Other, result: Result<T>) -> Option<T> {
@@ -414,7 +424,7 @@ impl World {
 
     fn compare_out(&self, other: &Other, open: &Open) {
         let mut found = [0u8; OUT];
-        let Some(host) = self.tried(HostMemory::pinned(&other.device, OUT as u64)) else {
+        let Some(host) = self.tried(HostMemory::pageable(&other.device, OUT as u64)) else {
             self.waits_anyhow(other, true);
             return;
         };

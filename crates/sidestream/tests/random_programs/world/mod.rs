@@ -171,6 +171,7 @@ impl World {
             Ok(()) => {}
         }
         if self.is_torn.swap(false, Ordering::Relaxed) {
+            self.keep_promises();
             (0..self.slots.len()).for_each(|at| drop(self.take(at)));
             self.graphs
                 .iter()
