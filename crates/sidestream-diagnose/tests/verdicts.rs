@@ -130,6 +130,38 @@ fn waits_behind_each_layer_are_worth_what_the_replay_says() {
     assert_eq!(report.judged[0].code, Code::SyncInStep);
 }
 
+/// Workers decide when a batch comes: a program that asks for it earlier waits for longer.
+#[test]
+fn nothing_but_the_loader_gains_where_its_workers_do_not_keep_up() {
+    let of = |loads: &str| {
+        let mut program = Program::of(STEPS, 30_000, |_, _, _| {});
+        for step in 0..STEPS {
+            let start = START_US + step * 30_000;
+            program.range("user_annotation", loads, (start, 15_000));
+            let copy = (start + 15_010, 6_000);
+            program.copy("Pageable -> Device", 30_000_000, DEFAULT, copy, copy);
+            program.kernel(DEFAULT, start + 21_020, (start + 21_030, 8_900));
+            program.call("cudaDeviceSynchronize", (start + 21_040, 8_895));
+        }
+        report(&program)
+    };
+    let gain = |report: &Report| {
+        let replay = report.replay.as_ref().expect("a replay");
+        let pinned = [Change::Pinned];
+        let one = replay.predictions.iter().find(|p| p.changes == pinned);
+        let step_ns = one.expect("a prediction").likely_ns;
+        1.0 - step_ns as f64 / replay.unprofiled_ns as f64
+    };
+    let (own, workers) = (
+        of(LOADS),
+        of(&LOADS.replace("SingleProcess", "MultiProcessing")),
+    );
+    assert!(gain(&own) > 0.05, "{}", gain(&own));
+    assert!(gain(&workers) < 0.01, "{}", gain(&workers));
+    assert_eq!(workers.findings[0].code, Code::HostStarved);
+    assert!(!codes(&workers).contains(&Code::NothingToGain));
+}
+
 /// A step of an engine that decodes: its first kernel stands behind an event of work before the trace, and the host waits
 /// for it in a copy, the only one of its name and the longest operator by far.
 #[test]

@@ -226,6 +226,10 @@ pub fn replay(source: &Source, asked: &[Vec<Change>]) -> Result<Replay, &'static
         scale_of_nodes: per_step,
         error: replay.error(),
         floors_ns: floors(source, &program, taken, per_step),
+        delivered: source
+            .has_workers
+            .then(|| delivered(&program, &unmodified))
+            .flatten(),
     };
     if let Base::Measured(measured) = trace.base
         && let Some(fit) = Fit::to(&measured, |share| model.unmodified_ns(share))
@@ -259,6 +263,25 @@ fn sum(periods_ns: &[u64]) -> u64 {
     periods_ns.iter().copied().fold(0, u64::saturating_add)
 }
 
+/// Where batches come from workers, and the program had to wait for some: how many steps there were up to the last such wait, and
+/// how long they took. Up to there workers decide how fast the program goes, whatever else changes: none of their batches was
+/// left over.
+fn delivered(program: &Program, unmodified: &Run) -> Option<(usize, u64)> {
+    let all_ns = sum(&unmodified.periods_ns);
+    let mean_ns = all_ns / unmodified.periods_ns.len().max(1) as u64;
+    let least_ns = LEAST_WAIT_NS.max(mean_ns / 20);
+    let waits = program
+        .items
+        .iter()
+        .filter(|item| item.loading_ns >= least_ns);
+    let last = waits.map(|item| item.step as usize).max()?;
+    let periods = unmodified.periods_up_to(last);
+    (periods > 0).then(|| (periods, sum(&unmodified.periods_ns[..periods])))
+}
+
+/// A wait for data that is shorter is what it takes to hand a batch over.
+const LEAST_WAIT_NS: u64 = 1_000_000;
+
 /// What predictions are made with.
 struct Model<'t> {
     trace: &'t Trace,
@@ -275,6 +298,8 @@ struct Model<'t> {
     error: f64,
     /// No step takes less: than its kernels do where they run as they ran, and where they may run at once.
     floors_ns: (u64, u64),
+    /// The steps for whose batches workers decided, and how long these take at the least.
+    delivered: Option<(usize, u64)>,
 }
 
 impl Model<'_> {
@@ -428,7 +453,14 @@ impl Model<'_> {
         let run = Run::of(program, profiles);
         let loading_ns = program.loading_floor_ns();
         let loading_ns = loading_ns.saturating_mul(run.periods_ns.len() as u64);
-        let all_ns = sum(&run.periods_ns).max(loading_ns);
+        let mut all_ns = sum(&run.periods_ns).max(loading_ns);
+        let more_workers = changes
+            .iter()
+            .any(|change| matches!(change, Change::Workers(_)));
+        if let Some((periods, delivered_ns)) = self.delivered.filter(|_| !more_workers) {
+            let rest_ns = run.periods_ns.get(periods..).map_or(0, sum);
+            all_ns = all_ns.max(delivered_ns.saturating_add(rest_ns));
+        }
         let step_ns = (all_ns as f64 * self.scale) as u64;
         (all_ns > 0).then_some((step_ns.max(self.floor_ns(changes)), run))
     }

@@ -110,6 +110,12 @@ impl Crew {
 }
 
 impl Run {
+    /// How many of the periods end with a step up to this one.
+    pub fn periods_up_to(&self, step: usize) -> usize {
+        let ends = self.ends.iter().skip(1);
+        ends.take_while(|(_, of)| *of <= step).count()
+    }
+
     /// Runs a program.
     pub fn of(program: &Program, profiles: &[Profile]) -> Run {
         let mut engine = Engine::new(profiles.to_vec());
