@@ -626,15 +626,24 @@ fn a_batch_of_the_legacy_stream_is_neither_taken_nor_read_nor_ended_beside_a_cap
     captured.begin_capture().unwrap();
     assert!(legacy.is_captured());
     let refused = lease.read(0, &mut back).unwrap_err().to_string();
-    assert!(refused.contains("legacy stream beside a capture"), "{refused}");
+    assert!(
+        refused.contains("legacy stream beside a capture"),
+        "{refused}"
+    );
     let refused = late.hand_over(&legacy).unwrap_err().to_string();
-    assert!(refused.contains("legacy stream beside a capture"), "{refused}");
+    assert!(
+        refused.contains("legacy stream beside a capture"),
+        "{refused}"
+    );
     drop(lease);
     captured.end_capture().unwrap();
     late.hand_over(&legacy).unwrap().read(0, &mut back).unwrap();
     assert_eq!(back, [6; 64]);
     let warning = &ring.statistics().warnings[0];
-    assert!(warning.contains("legacy stream beside a capture"), "{warning}");
+    assert!(
+        warning.contains("legacy stream beside a capture"),
+        "{warning}"
+    );
 }
 
 #[test]

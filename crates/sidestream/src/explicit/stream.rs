@@ -182,7 +182,8 @@ impl Stream {
         }
         // Of the default stream of another thread nobody here can ask.
         let is_asked = || self.core().is_shared() && self.is_mine().is_ok();
-        self.own.captured_in().is_some() || is_asked() && self.runtime().backend.is_captured(self.id())
+        self.own.captured_in().is_some()
+            || is_asked() && self.runtime().backend.is_captured(self.id())
     }
 
     /// Whether both are handles of one stream.
