@@ -477,6 +477,21 @@ fn a_legacy_stream_that_was_refused_is_in_the_log_once() {
     assert_eq!(findings.ended(), None);
 }
 
+#[test]
+fn memory_that_was_noted_on_the_legacy_stream_may_go_beside_a_capture() {
+    let device = open();
+    let findings = device.checked(OnRace::Report);
+    let legacy = explicit::Stream::legacy(&device).unwrap();
+    let captured = explicit::Stream::blocking(&device, "captured").unwrap();
+    let x = device.stream("x").unwrap().alloc::<u8>(64).unwrap();
+    explicit::record_stream(&x, &legacy).unwrap();
+    captured.begin_capture().unwrap();
+    drop(x);
+    captured.end_capture().unwrap();
+    let report = findings.report();
+    assert!(report.error.is_none(), "{}", findings.text());
+}
+
 /// A sink that has a use for nothing.
 struct Deaf;
 

@@ -100,7 +100,7 @@ impl Order {
                 Ok(Runs::Now)
             }
             Kind::Free { buffer } => {
-                self.free(buffer, thread, steps)?;
+                self.free(buffer, thread, steps);
                 Ok(Runs::Now)
             }
             Kind::CudaFree { stream_ordered } => {
@@ -467,18 +467,11 @@ impl Order {
     }
 
     /// R53, R54: an event in every noted stream, with the work queued up to here.
-    fn free(
-        &mut self,
-        buffer: BufferId,
-        thread: ThreadId,
-        steps: &mut Steps,
-    ) -> Result<(), Misuse> {
-        let noted = grow(&mut self.blocks, buffer.0).noted.clone();
-        for &stream in &noted {
-            self.refuse_legacy_beside_capture(stream)?;
-        }
+    fn free(&mut self, buffer: BufferId, thread: ThreadId, steps: &mut Steps) {
+        let noted = std::mem::take(&mut grow(&mut self.blocks, buffer.0).noted);
         for stream in noted {
-            // The allocator records no events in a stream that is being captured.
+            // The allocator records no events in a stream that is being captured. Where the legacy stream stands beside
+            // a capture it does so when that has ended, for the work up to here at least.
             if self.capture_of(stream).is_some() {
                 continue;
             }
@@ -486,8 +479,6 @@ impl Order {
             self.action(stream, thread, steps).freezes = Some(record);
             self.blocks[buffer.0 as usize].freed.push(record);
         }
-        self.blocks[buffer.0 as usize].noted.clear();
-        Ok(())
     }
 
     /// R27, R31, R35: the life of memory ends at the call. Devices were seen to wait first.

@@ -233,6 +233,11 @@ impl Run<'_> {
                 let noted = std::mem::take(&mut self.buffer(buf).noted);
                 let mut records = Vec::new();
                 for stream in noted {
+                    if self.implicit(stream).is_err() {
+                        let why = "free while a noted legacy stream stands beside a capture";
+                        self.outside.push((here.op, why));
+                        continue;
+                    }
                     match self.record(here, stream)? {
                         Event::Recorded { node, .. } => records.push(node),
                         _ => self
