@@ -160,6 +160,11 @@ fn nothing_but_the_loader_gains_where_its_workers_do_not_keep_up() {
     assert!(gain(&workers) < 0.01, "{}", gain(&workers));
     assert_eq!(workers.findings[0].code, Code::HostStarved);
     assert!(!codes(&workers).contains(&Code::NothingToGain));
+    let page = text("t", &workers, 200);
+    assert!(
+        page.contains("\nwhat-if: these gain less than 1 %"),
+        "{page}"
+    );
 }
 
 /// A step of an engine that decodes: its first kernel stands behind an event of work before the trace, and the host waits

@@ -315,6 +315,10 @@ fn write_replay(out: &mut String, report: &Report) -> Result {
         )?;
     }
     let (shown, others) = worthwhile(replay, report.what_if_asked);
+    let before = match shown.is_empty() {
+        true => "what-if: these",
+        false => "        the others",
+    };
     for prediction in shown {
         writeln!(
             out,
@@ -331,7 +335,7 @@ fn write_replay(out: &mut String, report: &Report) -> Result {
         let others: Vec<String> = others.into_iter().map(changes).collect();
         writeln!(
             out,
-            "        the others gain less than 1 %, alone or over a part of them: {}",
+            "{before} gain less than 1 %, alone or over a part of them: {}",
             others.join("; ")
         )?;
     }
