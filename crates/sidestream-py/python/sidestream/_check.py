@@ -392,12 +392,14 @@ class HostAccesses:
 
     def __str__(self) -> str:
         parts = []
-        if self.copies:
-            share = [100 * part / self.bytes for part in (self.guarded_bytes, self.compared_bytes, self.unwatched_bytes)]
-            parts.append(
-                f"the host's own accesses to {self.bytes:,} bytes in asynchronous copies of pinned memory: to {share[0]:.1f} % loads and"
-                f" stores were heard, to {share[1]:.1f} % stores, to {share[2]:.1f} % nothing"
+        if self.bytes:
+            watched = (
+                (self.guarded_bytes, "watched for the host's loads and stores"),
+                (self.compared_bytes, "watched for stores alone"),
+                (self.unwatched_bytes, "not watched"),
             )
+            shares = [f"{100 * part / self.bytes:.1f} % {how}" for part, how in watched if part]
+            parts.append(f"of {self.bytes:,} bytes of pinned memory in asynchronous copies: {', '.join(shares)}")
         if self.lost:
             parts.append(f"{self.lost:,} further accesses of the host were noticed and not kept: too many came at once")
         if self.problem is not None:
