@@ -434,3 +434,14 @@ def test_what_depends_on_values_waits_for_them(waits: str, found: sidestream.Che
     host.numpy()[7] = 3
     torch.cuda.synchronize()
     assert [race.kind for race in found.races] == ["HOST_WAR"], str(found)
+
+
+def test_what_says_nothing_together_is_refused(tmp_path: Path) -> None:
+    text = tmp_path / "notes.md"
+    text.write_bytes(b"# caf\xe9\n")
+    unread = command(str(text))
+    assert unread.returncode == 2 and "cannot be read as UTF-8 text" in unread.stderr, unread.stderr
+    unfit = command("--fix", "--steps", "0:3", str(text))
+    assert unfit.returncode == 2 and "leave out --fix, --steps" in unfit.stderr, unfit.stderr
+    both = command("--require-gpu", script(tmp_path, RACY))
+    assert both.returncode == 2 and "give one of the two" in both.stderr, both.stderr

@@ -20,10 +20,15 @@ def blocks(text: str) -> list[tuple[int, str]]:
 def check_text(path: Path, devices: int, stacks: bool, memory: int) -> int:
     """Run each block as a program of its own, and print to standard error what the check says of it.
 
-    Returns 1 where a block races, else 3 where one does not run to its end or something was not simulated, else 0.
+    Returns 1 where a block races, else 3 where one does not run to its end or something was not simulated, else 0; 2 where
+    the text cannot be read.
     """
     races, incomplete = False, False
-    every = blocks(path.read_text(encoding="utf-8"))
+    try:
+        every = blocks(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        print(f"{path} cannot be read as UTF-8 text: {error}", file=sys.stderr)
+        return 2
     for before, source in every:
         failure = ""
         with check(stacks=stacks, memory=memory, simulate=devices) as found:

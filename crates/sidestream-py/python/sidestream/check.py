@@ -87,7 +87,9 @@ def main(arguments: list[str]) -> int:
         steps = Steps(int(bounds[1] or 0), int(bounds[2] or sys.maxsize))
         if steps.first >= steps.last:
             parser.error(f"--steps {given.steps}: there is no step from {steps.first} on and before {steps.last}")
-    if given.require_gpu and not given.simulate and not _has_gpu():
+    if given.require_gpu and given.simulate:
+        parser.error("--require-gpu wants a GPU, and --simulate stands in for one; give one of the two")
+    if given.require_gpu and not _has_gpu():
         parser.error("--require-gpu: PyTorch finds no GPU here")
     devices = 1 if given.devices is None else given.devices
     if not 1 <= devices <= MOST_DEVICES:
@@ -119,8 +121,9 @@ def main(arguments: list[str]) -> int:
     if suffix == ".md":
         if not given.simulate:
             parser.error(f"{program[0]} is a text; its blocks of Python are checked with --simulate")
-        if given.json or given.raises or given.fix:
-            parser.error("a text has a report for each of its blocks; leave out --json, --fix and --raise")
+        others = {"--json": given.json, "--fix": given.fix, "--raise": given.raises, "--suppress": given.suppress, "--steps": given.steps}
+        if unfit := ", ".join(name for name, value in others.items() if value):
+            parser.error(f"a text has a report for each of its blocks; leave out {unfit}")
         return check_text(path, devices, not given.no_stacks, given.memory)
     # A program that has a handler of its own sets it later, and then it is that one's to end the program.
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:

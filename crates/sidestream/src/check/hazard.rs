@@ -85,14 +85,19 @@ pub(super) enum Role {
 impl Role {
     #[inline]
     fn of(kind: &Kind) -> Role {
+        if let Kind::CudaFree {
+            stream_ordered: false,
+        } = kind
+        {
+            return Role::OpenEnd;
+        }
         match kind.class() {
             Class::Copy {
                 is_blocking: false, ..
             } => Role::CopyAsync,
             Class::Copy { from, to, .. } if !from.is_host() && !to.is_host() => Role::CopyOnDevice,
             Class::MallocAsync => Role::Begin,
-            Class::FreeAsync | Class::Free { may_wait: false } => Role::End,
-            Class::Free { may_wait: true } => Role::OpenEnd,
+            Class::FreeAsync | Class::Free => Role::End,
             Class::Kernel
             | Class::Copy { .. }
             | Class::Memset { .. }

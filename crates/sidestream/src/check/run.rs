@@ -122,7 +122,7 @@ impl Run {
             | Class::Sync(_)
             | Class::Query(_)
             | Class::Malloc
-            | Class::Free { .. }
+            | Class::Free
             | Class::Make
             | Class::HostAccess => self.push(op),
         }

@@ -243,7 +243,7 @@ impl Device {
 
     /// A stream of ordinary priority. The name is for people: it appears in traces and reports. Use
     /// few names: a stream that is dropped is kept for the next one of its name and priority, and
-    /// every stream there is makes every other one a little dearer.
+    /// each stream that there is makes all others cost a little more.
     ///
     /// # Errors
     /// What the driver answers.

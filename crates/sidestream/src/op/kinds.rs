@@ -43,10 +43,7 @@ pub enum Class {
     /// Takes memory from the driver, outside of all streams.
     Malloc,
     /// Gives memory back to the driver, outside of all streams.
-    Free {
-        /// It may wait for the whole device (R31).
-        may_wait: bool,
-    },
+    Free,
     /// Something that the caching allocator does.
     Allocator,
     /// Makes or destroys an event or a stream.
@@ -111,7 +108,6 @@ impl Kind {
             is_blocking,
         };
         let memset = |is_blocking| Class::Memset { is_blocking };
-        let free = |may_wait| Class::Free { may_wait };
         let sync = |function, until| ("synchronize", function, Class::Sync(until));
         let query = |function, until| ("query", function, Class::Query(until));
         match *self {
@@ -139,8 +135,8 @@ impl Kind {
             Kind::RecordStream { .. } => ("call", "record_stream", Class::Allocator),
             Kind::Free { .. } => ("call", "free", Class::Allocator),
             Kind::CudaMalloc => ("call", "cudaMalloc", Class::Malloc),
-            Kind::CudaFree { stream_ordered } => ("call", "cudaFree", free(!stream_ordered)),
-            Kind::FreePinned => ("call", "cudaFreeHost", free(false)),
+            Kind::CudaFree { .. } => ("call", "cudaFree", Class::Free),
+            Kind::FreePinned => ("call", "cudaFreeHost", Class::Free),
             Kind::Elapsed { .. } => ("elapsed", "cudaEventElapsedTime", Class::Host),
             Kind::CreateEvent { .. } => ("call", "cudaEventCreate", Class::Make),
             Kind::DestroyEvent { .. } => ("call", "cudaEventDestroy", Class::Make),

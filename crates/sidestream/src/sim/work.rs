@@ -30,7 +30,7 @@ pub(super) fn call(op: &Op, staged_bytes: u64) -> Work {
         Class::Sync(_) => Call::Sync,
         Class::Query(_) => Call::Query,
         Class::Malloc => Call::Malloc,
-        Class::Free { .. } => Call::Free,
+        Class::Free => Call::Free,
         Class::Make => Call::Create,
         Class::HostAccess | Class::Allocator | Class::Host => Call::HostNs(HOST_NS),
     };
@@ -125,7 +125,7 @@ pub(super) fn on_device(op: &Op, cost: Option<KernelCost>) -> Work {
         | Class::Sync(_)
         | Class::Query(_)
         | Class::Malloc
-        | Class::Free { .. }
+        | Class::Free
         | Class::Allocator
         | Class::Make
         | Class::HostAccess

@@ -29,7 +29,7 @@ impl What {
             | Class::Sync(_)
             | Class::Query(_)
             | Class::Malloc
-            | Class::Free { .. }
+            | Class::Free
             | Class::Allocator
             | Class::Make
             | Class::HostAccess

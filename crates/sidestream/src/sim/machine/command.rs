@@ -36,7 +36,7 @@ pub(super) enum Effect {
     Fill(Fill),
     Kernel(Box<Launched>),
     HostFunc(HostFunc),
-    /// The function was handed over, as the so manieth.
+    /// The function was handed over; its number among those that were.
     Running(u64),
     /// The caller's event is complete when the task is over.
     Record(u32),

@@ -140,11 +140,8 @@ impl Tables {
 
     /// A call with the ids of the rule book; none if the rule book need not hear of it.
     pub fn ordered(&self, kind: &Kind) -> Result<Option<Kind>> {
-        if let Class::HostAccess
-        | Class::Allocator
-        | Class::Malloc
-        | Class::Free { .. }
-        | Class::Make = kind.class()
+        if let Class::HostAccess | Class::Allocator | Class::Malloc | Class::Free | Class::Make =
+            kind.class()
         {
             return Ok(None);
         }
