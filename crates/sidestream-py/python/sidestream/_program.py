@@ -45,7 +45,7 @@ class Race:
     """Two operations that touch the same bytes, one of them writing, and that nothing orders.
 
     Attributes:
-        kind: ``RAW``, ``WAR``, ``WAW`` and the others of docs/stream-programs.md.
+        kind: ``RAW``, ``WAR``, ``WAW`` and the others of docs/checking.md.
         buffer: The name of the buffer, where the program gives one.
         first: The number of the operation that comes first in the program, from 0.
         second: The number of the other one.
@@ -72,7 +72,7 @@ class Lint:
     """A call that does not do what it seems to, though nothing races for it.
 
     Attributes:
-        code: The kind of remark, as in docs/stream-programs.md.
+        code: The kind of remark, as in docs/checking.md.
         op: The number of the operation.
     """
 
