@@ -17,7 +17,7 @@ use crate::raw::devices::{Found, Started, in_words};
 /// Exit code: 0 also where there is no GPU, 2 if an argument is at fault.
 #[derive(Parser)]
 pub struct Args {
-    /// Say of every figure where it comes from
+    /// Show where each figure comes from
     #[arg(long)]
     sources: bool,
     /// Print the file that describes this simulated device: h200, a100, a10g or rtx4090

@@ -17,7 +17,7 @@ pub fn open(path: &Path) -> Result<Box<dyn Read>, Failure> {
     if is_named_pipe(path) {
         let path = shown(path);
         return Err(Failure::input(format!(
-            "{path} is a named pipe, on which a reader would wait for ever if nobody writes; save a file, or \
+            "{path} is a named pipe, which blocks a reader forever if nobody writes; save a file, or \
              pass `-` and let the shell read it, as in `sidestream check - < {path}`"
         )));
     }

@@ -65,7 +65,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     driver: Option<PathBuf>,
     /// Which of the orders that CUDA allows is taken: in-order (as a GPU was seen to do it),
-    /// seeded:N (a random one), adversarial (all is as late as it can be), adversarial:N (the work
+    /// seeded:N (a random one), adversarial (everything as late as possible), adversarial:N (the work
     /// of op N is) or adversarial:call:N (the call of op N is)
     #[arg(long, default_value = "in-order")]
     schedule: Schedule,
@@ -73,7 +73,7 @@ pub struct Args {
     #[arg(long, value_name = "N", conflicts_with_all = ["schedule", "trace", "log"],
           value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     explore: Option<u32>,
-    /// Make the program's calls so many times, as a loop does; each time is a step of the trace, so that
+    /// Make the program's calls this many times, as a loop does; each time is a step of the trace, so that
     /// `sidestream diagnose` can say what a step would gain
     #[arg(long, value_name = "N", conflicts_with = "explore",
           value_parser = clap::value_parser!(u16).range(2..=1000))]

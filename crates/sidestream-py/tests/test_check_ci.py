@@ -64,7 +64,7 @@ def test_what_is_suppressed_is_no_race_and_what_is_for_nothing_is_said(racy: Pat
 
 @pytest.mark.parametrize(
     ("line", "why"),
-    [("train.py:9", "say behind train.py:9 why it is no race"), ("train.py nine", "'train.py nine' is no suppression")],
+    [("train.py:9", "say after train.py:9 why it is no race"), ("train.py nine", "'train.py nine' is no suppression")],
 )
 def test_a_suppression_needs_a_place_and_a_reason(line: str, why: str, tmp_path: Path) -> None:
     known = tmp_path / "known.txt"

@@ -80,7 +80,7 @@ def test_a_gpu_that_is_not_there_is_a_device_error_however_it_is_named(takes: Ta
     + ["meta", "tpu", "", "CUDA", "cuda ", "cpux", "cpu:x", OfTorch("meta", None)],
 )
 def test_a_name_that_no_device_has_is_a_device_error(takes: Takes, device: Any) -> None:
-    with pytest.raises(DeviceError, match="and none has such a name; there are .*cpu"):
+    with pytest.raises(DeviceError, match="which names no device; there are .*cpu"):
         takes(device)
 
 
@@ -114,7 +114,7 @@ def test_a_simulated_gpu_that_cannot_be_read_is_a_device_error(takes: Takes, tmp
         with pytest.raises(DeviceError, match=file):
             takes(f"sim:{tmp_path / file}")
     for name in ("sim:h300", "sim:H200", "sim:", "sim"):
-        with pytest.raises(DeviceError, match="and none has such a name; there are .*sim:rtx4090 and sim:FILE.toml"):
+        with pytest.raises(DeviceError, match="which names no device; there are .*sim:rtx4090 and sim:FILE.toml"):
             takes(name)
 
 

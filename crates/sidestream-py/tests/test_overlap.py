@@ -55,8 +55,8 @@ def test_a_batch_may_be_a_number_of_bytes() -> None:
         ({"count": 10**25}, "count is 10000000000000000000000000"),
         ({"batch": 2}, "batch is 2; give its bytes"),
         ({"batch": "1TiB"}, "do not fit into the 139 GiB of NVIDIA H200; give 17792MiB or less"),
-        ({"device": "tpu"}, "none has such a name"),
-        ({"device": "sim:none"}, "none has such a name"),
+        ({"device": "tpu"}, "which names no device"),
+        ({"device": "sim:none"}, "which names no device"),
     ],
 )
 def test_what_cannot_be_is_refused(figures: dict[str, int | str | None], why: str) -> None:

@@ -240,8 +240,8 @@ def test_without_cuda_the_choice_says_why() -> None:
         (lambda: Pipeline([]), ValueError, "the list is empty"),
         (lambda: Pipeline([()]), ValueError, "the tuple at place 0 of the stages is empty"),
         (lambda: Pipeline(add(1)), TypeError, "put the one stage into a list"),  # type: ignore[arg-type]
-        (lambda: Pipeline([3]), TypeError, "a stage is a callable that takes one item, and that at place 0 is int"),
-        (lambda: Pipeline([add(1), (add(1), [add(1)])]), TypeError, "that at place 1 is list.*branches hold no lists"),
+        (lambda: Pipeline([3]), TypeError, "a stage is a callable that takes one item, and the one at place 0 is int"),
+        (lambda: Pipeline([add(1), (add(1), [add(1)])]), TypeError, "the one at place 1 is list.*branches hold no lists"),
         (lambda: Pipeline([add(1)], mode="fast"), ValueError, 'mode is .fast.; give "auto", "serial"'),
         (lambda: Pipeline([add(1)], mode="graphs"), ValueError, "no stage may be captured; say capture=True"),
         (lambda: Pipeline([add(1)], depth=0), ValueError, "depth is 0; give how many items are in flight"),

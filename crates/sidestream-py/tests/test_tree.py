@@ -210,7 +210,7 @@ class Shared(UserDict[str, Any]):
 
 def test_a_mapping_whose_copy_is_itself_is_refused_and_stays_as_it_was() -> None:
     shared = Shared(x=array(1), y=2)
-    with pytest.raises(TypeError, match="a copy of Shared is not one of its own"):
+    with pytest.raises(TypeError, match="a copy of Shared is not independent of it"):
         flatten([shared])
     assert shared["x"][0] == 1 and shared["y"] == 2
 

@@ -47,7 +47,8 @@ pub struct Args {
     /// How many batches
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     count: u32,
-    /// How heavy the kernel is: multiplications and additions for each four bytes
+    /// How heavy the kernel is: multiplications and additions for each four bytes. To describe a job of your own, choose
+    /// it so that `kernel` in the output shows your kernel's time
     #[arg(long, value_name = "STEPS", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     work: u32,
     /// The GPU: cuda:0, cuda:1 and so on; sim:h200, sim:a100, sim:a10g, sim:rtx4090 or sim:FILE.toml;
@@ -399,7 +400,7 @@ impl Compared {
         ));
         if let Some(rounds) = rounds {
             line(format!(
-                "medians of {rounds} rounds, all in turn in each; pinned memory is never filled again"
+                "medians of {rounds} rounds, in each of which all take turns; pinned memory is not refilled"
             ));
         }
         line(String::new());

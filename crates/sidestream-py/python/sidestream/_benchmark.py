@@ -47,13 +47,13 @@ def benchmark(
 ) -> Benchmark:
     """Measure ``fn(*args, **kwargs)``: the device's time by events, and the host's time to submit it.
 
-    The work has to be on PyTorch's current stream when ``fn`` returns, or the current stream has to wait for it: what runs
-    on a side stream that nobody joins is not seen. Calls that are short are made several times in a sample. While the
-    host submits a sample, the device is held back, so that the device's time does not contain the host's where ``fn``
-    does not wait for the device. Where a call takes the host longer than the device, the host is what to shorten.
-    Between two samples the host waits for one event; nothing else is synchronised.
+    The work has to be on PyTorch's current stream when ``fn`` returns, or the current stream has to wait for it: work on a
+    side stream that nobody joins is not seen. Short calls are made several times in a sample. While the host submits a
+    sample, the device is held back, so that the device's time does not contain the host's (unless ``fn`` itself waits for
+    the device). If a call takes the host longer than the device, the host is the part to shorten. Between two samples the
+    host waits for one event; nothing else is synchronised.
 
-    On the processor both are the same time, of the clock.
+    On the processor both are one time, measured by the clock.
 
     Args:
         fn: What to measure. What it returns is dropped.
@@ -278,8 +278,8 @@ def _on_processor(fn: Callable[..., object], args: tuple[Any, ...], repeat: int)
     # A call alone takes some ten nanoseconds: what takes no more is nothing.
     if (calls == MOST_CALLS_ON_HOST or one < 1_000) and _is_nothing(fn, args):
         raise ValueError(
-            f"a call of {fn!r} takes {units.time(min(samples))} on the processor, which is what a call of nothing takes; "
-            "let it do something, or more of it"
+            f"a call of {fn!r} takes {units.time(min(samples))} on the processor, no more than an empty call; "
+            "give it more to do"
         )
     return _Taken("cpu", "the processor", calls, samples, samples, includes_host=False)
 

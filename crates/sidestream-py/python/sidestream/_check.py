@@ -36,14 +36,14 @@ def check(
     host: bool = True,
     simulate: bool | int = False,
 ) -> contextlib.AbstractContextManager[CheckedRun]:
-    """Find every pair of accesses of a program of PyTorch that nothing orders.
+    """Find the pairs of accesses of a PyTorch program that nothing orders.
 
-    While it is entered, the operators of PyTorch, its streams, events and memory, and the host's own uses of
-    tensors that take part in asynchronous copies are heard and judged by CUDA's documented rules: a race is found
-    even where it happens not to bite. Nothing is made to wait that did not wait before, and results do not
-    change. Threads that start meanwhile are heard as well. docs/python.md says what cannot be seen.
+    Inside the block, PyTorch's operators, streams, events and memory, and the host's own uses of tensors that take part
+    in asynchronous copies, are heard and judged by CUDA's documented rules: a race is found even where it happens not to
+    bite. No waits are added, and results do not change. Threads that start meanwhile are heard as well. docs/python.md
+    says what cannot be seen.
 
-    The object that it gives fills while the block runs, and stays.
+    The object that it gives fills while the block runs, and stays valid afterwards.
 
     ::
 
@@ -57,20 +57,20 @@ def check(
         stacks: Whether the places in the program are noted.
         memory: What the check may hold in memory, in bytes. When that is reached the check ends, and
             ``CheckedRun.ended`` says so.
-        suppress: A file of findings that are none: ``FILE:LINE REASON``, a line each. What calls that line is not
-            reported; a line that nothing calls for is.
-        host: Whether the host's own loads and stores of pinned memory are heard, by numpy and other libraries as well.
-            For that, pages that an asynchronous copy uses are protected until the host has waited for it.
-        simulate: Whether the processor runs what is for a GPU, which then need not be there; a number says how many
-            GPUs there are. What the check hears is what it would hear on a GPU.
+        suppress: A file of findings that are known to be harmless: ``FILE:LINE REASON``, one per line. A race with that
+            line in one of its stacks is not reported; a suppression that matches nothing is.
+        host: Whether the host's own loads and stores of pinned memory are heard, also those of numpy and other libraries.
+            To that end, pages that an asynchronous copy uses are protected until the host has waited for it.
+        simulate: Whether the processor stands in for a GPU, so that none is needed; a number says for how many. The
+            check hears what it would hear on a GPU.
 
     Raises:
         RaceError: With ``on_race="raise"``, where a race is found.
         ModuleNotFoundError: PyTorch is not installed.
         RuntimeError: A check is entered inside another one, or a GPU is to be simulated where PyTorch uses one already.
         TypeError: ``stacks`` or ``host`` is neither True nor False, or ``memory`` or ``simulate`` no whole number.
-        ValueError: ``on_race`` is neither of the two, ``memory`` is negative, ``simulate`` is, or more than 64, or a line of
-            ``suppress`` is none.
+        ValueError: ``on_race`` is neither of the two, ``memory`` is negative, ``simulate`` is negative or more than 64, or a line of
+            ``suppress`` is no suppression.
         OSError: The file ``suppress`` cannot be read.
     """
     one_of("on_race", on_race, ("report", "raise"))

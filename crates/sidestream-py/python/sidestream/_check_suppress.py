@@ -55,6 +55,6 @@ def suppressions(path: str | os.PathLike[str]) -> tuple[Suppression, ...]:
             raise ValueError(f"{os.fspath(path)}:{number}: {text.strip()!r} is no suppression; write FILE:LINE REASON")
         file, line, reason = parts.groups()
         if reason is None:
-            raise ValueError(f"{os.fspath(path)}:{number}: say behind {file}:{line} why it is no race")
+            raise ValueError(f"{os.fspath(path)}:{number}: say after {file}:{line} why it is no race")
         found.append(Suppression(file, int(line), reason))
     return tuple(found)

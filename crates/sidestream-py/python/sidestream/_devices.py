@@ -37,7 +37,7 @@ def device_name(device: Any) -> str:
         )
     if not _NAME.fullmatch(name):
         raise DeviceError(
-            f"device is {name!r}, and none has such a name; there are cuda, cuda:0, cuda:1 and so on, "
+            f"device is {name!r}, which names no device; there are cuda, cuda:0, cuda:1 and so on, "
             f"{', '.join(f'sim:{one}' for one in SIMULATED)} and sim:FILE.toml, auto for what there is of these, and cpu"
         )
     return "cpu" if is_of("cpu", name) else name

@@ -52,7 +52,7 @@ def sets_of(what_if: str | Iterable[str] | None) -> list[str] | None:
 class Diagnosis(Told):
     """All that is said about a trace. ``print`` shows it, the worst first.
 
-    docs/diagnose.md says what each figure means. Times are whole nanoseconds of the trace. As JSON it is of the schema
+    docs/diagnose.md says what each figure means. Times are whole nanoseconds of the trace. The schema of its JSON is
     ``sidestream.diagnose/2``.
     """
 

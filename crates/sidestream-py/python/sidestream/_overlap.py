@@ -26,7 +26,8 @@ def overlap(
             there is none.
         batch: The size of a batch, in bytes or as in ``"4MiB"``; units are powers of 1024, also without the ``i``.
         count: How many batches, at most 100,000.
-        work: How heavy the kernel is: multiplications and additions for each four bytes, at most 10,000,000.
+        work: How heavy the kernel is: multiplications and additions for each four bytes, at most 10,000,000. Choose it so that
+            the kernel's time in the result is that of your kernel.
 
     Raises:
         DeviceError: There is no such device, or its file cannot be read.

@@ -67,36 +67,36 @@ def prefetch(
 ) -> Prefetcher[Any]:
     """Return the batches of ``loader`` on the device, each uploaded while those before it are computed.
 
-    ``loader`` gives nested dictionaries, lists, tuples, named tuples and dataclasses of tensors of PyTorch and arrays of
-    numpy, pinned or not. Each batch is packed into pinned memory and uploaded in one copy on a stream of its own; large
-    tensors that are pinned are copied from where they are. Whatever else is in a batch is handed on as it is, such as texts,
-    and so are tensors that are on the device already. Objects with tensors and a method ``to`` are asked to move to a GPU.
+    ``loader`` gives nested dictionaries, lists, tuples, named tuples and dataclasses of PyTorch tensors and numpy arrays,
+    pinned or not. Each batch is packed into pinned memory and uploaded in one copy on a separate stream; large pinned tensors
+    are copied from where they are. Everything else in a batch, such as texts, is passed through, and so are tensors that are
+    already on the device. Objects with tensors and a method ``to`` are moved to a GPU with it.
 
-    Which stream waits for which: the stream that is current where a batch is taken waits for its upload, and for its
-    transform. The host waits for nothing but the loader. A batch is valid as long as you hold it, for work on the stream
-    that was current where it was taken, and on streams that were named to it by ``tensor.record_stream`` or
-    ``__dlpack__(stream=…)``. When all its tensors are gone and their uses on these streams are over, its memory takes another.
+    Which stream waits for which: the stream that is current where a batch is taken waits for its upload and its transform.
+    The host waits only for the loader. A batch is valid as long as you hold it, for work on the stream that was current where
+    it was taken, and on streams that were named to it by ``tensor.record_stream`` or ``__dlpack__(stream=…)``. When all its
+    tensors are gone and their uses on these streams are over, its memory is used for another batch.
 
-    With PyTorch imported the arrays become ordinary tensors, and the values that come out are those of ``.to(device)``. Without
-    it, and on simulated devices, they become ``DeviceArray``.
+    With PyTorch imported the arrays become ordinary tensors with the values that ``.to(device)`` would give. Without it, and
+    on simulated devices, they become ``DeviceArray``.
 
     Args:
         loader: Any iterable, such as a ``torch.utils.data.DataLoader``. ``iter(loader)`` is called in your thread, and a thread
-            of the prefetcher pulls the batches, ahead of you: what you do not take is gone. The loader may fill arrays of numbers
-            that go to a device again when it is asked for the next batch; nothing else, and on ``"cpu"`` nothing at all. Its
-            attributes are reached through the prefetcher. One that accelerate has prepared, or with a ``state_dict``, speaks of
-            the batches that you took.
+            of the prefetcher pulls the batches ahead of you: what you do not take is lost. When it is asked for the next batch,
+            the loader may refill arrays of numbers that go to a device, but nothing else, and on ``"cpu"`` nothing at all. Its
+            attributes are reached through the prefetcher. A loader that accelerate has prepared, or one with a ``state_dict``,
+            reports the batches that you took.
         device: ``"cuda"``, ``"cuda:1"``, a ``torch.device`` or a number; ``"cpu"``, where batches are only read ahead;
             ``"sim:h200"`` for a simulated GPU. By default PyTorch's current CUDA device if there is one, and else ``"cpu"``.
-        depth: How many batches there is memory for on the device, the one in use included; with a transform one more. On
+        depth: How many batches fit in device memory at once, including the one in use; a transform adds one more. On
             ``"cpu"``, how many are read ahead.
         transform: A function from batch to batch, on the device. It runs in your thread with your autocast and grad
-            modes when its batch is asked for, on a stream of its own, beside what you have put into the current stream since the
-            batch before was handed out. What you write there it may not read. Its random numbers are drawn as in a plain loop.
+            modes when its batch is asked for, on a separate stream, beside what you have put into the current stream since the
+            previous batch was handed out. It must not read what you write there. It draws random numbers as in a plain loop.
             On ``"cpu"`` and for ``DeviceArray`` it is simply called.
-        keep: What happens when you hold as many batches as there is memory for and take another: ``"grow"`` adds memory for
-            one more; ``"copy"`` gives each batch out as a copy of its own, so that the memory never grows.
-        stream: Take the batches on this stream and not on the current one. A simulated device has no current stream: by default
+        keep: What happens when you hold ``depth`` batches and take another: ``"grow"`` adds memory for one more; ``"copy"``
+            gives you a copy of each batch, so that the memory never grows.
+        stream: Take the batches on this stream instead of the current one. A simulated device has no current stream: by default
             the prefetcher makes one.
 
     Raises:

@@ -48,20 +48,19 @@ def profile(
                 profiled.step()
         print(profiled)
 
-    Nothing is printed by itself. While the profiler records, the host is slower, and no trace says by how much. So windows of steps are
-    timed before it starts, of 50 milliseconds, 5 steps at the least: once two in a row are within 3 % of each other, five more are taken.
-    The host waits for the devices at the start and the end of a window, and for nothing inside it. Then the profiler starts, and the
-    diagnosis predicts from the step that was timed. At the end of the block the host waits for the device.
+    Nothing is printed unless you do. The profiler slows the host down, and no trace says by how much. So steps are timed before it
+    starts, in windows of 50 milliseconds and at least 5 steps: once two in a row agree within 3 %, five more are taken. The host waits
+    for the devices at the start and the end of a window, and for nothing inside it. Then the profiler starts, and the diagnosis predicts
+    from the timed step. At the end of the block the host waits for the device.
 
     Args:
-        steps: Record so many steps after a first one, and nothing after them. By default all of the block is
-            recorded, which takes memory and time with its length.
-        timed: Whether steps are timed before the profiler starts: 37 or more of them, as many as it takes. A number has so many timed, and
-            the profiler started behind them. By default they are timed where ``steps`` is given and no schedule of your own; where
-            several ranks run, 100 of them, so that all ranks record the same steps.
-        every: Of a loop that does something else in every Nth step, such as an update of the weights, this N: a window has a multiple
-            of it.
-        path: Where to keep the trace: ``.json``, or ``.json.gz`` to have it compressed. By default it is not kept.
+        steps: Record this many steps after a first one that is left out, and nothing after them. By default the whole block is
+            recorded, which takes memory and time in proportion to its length.
+        timed: Whether steps are timed before the profiler starts: 37 or more, as many as it takes. A number of steps is timed as given,
+            and then the profiler starts. By default they are timed if ``steps`` is given without a schedule of your own; with several
+            ranks, 100 of them, so that all ranks record the same steps.
+        every: N, if the loop does something different in every Nth step, such as updating the weights: a window holds a multiple of it.
+        path: Where to keep the trace: ``.json``, or ``.json.gz`` for a compressed one. By default it is not kept.
         what_if: As for ``diagnose``.
         link_gbps: As for ``diagnose``.
         options: Handed to ``torch.profiler.profile``, such as ``with_stack=True``.

@@ -19,12 +19,12 @@ _entered = threading.local()
 class Stream(_sidestream.Stream):
     """A stream of a GPU, real or simulated, beside PyTorch's.
 
-    What is put into one stream runs in that sequence. Nothing orders two streams until one of them waits for the
-    other: neither waits for the default stream by itself, nor the default stream for them.
+    Work in one stream runs in the order in which it was put there. Nothing orders two streams until one of them waits for
+    the other; nor do they and the default stream wait for each other by themselves.
 
-    Wherever a stream is asked for, a ``torch.cuda.Stream``, any object with ``__cuda_stream__``, a handle as a
-    number and ``None`` for PyTorch's current stream do as well. The NULL stream is taken as the legacy default
-    stream, and never handed out. ``with stream:`` makes it PyTorch's current stream, as ``torch.cuda.stream`` does.
+    Wherever a stream is asked for, a ``torch.cuda.Stream``, any object with ``__cuda_stream__``, a handle as a number, or
+    ``None`` for PyTorch's current stream will do as well. The NULL stream is taken as the legacy default stream, and never
+    handed out. ``with stream:`` makes it PyTorch's current stream, as ``torch.cuda.stream`` does.
 
     A stream whose handle was handed out is not destroyed with its last object, because PyTorch's allocator may
     still use the handle: the next ``Stream`` of the same device, priority and name gets it.

@@ -178,7 +178,7 @@ def _mapping(tree: Mapping[Any, Any], names: list[Any]) -> _Make:
         empty[name] = None
         if tree[name] is not value:
             tree[name] = value
-            raise TypeError(f"a copy of {kind.__qualname__} is not one of its own: give it a `__copy__`, or put a dict into the batch")
+            raise TypeError(f"a copy of {kind.__qualname__} is not independent of it; give it a `__copy__`, or put a dict into the batch")
 
     def make(values: list[Any]) -> Any:
         made = copy.copy(empty)

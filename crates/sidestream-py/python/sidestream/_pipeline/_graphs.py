@@ -60,7 +60,7 @@ class Captured:
         """
         leaves, self._shape = tensors_of(value)
         if self._shape.has_objects:
-            raise CaptureFailed("it is given an object that may hold tensors, and those would stay the ones of the capture")
+            raise CaptureFailed("it is given an object that may hold tensors, and a replay would use those of the capture")
         # Buffers that were made in inference mode could not be written outside of it.
         with torch.inference_mode(False):
             self._inputs = [leaf if buffers.has(leaf) else leaf.detach().clone() for leaf in leaves]
@@ -75,7 +75,7 @@ class Captured:
             self.output = self._capture(call, given, device)
         leaves, shape = tensors_of(self.output)
         if shape.has_objects:
-            raise CaptureFailed("it returns an object that may hold tensors, which later items would write again")
+            raise CaptureFailed("it returns an object that may hold tensors, which later items would overwrite")
         buffers.add(*self._inputs, *leaves)
 
     def takes(self, value: Any) -> bool:

@@ -46,7 +46,7 @@ class Pipeline:
             ways to run, and are not measured. Those with graphs need a stage with ``capture``.
         capture: Whether stages that do not say so themselves are captured into CUDA graphs.
         depth: How many items are in flight at most; by default one more than there are levels.
-        device: A CUDA device, or ``"cpu"``. By default PyTorch's current CUDA device, or the processor where there is none.
+        device: A CUDA device, or ``"cpu"``. By default PyTorch's current CUDA device, or the processor if there is none.
         measure: How many segments of each mode are measured. A segment is 10 items and at least 50 ms.
 
     Raises:
@@ -93,12 +93,12 @@ class Pipeline:
     def __call__(self, items: Iterable[Any]) -> Run:
         """Run every item through the stages, and iterate over the results in the order of the items.
 
-        A run that was not iterated to its end is ended by the next one, or when its iterator is closed or collected. What it
-        has begun by then ends on the device, and its results are lost; whoever asks a run for more that another one has ended gets an error.
+        A run that was not iterated to its end is ended by the next one, or when its iterator is closed or collected. Work that it
+        has begun by then finishes on the device, and its results are lost. Iterating a run that another one has ended is an error.
 
         Args:
             items: An iterable of tensors, or of nested tuples, lists and dictionaries of them; numpy arrays become tensors. What is on the
-                host goes to the pipeline's device, all else is handed on as it is.
+                host goes to the pipeline's device, everything else is passed through.
 
         Raises:
             StageError: A stage failed. It names the stage and the item, and comes after the results of all items before that one.
@@ -277,7 +277,7 @@ class Run(Iterator[Any]):
             TypeError: It does not, or the run is over.
         """
         if self._is_over:
-            raise TypeError("the run is over, and has let go of what had its items; ask that for its length")
+            raise TypeError("the run is over and no longer has its items; ask what you passed to the pipeline for its length")
         return len(self._items)
 
     def __bool__(self) -> bool:

@@ -81,7 +81,7 @@ def chain(stages: Iterable[Any]) -> Chain:
         for one in level:
             if not callable(one) and not isinstance(one, Stage):
                 raise TypeError(
-                    f"a stage is a callable that takes one item, and that at place {len(levels)} is {type(one).__name__}; "
+                    f"a stage is a callable that takes one item, and the one at place {len(levels)} is {type(one).__name__}; "
                     "a tuple in the list is a level of branches, and branches hold no lists of their own"
                 )
             flat.append(one if isinstance(one, Stage) else Stage(one))
