@@ -352,7 +352,7 @@ fn more_streams_than_any_program_has_are_refused() {
     says(file(&path), "65536 streams");
 }
 
-/// Opening a pipe that nobody writes to would wait for ever.
+/// Opening a pipe that nobody writes to would wait forever.
 #[cfg(unix)]
 #[test]
 fn a_pipe_is_refused_and_not_waited_for() {

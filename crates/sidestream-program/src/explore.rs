@@ -43,7 +43,7 @@ pub struct Difference {
 /// checker finds as late as it can be; adversarially; and then in seeded orders.
 ///
 /// # Errors
-/// If the program cannot be run as usual. A schedule that waits for ever is left out.
+/// If the program cannot be run as usual. A schedule that waits forever is left out.
 pub fn explore(program: &Program, profile: &Profile, count: usize) -> Result<Explored, CannotRun> {
     let usual = run(program, profile, Schedule::InOrder, true)?;
     let findings = |run: &Run| -> Vec<Vec<Witness>> {

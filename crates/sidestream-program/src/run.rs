@@ -86,7 +86,7 @@ impl std::error::Error for CannotRun {}
 /// A call that CUDA refuses ends the run before it and is no error of this function.
 ///
 /// # Errors
-/// If the program does not fit, or waits for ever.
+/// If the program does not fit, or waits forever.
 pub fn run(
     program: &Program,
     profile: &Profile,

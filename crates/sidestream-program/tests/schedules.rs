@@ -65,7 +65,7 @@ struct Shown {
 /// Hashes of what every op has read, and of every buffer at the end.
 type Results = (Vec<Option<u64>>, Vec<u64>);
 
-/// Runs a program under many schedules; nothing if it waits for ever.
+/// Runs a program under many schedules; nothing if it waits forever.
 fn compare(program: &Program, answer: &Answer) -> Result<Option<Shown>, String> {
     let lowered = lower(program);
     let Some((usual, usual_results)) = findings(program, &lowered, Schedule::InOrder) else {
@@ -160,7 +160,7 @@ fn targeted(first: u32, second: u32) -> [Schedule; 4] {
     ]
 }
 
-/// What every op finds under a schedule; nothing if the program waits for ever.
+/// What every op finds under a schedule; nothing if the program waits forever.
 fn findings(
     program: &Program,
     lowered: &Lowered,

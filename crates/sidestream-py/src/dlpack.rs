@@ -237,7 +237,7 @@ fn wrapped<'py, M>(
         _shape: shape,
         _held: Arc::clone(held),
     }));
-    // SAFETY: the pointer is not null, the name lives for ever, and the interpreter is attached. Without a capsule the
+    // SAFETY: the pointer is not null, the name lives forever, and the interpreter is attached. Without a capsule the
     // box is still ours.
     unsafe {
         let capsule = ffi::PyCapsule_New(exported.cast(), name.as_ptr(), Some(destroy));

@@ -19,7 +19,7 @@ pub enum Error {
         /// What there is, or why there is nothing.
         why: String,
     },
-    /// The memory does not fit, also after waiting for all that was freed.
+    /// There is no room for the memory, even after waiting for all that was freed.
     OutOfMemory(OutOfMemory),
     /// A call that the driver refused; it changed nothing.
     Refused {
@@ -60,7 +60,7 @@ pub enum Error {
         /// What the compiler says, or where it was looked for.
         why: String,
     },
-    /// The work itself failed on the device, which runs nothing any more. Every later call gives
+    /// The work itself failed on the device, which runs nothing from then on. Every later call gives
     /// this error: open the device again, in a new process on real hardware.
     DeviceLost(Lost),
     /// A function on the host panicked; the text is the panic's.

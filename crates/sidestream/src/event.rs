@@ -19,8 +19,8 @@ use crate::stream::Core;
 
 /// A point in a stream: all that the stream was given before it was recorded.
 ///
-/// It is made by [`Stream::record_event`](crate::stream::Stream::record_event) and never changes:
-/// to record again gives another event. Clones are the same event.
+/// [`Stream::record_event`](crate::stream::Stream::record_event) makes it, and it never changes:
+/// recording again gives another event. Clones are the same event.
 ///
 /// ```
 /// use sidestream::device::Device;
@@ -56,7 +56,7 @@ impl Event {
     /// Waits until all before it is over.
     ///
     /// # Ordering
-    /// Holds up the host. What this thread submits afterwards, to any stream, stands behind it.
+    /// Holds up the host. Whatever this thread submits afterwards, to any stream, is ordered after it.
     ///
     /// # Errors
     /// What failed on the device.
@@ -65,7 +65,7 @@ impl Event {
         self.runtime.synchronize(&self.mark, Location::caller())
     }
 
-    /// The same for so long at most; false if the time has passed first. The simulated GPU counts its
+    /// The same for no longer than this; false if the time has passed first. The simulated GPU counts its
     /// own time; for a function on the host that runs it waits up to a second of real time.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl Event {
         self.runtime.synchronize_for(&self.mark, at_most, at)
     }
 
-    /// The same for a task: it is woken when all before the event is over, or has failed.
+    /// The same for an async task: it is woken when all work before the event is over, or has failed.
     ///
     /// # Ordering
     /// Does not hold up the thread. "Ready" counts as [`Event::synchronize`].
@@ -104,7 +104,7 @@ impl fmt::Debug for Event {
 
 /// An event that keeps the device's time.
 ///
-/// A timed record takes the device some microseconds; an [`Event`] takes nothing.
+/// A timed record costs the device some microseconds; an [`Event`] costs it nothing.
 #[derive(Clone)]
 pub struct TimedEvent {
     // In this order, as in `Event`.
@@ -118,8 +118,8 @@ impl TimedEvent {
         &self.event
     }
 
-    /// The time on the device from an earlier event to this one; zero if this one came first, which on
-    /// two streams it may. Waits for both.
+    /// The time on the device from an earlier event to this one. Waits for both. Zero if this one came
+    /// first, which is possible on two streams.
     ///
     /// # Ordering
     /// Holds up the host as [`Event::synchronize`] does.

@@ -1,8 +1,8 @@
 //! GPU work on side streams that is ordered correctly by construction.
 //!
-//! A program in the safe API cannot race: what has to be waited for is found from what each call
-//! reads and writes. The guide is `docs/runtime.md`. Devices are NVIDIA's, through
-//! their driver, or simulated.
+//! A program in the safe API cannot race: each call says what it reads and writes, and from that the
+//! library finds what the call has to wait for. The guide is `docs/runtime.md`. Devices are NVIDIA's,
+//! through their driver, or simulated.
 //!
 //! ```
 //! use sidestream::prelude::*;
@@ -24,13 +24,12 @@
 //! # Ok::<(), sidestream::Error>(())
 //! ```
 //!
-//! - To write programs: [`prelude`], which most need and no more, [`device`], [`stream`], [`buffer`], [`kernel`], [`event`], [`graph`],
-//!   [`pipeline`], [`prefetch`]; [`explicit`] for CUDA as it is; [`benchmark`]; [`error`].
+//! - To write programs: [`prelude`] has all that most need. [`device`], [`stream`], [`buffer`], [`kernel`], [`event`], [`graph`],
+//!   [`pipeline`] and [`prefetch`] are its parts; [`explicit`] is CUDA as it is; then [`benchmark`] and [`error`].
 //! - To find their races: [`check`].
 //!
-//! The other modules are the library's own parts, public for the crates beside it and for its tests: these pages leave
-//! them out, and they change without a word. What programs need of them stands in the modules above.
-//! ARCHITECTURE.md has the map of all.
+//! The other modules are internal: public for the crates beside this one and for its tests, hidden from these pages,
+//! and changed without notice. The modules above re-export what programs need of them. ARCHITECTURE.md has the map of all.
 
 #[doc(hidden)]
 pub mod alloc;
@@ -66,12 +65,11 @@ pub mod stream;
 #[doc(hidden)]
 pub mod trace;
 
-/// The crate whose traits say which types are plain ([`buffer::Pod`]), for derives:
-/// `#[bytemuck(crate = "sidestream::bytemuck")]`.
+/// The crate that the derives of [`buffer::Pod`] need: `#[bytemuck(crate = "sidestream::bytemuck")]`.
 pub use bytemuck;
 pub use error::{Error, Result};
 
-/// What most programs name, by one `use`.
+/// The names that most programs need, for one `use`.
 ///
 /// ```
 /// use sidestream::prelude::*;

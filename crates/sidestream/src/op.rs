@@ -19,7 +19,7 @@ pub use kinds::{Class, Named, Until};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct DeviceId(pub u32);
 
-/// A stream. One id is one stream for ever: a stream created after another was destroyed is a
+/// A stream. One id is one stream forever: a stream created after another was destroyed is a
 /// new id, even where the driver recycles the handle.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct StreamId(pub u32);

@@ -543,7 +543,7 @@ fn a_check_that_may_hold_no_more_ends_and_says_so() {
     }
 }
 
-/// The limit is an estimate of what is held, so a run that stays below it for ever holds no more
+/// The limit is an estimate of what is held, so a run that stays below it forever holds no more
 /// with each call.
 #[test]
 fn a_program_that_runs_on_and_uses_its_ids_again_needs_no_more_memory() {

@@ -230,7 +230,7 @@ unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_voi
     unsafe {
         match other.sa_sigaction {
             libc::SIG_DFL => return end(signal, is_fault),
-            // A fault that is ignored is tried for ever; the system itself does not ignore one.
+            // A fault that is ignored is tried forever; the system itself does not ignore one.
             libc::SIG_IGN if is_fault => return end(signal, is_fault),
             libc::SIG_IGN => {}
             handler => {

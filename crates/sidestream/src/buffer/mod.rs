@@ -5,8 +5,8 @@
 //! may still touch is owned by a [`Pending`], which gives it back when that is over.
 //!
 //! # Structs as values
-//! What buffers hold is [`Pod`]: any bits are a value of it. Numbers and arrays of them are; a struct becomes one
-//! by a derive, which finds its traits in the `bytemuck` that this library brings along:
+//! Buffers hold values of types that are [`Pod`]: any bits are a value. Numbers and arrays of them are `Pod`. For a
+//! struct, derive it, with the `bytemuck` that this library re-exports:
 //!
 //! ```
 //! use sidestream::prelude::*;
@@ -32,8 +32,8 @@
 //! # Ok::<(), sidestream::Error>(())
 //! ```
 //!
-//! `repr(C)` fixes where the fields lie, as a kernel in CUDA C++ sees them too, and there may be no gap between
-//! them: the derive refuses one.
+//! `repr(C)` fixes where the fields lie, as a kernel in CUDA C++ expects them. There may be no gap between them; the
+//! derive refuses one.
 
 pub(crate) mod block;
 mod pending;
@@ -82,11 +82,11 @@ impl<T: bytemuck::Pod> Pod for T {}
 /// `len` values in the memory of a device.
 ///
 /// Made by [`Stream::alloc`](crate::stream::Stream::alloc). Its content is unspecified until it is
-/// written; any bits are a value of a plain type, so nothing undefined can be read.
+/// written. Reading it is not undefined, since any bits are a value of a plain type.
 ///
 /// # Ordering
 /// Dropping it neither waits nor calls the driver: the memory goes back to the allocator together
-/// with its pending uses, and whoever gets it next stands behind them.
+/// with its pending uses, and the next owner's uses wait for them.
 pub struct DeviceBuf<T> {
     block: Box<Block>,
     len: usize,
@@ -121,17 +121,17 @@ impl<T: Pod> DeviceBuf<T> {
         (self.len * size_of::<T>()) as u64
     }
 
-    /// All of it, to be read.
+    /// All of it, for reading.
     pub fn view(&self) -> View<'_, T> {
         View::new(&self.block, 0, self.len)
     }
 
-    /// All of it, to be written.
+    /// All of it, for writing.
     pub fn view_mut(&mut self) -> ViewMut<'_, T> {
         ViewMut::new(&self.block, 0, self.len)
     }
 
-    /// A range of it, to be read.
+    /// A range of it, for reading.
     ///
     /// # Panics
     /// If the range is not within the buffer.
@@ -140,7 +140,7 @@ impl<T: Pod> DeviceBuf<T> {
         self.view().slice(range)
     }
 
-    /// A range of it, to be written.
+    /// A range of it, for writing.
     ///
     /// # Panics
     /// If the range is not within the buffer.

@@ -17,10 +17,10 @@ use crate::event::{Event, Mark};
 
 /// A value that comes back when the work that uses it is over.
 ///
-/// [`Pending::synchronize`] waits for it, `.await` waits for it without holding up a thread. To drop
-/// it is sound and does not wait: the memory goes to the allocator with its pending use; what a
-/// function on the host owns is dropped on a thread of its own when the function has run. To forget
-/// it leaks the value and nothing else.
+/// [`Pending::synchronize`] waits for it; `.await` waits without holding up a thread. Dropping it is
+/// sound and does not wait: the memory goes to the allocator with its pending use, and what a function
+/// on the host owns is dropped on a separate thread when the function has run. Forgetting it leaks the
+/// value and nothing else.
 #[must_use = "the value comes back from here; drop it only if it is not needed"]
 pub struct Pending<T> {
     event: Event,
@@ -54,9 +54,9 @@ enum Loan<T> {
 
 /// A call that was refused, with the value that it would have taken.
 ///
-/// The value is missing if the device was lost: then nobody can tell whether it still uses it. It is
-/// missing, too, if the call failed after the device had taken it ([`Error::Submitted`]), as where a device that was
-/// opened synchronous could not wait for it: the memory goes to the next owner when that is over.
+/// The value is missing if the device was lost, since nobody can tell whether the device still uses it. It is also
+/// missing if the call failed after the device had taken it ([`Error::Submitted`]), for instance if a device that was
+/// opened synchronous could not wait for it: the memory goes to the next owner when that work is over.
 pub struct Refused<T> {
     /// Why.
     pub error: Error,
@@ -108,7 +108,7 @@ impl<T> Pending<T> {
         self.take()
     }
 
-    /// The same for so long at most. `None` if the time has passed first; the value stays here.
+    /// The same for no longer than this. `None` if the time has passed first; the value stays here.
     ///
     /// # Errors
     /// As [`Pending::synchronize`]; and [`Error::Invalid`] if it was taken before.

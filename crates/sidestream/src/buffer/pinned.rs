@@ -10,13 +10,13 @@ use super::block::Block;
 
 /// `len` values in page-locked host memory, which no device touches.
 ///
-/// Whoever holds it may read and write it like a slice. To be copied it is given away
+/// Whoever holds it may read and write it like a slice. A copy takes it
 /// ([`Stream::upload`](crate::stream::Stream::upload),
-/// [`Stream::download`](crate::stream::Stream::download)) and comes back from the
-/// [`Pending`](super::Pending) when the copy is over.
+/// [`Stream::download`](crate::stream::Stream::download)), and the [`Pending`](super::Pending) gives
+/// it back when the copy is over.
 ///
-/// Its content is unspecified at first: it may be what an earlier owner left. Memory that the program has
-/// already is pinned by [`Device::register`](crate::device::Device::register), and keeps its content.
+/// Its content is unspecified at first: it may be what an earlier owner left.
+/// [`Device::register`](crate::device::Device::register) pins memory that the program already has, with its content.
 pub struct Pinned<T> {
     block: Box<Block>,
     len: usize,

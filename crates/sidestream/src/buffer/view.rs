@@ -9,7 +9,7 @@ use crate::backend::{Address, Arg};
 use crate::op::Mode;
 use crate::stream::Touch;
 
-/// Values of a device buffer, to be read.
+/// Values of a device buffer, for reading.
 pub struct View<'a, T> {
     block: &'a Block,
     first: usize,
@@ -17,7 +17,7 @@ pub struct View<'a, T> {
     holds: PhantomData<&'a T>,
 }
 
-/// Values of a device buffer, to be written (and read).
+/// Values of a device buffer, for writing (and reading).
 ///
 /// No two of them share a value: that is Rust's rule for `&mut`, and [`ViewMut::split_at`] gives
 /// parts that may be used on different streams and threads.
@@ -148,7 +148,7 @@ impl<'a, T: Pod> ViewMut<'a, T> {
         ViewMut::new(self.block, self.first, self.len)
     }
 
-    /// The same values, to be read.
+    /// The same values, for reading.
     pub fn as_view(&self) -> View<'_, T> {
         View::new(self.block, self.first, self.len)
     }

@@ -432,7 +432,7 @@ impl Runtime {
         core.map_or_else(|| format!("{}", id.0), |core| core.name().to_owned())
     }
 
-    /// Waits for so long at most; false if the time has passed first.
+    /// Waits for no longer than this; false if the time has passed first.
     pub fn synchronize_for(
         self: &Arc<Self>,
         mark: &Mark,

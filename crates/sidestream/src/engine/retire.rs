@@ -105,7 +105,7 @@ impl Engine {
     }
 
     /// Lets go the delayed tasks that were pushed before this one, as if the engine were idle. A
-    /// task that is delayed for ever would keep all later ones from being forgotten.
+    /// task that is delayed forever would keep all later ones from being forgotten.
     pub fn release_before(&mut self, task: TaskId) {
         let is_old = |&(_, Reverse(delayed)): &(u64, Reverse<u64>)| delayed < task.0;
         let mut old: Vec<u64> = self

@@ -155,7 +155,7 @@ impl Stream {
     /// `cudaGraphLaunch`.
     ///
     /// # Ordering
-    /// Stands behind the earlier work of the stream and the earlier launches of the same graph. Does
+    /// Runs after the earlier work of the stream and the earlier launches of the same graph. Does
     /// not hold up the host.
     ///
     /// # Safety

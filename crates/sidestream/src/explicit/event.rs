@@ -171,7 +171,7 @@ impl Event {
     /// `cudaEventSynchronize`: waits until its last record is over.
     ///
     /// # Ordering
-    /// Holds up the host. What this thread submits afterwards, to any stream, stands behind it.
+    /// Holds up the host. Whatever this thread submits afterwards, to any stream, is ordered after it.
     ///
     /// # Errors
     /// As [`Event::query`].

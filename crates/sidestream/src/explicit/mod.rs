@@ -226,7 +226,7 @@ pub fn hand_over(device: &Device) -> Result<Handover> {
 }
 
 impl Handover {
-    /// What this thread does from here on stands behind all that the other one had done.
+    /// What this thread does from here on is ordered after all that the other one had done.
     ///
     /// # Errors
     /// What the driver answers.

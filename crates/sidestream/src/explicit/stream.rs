@@ -275,7 +275,7 @@ impl Stream {
     /// `cudaMemcpyAsync`, in any direction.
     ///
     /// # Ordering
-    /// Stands behind the earlier work of the stream, and for a blocking or legacy stream behind the
+    /// Runs after the earlier work of the stream, and for a blocking or legacy stream behind the
     /// other side (R14). Does not hold up the host, unless one side is pageable: then it may (R22).
     ///
     /// # Safety
@@ -576,7 +576,7 @@ impl Stream {
     /// stands for all blocking streams (R16).
     ///
     /// # Ordering
-    /// Holds up the host. What this thread submits afterwards, to any stream, stands behind it.
+    /// Holds up the host. Whatever this thread submits afterwards, to any stream, is ordered after it.
     ///
     /// # Errors
     /// As [`Stream::query`].

@@ -97,7 +97,7 @@ impl Graph {
     /// they touch.
     ///
     /// # Ordering
-    /// Stands behind the earlier work of the stream, the graph's own last launch on whichever
+    /// Runs after the earlier work of the stream, the graph's own last launch on whichever
     /// stream, the last writes of what its nodes read and all uses of what they write. Does not hold
     /// up the host.
     ///

@@ -43,7 +43,7 @@ pub fn empty() -> Kernel<()> {
     kernel.and_on_host(|_, ()| ()).with_cost(|_| brief(0))
 }
 
-/// Keeps the device busy for so many nanoseconds. One block of one thread is enough.
+/// Keeps the device busy for this many nanoseconds. One block of one thread is enough.
 pub fn spin() -> Kernel<(Value<u64>,)> {
     // SAFETY: the entry takes one number of eight bytes and touches no memory.
     let kernel = unsafe { Kernel::<(Value<u64>,)>::from_ptx(ptx::SPIN, "spin") };

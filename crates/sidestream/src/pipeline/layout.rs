@@ -87,7 +87,7 @@ pub trait Layout: Clone + Send + 'static {
 }
 
 impl<T> Values<T> {
-    /// How many values an item with so many rows has here.
+    /// How many values an item with this many rows has here.
     pub fn of(self, rows: usize) -> usize {
         match self.is_per_row {
             true => rows.saturating_mul(self.count),

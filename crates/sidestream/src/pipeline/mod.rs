@@ -3,8 +3,7 @@
 //! A pipeline has a ring of slots. A slot is the memory for one item and a stream, on which the item
 //! goes from its upload to its download; item `i` goes into slot `i mod depth`. Different items are
 //! on different streams, so that one is copied while another is computed. Within an item nothing
-//! waits for an event, and an item costs the host no calls but those of its stages, one record and
-//! one question.
+//! waits for an event. Besides the calls of its stages, an item costs the host one record and one query.
 //!
 //! ```
 //! use sidestream::device::Device;
@@ -181,11 +180,11 @@ impl Pipeline {
 }
 
 impl<I: Layout, S: Send + 'static> Stages<I, S> {
-    /// A stage that writes buffers of its own: it gets what the slot holds so far, and them. Later
-    /// stages see both as a pair.
+    /// A stage that writes buffers of its own: it gets what the slot holds so far, and these buffers.
+    /// Later stages see both as a pair.
     ///
     /// # Ordering
-    /// Stands behind the stages before it of the same item. Stages of different items run side by
+    /// Runs after the earlier stages of the same item. Stages of different items run side by
     /// side.
     pub fn stage<N: Layout>(
         self,
@@ -209,8 +208,8 @@ impl<I: Layout, S: Send + 'static> Stages<I, S> {
         self.push(name, false, act)
     }
 
-    /// A stage that the items go through in their order, each when the one before has left it: what
-    /// updates state that it owns, such as weights.
+    /// A stage that items pass in order, each when the one before has left it: for a stage that updates
+    /// state of its own, such as weights.
     ///
     /// ```
     /// use sidestream::device::Device;
@@ -240,7 +239,7 @@ impl<I: Layout, S: Send + 'static> Stages<I, S> {
     /// ```
     ///
     /// # Ordering
-    /// Stands behind the stages before it of the same item and behind this stage of the item before,
+    /// Runs after the earlier stages of the same item and after this stage of the item before,
     /// by an event: nothing else of that item is waited for.
     pub fn in_order(
         self,
@@ -305,33 +304,33 @@ impl<I: Send + 'static, O: Send + 'static, H> Ready<I, O, H> {
         self.depth(plan.depth)
     }
 
-    /// Times every stage of every item, for the [`Report`]. Each point that is timed takes the device
-    /// some microseconds.
+    /// Times every stage of every item, for the [`Report`]. Each timed point costs the device some
+    /// microseconds.
     pub fn timed(mut self) -> Self {
         self.settings.is_timed = true;
         self
     }
 
-    /// A source on threads is always waited for before a result is, so that what is submitted does
-    /// not depend on how fast the source is: a run can be repeated. A source that waits for a result
-    /// waits for ever then.
+    /// Waits for a source on threads before it waits for a result. What is submitted then does not
+    /// depend on how fast the source is, so a run can be repeated. A source that itself waits for a
+    /// result hangs.
     pub fn lockstep(mut self) -> Self {
         self.settings.is_lockstep = true;
         self
     }
 
-    /// Told the number of delivered items after each.
+    /// Calls this with the number of delivered items, after each.
     pub fn progress(mut self, told: impl FnMut(u64) + Send + 'static) -> Self {
         self.settings.progress = Some(Box::new(told));
         self
     }
 
-    /// Starts it, with a source on the consumer's own thread: while an item is filled nothing is
+    /// Starts it, with a source on the consumer's own thread: while the source fills an item, nothing is
     /// submitted or delivered. A run can be repeated exactly.
     ///
     /// `fill` gets the number of the item and its memory, which holds what an earlier item left, and
-    /// says how many rows there are; `None` after the last item. It may also put memory of its own
-    /// in the place of what it got; that memory comes to a later call.
+    /// says how many rows there are; `None` after the last item. It may replace the memory that it got
+    /// with its own, which then comes to a later call.
     pub fn fill(
         self,
         fill: impl FnMut(u64, &mut I) -> Result<Option<usize>, BoxError> + Send + 'static,

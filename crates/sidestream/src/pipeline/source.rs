@@ -172,7 +172,7 @@ impl<H: Send + 'static> Source<H> {
 }
 
 impl<H> Drop for Source<H> {
-    /// Threads that fill are not waited for: a source may block for ever. Each ends when its
+    /// Threads that fill are not waited for: a source may block forever. Each ends when its
     /// function returns.
     fn drop(&mut self) {
         self.shared.state.lock().is_closed = true;

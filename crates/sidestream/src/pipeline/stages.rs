@@ -38,8 +38,8 @@ impl At<'_> {
     /// Another stream of the same slot, for work that runs beside the rest of this stage.
     ///
     /// # Ordering
-    /// What it is given stands behind all that the item's stream had been given when the stage first
-    /// asked for this branch. The next stage stands behind it.
+    /// What it is given runs after all that the item's stream had been given when the stage first
+    /// asked for this branch. The next stage waits for it.
     ///
     /// # Errors
     /// What the driver answers.

@@ -93,7 +93,7 @@ impl Lease {
     /// captured, or what the driver answers.
     ///
     /// # Panics
-    /// If there are not so many leaves.
+    /// If there are fewer leaves.
     #[track_caller]
     pub fn read(&self, index: usize, into: &mut [u8]) -> Result<()> {
         let leaf = self.leaf(index);

@@ -3,8 +3,8 @@
 //!
 //! A feeder [puts](Ring::put) batches: each takes a free slot, is packed into pinned memory and copied
 //! on the ring's own stream. A consumer [takes](Ticket::hand_over) them: its stream waits for the copy,
-//! and it gets a [`Lease`]. While the lease is there, the memory is the batch. When it goes, whatever
-//! the noted streams were given until then still finds the batch, and the next one comes behind it.
+//! and it gets a [`Lease`]. As long as the lease lives, the memory holds the batch. When it is dropped,
+//! whatever the noted streams were given until then still finds the batch; the next batch waits for it.
 //!
 //! ```
 //! use sidestream::device::Device;
@@ -28,7 +28,7 @@
 //! Write *U* for the upload stream, *s* for a slot, and look at two batches *a* and *b* that follow each
 //! other in *s*. To show: every access to *a* in *s* is over before the copy of *b* into *s* begins.
 //!
-//! 1. A slot is a value that is moved: from the free ones into a [`put`](Ring::put), into its ticket, into its
+//! 1. A slot is a value that is moved: from the free slots into a [`put`](Ring::put), into its ticket, into its
 //!    lease, and back. So it holds one batch at a time, and *b* is put after the end of *a*'s lease, or
 //!    of *a*'s ticket if nobody took it.
 //! 2. *a*'s copies are on *U*, and so are *b*'s: they come one after the other (R1). This is all there is if
@@ -42,17 +42,17 @@
 //! 5. Where an event cannot be recorded, because the stream is being captured or the device is lost, the
 //!    slot is *retired*: it is never free again, and its memory goes after all work of the device is over.
 //!
-//! Pinned memory is reused in the same manner: the host waits for the event behind the last copy out of it.
-//! And the memory of a slot that is too small is given back when the host has waited for all its events.
+//! Pinned memory is reused in the same way: the host waits for the event behind the last copy out of it.
+//! The memory of a slot that is too small is given back once the host has waited for all its events.
 //!
 //! The consumer never reads too early: its stream waits for the event behind the copies (R6), and a
 //! stream that is noted later stands behind the consumer's by the caller's promise.
 //!
 //! # Why nothing hangs
 //! `put` waits for a slot only, and what ends the wait is the end of a lease, [`Ring::ask`],
-//! [`Ring::pause`] or [`Ring::close`]. A consumer that holds all slots and waits for the next batch would wait for ever: it says so with
-//! `ask`, and then `put` adds a slot as soon as no batch is under way to it. The end of a lease takes the ring's lock, under
-//! which nobody waits for anything but the lock, and records events; it never waits for the device.
+//! [`Ring::pause`] or [`Ring::close`]. A consumer that holds all slots and waits for the next batch would wait forever, so it announces that
+//! with `ask`, and `put` adds a slot as soon as no batch is on its way to it. The end of a lease records events under the ring's
+//! lock, under which nobody waits for anything else; it never waits for the device.
 
 mod lease;
 mod pack;
@@ -161,7 +161,7 @@ impl fmt::Display for Statistics {
 }
 
 impl Ring {
-    /// A ring of so many slots, with a stream of its own. The memory comes with the first batches: each slot
+    /// A ring of this many slots, with a stream of its own. The memory comes with the first batches: each slot
     /// is as large as its batch, with every leaf at a multiple of 512 bytes.
     ///
     /// # Errors
@@ -171,7 +171,7 @@ impl Ring {
         Ring::with_threads(device, depth, pack::default_threads())
     }
 
-    /// The same with so many threads that pack, the calling one included.
+    /// The same with this many threads that pack, including the calling one.
     ///
     /// # Errors
     /// As [`Ring::new`].
@@ -278,13 +278,13 @@ impl Ring {
         upload.record(&slot.uploaded)
     }
 
-    /// The consumer waits for the next batch and lets go of none (`true`), or waits no longer. While it
-    /// does, a [`put`](Ring::put) that finds no free slot adds one, unless a batch is on its way to the consumer.
+    /// The consumer waits for the next batch without giving one back (`true`), or waits no longer. While it waits,
+    /// a [`put`](Ring::put) that finds no free slot adds one, unless a batch is on its way to the consumer.
     pub fn ask(&self, waits: bool) {
         self.shared.ask(waits);
     }
 
-    /// While it is paused (`true`), a [`put`](Ring::put) returns nothing, also one that waits for a slot.
+    /// While it is paused (`true`), a [`put`](Ring::put) returns nothing, even one that waits for a slot.
     pub fn pause(&self, pauses: bool) {
         self.shared.pause(pauses);
     }

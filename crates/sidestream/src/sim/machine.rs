@@ -17,7 +17,7 @@
 //!
 //! # What is the program's
 //! Functions on the host run without the lock of the machine and may call it, but not wait. Kernels
-//! in Rust run under the lock: one that calls the machine waits for itself for ever.
+//! in Rust run under the lock: one that calls the machine waits for itself forever.
 //!
 //! # Failures
 //! An access outside all memory and a kernel that panics lose their device, and with it the whole

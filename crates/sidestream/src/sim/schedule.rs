@@ -137,7 +137,7 @@ impl fmt::Display for BadSchedule {
 
 impl std::error::Error for BadSchedule {}
 
-/// Random numbers that are the same for a seed on every machine and for ever: SplitMix64 (Steele,
+/// Random numbers that are the same for a seed on every machine and forever: SplitMix64 (Steele,
 /// Lea and Flood, OOPSLA 2014).
 #[derive(Clone, Debug)]
 pub(super) struct SplitMix(pub u64);

@@ -37,7 +37,7 @@ impl Stream {
     ///
     /// # Ordering
     /// Never waits for the stream. The memory may have had another owner, whose uses may not be
-    /// over: the first use here stands behind them.
+    /// over: the first use here waits for them.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] with the sizes, after all that was freed has been waited for.
@@ -82,7 +82,7 @@ impl Stream {
     /// Copies pinned host memory to the device. The memory comes back from the [`Pending`].
     ///
     /// # Ordering
-    /// Stands behind the earlier work of the stream and all uses of the destination. Does not hold
+    /// Runs after the earlier work of the stream and all uses of the destination. Does not hold
     /// up the host.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ impl Stream {
     /// Copies device memory into pinned host memory, which comes back from the [`Pending`].
     ///
     /// # Ordering
-    /// Stands behind the earlier work of the stream and the last writes of the source. Does not
+    /// Runs after the earlier work of the stream and the last writes of the source. Does not
     /// hold up the host.
     ///
     /// # Errors
@@ -264,7 +264,7 @@ impl Stream {
     /// Copies device memory, also from one device to another.
     ///
     /// # Ordering
-    /// Stands behind the earlier work of the stream, the last writes of the source and all uses of
+    /// Runs after the earlier work of the stream, the last writes of the source and all uses of
     /// the destination, on whichever streams. Does not hold up the host.
     ///
     /// # Errors
@@ -299,7 +299,7 @@ impl Stream {
     /// Sets every byte.
     ///
     /// # Ordering
-    /// Stands behind the earlier work of the stream and all uses of the memory. Does not hold up the
+    /// Runs after the earlier work of the stream and all uses of the memory. Does not hold up the
     /// host.
     ///
     /// # Errors

@@ -34,7 +34,7 @@ impl Stream {
     /// ```
     ///
     /// # Ordering
-    /// Stands behind the earlier work of the stream, the last writes of what it reads and all uses
+    /// Runs after the earlier work of the stream, the last writes of what it reads and all uses
     /// of what it writes, on whichever streams. Does not hold up the host.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
-//! Streams: what is put into one runs in that sequence; different ones run side by side.
+//! Streams: work in one stream runs in the order in which it was put there; different streams run side by side.
 //!
-//! Every call of the safe API names its stream, and the stream waits by itself for whatever the
-//! call has to stand behind: the last write of the bytes it reads, and all uses of the bytes it
-//! writes. Calls return once they are queued, unless their page says that they hold up the host.
+//! Every call of the safe API names its stream, and the stream waits by itself for whatever has to be over before the
+//! call: the last write of the bytes that it reads, and all uses of the bytes that it writes. Calls return once they
+//! are queued, unless their page says that they hold up the host.
 
 mod copy;
 mod issue;
@@ -38,8 +38,8 @@ pub(crate) use launch::not_empty;
 
 /// A stream of a device. Clones are the same stream.
 ///
-/// It is a non-blocking stream: it takes no part in the order of the legacy default stream. When
-/// the last clone is dropped its work still runs, and the device may give it to the next who asks
+/// It is a non-blocking stream: it and the legacy default stream do not wait for each other. When the
+/// last clone is dropped, its work still runs, and the device may hand it out again to whoever asks
 /// for a stream of the same name and priority.
 #[derive(Clone)]
 pub struct Stream {
@@ -320,7 +320,7 @@ impl Stream {
         self.timed(Location::caller())
     }
 
-    /// All that the stream is given from here on waits for the event.
+    /// Everything that the stream is given from here on waits for the event.
     ///
     /// # Ordering
     /// Does not hold up the host.
@@ -333,7 +333,7 @@ impl Stream {
         self.wait_for(&event.mark, Location::caller())
     }
 
-    /// All that the stream is given from here on waits for all that the other one was given so far.
+    /// Everything that the stream is given from here on waits for all that the other one was given so far.
     ///
     /// # Ordering
     /// Does not hold up the host. What the other stream is given later is not waited for.
@@ -361,7 +361,7 @@ impl Stream {
     /// Waits until all that it was given so far is over.
     ///
     /// # Ordering
-    /// Holds up the host. What this thread submits afterwards, to any stream, stands behind it.
+    /// Holds up the host. Whatever this thread submits afterwards, to any stream, is ordered after it.
     ///
     /// # Errors
     /// What failed on the device.
@@ -370,7 +370,7 @@ impl Stream {
         self.finish_at(Location::caller())
     }
 
-    /// The same for so long at most; false if the time has passed first. The simulated GPU counts
+    /// The same for no longer than this; false if the time has passed first. The simulated GPU counts
     /// its own time.
     ///
     /// # Errors

@@ -78,7 +78,7 @@ impl Tables {
     /// The stream is destroyed.
     pub fn retire_stream(&mut self, id: StreamId) {
         let stream = take(&mut self.streams, id.0);
-        // A device has one legacy stream for ever.
+        // A device has one legacy stream forever.
         self.spare_streams
             .extend(stream.filter(|stream| stream.kind != StreamKind::Legacy));
     }

@@ -19,7 +19,7 @@ impl World {
     }
 
     /// What a child of a fork finds: 0 if all is as it should be, and else what is not. Locks of the test's own may be
-    /// held for ever there.
+    /// held forever there.
     fn is_refused(&self) -> i32 {
         use std::sync::atomic::Ordering::Relaxed;
 
