@@ -3,7 +3,7 @@
 //! The checker has no switches for this. What it is told is falsified instead: a checker that is told
 //! of no waits is one that forgets waits. And what it says is falsified: a report whose last race was
 //! struck out is that of a checker that overlooks it. The table that this prints is in
-//! docs/reliability.md.
+//! broken_checker.md.
 
 use crate::oracle::compare::{Printed, PrintedRace, faults};
 use crate::oracle::generate::{Options, random_prog};
@@ -492,7 +492,7 @@ fn a_broken_checker_is_noticed() {
     let cases: Vec<Case> = (0..PROGRAMS).filter_map(Case::of).collect();
     // `checker_oracle` is the place where the unbroken checker has to be right.
     assert_eq!(cases.len() as u64, PROGRAMS);
-    let page = include_str!("../../../docs/reliability.md");
+    let page = include_str!("broken_checker.md");
     let (mut unnoticed, mut unlisted) = (Vec::new(), Vec::new());
     println!("| broken | first seed | of {} programs |", cases.len());
     println!("|---|---|---|");
@@ -528,7 +528,7 @@ fn a_broken_checker_is_noticed() {
     assert!(unnoticed.is_empty(), "nothing notices {unnoticed:#?}");
     assert!(
         unlisted.is_empty(),
-        "docs/reliability.md lacks {unlisted:#?}"
+        "tests/broken_checker.md lacks {unlisted:#?}"
     );
 }
 
