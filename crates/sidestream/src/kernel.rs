@@ -1,8 +1,8 @@
 //! Kernels, whose signatures say what they read and what they write.
 //!
-//! The signature is a tuple of [`Read`], [`Write`] and [`Value`], in the order of the kernel's
-//! parameters; of one parameter it is that alone. A launch takes views and numbers of just these types, so
-//! that the stream knows what the kernel touches without being told.
+//! The signature is a tuple of [`Read`], [`Write`] and [`Value`], in the order of the kernel's parameters; a single
+//! parameter needs no tuple. A launch takes views and numbers of exactly these types, so the stream knows what the
+//! kernel touches without being told.
 
 pub mod library;
 
@@ -47,12 +47,12 @@ impl<A> Kernel<A> {
     /// there when the kernel started; what it leaves in those that it may write is there when the
     /// kernel ends.
     ///
-    /// It may not call the runtime: such a call is refused there, or panics if it gives no error. What it drops
-    /// goes on another thread. It runs in this process, on one core and over copies of its buffers, so large
+    /// It may not call the runtime: such a call is refused, or panics if it cannot give an error. What it drops
+    /// is dropped on another thread. It runs in this process, on one core and over copies of its buffers, so large
     /// buffers take real time.
     ///
-    /// Safe: a Rust function stays within its slices. A panic in it is to the simulated device what
-    /// a trap is to a real one: the device is lost.
+    /// This is safe, since a Rust function stays within its slices. A panic in it has the effect of a trap on
+    /// a real device: the device is lost.
     pub fn on_host(name: &str, run: impl Fn(Grid, A::Host<'_>) + Send + Sync + 'static) -> Kernel<A>
     where
         A: KernelArgs,
