@@ -76,7 +76,7 @@ pub enum CannotReduce {
     Log(Error),
     /// The race that was asked for is none of the log's.
     NotThere,
-    /// The format has no words for this race.
+    /// No program that was tried shows it.
     Unsayable,
 }
 
@@ -88,7 +88,7 @@ impl fmt::Display for CannotReduce {
                 f.write_str("the log has no such race; give one of its report")
             }
             CannotReduce::Unsayable => f.write_str(
-                "a stream program cannot say how the memory of this race was handed on; the report of the whole log stands",
+                "no stream program shows this race as the log has it, for instance because an old name is used behind a new one; the report of the log stands",
             ),
         }
     }
