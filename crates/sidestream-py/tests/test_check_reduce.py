@@ -148,7 +148,8 @@ def test_what_cannot_be_written_is_refused_before_the_program_runs(tmp_path: Pat
 def test_the_blocks_of_a_text_are_told_with_their_verdicts_by_the_command_too(tmp_path: Path) -> None:
     text = tmp_path / "notes.md"
     text.write_text(f"# Notes\n\n```python{RACY}```\n\n```python\nimport torch\ntorch.ones(2, device='cuda')\n```\n", encoding="utf-8")
-    ran = command("check", str(text), "--python", sys.executable)
+    # The Python of the command, where none is named.
+    ran = command("check", str(text))
     assert ran.returncode == 1, ran.stderr
     assert f"{text}:4: python: race\n  2 races in 101 operations on a simulated GPU" in ran.stdout, ran.stdout
     assert f"{text}:15: python: clean\n  no race in 1 operations on a simulated GPU\n" in ran.stdout, ran.stdout
