@@ -250,8 +250,12 @@ impl Of {
                 self.events.contains(&event)
             }
             // A time is asked of two events, and one of them may be known complete.
-            Kind::SyncEvent { event } => self.events.contains(&event),
-            Kind::SyncStream { .. } | Kind::SyncDevice { .. } => !self.events.is_empty(),
+            Kind::SyncEvent { event } | Kind::QueryEvent { event, done: true } => {
+                self.events.contains(&event)
+            }
+            Kind::SyncStream { .. }
+            | Kind::SyncDevice { .. }
+            | Kind::QueryStream { done: true, .. } => !self.events.is_empty(),
             Kind::SetDevice { .. } => self.threads.contains(&op.thread),
             Kind::MallocAsync { .. } => {
                 self.from

@@ -284,6 +284,16 @@ impl Lift<'_> {
                 fields.stream = Some(self.stream(stream)?);
                 Verb::SyncStream
             }
+            Kind::QueryEvent { event, done } => {
+                fields.event = Some(self.event(event)?);
+                fields.yes = done;
+                Verb::QueryEvent
+            }
+            Kind::QueryStream { stream, done } => {
+                fields.stream = Some(self.stream(stream)?);
+                fields.yes = done;
+                Verb::QueryStream
+            }
             Kind::SyncDevice { device } => {
                 fields.device = device;
                 Verb::SyncDevice
@@ -295,8 +305,6 @@ impl Lift<'_> {
             // They order or make, and nothing else: no race needs one.
             Kind::Wait { .. }
             | Kind::WaitStream { .. }
-            | Kind::QueryStream { .. }
-            | Kind::QueryEvent { .. }
             | Kind::SetFlag { .. }
             | Kind::WaitFlag { .. }
             | Kind::CudaMalloc
