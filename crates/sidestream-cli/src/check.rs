@@ -12,22 +12,23 @@ use sidestream_program::{
 };
 
 use crate::failure::{Exit, Failure, print, shown, tell};
-use crate::input;
+use crate::{input, reduce, text};
 
 /// Find races between streams, host threads and the allocator
 ///
 /// A stream program lists CUDA calls in the order in which they are made; docs/stream-programs.md
 /// describes the format. It is judged by CUDA's documented rules and not run: no GPU is needed,
 /// and a race is found even where it happens not to bite. The op log of a run (docs/op-log.md), and
-/// a trace that carries one, are checked in the same way.
+/// a trace that carries one, are checked in the same way. Of a text in Markdown, the blocks of code are checked: each
+/// stream program, and each program of PyTorch, which then runs on simulated GPUs.
 ///
 /// Exit code: 0 no race (there may be remarks), 1 a race, 2 a file that cannot be read or a program
-/// that breaks the format, 3 a call that CUDA refuses, 4 only races of which CUDA leaves open
-/// whether they can happen. If several apply, it is the first of 2, 1, 3, 4.
+/// that breaks the format, 3 a call that CUDA refuses or a block of a text that cannot be judged as a whole, 4 only
+/// races of which CUDA leaves open whether they can happen. If several apply, it is the first of 2, 1, 3, 4.
 #[derive(Parser)]
 pub struct Args {
-    /// Stream programs (YAML, one or several under `cases:`), op logs, or traces that carry one;
-    /// - is standard input
+    /// Stream programs (YAML, one or several under `cases:`), op logs, traces that carry one, or texts
+    /// (Markdown); - is standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Print one line of JSON for each program instead of text
@@ -37,11 +38,18 @@ pub struct Args {
     /// with times only
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Write the shortest stream program that still has the first race of the report; of one op log, trace or stream
+    /// program
+    #[arg(long, value_name = "FILE")]
+    reduce: Option<PathBuf>,
+    /// The Python that runs the programs of a text; it has to have the package `sidestream` and PyTorch
+    #[arg(long, value_name = "PATH", default_value = "python3")]
+    python: PathBuf,
 }
 
 /// What one program came to, the worst last.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Outcome {
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Outcome {
     Clean,
     Warnings,
     Refused,
@@ -92,22 +100,31 @@ fn refuse_python(path: &Path) -> Result<(), Failure> {
     )))
 }
 
-/// A trace is of one log, and goes to a file of its own.
+/// What is written is of one file, and goes to a file of its own.
 fn refuse_overwriting(args: &Args) -> Result<(), Failure> {
-    let Some(trace) = &args.trace else {
-        return Ok(());
-    };
-    if args.files.len() > 1 {
-        return Err(Failure::input(
-            "--trace writes the run of one log, and there are several files; give one",
-        ));
+    let written = [
+        ("--trace", "the run of one log", &args.trace),
+        ("--reduce", "what is left of one run", &args.reduce),
+    ];
+    for (option, what, to) in written {
+        let Some(to) = to else { continue };
+        if args.files.len() > 1 {
+            return Err(Failure::input(format!(
+                "{option} writes {what}, and there are several files; give one"
+            )));
+        }
+        if args.files.iter().any(|path| input::is_same(path, to)) {
+            return Err(Failure::input(format!(
+                "{option} would overwrite the file that is checked; give another file"
+            )));
+        }
     }
-    if args.files.iter().any(|path| input::is_same(path, trace)) {
-        return Err(Failure::input(
-            "--trace would overwrite the file that is checked; give another file",
-        ));
+    match (&args.trace, &args.reduce) {
+        (Some(trace), Some(reduced)) if input::is_same(trace, reduced) => Err(Failure::input(
+            "--trace and --reduce name one file; give two",
+        )),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// What a file is, by its first bytes.
@@ -119,6 +136,15 @@ enum Source {
 }
 
 fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
+    if text::is_text(path) {
+        if args.trace.is_some() || args.reduce.is_some() {
+            return Err(Failure::input(format!(
+                "{} is a text, and what --trace and --reduce write is of one run; give the log or the program",
+                shown(path)
+            )));
+        }
+        return text::check_text(path, &args.python, args.json);
+    }
     let mut file = BufReader::with_capacity(64 * 1024, input::open(path)?);
     let start = file
         .fill_buf()
@@ -138,9 +164,9 @@ fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
                 Err(failure)
             }
         },
-        Source::Log if args.trace.is_some() => {
+        Source::Log if args.trace.is_some() || args.reduce.is_some() => {
             let bytes = input::read_log(path, file)?;
-            log(args, path, &bytes[..])?.and_trace(args, path, &bytes)
+            log(args, path, &bytes[..])?.and_written(args, path, &bytes)
         }
         Source::Log => log(args, path, file)?.outcome(path),
         Source::Gzip => Err(Failure::input(format!(
@@ -159,7 +185,7 @@ fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
                     shown(path)
                 ))
             })?;
-            log(args, path, &bytes[..])?.and_trace(args, path, &bytes)
+            log(args, path, &bytes[..])?.and_written(args, path, &bytes)
         }
     }
 }
@@ -222,8 +248,11 @@ impl Logged {
         }
     }
 
-    /// Writes the run as a trace, if that was asked for.
-    fn and_trace(self, args: &Args, path: &Path, log: &[u8]) -> Result<Outcome, Failure> {
+    /// Writes what is left of the run, and the run as a trace, if that was asked for.
+    fn and_written(self, args: &Args, path: &Path, log: &[u8]) -> Result<Outcome, Failure> {
+        if let Some(to) = &args.reduce {
+            reduce::write(log, path, to, args.json)?;
+        }
         let Some(to) = &args.trace else {
             return self.outcome(path);
         };
@@ -284,12 +313,21 @@ fn document(path: &Path, file: impl Read) -> Result<Document, Failure> {
 }
 
 fn programs(args: &Args, path: &Path, document: &Document) -> Result<Outcome, Failure> {
+    if let (Some(_), [_, _, ..]) = (&args.reduce, &document.programs[..]) {
+        return Err(Failure::input(format!(
+            "{}: --reduce is of one program, and `cases` lists several; give one in a file of its own",
+            shown(path)
+        )));
+    }
     let mut worst = Outcome::Clean;
     for program in &document.programs {
         let outcome = match program {
             Ok(program) => {
                 let checked = check(program);
                 show(args, path, Some(program), &checked)?;
+                if let Some(to) = &args.reduce {
+                    reduce::write_of_program(program, path, to, args.json)?;
+                }
                 outcome(&checked)
             }
             Err(bad) => {
@@ -324,7 +362,8 @@ fn show(
     }
 }
 
-fn outcome(checked: &Checked) -> Outcome {
+/// What a check came to.
+pub fn outcome(checked: &Checked) -> Outcome {
     let races = &checked.report.races;
     match checked.report.verdict() {
         _ if races.iter().any(|race| race.severity == Severity::Error) => Outcome::Race,

@@ -43,7 +43,7 @@ pub fn is_same(a: &Path, b: &Path) -> bool {
     a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
 }
 
-/// What a log may have to be written as a trace, which holds all of it: 1 GiB.
+/// What a log may have that is held whole, to be written as a trace or reduced: 1 GiB.
 const LOG_BYTES: u64 = 1 << 30;
 
 /// The bytes of an op log.
@@ -54,7 +54,7 @@ pub fn read_log(path: &Path, file: impl Read) -> Result<Vec<u8>, Failure> {
         .map_err(|error| Failure::file("read", path, &error))?;
     if bytes.len() as u64 > LOG_BYTES {
         return Err(Failure::input(format!(
-            "{} is longer than {} MiB, which is the most that becomes a trace; record a shorter part",
+            "{} is longer than {} MiB, which is the most that becomes a trace or is reduced; record a shorter part",
             shown(path),
             LOG_BYTES >> 20
         )));

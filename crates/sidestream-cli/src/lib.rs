@@ -11,7 +11,9 @@ mod failure;
 mod input;
 mod overlap;
 mod raw;
+mod reduce;
 mod run;
+mod text;
 mod width;
 
 use std::ffi::OsString;

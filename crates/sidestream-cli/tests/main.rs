@@ -14,6 +14,8 @@ mod patterns;
 mod readme;
 mod record;
 mod recorded;
+mod reduce;
 mod run;
 mod run_real;
+mod text;
 mod trace;

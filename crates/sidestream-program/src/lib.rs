@@ -41,6 +41,7 @@ mod page;
 mod program;
 mod read;
 mod record;
+mod reduce;
 mod repeat;
 mod run;
 mod verbs;
@@ -62,6 +63,7 @@ pub use program::{
 };
 pub use read::{parse, parse_bytes};
 pub use record::record;
+pub use reduce::{CannotReduce, Pair, Recorded, Reduced, reduce};
 pub use repeat::mark_steps;
 pub use run::{CannotRun, ProgramNames, Run, Unmet, run};
 pub use verbs::Verb;

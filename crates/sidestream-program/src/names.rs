@@ -26,8 +26,16 @@ pub(crate) fn is_name(text: &str) -> bool {
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
+/// A name that is as much like the text as names may be; none if nothing of it could stay.
+pub(crate) fn as_name(text: &str) -> Option<String> {
+    let fit = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    let name: String = text.chars().map(fit).take(LONGEST).collect();
+    let name = name.trim_matches('_').to_owned();
+    is_name(&name).then_some(name)
+}
+
 /// Whether the name is one of `s0` to `s99`.
-fn is_implicit_stream(name: &str) -> bool {
+pub(crate) fn is_implicit_stream(name: &str) -> bool {
     let digits = name.strip_prefix('s').unwrap_or("");
     let number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     number && digits.len() <= 2 && (digits.len() == 1 || !digits.starts_with('0'))

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use sidestream::check::Severity;
+use sidestream::check::{Severity, one_line};
 use sidestream::op::{DeviceId, EventId};
 
 use crate::expect::{Expect, Expected};
@@ -18,16 +18,22 @@ use crate::words::{FAILURES, LEVELS, LINT_CODES, MEMORIES, RACE_KINDS, STREAM_KI
 /// Every op is one line in flow style, and the rest is left to its default
 /// where it has one.
 pub fn write(programs: &[&Program]) -> String {
-    let mut text = String::from("version: 1\n");
     if let [program] = programs {
-        write_program(&mut text, program, ["", ""]);
-        return text;
+        return write_commented(program, &[]);
     }
+    let mut text = String::from("version: 1\n");
     text.push_str("cases:");
     text.push_str(if programs.is_empty() { " []\n" } else { "\n" });
     for program in programs {
-        write_program(&mut text, program, ["- ", "  "]);
+        write_program(&mut text, program, ["- ", "  "], &[]);
     }
+    text
+}
+
+/// One program as a document of its own, with a comment behind each op that one is given for.
+pub(crate) fn write_commented(program: &Program, comments: &[String]) -> String {
+    let mut text = String::from("version: 1\n");
+    write_program(&mut text, program, ["", ""], comments);
     text
 }
 
@@ -95,7 +101,12 @@ fn range_of(program: &Program, access: &Access) -> String {
 }
 
 /// Writes one program; its first line starts with one lead, all others with the other.
-fn write_program(text: &mut String, program: &Program, [first, lead]: [&str; 2]) {
+fn write_program(
+    text: &mut String,
+    program: &Program,
+    [first, lead]: [&str; 2],
+    comments: &[String],
+) {
     let mut line = |key: &str, value: String| {
         let lead = if key == "name" { first } else { lead };
         // Writing to a string cannot fail, here and below.
@@ -134,8 +145,12 @@ fn write_program(text: &mut String, program: &Program, [first, lead]: [&str; 2])
     } else {
         let _ = writeln!(text, "{lead}ops:");
     }
-    for op in &program.ops {
-        let _ = writeln!(text, "{lead}- {{{}}}", written(program, op));
+    for (at, op) in program.ops.iter().enumerate() {
+        let _ = write!(text, "{lead}- {{{}}}", written(program, op));
+        if let Some(comment) = comments.get(at) {
+            let _ = write!(text, "  # {}", one_line(comment));
+        }
+        text.push('\n');
     }
     if let Some(expect) = &program.expect {
         let _ = writeln!(text, "{lead}expect: {{{}}}", expected(expect));

@@ -137,7 +137,7 @@ fn orders(prog: &Prog, race: &Race, names: &Names, order: &Order) -> bool {
 }
 
 /// A rule book that knows the streams of a program, those without a name too.
-fn devices_of_streams(program: &Program) -> Order {
+pub fn devices_of_streams(program: &Program) -> Order {
     let lowered = lower(program);
     let (mut order, mut steps) = (Order::new(), Steps::new());
     lowered.declare(&mut order);
@@ -152,12 +152,12 @@ fn devices_of_streams(program: &Program) -> Order {
 }
 
 /// The program with the fix of a race in it, and where its ops went.
-fn with_fix(
+pub fn with_fix(
     prog: &Prog,
     race: &Race,
     names: &Names,
     order: &Order,
-) -> (Prog, impl Fn(usize) -> usize) {
+) -> (Prog, impl Fn(usize) -> usize + use<>) {
     let mut fixed = prog.clone();
     let mut stream = |id: StreamId| -> String {
         let name = names.stream(id);

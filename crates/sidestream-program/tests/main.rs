@@ -15,5 +15,6 @@ mod oracle_self;
 mod order_oracle;
 mod patterns;
 mod readings;
+mod reduce;
 mod rules;
 mod schedules;

@@ -45,8 +45,7 @@ def bench() -> Any:
 
 
 GPU = bench()
-#: Memory that CUDA's runtime is asked to pin where it is stays pageable here.
-PLANTED = [program for program in GPU.PLANTED if program.__name__ != "a_registered_source_filled_again"] if GPU else []
+PLANTED = list(GPU.PLANTED) if GPU else []
 LOOPS = [getattr(GPU, f"{name}_loop") for name in ("mlp", "cnn", "transformer", "streams", "graph", "thread", "prefetch")] if GPU else []
 
 
@@ -76,7 +75,7 @@ def test_a_script_races_without_a_gpu_and_its_twin_does_not(tmp_path: Path) -> N
     assert "RAW on float32[1048576]" in racy.stderr and "y = x * 2" in racy.stderr
     assert "by `default.wait_stream(stream1)` before " in racy.stderr
     assert (right.returncode, right.stdout) == (0, "2097152.0 cuda:0\n"), right.stderr
-    assert right.stderr == "no race in 4 operations\n"
+    assert right.stderr == "no race in 4 operations on a simulated GPU\n"
 
 
 @pytest.mark.parametrize("program", PLANTED, ids=lambda program: program.__name__)
@@ -317,6 +316,80 @@ def test_gradients_are_waited_for_by_who_called_and_by_nobody_else(found: sidest
     assert [race.second.operator for race in races] == ["add_"], str(found)
 
 
+def test_the_runtime_pins_memory_where_it_is(found: sidestream.CheckedRun) -> None:
+    import torch
+
+    host, runtime = torch.zeros(1000), torch.cuda.cudart()
+    assert not host.is_pinned() and not torch.zeros(2, device="cuda").is_pinned()
+    assert runtime.cudaHostRegister(host.data_ptr(), 4000, 0) == runtime.cudaError.success
+    assert host.is_pinned() and host[10:].is_pinned() and host.untyped_storage().is_pinned()
+    assert int(runtime.cudaHostRegister(host[5:].data_ptr(), 8, 0)) == 712
+    torch.cuda.check_error(runtime.cudaHostUnregister(host.data_ptr()))
+    assert not host.is_pinned() and runtime.cudaMemGetInfo(0)[1] > 0
+    with pytest.raises(RuntimeError, match="hostMemoryNotRegistered"):
+        torch.cuda.check_error(int(runtime.cudaHostUnregister(host.data_ptr())))
+    with pytest.raises(RuntimeError, match=r"not simulated: torch.cuda.cudart\(\).cudaStreamCreate"):
+        runtime.cudaStreamCreate(0)
+
+
+def test_the_profiler_has_the_processors_part(capfd: pytest.CaptureFixture[str]) -> None:
+    from torch.profiler import ProfilerActivity, profile
+
+    with sidestream.check(simulate=True) as found:
+        import torch
+
+        x = torch.ones(8, device="cuda")
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], acc_events=True) as seen:
+            x.sum()
+        with torch.autograd.profiler.profile(use_device="cuda"):
+            x.sum()
+    assert found.operations == 3 and "aten::sum" in seen.key_averages().table(sort_by="cuda_time_total")
+    assert "Failed to record CUDA event" not in capfd.readouterr().err
+
+
+#: What a build of PyTorch for the processor alone does not have.
+WITHOUT_CUDA = """
+import importlib.abc, sys
+GONE = ("_cuda", "_Cuda", "_CUDA", "_cudnn", "_nccl", "_nvtx", "_MemPool", "_host_emptyCache", "_activate_gpu_trace", "_broadcast", "_scatter", "_gather")
+class Without(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "torch.cuda":
+            core = sys.modules["torch._C"]
+            for each in [each for each in vars(core) if each.startswith(GONE) and "cudnn_benchmark" not in each]:
+                delattr(core, each)
+            core._has_cuda = core.has_cuda = False
+sys.meta_path.insert(0, Without())
+import torch
+torch.version.cuda = None
+assert not hasattr(torch._C, "_cuda_init") and not torch.cuda.is_available()
+import sidestream
+with sidestream.check(simulate=True) as found:
+    side, event, graph = torch.cuda.Stream(), torch.cuda.Event(enable_timing=True), torch.cuda.CUDAGraph()
+    x, host = torch.ones(8, device="cuda"), torch.ones(8).pin_memory()
+    x.copy_(host, non_blocking=True)
+    with torch.cuda.stream(side):
+        y = x * 2
+    event.record()
+    event.synchronize()
+    model = torch.nn.Linear(4, 4).cuda()
+    with torch.autocast("cuda"):
+        torch.amp.GradScaler("cuda").scale(model(torch.ones(2, 4, device="cuda")).sum()).backward()
+    torch.optim.Adam(model.parameters()).step()
+    with torch.cuda.graph(graph):
+        z = x + 1
+    graph.replay()
+    assert int(torch.cuda.cudart().cudaHostRegister(torch.ones(8).data_ptr(), 32, 0)) == 0
+    assert torch.cuda.memory_allocated() and torch.cuda.get_device_name().endswith("(simulated)")
+print(*(race.kind for race in found.races))
+assert not torch.cuda.is_available() and not hasattr(torch._C, "_cuda_init")
+"""
+
+
+def test_a_build_of_pytorch_without_cuda_is_enough(tmp_path: Path) -> None:
+    ran = subprocess.run([sys.executable, script(tmp_path, WITHOUT_CUDA)], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "RAW\n"), ran.stderr
+
+
 def test_time_is_refused_before_it_is_known(found: sidestream.CheckedRun) -> None:
     import torch
 
@@ -407,7 +480,7 @@ x.sum()
     text.write_text(f"# Notes\n\n{racy}\nWith the wait:\n\n{block}\n```cpp\nint x;\n```\n", encoding="utf-8")
     ran = command(str(text))
     assert ran.returncode == 1 and "Traceback" not in ran.stderr, ran.stderr
-    assert f"{text}:4: 1 race" in ran.stderr and f"{text}:15: no race in 2 operations" in ran.stderr
+    assert f"{text}:4: 1 race" in ran.stderr and f"{text}:15: no race in 2 operations on a simulated GPU" in ran.stderr
     assert "notes.md:9: x.sum()" in ran.stderr
     text.write_text(block, encoding="utf-8")
     assert command(str(text)).returncode == 0

@@ -13,7 +13,12 @@ def main() -> int:
     # Python would only take a note of Ctrl-C, and the command would go on.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.stdout.flush()
-    return _sidestream.command(["sidestream", *sys.argv[1:]])
+    verb, rest = sys.argv[1:2], sys.argv[2:]
+    if verb == ["check"]:
+        # The programs of a text run where this package is, unless an option says otherwise.
+        named = any(option == "--python" or option.startswith("--python=") for option in rest)
+        rest = rest if named else [f"--python={sys.executable}", *rest]
+    return _sidestream.command(["sidestream", *verb, *rest])
 
 
 if __name__ == "__main__":

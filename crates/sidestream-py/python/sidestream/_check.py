@@ -95,6 +95,7 @@ def checking(
     steps: Steps | None = None,
     host: bool = True,
     simulate: int = 0,
+    log: bool = False,
 ) -> Iterator[CheckedRun]:
     """Check a block, as ``check`` does.
 
@@ -106,6 +107,7 @@ def checking(
         suppress: What is not reported. With ``raises`` it is raised all the same.
         steps: Which steps are checked; all of the block without.
         host: As of ``check``.
+        log: Whether a log is kept, of which one race can be cut out. It takes as much memory as the check may.
     """
     if not _entered.acquire(blocking=False):
         raise RuntimeError("a check is entered already, in this program or by `python -m sidestream.check`; leave it before the next one")
@@ -118,6 +120,8 @@ def checking(
         with _simulated(simulate) as simulation:
             planned = _check_plan.plan if simulation is None else simulation.plan
             mode = _mode(planned, shown, raises, stacks, memory, pretend)
+            if log:
+                mode.keep_log(memory)
             try:
                 with hooked(mode, steps), watched(mode, host, pretend or simulation is not None) as unheard, mode:
                     run = CheckedRun(mode, unheard, suppress, steps, simulation)
@@ -536,6 +540,9 @@ class CheckedRun:
         count = len(found.races)
         races = "no race" if count == 0 else "1 race" if count == 1 else f"{count} races"
         parts = [f"{races} in {found.operations:,} operations"]
+        if self._simulation is not None:
+            count = len(self._simulation.devices)
+            parts[0] += " on a simulated GPU" if count == 1 else f" on {count} simulated GPUs"
         if self._steps is not None and self._steps.made <= self._steps.first and not found.operations:
             parts[0] += f": nothing was checked, since the program made {self._steps.made} steps"
         elif not found.operations and found.ended is None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
-from sidestream._check import check
+from sidestream._check import CheckedRun, check
 
 _BLOCK = re.compile(r"^[ \t]*```[ \t]*(?:python|py)\b[^\n]*\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL | re.IGNORECASE)
 
@@ -17,13 +19,13 @@ def blocks(text: str) -> list[tuple[int, str]]:
     return [(text.count("\n", 0, found.start(1)), textwrap.dedent(found.group(1))) for found in _BLOCK.finditer(text)]
 
 
-def check_text(path: Path, devices: int, stacks: bool, memory: int) -> int:
+def check_text(path: Path, devices: int, stacks: bool, memory: int, file: Path | None = None) -> int:
     """Run each block as a program of its own, and print to standard error what the check says of it.
 
-    Returns 1 where a block races, else 3 where one does not run to its end or something was not simulated, else 0; 2 where
-    the text cannot be read.
+    ``file`` gets the same as JSON. Returns 1 where a block races, else 3 where one does not run to its end or something was not
+    simulated, else 0; 2 where the text cannot be read.
     """
-    races, incomplete = False, False
+    judged: list[dict[str, Any]] = []
     try:
         every = blocks(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -39,10 +41,23 @@ def check_text(path: Path, devices: int, stacks: bool, memory: int) -> int:
                 pass
             except Exception as error:
                 failure = f"it ended with {type(error).__name__}: {error}"
-        races = races or not found.is_clean
-        incomplete = incomplete or bool(failure or found.skipped)
-        parts = [f"{path}:{before + 1}: {found}", failure]
-        print("\n\n".join(part for part in parts if part), end="\n\n", file=sys.stderr)
+        said = "\n\n".join(part for part in (str(found), failure) if part)
+        print(f"{path}:{before + 1}: {said}", end="\n\n", file=sys.stderr)
+        judged.append({"line": before + 1, "verdict": _verdict(found, failure), "text": said, "failure": failure, "found": found.to_dict()})
     if not every:
         print(f"{path}: no code block is marked as python", file=sys.stderr)
-    return 1 if races else 3 if incomplete or not every else 0
+    if file is not None:
+        file.write_text(json.dumps({"schema": "sidestream.checked_text/1", "blocks": judged}) + "\n", encoding="utf-8")
+    verdicts = [block["verdict"] for block in judged]
+    return 1 if "race" in verdicts else 3 if "incomplete" in verdicts or not every else 0
+
+
+def _verdict(found: CheckedRun, failure: str) -> str:
+    """In one word: what is worst."""
+    if not found.is_clean:
+        return "race"
+    if failure or found.skipped:
+        return "incomplete"
+    if not found.operations:
+        return "nothing"
+    return "open" if found.races else "clean"

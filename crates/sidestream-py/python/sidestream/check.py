@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sidestream import _check_reduce
 from sidestream._check import MEMORY_BYTES, MOST_DEVICES, CheckedRun, check, checking
 from sidestream._check_hooks import Steps
 from sidestream._check_suppress import suppressions
@@ -55,6 +56,7 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
     parser.add_argument("--fix", action="store_true", help="print the calls that mend the races as a patch, to standard output")
+    parser.add_argument("--reduce", metavar="FILE", help="write the shortest stream program (YAML) that still has the first race")
     parser.add_argument("--suppress", metavar="FILE", help="findings that are none: FILE:LINE REASON, a line each")
     parser.add_argument("--steps", metavar="A:B", help="check the steps from A on and before B, as the first optimizer makes them")
     parser.add_argument("--require-gpu", action="store_true", help="fail if nothing ran on a GPU")
@@ -118,13 +120,19 @@ def main(arguments: list[str]) -> int:
             file.write_text("", encoding="utf-8")
         except OSError as error:
             parser.error(f"--json {given.json}: {error.strerror}")
+    left = None
+    if given.reduce is not None:
+        left = Path(given.reduce)
+        left = left if rank is None else left.with_name(f"{left.stem}.rank{rank}{left.suffix}")
+        if not left.parent.is_dir() or left.is_dir() or left.suffix == ".py":
+            parser.error(f"--reduce {given.reduce}: name a file for a stream program, such as race.yaml, in a folder that is there")
     if suffix == ".md":
         if not given.simulate:
             parser.error(f"{program[0]} is a text; its blocks of Python are checked with --simulate")
-        others = {"--json": given.json, "--fix": given.fix, "--raise": given.raises, "--suppress": given.suppress, "--steps": given.steps}
+        others = {"--fix": given.fix, "--reduce": given.reduce, "--raise": given.raises, "--suppress": given.suppress, "--steps": given.steps}
         if unfit := ", ".join(name for name, value in others.items() if value):
             parser.error(f"a text has a report for each of its blocks; leave out {unfit}")
-        return check_text(path, devices, not given.no_stacks, given.memory)
+        return check_text(path, devices, not given.no_stacks, given.memory, file)
     # A program that has a handler of its own sets it later, and then it is that one's to end the program.
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminated)
@@ -139,6 +147,7 @@ def main(arguments: list[str]) -> int:
                 steps=steps,
                 host=not given.no_host,
                 simulate=devices if given.simulate else 0,
+                log=left is not None,
             ) as found,
             _kept(file, found),
         ):
@@ -156,6 +165,12 @@ def main(arguments: list[str]) -> int:
         code = code or 1
     if file is not None:
         _write(file, found.json())
+    if left is not None:
+        try:
+            print(_check_reduce.write(found, left, path.stem), file=sys.stderr)
+        except (OSError, RuntimeError) as error:
+            print(f"--reduce {left}: {error}", file=sys.stderr)
+            code = code or 2
     if given.fix:
         sys.stdout.write(found.patch())
     if not found.is_clean:

@@ -16,6 +16,7 @@ use sidestream::op::{
 
 use super::host::Watch;
 use super::memory::{HostMemory, Space};
+use super::reduce::Told;
 use super::tensor::Rows;
 
 /// All host threads.
@@ -86,7 +87,7 @@ struct Graph {
 
 /// The translation, and the checker behind it.
 pub struct Core {
-    sink: Box<dyn Sink>,
+    sink: Told,
     pub findings: Findings,
     op: Op,
     next: u32,
@@ -125,11 +126,9 @@ impl Core {
     /// Nothing has happened yet. The checker may hold so much memory.
     pub fn new(memory_bytes: u64) -> Core {
         let (findings, mut sink) = live(OnRace::Report, memory_bytes);
-        sink.thread("host");
-        sink.buffer(Memory::Device, ALL_BYTES, None, "");
-        sink.buffer(Memory::Device, 1, None, "");
+        begin(&mut *sink);
         Core {
-            sink,
+            sink: Told::new(sink),
             findings,
             op: Op {
                 id: OpId(0),
@@ -163,6 +162,12 @@ impl Core {
             clocks: HashMap::new(),
             timed: Vec::new(),
         }
+    }
+
+    /// A log is told what the checker is. Nothing has happened yet.
+    pub fn log_to(&mut self, mut log: Box<dyn Sink>) {
+        begin(&mut *log);
+        self.sink.also(log);
     }
 
     /// The stream behind a handle. Handles 0 and 1 are the default stream of the device, 2 that of the
@@ -731,6 +736,13 @@ impl Core {
             some.into_iter().any(|two| meet(one, two) == Some(true))
         })
     }
+}
+
+/// What is there before anything happens.
+fn begin(sink: &mut dyn Sink) {
+    sink.thread("host");
+    sink.buffer(Memory::Device, ALL_BYTES, None, "");
+    sink.buffer(Memory::Device, 1, None, "");
 }
 
 /// Adds what is touched to the accesses of an operation: each row where there are few, else the span of

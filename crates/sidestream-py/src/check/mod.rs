@@ -12,6 +12,7 @@ mod hooks;
 mod host;
 mod memory;
 mod plan;
+mod reduce;
 mod report;
 mod stack;
 mod tensor;
@@ -77,6 +78,8 @@ pub struct Recorder {
     keep: Mutex<Option<Py<PyAny>>>,
     /// A race that was found where nothing can be raised.
     raised_late: Mutex<Option<PyErr>>,
+    /// The log of the run, where one is kept.
+    kept: Mutex<Option<reduce::Kept>>,
 }
 
 /// What is asked about PyTorch's engine of backward.
@@ -184,6 +187,7 @@ impl Recorder {
             fetched: AtomicU64::new(0),
             keep: Mutex::default(),
             raised_late: Mutex::default(),
+            kept: Mutex::default(),
         })
     }
 

@@ -18,7 +18,7 @@ import torch
 from torch.cuda import _gpu_trace
 
 from sidestream._check_hooks import put
-from sidestream._simulated import device, engine, graphs, operators, refusals, streams, tensor
+from sidestream._simulated import device, engine, graphs, operators, refusals, runtime, streams, tensor
 from sidestream._simulated.allocator import DeviceAllocator, PinnedCache
 
 
@@ -39,6 +39,7 @@ class Simulation:
             for index, device in enumerate(self.devices)
         ]
         self.refusals = refusals.Refusals()
+        self.runtime = runtime.Runtime(lambda index: device.free_memory(self.allocators[self.index_of(index)]), self.refusals.refused)
         self.operators = operators.Operators(
             self.streams, self.devices, self.allocators, PinnedCache(), self.index_of, self.refusals.refused
         )
@@ -84,11 +85,12 @@ def _replaced(simulation: Simulation) -> list[tuple[Any, dict[str, Any]]]:
     classes = {"Stream": stream, "ExternalStream": external, "Event": event}
     classes["CUDAGraph"] = graphs.graph_class(all_streams, simulation.allocators)
     core = device.of_core(all_streams, simulation.allocators, index_of)
-    of_tensor = tensor.attributes(index_of, devices)
+    registered = simulation.runtime.is_registered
+    of_tensor = tensor.attributes(index_of, devices, registered)
     generator = _generator(index_of, devices)
     return [
         (torch._C, core),
-        (torch.cuda, device.of_module(all_streams, simulation.allocators, index_of, classes)),
+        (torch.cuda, {**device.of_module(all_streams, simulation.allocators, index_of, classes), "_cudart": simulation.runtime}),
         (torch.cuda.streams, {name: classes[name] for name in ("Stream", "ExternalStream", "Event")}),
         (torch.cuda.graphs, {"CUDAGraph": classes["CUDAGraph"], "_cuda_isCurrentStreamCapturing": lambda: all_streams.capture is not None}),
         (torch.cuda.nvtx, {"_nvtx": _Nothing()}),
@@ -97,8 +99,9 @@ def _replaced(simulation: Simulation) -> list[tuple[Any, dict[str, Any]]]:
         (torch.accelerator, {"is_available": lambda: True, "device_count": lambda: all_streams.count}),
         (torch.version, {"cuda": torch.version.cuda or "13.0"}),
         (torch.Tensor, of_tensor),
-        (torch.UntypedStorage, tensor.storage_attributes(index_of, devices, simulation.operators.adopt_storage)),
+        (torch.UntypedStorage, tensor.storage_attributes(index_of, devices, simulation.operators.adopt_storage, registered)),
         (torch, {**tensor.functions(of_tensor["to"], generator), **_autocast(), "compile": _compile}),
+        (torch.autograd.profiler.profile, {"__init__": _profile(torch.autograd.profiler.profile.__init__)}),
         (torch.autograd, {"_engine_run_backward": engine.run_backward(all_streams, tensor.memory_of, torch.autograd._engine_run_backward)}),
     ]
 
@@ -127,6 +130,16 @@ def _generator(index_of: Callable[[Any], int], devices: list[Any]) -> type:
             return self.of
 
     return Generator
+
+
+def _profile(init: Callable[..., None]) -> Callable[..., None]:
+    """PyTorch's profiler has the processor's part alone: it would ask the driver for the device's."""
+
+    def __init__(self: Any, *args: Any, **options: Any) -> None:
+        options.pop("use_cuda", None)
+        init(self, *args, **{**options, "use_device": None})
+
+    return __init__
 
 
 def _compile(model: Any = None, **_: Any) -> Any:

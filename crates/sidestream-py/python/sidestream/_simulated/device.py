@@ -83,9 +83,8 @@ def of_core(streams: Streams, allocators: list[DeviceAllocator], index_of: Calla
     def snapshot(*_: Any) -> dict[str, Any]:
         return {"segments": [segment for allocator in allocators for segment in allocator.snapshot()], "device_traces": []}
 
-    def free_memory(*_: Any) -> tuple[int, int]:
-        allocator = allocators[here.device]
-        return CAPACITY_BYTES - allocator.reserved_bytes(), CAPACITY_BYTES
+    def free_here(*_: Any) -> tuple[int, int]:
+        return free_memory(allocators[here.device])
 
     def accelerator_stream(device: int) -> Any:
         return torch.cuda.current_stream(device)
@@ -139,7 +138,7 @@ def of_core(streams: Streams, allocators: list[DeviceAllocator], index_of: Calla
         "_accelerator_getDeviceStats": statistics,
         "_accelerator_resetPeakStats": reset_peak,
         "_accelerator_resetAccumulatedStats": nothing,
-        "_accelerator_getMemoryInfo": free_memory,
+        "_accelerator_getMemoryInfo": free_here,
         "_group_tensors_by_device_and_dtype": _grouped(torch._C._group_tensors_by_device_and_dtype),
     }
 
@@ -163,7 +162,7 @@ def of_module(
         "is_available": lambda: True,
         "device_count": lambda: streams.count,
         "get_device_properties": properties,
-        "mem_get_info": lambda device=None: _free(allocators[index_of(device)]),
+        "mem_get_info": lambda device=None: free_memory(allocators[index_of(device)]),
         "default_generators": (torch.default_generator,) * streams.count,
         "utilization": lambda device=None: 0,
         "list_gpu_processes": lambda device=None: "",
@@ -172,7 +171,8 @@ def of_module(
     }
 
 
-def _free(allocator: DeviceAllocator) -> tuple[int, int]:
+def free_memory(allocator: DeviceAllocator) -> tuple[int, int]:
+    """Bytes that are free, and all."""
     return CAPACITY_BYTES - allocator.reserved_bytes(), CAPACITY_BYTES
 
 

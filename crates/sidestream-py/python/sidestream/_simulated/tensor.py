@@ -86,8 +86,11 @@ def to_device(tensor: Any, device: Any, dtype: Any = None, non_blocking: bool = 
     return _moved(tensor, device, dtype, non_blocking, memory_format)
 
 
-def attributes(index_of: Callable[[Any], int], devices: list[Any]) -> dict[str, Any]:
-    """What takes the place of attributes of ``torch.Tensor``."""
+def attributes(
+    index_of: Callable[[Any], int], devices: list[Any], registered: Callable[[int, int], bool]
+) -> dict[str, Any]:
+    """What takes the place of attributes of ``torch.Tensor``. ``registered`` says of bytes of the host's whether they are pinned
+    where they are."""
     plain = {name: getattr(torch.Tensor, name) for name in ("to", "cpu", "numpy", "__array__", "tolist", "new_tensor", "type", "device")}
     plain |= {name: getattr(torch.Tensor, name) for name in ("data_ptr", "get_device", "is_cuda", "is_cpu", "is_pinned")}
 
@@ -117,7 +120,11 @@ def attributes(index_of: Callable[[Any], int], devices: list[Any]) -> dict[str, 
         return memory.address + _offset_of(self) * self.element_size() if memory.address and self.numel() else 0
 
     def is_pinned(self: Any, device: Any = None) -> bool:
-        return isinstance(memory_of(self), Pinned)
+        memory = memory_of(self)
+        if memory is not None or not is_cpu(self) or self.layout is not torch.strided:
+            return isinstance(memory, Pinned)
+        address = data_ptr(self)
+        return registered(address, address + self.element_size())
 
     def pin_memory(self: Any, device: Any = None) -> Any:
         if device_of(self) is not None:
@@ -212,7 +219,12 @@ def attributes(index_of: Callable[[Any], int], devices: list[Any]) -> dict[str, 
     }
 
 
-def storage_attributes(index_of: Callable[[Any], int], devices: list[Any], adopt: Callable[[Any, int], None]) -> dict[str, Any]:
+def storage_attributes(
+    index_of: Callable[[Any], int],
+    devices: list[Any],
+    adopt: Callable[[Any, int], None],
+    registered: Callable[[int, int], bool],
+) -> dict[str, Any]:
     """What takes the place of attributes of ``torch.UntypedStorage``."""
     base = torch._C.StorageBase
     get_device, get_pointer, resize = base.device, base.data_ptr, base.resize_
@@ -245,12 +257,19 @@ def storage_attributes(index_of: Callable[[Any], int], devices: list[Any], adopt
             adopt(self, kept.index)
         return made
 
+    def is_pinned(self: Any, device: Any = "cuda") -> bool:
+        kept = getattr(self, KEPT, None)
+        if kept is not None:
+            return isinstance(kept, Pinned)
+        address = int(get_pointer(self))
+        return registered(address, address + 1)
+
     return {
         "device": property(get),
         "data_ptr": data_ptr,
         "__new__": staticmethod(new),
         "resize_": resize_,
-        "is_pinned": lambda self, device="cuda": isinstance(getattr(self, KEPT, None), Pinned),
+        "is_pinned": is_pinned,
     }
 
 

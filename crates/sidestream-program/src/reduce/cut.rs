@@ -1,0 +1,270 @@
+//! From a log to the two calls of a race and those that say whose memory they meet on.
+
+use sidestream::check::Race;
+use sidestream::log::{Error, Reader, Record};
+use sidestream::op::{
+    Access, Accesses, BufferId, DeviceId, EventId, Kind, Memory, Mode, Op, OpId, StreamId,
+    StreamKind,
+};
+
+/// What is kept of a log.
+pub struct Cut<'a> {
+    /// Calls that may have to stay, in their order.
+    pub context: Vec<Op>,
+    /// Streams, by their ids.
+    pub streams: Vec<Stream>,
+    /// Buffers, by their ids.
+    pub buffers: Vec<Buffer>,
+    /// Whether events keep times, by their ids; where a race is about times.
+    pub events: Vec<bool>,
+    /// Threads, by their ids.
+    pub threads: Vec<String>,
+    /// Better names for streams than the log's.
+    pub called: &'a [(StreamId, String)],
+    /// The later owner of the bytes, where the log has no call that handed them to it.
+    pub unallocated: Option<BufferId>,
+    first: Op,
+    second: Op,
+}
+
+/// A stream of the log.
+pub struct Stream {
+    pub kind: StreamKind,
+    pub device: DeviceId,
+    pub name: String,
+}
+
+/// A buffer of the log.
+pub struct Buffer {
+    pub memory: Memory,
+    /// The buffer with bytes of its own that it lies in, perhaps itself, and where.
+    pub root: BufferId,
+    pub start: u64,
+    pub name: String,
+}
+
+impl<'a> Cut<'a> {
+    /// Reads the log up to the race.
+    pub fn new(
+        log: &[u8],
+        race: &Race,
+        called: &'a [(StreamId, String)],
+    ) -> Result<Cut<'a>, Error> {
+        let none = || Op {
+            id: OpId(0),
+            thread: sidestream::op::ThreadId(0),
+            site: sidestream::op::SiteId(0),
+            kind: Kind::HostAccess,
+            accesses: Accesses::new(),
+        };
+        let mut cut = Cut {
+            context: Vec::new(),
+            streams: Vec::new(),
+            buffers: Vec::new(),
+            events: Vec::new(),
+            threads: Vec::new(),
+            called,
+            unallocated: None,
+            first: none(),
+            second: none(),
+        };
+        each(log, race.second, |record| {
+            cut.declared_or_one_of(record, race)
+        })?;
+        let of = Of::new(race, &cut.second.kind, [&cut.first, &cut.second]);
+        let mut context = Vec::new();
+        each(log, race.second, |record| match record {
+            Record::Op(op) if of.needs(op) && op.id != race.first && op.id != race.second => {
+                context.push(op.clone());
+            }
+            _ => {}
+        })?;
+        let second = of.buffers.first().copied();
+        let hands_on =
+            |op: &Op| matches!(op.kind, Kind::Alloc { buffer, .. } if Some(buffer) == second);
+        if of.buffers.len() > 1 && !context.iter().any(hands_on) {
+            cut.unallocated = second;
+        }
+        cut.context = context;
+        Ok(cut)
+    }
+
+    fn declared_or_one_of(&mut self, record: &mut Record, race: &Race) {
+        match record {
+            Record::Stream {
+                kind, device, name, ..
+            } => self.streams.push(Stream {
+                kind: *kind,
+                device: *device,
+                name: std::mem::take(name),
+            }),
+            Record::Event { timing, .. } if race.buffer.is_none() => self.events.push(*timing),
+            Record::Buffer {
+                id,
+                memory,
+                within,
+                name,
+                ..
+            } => {
+                let (root, start) = match within {
+                    None => (*id, 0),
+                    Some(within) => {
+                        let below = self.buffers.get(within.buffer.0 as usize);
+                        below.map_or((*id, 0), |below| (below.root, below.start + within.start))
+                    }
+                };
+                self.buffers.push(Buffer {
+                    memory: *memory,
+                    root,
+                    start,
+                    name: std::mem::take(name),
+                });
+            }
+            Record::Thread { name, .. } => self.threads.push(std::mem::take(name)),
+            Record::Op(op) if op.id == race.first => self.first = op.clone(),
+            Record::Op(op) if op.id == race.second => self.second = op.clone(),
+            _ => {}
+        }
+    }
+
+    /// The two calls, each with one access, for every two of their accesses that conflict. Calls that conflict without an
+    /// access, once.
+    pub fn pairs(&self, race: &Race) -> impl Iterator<Item = (Op, Op)> {
+        let with = |op: &Op, access: Option<Access>| Op {
+            accesses: access.into_iter().collect(),
+            ..op.clone()
+        };
+        let second_buffer = race.buffer;
+        let first_buffer = race.handed_on.map(|on| on.from).or(second_buffer);
+        let meet = move |a: &Access, b: &Access| {
+            let (Some((root, low, high)), Some((other, start, end))) =
+                (self.bytes(a), self.bytes(b))
+            else {
+                return false;
+            };
+            let writes = a.mode == Mode::Write || b.mode == Mode::Write;
+            root == other && low < end && start < high && writes
+        };
+        let is_of =
+            |buffer: Option<BufferId>| move |access: &&Access| Some(access.buffer) == buffer;
+        let (first, second) = (&self.first, &self.second);
+        let of_times = race
+            .buffer
+            .is_none()
+            .then(|| (with(first, None), with(second, None)));
+        let these = second.accesses.iter().filter(is_of(second_buffer));
+        let pairs = these.flat_map(move |b| {
+            let those = first.accesses.iter().filter(is_of(first_buffer));
+            let meeting = those.filter(move |a| meet(a, b));
+            meeting.map(move |a| (with(first, Some(*a)), with(second, Some(*b))))
+        });
+        of_times.into_iter().chain(pairs)
+    }
+
+    /// Some of the context and the two, in their order.
+    pub fn with<'o>(&'o self, context: &[usize], first: &'o Op, second: &'o Op) -> Vec<&'o Op> {
+        let mut ops: Vec<&Op> = context.iter().map(|&at| &self.context[at]).collect();
+        let at = ops.partition_point(|op| op.id < first.id);
+        ops.insert(at, first);
+        ops.push(second);
+        ops
+    }
+
+    /// The bytes of an access: the buffer whose own they are, and from where to where in it.
+    pub fn bytes(&self, access: &Access) -> Option<(BufferId, u64, u64)> {
+        let buffer = self.buffers.get(access.buffer.0 as usize)?;
+        Some((
+            buffer.root,
+            buffer.start + access.start,
+            buffer.start + access.end,
+        ))
+    }
+}
+
+/// Reads all records up to an operation, which is the last.
+fn each(log: &[u8], last: OpId, mut take: impl FnMut(&mut Record)) -> Result<(), Error> {
+    let mut reader = Reader::new(log)?;
+    let mut record = Record::default();
+    while reader.read_into(&mut record)? {
+        take(&mut record);
+        if matches!(&record, Record::Op(op) if op.id == last) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// What two calls are about.
+struct Of {
+    /// The second's first, and then the first's if it is another.
+    buffers: Vec<BufferId>,
+    events: Vec<EventId>,
+    threads: [sidestream::op::ThreadId; 2],
+    /// Whether it matters how the memory was allocated.
+    from: bool,
+}
+
+impl Of {
+    fn new(race: &Race, second: &Kind, both: [&Op; 2]) -> Of {
+        let mut buffers: Vec<BufferId> = race.buffer.into_iter().collect();
+        buffers.extend(
+            race.handed_on
+                .map(|on| on.from)
+                .filter(|from| Some(*from) != race.buffer),
+        );
+        let events = match *second {
+            Kind::Elapsed { from, to } => vec![from, to],
+            _ => Vec::new(),
+        };
+        let ends = |op: &&Op| {
+            matches!(
+                op.kind,
+                Kind::CudaFree {
+                    stream_ordered: true
+                }
+            )
+        };
+        Of {
+            buffers,
+            events,
+            threads: both.map(|op| op.thread),
+            from: both.iter().any(ends),
+        }
+    }
+
+    /// Whether a call may say something of the memory, the events or the device of the two.
+    fn needs(&self, op: &Op) -> bool {
+        match op.kind {
+            Kind::Alloc {
+                buffer,
+                saw_events_of,
+                ..
+            } => {
+                self.buffers.contains(&buffer)
+                    || saw_events_of.is_some_and(|of| self.buffers.contains(&of))
+            }
+            Kind::Free { buffer } | Kind::RecordStream { buffer, .. } => {
+                self.buffers.contains(&buffer)
+            }
+            Kind::Record { event, .. } | Kind::CreateEvent { event } => {
+                self.events.contains(&event)
+            }
+            // A time is asked of two events, and one of them may be known complete.
+            Kind::SyncEvent { event } | Kind::QueryEvent { event, done: true } => {
+                self.events.contains(&event)
+            }
+            Kind::SyncStream { .. }
+            | Kind::SyncDevice { .. }
+            | Kind::QueryStream { done: true, .. } => !self.events.is_empty(),
+            Kind::SetDevice { .. } => self.threads.contains(&op.thread),
+            Kind::MallocAsync { .. } => {
+                self.from
+                    && op
+                        .accesses
+                        .iter()
+                        .any(|access| self.buffers.contains(&access.buffer))
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,511 @@
+//! From operations back to an op each, with names and sizes for people.
+
+use std::collections::{BTreeSet, HashMap};
+
+use sidestream::op::{
+    Access, BufferId, DeviceId, EventId, GraphId, Kind, Memory, Mode, Op, OpId, StreamId,
+    StreamKind, ThreadId,
+};
+
+use super::Recorded;
+use super::cut::Cut;
+use crate::names::{DEFAULT_BYTES, as_name, implicit_memory, is_implicit_stream};
+use crate::program::{
+    self, BufferDecl, BufferRef, EventDecl, Fields, Origin, Program, StreamDecl, StreamRef,
+};
+use crate::verbs::Verb;
+
+/// A program and where its ops come from.
+pub struct Lifted {
+    pub program: Program,
+    pub origins: Vec<Option<Recorded>>,
+}
+
+impl Lifted {
+    /// The places of two operations of the log.
+    pub fn pair(&self, first: OpId, second: OpId) -> Option<(usize, usize)> {
+        let place = |op| {
+            let mut origins = self.origins.iter();
+            origins.position(|origin| origin.is_some_and(|origin| origin.op == op))
+        };
+        Some((place(first)?, place(second)?))
+    }
+}
+
+/// The operations as a program; none if the format has no words for one of them, or for how its memory is shared.
+pub fn lift(ops: &[&Op], cut: &Cut<'_>) -> Option<Lifted> {
+    let mut lift = Lift {
+        cut,
+        program: Program {
+            name: "reduced".to_owned(),
+            threads: vec!["t0".to_owned()],
+            ..Program::default()
+        },
+        origins: Vec::new(),
+        bytes: Bytes::of(ops, cut)?,
+        streams: HashMap::new(),
+        buffers: HashMap::new(),
+        events: HashMap::new(),
+        threads: HashMap::new(),
+        owners: HashMap::new(),
+        freed: Vec::new(),
+    };
+    for op in ops {
+        lift.op(op)?;
+    }
+    Some(Lifted {
+        program: lift.program,
+        origins: lift.origins,
+    })
+}
+
+/// The bytes that are touched, made few: what met before meets now, and what did not does not.
+struct Bytes {
+    /// By buffer with bytes of its own: the bounds of all accesses to it, ascending.
+    bounds: HashMap<BufferId, Vec<u64>>,
+}
+
+/// Sizes that people can tell apart, by the number of parts.
+const PARTS: [&[u64]; 4] = [&[0], &[0, 1024], &[0, 512, 1024], &[0, 256, 768, 1024]];
+
+impl Bytes {
+    fn of(ops: &[&Op], cut: &Cut<'_>) -> Option<Bytes> {
+        let mut bounds: HashMap<BufferId, BTreeSet<u64>> = HashMap::new();
+        for access in ops.iter().flat_map(|op| &op.accesses) {
+            let (root, low, high) = cut.bytes(access)?;
+            bounds.entry(root).or_default().extend([low, high]);
+        }
+        let bounds = bounds.into_iter();
+        let bounds = bounds.map(|(root, these)| (root, these.into_iter().collect()));
+        Some(Bytes {
+            bounds: bounds.collect(),
+        })
+    }
+
+    /// Where a bound lies now, and how many bytes there are in all.
+    fn place(&self, root: BufferId, bound: u64) -> Option<(u64, u64)> {
+        let bounds = self.bounds.get(&root)?;
+        let at = bounds.binary_search(&bound).ok()?;
+        let last = bounds.len() - 1;
+        Some(match PARTS.get(last) {
+            Some(parts) => (parts[at], parts[last]),
+            None => (at as u64 * 256, last as u64 * 256),
+        })
+    }
+
+    fn size(&self, root: BufferId) -> u64 {
+        let first = self.bounds.get(&root).and_then(|bounds| bounds.first());
+        let place = first.and_then(|&first| self.place(root, first));
+        place.map_or(DEFAULT_BYTES, |(_, size)| size.max(1))
+    }
+}
+
+struct Lift<'a> {
+    cut: &'a Cut<'a>,
+    program: Program,
+    origins: Vec<Option<Recorded>>,
+    bytes: Bytes,
+    streams: HashMap<StreamId, StreamRef>,
+    buffers: HashMap<BufferId, BufferRef>,
+    events: HashMap<EventId, EventId>,
+    threads: HashMap<ThreadId, ThreadId>,
+    /// By buffer with bytes of its own: the buffer that has them now.
+    owners: HashMap<BufferId, BufferId>,
+    freed: Vec<BufferId>,
+}
+
+impl Lift<'_> {
+    fn op(&mut self, op: &Op) -> Option<()> {
+        for access in &op.accesses {
+            self.owned(op, access.buffer)?;
+        }
+        let (verb, fields) = self.call(op)?;
+        let bytes = op.accesses.first().map(Access::len_bytes);
+        let origin = Recorded {
+            op: op.id,
+            site: op.site,
+            bytes,
+        };
+        self.put(op, verb, fields, Some(origin));
+        Some(())
+    }
+
+    fn put(&mut self, op: &Op, verb: Verb, fields: Fields, origin: Option<Recorded>) {
+        let thread = self.thread(op.thread);
+        self.program.ops.push(program::Op {
+            line: 0,
+            thread,
+            site: None,
+            verb,
+            fields,
+        });
+        self.origins.push(origin);
+    }
+
+    /// Sees to it that a buffer may be used: it has its bytes first, or was given them by an `alloc`.
+    fn owned(&mut self, op: &Op, buffer: BufferId) -> Option<()> {
+        let root = self.cut.buffers.get(buffer.0 as usize)?.root;
+        match self.owners.get(&root) {
+            None => {
+                self.owners.insert(root, buffer);
+                Some(())
+            }
+            Some(&owner) if owner == buffer => Some(()),
+            Some(&owner) if self.cut.unallocated == Some(buffer) => {
+                let stream = match op.kind.stream() {
+                    Some(stream) => Some(self.stream(stream)?),
+                    None => None,
+                };
+                let fields = self.alloc(buffer, stream, Some(owner), false)?;
+                self.put(op, Verb::Alloc, fields, None);
+                Some(())
+            }
+            Some(_) => None,
+        }
+    }
+
+    /// A buffer is handed out, on the bytes of an earlier one if there is one.
+    fn alloc(
+        &mut self,
+        buffer: BufferId,
+        stream: Option<StreamRef>,
+        over: Option<BufferId>,
+        saw_events: bool,
+    ) -> Option<Fields> {
+        let root = self.cut.buffers.get(buffer.0 as usize)?.root;
+        let below = match over {
+            Some(over) => Some(self.buffer(over)?),
+            None => None,
+        };
+        let named = self.buffer(buffer)?;
+        self.owners.insert(root, buffer);
+        // The cache looks at the events of the free before it hands memory on.
+        let looked = saw_events || over.is_some_and(|over| self.freed.contains(&over));
+        Some(Fields {
+            buffer: Some(named),
+            stream,
+            over: below.map(whole),
+            yes: looked && below.is_some(),
+            ..Fields::default()
+        })
+    }
+
+    fn call(&mut self, op: &Op) -> Option<(Verb, Fields)> {
+        let mut fields = Fields::default();
+        let verb = match op.kind {
+            Kind::Kernel { stream, .. } => {
+                fields.stream = Some(self.stream(stream)?);
+                Verb::Kernel
+            }
+            Kind::GraphLaunch { stream, graph } => {
+                fields.stream = Some(self.stream(stream)?);
+                fields.graph = Some(self.graph(graph));
+                Verb::GraphLaunch
+            }
+            Kind::HostFunc { stream, .. } => {
+                fields.stream = Some(self.stream(stream)?);
+                Verb::HostFunc
+            }
+            Kind::Copy { stream, from, to } => {
+                fields.stream = Some(self.stream(stream)?);
+                self.both_sides(op, from, to, &mut fields)?;
+                return Some((Verb::CopyAsync, fields));
+            }
+            Kind::CopyBlocking { from, to } => {
+                self.both_sides(op, from, to, &mut fields)?;
+                return Some((Verb::Copy, fields));
+            }
+            Kind::Memset { stream } => {
+                fields.stream = Some(self.stream(stream)?);
+                Verb::MemsetAsync
+            }
+            Kind::MemsetBlocking { .. } => Verb::Memset,
+            Kind::HostAccess => match op.accesses.first()?.mode {
+                Mode::Read => Verb::HostRead,
+                Mode::Write => Verb::HostWrite,
+            },
+            Kind::MallocAsync { stream } => {
+                fields.stream = Some(self.stream(stream)?);
+                return self.whole_of(op, fields, Verb::MallocAsync);
+            }
+            Kind::FreeAsync { stream } => {
+                fields.stream = Some(self.stream(stream)?);
+                return self.whole_of(op, fields, Verb::FreeAsync);
+            }
+            Kind::CudaFree { .. } => return self.whole_of(op, fields, Verb::CudaFree),
+            Kind::FreePinned => return self.whole_of(op, fields, Verb::FreePinned),
+            Kind::Alloc {
+                buffer,
+                stream,
+                saw_events_of,
+            } => {
+                let stream = match stream {
+                    Some(stream) => Some(self.stream(stream)?),
+                    None => None,
+                };
+                let root = self.cut.buffers.get(buffer.0 as usize)?.root;
+                let owner = self.owners.get(&root).copied();
+                let over = saw_events_of
+                    .filter(|of| self.buffers.contains_key(of))
+                    .or(owner);
+                let saw = saw_events_of.is_some() && saw_events_of == over;
+                let fields = self.alloc(buffer, stream, over, saw)?;
+                return Some((Verb::Alloc, fields));
+            }
+            Kind::Free { buffer } => {
+                fields.buffer = Some(self.buffer(buffer)?);
+                self.freed.push(buffer);
+                Verb::Free
+            }
+            Kind::RecordStream { buffer, stream } => {
+                fields.buffer = Some(self.buffer(buffer)?);
+                fields.stream = Some(self.stream(stream)?);
+                Verb::RecordStream
+            }
+            Kind::Record { event, stream } => {
+                fields.event = Some(self.event(event)?);
+                fields.stream = Some(self.stream(stream)?);
+                Verb::Record
+            }
+            Kind::CreateEvent { event } => {
+                fields.event = Some(self.event(event)?);
+                Verb::CreateEvent
+            }
+            Kind::Elapsed { from, to } => {
+                fields.event = Some(self.event(from)?);
+                fields.later = Some(self.event(to)?);
+                Verb::Elapsed
+            }
+            Kind::SyncEvent { event } => {
+                fields.event = Some(self.event(event)?);
+                Verb::SyncEvent
+            }
+            Kind::SyncStream { stream } => {
+                fields.stream = Some(self.stream(stream)?);
+                Verb::SyncStream
+            }
+            Kind::QueryEvent { event, done } => {
+                fields.event = Some(self.event(event)?);
+                fields.yes = done;
+                Verb::QueryEvent
+            }
+            Kind::QueryStream { stream, done } => {
+                fields.stream = Some(self.stream(stream)?);
+                fields.yes = done;
+                Verb::QueryStream
+            }
+            Kind::SyncDevice { device } => {
+                fields.device = device;
+                Verb::SyncDevice
+            }
+            Kind::SetDevice { device } => {
+                fields.device = Some(device);
+                Verb::SetDevice
+            }
+            // They order or make, and nothing else: no race needs one.
+            Kind::Wait { .. }
+            | Kind::WaitStream { .. }
+            | Kind::SetFlag { .. }
+            | Kind::WaitFlag { .. }
+            | Kind::CudaMalloc
+            | Kind::DestroyEvent { .. }
+            | Kind::CreateStream { .. }
+            | Kind::DestroyStream { .. }
+            | Kind::BeginCapture { .. }
+            | Kind::EndCapture { .. } => return None,
+        };
+        for access in &op.accesses {
+            let used = self.access(access)?;
+            match access.mode {
+                Mode::Read => fields.reads.push(used),
+                Mode::Write => fields.writes.push(used),
+            }
+        }
+        Some((verb, fields))
+    }
+
+    /// A copy has two sides, and the race knows one.
+    fn both_sides(&mut self, op: &Op, from: Memory, to: Memory, fields: &mut Fields) -> Option<()> {
+        let known = op.accesses.first()?;
+        let used = self.access(known)?;
+        let (low, high) = self.program.range(used);
+        let other = match known.mode {
+            Mode::Read => to,
+            Mode::Write => from,
+        };
+        let name = self.free_letter(other);
+        let beside = self.declare_buffer(name, other, DEFAULT_BYTES.max(high - low));
+        let size = self.program.buffers[beside.0 as usize].size_bytes;
+        let beside = program::Access {
+            buffer: beside,
+            range: (high - low != size).then_some((0, high - low)),
+        };
+        let (read, write) = match known.mode {
+            Mode::Read => (used, beside),
+            Mode::Write => (beside, used),
+        };
+        fields.reads.push(read);
+        fields.writes.push(write);
+        Some(())
+    }
+
+    /// A call that begins or ends the life of all of a buffer.
+    fn whole_of(&mut self, op: &Op, mut fields: Fields, verb: Verb) -> Option<(Verb, Fields)> {
+        fields.buffer = Some(self.buffer(op.accesses.first()?.buffer)?);
+        Some((verb, fields))
+    }
+
+    fn access(&mut self, access: &Access) -> Option<program::Access> {
+        let (root, low, high) = self.cut.bytes(access)?;
+        let buffer = self.buffer(access.buffer)?;
+        let (start, size) = self.bytes.place(root, low)?;
+        let (end, _) = self.bytes.place(root, high)?;
+        Some(program::Access {
+            buffer,
+            range: ((start, end) != (0, size)).then_some((start, end)),
+        })
+    }
+
+    // -------------------------------------------------------------- names
+
+    fn stream(&mut self, id: StreamId) -> Option<StreamRef> {
+        if let Some(&known) = self.streams.get(&id) {
+            return Some(known);
+        }
+        let stream = self.cut.streams.get(id.0 as usize)?;
+        let called = self.cut.called.iter().find(|(of, _)| *of == id);
+        let given = called.map_or(&stream.name, |(_, name)| name);
+        let taken: Vec<&str> = self
+            .program
+            .streams
+            .iter()
+            .map(|s| s.name.as_str())
+            .collect();
+        let is_plain = stream.kind == StreamKind::NonBlocking && stream.device == DeviceId(0);
+        let name = match as_name(given).filter(|name| !taken.contains(&name.as_str())) {
+            Some(name) => name,
+            None => numbered(if is_plain { "s" } else { "stream" }, &taken),
+        };
+        let origin = match is_plain && is_implicit_stream(&name) {
+            true => Origin::Implicit,
+            false => Origin::Declared,
+        };
+        self.program.streams.push(StreamDecl {
+            name,
+            kind: stream.kind,
+            device: stream.device,
+            origin,
+        });
+        let new = StreamRef(self.program.streams.len() as u32 - 1);
+        self.streams.insert(id, new);
+        Some(new)
+    }
+
+    fn buffer(&mut self, id: BufferId) -> Option<BufferRef> {
+        if let Some(&known) = self.buffers.get(&id) {
+            return Some(known);
+        }
+        let buffer = self.cut.buffers.get(id.0 as usize)?;
+        let (memory, size) = (buffer.memory, self.bytes.size(buffer.root));
+        let is_taken = |name: &String| self.program.buffers.iter().any(|b| b.name == *name);
+        let given = as_name(&buffer.name).filter(|name| !is_taken(name));
+        let name = given.unwrap_or_else(|| self.free_letter(memory));
+        let new = self.declare_buffer(name, memory, size);
+        self.buffers.insert(id, new);
+        Some(new)
+    }
+
+    fn declare_buffer(&mut self, name: String, memory: Memory, size_bytes: u64) -> BufferRef {
+        let implicit = implicit_memory(&name) == Some(memory) && size_bytes == DEFAULT_BYTES;
+        self.program.buffers.push(BufferDecl {
+            name,
+            memory,
+            size_bytes,
+            implicit,
+        });
+        BufferRef(self.program.buffers.len() as u32 - 1)
+    }
+
+    /// A name of one letter, by which a buffer needs no declaration.
+    fn free_letter(&self, memory: Memory) -> String {
+        let letters: &[&str] = match memory {
+            Memory::Pinned => &["H"],
+            Memory::Pageable => &["P"],
+            Memory::Managed => &["M"],
+            Memory::Device => &["A", "B", "C", "D", "E", "F"],
+        };
+        let taken: Vec<&str> = self
+            .program
+            .buffers
+            .iter()
+            .map(|b| b.name.as_str())
+            .collect();
+        let free = letters.iter().find(|letter| !taken.contains(letter));
+        free.map_or_else(
+            || numbered(letters[0], &taken),
+            |letter| (*letter).to_owned(),
+        )
+    }
+
+    fn event(&mut self, id: EventId) -> Option<EventId> {
+        if let Some(&known) = self.events.get(&id) {
+            return Some(known);
+        }
+        let timing = *self.cut.events.get(id.0 as usize)?;
+        let count = self.program.events.len() as u32;
+        self.program.events.push(EventDecl {
+            name: format!("e{count}"),
+            timing,
+            device: None,
+            implicit: timing,
+        });
+        self.events.insert(id, EventId(count));
+        Some(EventId(count))
+    }
+
+    fn graph(&mut self, id: GraphId) -> GraphId {
+        let name = format!("g{}", id.0);
+        let known = self.program.graphs.iter().position(|known| *known == name);
+        let at = known.unwrap_or_else(|| {
+            self.program.graphs.push(name);
+            self.program.graphs.len() - 1
+        });
+        GraphId(at as u32)
+    }
+
+    fn thread(&mut self, id: ThreadId) -> ThreadId {
+        if let Some(&known) = self.threads.get(&id) {
+            return known;
+        }
+        // The first to call is the thread without a name.
+        let new = ThreadId(self.threads.len() as u32);
+        if new.0 > 0 {
+            let given = self
+                .cut
+                .threads
+                .get(id.0 as usize)
+                .and_then(|name| as_name(name));
+            let taken: Vec<&str> = self.program.threads.iter().map(String::as_str).collect();
+            let given = given.filter(|name| !taken.contains(&name.as_str()));
+            let name = given.unwrap_or_else(|| numbered("t", &taken));
+            self.program.threads.push(name);
+        }
+        self.threads.insert(id, new);
+        new
+    }
+}
+
+/// The first of `s1`, `s2`, … that is not taken.
+fn numbered(start: &str, taken: &[&str]) -> String {
+    let mut names = (1..).map(|n: u32| format!("{start}{n}"));
+    names
+        .find(|name| !taken.contains(&name.as_str()))
+        .unwrap_or_default()
+}
+
+fn whole(buffer: BufferRef) -> program::Access {
+    program::Access {
+        buffer,
+        range: None,
+    }
+}

@@ -1,0 +1,304 @@
+//! The shortest stream program that still has a race of a recorded run.
+//!
+//! The race is kept as its report tells it: the same two calls, what each does to the other, how sure CUDA makes it, and
+//! the call that mends it. Everything else goes. [`cut`] reads the log and keeps the two calls, each with the one access that
+//! meets the other's, and the calls that say whose memory it is; [`shortest`] leaves out what the race does
+//! without, with the checker as the judge; [`lift`] says the rest in the words of the format. A wait can only order more, so
+//! none is needed for two accesses to race; only where a time is asked of two events may one say that it is the other that races.
+
+mod cut;
+mod lift;
+mod shortest;
+
+use std::fmt;
+
+use sidestream::check::{Fix, Race, RaceKind, Report, Severity, one_line, replay};
+use sidestream::log::{Error, Reader};
+use sidestream::op::{BufferId, OpId, SiteId, StreamId};
+use sidestream::order::Chain;
+
+use crate::check::{Checked, check};
+use crate::expect::{Expect, Expected, MustPair};
+use crate::judge::unmet;
+use crate::limits::Limits;
+use crate::program::Program;
+use crate::read::parse;
+use crate::write::write_commented;
+use cut::Cut;
+use shortest::shortest;
+
+/// A race of a report.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pair {
+    /// The operation called earlier.
+    pub first: OpId,
+    /// The operation called later.
+    pub second: OpId,
+    /// The memory, as the second knows it.
+    pub buffer: Option<BufferId>,
+}
+
+/// Of which operation of the log an op is what is left.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Recorded {
+    /// Its number in the log.
+    pub op: OpId,
+    /// Where it was called.
+    pub site: SiteId,
+    /// How many bytes of the two meet here; none if the op touches nothing.
+    pub bytes: Option<u64>,
+}
+
+/// What is left of a run.
+#[derive(Clone, Debug)]
+pub struct Reduced {
+    /// The program. Its `expect` names the race.
+    pub program: Program,
+    /// By op of the program: what it stands for. None for an op that no call of the log stands for: it gives later
+    /// memory its place.
+    pub origins: Vec<Option<Recorded>>,
+    /// The race in the log.
+    pub pair: Pair,
+    /// How many operations of the log were checked to find it.
+    pub operations: u64,
+    /// Whether no op can be left out. Otherwise the search ended before it knew.
+    pub is_shortest: bool,
+    /// The call sites of the log by their ids; empty, or missing, where there is no name for one.
+    pub sites: Vec<String>,
+    /// The call that mends the race, as text.
+    fix: String,
+}
+
+/// Why a run was not reduced.
+#[derive(Debug)]
+pub enum CannotReduce {
+    /// The log cannot be read.
+    Log(Error),
+    /// The race that was asked for is none of the log's.
+    NotThere,
+    /// No program that was tried shows it.
+    Unsayable,
+}
+
+impl fmt::Display for CannotReduce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CannotReduce::Log(error) => error.fmt(f),
+            CannotReduce::NotThere => {
+                f.write_str("the log has no such race; give one of its report")
+            }
+            CannotReduce::Unsayable => f.write_str(
+                "no stream program shows this race as the log has it, for instance because an old name is used behind a new one; the report of the log stands",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for CannotReduce {}
+
+/// So many operations are checked at most while the shortest program is looked for.
+const CHECKED: u64 = 20_000_000;
+/// So many pairs of accesses of the two operations are tried.
+const TRIED: usize = 1_000;
+
+/// Cuts the log of a run to the shortest program that still has one of its races: the one that is asked for, else
+/// the first that the report shows. None if there is no race. The same log gives the same program.
+///
+/// `called` has names for streams that are better than the log's. `memory_bytes` is what the check of the log may hold.
+///
+/// # Errors
+/// [`CannotReduce`]. A log that was cut off is no error: what is there of it is looked at.
+pub fn reduce(
+    log: &[u8],
+    asked: Option<Pair>,
+    called: &[(StreamId, String)],
+    memory_bytes: u64,
+) -> Result<Option<Reduced>, CannotReduce> {
+    let whole = Reader::new(log).and_then(|reader| replay(reader, memory_bytes));
+    let whole = whole.map_err(CannotReduce::Log)?;
+    let Some(race) = chosen(&whole.report, asked)? else {
+        return Ok(None);
+    };
+    let cut = Cut::new(log, race, called).map_err(CannotReduce::Log)?;
+    let face = Face::of(race);
+    for (first, second) in cut.pairs(race).take(TRIED) {
+        let lifted = |context: &[usize]| {
+            let ops = cut.with(context, &first, &second);
+            let lifted = lift::lift(&ops, &cut)?;
+            let pair = lifted.pair(race.first, race.second)?;
+            let checked = check(&lifted.program);
+            find(&checked.report, pair).filter(|race| Face::of(race) == face)?;
+            Some(lifted)
+        };
+        let every: Vec<usize> = (0..cut.context.len()).collect();
+        if lifted(&every).is_none() {
+            continue;
+        }
+        let (context, is_shortest) = shortest(every, CHECKED, |context| lifted(context).is_some());
+        let Some(lifted) = lifted(&context) else {
+            continue;
+        };
+        let mut reduced = Reduced {
+            program: lifted.program,
+            origins: lifted.origins,
+            pair: pair_of(race),
+            operations: whole.ops,
+            is_shortest,
+            sites: whole.sites,
+            fix: String::new(),
+        };
+        reduced.state(race)?;
+        return Ok(Some(reduced));
+    }
+    Err(CannotReduce::Unsayable)
+}
+
+fn pair_of(race: &Race) -> Pair {
+    Pair {
+        first: race.first,
+        second: race.second,
+        buffer: race.buffer,
+    }
+}
+
+/// The race to keep: the first of which the report speaks, and not one that CUDA leaves open if there are others.
+fn chosen(report: &Report, asked: Option<Pair>) -> Result<Option<&Race>, CannotReduce> {
+    if let Some(asked) = asked {
+        let mut races = report.races.iter();
+        let race = races.find(|race| pair_of(race) == asked);
+        return race.map(Some).ok_or(CannotReduce::NotThere);
+    }
+    let mends = report.mends(|race| race.fix);
+    let shown = || mends.iter().flat_map(|mend| &mend.races);
+    let shown = || shown().filter_map(|&at| report.races.get(at));
+    let error = shown().find(|race| race.severity == Severity::Error);
+    Ok(error.or_else(|| shown().next()))
+}
+
+fn find(report: &Report, (first, second): (usize, usize)) -> Option<&Race> {
+    let mut races = report.races.iter();
+    races.find(|race| (race.first.0 as usize, race.second.0 as usize) == (first, second))
+}
+
+/// What a report says of a race, without the numbers: what has to stay.
+#[derive(PartialEq)]
+struct Face {
+    kind: RaceKind,
+    severity: Severity,
+    in_streams: [bool; 2],
+    handed_on: Option<(bool, bool)>,
+    remedy: &'static str,
+}
+
+impl Face {
+    fn of(race: &Race) -> Face {
+        let in_stream = |chain: Chain| matches!(chain, Chain::Stream(_));
+        let handed_on = race.handed_on;
+        let is_told_late = handed_on.is_some_and(|on| on.freed.is_some() && on.not_noted.is_some());
+        let remedy = match race.fix {
+            _ if is_told_late => "record_stream",
+            Fix::RecordStream { .. } => "record_stream",
+            Fix::WaitStream { .. } => "wait_stream",
+            Fix::SyncStream { .. } => "sync_stream",
+            Fix::SyncEvent { .. } => "sync_event",
+            Fix::Flag { .. } => "flag",
+        };
+        Face {
+            kind: race.kind,
+            severity: race.severity,
+            in_streams: [in_stream(race.chains.0), in_stream(race.chains.1)],
+            handed_on: handed_on.map(|on| (on.freed.is_some(), on.not_noted.is_some())),
+            remedy,
+        }
+    }
+}
+
+impl Reduced {
+    /// Writes into the program what it is there to show, and holds it against what a reader of its text will find.
+    fn state(&mut self, race: &Race) -> Result<(), CannotReduce> {
+        let place = |op: OpId| {
+            let mut origins = self.origins.iter();
+            origins.position(|origin| origin.is_some_and(|origin| origin.op == op))
+        };
+        let (Some(first), Some(second)) = (place(race.first), place(race.second)) else {
+            return Err(CannotReduce::Unsayable);
+        };
+        let checked = check(&self.program);
+        let found = find(&checked.report, (first, second)).ok_or(CannotReduce::Unsayable)?;
+        let must = MustPair {
+            kind: found.kind,
+            buffer: found.buffer.map(|buffer| checked.names.buffer(buffer)),
+            first,
+            second,
+        };
+        let lints = checked.report.lints.iter().map(|lint| lint.code);
+        let lints: std::collections::BTreeSet<_> = lints.collect();
+        self.program.expect = Some(Expect {
+            verdict: Expected::Race {
+                must: vec![must],
+                severity: found.severity,
+                distinct: None,
+            },
+            lints: lints.into_iter().collect(),
+        });
+        self.fix = mended(&checked, found);
+        // What comes back from the text is what was judged.
+        let text = self.text("reduced", |_| String::new());
+        let read = parse(&text, &Limits::default()).map_err(|_| CannotReduce::Unsayable)?;
+        let Some(Ok(read)) = read.programs.into_iter().next() else {
+            return Err(CannotReduce::Unsayable);
+        };
+        let is_same = read.expect == self.program.expect
+            && (self.program.expect.iter()).all(|expect| unmet(expect, &check(&read)).is_empty());
+        match is_same {
+            true => Ok(()),
+            false => Err(CannotReduce::Unsayable),
+        }
+    }
+
+    /// The program as text, with a remark behind each op that stands for a call of the log: its number there, and what
+    /// `told` says of its place.
+    pub fn text(&self, name: &str, told: impl Fn(&Recorded) -> String) -> String {
+        let mut program = self.program.clone();
+        program.name = crate::names::as_name(name).unwrap_or_else(|| "reduced".to_owned());
+        let remark = |origin: &Option<Recorded>| match origin {
+            None => "the later owner of the bytes".to_owned(),
+            Some(origin) => {
+                let bytes = origin.bytes.map_or(String::new(), |bytes| match bytes {
+                    1 => ", 1 byte".to_owned(),
+                    bytes => format!(", {bytes} bytes"),
+                });
+                let told = told(origin);
+                let place = if told.is_empty() {
+                    String::new()
+                } else {
+                    format!(": {told}")
+                };
+                format!("call {}{bytes}{place}", origin.op.0)
+            }
+        };
+        let remarks: Vec<String> = self.origins.iter().map(remark).collect();
+        let operations = self.operations;
+        let rest = match self.is_shortest {
+            true => "without any op of it the race is gone",
+            false => "the search for a shorter one was ended",
+        };
+        let count = program.ops.len();
+        let ops = if count == 1 { "op" } else { "ops" };
+        program.note = Some(format!(
+            "what is left of {operations} recorded calls: {count} {ops} with one of their races; {rest}; sizes are made small"
+        ));
+        let mut text = write_commented(&program, &remarks);
+        text.push_str(&format!("# {}\n", one_line(&self.fix)));
+        text
+    }
+}
+
+/// The call that mends a race, for people, as the report has it.
+fn mended(checked: &Checked, race: &Race) -> String {
+    let fix = race.fix.text(&checked.names);
+    match checked.to_declare(&race.fix)[..] {
+        [] => format!("fix: {fix}"),
+        ref streams => format!("fix: {fix}, with streams: {{{}}}", streams.join(", ")),
+    }
+}

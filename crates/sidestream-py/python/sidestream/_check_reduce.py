@@ -1,0 +1,49 @@
+"""The shortest stream program that still has a race of a program that was checked."""
+
+from __future__ import annotations
+
+import json
+import linecache
+from pathlib import Path
+
+from sidestream._check import CheckedRace, CheckedRun, _race
+from sidestream._check_fix import own, shown
+
+
+def chosen(found: CheckedRun) -> CheckedRace | None:
+    """The race to keep: the first of the report, and not one that CUDA leaves open if there are others."""
+    races = [found.races[at] for mend in found.mends for at in mend.races] + list(found.races)
+    return next((race for race in races if race.severity == "error"), races[0] if races else None)
+
+
+def write(found: CheckedRun, file: Path, name: str) -> str:
+    """Write what is left of the run to a file, and return what there is to say of it.
+
+    Raises:
+        OSError: The file cannot be written.
+        RuntimeError: There is no such program; the text says why.
+    """
+    race = chosen(found)
+    if race is None:
+        return f"there is no race to reduce the program to; {file} is not written"
+    recorder = found._recorder
+    raw = json.loads(recorder.report())["races"]
+    ids = next((one["ids"] for one in raw if _race(one, found._places) == race), None)
+    if ids is None:
+        raise RuntimeError("the race of the report is none of the run's")
+
+    def told(stack: int, operator: str) -> str:
+        place = own(found._places(stack))
+        if place is None:
+            return operator
+        source = linecache.getline(place.file, place.line).strip()
+        return f"{operator} at {shown(place.file)}:{place.line}" + (f": {source}" if source else "")
+
+    sides = zip((race.first.stream, race.second.stream), race.names, strict=True)
+    called = [(stream, name) for stream, name in sides if name is not None and name.isidentifier()]
+    text, ops, operations = recorder.reduced(tuple(ids), name, called, told)
+    file.write_text(text, encoding="utf-8")
+    return (
+        f"{ops} of {operations:,} calls are left in {file}, with the first race of the report; "
+        f"`sidestream run {file} --explore 100` shows what it does to the results"
+    )

@@ -1,0 +1,59 @@
+"""What ``torch.cuda.cudart()`` gives: the functions of CUDA's runtime that PyTorch hands on."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import Any
+
+
+class CudaError(enum.IntEnum):
+    """The runtime's answers."""
+
+    success = 0
+    invalidValue = 1
+    hostMemoryAlreadyRegistered = 712
+    hostMemoryNotRegistered = 713
+
+
+class Runtime:
+    """Memory of the program that is pinned where it is, and what else the runtime is asked."""
+
+    cudaError = CudaError
+
+    def __init__(self, free_memory: Callable[[int], tuple[int, int]], refused: Callable[[str], Exception]) -> None:
+        self._free_memory, self._refused = free_memory, refused
+        self._registered: dict[int, int] = {}
+
+    def is_registered(self, address: int, end: int) -> bool:
+        """Whether all of these bytes were registered by one call."""
+        return any(start <= address and end <= start + size for start, size in self._registered.items())
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> CudaError:
+        if address <= 0 or size <= 0:
+            return CudaError.invalidValue
+        if any(start < address + size and address < start + length for start, length in self._registered.items()):
+            return CudaError.hostMemoryAlreadyRegistered
+        self._registered[address] = size
+        return CudaError.success
+
+    def cudaHostUnregister(self, address: int) -> CudaError:
+        known = self._registered.pop(address, None)
+        return CudaError.hostMemoryNotRegistered if known is None else CudaError.success
+
+    def cudaMemGetInfo(self, device: int) -> tuple[int, int]:
+        return self._free_memory(device)
+
+    def cudaGetErrorString(self, error: Any) -> str:
+        return CudaError(error).name
+
+    def cudaProfilerStart(self) -> CudaError:
+        return CudaError.success
+
+    def cudaProfilerStop(self) -> CudaError:
+        return CudaError.success
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise self._refused(f"torch.cuda.cudart().{name}")

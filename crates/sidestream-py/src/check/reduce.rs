@@ -1,0 +1,181 @@
+//! The log of a checked run, and what is left of it around one race.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use sidestream::check::MEMORY_BYTES;
+use sidestream::log::{self, Sink, Within};
+use sidestream::op::{BufferId, DeviceId, Memory, Op, OpId, StreamId, StreamKind};
+use sidestream_program::{CannotReduce, Pair, reduce};
+
+use super::Recorder;
+
+/// Who is told of the operations: the checker, and the log if there is one.
+pub struct Told {
+    checker: Box<dyn Sink>,
+    log: Option<Box<dyn Sink>>,
+}
+
+impl Told {
+    pub fn new(checker: Box<dyn Sink>) -> Told {
+        Told { checker, log: None }
+    }
+
+    /// The log hears of all that comes from here on.
+    pub fn also(&mut self, log: Box<dyn Sink>) {
+        self.log = Some(log);
+    }
+
+    fn each(&mut self, tell: impl Fn(&mut dyn Sink)) {
+        tell(&mut *self.checker);
+        if let Some(log) = &mut self.log {
+            tell(&mut **log);
+        }
+    }
+
+    pub fn stream(&mut self, kind: StreamKind, device: DeviceId, name: &str) {
+        self.each(|sink| sink.stream(kind, device, name));
+    }
+
+    pub fn event(&mut self, timing: bool, device: DeviceId) {
+        self.each(|sink| sink.event(timing, device));
+    }
+
+    pub fn buffer(&mut self, memory: Memory, bytes: u64, within: Option<Within>, name: &str) {
+        self.each(|sink| sink.buffer(memory, bytes, within, name));
+    }
+
+    pub fn site(&mut self, text: &str) {
+        self.each(|sink| sink.site(text));
+    }
+
+    #[inline]
+    pub fn op(&mut self, op: &Op) {
+        self.checker.op(op);
+        if let Some(log) = &mut self.log {
+            log.op(op);
+        }
+    }
+
+    pub fn full(&mut self) {
+        self.each(|sink| sink.full());
+    }
+}
+
+/// A log in memory, which ends where it would be too long.
+#[derive(Clone)]
+struct Pages {
+    bytes: Arc<Mutex<Vec<u8>>>,
+    most: usize,
+}
+
+impl Write for Pages {
+    fn write(&mut self, more: &[u8]) -> io::Result<usize> {
+        let mut bytes = self.bytes.lock();
+        if bytes.len() + more.len() > self.most {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        bytes.extend_from_slice(more);
+        Ok(more.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A log that is kept beside the check.
+pub struct Kept {
+    recording: log::Recorder<Pages>,
+    pages: Pages,
+}
+
+#[pymethods]
+impl Recorder {
+    /// Keeps a log of what is told, of so many bytes at most. To be called before anything is.
+    fn keep_log(&self, most_bytes: usize) -> PyResult<()> {
+        let pages = Pages {
+            bytes: Arc::default(),
+            most: most_bytes,
+        };
+        let (recording, sink) = log::Recorder::new(pages.clone())
+            .map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+        self.core.lock().log_to(sink);
+        *self.kept.lock() = Some(Kept { recording, pages });
+        Ok(())
+    }
+
+    /// The shortest stream program with a race of the report, as text; with how many ops it has, and of how many operations
+    /// it is what is left.
+    ///
+    /// `race` has the numbers that the report gives for it, `called` names for its streams, and `told` says for a stack and an operator
+    /// what stands behind the op.
+    fn reduced(
+        &self,
+        py: Python<'_>,
+        race: (u32, u32, Option<u32>),
+        name: &str,
+        called: Vec<(String, String)>,
+        told: &Bound<'_, PyAny>,
+    ) -> PyResult<(String, usize, u64)> {
+        let pages = {
+            let kept = self.kept.lock();
+            let Some(kept) = &*kept else {
+                return Err(PyRuntimeError::new_err("no log of the run was kept"));
+            };
+            kept.recording.flush();
+            kept.pages.clone()
+        };
+        let streams: Vec<(StreamId, String)> = {
+            let core = self.core.lock();
+            let known = |name: &str| {
+                core.stream_names
+                    .iter()
+                    .position(|(_, known)| known == name)
+            };
+            let these = called.into_iter();
+            these
+                .filter_map(|(stream, name)| Some((StreamId(known(&stream)? as u32), name)))
+                .collect()
+        };
+        let pair = Pair {
+            first: OpId(race.0),
+            second: OpId(race.1),
+            buffer: race.2.map(BufferId),
+        };
+        let reduced = py.detach(|| {
+            let bytes = pages.bytes.lock();
+            reduce(&bytes, Some(pair), &streams, MEMORY_BYTES)
+        });
+        let reduced = match reduced {
+            Ok(Some(reduced)) => reduced,
+            Ok(None) | Err(CannotReduce::NotThere) => {
+                return Err(PyRuntimeError::new_err(format!(
+                    "the log of the run was full before the race, at {} bytes; check fewer steps with --steps, or give more with --memory",
+                    pages.most
+                )));
+            }
+            Err(error) => return Err(PyRuntimeError::new_err(error.to_string())),
+        };
+        let mut remarks = Vec::new();
+        for origin in reduced.origins.iter().flatten() {
+            let (operator, stack) = {
+                let (core, names) = (self.core.lock(), self.names.lock());
+                let site = core.sites.get(origin.site.0 as usize).copied();
+                let site = site.unwrap_or_default();
+                let operator = names.operators.get(site.name as usize).cloned();
+                (operator.unwrap_or_default(), site.stack)
+            };
+            let text: String = told.call1((stack, operator))?.extract()?;
+            remarks.push((origin.op, text));
+        }
+        let text = reduced.text(name, |origin| {
+            let remark = remarks.iter().find(|(op, _)| *op == origin.op);
+            remark.map(|(_, text)| text.clone()).unwrap_or_default()
+        });
+        Ok((text, reduced.program.ops.len(), reduced.operations))
+    }
+}
