@@ -18,6 +18,7 @@ import check_gpu
 import sidestream
 import torch
 from check_gpu import guarded, say
+from planted_programs import NEEDS_GPU
 from torch import nn
 
 STEPS = 1000
@@ -63,7 +64,7 @@ def steps() -> None:
 
 
 def plants() -> None:
-    for program in check_gpu.PLANTED:
+    for program in (*check_gpu.PLANTED, *(other for other in check_gpu.OTHERS if other.__name__ not in NEEDS_GPU)):
         kinds, reports = [], []
         for right in (False, True):
             with sidestream.check(simulate=2) as found:
@@ -76,14 +77,15 @@ def plants() -> None:
 
 
 def loops() -> None:
-    for name in ("mlp", "cnn", "transformer", "streams", "graph", "thread", "prefetch"):
+    loops = [getattr(check_gpu, f"{name}_loop") for name in ("mlp", "cnn", "transformer", "streams", "graph", "thread", "prefetch")]
+    for loop in (*loops, *(other for other in check_gpu.PROGRAMS if other.__name__ not in NEEDS_GPU)):
         start = time.process_time()
         with sidestream.check(simulate=True) as found:
-            getattr(check_gpu, f"{name}_loop")(STEPS)
+            loop(STEPS)
             torch.cuda.synchronize()
         took = (time.process_time() - start) / STEPS * 1e3
         ok = not found.races and found.ended is None
-        say(part="loop", name=name, ok=ok, steps=STEPS, operations=found.operations, processor_ms=took, report="" if ok else str(found))
+        say(part="loop", name=loop.__name__, ok=ok, steps=STEPS, operations=found.operations, processor_ms=took, report="" if ok else str(found))
 
 
 def main() -> None:

@@ -46,8 +46,10 @@ def bench() -> Any:
 
 GPU = bench()
 #: Memory that CUDA's runtime is asked to pin where it is stays pageable here.
-PLANTED = [program for program in GPU.PLANTED if program.__name__ != "a_registered_source_filled_again"] if GPU else []
+NOT_HERE = ["a_registered_source_filled_again", *sys.modules["planted_programs"].NEEDS_GPU] if GPU else []
+PLANTED = [program for program in (*GPU.PLANTED, *GPU.OTHERS) if program.__name__ not in NOT_HERE] if GPU else []
 LOOPS = [getattr(GPU, f"{name}_loop") for name in ("mlp", "cnn", "transformer", "streams", "graph", "thread", "prefetch")] if GPU else []
+LOOPS += [loop for loop in GPU.PROGRAMS if loop.__name__ not in NOT_HERE] if GPU else []
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
 //! What PyTorch did, translated into operations for the checker. It judges nothing: the rules are in
 //! `order`, and the races come from `check`.
 //!
-//! All host threads are one here. What threads tell each other through queues and locks is not among the
-//! calls, so any order between them that was seen is taken for granted: a race that only two threads make
-//! is missed, and none is reported that a lock forbids.
+//! All host threads are one for the checker, so any order between them that was seen is taken for granted, and no race is
+//! reported that a lock forbids. What only the timing of two threads orders is found beside it, in `threads`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -17,6 +16,7 @@ use sidestream::op::{
 use super::host::Watch;
 use super::memory::{HostMemory, Space};
 use super::tensor::Rows;
+use super::threads::Threads;
 
 /// All host threads.
 const HOST: ThreadId = ThreadId(0);
@@ -24,6 +24,8 @@ const HOST: ThreadId = ThreadId(0);
 const ALL_BYTES: u64 = 1 << 62;
 /// More than any tenancy has: its size is learned while it is used.
 const MOST_BYTES: u64 = 1 << 48;
+/// No handle has this: a stream that a group of processes has for its collectives.
+pub const COLLECTIVES: u64 = 1 << 62;
 /// So many operations are remembered with the shape of what they touched.
 const NOTES: usize = 1 << 15;
 
@@ -40,6 +42,8 @@ pub struct Touch {
     pub write: bool,
     /// Which of the bytes, where they are not all.
     pub rows: Option<Box<Rows>>,
+    /// Whether only some of the bytes may be touched: by which argument, as the number of its name.
+    pub may: Option<u32>,
 }
 
 impl Touch {
@@ -99,11 +103,15 @@ pub struct Core {
     pub space: Space,
     pub host: HostMemory,
     pub watch: Watch,
+    /// Absent while there is one thread.
+    pub threads: Option<Threads>,
     pub sites: Vec<Site>,
     known_sites: HashMap<Site, SiteId>,
     notes: VecDeque<Note>,
     /// Buffers of which spans were told for tensors with gaps.
     spanned: HashSet<BufferId>,
+    /// Buffers of which more was told than may be touched.
+    unsure: HashSet<BufferId>,
     graphs: HashMap<u64, Graph>,
     graph_count: u32,
     /// cuBLAS has one workspace for each stream. A captured product keeps that of the stream it was captured on,
@@ -148,10 +156,12 @@ impl Core {
             space: Space::new(BufferId(0), BufferId(1)),
             host: HostMemory::default(),
             watch: Watch::default(),
+            threads: None,
             sites: Vec::new(),
             known_sites: HashMap::new(),
             notes: VecDeque::new(),
             spanned: HashSet::new(),
+            unsure: HashSet::new(),
             graphs: HashMap::new(),
             graph_count: 0,
             workspaces: HashMap::new(),
@@ -171,6 +181,7 @@ impl Core {
         let key = match stream.raw {
             0 | 1 => RawStream { raw: 0, ..stream },
             2 => stream,
+            raw if raw & COLLECTIVES != 0 => stream,
             // A handle is one stream of one device.
             _ => RawStream {
                 device: 0,
@@ -186,6 +197,9 @@ impl Core {
             2 => (StreamKind::PerThread, "per_thread".to_owned()),
             raw if self.blocking.contains(&raw) => {
                 (StreamKind::Blocking, format!("stream{}", id.0))
+            }
+            raw if raw & COLLECTIVES != 0 => {
+                (StreamKind::NonBlocking, format!("collectives{}", id.0))
             }
             _ => (StreamKind::NonBlocking, format!("stream{}", id.0)),
         };
@@ -242,12 +256,46 @@ impl Core {
         self.op.kind = kind;
         self.next += 1;
         self.sink.op(&self.op);
+        if self.threads.is_some() && !self.op.accesses.is_empty() {
+            self.called(site.thread);
+        }
         let (races, remarks) = self.findings.found();
         self.told = races;
         if remarks > self.remarks {
             self.remarks = remarks;
             self.remarked.insert(self.op.id, site);
         }
+    }
+
+    /// What is told meanwhile is no thread's.
+    pub fn pause_threads(&mut self, paused: bool) {
+        if let Some(threads) = &mut self.threads {
+            threads.paused = paused;
+        }
+    }
+
+    /// The same for the threads: who called it.
+    #[cold]
+    fn called(&mut self, thread: u32) {
+        let Some(mut threads) = self.threads.take() else {
+            return;
+        };
+        // That a life ends is no access of the thread in which it happens to.
+        if self.op.kind != Kind::FreePinned {
+            let own = |access: &Access| self.workspace_of(access.buffer).is_none();
+            let stream = self.op.kind.stream();
+            for (first, second, buffer) in threads.called(&self.op, thread, stream, own) {
+                if self.is_real(first.op, second.op, Some(buffer)) != Real::No {
+                    let places = [first, second].map(|deed| {
+                        let site = self.sites[deed.site.0 as usize];
+                        (site.stack, site.name)
+                    });
+                    let bytes = self.last_touched(buffer);
+                    threads.keep((first, second), (places[0], places[1]), bytes);
+                }
+            }
+        }
+        self.threads = Some(threads);
     }
 
     /// Puts what an operator touches on devices into `self.op`. Memory that it is the first to use gets
@@ -260,6 +308,9 @@ impl Core {
             let (buffer, base) = self.space.locate(touch.ptr, touch.end, &mut firsts);
             if !add(&mut accesses, touch, buffer, base) {
                 self.spanned.insert(buffer);
+            }
+            if touch.may.is_some() {
+                self.unsure.insert(buffer);
             }
         }
         self.settle(&mut firsts, site);
@@ -297,6 +348,9 @@ impl Core {
                     home,
                     saw_events_of,
                 } => {
+                    if let Some(threads) = &mut self.threads {
+                        threads.handed_out(buffer);
+                    }
                     let stream = Some(home);
                     self.tell(
                         Kind::Alloc {
@@ -400,6 +454,27 @@ impl Core {
                 self.record_stream(site, touch, stream);
             }
         }
+    }
+
+    /// A collective: it runs on the stream of its group, behind what was submitted to the current one, until an event is waited for.
+    pub fn collective(
+        &mut self,
+        site: Site,
+        (current, group): (RawStream, RawStream),
+        touches: &[Touch],
+        event: u64,
+    ) -> bool {
+        let (stream, source) = (self.stream(group), self.stream(current));
+        if self.capture.is_none() {
+            self.tell(Kind::WaitStream { stream, source }, site);
+        }
+        let found = self.operator(site, group, touches);
+        // PyTorch holds the tensors, or notes the stream for them, until the collective is over.
+        for touch in touches.iter().filter(|touch| touch.device >= 0) {
+            self.record_stream(site, touch, group);
+        }
+        self.event_record(site, event, group);
+        found
     }
 
     /// A copy between the host and a device.
@@ -717,20 +792,43 @@ impl Core {
     }
 
     /// Whether a race of the checker's is one. Of tensors with many gaps it was told the span; such a race
-    /// counts only if the bytes themselves are known to meet.
-    pub fn is_real(&self, first: OpId, second: OpId, buffer: Option<BufferId>) -> bool {
-        if buffer.is_none_or(|buffer| !self.spanned.contains(&buffer)) {
-            return true;
+    /// counts only if the bytes themselves are known to meet. What an argument may touch need not meet.
+    pub fn is_real(&self, first: OpId, second: OpId, buffer: Option<BufferId>) -> Real {
+        let is_in = |set: &HashSet<BufferId>| buffer.is_some_and(|buffer| set.contains(&buffer));
+        let unsure = is_in(&self.unsure);
+        if !unsure && !is_in(&self.spanned) {
+            return Real::Yes;
         }
         let find = |op| self.notes.iter().rev().find(|note| note.op == op);
         let (Some(a), Some(b)) = (find(first), find(second)) else {
-            return false;
+            return if unsure { Real::May(None) } else { Real::No };
         };
-        a.touches.iter().any(|one| {
-            let some = b.touches.iter().filter(|two| two.write || one.write);
-            some.into_iter().any(|two| meet(one, two) == Some(true))
-        })
+        let mut real = Real::No;
+        for one in &a.touches {
+            for two in b.touches.iter().filter(|two| two.write || one.write) {
+                if meet(one, two) == Some(true) {
+                    match two
+                        .may
+                        .map(|name| (name, second))
+                        .or(one.may.map(|name| (name, first)))
+                    {
+                        Some(may) => real = Real::May(Some(may)),
+                        None => return Real::Yes,
+                    }
+                }
+            }
+        }
+        real
     }
+}
+
+/// Whether two accesses meet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Real {
+    No,
+    Yes,
+    /// They may: by which argument of which operation.
+    May(Option<(u32, OpId)>),
 }
 
 /// Adds what is touched to the accesses of an operation: each row where there are few, else the span of

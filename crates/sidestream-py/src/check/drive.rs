@@ -19,6 +19,7 @@ fn touches(ranges: Ranges, write: bool, device: i32) -> impl Iterator<Item = Tou
         device,
         write,
         rows: None,
+        may: None,
     })
 }
 

@@ -10,11 +10,14 @@ mod core;
 mod drive;
 mod hooks;
 mod host;
+mod launches;
 mod memory;
 mod plan;
 mod report;
 mod stack;
 mod tensor;
+mod threads;
+mod ttir;
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -105,9 +108,20 @@ struct Names {
     operators: Vec<String>,
     known: HashMap<String, u32>,
     threads: Vec<String>,
+    /// By the system's number of a thread: the last that had it.
+    natives: HashMap<i32, u32>,
 }
 
 impl Names {
+    /// The number of the thread that calls this, of which it was not known yet.
+    fn thread(&mut self, name: String) -> u32 {
+        let number = self.threads.len() as u32;
+        self.threads.push(name);
+        self.natives
+            .insert(crate::guard::hits::this_thread(), number);
+        number
+    }
+
     fn operator(&mut self, name: String) -> u32 {
         if let Some(&known) = self.known.get(&name) {
             return known;
@@ -198,7 +212,7 @@ impl Recorder {
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let plan = self.plan(func)?;
-        if !self.on.load(Ordering::Relaxed) {
+        if !self.on.load(Ordering::Relaxed) || launches::is_muted() {
             return called(&plan, args, kwargs);
         }
         // A tensor of another class goes first; the operators that it makes of this one come here.
@@ -379,8 +393,7 @@ impl Recorder {
             name.and_then(|name| name.extract()).unwrap_or_default()
         };
         let mut names = self.names.lock();
-        let number = names.threads.len() as u32;
-        names.threads.push(name);
+        let number = names.thread(name);
         THREAD.set((self.id, number));
         number
     }

@@ -139,6 +139,7 @@ impl Asked {
             device,
             write,
             rows,
+            may: None,
         })
     }
 
