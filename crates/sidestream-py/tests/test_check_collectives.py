@@ -132,6 +132,53 @@ def test_memory_of_a_collective_that_nobody_waited_for_is_kept(found: sidestream
     assert found.races == (), str(found)
 
 
+def test_who_asks_for_the_future_is_taken_to_wait_for_it(found: sidestream.CheckedRun) -> None:
+    import torch
+    import torch.distributed as dist
+
+    x = torch.ones(1024, device="cuda")
+    dist.all_reduce(x, async_op=True).get_future().wait()
+    x.sum()
+    assert found.races == (), str(found)
+
+
+def test_work_of_the_processor_is_not_checked(found: sidestream.CheckedRun) -> None:
+    import torch
+    import torch.distributed as dist
+
+    x = torch.ones(1024)
+    dist.all_reduce(x, async_op=True)
+    dist.barrier()
+    assert found.operations == 0 and x.sum().item() == 1024
+
+
+def test_what_two_send_each_other_is_heard(found: sidestream.CheckedRun) -> None:
+    import torch
+    import torch.distributed as dist
+
+    class Work:
+        def wait(self) -> bool:
+            return True
+
+    # One process has nobody to send to: the call alone is looked at.
+    from sidestream import _check_collectives
+
+    heard = _check_collectives._Collectives(found._recorder)
+    send, receive = (heard.calling(name, lambda *_: Work()) for name in ("send", "recv"))
+    wait = heard.waiting(Work.wait)
+    x, y, group = torch.ones(1024, device="cuda"), torch.ones(1024, device="cuda"), dist.group.WORLD
+    works = [send(group, [x], 1, 0), receive(group, [y], 1, 0)]
+    x.sum()
+    assert not found.races, str(found)
+    y.sum()
+    assert [(race.kind, race.first.operator) for race in found.races] == [("RAW", "recv")], str(found)
+    for work in works:
+        wait(work)
+    x.zero_()
+    y.zero_()
+    assert len(found.races) == 1, str(found)
+
+
 def test_the_host_reads_behind_a_work_that_said_that_it_is_over(found: sidestream.CheckedRun) -> None:
     import torch
     import torch.distributed as dist

@@ -53,7 +53,8 @@ def collectives_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put)
     if hasattr(group, "_end_coalescing"):
         put(stack, group, "_start_coalescing", heard.starting(group._start_coalescing))
         put(stack, group, "_end_coalescing", heard.ending(group._end_coalescing))
-    for name in ("wait", "synchronize", "block_current_stream"):
+    # Who asks for the future is taken to wait for that: what it orders is not heard.
+    for name in ("wait", "synchronize", "block_current_stream", "get_future"):
         if plain := getattr(work, name, None):
             put(stack, work, name, heard.waiting(plain))
     put(stack, work, "is_completed", heard.asking(work.is_completed))
@@ -111,15 +112,19 @@ class _Collectives:
         return end
 
     def _called(self, name: str, group: Any, given: Given, work: Any, peer: tuple[Any, ...]) -> None:
-        if self._recorder is None or work is None:
+        if self._recorder is None:
             return
         of = self._groups.setdefault((group.group_name, *peer), len(self._groups))
         event = self._free.pop() if self._free else _EVENTS + next(self._count)
-        if self._recorder.collective(name.lstrip("_"), given, of, event):
+        is_on_device = self._recorder.collective(name.lstrip("_"), given, of, event)
+        if is_on_device and work is not None:
             self._events[work] = (event, _host_waits(group))
             weakref.finalize(work, self._free.append, event).atexit = False
-        else:
-            self._free.append(event)
+            return
+        if is_on_device:
+            # There is nothing to wait for: it is in the order of the current stream.
+            self._recorder.collective_waited(event)
+        self._free.append(event)
 
     def waiting(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(plain)

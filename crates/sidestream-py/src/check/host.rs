@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 use sidestream::op::{Memory, StreamId};
 
 use super::Recorder;
-use super::core::{Core, Site, Touch};
+use super::core::{Core, Site};
 use super::plan::{Plan, Touched};
+use super::touch::Touch;
 use crate::guard::{calls, frames, hits, table};
 
 /// More of one copy is not protected: setting the pages takes longer, the more there are.

@@ -6,8 +6,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use super::Recorder;
-use super::core::{COLLECTIVES, RawStream, Touch};
+use super::core::{COLLECTIVES, RawStream};
 use super::plan::Touched;
+use super::touch::Touch;
 use super::ttir;
 
 thread_local! {

@@ -17,6 +17,7 @@ mod report;
 mod stack;
 mod tensor;
 mod threads;
+mod touch;
 mod ttir;
 
 use std::cell::Cell;
@@ -29,12 +30,13 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
-use core::{Core, RawStream, Site, Touch};
+use core::{Core, RawStream, Site};
 use memory::Whose;
 use plan::{Class, Plan, Touched};
 use report::Details;
 use stack::Stacks;
 use tensor::Asked;
+use touch::Touch;
 
 use crate::failure::RaceError;
 

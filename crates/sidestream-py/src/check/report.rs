@@ -8,8 +8,9 @@ use sidestream::check::{Fix, LintCode, Mend, Race, Report, Severity};
 use sidestream::op::{BufferId, OpId, SiteId, StreamId, ThreadId};
 use sidestream::order::Chain;
 
-use super::core::{COLLECTIVES, Core, Real, Site, Touch};
+use super::core::{COLLECTIVES, Core, Site};
 use super::threads::{Deed, Unheard};
+use super::touch::{Real, Touch};
 use super::{Names, Recorder};
 
 /// What is known of races when they are found, and not later.
