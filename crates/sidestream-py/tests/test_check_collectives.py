@@ -85,6 +85,7 @@ def test_a_buffer_is_in_use_until_the_work_was_waited_for(
         assert race.severity == "error" and race.first.stream.startswith("collectives"), str(race)
         assert race.fix.startswith("call `wait()` on the work that "), race.fix
     assert [mend.call for mend in found.mends] == ["work.wait()"] * len(found.mends)
+    assert not found.races or "which variable holds the work" in found.patch()
     assert found.streams[-1].name == "default", found.streams
 
 

@@ -378,7 +378,10 @@ def test_all_is_put_back() -> None:
     )
     before = [dict(vars(owner)) for owner in owners]
     made: tuple[Any, ...] = ()
+    plain = threading.Lock()
     with contextlib.suppress(ZeroDivisionError), checking(pretend=True):
+        kind: Any = threading.Lock
+        assert isinstance(plain, kind) and isinstance(threading.Lock(), kind) and not isinstance(threading.RLock(), kind)
         made = (threading.Lock(), threading.RLock(), queue.Queue(), threading.Condition(), queue.SimpleQueue())
         raise ZeroDivisionError
     assert [dict(vars(owner)) for owner in owners] == before

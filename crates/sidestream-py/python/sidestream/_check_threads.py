@@ -469,10 +469,19 @@ class _Lock:
 def _locks(heard: _Heard) -> Changes:
     """Locks that are made while the check runs. Those from before are the interpreter's own, which nobody hears."""
 
-    def making(plain: Callable[[], Any]) -> Callable[[], Any]:
-        def make() -> Any:
-            return _Lock(plain(), heard)
+    def making(name: str) -> Any:
+        plain = getattr(threading, name)
+        # A class, as it is in newer versions of Python.
+        return in_place_of(name, type(plain()), _Lock, lambda self: _Lock.__init__(self, plain(), heard))
 
-        return make
+    return [(threading, name, making(name)) for name in ("Lock", "RLock")]
 
-    return [(threading, name, making(getattr(threading, name))) for name in ("Lock", "RLock")]
+
+def in_place_of(name: str, kind: type, base: type, make: Callable[..., None]) -> type:
+    """A class that takes the place of one that cannot be changed. What is of the one is of the other: programs ask."""
+
+    class Kind(type):
+        def __instancecheck__(cls, thing: Any) -> bool:
+            return type.__instancecheck__(cls, thing) or isinstance(thing, kind)
+
+    return Kind(name, (base,), {"__init__": make})

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from sidestream._check_threads import in_place_of
 from sidestream._sidestream import Recorder
 
 Put = Callable[[contextlib.ExitStack, Any, str, Any], None]
@@ -85,6 +86,8 @@ class _Finder(importlib.abc.MetaPathFinder):
 class _Kernels:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder: Recorder | None = recorder
+        #: The class that takes the place of CuPy's.
+        self.cupy_kernel: type[Any] = _CupyKernel
 
     def end(self) -> None:
         self._recorder = None
@@ -119,16 +122,16 @@ class _Kernels:
 
     def of_cupy(self, module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
         """CuPy's kernels in CUDA C++. Its classes cannot be changed, so others take the place of their names."""
-        make, modules = module.__dict__["RawKernel"], module.__dict__["RawModule"]
+        heard = self
+        for name, base in (("RawKernel", _CupyKernel), ("RawModule", _CupyModule)):
+            plain = module.__dict__[name]
 
-        def kernel(*args: Any, **kwargs: Any) -> Any:
-            return _CupyKernel(make(*args, **kwargs), self, module)
+            def make(self: Any, *args: Any, base: Any = base, plain: Any = plain, **kwargs: Any) -> None:
+                base.__init__(self, plain(*args, **kwargs), heard, module)
 
-        def of_module(*args: Any, **kwargs: Any) -> Any:
-            return _CupyModule(modules(*args, **kwargs), self, module)
-
-        yield module, "RawKernel", kernel
-        yield module, "RawModule", of_module
+            kind = in_place_of(name, plain, base, make)
+            self.cupy_kernel = kind if base is _CupyKernel else self.cupy_kernel
+            yield module, name, kind
 
     def cupy_launched(self, kernel: Any, args: Sequence[Any], module: Any) -> None:
         if self._recorder is None:
@@ -165,7 +168,9 @@ class _CupyModule:
         self._plain, self._heard, self._module = plain, heard, module
 
     def get_function(self, name: str) -> Any:
-        return _CupyKernel(self._plain.get_function(name), self._heard, self._module)
+        kernel = object.__new__(self._heard.cupy_kernel)
+        _CupyKernel.__init__(kernel, self._plain.get_function(name), self._heard, self._module)
+        return kernel
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._plain, name)
