@@ -16,7 +16,7 @@ from sidestream._sidestream import Recorder
 
 pytestmark = pytest.mark.torch
 
-#: What Triton 3.6 made of kernels of ours (the sources are at the head of `kernels.py` there).
+#: What Triton 3.6 made of kernels of ours, whose sources are in `kernels.py` beside it.
 TEXTS = Path(__file__).parent / "ttir"
 
 #: By kernel and pointer: whether it is loaded from and stored to.
@@ -86,6 +86,8 @@ def test_any_text_is_read_or_refused() -> None:
     assert Recorder.pointers("") is None and Recorder.pointers("tt.func public @k(") == (0, [])
     deep = "tt.func public @k(%x: !tt.ptr<f32>) {\n" + "scf.if %c {\n" * 100_000
     assert Recorder.pointers(deep) == (1, [(0, "x", True, True)])
+    wide = ", ".join(f"%a{at} = %x" for at in range(200_000))
+    assert Recorder.pointers("tt.func public @k(%x: !tt.ptr<f32>) {\n%r = scf.for iter_args(" + wide + ") {\n") == (1, [(0, "x", True, True)])
     many = ", ".join(f"%p{at}: !tt.ptr<f32>" for at in range(100))
     read = Recorder.pointers(f"tt.func public @k({many}) {{\n}}")
     assert read is not None and read[0] == 100 and all(loads and stores for _, _, loads, stores in read[1])

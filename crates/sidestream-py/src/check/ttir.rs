@@ -8,11 +8,13 @@
 use std::collections::HashMap;
 
 /// Longer texts are not read.
-const MOST_BYTES: usize = 16 << 20;
+const MOST_BYTES: usize = 4 << 20;
 /// So often the text is gone through; what has not settled by then is taken for all.
 const MOST_PASSES: usize = 32;
 /// Sets of arguments have so many bits.
 const MOST_POINTERS: usize = 64;
+/// Names in one line.
+const MOST_NAMES: usize = 4096;
 /// Blocks within blocks.
 const MOST_DEPTH: usize = 256;
 
@@ -49,7 +51,9 @@ pub fn pointers(text: &str) -> Option<(usize, Vec<Pointer>)> {
             });
         }
     }
+    let is_long = |line: &Line<'_>| line.operands.len().max(line.results.len()) > MOST_NAMES;
     let found = match all.len() {
+        _ if lines.iter().any(is_long) => Found::ALL,
         0 => Found::default(),
         1..=MOST_POINTERS => Flow::of(head, &lines).settled(&lines),
         _ => Found::ALL,
