@@ -27,6 +27,8 @@ from typing import Any
 
 import torch
 from planted_backward import PLANTED as BACKWARD
+from planted_programs import LOOPS as PROGRAMS
+from planted_programs import PLANTED as OTHERS
 from torch import nn
 
 STEPS = 1000
@@ -283,7 +285,7 @@ def prefetch_loop(steps: int) -> None:
 def loops() -> None:
     import sidestream
 
-    every = (mlp_loop, cnn_loop, transformer_loop, streams_loop, graph_loop, thread_loop, prefetch_loop)
+    every = (mlp_loop, cnn_loop, transformer_loop, streams_loop, graph_loop, thread_loop, prefetch_loop, *PROGRAMS)
     for loop in every:
 
         def run(loop: Callable[[int], None] = loop) -> dict[str, Any]:
@@ -872,7 +874,7 @@ def host_copies() -> None:
 def plants() -> None:
     import sidestream
 
-    for program in (*PLANTED, *BACKWARD):
+    for program in (*PLANTED, *BACKWARD, *OTHERS):
 
         def run(program: Callable[[bool], None] = program) -> dict[str, Any]:
             kinds = []

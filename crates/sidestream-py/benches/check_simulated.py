@@ -4,20 +4,25 @@
     python check_simulated.py step        # a training step on the processor: plain, under a check of a simulated GPU
     python check_simulated.py planted     # the racy loops of check_gpu.py and their repaired twins
     python check_simulated.py loops       # a thousand right steps of several programs: no report may come
+    python check_simulated.py threads     # what an operator and a queue cost more once a program has threads
 """
 
 from __future__ import annotations
 
+import queue
 import statistics
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import check_gpu
 import sidestream
 import torch
 from check_gpu import guarded, say
+from planted_programs import NEEDS_GPU
 from torch import nn
 
 STEPS = 1000
@@ -63,7 +68,7 @@ def steps() -> None:
 
 
 def plants() -> None:
-    for program in check_gpu.PLANTED:
+    for program in (*check_gpu.PLANTED, *(other for other in check_gpu.OTHERS if other.__name__ not in NEEDS_GPU)):
         kinds, reports = [], []
         for right in (False, True):
             with sidestream.check(simulate=2) as found:
@@ -76,14 +81,44 @@ def plants() -> None:
 
 
 def loops() -> None:
-    for name in ("mlp", "cnn", "transformer", "streams", "graph", "thread", "prefetch"):
+    loops = [getattr(check_gpu, f"{name}_loop") for name in ("mlp", "cnn", "transformer", "streams", "graph", "thread", "prefetch")]
+    for loop in (*loops, *(other for other in check_gpu.PROGRAMS if other.__name__ not in NEEDS_GPU)):
         start = time.process_time()
         with sidestream.check(simulate=True) as found:
-            getattr(check_gpu, f"{name}_loop")(STEPS)
+            loop(STEPS)
             torch.cuda.synchronize()
         took = (time.process_time() - start) / STEPS * 1e3
         ok = not found.races and found.ended is None
-        say(part="loop", name=name, ok=ok, steps=STEPS, operations=found.operations, processor_ms=took, report="" if ok else str(found))
+        say(part="loop", name=loop.__name__, ok=ok, steps=STEPS, operations=found.operations, processor_ms=took, report="" if ok else str(found))
+
+
+def threads() -> None:
+    xs = [torch.ones(64) for _ in range(40)]
+    items: queue.Queue[int] = queue.Queue()
+
+    def timed(call: Callable[[int], None], count: int = 20_000) -> float:
+        start = time.process_time()
+        for at in range(count):
+            call(at)
+        return (time.process_time() - start) / count * 1e6
+
+    def add(at: int) -> None:
+        xs[at % 40].add_(xs[(at + 1) % 40])
+
+    def pass_on(at: int) -> None:
+        items.put(at)
+        items.get()
+
+    for _ in range(3):
+        plain = timed(pass_on)
+        with sidestream.check(simulate=True):
+            xs = [x.cuda() for x in xs]
+            alone = timed(add)
+            thread = threading.Thread(target=int)
+            thread.start()
+            thread.join()
+            say(part="threads", operator_us=alone, with_threads_us=timed(add), queue_us=plain, queue_heard_us=timed(pass_on))
+            xs = [x.cpu() for x in xs]
 
 
 def main() -> None:
@@ -102,6 +137,8 @@ def main() -> None:
         plants()
     if what in ("all", "loops"):
         loops()
+    if what in ("all", "threads"):
+        threads()
 
 
 if __name__ == "__main__":

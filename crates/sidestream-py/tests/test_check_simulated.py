@@ -45,8 +45,10 @@ def bench() -> Any:
 
 
 GPU = bench()
-PLANTED = list(GPU.PLANTED) if GPU else []
+NOT_HERE = [*sys.modules["planted_programs"].NEEDS_GPU] if GPU else []
+PLANTED = [program for program in (*GPU.PLANTED, *GPU.OTHERS) if program.__name__ not in NOT_HERE] if GPU else []
 LOOPS = [getattr(GPU, f"{name}_loop") for name in ("mlp", "cnn", "transformer", "streams", "graph", "thread", "prefetch")] if GPU else []
+LOOPS += [loop for loop in GPU.PROGRAMS if loop.__name__ not in NOT_HERE] if GPU else []
 
 
 @pytest.fixture

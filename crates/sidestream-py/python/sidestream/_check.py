@@ -7,6 +7,7 @@ import html
 import json
 import linecache
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -163,10 +164,17 @@ def _mode(planned: Callable[[Any], Any], shown: Callable[[str], str], raises: bo
             def __init__(self, *_: Any) -> None:
                 TorchDispatchMode.__init__(self)
 
+            @classmethod
+            def ignore_compile_internals(cls) -> bool:
+                # What was compiled is what runs, and is heard then.
+                return True
+
         _Mode = Mode
     cuda = not pretend and torch.cuda.is_available()
     hidden = [os.path.dirname(torch.__file__) + os.sep, os.path.dirname(__file__) + os.sep, "<frozen"]
     hidden += [contextlib.__file__, threading.__file__]
+    # What torch.compile writes is nobody's line.
+    hidden.append(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or os.path.join(tempfile.gettempdir(), "torchinductor_"))
     return _Mode(
         planned,
         shown,
@@ -242,7 +250,8 @@ class CheckedRace:
     Attributes:
         kind: ``RAW``, ``WAR``, ``WAW``, ``UAF``, ``HOST_RAW`` and the others of docs/checking.md.
         text: What the kind means.
-        severity: ``error``, or ``warn`` where CUDA leaves open whether it can happen.
+        severity: ``error``, or ``warn`` where it is not certain that it can happen.
+        doubt: With ``warn``, why it is not.
         workspace: The stream, where the bytes are the workspace that cuBLAS has for it and graphs that were captured
             on it share.
         dtype: The type of the tensor as the second access knows it; none where it was none's.
@@ -270,6 +279,7 @@ class CheckedRace:
     fix: str
     count: int
     names: tuple[str | None, str | None] = (None, None)
+    doubt: str | None = None
 
     def __str__(self) -> str:
         lines = [self._head]
@@ -289,7 +299,7 @@ class CheckedRace:
     @property
     def _head(self) -> str:
         head = f"{self._what}: {self.text}"
-        return f"{head} (CUDA leaves open whether the call waits)" if self.severity == "warn" else head
+        return head if self.doubt is None else f"{head} ({self.doubt})"
 
     @property
     def _what(self) -> str:
@@ -495,7 +505,7 @@ class CheckedRun:
 
     @property
     def is_clean(self) -> bool:
-        """Whether there is no race and the check did not end early. Races that CUDA leaves open do not count."""
+        """Whether there is no race and the check did not end early. Warnings do not count."""
         return self.ended is None and not any(race.severity == "error" for race in self.races)
 
     @property
@@ -538,7 +548,10 @@ class CheckedRun:
         """The report. ``unused`` says whether suppressions that nothing was found for are named."""
         found = self._found
         count = len(found.races)
-        races = "no race" if count == 0 else "1 race" if count == 1 else f"{count} races"
+        certain = sum(race.severity == "error" for race in found.races)
+        races = "no race" if certain == 0 else "1 race" if certain == 1 else f"{certain} races"
+        if certain < count:
+            races += " and 1 warning" if count - certain == 1 else f" and {count - certain} warnings"
         parts = [f"{races} in {found.operations:,} operations"]
         if self._simulation is not None:
             count = len(self._simulation.devices)
@@ -720,6 +733,7 @@ def _race(value: Mapping[str, Any], places: Any) -> CheckedRace:
         fix=fix,
         count=value["count"],
         names=tuple(value["names"] or (None, None)),
+        doubt=value["doubt"],
     )
 
 

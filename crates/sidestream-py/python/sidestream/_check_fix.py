@@ -122,6 +122,8 @@ def _placed(mend: Mend, race: CheckedRace) -> tuple[str, int, str]:
     """The file, the line in front of which the call belongs, and the call in the words of the program."""
     if mend.kind == "record_stream":
         raise _Unplaced("the check does not know which variable holds the tensor; the call belongs before its last reference dies")
+    if mend.call == "work.wait()":
+        raise _Unplaced("the check does not know which variable holds the work that the collective gave")
     if mend.place is None:
         raise _Unplaced("the place in the program is not known")
     first, second = race.names

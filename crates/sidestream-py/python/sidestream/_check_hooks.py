@@ -14,7 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from sidestream._check_collectives import collectives_heard
+from sidestream._check_compiled import compiled_heard
 from sidestream._check_fix import is_library
+from sidestream._check_threads import threads_heard
+from sidestream._check_triton import kernels_heard
 from sidestream._sidestream import Recorder
 from sidestream._stream import Event, Stream
 
@@ -60,6 +64,9 @@ def hooked(recorder: Recorder, steps: Steps | None = None) -> Iterator[None]:
         _host_reads(recorder, stack)
         _backward(recorder, stack)
         _threads(recorder, stack)
+        collectives_heard(recorder, stack, put)
+        kernels_heard(recorder, stack, put)
+        compiled_heard(recorder, stack, put)
         _clocks(recorder, stack)
         _listening.append(recorder)
         stack.callback(_listening.remove, recorder)
@@ -385,6 +392,7 @@ def _threads(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     """Operators are heard thread by thread: threads that start meanwhile listen from their start."""
     import torch
 
+    threads_heard(recorder, stack, put)
     push, pop = torch._C._push_on_torch_dispatch_stack, torch._C._pop_torch_dispatch_stack
     start = vars(threading.Thread)["_bootstrap_inner"]
 

@@ -27,6 +27,7 @@ from sidestream._check import MEMORY_BYTES, MOST_DEVICES, CheckedRun, check, che
 from sidestream._check_hooks import Steps
 from sidestream._check_suppress import suppressions
 from sidestream._check_text import check_text
+from sidestream._check_threads import HEARD
 from sidestream._sidestream import RaceError
 
 # What `help(sidestream.check)` shows, once something has imported this module.
@@ -53,6 +54,7 @@ def main(arguments: list[str]) -> int:
         prog="python -m sidestream.check",
         usage="%(prog)s [options] (SCRIPT | -m MODULE) [arguments of the program]",
         description="Run a program of PyTorch and say where it races.",
+        epilog=f"Order between threads of the host is heard where they hand over by {HEARD}. Without it two are a warning, which does not change how this ends.",
     )
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON")
     parser.add_argument("--fix", action="store_true", help="print the calls that mend the races as a patch, to standard output")

@@ -4,8 +4,9 @@ use pyo3::prelude::*;
 use sidestream::op::Memory;
 
 use super::Recorder;
-use super::core::{Site, Touch};
+use super::core::Site;
 use super::plan::{Plan, Touched};
+use super::touch::Touch;
 
 impl Recorder {
     /// An operator that runs on the host.

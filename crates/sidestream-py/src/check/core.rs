@@ -1,9 +1,8 @@
 //! What PyTorch did, translated into operations for the checker. It judges nothing: the rules are in
 //! `order`, and the races come from `check`.
 //!
-//! All host threads are one here. What threads tell each other through queues and locks is not among the
-//! calls, so any order between them that was seen is taken for granted: a race that only two threads make
-//! is missed, and none is reported that a lock forbids.
+//! All host threads are one for the checker, so any order between them that was seen is taken for granted, and no race is
+//! reported that a lock forbids. What only the timing of two threads orders is found beside it, in `threads`.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -17,7 +16,8 @@ use sidestream::op::{
 use super::host::Watch;
 use super::memory::{HostMemory, Space};
 use super::reduce::Told;
-use super::tensor::Rows;
+use super::threads::Threads;
+use super::touch::{Real, Touch, add, coalesce, meet};
 
 /// All host threads.
 const HOST: ThreadId = ThreadId(0);
@@ -25,29 +25,12 @@ const HOST: ThreadId = ThreadId(0);
 const ALL_BYTES: u64 = 1 << 62;
 /// More than any tenancy has: its size is learned while it is used.
 const MOST_BYTES: u64 = 1 << 48;
+/// No handle has this: a stream that a group of processes has for its collectives.
+pub const COLLECTIVES: u64 = 1 << 62;
+/// So many pairs of readings of a clock are kept.
+const MOST_TIMED: usize = 256;
 /// So many operations are remembered with the shape of what they touched.
 const NOTES: usize = 1 << 15;
-
-/// Bytes that an operator touches.
-#[derive(Clone, Debug)]
-pub struct Touch {
-    /// First byte.
-    pub ptr: u64,
-    /// One past the last byte.
-    pub end: u64,
-    /// Its device; below zero for host memory.
-    pub device: i32,
-    /// Whether it is written.
-    pub write: bool,
-    /// Which of the bytes, where they are not all.
-    pub rows: Option<Box<Rows>>,
-}
-
-impl Touch {
-    fn mode(&self) -> Mode {
-        if self.write { Mode::Write } else { Mode::Read }
-    }
-}
 
 /// A stream as PyTorch hands it over.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -100,11 +83,15 @@ pub struct Core {
     pub space: Space,
     pub host: HostMemory,
     pub watch: Watch,
+    /// Absent while there is one thread.
+    pub threads: Option<Threads>,
     pub sites: Vec<Site>,
     known_sites: HashMap<Site, SiteId>,
     notes: VecDeque<Note>,
     /// Buffers of which spans were told for tensors with gaps.
     spanned: HashSet<BufferId>,
+    /// Buffers of which more was told than may be touched.
+    unsure: HashSet<BufferId>,
     graphs: HashMap<u64, Graph>,
     graph_count: u32,
     /// cuBLAS has one workspace for each stream. A captured product keeps that of the stream it was captured on,
@@ -147,10 +134,12 @@ impl Core {
             space: Space::new(BufferId(0), BufferId(1)),
             host: HostMemory::default(),
             watch: Watch::default(),
+            threads: None,
             sites: Vec::new(),
             known_sites: HashMap::new(),
             notes: VecDeque::new(),
             spanned: HashSet::new(),
+            unsure: HashSet::new(),
             graphs: HashMap::new(),
             graph_count: 0,
             workspaces: HashMap::new(),
@@ -176,6 +165,7 @@ impl Core {
         let key = match stream.raw {
             0 | 1 => RawStream { raw: 0, ..stream },
             2 => stream,
+            raw if raw & COLLECTIVES != 0 => stream,
             // A handle is one stream of one device.
             _ => RawStream {
                 device: 0,
@@ -191,6 +181,9 @@ impl Core {
             2 => (StreamKind::PerThread, "per_thread".to_owned()),
             raw if self.blocking.contains(&raw) => {
                 (StreamKind::Blocking, format!("stream{}", id.0))
+            }
+            raw if raw & COLLECTIVES != 0 => {
+                (StreamKind::NonBlocking, format!("collectives{}", id.0))
             }
             _ => (StreamKind::NonBlocking, format!("stream{}", id.0)),
         };
@@ -247,12 +240,46 @@ impl Core {
         self.op.kind = kind;
         self.next += 1;
         self.sink.op(&self.op);
+        if self.threads.is_some() && !self.op.accesses.is_empty() {
+            self.called(site.thread);
+        }
         let (races, remarks) = self.findings.found();
         self.told = races;
         if remarks > self.remarks {
             self.remarks = remarks;
             self.remarked.insert(self.op.id, site);
         }
+    }
+
+    /// What is told meanwhile is no thread's.
+    pub fn pause_threads(&mut self, paused: bool) {
+        if let Some(threads) = &mut self.threads {
+            threads.paused = paused;
+        }
+    }
+
+    /// The same for the threads: who called it.
+    #[cold]
+    fn called(&mut self, thread: u32) {
+        let Some(mut threads) = self.threads.take() else {
+            return;
+        };
+        // That a life ends is no access of the thread in which it happens to.
+        if self.op.kind != Kind::FreePinned {
+            let own = |access: &Access| self.workspace_of(access.buffer).is_none();
+            let stream = self.op.kind.stream();
+            for (first, second, buffer) in threads.called(&self.op, thread, stream, own) {
+                if self.is_real(first.op, second.op, Some(buffer)) != Real::No {
+                    let places = [first, second].map(|deed| {
+                        let site = self.sites[deed.site.0 as usize];
+                        (site.stack, site.name)
+                    });
+                    let bytes = self.last_touched(buffer);
+                    threads.keep((first, second), (places[0], places[1]), bytes);
+                }
+            }
+        }
+        self.threads = Some(threads);
     }
 
     /// Puts what an operator touches on devices into `self.op`. Memory that it is the first to use gets
@@ -265,6 +292,9 @@ impl Core {
             let (buffer, base) = self.space.locate(touch.ptr, touch.end, &mut firsts);
             if !add(&mut accesses, touch, buffer, base) {
                 self.spanned.insert(buffer);
+            }
+            if touch.may.is_some() {
+                self.unsure.insert(buffer);
             }
         }
         self.settle(&mut firsts, site);
@@ -302,6 +332,9 @@ impl Core {
                     home,
                     saw_events_of,
                 } => {
+                    if let Some(threads) = &mut self.threads {
+                        threads.handed_out(buffer);
+                    }
                     let stream = Some(home);
                     self.tell(
                         Kind::Alloc {
@@ -405,6 +438,27 @@ impl Core {
                 self.record_stream(site, touch, stream);
             }
         }
+    }
+
+    /// A collective: it runs on the stream of its group, behind what was submitted to the current one, until an event is waited for.
+    pub fn collective(
+        &mut self,
+        site: Site,
+        (current, group): (RawStream, RawStream),
+        touches: &[Touch],
+        event: u64,
+    ) -> bool {
+        let (stream, source) = (self.stream(group), self.stream(current));
+        if self.capture.is_none() {
+            self.tell(Kind::WaitStream { stream, source }, site);
+        }
+        let found = self.operator(site, group, touches);
+        // PyTorch holds the tensors, or notes the stream for them, until the collective is over.
+        for touch in touches.iter().filter(|touch| touch.device >= 0) {
+            self.record_stream(site, touch, group);
+        }
+        self.event_record(site, event, group);
+        found
     }
 
     /// A copy between the host and a device.
@@ -722,19 +776,33 @@ impl Core {
     }
 
     /// Whether a race of the checker's is one. Of tensors with many gaps it was told the span; such a race
-    /// counts only if the bytes themselves are known to meet.
-    pub fn is_real(&self, first: OpId, second: OpId, buffer: Option<BufferId>) -> bool {
-        if buffer.is_none_or(|buffer| !self.spanned.contains(&buffer)) {
-            return true;
+    /// counts only if the bytes themselves are known to meet. What an argument may touch need not meet.
+    pub fn is_real(&self, first: OpId, second: OpId, buffer: Option<BufferId>) -> Real {
+        let is_in = |set: &HashSet<BufferId>| buffer.is_some_and(|buffer| set.contains(&buffer));
+        let unsure = is_in(&self.unsure);
+        if !unsure && !is_in(&self.spanned) {
+            return Real::Yes;
         }
         let find = |op| self.notes.iter().rev().find(|note| note.op == op);
         let (Some(a), Some(b)) = (find(first), find(second)) else {
-            return false;
+            return if unsure { Real::May(None) } else { Real::No };
         };
-        a.touches.iter().any(|one| {
-            let some = b.touches.iter().filter(|two| two.write || one.write);
-            some.into_iter().any(|two| meet(one, two) == Some(true))
-        })
+        let mut real = Real::No;
+        for one in &a.touches {
+            for two in b.touches.iter().filter(|two| two.write || one.write) {
+                if meet(one, two) == Some(true) {
+                    match two
+                        .may
+                        .map(|name| (name, second))
+                        .or(one.may.map(|name| (name, first)))
+                    {
+                        Some(may) => real = Real::May(Some(may)),
+                        None => return Real::Yes,
+                    }
+                }
+            }
+        }
+        real
     }
 }
 
@@ -743,81 +811,4 @@ fn begin(sink: &mut dyn Sink) {
     sink.thread("host");
     sink.buffer(Memory::Device, ALL_BYTES, None, "");
     sink.buffer(Memory::Device, 1, None, "");
-}
-
-/// Adds what is touched to the accesses of an operation: each row where there are few, else the span of
-/// them. Returns whether that is exact.
-fn add(accesses: &mut Accesses, touch: &Touch, buffer: BufferId, base: u64) -> bool {
-    let mode = touch.mode();
-    let mut access = |start: u64, end: u64| {
-        accesses.push(Access {
-            buffer,
-            start: start.saturating_sub(base),
-            end: end.saturating_sub(base),
-            mode,
-        });
-    };
-    match &touch.rows {
-        Some(rows) if rows.count() <= FEW_ROWS => {
-            rows.each(touch.ptr, access);
-            true
-        }
-        rows => {
-            access(touch.ptr, touch.end);
-            rows.is_none()
-        }
-    }
-}
-
-/// So many pairs of readings of a clock are kept.
-const MOST_TIMED: usize = 256;
-/// So many rows are told one by one.
-const FEW_ROWS: u64 = 16;
-/// So many rows are compared when a race is suspected.
-const MANY_ROWS: u64 = 1 << 20;
-
-/// Whether two touch a common byte; none where that would take too long to say.
-fn meet(a: &Touch, b: &Touch) -> Option<bool> {
-    if a.end <= b.ptr || b.end <= a.ptr {
-        return Some(false);
-    }
-    let (a, b) = (ranges(a)?, ranges(b)?);
-    let (mut i, mut k) = (0, 0);
-    while i < a.len() && k < b.len() {
-        if a[i].1 <= b[k].0 {
-            i += 1;
-        } else if b[k].1 <= a[i].0 {
-            k += 1;
-        } else {
-            return Some(true);
-        }
-    }
-    Some(false)
-}
-
-fn ranges(touch: &Touch) -> Option<Vec<(u64, u64)>> {
-    let Some(rows) = &touch.rows else {
-        return Some(vec![(touch.ptr, touch.end)]);
-    };
-    if rows.count() > MANY_ROWS {
-        return None;
-    }
-    let mut all = Vec::new();
-    rows.each(touch.ptr, |start, end| all.push((start, end)));
-    all.sort_unstable();
-    Some(all)
-}
-
-/// Makes one of those that overlap, by mode, so that a launch of a graph is not as long as the graph. Tensors
-/// with gaps stay as they are.
-fn coalesce(touches: &mut Vec<Touch>) {
-    touches.sort_by_key(|touch| (touch.write, touch.ptr));
-    touches.dedup_by(|next, kept| {
-        let dense = next.rows.is_none() && kept.rows.is_none();
-        let same = dense && next.write == kept.write && next.ptr < kept.end;
-        if same {
-            kept.end = kept.end.max(next.end);
-        }
-        same
-    });
 }

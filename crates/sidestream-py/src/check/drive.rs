@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 use sidestream::op::Memory;
 
 use super::Recorder;
-use super::core::{RawStream, Touch};
+use super::core::RawStream;
+use super::touch::Touch;
 
 /// Addresses with sizes.
 type Ranges = Vec<(u64, u64)>;
@@ -19,6 +20,7 @@ fn touches(ranges: Ranges, write: bool, device: i32) -> impl Iterator<Item = Tou
         device,
         write,
         rows: None,
+        may: None,
     })
 }
 

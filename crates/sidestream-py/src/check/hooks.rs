@@ -7,9 +7,10 @@ use pyo3::types::PyTuple;
 
 use super::Recorder;
 use super::core::{Core, RawStream, Site};
+use super::threads::Threads;
 
 impl Recorder {
-    fn is_on(&self) -> bool {
+    pub(super) fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
     }
 
@@ -41,6 +42,25 @@ impl Recorder {
             *self.raised_late.lock() = Some(race);
         }
         self.told(py, name, tell);
+    }
+
+    /// Tells who hears the threads, if there are several, what this one does.
+    fn of_threads(&self, py: Python<'_>, tell: impl FnOnce(&mut Threads, u32)) {
+        if self.core.lock().threads.is_some() {
+            let thread = self.thread(py, false);
+            if let Some(threads) = &mut self.core.lock().threads {
+                tell(threads, thread);
+            }
+        }
+    }
+
+    /// What threads did with memory of the host's is told before they hand it on.
+    fn settled(&self, py: Python<'_>) {
+        if self.has_heard()
+            && let Err(race) = self.tell_heard(py, &[])
+        {
+            *self.raised_late.lock() = Some(race);
+        }
     }
 
     /// The stream behind a handle of the current device.
@@ -208,12 +228,49 @@ impl Recorder {
             _ => None,
         };
         let above = stack.map_or(0, |called| u64::from(called.stack) + 1);
+        self.of_threads(py, Threads::enter_backward);
         self.backward.swap(above, Ordering::Relaxed)
     }
 
-    fn leave_backward(&self, before: u64) {
+    fn leave_backward(&self, py: Python<'_>, before: u64) {
+        self.of_threads(py, Threads::leave_backward);
         self.backwards.fetch_sub(1, Ordering::Relaxed);
         self.backward.store(before, Ordering::Relaxed);
+    }
+
+    /// A thread starts another one: from here on it matters who calls.
+    fn threads_begin(&self, py: Python<'_>) {
+        let thread = self.thread(py, false);
+        let mut core = self.core.lock();
+        let threads = core.threads.get_or_insert_with(Threads::new);
+        threads.begins(thread);
+    }
+
+    /// A thread begins. Python does not know its name yet when it does.
+    fn thread_begins(&self, py: Python<'_>, name: String, what: u64) {
+        let number = self.names.lock().thread(name);
+        super::THREAD.set((self.id, number));
+        self.of_threads(py, Threads::begins);
+        self.take_over(py, what);
+    }
+
+    /// The thread hands something over to others: a number that they know it by.
+    fn hand_over(&self, py: Python<'_>, what: u64) {
+        self.settled(py);
+        self.of_threads(py, |threads, thread| threads.hand_over(thread, what));
+    }
+
+    /// The thread takes it over.
+    fn take_over(&self, py: Python<'_>, what: u64) {
+        self.settled(py);
+        self.of_threads(py, |threads, thread| threads.take_over(thread, what));
+    }
+
+    /// Nobody takes it over any more.
+    fn forget_over(&self, what: u64) {
+        if let Some(threads) = &mut self.core.lock().threads {
+            threads.forget(what);
+        }
     }
 
     /// The program reads the host's clock.

@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 use sidestream::op::{Memory, StreamId};
 
 use super::Recorder;
-use super::core::{Core, Site, Touch};
+use super::core::{Core, Site};
 use super::plan::{Plan, Touched};
+use super::touch::Touch;
 use crate::guard::{calls, frames, hits, table};
 
 /// More of one copy is not protected: setting the pages takes longer, the more there are.
@@ -282,6 +283,7 @@ impl Core {
             device: -1,
             write: true,
             rows: None,
+            may: None,
         });
     }
 
@@ -336,6 +338,7 @@ impl Core {
                 device: -1,
                 write,
                 rows: None,
+                may: None,
             };
             found |= self.host_access(site, &touch);
             at = stop;
@@ -421,6 +424,9 @@ impl Recorder {
 
     /// A thread by the system's number.
     fn thread_of(&self, py: Python<'_>, native: i32) -> u32 {
+        if let Some(&known) = self.names.lock().natives.get(&native) {
+            return known;
+        }
         let name = || -> PyResult<String> {
             let all = py.import("threading")?.call_method0("enumerate")?;
             for thread in all.try_iter()? {
@@ -472,7 +478,12 @@ impl Recorder {
             site.name = names.operator(name);
         }
         for (start, end) in changed {
-            let found = self.core.lock().host_touched(site, start, end, true);
+            let mut core = self.core.lock();
+            // Nobody knows which thread it was.
+            core.pause_threads(true);
+            let found = core.host_touched(site, start, end, true);
+            core.pause_threads(false);
+            drop(core);
             self.look(py, found, &[], &[])?;
         }
         Ok(())

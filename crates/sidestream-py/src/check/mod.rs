@@ -10,12 +10,16 @@ mod core;
 mod drive;
 mod hooks;
 mod host;
+mod launches;
 mod memory;
 mod plan;
 mod reduce;
 mod report;
 mod stack;
 mod tensor;
+mod threads;
+mod touch;
+mod ttir;
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -27,12 +31,13 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
-use core::{Core, RawStream, Site, Touch};
+use core::{Core, RawStream, Site};
 use memory::Whose;
 use plan::{Class, Plan, Touched};
 use report::Details;
 use stack::Stacks;
 use tensor::Asked;
+use touch::Touch;
 
 use crate::failure::RaceError;
 
@@ -108,9 +113,20 @@ struct Names {
     operators: Vec<String>,
     known: HashMap<String, u32>,
     threads: Vec<String>,
+    /// By the system's number of a thread: the last that had it.
+    natives: HashMap<i32, u32>,
 }
 
 impl Names {
+    /// The number of the thread that calls this, of which it was not known yet.
+    fn thread(&mut self, name: String) -> u32 {
+        let number = self.threads.len() as u32;
+        self.threads.push(name);
+        self.natives
+            .insert(crate::guard::hits::this_thread(), number);
+        number
+    }
+
     fn operator(&mut self, name: String) -> u32 {
         if let Some(&known) = self.known.get(&name) {
             return known;
@@ -202,7 +218,7 @@ impl Recorder {
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let plan = self.plan(func)?;
-        if !self.on.load(Ordering::Relaxed) {
+        if !self.on.load(Ordering::Relaxed) || launches::is_muted() {
             return called(&plan, args, kwargs);
         }
         // A tensor of another class goes first; the operators that it makes of this one come here.
@@ -383,8 +399,7 @@ impl Recorder {
             name.and_then(|name| name.extract()).unwrap_or_default()
         };
         let mut names = self.names.lock();
-        let number = names.threads.len() as u32;
-        names.threads.push(name);
+        let number = names.thread(name);
         THREAD.set((self.id, number));
         number
     }

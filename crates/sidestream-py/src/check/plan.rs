@@ -3,8 +3,8 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
-use super::core::Touch;
 use super::tensor::Asked;
+use super::touch::Touch;
 
 /// What has to be told of an operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

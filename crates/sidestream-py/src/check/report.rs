@@ -8,7 +8,9 @@ use sidestream::check::{Fix, LintCode, Mend, Race, Report, Severity};
 use sidestream::op::{BufferId, OpId, SiteId, StreamId, ThreadId};
 use sidestream::order::Chain;
 
-use super::core::{Core, Site, Touch};
+use super::core::{COLLECTIVES, Core, Site};
+use super::threads::{Deed, Unheard};
+use super::touch::{Real, Touch};
 use super::{Names, Recorder};
 
 /// What is known of races when they are found, and not later.
@@ -21,6 +23,8 @@ pub struct Details {
 struct Detail {
     /// Whether the bytes meet.
     real: bool,
+    /// If that is not certain, why.
+    doubt: Option<String>,
     /// What the program calls the two streams at the second operation.
     names: Option<(Option<String>, Option<String>)>,
     tensor: Option<(String, Vec<u64>)>,
@@ -47,11 +51,34 @@ impl Recorder {
                 let bytes = race.buffer.and_then(|buffer| core.last_touched(buffer));
                 let real = core.is_real(race.first, race.second, race.buffer);
                 let streams = [race.chains.0, race.chains.1].map(|chain| handle(chain, &core));
-                fresh.push((key(race), real, bytes, race.severity, streams));
+                let site = |op| match op == race.first {
+                    true => race.first_site,
+                    false => race.second_site,
+                };
+                let may = match real {
+                    Real::May(by) => Some(by.map(|(name, op)| (name, site(op)))),
+                    Real::Yes | Real::No => None,
+                };
+                let may = may.map(|by| {
+                    by.map(|(name, site)| {
+                        (
+                            name,
+                            core.sites.get(site.0 as usize).map_or(0, |site| site.name),
+                        )
+                    })
+                });
+                fresh.push((
+                    key(race),
+                    real != Real::No,
+                    may,
+                    bytes,
+                    race.severity,
+                    streams,
+                ));
             }
         }
         let mut first = None;
-        for (key, real, bytes, severity, streams) in fresh {
+        for (key, real, may, bytes, severity, streams) in fresh {
             if self.details.lock().by_race.contains_key(&key) {
                 continue;
             }
@@ -61,14 +88,34 @@ impl Recorder {
                 shown(tensor)
             });
             let called = real.then(|| self.called.bind(py).call1((streams[0], streams[1])));
+            let is_certain = real && may.is_none();
+            let doubt = may.map(|by| {
+                let names = self.names.lock();
+                let name = |at: u32| {
+                    names
+                        .operators
+                        .get(at as usize)
+                        .cloned()
+                        .unwrap_or_default()
+                };
+                match by {
+                    Some((argument, kernel)) => format!(
+                        "the kernel `{}` gets all of it by its argument `{}`, and may touch less",
+                        name(kernel),
+                        name(argument)
+                    ),
+                    None => "one of the two gets all of it, and may touch less".to_owned(),
+                }
+            });
             let detail = Detail {
                 real,
+                doubt,
                 names: called.and_then(|names| names.ok()?.extract().ok()),
                 tensor,
                 bytes,
             };
             self.details.lock().by_race.insert(key, detail);
-            if real && severity == Severity::Error {
+            if is_certain && severity == Severity::Error {
                 first = first.or(Some(key));
             }
         }
@@ -103,7 +150,14 @@ impl Recorder {
                 let known = core.sites.get(site.0 as usize);
                 known.copied().unwrap_or_default()
             });
-            let place = (race.kind.code(), first, second);
+            // What is not certain is said once of two places, whichever comes first and whatever it would be.
+            let place = match detail.doubt {
+                None => (race.kind.code(), first, second),
+                Some(_) if (first.stack, first.name) <= (second.stack, second.name) => {
+                    ("", first, second)
+                }
+                Some(_) => ("", second, first),
+            };
             if let Some(&equal) = known.get(&place) {
                 let count = listed[equal]["count"].as_u64().unwrap_or(0);
                 listed[equal]["count"] = count.saturating_add(race.count).into();
@@ -113,6 +167,20 @@ impl Recorder {
             known.insert(place, listed.len());
             places[at] = Some(listed.len());
             listed.push(shown_race(race, &detail, (first, second), core, &names));
+        }
+        let unheard = core.threads.iter().flat_map(|threads| &threads.found);
+        for pair in unheard {
+            let sites = [pair.first.site, pair.second.site].map(|site| {
+                let known = core.sites.get(site.0 as usize);
+                known.copied().unwrap_or_default()
+            });
+            // What is a race whatever the threads do is listed as one.
+            let is_listed = |kind: &str| {
+                RACES.contains(&kind) && known.contains_key(&(kind, sites[0], sites[1]))
+            };
+            if !RACES.iter().any(|kind| is_listed(kind)) {
+                listed.push(shown_unheard(pair, sites, core, &names));
+            }
         }
         (listed, places)
     }
@@ -165,7 +233,7 @@ impl Recorder {
             "operations": core.operations,
             "ended": core.findings.ended().or(refused),
             "host": core.watch.shown(),
-            "streams": core.stream_names.iter().map(|(stream, name)| json!({
+            "streams": core.stream_names.iter().filter(|(stream, _)| stream.raw & COLLECTIVES == 0).map(|(stream, name)| json!({
                 "name": name, "device": stream.device, "handle": stream.raw,
             })).collect::<Vec<_>>(),
         })
@@ -209,7 +277,15 @@ fn shown_race(
             None => race.meaning(),
         },
         "workspace": workspace.map(|stream| stream_name(stream, core)),
-        "severity": race.severity.name(),
+        "severity": match detail.doubt {
+            Some(_) => Severity::Warn.name(),
+            None => race.severity.name(),
+        },
+        "doubt": match (&detail.doubt, race.severity) {
+            (Some(doubt), _) => Some(doubt.as_str()),
+            (None, Severity::Warn) => Some("CUDA leaves open whether the call waits"),
+            (None, Severity::Error) => None,
+        },
         "dtype": detail.tensor.as_ref().map(|tensor| &tensor.0),
         "shape": detail.tensor.as_ref().map(|tensor| &tensor.1),
         "bytes": detail.bytes.map(|(start, end)| [start, end]),
@@ -229,6 +305,40 @@ fn shown_race(
     })
 }
 
+/// Every kind of two accesses that meet.
+const RACES: [&str; 8] = [
+    "UAF", "UBA", "HOST_RAW", "HOST_WAR", "HOST_WAW", "RAW", "WAR", "WAW",
+];
+
+/// Two calls by two threads without an order that was heard.
+fn shown_unheard(pair: &Unheard, sites: [Site; 2], core: &Core, names: &Names) -> Value {
+    let side = |site, deed: &Deed| {
+        let mut side = shown_site(site, names);
+        side["stream"] = deed
+            .stream
+            .map_or_else(|| "host".to_owned(), |stream| stream_name(stream, core))
+            .into();
+        side
+    };
+    json!({
+        "kind": pair.kind(),
+        "text": "two threads make these calls, and which comes first is left to their timing",
+        "doubt": "no order of the two threads was heard",
+        "workspace": null,
+        "severity": "warn",
+        "dtype": null,
+        "shape": null,
+        "bytes": pair.bytes.map(|(start, end)| [start, end]),
+        "first": side(sites[0], &pair.first),
+        "second": side(sites[1], &pair.second),
+        "freed_between": false,
+        "fix": "hand over between the threads: the first puts something into a queue, sets an event or ends behind {first}, and the second takes it, waits or joins before {second}",
+        "names": null,
+        "count": pair.count,
+        "ids": null,
+    })
+}
+
 fn chain_name(chain: Chain, core: &Core) -> String {
     match chain {
         Chain::Thread(_) => "host".to_owned(),
@@ -239,6 +349,12 @@ fn chain_name(chain: Chain, core: &Core) -> String {
 fn stream_name(stream: StreamId, core: &Core) -> String {
     let known = core.stream_names.get(stream.0 as usize);
     known.map_or_else(|| format!("stream{}", stream.0), |(_, name)| name.clone())
+}
+
+/// Whether a stream is that of a group's collectives.
+fn is_collectives(stream: StreamId, core: &Core) -> bool {
+    let known = core.stream_names.get(stream.0 as usize);
+    known.is_some_and(|(stream, _)| stream.raw & COLLECTIVES != 0)
 }
 
 /// The handle of a stream; none for the host.
@@ -280,6 +396,11 @@ fn shown_mend(
     let site = |id: SiteId| core.sites.get(id.0 as usize).map(|site| site.stack);
     let name = |stream| stream_name(stream, core);
     let (kind, call, at) = match mend.fix {
+        Fix::WaitStream { source, .. } | Fix::SyncStream { stream: source, .. }
+            if is_collectives(source, core) =>
+        {
+            ("other", "work.wait()".to_owned(), race.second_site)
+        }
         Fix::WaitStream { stream, source, .. } => (
             // By the names of the two only if these are the two.
             match race.chains == (Chain::Stream(source), Chain::Stream(stream)) {
@@ -318,6 +439,11 @@ fn fix(race: &Race, core: &Core) -> String {
         );
     }
     match race.fix {
+        Fix::WaitStream { source, .. } | Fix::SyncStream { stream: source, .. }
+            if is_collectives(source, core) =>
+        {
+            "call `wait()` on the work that {first} gave before {second}".to_owned()
+        }
         Fix::WaitStream { stream, source, .. } => {
             let (stream, source) = (name(stream), name(source));
             format!("call `{stream}.wait_stream({source})` before {{second}}")

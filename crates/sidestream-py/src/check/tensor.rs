@@ -7,7 +7,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use super::core::Touch;
+use super::touch::Touch;
 
 /// The rows of a tensor that is not dense: `chunk` bytes each.
 #[derive(Clone, Debug)]
@@ -139,6 +139,7 @@ impl Asked {
             device,
             write,
             rows,
+            may: None,
         })
     }
 

@@ -79,7 +79,7 @@ impl Room {
 }
 
 /// The thread's number.
-fn this_thread() -> i32 {
+pub fn this_thread() -> i32 {
     // SAFETY: it asks the system for a number.
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }

@@ -1,0 +1,397 @@
+"""Racy programs and their repaired twins, and right programs, of what is no operator: kernels of Triton, compiled functions, collectives, threads.
+
+``check_gpu.py`` runs them. Those of Triton need a GPU; the others run on a simulated one as well.
+"""
+
+from __future__ import annotations
+
+import _thread
+import concurrent.futures
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+N = 1 << 20
+PLANTED: list[Callable[[bool], None]] = []
+#: Right programs, which take a number of steps.
+LOOPS: list[Callable[[int], None]] = []
+#: What a simulated GPU refuses.
+NEEDS_GPU: list[str] = []
+
+
+def planted(program: Callable[[bool], None]) -> Callable[[bool], None]:
+    PLANTED.append(program)
+    return program
+
+
+def right(loop: Callable[[int], None]) -> Callable[[int], None]:
+    LOOPS.append(loop)
+    return loop
+
+
+def needs_gpu(program: Any) -> Any:
+    NEEDS_GPU.append(program.__name__)
+    return program
+
+
+def side_and_main() -> tuple[Any, Any]:
+    return torch.cuda.Stream(), torch.cuda.current_stream()
+
+
+# ---------------------------------------------------------------- threads
+
+
+@planted
+def a_thread_that_nobody_told(right: bool) -> None:
+    """A warning: on one stream, in the order in which two threads happened to call."""
+    x = torch.zeros(N, device="cuda")
+    done: queue.Queue[int] = queue.Queue()
+    # The interpreter's own lock, which nobody hears: the order is the same in both, and told in one.
+    lock = _thread.allocate_lock()
+    lock.acquire()
+
+    def work() -> None:
+        x.add_(1)
+        done.put(1)
+        lock.release()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    lock.acquire()
+    if right:
+        done.get()
+    x.sum()
+    thread.join()
+
+
+@planted
+def a_thread_that_waits_for_the_device(right: bool) -> None:
+    """A warning: the wait is another thread's, and nobody waits for that."""
+    side, main = side_and_main()
+    x = torch.zeros(N, device="cuda")
+    side.wait_stream(main)
+    event = threading.Event()
+    lock = _thread.allocate_lock()
+    lock.acquire()
+
+    def work() -> None:
+        with torch.cuda.stream(side):
+            x.add_(1)
+        side.synchronize()
+        event.set()
+        lock.release()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    lock.acquire()
+    if right:
+        event.wait()
+    x.sum()
+    thread.join()
+
+
+@planted
+def a_pool_that_is_not_asked(right: bool) -> None:
+    x = torch.zeros(N, device="cuda")
+    lock = _thread.allocate_lock()
+    lock.acquire()
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        future = pool.submit(lambda: (x.mul_(2), lock.release()))
+        lock.acquire()
+        if right:
+            future.result()
+        x.sum()
+
+
+@right
+def pool_loop(steps: int) -> None:
+    """Workers of a pool make batches on streams of their own, and hand over an event behind each."""
+    main = torch.cuda.current_stream()
+    streams = threading.local()
+    weights = torch.randn(64, 64, device="cuda")
+    main.synchronize()
+
+    def make(at: int) -> Any:
+        if not hasattr(streams, "own"):
+            streams.own = torch.cuda.Stream()
+        with torch.cuda.stream(streams.own):
+            x = torch.full((64, 64), float(at % 3)).pin_memory().to("cuda", non_blocking=True) @ weights
+            return x, streams.own.record_event()
+
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        waiting: list[Any] = []
+        for at in range(steps + 4):
+            if at < steps:
+                waiting.append(pool.submit(make, at))
+            if at >= 4:
+                x, event = waiting.pop(0).result()
+                main.wait_event(event)
+                x.record_stream(main)
+                x.sum()
+
+
+@right
+def ring_loop(steps: int) -> None:
+    """A ring of pinned buffers and of the device's, between two threads, by semaphores and a lock round a shared sum."""
+    depth = 3
+    hosts = [torch.zeros(64, 64, pin_memory=True) for _ in range(depth)]
+    devices = [torch.empty(64, 64, device="cuda") for _ in range(depth)]
+    total = torch.zeros((), device="cuda")
+    side, main = side_and_main()
+    side.wait_stream(main)
+    full, empty, lock = threading.Semaphore(0), threading.Semaphore(depth), threading.Lock()
+    copied = [torch.cuda.Event() for _ in range(depth)]
+    used = [torch.cuda.Event() for _ in range(depth)]
+
+    def feed() -> None:
+        for at in range(steps):
+            empty.acquire()
+            slot = at % depth
+            if at >= depth:
+                copied[slot].synchronize()
+            hosts[slot].fill_(at % 5)
+            with torch.cuda.stream(side):
+                if at >= depth:
+                    side.wait_event(used[slot])
+                devices[slot].copy_(hosts[slot], non_blocking=True)
+                copied[slot].record()
+            with lock, torch.cuda.stream(main):
+                total.add_(1)
+            full.release()
+
+    thread = threading.Thread(target=feed)
+    thread.start()
+    for at in range(steps):
+        full.acquire()
+        slot = at % depth
+        main.wait_event(copied[slot])
+        part = devices[slot].sum()
+        used[slot].record()
+        with lock:
+            total.add_(part)
+        empty.release()
+    thread.join()
+    total.item()
+
+
+# ---------------------------------------------------------------- torch.compile
+
+
+def shrunk(x: Any, w: Any) -> Any:
+    return torch.relu(x @ w).sin().sum(0) * 2
+
+
+def compiled() -> Any:
+    # Not once for all programs: each is to find the same on a GPU of its own.
+    return torch.compile(shrunk)
+
+
+@planted
+def a_compiled_result_read_too_early(right: bool) -> None:
+    side, main = side_and_main()
+    x, w = torch.randn(512, 512, device="cuda"), torch.randn(512, 512, device="cuda")
+    run = compiled()
+    run(x, w)
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        y = run(x, w)
+    if right:
+        main.wait_stream(side)
+    y.sum()
+    main.wait_stream(side)
+
+
+@planted
+def an_input_of_a_compiled_function_filled_again(right: bool) -> None:
+    side, main = side_and_main()
+    x, w = torch.randn(512, 512, device="cuda"), torch.randn(512, 512, device="cuda")
+    run = compiled()
+    run(x, w)
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        run(x, w)
+    if right:
+        main.wait_stream(side)
+    x.zero_()
+    main.wait_stream(side)
+
+
+@planted
+def a_compiled_gradient_read_too_early(right: bool) -> None:
+    side, main = side_and_main()
+    x, w = torch.randn(512, 512, device="cuda"), torch.randn(512, 512, device="cuda", requires_grad=True)
+    compiled()(x, w).sum().backward()
+    if right:
+        side.wait_stream(main)
+    with torch.cuda.stream(side):
+        assert w.grad is not None
+        w.grad.mul_(2)
+    main.wait_stream(side)
+
+
+@right
+def compiled_loop(steps: int) -> None:
+    """A model that is compiled, forward and backward, and batches that are copied ahead on a stream of their own."""
+    side, main = side_and_main()
+    model: Any = torch.compile(nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 10)).cuda())
+    optimizer = torch.optim.AdamW(model.parameters())
+    hosts = [torch.randn(32, 64).pin_memory() for _ in range(3)]
+    ready = None
+    for at in range(steps + 1):
+        fresh = None
+        if at < steps:
+            with torch.cuda.stream(side):
+                fresh = hosts[at % 3].to("cuda", non_blocking=True)
+        if ready is not None:
+            main.wait_stream(side)
+            ready.record_stream(main)
+            optimizer.zero_grad()
+            model(ready).square().mean().backward()
+            optimizer.step()
+        ready = fresh
+
+
+# ---------------------------------------------------------------- collectives
+
+
+def group() -> Any:
+    """A group of this process alone: NCCL's, or Gloo's where the GPU is simulated."""
+    from torch import distributed
+
+    if not distributed.is_initialized():
+        simulated = torch.cuda.Stream.__module__.startswith("sidestream.")
+        distributed.init_process_group("gloo" if simulated else "nccl", store=distributed.HashStore(), rank=0, world_size=1)
+    return distributed
+
+
+@planted
+def a_collective_that_nobody_waits_for(right: bool) -> None:
+    distributed = group()
+    x = torch.ones(N, device="cuda")
+    work = distributed.all_reduce(x, async_op=True)
+    if right:
+        work.wait()
+    x.mul_(2)
+    work.wait()
+
+
+@planted
+def a_source_of_a_collective_filled_again(right: bool) -> None:
+    distributed = group()
+    x, out = torch.ones(N, device="cuda"), torch.empty(N, device="cuda")
+    work = distributed.all_gather_into_tensor(out, x, async_op=True)
+    if right:
+        work.wait()
+    x.zero_()
+    work.wait()
+
+
+@planted
+def a_collective_waited_for_on_another_stream(right: bool) -> None:
+    distributed = group()
+    side, main = side_and_main()
+    x = torch.ones(N, device="cuda")
+    side.wait_stream(main)
+    work = distributed.all_reduce(x, async_op=True)
+    with torch.cuda.stream(side):
+        work.wait()
+    if right:
+        main.wait_stream(side)
+    x.sum()
+    main.wait_stream(side)
+
+
+@right
+def collectives_loop(steps: int) -> None:
+    """Gradients that are added up over all ranks while backward's next step is not there yet, and weights that are gathered ahead."""
+    distributed = group()
+    model = nn.Linear(64, 64).cuda()
+    shard, whole = torch.randn(1024, device="cuda"), torch.empty(1024, device="cuda")
+    for _ in range(steps):
+        ahead = distributed.all_gather_into_tensor(whole, shard, async_op=True)
+        model(torch.ones(8, 64, device="cuda")).sum().backward()
+        works = [distributed.all_reduce(p.grad, async_op=True) for p in model.parameters()]
+        for work in works:
+            work.wait()
+        with torch.no_grad():
+            for p in model.parameters():
+                assert p.grad is not None
+                p.sub_(p.grad, alpha=0.01)
+                p.grad = None
+        ahead.wait()
+        shard.add_(whole, alpha=0.001)
+
+
+# ---------------------------------------------------------------- Triton
+
+
+def doubled(x: Any, out: Any, count: int, first: int = 0) -> None:
+    """Two times the numbers from the first on, so many of them."""
+    from planted_triton import double
+
+    double[(-(-count // 1024),)](x, out, first + count, first, BLOCK=1024)
+
+
+@planted
+@needs_gpu
+def a_result_of_triton_read_too_early(right: bool) -> None:
+    """A warning: how far the kernel goes is not known."""
+    side, main = side_and_main()
+    x, out = torch.ones(N, device="cuda"), torch.empty(N, device="cuda")
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        doubled(x, out, N)
+    if right:
+        main.wait_stream(side)
+    out.sum()
+    main.wait_stream(side)
+
+
+@planted
+@needs_gpu
+def a_source_of_triton_filled_again(right: bool) -> None:
+    side, main = side_and_main()
+    x, out = torch.ones(N, device="cuda"), torch.empty(N, device="cuda")
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        doubled(x, out, N)
+    if right:
+        main.wait_stream(side)
+    x.zero_()
+    main.wait_stream(side)
+
+
+@planted
+@needs_gpu
+def two_kernels_of_triton_on_one_tensor(right: bool) -> None:
+    """On halves that they are handed as such it is none, and one warning where they find them by a number."""
+    side, main = side_and_main()
+    x, out = torch.ones(N, device="cuda"), torch.empty(N, device="cuda")
+    side.wait_stream(main)
+    for _ in range(3):
+        with torch.cuda.stream(side):
+            doubled(x, out[: N // 2] if right else out, N // 2)
+        if right:
+            doubled(x[N // 2 :], out[N // 2 :], N // 2)
+        else:
+            doubled(x, out, N // 2, N // 2)
+    main.wait_stream(side)
+
+
+@right
+@needs_gpu
+def triton_loop(steps: int) -> None:
+    """A kernel on a stream of its own between two of PyTorch's."""
+    side, main = side_and_main()
+    x, out = torch.ones(4096, device="cuda"), torch.empty(4096, device="cuda")
+    for at in range(steps):
+        x.fill_(at % 7)
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            doubled(x, out, 4096)
+        main.wait_stream(side)
+        out.sum()

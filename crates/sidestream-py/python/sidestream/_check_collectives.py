@@ -1,0 +1,199 @@
+"""Collectives of torch.distributed: what they read and write, and who waits for them.
+
+NCCL runs a collective on a stream of its own, behind what the current stream held when it was called. Only `wait()` on the work that the call
+gives orders the current stream behind it; so until then whoever stores to its buffers, or loads what it writes, races with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from sidestream._sidestream import Recorder
+
+Put = Callable[[contextlib.ExitStack, Any, str, Any], None]
+#: A tensor, whether it is read and written, and the name of an argument of which less may be touched.
+Given = list[tuple[Any, bool, bool, str | None]]
+
+#: No handle of an event is as large.
+_EVENTS = 3 << 62
+#: The results first, then what they are made of.
+_FROM_TO = (
+    "_allgather_base",
+    "_reduce_scatter_base",
+    "allgather",
+    "allgather_coalesced",
+    "allgather_into_tensor_coalesced",
+    "alltoall",
+    "alltoall_base",
+    "gather",
+    "reduce_scatter",
+    "reduce_scatter_tensor_coalesced",
+    "scatter",
+)
+_BETWEEN_TWO = {"send": (True, False), "recv": (False, True), "recv_anysource": (False, True)}
+
+
+def collectives_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put) -> None:
+    """While the stack is open, the recorder hears of the collectives that Python calls."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available():
+        return
+    heard = _Collectives(recorder)
+    group, work = distributed.ProcessGroup, distributed.Work
+    for name in ("allreduce", "allreduce_coalesced", "broadcast", "reduce", "barrier", *_FROM_TO, *_BETWEEN_TWO):
+        if plain := getattr(group, name, None):
+            put(stack, group, name, heard.calling(name, plain))
+    if hasattr(group, "_end_coalescing"):
+        put(stack, group, "_start_coalescing", heard.starting(group._start_coalescing))
+        put(stack, group, "_end_coalescing", heard.ending(group._end_coalescing))
+    # Who asks for the future is taken to wait for that: what it orders is not heard.
+    for name in ("wait", "synchronize", "block_current_stream", "get_future"):
+        if plain := getattr(work, name, None):
+            put(stack, work, name, heard.waiting(plain))
+    put(stack, work, "is_completed", heard.asking(work.is_completed))
+    stack.callback(heard.end)
+
+
+class _Together(threading.local):
+    """The collectives that a thread calls between the start and the end of a coalescing."""
+
+    given: Given | None = None
+
+
+class _Collectives:
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder: Recorder | None = recorder
+        self._groups: dict[Any, int] = {}
+        self._events: weakref.WeakKeyDictionary[Any, tuple[int, bool]] = weakref.WeakKeyDictionary()
+        self._free: list[int] = []
+        self._count = itertools.count()
+        self._together = _Together()
+
+    def end(self) -> None:
+        self._recorder = None
+
+    def calling(self, name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(plain)
+        def call(group: Any, *args: Any, **kwargs: Any) -> Any:
+            with _muted():
+                work = plain(group, *args, **kwargs)
+            given = _given(name, group, args)
+            if self._together.given is not None:
+                self._together.given += given
+            elif given:
+                self._called(name, group, given, work, args[1:2] if name in _BETWEEN_TWO else ())
+            return work
+
+        return call
+
+    def starting(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def start(group: Any, *args: Any) -> Any:
+            self._together.given = []
+            return plain(group, *args)
+
+        return start
+
+    def ending(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def end(group: Any, *args: Any) -> Any:
+            with _muted():
+                work = plain(group, *args)
+            given, self._together.given = self._together.given, None
+            if given:
+                self._called("collectives together", group, given, work, ())
+            return work
+
+        return end
+
+    def _called(self, name: str, group: Any, given: Given, work: Any, peer: tuple[Any, ...]) -> None:
+        if self._recorder is None:
+            return
+        of = self._groups.setdefault((group.group_name, *peer), len(self._groups))
+        event = self._free.pop() if self._free else _EVENTS + next(self._count)
+        is_on_device = self._recorder.collective(name.lstrip("_"), given, of, event)
+        if is_on_device and work is not None:
+            self._events[work] = (event, _host_waits(group))
+            weakref.finalize(work, self._free.append, event).atexit = False
+            return
+        if is_on_device:
+            # There is nothing to wait for: it is in the order of the current stream.
+            self._recorder.collective_waited(event)
+        self._free.append(event)
+
+    def waiting(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(plain)
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            with _muted():
+                result = plain(work, *args, **kwargs)
+            event, host = self._events.get(work, (None, False))
+            if event is not None and self._recorder is not None:
+                self._recorder.collective_waited(event)
+                if host:
+                    self._recorder.event_complete(event)
+            return result
+
+        return wait
+
+    def asking(self, plain: Callable[..., bool]) -> Callable[..., bool]:
+        @functools.wraps(plain)
+        def is_completed(work: Any) -> bool:
+            done = plain(work)
+            event, _ = self._events.get(work, (None, False))
+            if done and event is not None and self._recorder is not None:
+                self._recorder.event_complete(event)
+            return done
+
+        return is_completed
+
+
+@contextlib.contextmanager
+def _muted() -> Iterator[None]:
+    Recorder.mute()
+    try:
+        yield
+    finally:
+        Recorder.unmute()
+
+
+def _given(name: str, group: Any, args: tuple[Any, ...]) -> Given:
+    """What a collective reads and writes."""
+    if name == "barrier" or not args:
+        return []
+    if name in _FROM_TO:
+        pairs = [(args[0], False, True), *((each, True, False) for each in args[1:2])]
+    elif name in _BETWEEN_TWO:
+        pairs = [(args[0], *_BETWEEN_TWO[name])]
+    elif name in ("broadcast", "reduce"):
+        root = getattr(args[1], "rootRank", None) if len(args) > 1 else None
+        is_root = root is None or root == group.rank()
+        # The root sends what the others receive, and the other way round.
+        pairs = [(args[0], is_root, not is_root) if name == "broadcast" else (args[0], True, is_root)]
+    else:
+        pairs = [(args[0], True, True)]
+    return [(tensor, reads, writes, None) for given, reads, writes in pairs for tensor in _flat(given)]
+
+
+def _flat(given: Any) -> Iterator[Any]:
+    if isinstance(given, (list, tuple)):
+        for each in given:
+            yield from _flat(each)
+    elif given is not None and hasattr(given, "data_ptr"):
+        yield given
+
+
+def _host_waits(group: Any) -> bool:
+    """Whether `wait` holds up the host: what is not NCCL's does. A simulated GPU has Gloo in the place of NCCL."""
+    import torch
+
+    if torch.cuda.Stream.__module__.startswith("sidestream."):
+        return False
+    try:
+        return "nccl" not in group._get_backend(torch.device("cuda")).name().lower()
+    except RuntimeError:
+        return True

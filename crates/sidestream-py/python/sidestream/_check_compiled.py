@@ -1,0 +1,76 @@
+"""Programs that torch.compile makes: they run under the check as they are.
+
+PyTorch leaves a compiled function aside while a dispatch mode is entered, unless the mode says that it takes no part in compiling. The recorder
+says so, where PyTorch asks. What a compiled program calls by operators is then heard as ever; the kernels that were generated for it are no
+operators and are heard where they are launched: Triton's in `_check_triton`, those in C++ for the processor here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+from sidestream._check_triton import by_name, when_imported
+from sidestream._sidestream import Recorder
+
+Put = Callable[[contextlib.ExitStack, Any, str, Any], None]
+
+#: The parameters of a generated function: pointers to what is read, and to what is written as well.
+_FUNCTION = re.compile(r'extern "C"\s+void\s+(\w+)\s*\(([^)]*)\)')
+_PARAMETER = re.compile(r"(const\s+)?[\w:]+\s*(\*)?\s*(?:__restrict__\s+)?(\w+)\s*$")
+
+
+def compiled_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put) -> None:
+    """While the stack is open, kernels in C++ that are generated are heard when they run. They stand for a GPU's where the processor does."""
+    _listening.append(recorder)
+    stack.callback(_listening.remove, recorder)
+
+    def changes(module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
+        compiler, later = module.__dict__["AsyncCompile"], module.__dict__["LambdaFuture"]
+        plain = compiler.cpp_pybinding
+
+        @functools.wraps(plain)
+        def cpp_pybinding(self: Any, argtypes: list[str], source_code: str) -> Any:
+            made = plain(self, argtypes, source_code)
+            if isinstance(made, later):
+                return later(lambda: _Kernel(made.result(), source_code))
+            return _Kernel(made, source_code)
+
+        yield compiler, "cpp_pybinding", cpp_pybinding
+
+    when_imported({"torch._inductor.async_compile": changes}, stack, put)
+
+
+#: A function that was compiled in an earlier check is heard in a later one.
+_listening: list[Recorder] = []
+
+
+class _Kernel:
+    """A generated function."""
+
+    def __init__(self, plain: Any, source: str) -> None:
+        self._plain = plain
+        found = _FUNCTION.search(source)
+        self._name = found[1] if found and found[1] != "kernel" else "compiled kernel"
+        self._pointers: dict[str, tuple[bool, bool]] = {}
+        self._names: list[str] = []
+        for parameter in found[2].split(",") if found else ():
+            if read := _PARAMETER.search(parameter.strip()):
+                self._names.append(read[3])
+                if read[2]:
+                    # What it only stores to is named as a result.
+                    self._pointers[read[3]] = (bool(read[1]) or not read[3].startswith("out_ptr"), not read[1])
+
+    def __call__(self, *args: Any) -> Any:
+        done = self._plain(*args)
+        for recorder in _listening:
+            values = dict(zip(self._names, args, strict=False))
+            recorder.launched(self._name, by_name(values, self._pointers, frozenset(), False))
+        return done
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)

@@ -1,0 +1,277 @@
+"""Kernels that are no operators: what Triton and CuPy launch, with the tensors that they get.
+
+A kernel of Triton says in its intermediate representation which of its pointers it loads from and stores to, and not how far. So a tensor
+counts as touched over its whole length, and what is found for that is a warning. What a kernel that Inductor made stores to a result of its own is all of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from sidestream._check_threads import in_place_of
+from sidestream._sidestream import Recorder
+
+Put = Callable[[contextlib.ExitStack, Any, str, Any], None]
+#: A tensor, whether it is read and written, and the name of an argument of which less may be touched.
+Given = list[tuple[Any, bool, bool, str | None]]
+
+
+def kernels_heard(recorder: Recorder, stack: contextlib.ExitStack, put: Put) -> None:
+    """While the stack is open, the recorder hears of the launches of Triton and CuPy, also where these are imported meanwhile."""
+    import torch
+
+    if torch.cuda.Stream.__module__.startswith("sidestream."):
+        # A simulated GPU runs no kernels; it refuses them by name.
+        return
+    heard = _Kernels(recorder)
+    stack.callback(heard.end)
+    wanted = {
+        "triton.runtime.jit": heard.of_triton,
+        "torch._inductor.runtime.triton_heuristics": heard.of_inductor,
+        "cupy": heard.of_cupy,
+    }
+    when_imported(wanted, stack, put)
+
+
+#: What is changed in a module: the owner, the attribute, and the new value.
+Changes = Callable[[ModuleType], Iterator[tuple[Any, str, Any]]]
+
+
+def when_imported(wanted: Mapping[str, Changes], stack: contextlib.ExitStack, put: Put) -> None:
+    """Makes changes in modules, now or when they are imported while the stack is open."""
+
+    def change(name: str, module: ModuleType) -> None:
+        for owner, attribute, value in wanted[name](module):
+            put(stack, owner, attribute, value)
+
+    for name in [name for name in wanted if name in sys.modules]:
+        change(name, sys.modules[name])
+    finder = _Finder(wanted, change)
+    sys.meta_path.insert(0, finder)
+    stack.callback(sys.meta_path.remove, finder)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Says when a module was imported."""
+
+    def __init__(self, names: Mapping[str, Any], imported: Callable[[str, ModuleType], None]) -> None:
+        self.names = names
+        self.imported = imported
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name not in self.names:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            run = spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                run(module)
+                if self in sys.meta_path:
+                    self.imported(name, module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+class _Kernels:
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder: Recorder | None = recorder
+        #: The class that takes the place of CuPy's.
+        self.cupy_kernel: type[Any] = _CupyKernel
+
+    def end(self) -> None:
+        self._recorder = None
+
+    def of_triton(self, module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
+        plain = module.__dict__["JITFunction"].run
+
+        @functools.wraps(plain)
+        def run(function: Any, *args: Any, **kwargs: Any) -> Any:
+            kernel = plain(function, *args, **kwargs)
+            if self._recorder is not None and not kwargs.get("warmup") and kernel is not None:
+                values = _bound(function, args, kwargs)
+                self._recorder.launched(_name(function), _given(values, _pointers(kernel)))
+            return kernel
+
+        yield module.__dict__["JITFunction"], "run", run
+
+    def of_inductor(self, module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
+        plain = module.__dict__["CachingAutotuner"].run
+
+        @functools.wraps(plain)
+        def run(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+            result = plain(tuner, *args, **kwargs)
+            if self._recorder is not None:
+                signature = (getattr(tuner, "triton_meta", None) or {}).get("signature") or {}
+                values = dict(zip(signature, args, strict=False))
+                values.update({name: value for name, value in kwargs.items() if name in signature})
+                self._recorder.launched(_name(tuner.fn), inductor_given(values, _pointers(_binary(tuner)), tuner))
+            return result
+
+        yield module.__dict__["CachingAutotuner"], "run", run
+
+    def of_cupy(self, module: ModuleType) -> Iterator[tuple[Any, str, Any]]:
+        """CuPy's kernels in CUDA C++. Its classes cannot be changed, so others take the place of their names."""
+        heard = self
+        for name, base in (("RawKernel", _CupyKernel), ("RawModule", _CupyModule)):
+            plain = module.__dict__[name]
+
+            def make(self: Any, *args: Any, base: Any = base, plain: Any = plain, **kwargs: Any) -> None:
+                base.__init__(self, plain(*args, **kwargs), heard, module)
+
+            kind = in_place_of(name, plain, base, make)
+            self.cupy_kernel = kind if base is _CupyKernel else self.cupy_kernel
+            yield module, name, kind
+
+    def cupy_launched(self, kernel: Any, args: Sequence[Any], module: Any) -> None:
+        if self._recorder is None:
+            return
+        stream = module.cuda.get_current_stream()
+        device = int(module.cuda.Device().id)
+        given: Given = []
+        for at, value in enumerate(args):
+            pointer = getattr(getattr(value, "data", None), "ptr", None)
+            if pointer is not None:
+                # It may have gaps, and lie within what it is a view of.
+                bytes_ = sum((n - 1) * abs(s) for n, s in zip(value.shape, value.strides, strict=True)) + value.itemsize if value.size else 0
+                given.append(((int(pointer), bytes_, device), True, True, f"number {at}"))
+            elif hasattr(value, "data_ptr"):
+                given.append((value, True, True, f"number {at}"))
+        self._recorder.launched(str(getattr(kernel, "name", "kernel")), given, (device, int(stream.ptr)))
+
+
+class _CupyKernel:
+    def __init__(self, plain: Any, heard: _Kernels, module: Any) -> None:
+        self._plain, self._heard, self._module = plain, heard, module
+
+    def __call__(self, grid: Any, block: Any, args: Any, **kwargs: Any) -> Any:
+        result = self._plain(grid, block, args, **kwargs)
+        self._heard.cupy_launched(self._plain, args, self._module)
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
+
+
+class _CupyModule:
+    def __init__(self, plain: Any, heard: _Kernels, module: Any) -> None:
+        self._plain, self._heard, self._module = plain, heard, module
+
+    def get_function(self, name: str) -> Any:
+        kernel = object.__new__(self._heard.cupy_kernel)
+        _CupyKernel.__init__(kernel, self._plain.get_function(name), self._heard, self._module)
+        return kernel
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__name__", None) or "kernel")
+
+
+def _bound(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a kernel by name."""
+    names = list(function.signature.parameters)
+    values = {name: parameter.default for name, parameter in function.signature.parameters.items()}
+    values.update(zip(names, args, strict=False))
+    values.update({name: value for name, value in kwargs.items() if name in values})
+    return values
+
+
+#: By parameter: whether it is loaded from and stored to.
+Pointers = dict[str, tuple[bool, bool]]
+
+
+def _pointers(kernel: Any) -> Pointers | None:
+    """What a compiled kernel does with its pointers; none where that cannot be read."""
+    if kernel is None:
+        return None
+    known: tuple[Pointers | None] | None = getattr(kernel, "_sidestream_pointers", None)
+    if known is not None:
+        return known[0]
+    asm: Any = getattr(kernel, "asm", None)
+    text = asm.get("ttir") if hasattr(asm, "get") else None
+    signature = getattr(getattr(kernel, "src", None), "signature", None)
+    found = pointers_of(text, signature) if isinstance(text, str) else None
+    with contextlib.suppress(AttributeError):
+        kernel._sidestream_pointers = (found,)
+    return found
+
+
+def pointers_of(text: str, signature: Mapping[Any, Any] | None) -> Pointers | None:
+    """What the intermediate representation says of each parameter.
+
+    Args:
+        text: The representation.
+        signature: The type of each parameter by name, where known: constants are none of the function's arguments.
+    """
+    read = Recorder.pointers(text)
+    if read is None:
+        return None
+    count, pointers = read
+    names = [str(name) for name, kind in (signature or {}).items() if kind != "constexpr"]
+    if len(names) == count:
+        return {names[at]: (loads, stores) for at, _, loads, stores in pointers}
+    return {name: (loads, stores) for _, name, loads, stores in pointers}
+
+
+def _given(values: Mapping[str, Any], pointers: Pointers | None) -> Given:
+    """The tensors among the arguments, each over its whole length."""
+    given: Given = []
+    for name, value in values.items():
+        # What is handed over as a description of a tensor, or as one of another type, has the tensor in it.
+        tensor = value if hasattr(value, "data_ptr") and hasattr(value, "stride") else getattr(value, "base", None)
+        if tensor is None or not hasattr(tensor, "data_ptr"):
+            continue
+        loads, stores = (True, True) if pointers is None else pointers.get(name, (False, False))
+        if pointers is not None and name not in pointers and any(known.startswith("arg") for known in pointers):
+            loads, stores = True, True
+        if loads or stores:
+            given.append((tensor, loads, stores, name))
+    return given
+
+
+def _binary(tuner: Any) -> Any:
+    launchers = getattr(tuner, "launchers", None) or [None]
+    return getattr(launchers[0], "bin", None)
+
+
+def inductor_given(values: Mapping[str, Any], pointers: Pointers | None, tuner: Any) -> Given:
+    """The same of a kernel that Inductor launches, whose names say what it does where its representation was not kept."""
+    mutated = frozenset(getattr(tuner, "mutated_arg_names", None) or ())
+    custom = bool(getattr(tuner, "custom_kernel", False))
+    return by_name(values, pointers, mutated, custom)
+
+
+def by_name(values: Mapping[str, Any], pointers: Pointers | None, mutated: frozenset[str], custom: bool) -> Given:
+    """The tensors among the arguments of a generated kernel.
+
+    Args:
+        values: The arguments.
+        pointers: What is known of them.
+        mutated: Those that are written and are not new.
+        custom: Whether the program wrote the kernel itself, so that its names say nothing.
+    """
+    if pointers is None:
+        result = {name for name in values if not custom and name.startswith(("out_ptr", "in_out_ptr", "ws_ptr"))}
+        pointers = {name: (not name.startswith("out_ptr") or custom, name in result or name in mutated) for name in values}
+    given: Given = []
+    for tensor, loads, stores, name in _given(values, pointers):
+        own = name is not None and (name.startswith("in_out_ptr") or (name.startswith("out_ptr") and name not in mutated))
+        if own and not custom:
+            # A result, or one that takes the place of what it is made of, element by element.
+            given.append((tensor, loads, stores, None))
+        else:
+            given.append((tensor, loads, stores, name))
+    return given

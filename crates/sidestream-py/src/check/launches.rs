@@ -1,0 +1,149 @@
+//! What runs on a device and is no operator: kernels of Triton and CuPy, and collectives. Python says what they get.
+
+use std::cell::Cell;
+
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use super::Recorder;
+use super::core::{COLLECTIVES, RawStream};
+use super::plan::Touched;
+use super::touch::Touch;
+use super::ttir;
+
+thread_local! {
+    /// How many calls this thread is in whose operators are told as a whole.
+    static MUTED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether this thread is in such a call.
+#[inline]
+pub fn is_muted() -> bool {
+    MUTED.get() > 0
+}
+
+/// An argument: a tensor, or an address with a size; whether it is read and written; and the name of one of which less may be touched.
+type Given<'py> = (Bound<'py, PyAny>, bool, bool, Option<String>);
+
+#[pymethods]
+impl Recorder {
+    /// The operators that this thread calls are told as a whole.
+    #[staticmethod]
+    fn mute() {
+        MUTED.set(MUTED.get() + 1);
+    }
+
+    /// They are told one by one again.
+    #[staticmethod]
+    fn unmute() {
+        MUTED.set(MUTED.get().saturating_sub(1));
+    }
+
+    /// A kernel was launched, on the current stream where none is named.
+    #[pyo3(signature = (name, given, stream=None))]
+    fn launched(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        given: Vec<Given<'_>>,
+        stream: Option<(u32, u64)>,
+    ) -> PyResult<()> {
+        if !self.is_on() {
+            return Ok(());
+        }
+        let mut touched = self.given(given);
+        let Some(device) = touched.device() else {
+            return Ok(());
+        };
+        self.leave_foreign(&mut touched);
+        let stream = match stream {
+            Some((device, raw)) => RawStream { device, raw },
+            None => self.stream(py, device),
+        };
+        let name = self.names.lock().operator(name.to_owned());
+        let site = self.site(py, name);
+        let found = self.core.lock().operator(site, stream, &touched.touches);
+        self.look(py, found, &touched.touches, &touched.tensors)
+    }
+
+    /// A collective of a group was called: its work is over for whoever waits for this event.
+    fn collective(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        given: Vec<Given<'_>>,
+        group: u64,
+        event: u64,
+    ) -> PyResult<bool> {
+        let mut touched = self.given(given);
+        let Some(device) = touched.device().filter(|_| self.is_on()) else {
+            return Ok(false);
+        };
+        self.leave_foreign(&mut touched);
+        let current = self.stream(py, device);
+        let own = RawStream {
+            device,
+            raw: COLLECTIVES | group,
+        };
+        let name = self.names.lock().operator(name.to_owned());
+        let site = self.site(py, name);
+        let found = self
+            .core
+            .lock()
+            .collective(site, (current, own), &touched.touches, event);
+        self.look(py, found, &touched.touches, &touched.tensors)?;
+        Ok(true)
+    }
+
+    /// The current stream waits for a collective.
+    fn collective_waited(&self, py: Python<'_>, event: u64) {
+        if self.is_on() {
+            let name = self.names.lock().operator("Work.wait".to_owned());
+            let site = self.site(py, name);
+            let stream = self.stream(py, self.device(py));
+            self.core.lock().event_wait(site, event, stream);
+        }
+    }
+
+    /// What a kernel of Triton does with its arguments, from its intermediate representation: how many there are, and of
+    /// each pointer its place, its name, and whether it is loaded from and stored to. None where the text has no kernel.
+    #[staticmethod]
+    fn pointers<'py>(py: Python<'py>, text: &str) -> PyResult<Option<Bound<'py, PyTuple>>> {
+        let Some((count, all)) = ttir::pointers(text) else {
+            return Ok(None);
+        };
+        let all: Vec<_> = all
+            .into_iter()
+            .map(|pointer| (pointer.at, pointer.name, pointer.loads, pointer.stores))
+            .collect();
+        (count, all).into_pyobject(py).map(Some)
+    }
+}
+
+impl Recorder {
+    fn given<'py>(&self, given: Vec<Given<'py>>) -> Touched<'py> {
+        let mut touched = Touched::default();
+        for (what, reads, writes, may) in given {
+            let may = may.map(|name| self.names.lock().operator(name));
+            for (does, write) in [(reads, false), (writes, true)] {
+                let touch = match what.extract::<(u64, u64, i32)>() {
+                    _ if !does => continue,
+                    Ok((ptr, bytes, device)) => (ptr != 0 && bytes != 0).then(|| Touch {
+                        ptr,
+                        end: ptr.saturating_add(bytes),
+                        device,
+                        write,
+                        rows: None,
+                        may: None,
+                    }),
+                    Err(_) => self.asked.touch(&what, write),
+                };
+                if let Some(touch) = touch {
+                    touched.touches.push(Touch { may, ..touch });
+                    touched.tensors.push(what.clone());
+                }
+            }
+        }
+        touched
+    }
+}

@@ -1,0 +1,112 @@
+//! The bytes that a call touches: told to the checker, compared, and put together.
+
+use sidestream::op::{Access, Accesses, BufferId, Mode, OpId};
+
+use super::tensor::Rows;
+
+/// Bytes that an operator touches.
+#[derive(Clone, Debug)]
+pub struct Touch {
+    /// First byte.
+    pub ptr: u64,
+    /// One past the last byte.
+    pub end: u64,
+    /// Its device; below zero for host memory.
+    pub device: i32,
+    /// Whether it is written.
+    pub write: bool,
+    /// Which of the bytes, where they are not all.
+    pub rows: Option<Box<Rows>>,
+    /// Whether only some of the bytes may be touched: by which argument, as the number of its name.
+    pub may: Option<u32>,
+}
+
+impl Touch {
+    pub fn mode(&self) -> Mode {
+        if self.write { Mode::Write } else { Mode::Read }
+    }
+}
+
+/// Whether two accesses meet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Real {
+    No,
+    Yes,
+    /// They may: by which argument of which operation.
+    May(Option<(u32, OpId)>),
+}
+
+/// Adds what is touched to the accesses of an operation: each row where there are few, else the span of
+/// them. Returns whether that is exact.
+pub fn add(accesses: &mut Accesses, touch: &Touch, buffer: BufferId, base: u64) -> bool {
+    let mode = touch.mode();
+    let mut access = |start: u64, end: u64| {
+        accesses.push(Access {
+            buffer,
+            start: start.saturating_sub(base),
+            end: end.saturating_sub(base),
+            mode,
+        });
+    };
+    match &touch.rows {
+        Some(rows) if rows.count() <= FEW_ROWS => {
+            rows.each(touch.ptr, access);
+            true
+        }
+        rows => {
+            access(touch.ptr, touch.end);
+            rows.is_none()
+        }
+    }
+}
+
+/// So many rows are told one by one.
+const FEW_ROWS: u64 = 16;
+/// So many rows are compared when a race is suspected.
+const MANY_ROWS: u64 = 1 << 20;
+
+/// Whether two touch a common byte; none where that would take too long to say.
+pub fn meet(a: &Touch, b: &Touch) -> Option<bool> {
+    if a.end <= b.ptr || b.end <= a.ptr {
+        return Some(false);
+    }
+    let (a, b) = (ranges(a)?, ranges(b)?);
+    let (mut i, mut k) = (0, 0);
+    while i < a.len() && k < b.len() {
+        if a[i].1 <= b[k].0 {
+            i += 1;
+        } else if b[k].1 <= a[i].0 {
+            k += 1;
+        } else {
+            return Some(true);
+        }
+    }
+    Some(false)
+}
+
+fn ranges(touch: &Touch) -> Option<Vec<(u64, u64)>> {
+    let Some(rows) = &touch.rows else {
+        return Some(vec![(touch.ptr, touch.end)]);
+    };
+    if rows.count() > MANY_ROWS {
+        return None;
+    }
+    let mut all = Vec::new();
+    rows.each(touch.ptr, |start, end| all.push((start, end)));
+    all.sort_unstable();
+    Some(all)
+}
+
+/// Makes one of those that overlap, by mode, so that a launch of a graph is not as long as the graph. Tensors
+/// with gaps stay as they are.
+pub fn coalesce(touches: &mut Vec<Touch>) {
+    touches.sort_by_key(|touch| (touch.write, touch.ptr));
+    touches.dedup_by(|next, kept| {
+        let dense = next.rows.is_none() && kept.rows.is_none();
+        let same = dense && next.write == kept.write && next.ptr < kept.end;
+        if same {
+            kept.end = kept.end.max(next.end);
+        }
+        same
+    });
+}

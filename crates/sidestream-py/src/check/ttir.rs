@@ -1,0 +1,506 @@
+//! Which pointers a kernel of Triton loads from and stores to, read from its intermediate representation.
+//!
+//! A value that is computed from a pointer argument may point where that does. So each value has the set of arguments that it may come from,
+//! through arithmetic, loops, branches and calls, and a load or a store is one of all arguments of its address. Where the text says
+//! less than that takes (it is too long, an address comes out of memory), every pointer counts as loaded and stored. Nothing here runs in
+//! more than a bounded number of passes.
+
+use std::collections::HashMap;
+
+/// Longer texts are not read.
+const MOST_BYTES: usize = 4 << 20;
+/// So often the text is gone through; what has not settled by then is taken for all.
+const MOST_PASSES: usize = 32;
+/// Sets of arguments have so many bits.
+const MOST_POINTERS: usize = 64;
+/// Names in one line.
+const MOST_NAMES: usize = 4096;
+/// Blocks within blocks.
+const MOST_DEPTH: usize = 256;
+
+/// What a kernel does with one of its pointers.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pointer {
+    /// Its place among the arguments of the function.
+    pub at: usize,
+    /// What the text calls it.
+    pub name: String,
+    /// Whether it may load from it.
+    pub loads: bool,
+    /// Whether it may store to it.
+    pub stores: bool,
+}
+
+/// The pointers of the first public function, and how many arguments that has. None where there is no such function.
+pub fn pointers(text: &str) -> Option<(usize, Vec<Pointer>)> {
+    if text.len() > MOST_BYTES {
+        return None;
+    }
+    let lines: Vec<Line<'_>> = text.lines().filter_map(Line::read).collect();
+    let head = lines.iter().find(|line| line.is_public)?;
+    let arguments = &head.arguments;
+    let mut all: Vec<Pointer> = Vec::new();
+    for (at, (name, kind)) in arguments.iter().enumerate() {
+        if kind.contains("!tt.ptr") || kind.contains("!tt.tensordesc") {
+            let name = name.trim_start_matches('%').to_owned();
+            all.push(Pointer {
+                at,
+                name,
+                loads: false,
+                stores: false,
+            });
+        }
+    }
+    let is_long = |line: &Line<'_>| line.operands.len().max(line.results.len()) > MOST_NAMES;
+    let found = match all.len() {
+        _ if lines.iter().any(is_long) => Found::ALL,
+        0 => Found::default(),
+        1..=MOST_POINTERS => Flow::of(head, &lines).settled(&lines),
+        _ => Found::ALL,
+    };
+    for (at, pointer) in all.iter_mut().enumerate() {
+        let bit = 1_u64.checked_shl(at as u32).unwrap_or(u64::MAX);
+        pointer.loads = found.loads & bit != 0;
+        pointer.stores = found.stores & bit != 0;
+    }
+    Some((arguments.len(), all))
+}
+
+/// The sets of arguments that are loaded from and stored to.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Found {
+    loads: u64,
+    stores: u64,
+}
+
+impl Found {
+    const ALL: Found = Found {
+        loads: u64::MAX,
+        stores: u64::MAX,
+    };
+}
+
+/// One line: an operation, or the head of a function or block.
+struct Line<'a> {
+    /// What it is called: `tt.load`.
+    op: &'a str,
+    results: Vec<&'a str>,
+    operands: Vec<&'a str>,
+    /// Pairs of a name in a block and what it starts as.
+    starts: Vec<(&'a str, &'a str)>,
+    /// Of a function: its arguments with their types.
+    arguments: Vec<(&'a str, &'a str)>,
+    is_function: bool,
+    is_public: bool,
+    /// The name after `@`.
+    symbol: Option<&'a str>,
+    opens: usize,
+    closes: usize,
+    /// Whether a value of it is an address that was made of a number.
+    makes_pointer: bool,
+}
+
+impl<'a> Line<'a> {
+    fn read(line: &'a str) -> Option<Line<'a>> {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with("//") || line.starts_with('#') {
+            return None;
+        }
+        let line = line
+            .find(" loc(")
+            .map_or(line, |at| match line.contains("tt.func") {
+                true => line,
+                false => &line[..at],
+            });
+        let is_function = line.starts_with("tt.func") || line.contains(" func.func ");
+        let (left, right) = match line.split_once(" = ") {
+            Some((left, right)) if left.starts_with('%') && !is_function => (left, right),
+            _ => ("", line),
+        };
+        let body = right.trim_start();
+        let end = body.find(|c: char| c.is_whitespace() || c == '(' || c == '<');
+        let op = body[..end.unwrap_or(body.len())].trim_matches('"');
+        let braces = |brace: char| unquoted(line).filter(|c| *c == brace).count();
+        let mut read = Line {
+            op,
+            results: names(left),
+            operands: Vec::new(),
+            starts: Vec::new(),
+            arguments: Vec::new(),
+            is_function,
+            is_public: is_function && line.contains(" public "),
+            symbol: line.split_once('@').map(|(_, rest)| {
+                let end = rest.find(|c: char| !(c.is_alphanumeric() || "_$.".contains(c)));
+                &rest[..end.unwrap_or(rest.len())]
+            }),
+            opens: braces('{'),
+            closes: braces('}'),
+            makes_pointer: op == "tt.int_to_ptr"
+                || (op == "tt.load" && line.contains("!tt.ptr<!tt.ptr")),
+        };
+        if is_function {
+            read.arguments = parameters(line);
+        } else {
+            read.operands = names(right);
+            read.starts = starts(right.find("iter_args(").map_or(right, |at| &right[at..]));
+        }
+        Some(read)
+    }
+}
+
+/// The characters that are not in quotes.
+fn unquoted(text: &str) -> impl Iterator<Item = char> {
+    let mut quoted = false;
+    text.chars().filter(move |c| {
+        quoted ^= *c == '"';
+        !quoted
+    })
+}
+
+/// All names of values: `%x`, `%x#1`.
+fn names(text: &str) -> Vec<&str> {
+    let mut all = Vec::new();
+    for (at, _) in text.match_indices('%') {
+        all.push(name_at(text, at));
+    }
+    all
+}
+
+/// The name that starts here, without the number of one of several results.
+fn name_at(text: &str, at: usize) -> &str {
+    let rest = &text[at + 1..];
+    let end = rest.find(|c: char| !(c.is_alphanumeric() || "_$.-".contains(c)));
+    &text[at..at + 1 + end.unwrap_or(rest.len())]
+}
+
+/// `iter_args(%a = %b, …)`, and what stands alike.
+fn starts(text: &str) -> Vec<(&str, &str)> {
+    let mut all = Vec::new();
+    for (at, _) in text.match_indices(" = %") {
+        let before = text[..at].rfind('%').map(|from| name_at(text, from));
+        if let Some(name) = before {
+            all.push((name, name_at(text, at + 3)));
+        }
+    }
+    all
+}
+
+/// The arguments of a function with their types.
+fn parameters(line: &str) -> Vec<(&str, &str)> {
+    let mut all = Vec::new();
+    // Types may be in parentheses and braces; a comma counts at the outermost level.
+    let Some(open) = line.find('(') else {
+        return all;
+    };
+    let (mut depth, mut quoted, mut from) = (0_i64, false, open + 1);
+    for (at, c) in line[open..].char_indices().map(|(at, c)| (at + open, c)) {
+        match c {
+            '"' => quoted = !quoted,
+            _ if quoted => {}
+            '(' | '{' | '<' | '[' => depth += 1,
+            '>' if line[..at].ends_with('-') => {}
+            ')' | '}' | '>' | ']' => depth -= 1,
+            _ => {}
+        }
+        let ends = depth == 0;
+        if (ends || (depth == 1 && c == ',' && !quoted)) && at > open {
+            if let Some((name, kind)) = line[from..at].split_once(':') {
+                all.push((name.trim(), kind.trim()));
+            }
+            from = at + c.len_utf8();
+        }
+        if ends && at > open {
+            break;
+        }
+    }
+    all
+}
+
+/// The sets of arguments by value, in the function that they belong to.
+struct Flow<'a> {
+    /// By function and name.
+    values: HashMap<(usize, &'a str), u64>,
+    /// By the symbol of a function: where it stands, and what it gives back.
+    functions: HashMap<&'a str, (usize, u64)>,
+    found: Found,
+    changed: bool,
+}
+
+/// A block that is open, and what its results and the names in it are fed by.
+struct Block<'a> {
+    depth: usize,
+    fed: Vec<&'a str>,
+}
+
+impl<'a> Flow<'a> {
+    fn of(head: &Line<'a>, lines: &[Line<'a>]) -> Flow<'a> {
+        let mut flow = Flow {
+            values: HashMap::new(),
+            functions: HashMap::new(),
+            found: Found::default(),
+            changed: false,
+        };
+        for (at, line) in lines
+            .iter()
+            .enumerate()
+            .filter(|(_, line)| line.is_function)
+        {
+            if let Some(symbol) = line.symbol {
+                flow.functions.entry(symbol).or_insert((at, 0));
+            }
+            if std::ptr::eq(line, head) {
+                let mut bit = 1_u64;
+                for (name, kind) in &line.arguments {
+                    if kind.contains("!tt.ptr") || kind.contains("!tt.tensordesc") {
+                        flow.values.insert((at, *name), bit);
+                        bit = bit.wrapping_shl(1);
+                    }
+                }
+            }
+        }
+        flow
+    }
+
+    /// What is found once nothing changes any more.
+    fn settled(mut self, lines: &[Line<'a>]) -> Found {
+        for _ in 0..MOST_PASSES {
+            self.changed = false;
+            if !self.pass(lines) {
+                return Found::ALL;
+            }
+            if !self.changed {
+                return self.found;
+            }
+        }
+        Found::ALL
+    }
+
+    fn value(&self, function: usize, name: &str) -> u64 {
+        let known = self.values.get(&(function, name));
+        known.copied().unwrap_or(0)
+    }
+
+    fn join(&mut self, function: usize, name: &'a str, from: u64) {
+        let known = self.values.entry((function, name)).or_insert(0);
+        if *known | from != *known {
+            *known |= from;
+            self.changed = true;
+        }
+    }
+
+    /// Goes through the text once. Returns whether it can be read.
+    fn pass(&mut self, lines: &[Line<'a>]) -> bool {
+        let mut function = 0;
+        let mut depth = 0_usize;
+        let mut blocks: Vec<Block<'a>> = Vec::new();
+        for (at, line) in lines.iter().enumerate() {
+            if line.is_function {
+                function = at;
+            }
+            if line.makes_pointer {
+                self.found = Found::ALL;
+                return true;
+            }
+            if line.closes > 0 && line.op.starts_with('}') {
+                // `} else {` goes on with the same block.
+                let after = (depth + line.opens).saturating_sub(line.closes);
+                blocks.retain(|block| block.depth < after);
+            }
+            let from = line
+                .operands
+                .iter()
+                .fold(0, |all, name| all | self.value(function, name));
+            for &(name, start) in &line.starts {
+                let start = self.value(function, start);
+                self.join(function, name, start);
+            }
+            let mut gives = from;
+            let address = line
+                .operands
+                .first()
+                .map_or(0, |name| self.value(function, name));
+            match line.op {
+                "tt.load" => {
+                    self.load(address);
+                    gives = 0;
+                }
+                "tt.store" => self.store(address),
+                _ if line.op.contains("atomic") => {
+                    self.load(address);
+                    self.store(address);
+                    gives = 0;
+                }
+                "tt.return" => self.gives(lines, function, from),
+                "tt.call" => gives = self.call(lines, function, line),
+                "scf.yield" | "scf.condition" | "tt.reduce.return" | "tt.scan.return" => {
+                    let fed = blocks
+                        .last()
+                        .map(|block| block.fed.clone())
+                        .unwrap_or_default();
+                    for (place, name) in fed.iter().enumerate() {
+                        // By place where the numbers agree.
+                        let from = match line.operands.get(place) {
+                            Some(own) if fed.len() == line.operands.len() => {
+                                self.value(function, own)
+                            }
+                            _ => from,
+                        };
+                        self.join(function, name, from);
+                    }
+                    gives = 0;
+                }
+                _ if line.op.contains("descriptor") || line.op.contains("tma") => {
+                    let does = ["_load", "_gather"]
+                        .iter()
+                        .any(|word| line.op.contains(word));
+                    let writes = ["_store", "_scatter", "_reduce"]
+                        .iter()
+                        .any(|word| line.op.contains(word));
+                    if does {
+                        self.load(from);
+                        gives = 0;
+                    }
+                    if writes {
+                        self.load(from);
+                        self.store(from);
+                    }
+                }
+                _ if line.op.starts_with("cf.") || line.op.starts_with('^') => {
+                    // Which block a branch goes to is not followed: its values are those of every block.
+                    let mut all = self.value(function, BRANCHES) | from;
+                    self.join(function, BRANCHES, all);
+                    if line.op.starts_with('^') {
+                        // The second part of a loop has what the first one hands on.
+                        let fed = blocks.last().into_iter().flat_map(|block| &block.fed);
+                        all = fed.fold(all, |all, name| all | self.value(function, name));
+                        for name in &line.operands {
+                            self.join(function, name, all);
+                        }
+                    }
+                }
+                _ if from != 0 && !is_pure(line.op) => {
+                    // Code of others, which may do anything with what it gets.
+                    self.load(from);
+                    self.store(from);
+                }
+                _ => {}
+            }
+            for name in &line.results {
+                self.join(function, name, gives);
+            }
+            if line.opens > line.closes && !line.is_function {
+                if blocks.len() >= MOST_DEPTH {
+                    return false;
+                }
+                let mut fed: Vec<&'a str> = line.results.clone();
+                if !line.starts.is_empty() {
+                    // A loop: its results and the names in it, each fed by the same place.
+                    let inner = line.starts.iter().map(|(name, _)| *name);
+                    let inner: Vec<&'a str> = inner.filter(|name| !fed.contains(name)).collect();
+                    self.feed(function, &line.results, &inner);
+                    fed = inner;
+                }
+                blocks.push(Block { depth, fed });
+            }
+            depth = (depth + line.opens).saturating_sub(line.closes);
+        }
+        true
+    }
+
+    /// The results of a loop have what the names in it have.
+    fn feed(&mut self, function: usize, results: &[&'a str], inner: &[&'a str]) {
+        let all = inner
+            .iter()
+            .fold(0, |all, name| all | self.value(function, name));
+        for name in results {
+            self.join(function, name, all);
+        }
+    }
+
+    fn load(&mut self, from: u64) {
+        self.changed |= self.found.loads | from != self.found.loads;
+        self.found.loads |= from;
+    }
+
+    fn store(&mut self, to: u64) {
+        self.changed |= self.found.stores | to != self.found.stores;
+        self.found.stores |= to;
+    }
+
+    fn gives(&mut self, lines: &[Line<'a>], function: usize, from: u64) {
+        let symbol = lines.get(function).and_then(|line| line.symbol);
+        if let Some((_, given)) = symbol.and_then(|symbol| self.functions.get_mut(symbol)) {
+            self.changed |= *given | from != *given;
+            *given |= from;
+        }
+    }
+
+    fn call(&mut self, lines: &[Line<'a>], function: usize, line: &Line<'a>) -> u64 {
+        let all = line
+            .operands
+            .iter()
+            .fold(0, |all, name| all | self.value(function, name));
+        let known = line
+            .symbol
+            .and_then(|symbol| self.functions.get(symbol))
+            .copied();
+        let Some((at, given)) = known else {
+            self.load(all);
+            self.store(all);
+            return all;
+        };
+        let inner: Vec<&'a str> = lines[at].arguments.iter().map(|(name, _)| *name).collect();
+        for (place, name) in inner.iter().enumerate() {
+            let from = match line.operands.get(place) {
+                Some(own) if inner.len() == line.operands.len() => self.value(function, own),
+                _ => all,
+            };
+            self.join(at, name, from);
+        }
+        given
+    }
+}
+
+/// What no value is called.
+const BRANCHES: &str = "^";
+
+/// Whether an operation only computes.
+fn is_pure(op: &str) -> bool {
+    let dialects = [
+        "arith.", "math.", "scf.", "ub.", "}", "tt.func", "module", "gpu.",
+    ];
+    let known = [
+        "tt.addptr",
+        "tt.splat",
+        "tt.broadcast",
+        "tt.expand_dims",
+        "tt.reshape",
+        "tt.trans",
+        "tt.bitcast",
+        "tt.cat",
+        "tt.join",
+        "tt.split",
+        "tt.make_range",
+        "tt.ptr_to_int",
+        "tt.make_tensor_ptr",
+        "tt.advance",
+        "tt.dot",
+        "tt.dot_scaled",
+        "tt.reduce",
+        "tt.scan",
+        "tt.gather",
+        "tt.unsplat",
+        "tt.histogram",
+        "tt.assert",
+        "tt.print",
+        "tt.fp_to_fp",
+        "tt.mulhiui",
+        "tt.clampf",
+        "tt.precise_sqrt",
+        "tt.precise_divf",
+        "tt.get_program_id",
+        "tt.get_num_programs",
+        "tt.map_elementwise",
+    ];
+    known.contains(&op) || dialects.iter().any(|dialect| op.starts_with(dialect))
+}

@@ -1,0 +1,203 @@
+"""Collectives under a check, by Gloo on a simulated GPU: until somebody waits for the work, its buffers are in use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import sidestream
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def found() -> Iterator[sidestream.CheckedRun]:
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_gloo_available():
+        pytest.skip("this PyTorch has no Gloo")
+    with sidestream.check(simulate=1) as run:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        try:
+            yield run
+        finally:
+            dist.destroy_process_group()
+
+
+def reduced(dist: Any, x: Any, out: Any) -> Any:
+    return dist.all_reduce(x, async_op=True)
+
+
+def sent(dist: Any, x: Any, out: Any) -> Any:
+    return dist.broadcast(x, 0, async_op=True)
+
+
+def gathered(dist: Any, x: Any, out: Any) -> Any:
+    return dist.all_gather([out], x, async_op=True)
+
+
+def gathered_into_one(dist: Any, x: Any, out: Any) -> Any:
+    return dist.all_gather_into_tensor(out, x, async_op=True)
+
+
+def exchanged(dist: Any, x: Any, out: Any) -> Any:
+    return dist.all_to_all_single(out, x, async_op=True)
+
+
+def reduced_to_one(dist: Any, x: Any, out: Any) -> Any:
+    return dist.reduce(x, 0, async_op=True)
+
+
+#: The collective, what is used afterwards, and whether its use conflicts.
+CASES: list[tuple[Callable[..., Any], str, bool]] = [
+    (reduced, "load x", True),
+    (reduced, "store x", True),
+    (reduced_to_one, "load x", True),
+    (sent, "load x", False),
+    (sent, "store x", True),
+    (gathered, "load out", True),
+    (gathered, "load x", False),
+    (gathered, "store x", True),
+    (gathered_into_one, "load out", True),
+    (gathered_into_one, "store x", True),
+    (exchanged, "load out", True),
+    (exchanged, "store out", True),
+]
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["racy", "repaired"])
+@pytest.mark.parametrize(("collective", "use", "conflicts"), CASES, ids=lambda value: getattr(value, "__name__", str(value)))
+def test_a_buffer_is_in_use_until_the_work_was_waited_for(
+    collective: Callable[..., Any], use: str, conflicts: bool, waits: bool, found: sidestream.CheckedRun
+) -> None:
+    import torch
+    import torch.distributed as dist
+
+    x, out = torch.ones(1024, device="cuda"), torch.zeros(1024, device="cuda")
+    work = collective(dist, x, out)
+    if waits:
+        work.wait()
+    what = x if use.endswith("x") else out
+    what.sum() if use.startswith("load") else what.zero_()
+    assert bool(found.races) is (conflicts and not waits), str(found)
+    for race in found.races:
+        assert race.severity == "error" and race.first.stream.startswith("collectives"), str(race)
+        assert race.fix.startswith("call `wait()` on the work that "), race.fix
+    assert [mend.call for mend in found.mends] == ["work.wait()"] * len(found.mends)
+    assert not found.races or "which variable holds the work" in found.patch()
+    assert found.streams[-1].name == "default", found.streams
+
+
+def test_what_the_collective_needs_was_there_when_it_was_called(found: sidestream.CheckedRun) -> None:
+    import torch
+    import torch.distributed as dist
+
+    x, side = torch.ones(1024, device="cuda"), torch.cuda.Stream()
+    for turn in range(3):
+        x.add_(1)
+        # Without `async_op` the current stream waits for it.
+        dist.all_reduce(x)
+        x.mul_(2)
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            work = dist.all_reduce(x, async_op=True)
+            if turn % 2:
+                work.wait()
+        if turn % 2:
+            torch.cuda.current_stream().wait_stream(side)
+        else:
+            work.wait()
+    assert found.races == () and found.ended is None, str(found)
+
+
+def test_another_stream_than_the_one_that_waited_has_to_wait_too(found: sidestream.CheckedRun) -> None:
+    import torch
+    import torch.distributed as dist
+
+    x, side = torch.ones(1024, device="cuda"), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        dist.all_reduce(x)
+    x.sum()
+    assert [race.kind for race in found.races] == ["RAW"], str(found)
+
+
+def test_memory_of_a_collective_that_nobody_waited_for_is_kept(found: sidestream.CheckedRun) -> None:
+    import torch
+    import torch.distributed as dist
+
+    for _ in range(5):
+        dist.all_reduce(torch.ones(1024, device="cuda"), async_op=True)
+    torch.ones(1024, device="cuda").sum()
+    assert found.races == (), str(found)
+
+
+def test_who_asks_for_the_future_is_taken_to_wait_for_it(found: sidestream.CheckedRun) -> None:
+    import torch
+    import torch.distributed as dist
+
+    x = torch.ones(1024, device="cuda")
+    dist.all_reduce(x, async_op=True).get_future().wait()
+    x.sum()
+    assert found.races == (), str(found)
+
+
+def test_work_of_the_processor_is_not_checked(found: sidestream.CheckedRun) -> None:
+    import torch
+    import torch.distributed as dist
+
+    x = torch.ones(1024)
+    dist.all_reduce(x, async_op=True)
+    dist.barrier()
+    assert found.operations == 0 and x.sum().item() == 1024
+
+
+def test_what_two_send_each_other_is_heard(found: sidestream.CheckedRun) -> None:
+    import torch
+    import torch.distributed as dist
+
+    class Work:
+        def wait(self) -> bool:
+            return True
+
+    # One process has nobody to send to: the call alone is looked at.
+    from sidestream import _check_collectives
+
+    heard = _check_collectives._Collectives(found._recorder)
+    send, receive = (heard.calling(name, lambda *_: Work()) for name in ("send", "recv"))
+    wait = heard.waiting(Work.wait)
+    x, y, group = torch.ones(1024, device="cuda"), torch.ones(1024, device="cuda"), dist.group.WORLD
+    works = [send(group, [x], 1, 0), receive(group, [y], 1, 0)]
+    x.sum()
+    assert not found.races, str(found)
+    y.sum()
+    assert [(race.kind, race.first.operator) for race in found.races] == [("RAW", "recv")], str(found)
+    for work in works:
+        wait(work)
+    x.zero_()
+    y.zero_()
+    assert len(found.races) == 1, str(found)
+
+
+def test_the_host_reads_behind_a_work_that_said_that_it_is_over(found: sidestream.CheckedRun) -> None:
+    import torch
+    import torch.distributed as dist
+
+    x = torch.ones(1024, device="cuda")
+    work = dist.all_reduce(x, async_op=True)
+    while not work.is_completed():
+        pass
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        x.sum()
+    assert found.races == (), str(found)
+
+
+def test_the_library_is_put_back() -> None:
+    import torch.distributed as dist
+
+    before = dict(vars(dist.ProcessGroup)), dict(vars(dist.Work))
+    with sidestream.check(simulate=1):
+        pass
+    assert (dict(vars(dist.ProcessGroup)), dict(vars(dist.Work))) == before

@@ -1,0 +1,268 @@
+"""Kernels that are no operators, under a check: what Triton's intermediate representation says, and what a launch tells."""
+
+from __future__ import annotations
+
+import random
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sidestream import _check_triton
+from sidestream._check import CheckedRun, checking
+from sidestream._sidestream import Recorder
+
+pytestmark = pytest.mark.torch
+
+#: What Triton 3.6 made of kernels of ours, whose sources are in `kernels.py` beside it.
+TEXTS = Path(__file__).parent / "ttir"
+
+#: By kernel and pointer: whether it is loaded from and stored to.
+KNOWN = {
+    "add": {"x_ptr": (True, False), "y_ptr": (True, False), "out_ptr": (False, True)},
+    # Pointers that a loop moves on.
+    "product": {"a_ptr": (True, False), "b_ptr": (True, False), "c_ptr": (False, True)},
+    "histogram": {"x_ptr": (True, False), "bins_ptr": (True, True)},
+    # Of two branches, and through a function that is called.
+    "either": {"a_ptr": (True, False), "b_ptr": (True, False), "flag_ptr": (True, False), "out_ptr": (False, True)},
+    "until": {"x_ptr": (True, True), "out_ptr": (False, True)},
+}
+
+
+def text(name: str) -> str:
+    return (TEXTS / f"{name}.ttir").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_a_kernel_does_with_its_pointers_is_read(name: str) -> None:
+    assert _check_triton.pointers_of(text(name), None) == KNOWN[name]
+
+
+def test_a_kernel_that_this_triton_compiles_says_the_same() -> None:
+    compiler = pytest.importorskip("triton.compiler")
+    backends = pytest.importorskip("triton.backends.compiler")
+    kernels: Any = pytest.importorskip("ttir.kernels")
+    signature = {"x_ptr": "*fp32", "y_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32", "BLOCK": "constexpr"}
+    source = compiler.ASTSource(fn=kernels.add, signature=signature, constexprs={"BLOCK": 1024})
+    kernel = compiler.compile(source, target=backends.GPUTarget("cuda", 90, 32))
+    assert _check_triton._pointers(kernel) == KNOWN["add"]
+
+
+@pytest.mark.parametrize(
+    ("body", "known"),
+    [
+        ("%0 = tt.load %x : !tt.ptr<f32>", {"x": (True, False), "y": (False, False)}),
+        ("tt.store %x, %v : !tt.ptr<f32>", {"x": (False, True), "y": (False, False)}),
+        # An address out of memory may be any.
+        ("%0 = tt.int_to_ptr %n : i64 -> !tt.ptr<f32>\n tt.store %0, %v : !tt.ptr<f32>", {"x": (True, True), "y": (True, True)}),
+        ("%0 = arith.select %c, %x, %y : !tt.ptr<f32>\n tt.store %0, %v : !tt.ptr<f32>", {"x": (False, True), "y": (False, True)}),
+        # Code that is not Triton's may do anything with what it gets.
+        ("%0 = tt.extern_elementwise %x {symbol = \"f\"} : (!tt.ptr<f32>) -> f32", {"x": (True, True), "y": (False, False)}),
+        ("cf.br ^bb1(%x : !tt.ptr<f32>)\n ^bb1(%p: !tt.ptr<f32>):\n tt.store %p, %v : !tt.ptr<f32>", {"x": (False, True), "y": (False, False)}),
+        ("tt.call @unknown(%y) : (!tt.ptr<f32>) -> ()", {"x": (False, False), "y": (True, True)}),
+        (
+            "%d = tt.make_tensor_descriptor %x, [%n], [%n] : <f32>, !tt.tensordesc<tensor<8xf32>>\n"
+            "%v1 = tt.descriptor_load %d[%n] : !tt.tensordesc<tensor<8xf32>> -> tensor<8xf32>\n"
+            "%e = tt.make_tensor_descriptor %y, [%n], [%n] : <f32>, !tt.tensordesc<tensor<8xf32>>\n"
+            "tt.descriptor_store %e[%n], %v1 : !tt.tensordesc<tensor<8xf32>>, tensor<8xf32>",
+            {"x": (True, False), "y": (True, True)},
+        ),
+    ],
+)
+def test_where_an_address_comes_from(body: str, known: dict[str, tuple[bool, bool]]) -> None:
+    head = "tt.func public @k(%x: !tt.ptr<f32>, %y: !tt.ptr<f32>, %v: f32, %c: i1, %n: i64) {"
+    assert _check_triton.pointers_of(f"module {{\n{head}\n{body}\ntt.return\n}}\n}}", None) == known
+
+
+def test_constants_are_no_arguments_of_the_function() -> None:
+    renamed = text("add").replace("x_ptr", "arg0").replace("y_ptr", "arg1").replace("out_ptr", "arg2")
+    signature = {"BLOCK": "constexpr", "x_ptr": "*fp32", "y_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32"}
+    assert _check_triton.pointers_of(renamed, signature) == KNOWN["add"]
+
+
+def test_any_text_is_read_or_refused() -> None:
+    assert Recorder.pointers("") is None and Recorder.pointers("tt.func public @k(") == (0, [])
+    deep = "tt.func public @k(%x: !tt.ptr<f32>) {\n" + "scf.if %c {\n" * 100_000
+    assert Recorder.pointers(deep) == (1, [(0, "x", True, True)])
+    wide = ", ".join(f"%a{at} = %x" for at in range(200_000))
+    assert Recorder.pointers("tt.func public @k(%x: !tt.ptr<f32>) {\n%r = scf.for iter_args(" + wide + ") {\n") == (1, [(0, "x", True, True)])
+    many = ", ".join(f"%p{at}: !tt.ptr<f32>" for at in range(100))
+    read = Recorder.pointers(f"tt.func public @k({many}) {{\n}}")
+    assert read is not None and read[0] == 100 and all(loads and stores for _, _, loads, stores in read[1])
+    seed = random.SystemRandom().randrange(1 << 32)
+    print("seed", seed)
+    draw = random.Random(seed)
+    for _ in range(300):
+        known = list(text(draw.choice(list(KNOWN))))
+        for _ in range(draw.randrange(1, 30)):
+            at = draw.randrange(len(known))
+            known[at : at + draw.randrange(4)] = draw.choice(["%", "{", "}", "(", '"', "=", "é", "\n", "^bb", "scf.yield", ""])
+        Recorder.pointers("".join(known))
+
+
+class Kernel:
+    """A compiled kernel of Triton, as far as it is asked."""
+
+    def __init__(self, name: str) -> None:
+        self.asm = {"ttir": text(name)}
+
+
+def launched(found: CheckedRun, stream: int, name: str, **tensors: Any) -> None:
+    recorder: Any = found._recorder
+    recorder.pretend_stream(stream)
+    recorder.launched(name, _check_triton._given(tensors, _check_triton._pointers(Kernel(name))))
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["racy", "repaired"])
+def test_a_race_with_a_kernel_is_a_warning_that_names_the_argument(waits: bool) -> None:
+    import torch
+
+    x, y, out = (torch.ones(1024) for _ in range(3))
+    with checking(pretend=True, host=False) as found:
+        recorder: Any = found._recorder
+        launched(found, 7, "add", x_ptr=x, y_ptr=y, out_ptr=out, n=1024)
+        if waits:
+            recorder.event_record(1, 7)
+            recorder.event_wait(1, 0)
+        recorder.pretend_stream(0)
+        x.sum()
+        out.sum()
+    assert found.is_clean and bool(found.races) is not waits, str(found)
+    for race in found.races:
+        assert (race.kind, race.severity, race.first.operator, race.second.operator) == ("RAW", "warn", "add", "sum")
+        assert race.doubt == "the kernel `add` gets all of it by its argument `out_ptr`, and may touch less"
+        assert race.fix.startswith("call `default.wait_stream(stream")
+
+
+def test_two_kernels_on_two_halves_are_one_warning_at_most() -> None:
+    import torch
+
+    x, out = torch.ones(1024), torch.ones(1024)
+    with checking(pretend=True, host=False) as found:
+        for _ in range(3):
+            for stream in (7, 8):
+                launched(found, stream, "add", x_ptr=x, y_ptr=x, out_ptr=out, n=512)
+    assert [race.severity for race in found.races] == ["warn"], str(found)
+    with checking(pretend=True, host=False) as found:
+        for stream, half in ((7, out[:512]), (8, out[512:])):
+            launched(found, stream, "add", x_ptr=x, y_ptr=x, out_ptr=half, n=512)
+    assert found.races == (), str(found)
+
+
+def test_a_certain_race_raises_and_a_warning_does_not() -> None:
+    import sidestream
+    import torch
+
+    x, out = torch.ones(1024), torch.ones(1024)
+    with pytest.raises(sidestream.RaceError), checking(True, pretend=True, host=False) as found:
+        launched(found, 7, "add", x_ptr=x, y_ptr=x, out_ptr=out, n=1024)
+        found._recorder.pretend_stream(0)
+        out.sum()
+        out.zero_()
+        found._recorder.pretend_stream(9)
+        out.sum()
+    assert {race.severity for race in found.races} == {"warn", "error"}
+
+
+def module(name: str, **contents: Any) -> types.ModuleType:
+    made = types.ModuleType(name)
+    made.__dict__.update(contents)
+    return made
+
+
+def test_launches_of_triton_and_inductor_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    import inspect
+
+    import torch
+
+    def add(x_ptr: Any, y_ptr: Any, out_ptr: Any, n: int, BLOCK: int = 8) -> None: ...
+
+    class JITFunction:
+        __name__ = "add"
+        signature = inspect.signature(add)
+
+        def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Kernel:
+            return Kernel("add")
+
+    class CachingAutotuner:
+        fn = JITFunction()
+        triton_meta = {"signature": {"in_ptr0": "*fp32", "out_ptr0": "*fp32", "xnumel": "i32"}}
+        mutated_arg_names: tuple[str, ...] = ()
+        launchers: tuple[Any, ...] = ()
+
+        def run(self, *args: Any, stream: int) -> None: ...
+
+    plain = JITFunction.run, CachingAutotuner.run
+    monkeypatch.setitem(sys.modules, "triton.runtime.jit", module("jit", JITFunction=JITFunction))
+    name = "torch._inductor.runtime.triton_heuristics"
+    monkeypatch.setitem(sys.modules, name, module(name, CachingAutotuner=CachingAutotuner))
+    x, out = torch.ones(1024), torch.ones(1024)
+    with checking(pretend=True, host=False) as found:
+        recorder: Any = found._recorder
+        recorder.pretend_stream(7)
+        JITFunction().run(x, x, grid=(1,), warmup=True, out_ptr=out, n=1024)
+        assert found.operations == 0
+        JITFunction().run(x, x, grid=(1,), warmup=False, out_ptr=out, n=1024)
+        recorder.pretend_stream(8)
+        # What is stored to a result of its own is all of it.
+        CachingAutotuner().run(x, out, 1024, stream=8)
+    assert [(race.kind, race.first.operator, race.severity) for race in found.races] == [("WAW", "add", "warn")]
+    assert found.operations == 2
+    with checking(pretend=True, host=False) as found:
+        recorder = found._recorder
+        recorder.pretend_stream(8)
+        CachingAutotuner().run(x, out, 1024, stream=8)
+        recorder.pretend_stream(0)
+        out.sum()
+        x.zero_()
+    assert sorted((race.kind, race.severity) for race in found.races) == [("RAW", "error"), ("WAR", "warn")]
+    assert (JITFunction.run, CachingAutotuner.run) == plain
+
+
+def test_kernels_of_cupy_are_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a module that has what CuPy documents; CuPy itself did not run here."""
+    import torch
+
+    class Memory:
+        def __init__(self, ptr: int) -> None:
+            self.ptr = ptr
+
+    class Array:
+        """A `cupy.ndarray` over the memory of a tensor."""
+
+        def __init__(self, of: torch.Tensor) -> None:
+            self.data, self.shape, self.size, self.itemsize = Memory(of.data_ptr()), of.shape, of.numel(), of.element_size()
+            self.strides = tuple(step * self.itemsize for step in of.stride())
+
+    class RawKernel:
+        def __init__(self, code: str, name: str) -> None:
+            self.name = name
+
+        def __call__(self, grid: Any, block: Any, args: Any) -> None: ...
+
+    class RawModule:
+        def __init__(self, code: str) -> None: ...
+
+        def get_function(self, name: str) -> RawKernel:
+            return RawKernel("", name)
+
+    class Device:
+        id = 0
+
+    stream = types.SimpleNamespace(ptr=7)
+    cuda = types.SimpleNamespace(get_current_stream=lambda: stream, Device=Device)
+    fake: Any = module("cupy", RawKernel=RawKernel, RawModule=RawModule, cuda=cuda)
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    x = torch.ones(1024)
+    makers: list[Callable[[], Any]] = [lambda: fake.RawKernel("", "k"), lambda: fake.RawModule("").get_function("k")]
+    for make in makers:
+        with checking(pretend=True, host=False) as found:
+            kernel = make()
+            assert kernel.name == "k" and (isinstance(kernel, fake.RawKernel) and isinstance(RawKernel("", "k"), fake.RawKernel))
+            kernel((1,), (1,), (Array(x), 1024))
+            x.sum()
+        (race,) = found.races
+        assert (race.kind, race.severity, race.first.operator) == ("RAW", "warn", "k") and "`number 0`" in str(race.doubt), str(found)
+    assert fake.RawKernel is RawKernel and fake.RawModule is RawModule
