@@ -76,14 +76,14 @@ def plants() -> None:
 
 
 def loops() -> None:
-    for name in ("mlp", "cnn", "transformer", "streams", "graph", "thread", "prefetch"):
+    for loop in check_gpu.LOOPS:
         start = time.process_time()
         with sidestream.check(simulate=True) as found:
-            getattr(check_gpu, f"{name}_loop")(STEPS)
+            loop(STEPS)
             torch.cuda.synchronize()
         took = (time.process_time() - start) / STEPS * 1e3
         ok = not found.races and found.ended is None
-        say(part="loop", name=name, ok=ok, steps=STEPS, operations=found.operations, processor_ms=took, report="" if ok else str(found))
+        say(part="loop", name=loop.__name__, ok=ok, steps=STEPS, operations=found.operations, processor_ms=took, report="" if ok else str(found))
 
 
 def main() -> None:
