@@ -190,6 +190,16 @@ def test_a_wait_that_no_access_needs_is_named_and_one_that_an_access_needs_is_no
         assert f"({program}:11)" in ran.stderr
 
 
+def test_behind_the_last_step_that_is_checked_a_wait_may_be_needed(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    step = "    optimizer.zero_grad()\n    parameter.sum().backward()\n    optimizer.step()\n"
+    begin = 'parameter = torch.nn.Parameter(torch.ones(8, device="cuda"))\noptimizer = torch.optim.SGD([parameter])\n'
+    program.write_text(WAITS.replace("torch.cuda.synchronize()\nfor", begin + "for") + step, encoding="utf-8")
+    command = [sys.executable, "-m", "sidestream.check", "--simulate", "--steps"]
+    named = [subprocess.run([*command, steps, str(program)], capture_output=True, text=True, check=False).stderr for steps in ("0:3", "0:")]
+    assert ["WAIT_NOT_NEEDED" in text for text in named] == [False, True], named
+
+
 @pytest.mark.parametrize("why", ["the host", "memory used again", "a chain of three", "not followed"])
 def test_a_wait_that_may_be_needed_is_left_alone(why: str) -> None:
     import torch

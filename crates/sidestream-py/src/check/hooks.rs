@@ -197,9 +197,9 @@ impl Recorder {
         *self.pending.lock() = Some(pending);
     }
 
-    /// The program has ended: nothing more is called.
+    /// The program has ended: nothing more is called, and all of it was told up to here.
     fn program_over(&self) {
-        self.core.lock().noticed.is_over = true;
+        self.core.lock().noticed.is_over = self.is_on();
     }
 
     /// A stream that PyTorch did not make, and that the default stream waits for.
