@@ -30,6 +30,7 @@ from planted_backward import PLANTED as BACKWARD
 from planted_programs import LOOPS as PROGRAMS
 from planted_programs import PLANTED as OTHERS
 from torch import nn
+from training_loops import checkpoint_loop, embedding_loop, loader_loop, offload_loop, recurrent_loop
 
 STEPS = 1000
 
@@ -282,11 +283,26 @@ def prefetch_loop(steps: int) -> None:
         (x @ weights).sum() + y.sum()
 
 
+LOOPS = (
+    mlp_loop,
+    cnn_loop,
+    transformer_loop,
+    streams_loop,
+    graph_loop,
+    thread_loop,
+    prefetch_loop,
+    recurrent_loop,
+    embedding_loop,
+    checkpoint_loop,
+    offload_loop,
+    loader_loop,
+)
+
+
 def loops() -> None:
     import sidestream
 
-    every = (mlp_loop, cnn_loop, transformer_loop, streams_loop, graph_loop, thread_loop, prefetch_loop, *PROGRAMS)
-    for loop in every:
+    for loop in (*LOOPS, *PROGRAMS):
 
         def run(loop: Callable[[int], None] = loop) -> dict[str, Any]:
             torch.cuda.synchronize()

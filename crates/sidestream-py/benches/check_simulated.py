@@ -81,8 +81,7 @@ def plants() -> None:
 
 
 def loops() -> None:
-    loops = [getattr(check_gpu, f"{name}_loop") for name in ("mlp", "cnn", "transformer", "streams", "graph", "thread", "prefetch")]
-    for loop in (*loops, *(other for other in check_gpu.PROGRAMS if other.__name__ not in NEEDS_GPU)):
+    for loop in (*check_gpu.LOOPS, *(other for other in check_gpu.PROGRAMS if other.__name__ not in NEEDS_GPU)):
         start = time.process_time()
         with sidestream.check(simulate=True) as found:
             loop(STEPS)

@@ -43,6 +43,21 @@ def what_the_forward_saved(right: bool) -> None:
 
 
 @planted
+def a_gradient_that_a_leaf_adds_to(right: bool) -> None:
+    """Nobody handed it over: it was there."""
+    side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+    w = weights()
+    with torch.cuda.stream(side):
+        w.grad = torch.ones(N, device="cuda")
+    main.wait_stream(side)
+    (w * 3).sum().backward()
+    if right:
+        w.grad.record_stream(main)
+    w.grad = None
+    use_again(side)
+
+
+@planted
 def augmentation_beside_training(right: bool) -> None:
     """A blog's loop of two streams, with backward: the batch is recorded on the stream that made it."""
     transform, train = torch.cuda.Stream(), torch.cuda.Stream()
@@ -152,7 +167,7 @@ def an_optimizer_in_backward_without_a_wait(right: bool) -> None:
             main.wait_stream(side)
 
 
-def offload(waits: bool, notes: bool) -> None:
+def offload(waits: bool = True, notes: bool = True, notes_the_source: bool = True) -> None:
     """What the forward saves goes to the host on a stream of its own, and comes back in backward."""
     side, main = torch.cuda.Stream(), torch.cuda.current_stream()
 
@@ -161,7 +176,8 @@ def offload(waits: bool, notes: bool) -> None:
         with torch.cuda.stream(side):
             host = torch.empty_like(tensor, device="cpu", pin_memory=True)
             host.copy_(tensor, non_blocking=True)
-        tensor.record_stream(side)
+        if notes_the_source:
+            tensor.record_stream(side)
         return host
 
     def unpack(host: Any) -> Any:
@@ -176,6 +192,7 @@ def offload(waits: bool, notes: bool) -> None:
     w = weights()
     with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
         loss = (torch.full((N,), 2.0, device="cuda") * w).sum()
+    use_again(main)
     loss.backward()
     use_again(side)
     main.wait_stream(side)
@@ -183,12 +200,17 @@ def offload(waits: bool, notes: bool) -> None:
 
 @planted
 def an_offload_that_is_not_waited_for(right: bool) -> None:
-    offload(waits=right, notes=True)
+    offload(waits=right)
+
+
+@planted
+def an_offload_whose_source_is_freed(right: bool) -> None:
+    offload(notes_the_source=right)
 
 
 @planted
 def an_offload_whose_result_is_freed(right: bool) -> None:
-    offload(waits=True, notes=right)
+    offload(notes=right)
 
 
 def gathers(waits: bool, frees_in_order: bool) -> None:
@@ -272,3 +294,40 @@ def a_gradient_past_the_engine(right: bool) -> None:
     torch.cuda.current_stream().wait_stream(side)
     loss.backward()
     use_again(side)
+
+
+@planted
+def gradients_that_are_added_up(right: bool) -> None:
+    """Two branches on streams of their own: the engine adds up what they give on a third, and notes it there."""
+    one, two, main = torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.current_stream()
+    given: list[Any] = []
+
+    class Branch(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            given.append(torch.full((N,), 2.0, device="cuda"))
+            if right:
+                return given[-1]
+            if len(given) == 2:
+                # The program adds them up itself.
+                main.wait_stream(one)
+                main.wait_stream(two)
+                with torch.cuda.stream(main):
+                    given[0] + given[1]
+            return torch.full((N,), 3.0, device="cuda")
+
+    trunk = weights() * 3
+    branches = []
+    for stream in (one, two):
+        stream.wait_stream(main)
+        with torch.cuda.stream(stream):
+            branches.append(Branch.apply(trunk))
+        main.wait_stream(stream)
+    (branches[0] + branches[1]).sum().backward()
+    given.clear()
+    use_again(one)
+    use_again(two)

@@ -47,8 +47,7 @@ def bench() -> Any:
 GPU = bench()
 NOT_HERE = [*sys.modules["planted_programs"].NEEDS_GPU] if GPU else []
 PLANTED = [program for program in (*GPU.PLANTED, *GPU.OTHERS) if program.__name__ not in NOT_HERE] if GPU else []
-LOOPS = [getattr(GPU, f"{name}_loop") for name in ("mlp", "cnn", "transformer", "streams", "graph", "thread", "prefetch")] if GPU else []
-LOOPS += [loop for loop in GPU.PROGRAMS if loop.__name__ not in NOT_HERE] if GPU else []
+LOOPS = [loop for loop in (*GPU.LOOPS, *GPU.PROGRAMS) if loop.__name__ not in NOT_HERE] if GPU else []
 
 
 @pytest.fixture
@@ -493,7 +492,21 @@ x.sum()
     assert ran.returncode == 2 and "its blocks of Python are checked with --simulate" in ran.stderr
 
 
-@pytest.mark.parametrize("waits", ["x.nonzero()", "x.masked_select(x > 0)", "x.unique()", "x.int().bincount()", "x.sum().item()"])
+@pytest.mark.parametrize(
+    "waits",
+    [
+        "x.nonzero()",
+        "x.masked_select(x > 0)",
+        "x.unique()",
+        "x.int().bincount()",
+        "x.sum().item()",
+        "x[x > 0]",
+        "x[None, x > 0]",
+        "x[[3, 4]]",
+        "x.__setitem__(x > 0, x.new_ones(()))",
+        "x.index_put_((x > 0,), x.new_ones(1), accumulate=True)",
+    ],
+)
 def test_what_depends_on_values_waits_for_them(waits: str, found: sidestream.CheckedRun) -> None:
     import torch
 
@@ -507,6 +520,19 @@ def test_what_depends_on_values_waits_for_them(waits: str, found: sidestream.Che
     x.copy_(host, non_blocking=True)
     x.add_(1)
     host.numpy()[7] = 3
+    torch.cuda.synchronize()
+    assert [race.kind for race in found.races] == ["HOST_WAR"], str(found)
+
+
+@pytest.mark.parametrize("index", ["x[x.long()]", "x.__setitem__(x > 2, 0.0)", "x[3:7]", "x[5]"])
+def test_an_index_whose_size_is_known_does_not_wait(index: str, found: sidestream.CheckedRun) -> None:
+    import torch
+
+    host = torch.ones(1 << 16, pin_memory=True)
+    x = torch.empty(1 << 16, device="cuda")
+    x.copy_(host, non_blocking=True)
+    eval(index, {"x": x})
+    host.numpy()[7] = 2
     torch.cuda.synchronize()
     assert [race.kind for race in found.races] == ["HOST_WAR"], str(found)
 

@@ -19,6 +19,7 @@ from sidestream import _check_fix, _check_plan
 from sidestream._arguments import one_of, truth, whole
 from sidestream._check_hooks import Steps, hooked
 from sidestream._check_host import watched
+from sidestream._check_remarks import remarks
 from sidestream._check_suppress import Suppression, suppressions
 from sidestream._sidestream import RaceError, Recorder
 
@@ -606,7 +607,7 @@ _SHOWN = 4
 def _parsed(value: Mapping[str, Any], places: Any) -> _Found:
     return _Found(
         races=tuple(_race(race, places) for race in value["races"]),
-        lints=(*_lints(value["lints"], places), *_timed(value["timed"], places), *_many(value["streams"])),
+        lints=(*_lints(value["lints"], places), *(Remark(*said) for said in remarks(value, places))),
         operations=value["operations"],
         ended=value["ended"],
         streams=tuple(NamedStream(**stream) for stream in value["streams"]),
@@ -651,41 +652,6 @@ def _known(races: tuple[CheckedRace, ...]) -> dict[str, str]:
             if name is not None and not name.startswith("torch."):
                 known.setdefault(side.stream, f"`{name}`, ")
     return known
-
-
-def _timed(values: list[Any], places: Any) -> tuple[Remark, ...]:
-    """Readings of a clock with work between them that nobody waited for: each line once."""
-    found: dict[Any, Remark] = {}
-    for first, second in values:
-        since, stack = _check_fix.own(places(first["stack"])), places(second["stack"])
-        at = _check_fix.own(stack)
-        if since is not None and at is not None:
-            text = (
-                f"{second['operator']} is read while work that was launched since {_check_fix.shown(since.file)}:{since.line} "
-                f"({first['operator']}) is not waited for: between the two lies the time of the launches, not that of the work; "
-                "wait first (`torch.cuda.synchronize()`), or measure with events"
-            )
-            found.setdefault((at.file, at.line), Remark("HOST_CLOCK", text, stack))
-    return tuple(found.values())
-
-
-#: So many connections to a device CUDA asks for unless CUDA_DEVICE_MAX_CONNECTIONS says how many.
-_CONNECTIONS = 8
-
-
-def _many(streams: list[Any]) -> Iterator[Remark]:
-    """Devices with more streams than connections. Who has set their number knows of them."""
-    if "CUDA_DEVICE_MAX_CONNECTIONS" in os.environ:
-        return
-    for device in sorted({stream["device"] for stream in streams}):
-        count = sum(stream["device"] == device for stream in streams)
-        if count > _CONNECTIONS:
-            text = (
-                f"{count} streams were used on cuda:{device}, and by default CUDA has {_CONNECTIONS} connections to a device: work of streams "
-                "that share one may wait for each other though nothing orders it; use fewer streams (where they are made in each step, "
-                "PyTorch hands out 32 in turn), or set CUDA_DEVICE_MAX_CONNECTIONS, up to 32"
-            )
-            yield Remark("MANY_STREAMS", text, ())
 
 
 def _lints(values: list[Mapping[str, Any]], places: Any) -> tuple[Remark, ...]:

@@ -59,6 +59,9 @@ def hooked(recorder: Recorder, steps: Steps | None = None) -> Iterator[None]:
         if steps is not None:
             _in_steps(recorder, steps, stack)
         _streams(recorder, stack)
+        _made_streams(recorder, stack)
+        _failures(recorder, stack)
+        _held_memory(recorder)
         _own_streams(recorder, stack)
         _graphs(recorder, stack)
         _host_reads(recorder, stack)
@@ -189,6 +192,64 @@ def _streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         return new(cls, stream_ptr, *args, **kwargs)
 
     put(stack, external, "__new__", staticmethod(make))
+
+
+def _made_streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
+    """PyTorch does not tell who asks for a stream, nor when nobody holds it any more."""
+    import torch
+
+    stream = torch.cuda.Stream
+    new = stream.__new__
+    held: set[weakref.ref[Any]] = set()
+
+    def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        made = new(cls, *args, **kwargs)
+        # With these it is one that is there already.
+        if "stream_id" in kwargs or "stream_ptr" in kwargs:
+            return made
+        device, handle = made.device_index, made.cuda_stream
+        at, steps = recorder.stream_made(device, handle)
+
+        def let_go(reference: weakref.ref[Any]) -> None:
+            held.discard(reference)
+            recorder.stream_let_go(at, steps, device, handle)
+
+        held.add(weakref.ref(made, let_go))
+        return made
+
+    put(stack, stream, "__new__", staticmethod(make))
+    stack.callback(held.clear)
+
+
+def _failures(recorder: Recorder, stack: contextlib.ExitStack) -> None:
+    """Errors of the device that a wait raises. PyTorch tells of a wait before it waits."""
+    import torch
+
+    def heard(name: str, wait: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(wait)
+        def waits(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return wait(*args, **kwargs)
+            except RuntimeError as error:
+                recorder.wait_failed(name, str(error))
+                raise
+
+        return waits
+
+    waits = ((torch.cuda, "synchronize"), (torch.cuda.Stream, "synchronize"), (torch.cuda.Event, "synchronize"))
+    for owner, name in waits:
+        put(stack, owner, name, heard(f"{owner.__name__}.{name}", getattr(owner, name)))
+
+
+def _held_memory(recorder: Recorder) -> None:
+    """Only PyTorch's allocator knows which freed memory waits for other streams. The simulated one has no time to go by."""
+    import torch
+
+    def pending() -> list[tuple[int, int]]:
+        every = [block for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]]
+        return [(block["address"], block["size"]) for block in every if block["state"] == "active_pending_free"]
+
+    recorder.watch_freed(pending)
 
 
 def _own_streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:

@@ -49,6 +49,17 @@ _WAITS = frozenset(
         "aten::unique_dim",
     }
 )
+#: Operators that take elements by an index. The host waits where that is a mask, or its own.
+_INDEXED = frozenset(
+    {
+        "aten::index",
+        "aten::_unsafe_index",
+        "aten::index_put",
+        "aten::index_put_",
+        "aten::_index_put_impl_",
+        "aten::_unsafe_index_put",
+    }
+)
 #: Products of matrices, for which cuBLAS has a workspace for each stream.
 _PRODUCTS = frozenset(
     {
@@ -120,6 +131,8 @@ def _kind(func: Any, name: str, schema: Any) -> str:
         return "silent"
     if name in _WAITS:
         return "waits"
+    if name in _INDEXED:
+        return "indexed"
     if name in _PRODUCTS:
         return "product"
     results = [result.alias_info for result in schema.returns]

@@ -154,6 +154,7 @@ def main(arguments: list[str]) -> int:
             _kept(file, found),
         ):
             code = _code(program, is_module, found)
+            found._recorder.program_over()
     except RaceError as race:
         # It was heard of when the program had ended.
         print(f"{type(race).__name__}: {race}", file=sys.stderr)

@@ -16,6 +16,7 @@ use sidestream::op::{
 use super::host::Watch;
 use super::memory::{HostMemory, Space};
 use super::reduce::Told;
+use super::remarks::Noticed;
 use super::threads::Threads;
 use super::touch::{Real, Touch, add, coalesce, meet};
 
@@ -27,8 +28,6 @@ const ALL_BYTES: u64 = 1 << 62;
 const MOST_BYTES: u64 = 1 << 48;
 /// No handle has this: a stream that a group of processes has for its collectives.
 pub const COLLECTIVES: u64 = 1 << 62;
-/// So many pairs of readings of a clock are kept.
-const MOST_TIMED: usize = 256;
 /// So many operations are remembered with the shape of what they touched.
 const NOTES: usize = 1 << 15;
 
@@ -103,16 +102,15 @@ pub struct Core {
     remarks: usize,
     /// Where the remarks were made that belong to the call that caused them.
     pub remarked: HashMap<OpId, Site>,
-    /// By thread: where it read the host's clock last, and whether it has launched work since that nobody waited for.
-    clocks: HashMap<u32, (Site, bool)>,
-    /// Two readings of a clock with such work between them.
-    pub timed: Vec<(Site, Site)>,
+    /// What races with nothing.
+    pub noticed: Noticed,
 }
 
 impl Core {
     /// Nothing has happened yet. The checker may hold so much memory.
     pub fn new(memory_bytes: u64) -> Core {
         let (findings, mut sink) = live(OnRace::Report, memory_bytes);
+        findings.follow_waits();
         begin(&mut *sink);
         Core {
             sink: Told::new(sink),
@@ -148,8 +146,7 @@ impl Core {
             told: 0,
             remarks: 0,
             remarked: HashMap::new(),
-            clocks: HashMap::new(),
-            timed: Vec::new(),
+            noticed: Noticed::default(),
         }
     }
 
@@ -384,7 +381,6 @@ impl Core {
             return false;
         }
         self.put(touches, site);
-        self.launches(site);
         // Where nothing was captured, the workspace is used by its own stream alone.
         if product && self.workspaces.contains_key(&stream) {
             self.use_workspaces(&[stream]);
@@ -396,6 +392,7 @@ impl Core {
             },
             site,
         );
+        self.launched_at(site, stream);
         self.found()
     }
 
@@ -435,7 +432,7 @@ impl Core {
         let id = self.stream(stream);
         for touch in touches.iter().filter(|touch| touch.device >= 0) {
             if self.space.is_away(touch.ptr, id) {
-                self.record_stream(site, touch, stream);
+                self.note_stream(site, touch, stream);
             }
         }
     }
@@ -477,7 +474,6 @@ impl Core {
             return false;
         }
         let stream = self.stream(stream);
-        self.launches(site);
         self.put(&[read.clone(), written.clone()], site);
         if let Some((buffer, base)) = host {
             let touch = if read.device < 0 { read } else { written };
@@ -486,6 +482,7 @@ impl Core {
             }
         }
         self.push(Kind::Copy { stream, from, to }, site);
+        self.launched_at(site, stream);
         self.found()
     }
 
@@ -566,6 +563,7 @@ impl Core {
     pub fn allocated(&mut self, ptr: u64, stream: RawStream) {
         let site = Site::default();
         self.freed(ptr, site);
+        self.notice_allocated(ptr);
         let home = self.stream(stream);
         self.space.allocated(ptr, home, stream.device);
     }
@@ -573,6 +571,7 @@ impl Core {
     /// The last reference to some memory died.
     pub fn freed(&mut self, ptr: u64, site: Site) {
         let in_capture = self.capture.is_some();
+        self.notice_freed(ptr);
         if let Some(buffer) = self.space.freed(ptr, !in_capture)
             && !in_capture
         {
@@ -582,6 +581,12 @@ impl Core {
 
     /// `tensor.record_stream(stream)`.
     pub fn record_stream(&mut self, site: Site, touch: &Touch, stream: RawStream) {
+        self.note_stream(site, touch, stream);
+        self.noted_by_program(site, touch.ptr, stream);
+    }
+
+    /// The allocator notes a stream for the free of some memory.
+    fn note_stream(&mut self, site: Site, touch: &Touch, stream: RawStream) {
         if self.capture.is_some() {
             return;
         }
@@ -641,31 +646,6 @@ impl Core {
         }
         let stream = self.stream(stream);
         self.tell(Kind::Wait { stream, event }, site);
-    }
-
-    /// A thread launches work: until somebody waits, its clock does not say how long that takes.
-    fn launches(&mut self, site: Site) {
-        if let Some((_, launched)) = self.clocks.get_mut(&site.thread) {
-            *launched = true;
-        }
-    }
-
-    /// The host waited. Which of the work for matters to the order, and here to nobody.
-    fn waited(&mut self) {
-        for (_, launched) in self.clocks.values_mut() {
-            *launched = false;
-        }
-    }
-
-    /// The program reads the host's clock.
-    pub fn clock_read(&mut self, site: Site) {
-        let last = self.clocks.insert(site.thread, (site, false));
-        if let Some((first, true)) = last
-            && self.timed.len() < MOST_TIMED
-            && !self.timed.contains(&(first, site))
-        {
-            self.timed.push((first, site));
-        }
     }
 
     /// `event.synchronize()`, or an event that was asked and is complete.
@@ -743,11 +723,11 @@ impl Core {
         self.operations += 1;
         let id = GraphId(graph.id);
         let stream = self.stream(stream);
-        self.launches(site);
         self.device_may_write();
         self.put(&graph.touches, site);
         self.use_workspaces(&graph.workspaces);
         self.push(Kind::GraphLaunch { stream, graph: id }, site);
+        self.launched_at(site, stream);
         self.graphs.insert(key, graph);
         self.found()
     }

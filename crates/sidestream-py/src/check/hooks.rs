@@ -7,9 +7,32 @@ use pyo3::types::PyTuple;
 
 use super::Recorder;
 use super::core::{Core, RawStream, Site};
+use super::remarks;
 use super::threads::Threads;
 
 impl Recorder {
+    /// An operator raised an error.
+    #[cold]
+    pub(super) fn failed_in(&self, py: Python<'_>, name: u32, error: PyErr) -> PyErr {
+        let text = error.value(py).to_string();
+        if remarks::is_late(&text) {
+            let (site, device) = (self.site(py, name), self.device(py));
+            self.core.lock().failed(site, device, text, false);
+        }
+        error
+    }
+
+    /// Asks which freed memory is not to be had yet.
+    #[cold]
+    pub(super) fn look_at_freed(&self, py: Python<'_>) {
+        self.is_much_freed.store(false, Ordering::Relaxed);
+        let ask = self.pending.lock().as_ref().map(|ask| ask.clone_ref(py));
+        let pending = ask.and_then(|ask| ask.call0(py).ok()?.extract::<Vec<(u64, u64)>>(py).ok());
+        if let Some(pending) = pending {
+            self.core.lock().noticed.held.looked(&pending);
+        }
+    }
+
     pub(super) fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
     }
@@ -94,7 +117,9 @@ impl Recorder {
 
     fn on_event_wait(&self, py: Python<'_>, event: u64, stream: u64) {
         let stream = self.raw(py, stream);
-        self.told(py, "Stream.wait_event", |core, site| {
+        let in_backward = self.backwards.load(Ordering::Relaxed) > 0;
+        self.told(py, "Stream.wait_event", |core, mut site| {
+            site.waits_by_itself |= in_backward;
             core.event_wait(site, event, stream);
         });
     }
@@ -108,7 +133,11 @@ impl Recorder {
 
     fn on_memory_deallocation(&self, ptr: u64) {
         if self.is_on() {
-            self.core.lock().freed(ptr, Site::default());
+            let mut core = self.core.lock();
+            core.freed(ptr, Site::default());
+            if core.noticed.held.is_due() {
+                self.is_much_freed.store(true, Ordering::Relaxed);
+            }
         }
     }
 
@@ -151,6 +180,46 @@ impl Recorder {
         self.told_that_waits(py, "Stream.query", |core, site| {
             core.stream_done(site, stream, false);
         });
+    }
+
+    /// The program makes a stream: what to say when it lets it go.
+    fn stream_made(&self, py: Python<'_>, device: u32, stream: u64) -> (usize, u32) {
+        let mut made = (usize::MAX, 0);
+        let stream = RawStream {
+            device,
+            raw: stream,
+        };
+        self.told(py, "torch.cuda.Stream", |core, site| {
+            made = core.stream_made(site, stream);
+        });
+        made
+    }
+
+    /// It has let it go.
+    fn stream_let_go(&self, at: usize, steps: u32, device: u32, stream: u64) {
+        let stream = RawStream {
+            device,
+            raw: stream,
+        };
+        self.core.lock().stream_let_go(at, stream, steps);
+    }
+
+    /// A wait raised an error.
+    fn wait_failed(&self, py: Python<'_>, name: &str, text: String) {
+        if remarks::is_late(&text) {
+            let device = self.device(py);
+            self.told(py, name, |core, site| core.failed(site, device, text, true));
+        }
+    }
+
+    /// What is asked which freed memory is not to be had yet.
+    fn watch_freed(&self, pending: Py<PyAny>) {
+        *self.pending.lock() = Some(pending);
+    }
+
+    /// The program has ended: nothing more is called, and all of it was told up to here.
+    fn program_over(&self) {
+        self.core.lock().noticed.is_over = self.is_on();
     }
 
     /// A stream that PyTorch did not make, and that the default stream waits for.

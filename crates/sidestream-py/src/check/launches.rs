@@ -62,7 +62,11 @@ impl Recorder {
         };
         let name = self.names.lock().operator(name.to_owned());
         let site = self.site(py, name);
-        let found = self.core.lock().operator(site, stream, &touched.touches);
+        let mut core = self.core.lock();
+        // What a kernel was given within structures, or does by addresses it loads, is not told: a wait may be for that.
+        core.noticed.has_unseen = true;
+        let found = core.operator(site, stream, &touched.touches);
+        drop(core);
         self.look(py, found, &touched.touches, &touched.tensors)
     }
 

@@ -158,6 +158,12 @@ impl Space {
         }
     }
 
+    /// Where the tenant of an address begins and ends, as far as it is known.
+    pub fn bounds(&self, ptr: u64) -> Option<(u64, u64)> {
+        let tenant = self.tenants.range(..=ptr).next_back();
+        tenant.map(|(&start, tenant)| (start, tenant.end))
+    }
+
     /// Whether an address belongs to a tenant of another stream's.
     pub fn is_away(&self, ptr: u64, stream: StreamId) -> bool {
         let tenant = self.tenants.range(..=ptr).next_back();

@@ -14,6 +14,7 @@ mod launches;
 mod memory;
 mod plan;
 mod reduce;
+mod remarks;
 mod report;
 mod stack;
 mod tensor;
@@ -81,6 +82,10 @@ pub struct Recorder {
     fetched: AtomicU64,
     /// Sees to it that the end of a storage is told.
     keep: Mutex<Option<Py<PyAny>>>,
+    /// Says which freed memory is not to be had yet: addresses and sizes.
+    pending: Mutex<Option<Py<PyAny>>>,
+    /// Whether so much memory was freed that other streams were noted for that it is worth asking.
+    is_much_freed: AtomicBool,
     /// A race that was found where nothing can be raised.
     raised_late: Mutex<Option<PyErr>>,
     /// The log of the run, where one is kept.
@@ -202,6 +207,8 @@ impl Recorder {
             pretended: AtomicU64::new(0),
             fetched: AtomicU64::new(0),
             keep: Mutex::default(),
+            pending: Mutex::default(),
+            is_much_freed: AtomicBool::new(false),
             raised_late: Mutex::default(),
             kept: Mutex::default(),
         })
@@ -234,10 +241,20 @@ impl Recorder {
         if self.has_heard() {
             self.tell_heard(py, &[])?;
         }
-        let result = called(&plan, args, kwargs)?;
+        if self.is_much_freed.load(Ordering::Relaxed) {
+            self.look_at_freed(py);
+        }
+        let result = match called(&plan, args, kwargs) {
+            Ok(result) => result,
+            Err(error) => return Err(self.failed_in(py, plan.name, error)),
+        };
+        // What the operator did itself is told below, by what it is.
+        if self.has_heard() {
+            self.tell_heard_in(&plan, args, kwargs, &result)?;
+        }
         match plan.class {
             Class::Silent => {}
-            Class::Kernel | Class::Product | Class::Waits => {
+            Class::Kernel | Class::Product | Class::Waits | Class::Indexed => {
                 self.kernel(&plan, args, kwargs, &result)?
             }
             Class::Copy => {
@@ -428,7 +445,8 @@ impl Recorder {
         let stream = self.stream(py, device);
         let site = site.unwrap_or_else(|| self.site(py, plan.name));
         let passed = plan.adds && self.is_accumulation(py);
-        if plan.class == Class::Waits {
+        let waits = plan.waits(&self.asked, args, kwargs);
+        if waits {
             self.compare(py, host::ALL, || site)?;
         }
         let mut core = self.core.lock();
@@ -439,7 +457,7 @@ impl Recorder {
             Class::Product => core.product(site, stream, &touched.touches),
             _ => core.operator(site, stream, &touched.touches),
         };
-        if plan.class == Class::Waits {
+        if waits {
             core.stream_done(site, stream, true);
         }
         drop(core);
@@ -505,6 +523,7 @@ impl Recorder {
             if !start.is_some_and(is_there) {
                 touched.touches.remove(at);
                 touched.tensors.remove(at);
+                self.core.lock().noticed.has_unseen = true;
             }
         }
     }

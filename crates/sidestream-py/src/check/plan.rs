@@ -17,6 +17,8 @@ pub enum Class {
     Product,
     /// Its reads and writes, and the host waits for the result.
     Waits,
+    /// Its reads and writes, of some elements: the host waits for the result if the index says so.
+    Indexed,
     /// `copy_(self, src, non_blocking)`.
     Copy,
     /// `_to_copy(self, …, non_blocking)`.
@@ -45,6 +47,8 @@ pub struct Plan {
     pub class: Class,
     /// Whether it adds one tensor to another.
     pub adds: bool,
+    /// Whether it puts values where an index says.
+    puts: bool,
     arguments: Vec<Argument>,
     /// By result: whether it is new memory; a list of tensors counts as one result.
     results: Vec<bool>,
@@ -68,6 +72,7 @@ impl Plan {
             "kernel" => Class::Kernel,
             "product" => Class::Product,
             "waits" => Class::Waits,
+            "indexed" => Class::Indexed,
             "copy" => Class::Copy,
             "to_copy" => Class::ToCopy,
             "copies" => Class::Copies,
@@ -88,6 +93,7 @@ impl Plan {
         Ok(Plan {
             op,
             adds: matches!(text.as_str(), "add" | "add_") && arguments.len() == 2,
+            puts: text.contains("put"),
             name: name(text),
             class,
             arguments,
@@ -125,6 +131,45 @@ impl Plan {
                 }
             }
         }
+    }
+
+    /// Whether the host waits in the call. A mask is made a list of places first, of which the host has to know how many there
+    /// are; and an index on the host is copied to the device. One value of the host's that is put where a mask says is filled
+    /// in without either.
+    pub fn waits(
+        &self,
+        asked: &Asked,
+        args: &Bound<'_, PyTuple>,
+        kwargs: Option<&Bound<'_, PyDict>>,
+    ) -> bool {
+        if self.class != Class::Indexed {
+            return self.class == Class::Waits;
+        }
+        let list = args
+            .get_item(1)
+            .ok()
+            .or_else(|| kwargs?.get_item("indices").ok()?);
+        let Some(list) = list.and_then(|list| list.try_iter().ok()) else {
+            return false;
+        };
+        let indices = list.filter_map(|index| index.ok().filter(|index| !index.is_none()));
+        let indices: Vec<(bool, bool)> = indices
+            .map(|index| (asked.is_mask(&index), asked.is_on_host(&index)))
+            .collect();
+        let given = |at: usize, name| {
+            args.get_item(at)
+                .ok()
+                .or_else(|| kwargs?.get_item(name).ok()?)
+        };
+        let accumulates =
+            || given(3, "accumulate").is_some_and(|value| value.is_truthy().unwrap_or(false));
+        let is_one = || {
+            given(2, "values").is_some_and(|value| asked.is_on_host(&value) && asked.is_one(&value))
+        };
+        if self.puts && indices == [(true, false)] && !accumulates() && is_one() {
+            return false;
+        }
+        indices.iter().any(|&(mask, host)| mask || host)
     }
 
     /// The argument at a place of the schema, by place or by name.

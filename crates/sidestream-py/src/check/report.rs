@@ -219,17 +219,12 @@ impl Recorder {
                 })
             })
             .collect();
-        let timed: Vec<Value> = core
-            .timed
-            .iter()
-            .map(|&(first, second)| json!([shown_site(first, &names), shown_site(second, &names)]))
-            .collect();
         let refused = report.error.map(|refused| refused.to_string());
         json!({
             "races": races,
             "mends": mends,
             "lints": lints,
-            "timed": timed,
+            "noticed": core.shown_noticed(&names),
             "operations": core.operations,
             "ended": core.findings.ended().or(refused),
             "host": core.watch.shown(),
@@ -251,7 +246,7 @@ fn shown(tensor: &Bound<'_, PyAny>) -> Option<(String, Vec<u64>)> {
     Some((dtype.trim_start_matches("torch.").to_owned(), shape))
 }
 
-fn shown_site(site: Site, names: &Names) -> Value {
+pub(super) fn shown_site(site: Site, names: &Names) -> Value {
     let operator = names.operators.get(site.name as usize);
     let thread = names.threads.get(site.thread as usize);
     json!({"operator": operator, "thread": thread, "stack": site.stack})
@@ -346,7 +341,7 @@ fn chain_name(chain: Chain, core: &Core) -> String {
     }
 }
 
-fn stream_name(stream: StreamId, core: &Core) -> String {
+pub(super) fn stream_name(stream: StreamId, core: &Core) -> String {
     let known = core.stream_names.get(stream.0 as usize);
     known.map_or_else(|| format!("stream{}", stream.0), |(_, name)| name.clone())
 }

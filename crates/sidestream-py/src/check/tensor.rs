@@ -152,6 +152,24 @@ impl Asked {
         Some((bytes, rows.map(Box::new)))
     }
 
+    /// Whether a tensor's elements say yes or no.
+    pub fn is_mask(&self, tensor: &Bound<'_, PyAny>) -> bool {
+        let kind = get(tensor, &self.dtype).and_then(|dtype| dtype.str().ok());
+        kind.is_some_and(|kind| kind == "torch.bool" || kind == "torch.uint8")
+    }
+
+    /// Whether a tensor is in the host's memory.
+    pub fn is_on_host(&self, tensor: &Bound<'_, PyAny>) -> bool {
+        self.touch(tensor, false)
+            .is_some_and(|touch| touch.device < 0)
+    }
+
+    /// Whether a tensor has one element.
+    pub fn is_one(&self, tensor: &Bound<'_, PyAny>) -> bool {
+        let bytes = get(tensor, &self.nbytes).and_then(unsigned);
+        bytes.is_some() && bytes == get(tensor, &self.itemsize).and_then(unsigned)
+    }
+
     /// Whether a copy between the two moves bytes as they are: same type, both dense in the same way.
     pub fn plain(&self, target: &Bound<'_, PyAny>, source: &Bound<'_, PyAny>) -> bool {
         let ask = || -> Option<bool> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::run::Run;
-use super::{Names, Page, Report, Severity};
+use super::{Names, Page, Report, Severity, Waited};
 use crate::log::{Problem, Sink, Within};
 use crate::op::{DeviceId, Memory, Op, StreamId, StreamKind, ThreadId};
 use crate::order::Chain;
@@ -149,6 +149,20 @@ impl Findings {
         let watch = self.watch.lock();
         let host = Chain::Thread(ThreadId(0));
         watch.run.checker.clocks.known(host, Chain::Stream(stream))
+    }
+
+    /// From here on waits are followed, for [`Findings::waits_not_needed`].
+    pub fn follow_waits(&self) {
+        self.watch.lock().run.checker.follow_waits();
+    }
+
+    /// As [`Checker::waits_not_needed`](super::Checker::waits_not_needed); nothing where the check ended early.
+    pub fn waits_not_needed(&self, is_over: bool) -> Vec<Waited> {
+        let mut watch = self.watch.lock();
+        match watch.ended {
+            None => watch.run.checker.waits_not_needed(is_over),
+            Some(_) => Vec::new(),
+        }
     }
 
     /// How many operations were checked.

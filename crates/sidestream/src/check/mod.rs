@@ -50,6 +50,7 @@ mod run;
 mod shadow;
 mod spans;
 mod trail;
+mod waits;
 
 use std::collections::HashMap;
 
@@ -60,6 +61,7 @@ use lint::Lints;
 use shadow::{Shadow, Unordered};
 use spans::Spans;
 use trail::Trails;
+use waits::Waits;
 
 pub use hazard::{RaceKind, Severity};
 pub use lint::{Lint, LintCode};
@@ -70,6 +72,7 @@ pub use replay::{Replay, replay};
 pub use report::{Fix, HandedOn, Names, Race, Reach, Refused, Report, Verdict, one_line};
 pub use run::MEMORY_BYTES;
 pub use spans::SpanId;
+pub use waits::Waited;
 
 /// What a check reads: calls as plain data, the rules that they follow, and the log that holds them.
 #[doc(inline)]
@@ -110,6 +113,8 @@ pub struct Checker {
     trails: Trails,
     lints: Lints,
     spans: Spans,
+    /// If there, waits are followed, to find those that no access needs.
+    waits: Option<Box<Waits>>,
     /// By event: its last record.
     records: Vec<Option<Recorded>>,
     /// By buffer: what the caching allocator was told.
@@ -160,6 +165,7 @@ impl Checker {
             trails: Trails::default(),
             lints: Lints::default(),
             spans: Spans::default(),
+            waits: None,
             records: Vec::new(),
             tenancies: Vec::new(),
             races: Vec::new(),
@@ -206,6 +212,26 @@ impl Checker {
         self.spans.names()
     }
 
+    /// From here on waits are followed: see [`Checker::waits_not_needed`].
+    pub fn follow_waits(&mut self) {
+        self.waits.get_or_insert_default();
+    }
+
+    /// The call sites of whose waits no access needed one: without them all that conflicts would be ordered just as well.
+    /// All of those that were followed up to where the host had waited for the same work count; with `is_over`, nothing more
+    /// is called, and the others count as well.
+    ///
+    /// It holds for what was called. All host threads have to be one, and kernels that nobody announced may need a wait.
+    pub fn waits_not_needed(&mut self, is_over: bool) -> Vec<Waited> {
+        let Some(waits) = self.waits.as_mut().filter(|_| self.error.is_none()) else {
+            return Vec::new();
+        };
+        if is_over {
+            waits.over();
+        }
+        waits.not_needed()
+    }
+
     /// Says that a pool of `size` streams was asked for `asked`, at this place in the program.
     pub fn note_pool(&mut self, op: OpId, asked: u32, size: u32) {
         if self.error.is_none() {
@@ -233,6 +259,8 @@ impl Checker {
             trails,
             lints,
             spans,
+            waits,
+            records,
             found,
             ..
         } = self;
@@ -252,11 +280,22 @@ impl Checker {
         let span = spans.innermost(op.thread);
         let mut last = None;
         for step in steps.iter() {
+            if let Some(waits) = waits {
+                waits.before_step(op, step, clocks);
+            }
             let epoch = clocks.apply(step, order);
             trails.extend(epoch, step.chain, op.id);
+            if let Some(waits) = waits {
+                waits.after_step(op, step, epoch, clocks, order, records);
+            }
             if step.performs != Performs::Nothing {
                 let now = Now::new(op, step.chain, epoch, span);
                 let known = clocks.known_to(epoch.chain);
+                if let Some(waits) = waits.as_mut().filter(|waits| waits.is_following()) {
+                    shadow.conflicts(&op.accesses, step.performs, epoch.chain, |first| {
+                        waits.met(first, &known);
+                    });
+                }
                 shadow.perform(&op.accesses, step.performs, &now, known, found);
                 lints.after(op, runs, epoch, step.chain, order);
             }

@@ -19,7 +19,7 @@ use super::ranges::{END, Ranges};
 use super::reads::Reads;
 use super::{BufferDecl, Place};
 use crate::op::{Access, BufferId, Memory, Mode, OpId};
-use crate::order::{Known, Performs};
+use crate::order::{Epoch, Known, Performs};
 
 /// The last accesses to all memory.
 #[derive(Debug, Default)]
@@ -113,6 +113,32 @@ impl Shadow {
                 Some(cell) => cell.take(now, access, known, found),
                 None => take_part(cells, start, end, now, access, known, found),
             }
+        }
+    }
+
+    /// Tells of each earlier access of another chain that the accesses of a step on this chain conflict with.
+    pub fn conflicts(
+        &mut self,
+        accesses: &[Access],
+        performs: Performs,
+        chain: u32,
+        mut tell: impl FnMut(Epoch),
+    ) {
+        let touches = |access: &&Access| performs.includes(access) && access.start < access.end;
+        for access in accesses.iter().filter(touches) {
+            let (root, start, end) = self.locate(access);
+            let writes = access.mode == Mode::Write;
+            self.roots[root].cells.visit(start, end, |cell| {
+                let mut tell = |earlier: &Use| {
+                    if !earlier.is_none() && earlier.epoch.chain != chain {
+                        tell(earlier.epoch);
+                    }
+                };
+                tell(&cell.write);
+                if writes {
+                    cell.reads.for_each(tell);
+                }
+            });
         }
     }
 

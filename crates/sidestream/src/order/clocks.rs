@@ -172,6 +172,21 @@ impl Clocks {
         }
     }
 
+    /// How many steps of each chain are known at the present end of one, by index. False where there are more chains than
+    /// can be listed.
+    pub fn copy_known(&self, at: Chain, into: &mut Vec<u32>) -> bool {
+        into.clear();
+        if let Some(at) = self.known_index(at) {
+            into.extend_from_slice(&self.chains[at].known);
+        }
+        self.chains.len() <= NEAR as usize
+    }
+
+    /// The step that was frozen here last; none if several points are kept beside each other.
+    pub fn step_of(&self, record: RecordId) -> Option<Epoch> {
+        self.records.get(record.0 as usize)?.step
+    }
+
     /// The index of a chain that has taken a step, or that somebody has waited for.
     pub fn index(&self, chain: Chain) -> Option<u32> {
         self.known_index(chain).map(|index| index as u32)

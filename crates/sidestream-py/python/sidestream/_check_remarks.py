@@ -1,0 +1,131 @@
+"""What a check remarks on beside races: in words, with the line and what to do instead."""
+
+from __future__ import annotations
+
+import linecache
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from sidestream import _check_fix
+
+if TYPE_CHECKING:
+    from sidestream._check import Place
+
+Stack = tuple["Place", ...]
+#: The code of a remark, its text, and where it was called.
+Said = tuple[str, str, Stack]
+#: So many connections to a device CUDA asks for unless CUDA_DEVICE_MAX_CONNECTIONS says how many.
+CONNECTIONS = 8
+#: So many streams that were made at one place, used and let go are no accident.
+LET_GO = 8
+
+
+def remarks(value: Mapping[str, Any], places: Callable[[int], Stack]) -> Iterator[Said]:
+    """All of them, from what the recorder reports."""
+    noticed = value["noticed"]
+    yield from _timed(noticed["timed"], places)
+    yield from _late(noticed["late"], places)
+    yield from _many(value["streams"])
+    yield from _made(noticed["made"], places)
+    yield from _held(noticed["held"], places)
+    yield from _waits(noticed["waits"], places)
+
+
+def _timed(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
+    """Readings of a clock with work between them that nobody waited for: each line once."""
+    found: dict[Any, Said] = {}
+    for first, second in values:
+        since, stack = _check_fix.own(places(first["stack"])), places(second["stack"])
+        at = _check_fix.own(stack)
+        if since is not None and at is not None:
+            text = (
+                f"{second['operator']} is read while work that was launched since {_check_fix.shown(since.file)}:{since.line} "
+                f"({first['operator']}) is not waited for: between the two lies the time of the launches, not that of the work; "
+                "wait first (`torch.cuda.synchronize()`), or measure with events"
+            )
+            found.setdefault((at.file, at.line), ("HOST_CLOCK", text, stack))
+    yield from found.values()
+
+
+def _late(late: Mapping[str, Any] | None, places: Callable[[int], Stack]) -> Iterator[Said]:
+    """An error of the device, with the calls that it may belong to. With CUDA_LAUNCH_BLOCKING=1 it is the call's own."""
+    if late is None or os.environ.get("CUDA_LAUNCH_BLOCKING") == "1":
+        return
+    head = f"`{late['text'].splitlines()[0]}` was raised by {late['at']['operator']}, and CUDA raises such an error of a kernel at a later call"
+    names = "CUDA_LAUNCH_BLOCKING=1 names the call"
+    if not late["count"]:
+        text = f"{head}; of no operator on cuda:{late['device']} it was open whether it was over, so a kernel that is no operator may be at fault: {names}"
+    else:
+        calls = "1 call" if late["count"] == 1 else f"one of {late['count']:,} calls"
+        last = "; ".join(_call(side, stream, count, places) for side, stream, count in late["last"])
+        text = (
+            f"{head}. Unless a kernel that is no operator is at fault, it belongs to {calls} on cuda:{late['device']} of which the host did not "
+            f"know that they were over, the last first: {last}. {names}"
+        )
+    yield "LATE_ERROR", text, places(late["at"]["stack"])
+
+
+def _call(side: Mapping[str, Any], stream: str, count: int, places: Callable[[int], Stack]) -> str:
+    at = _check_fix.own(places(side["stack"]))
+    text = f"{side['operator']} on {stream}"
+    if at is not None:
+        source = linecache.getline(at.file, at.line).strip()
+        text += f" at {_check_fix.shown(at.file)}:{at.line}" + (f" ({source})" if source else "")
+    return text if count == 1 else f"{text}, {count:,} times"
+
+
+def _many(streams: list[Any]) -> Iterator[Said]:
+    """Devices with more streams than connections. Who has set their number knows of them."""
+    if "CUDA_DEVICE_MAX_CONNECTIONS" in os.environ:
+        return
+    for device in sorted({stream["device"] for stream in streams}):
+        count = sum(stream["device"] == device for stream in streams)
+        if count > CONNECTIONS:
+            text = (
+                f"{count} streams were used on cuda:{device}, and by default CUDA has {CONNECTIONS} connections to a device: work of streams "
+                "that share one may wait for each other though nothing orders it; use fewer streams, or set CUDA_DEVICE_MAX_CONNECTIONS, up to 32"
+            )
+            yield "MANY_STREAMS", text, ()
+
+
+def _made(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
+    """Lines where streams are made again and again."""
+    lines: dict[Any, tuple[int, int, Stack]] = {}
+    for side, count, let_go in values:
+        stack = places(side["stack"])
+        if (at := _check_fix.own(stack)) is not None:
+            counted = lines.get((at.file, at.line), (0, 0, stack))
+            lines[(at.file, at.line)] = (counted[0] + count, counted[1] + let_go, stack)
+    for count, let_go, stack in lines.values():
+        if let_go > LET_GO:
+            text = (
+                f"{count:,} streams were made here, and {let_go:,} of them were used and let go: PyTorch has 32 of each priority and hands them out in "
+                "turn, so one that seems new may have the work of others in front of it, and memory that was freed on one is used again by that one alone; "
+                "make the stream once, before the loop"
+            )
+            yield "STREAMS_MADE", text, stack
+
+
+def _held(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
+    """Memory that was freed, and that no allocation can have yet."""
+    for side, stream, size in sorted(values, key=lambda held: -held[2]):
+        text = (
+            f"{size:,} bytes that were freed could not be used again when the check looked, because this line notes {stream} for them: PyTorch "
+            f"keeps such memory until all is over that {stream} was given before it was freed; let the stream that the memory was allocated on wait for "
+            f"{stream} before the last reference dies (`home.wait_stream({stream})`) instead, and that stream can use it again at once"
+        )
+        yield "MEMORY_HELD", text, places(side["stack"])
+
+
+def _waits(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
+    """Waits that nothing needs, as far as it was heard."""
+    for wait in values:
+        count, followed = wait["count"], wait["followed"]
+        all_of = "it was" if count == 1 else f"{followed:,} of {count:,} such waits were"
+        text = (
+            f"no access that was heard in this run needs this wait of {wait['stream']} for {wait['source']}: {all_of} followed until the host had waited for "
+            f"{wait['source']} or the program had ended, and every two accesses to the same bytes are ordered without, too. Kernels that are no "
+            "operators may need it; what it costs says `drop-wait` of `sidestream diagnose` on a trace"
+        )
+        yield "WAIT_NOT_NEEDED", text, places(wait["at"]["stack"])

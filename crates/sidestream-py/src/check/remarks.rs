@@ -1,0 +1,372 @@
+//! What races with nothing and is worth hearing: clocks that are read beside work, an error that comes late, streams that
+//! are made again and again, memory that is freed and not to be had, waits that nothing needs.
+//!
+//! It is told the same calls as the checker, and asks that what the rules say is over.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use serde_json::{Value, json};
+use sidestream::op::StreamId;
+
+use super::Names;
+use super::core::{Core, RawStream, Site};
+use super::report::{shown_site, stream_name};
+
+/// So many pairs of readings of a clock are kept.
+const MOST_TIMED: usize = 256;
+/// So many calls of a stream are kept that are not known to be over.
+const MOST_CALLS: usize = 4096;
+/// So many of these are shown.
+const SHOWN_CALLS: usize = 8;
+/// From so much on it is looked how much memory is not to be had.
+const MUCH_BYTES: u64 = 32 << 20;
+
+/// What was noticed.
+#[derive(Default)]
+pub struct Noticed {
+    /// By thread: where it read the host's clock last, and whether it has launched work since that nobody waited for.
+    clocks: HashMap<u32, (Site, bool)>,
+    /// Two readings of a clock with such work between them.
+    timed: Vec<(Site, Site)>,
+    /// By stream.
+    calls: Vec<Calls>,
+    late: Option<Late>,
+    makers: HashMap<Site, usize>,
+    made: Vec<Made>,
+    pub held: Held,
+    /// Accesses were seen that cannot be told, so that nobody can say what a wait is for.
+    pub has_unseen: bool,
+    /// The program has ended.
+    pub is_over: bool,
+}
+
+/// The work of a stream that the host does not know to be over, by its steps.
+#[derive(Default)]
+struct Calls {
+    last: VecDeque<(u32, u32, Site)>,
+    /// How many there are besides, and the last of these.
+    older: u64,
+    older_up_to: u32,
+    /// How many steps were known to be over when the host began to wait last.
+    over_before: u32,
+}
+
+/// An error of the device that a later call raised.
+struct Late {
+    at: Site,
+    text: String,
+    /// The device.
+    device: u32,
+    /// How many calls it may belong to.
+    count: u64,
+    /// The last of these: where, on which stream, how many.
+    last: Vec<(Site, StreamId, u64)>,
+}
+
+/// The streams that were made at one place.
+struct Made {
+    site: Site,
+    count: u64,
+    /// How many of them were let go after they had worked.
+    let_go: u64,
+}
+
+/// Memory that the program noted another stream for, and freed.
+#[derive(Default)]
+pub struct Held {
+    noted: HashMap<u64, (Site, StreamId)>,
+    freed: HashMap<u64, (u64, Site, StreamId)>,
+    bytes: u64,
+    looked_at: u64,
+    /// When the most was not to be had: by place and stream.
+    most: Vec<(Site, StreamId, u64)>,
+}
+
+impl Held {
+    /// The program calls `record_stream`.
+    fn note(&mut self, start: u64, site: Site, stream: StreamId) {
+        self.noted.entry(start).or_insert((site, stream));
+    }
+
+    /// Memory is freed.
+    fn freed(&mut self, start: u64, end: u64) {
+        if let Some((site, stream)) = self.noted.remove(&start) {
+            let bytes = end.saturating_sub(start);
+            self.freed.insert(start, (bytes, site, stream));
+            self.bytes += bytes;
+        }
+    }
+
+    /// Memory is handed out.
+    fn allocated(&mut self, start: u64) {
+        self.noted.remove(&start);
+        if let Some((bytes, ..)) = self.freed.remove(&start) {
+            self.bytes -= bytes;
+        }
+    }
+
+    /// Whether it has to be looked which of it is not to be had yet. That takes a while, so it is asked ever less often.
+    pub fn is_due(&self) -> bool {
+        self.bytes >= MUCH_BYTES.max(self.looked_at.saturating_mul(2))
+    }
+
+    /// This much is not to be had: address and size.
+    pub fn looked(&mut self, pending: &[(u64, u64)]) {
+        self.looked_at = self.bytes;
+        let mut found: Vec<(Site, StreamId, u64)> = Vec::new();
+        let mut kept = HashMap::new();
+        for &(start, bytes) in pending {
+            let Some((_, site, stream)) = self.freed.remove(&start) else {
+                continue;
+            };
+            match found
+                .iter_mut()
+                .find(|known| (known.0, known.1) == (site, stream))
+            {
+                Some(known) => known.2 += bytes,
+                None => found.push((site, stream, bytes)),
+            }
+            kept.insert(start, (bytes, site, stream));
+        }
+        let sum = |all: &[(Site, StreamId, u64)]| all.iter().map(|one| one.2).sum::<u64>();
+        self.bytes = sum(&found);
+        self.freed = kept;
+        if sum(&found) > sum(&self.most) {
+            self.most = found;
+        }
+    }
+}
+
+impl Core {
+    /// Work was put on a stream.
+    pub(super) fn launched_at(&mut self, site: Site, stream: StreamId) {
+        if let Some((_, launched)) = self.noticed.clocks.get_mut(&site.thread) {
+            *launched = true;
+        }
+        let step = self.findings.steps(stream);
+        let call = self.last().0;
+        let calls = self.calls_of(stream);
+        if calls.last.len() == MOST_CALLS
+            && let Some((step, ..)) = calls.last.pop_front()
+        {
+            calls.older += 1;
+            calls.older_up_to = step;
+        }
+        calls.last.push_back((step, call, site));
+    }
+
+    fn calls_of(&mut self, stream: StreamId) -> &mut Calls {
+        let at = stream.0 as usize;
+        if self.noticed.calls.len() <= at {
+            self.noticed.calls.resize_with(at + 1, Calls::default);
+        }
+        &mut self.noticed.calls[at]
+    }
+
+    /// The host waited. What for matters to the order, and to clocks not.
+    pub(super) fn waited(&mut self) {
+        for (_, launched) in self.noticed.clocks.values_mut() {
+            *launched = false;
+        }
+        for (at, calls) in self.noticed.calls.iter_mut().enumerate() {
+            let over = self.findings.steps_known_to_host(StreamId(at as u32));
+            calls.over_before = over;
+            while calls.last.front().is_some_and(|(step, ..)| *step <= over) {
+                calls.last.pop_front();
+            }
+            if calls.older_up_to <= over {
+                calls.older = 0;
+            }
+        }
+    }
+
+    /// The program reads the host's clock.
+    pub fn clock_read(&mut self, site: Site) {
+        let noticed = &mut self.noticed;
+        let last = noticed.clocks.insert(site.thread, (site, false));
+        if let Some((first, true)) = last
+            && noticed.timed.len() < MOST_TIMED
+            && !noticed.timed.contains(&(first, site))
+        {
+            noticed.timed.push((first, site));
+        }
+    }
+
+    /// A call raised an error of the device that belongs to an earlier one. `waited` says whether the call is a wait that was
+    /// told already: what it would have proved is not so.
+    pub fn failed(&mut self, site: Site, device: u32, text: String, waited: bool) {
+        if self.noticed.late.is_some() {
+            return;
+        }
+        let (mut count, mut all) = (0, Vec::new());
+        for (at, calls) in self.noticed.calls.iter().enumerate() {
+            let stream = StreamId(at as u32);
+            let is_here = |(raw, _): &(RawStream, String)| raw.device == device;
+            if !self.stream_names.get(at).is_some_and(is_here) {
+                continue;
+            }
+            let over = match waited {
+                true => calls.over_before,
+                false => self.findings.steps_known_to_host(stream),
+            };
+            if calls.older_up_to > over {
+                count += calls.older;
+            }
+            let open = calls.last.iter().filter(|(step, ..)| *step > over);
+            all.extend(open.map(|&(_, call, site)| (call, site, stream)));
+        }
+        all.sort_unstable_by_key(|(call, ..)| std::cmp::Reverse(*call));
+        let mut last: Vec<(Site, StreamId, u64)> = Vec::new();
+        for &(_, site, stream) in &all {
+            let has_room = last.len() < SHOWN_CALLS;
+            match last
+                .iter_mut()
+                .find(|known| (known.0, known.1) == (site, stream))
+            {
+                Some(known) => known.2 += 1,
+                None if has_room => last.push((site, stream, 1)),
+                None => {}
+            }
+        }
+        self.noticed.late = Some(Late {
+            at: site,
+            text,
+            device,
+            count: count + all.len() as u64,
+            last,
+        });
+    }
+
+    /// The program makes a stream. The place, by its number, and the steps that the stream has taken.
+    pub fn stream_made(&mut self, site: Site, stream: RawStream) -> (usize, u32) {
+        let steps = self.steps_so_far(stream);
+        let noticed = &mut self.noticed;
+        let at = *noticed.makers.entry(site).or_insert(noticed.made.len());
+        if at == noticed.made.len() {
+            let (count, let_go) = (0, 0);
+            noticed.made.push(Made {
+                site,
+                count,
+                let_go,
+            });
+        }
+        noticed.made[at].count += 1;
+        (at, steps)
+    }
+
+    /// Nobody holds it any more.
+    pub fn stream_let_go(&mut self, at: usize, stream: RawStream, steps: u32) {
+        let has_worked = self.steps_so_far(stream) > steps;
+        if let Some(made) = self.noticed.made.get_mut(at) {
+            made.let_go += u64::from(has_worked);
+        }
+    }
+
+    /// The steps of a stream that may not have been heard of.
+    fn steps_so_far(&self, stream: RawStream) -> u32 {
+        let key = RawStream {
+            device: 0,
+            ..stream
+        };
+        let known = self.streams.get(&key);
+        known.map_or(0, |&stream| self.findings.steps(stream))
+    }
+
+    /// The program says that a stream uses some memory.
+    pub(super) fn noted_by_program(&mut self, site: Site, ptr: u64, stream: RawStream) {
+        if self.is_capturing() {
+            return;
+        }
+        let id = self.stream(stream);
+        if let Some((start, _)) = self.space.bounds(ptr)
+            && self.space.is_away(ptr, id)
+        {
+            self.noticed.held.note(start, site, id);
+        }
+    }
+
+    pub(super) fn notice_freed(&mut self, ptr: u64) {
+        if let Some((start, end)) = self.space.bounds(ptr)
+            && start == ptr
+        {
+            self.noticed.held.freed(start, end);
+        }
+    }
+
+    pub(super) fn notice_allocated(&mut self, ptr: u64) {
+        self.noticed.held.allocated(ptr);
+    }
+
+    /// All of it, for the report.
+    pub(super) fn shown_noticed(&self, names: &Names) -> Value {
+        let noticed = &self.noticed;
+        let site = |site: Site| shown_site(site, names);
+        let name = |stream| stream_name(stream, self);
+        let timed = noticed.timed.iter();
+        let late = noticed.late.as_ref().map(|late| {
+            let last = late.last.iter();
+            let last = last.map(|&(at, stream, count)| json!([site(at), name(stream), count]));
+            json!({
+                "at": site(late.at),
+                "text": late.text,
+                "device": late.device,
+                "count": late.count,
+                "last": last.collect::<Vec<_>>(),
+            })
+        });
+        let made = noticed
+            .made
+            .iter()
+            .filter(|made| !made.site.waits_by_itself);
+        let held = noticed.held.most.iter();
+        json!({
+            "timed": timed.map(|&(first, second)| json!([site(first), site(second)])).collect::<Vec<_>>(),
+            "late": late,
+            "made": made.map(|made| json!([site(made.site), made.count, made.let_go])).collect::<Vec<_>>(),
+            "held": held.map(|&(at, stream, bytes)| json!([site(at), name(stream), bytes])).collect::<Vec<_>>(),
+            "waits": self.waits_not_needed().iter().map(|(waited, at)| json!({
+                "at": site(*at),
+                "stream": name(waited.stream),
+                "source": name(waited.source),
+                "count": waited.count,
+                "followed": waited.not_needed,
+            })).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Those of the program's own lines.
+    fn waits_not_needed(&self) -> Vec<(sidestream::check::Waited, Site)> {
+        if self.noticed.has_unseen {
+            return Vec::new();
+        }
+        // What a library or backward does by itself at a line, it may do there for good reason.
+        let by_itself: HashSet<u32> = self
+            .sites
+            .iter()
+            .filter(|site| site.waits_by_itself)
+            .map(|site| site.stack)
+            .collect();
+        let found = self.findings.waits_not_needed(self.noticed.is_over);
+        let all = found.into_iter().filter_map(|waited| {
+            let site = self.sites.get(waited.site.0 as usize)?;
+            (site.stack != 0 && !by_itself.contains(&site.stack)).then_some((waited, *site))
+        });
+        all.collect()
+    }
+}
+
+/// Whether the text is one of CUDA for an error of a kernel, which a later call may raise.
+pub fn is_late(text: &str) -> bool {
+    const OF_KERNELS: [&str; 9] = [
+        "device-side assert triggered",
+        "an illegal memory access was encountered",
+        "the launch timed out and was terminated",
+        "hardware stack error",
+        "an illegal instruction was encountered",
+        "misaligned address",
+        "operation not supported on global/shared address space",
+        "invalid program counter",
+        "unspecified launch failure",
+    ];
+    text.contains("CUDA error: ") && OF_KERNELS.iter().any(|part| text.contains(part))
+}

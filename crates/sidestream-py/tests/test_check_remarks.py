@@ -1,0 +1,278 @@
+"""What a check says of a program that does not race: streams made again and again, errors that come late, waits that nothing
+needs, memory that is freed and cannot be used again. Each with a twin of which it is not said."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sidestream
+from sidestream._check import CheckedRun, checking
+
+pytestmark = pytest.mark.torch
+
+
+def said(found: CheckedRun, code: str) -> list[str]:
+    return [lint.text for lint in found.lints if lint.code == code]
+
+
+def line_of(found: CheckedRun, code: str) -> str:
+    """The line that is named."""
+    (lint,) = [lint for lint in found.lints if lint.code == code]
+    place = lint.stack[0]
+    return Path(place.file).read_text(encoding="utf-8").splitlines()[place.line - 1].strip()
+
+
+@pytest.mark.parametrize("in_each_step", [True, False])
+def test_streams_that_are_made_in_each_step_are_named_with_their_line(in_each_step: bool) -> None:
+    import torch
+
+    with sidestream.check(simulate=True) as found:
+        main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        x = torch.ones(64, device="cuda")
+        torch.cuda.synchronize()
+        for _ in range(12):
+            if in_each_step:
+                side = torch.cuda.Stream()
+            side.wait_stream(main)
+            with torch.cuda.stream(side):
+                x.mul_(2)
+            main.wait_stream(side)
+        x.sum().item()
+    assert found.races == (), str(found)
+    if in_each_step:
+        assert "12 streams were made here, and 11 of them were used and let go" in said(found, "STREAMS_MADE")[0]
+        assert line_of(found, "STREAMS_MADE") == "side = torch.cuda.Stream()"
+    else:
+        assert not said(found, "STREAMS_MADE")
+
+
+@pytest.mark.parametrize("uses", [True, False])
+def test_streams_that_are_kept_or_never_used_are_not(uses: bool) -> None:
+    import torch
+
+    with sidestream.check(simulate=True) as found:
+        kept = []
+        for _ in range(12):
+            stream = torch.cuda.Stream()
+            if uses:
+                kept.append(stream)
+                with torch.cuda.stream(stream):
+                    torch.ones(8, device="cuda")
+    assert not said(found, "STREAMS_MADE")
+
+
+ASSERTED = "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously reported"
+
+
+#: What the operator below fails with.
+_text = ""
+_library: Any = None
+
+
+def fails(text: str) -> None:
+    """The operator ``late`` fails with this text, as one that comes behind the fault does."""
+    import torch
+
+    global _text, _library
+    _text = text
+    if _library is None:
+        _library = torch.library.Library("sidestream_test", "FRAGMENT")
+        _library.define("late(Tensor x) -> Tensor")
+        _library.impl("late", late, "CPU")
+
+
+def late(x: Any) -> Any:
+    raise RuntimeError(_text)
+
+
+def test_an_error_that_comes_late_names_the_calls_that_it_may_belong_to() -> None:
+    import torch
+
+    fails(ASSERTED)
+    with checking(pretend=True) as found:
+        x = torch.ones(8)
+        first = x * 2
+        found._recorder.device_synchronize()
+        second = first + 1
+        for _ in range(3):
+            second = second - 1
+        with pytest.raises(RuntimeError, match="device-side assert"):
+            torch.ops.sidestream_test.late(second)
+        # The first is the one that counts.
+        with pytest.raises(RuntimeError, match="device-side assert"):
+            torch.ops.sidestream_test.late(first)
+    (text,) = said(found, "LATE_ERROR")
+    assert "`CUDA error: device-side assert triggered` was raised by sidestream_test::late" in text
+    assert "belongs to one of 4 calls on cuda:0" in text
+    assert "the last first: sub on default at " in text and "(second = second - 1), 3 times; add on default at " in text
+    assert "mul" not in text and "CUDA_LAUNCH_BLOCKING=1 names the call" in text
+    assert line_of(found, "LATE_ERROR") == "torch.ops.sidestream_test.late(second)"
+    assert found.is_clean
+
+
+@pytest.mark.parametrize("text", ["CUDA error: invalid configuration argument", "expected scalar type Float"])
+def test_an_error_of_the_call_itself_is_not_late(text: str) -> None:
+    import torch
+
+    fails(text)
+    with checking(pretend=True) as found:
+        x = torch.ones(8) * 2
+        with pytest.raises(RuntimeError):
+            torch.ops.sidestream_test.late(x)
+    assert not found.lints
+
+
+def test_a_wait_that_raises_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    side = 0x100
+    with monkeypatch.context() as patch:
+        run: Any = None
+
+        def synchronize() -> None:
+            # PyTorch tells of a wait before it waits.
+            run.device_synchronize()
+            if broken:
+                raise RuntimeError(ASSERTED)
+
+        broken = False
+        patch.setattr(torch.cuda, "synchronize", synchronize)
+        with checking(pretend=True) as found:
+            run = found._recorder
+            x = torch.ones(8) * 2
+            torch.cuda.synchronize()
+            run.pretend_stream(side)
+            x * 3
+            broken = True
+            with pytest.raises(RuntimeError, match="device-side assert"):
+                torch.cuda.synchronize()
+    (text,) = said(found, "LATE_ERROR")
+    assert "raised by torch.cuda.synchronize" in text and "belongs to 1 call on cuda:0" in text
+    assert "mul on stream" in text and "(x * 3)" in text
+
+
+WAITS = """
+import sys
+import torch
+main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+w = torch.ones(1 << 10, device="cuda")
+with torch.cuda.stream(side):
+    mine = torch.ones(1 << 10, device="cuda")
+torch.cuda.synchronize()
+for step in range(5):
+    w.mul_(2)
+    side.wait_stream(main)   # the wait
+    with torch.cuda.stream(side):
+        mine.add_(w if "needed" in sys.argv else 1)
+    if "needed" in sys.argv:
+        main.wait_stream(side)
+    if "synced" in sys.argv:
+        torch.cuda.synchronize()
+"""
+
+
+@pytest.mark.parametrize("synced", [True, False], ids=["each step", "at the end"])
+@pytest.mark.parametrize("needed", [True, False])
+def test_a_wait_that_no_access_needs_is_named_and_one_that_an_access_needs_is_not(tmp_path: Path, needed: bool, synced: bool) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(WAITS, encoding="utf-8")
+    arguments = [name for name, given in (("needed", needed), ("synced", synced)) if given]
+    command = [sys.executable, "-m", "sidestream.check", "--simulate", str(program), *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ("WAIT_NOT_NEEDED" in ran.stderr) is not needed, ran.stderr
+    if not needed:
+        assert "no access that was heard in this run needs this wait of stream1 for default: 5 of 5 such waits were followed" in ran.stderr
+        assert f"({program}:11)" in ran.stderr
+
+
+def test_behind_the_last_step_that_is_checked_a_wait_may_be_needed(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    step = "    optimizer.zero_grad()\n    parameter.sum().backward()\n    optimizer.step()\n"
+    begin = 'parameter = torch.nn.Parameter(torch.ones(8, device="cuda"))\noptimizer = torch.optim.SGD([parameter])\n'
+    program.write_text(WAITS.replace("torch.cuda.synchronize()\nfor", begin + "for") + step, encoding="utf-8")
+    command = [sys.executable, "-m", "sidestream.check", "--simulate", "--steps"]
+    named = [subprocess.run([*command, steps, str(program)], capture_output=True, text=True, check=False).stderr for steps in ("0:3", "0:")]
+    assert ["WAIT_NOT_NEEDED" in text for text in named] == [False, True], named
+
+
+@pytest.mark.parametrize("why", ["the host", "memory used again", "a chain of three", "not followed"])
+def test_a_wait_that_may_be_needed_is_left_alone(why: str) -> None:
+    import torch
+
+    with sidestream.check(simulate=True) as found:
+        main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        third = torch.cuda.Stream()
+        w = torch.ones(1 << 10, device="cuda")
+        with torch.cuda.stream(third):
+            mine = torch.ones(1 << 10, device="cuda")
+        landing = torch.empty(1 << 10, pin_memory=True)
+        torch.cuda.synchronize()
+        for _ in range(3):
+            w.mul_(2)
+            if why == "the host":
+                landing.copy_(w, non_blocking=True)
+            if why == "memory used again":
+                with torch.cuda.stream(side):
+                    x = torch.ones(1 << 10, device="cuda")
+                main.wait_stream(side)
+                x.mul_(2)
+            side.wait_stream(main)
+            if why == "memory used again":
+                del x
+            with torch.cuda.stream(side):
+                torch.ones(1 << 10, device="cuda")
+            if why == "a chain of three":
+                third.wait_stream(side)
+                with torch.cuda.stream(third):
+                    mine.add_(w)
+                main.wait_stream(third)
+            side.synchronize()
+            if why == "the host":
+                landing.sum()
+            if why != "not followed":
+                torch.cuda.synchronize()
+    assert found.races == () and not said(found, "WAIT_NOT_NEEDED"), str(found)
+
+
+@pytest.mark.parametrize("pending", [True, False])
+def test_memory_that_is_freed_and_held_is_named_with_its_line(pending: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a real allocator knows; here its answer is made up."""
+    import torch
+
+    mib, side = 1 << 20, 0x100
+    freed: list[tuple[int, int]] = []
+
+    def snapshot() -> Any:
+        state = "active_pending_free" if pending else "inactive"
+        return [{"blocks": [{"address": at, "size": size, "state": state} for at, size in freed]}]
+
+    monkeypatch.setattr(torch.cuda, "memory_snapshot", snapshot)
+    with checking(pretend=True) as found:
+        run = found._recorder
+        kept = []
+        for _ in range(3):
+            x = torch.ones(4 * mib)
+            kept.append(x)
+            at, size = x.untyped_storage().data_ptr(), x.nbytes
+            run.allocated(at, 0)
+            x.mul_(1)
+            note(run, x, side)
+            run.on_memory_deallocation(at)
+            freed.append((at, size))
+            # It is looked in front of an operator.
+            torch.ones(1)
+    if pending:
+        (text,) = said(found, "MEMORY_HELD")
+        assert f"{32 * mib:,} bytes that were freed could not be used again" in text and "notes stream1 for them" in text
+        assert line_of(found, "MEMORY_HELD") == "run.record_stream(x.untyped_storage().data_ptr(), x.nbytes, side)"
+    else:
+        assert not said(found, "MEMORY_HELD")
+
+
+def note(run: Any, x: Any, side: int) -> None:
+    run.record_stream(x.untyped_storage().data_ptr(), x.nbytes, side)
