@@ -87,11 +87,11 @@ def benchmark(
     )
     if peak_flops is not None and flops is None:
         raise ValueError("peak_flops says nothing without flops; give the multiplications and additions of one call as flops")
-    cuda = _cuda(device)
+    cuda = gpu(device)
     call = functools.partial(fn, **kwargs) if kwargs else fn
     for _ in range(warmup):
         call(*args)
-    with _without_collector():
+    with without_collector():
         taken = _on_processor(call, args, repeat) if cuda is None else _on_device(cuda, call, args, repeat)
     name = getattr(fn, "__name__", None) or type(fn).__name__
     roofline = _roofline(taken, flops or 0.0, bytes or 0.0, peak_flops)
@@ -157,12 +157,12 @@ class Benchmark(Result):
     @property
     def median_ns(self) -> float:
         """Half of the samples took at most this."""
-        return _quantile(self.samples_ns, 0.5)
+        return quantile(self.samples_ns, 0.5)
 
     @property
     def quartiles_ns(self) -> tuple[float, float]:
         """A quarter of the samples took at most the first, and a quarter at least the second."""
-        return (_quantile(self.samples_ns, 0.25), _quantile(self.samples_ns, 0.75))
+        return (quantile(self.samples_ns, 0.25), quantile(self.samples_ns, 0.75))
 
     @property
     def count(self) -> int:
@@ -172,7 +172,7 @@ class Benchmark(Result):
     @property
     def host_ns(self) -> float:
         """The median of the host's time to submit a call."""
-        return _quantile(self.host_samples_ns, 0.5)
+        return quantile(self.host_samples_ns, 0.5)
 
     @property
     def is_launch_bound(self) -> bool:
@@ -255,7 +255,7 @@ class _Taken:
     includes_host: bool
 
 
-def _cuda(device: Any) -> Any:
+def gpu(device: Any) -> Any:
     """The GPU to measure on as a ``torch.device``, or none for the processor."""
     if device is None and "torch" not in sys.modules:
         return None
@@ -307,11 +307,8 @@ def _on_device(device: Any, fn: Callable[..., object], args: tuple[Any, ...], re
         if hold > 0 and _waits(stopwatch, fn, args, calls, hold):
             hold = 0
         taken = [stopwatch.take(fn, args, calls, hold) for _ in range(repeat)]
-        if hold > 0 and _quantile([elapsed for elapsed, _ in taken], 0.5) < nothing + LEAST_NS:
-            raise ValueError(
-                f"{calls} calls of {fn!r} took no time on the current stream of {device}; if the work runs on the "
-                'processor, give device="cpu"; if it runs on another stream, let the current one wait for that'
-            )
+        if hold > 0 and quantile([elapsed for elapsed, _ in taken], 0.5) < nothing + LEAST_NS:
+            raise ValueError(_took_no_time(calls, fn, device))
         return _Taken(
             str(device),
             str(torch.cuda.get_device_name(device)),
@@ -320,6 +317,13 @@ def _on_device(device: Any, fn: Callable[..., object], args: tuple[Any, ...], re
             [host / calls for _, host in taken],
             includes_host=hold == 0,
         )
+
+
+def _took_no_time(calls: int, fn: object, device: Any) -> str:
+    return (
+        f"{calls} calls of {fn!r} took no time on the current stream of {device}; if the work runs on the "
+        'processor, give device="cpu"; if it runs on another stream, let the current one wait for that'
+    )
 
 
 def _waits(stopwatch: _Stopwatch, fn: Callable[..., object], args: tuple[Any, ...], calls: int, hold: float) -> bool:
@@ -385,15 +389,70 @@ def _submitted_ns(fn: Callable[..., object], args: tuple[Any, ...], calls: int) 
     return time.perf_counter_ns() - start
 
 
+class InTurn:
+    """Samples of several functions, in the sequence in which somebody asks for them."""
+
+    def __init__(self, device: Any, functions: Sequence[Callable[[], object]], sample_ns: int) -> None:
+        """Find out how many calls of each take so long, and whether the device can be held back while they are submitted.
+
+        Args:
+            device: A GPU, or none for the processor.
+            functions: What is measured.
+            sample_ns: About so long a sample of each takes.
+
+        Raises:
+            ValueError: One of them puts nothing on the device.
+        """
+        self._functions = functions
+        self._gpu = device
+        self._stopwatch: _Stopwatch | None = None
+        self._holds = [0.0 for _ in functions]
+        if device is None:
+            self.device, self.device_name, self.includes_host = "cpu", "the processor", False
+            shortest = [min(_submitted_ns(fn, (), 1) for _ in range(3)) for fn in functions]
+            self.calls = tuple(_fitting(one, MOST_CALLS_ON_HOST, sample_ns) for one in shortest)
+            return
+        import torch
+
+        self._within = torch.cuda.device
+        with self._within(device):
+            stopwatch = self._stopwatch = _Stopwatch(torch)
+            self.device, self.device_name = str(device), str(torch.cuda.get_device_name(device))
+            nothing = min(stopwatch.take(_nothing, (), 1, 100_000)[0] for _ in range(3))
+            alone = [min(stopwatch.take(fn, (), 1, 0) for _ in range(3)) for fn in functions]
+            self.calls = tuple(_fitting(elapsed, MOST_CALLS, sample_ns) for elapsed, _ in alone)
+            holds = [_hold(host * calls) for (_, host), calls in zip(alone, self.calls)]
+            self.includes_host = not all(
+                hold > 0 and not _waits(stopwatch, fn, (), calls, hold) for fn, calls, hold in zip(functions, self.calls, holds)
+            )
+            if not self.includes_host:
+                self._holds = holds
+                for at, fn in enumerate(functions):
+                    elapsed, host = min(stopwatch.take(fn, (), self.calls[at], holds[at]) for _ in range(3))
+                    if elapsed < nothing + LEAST_NS:
+                        raise ValueError(_took_no_time(self.calls[at], fn, device))
+                    self.includes_host |= host > elapsed
+            if self.includes_host:
+                self._holds = [0.0 for _ in functions]
+
+    def sample(self, which: int) -> float:
+        """Return the nanoseconds of one call of a function, in the mean of a sample."""
+        fn, calls = self._functions[which], self.calls[which]
+        if self._stopwatch is None:
+            return _submitted_ns(fn, (), calls) / calls
+        with self._within(self._gpu):
+            return self._stopwatch.take(fn, (), calls, self._holds[which])[0] / calls
+
+
 def _nothing(*_: object) -> None: ...
 
 
-def _fitting(one_ns: float, most: int) -> int:
-    return max(1, min(most, int(SAMPLE_NS / max(one_ns, 1.0))))
+def _fitting(one_ns: float, most: int, sample_ns: int = SAMPLE_NS) -> int:
+    return max(1, min(most, int(sample_ns / max(one_ns, 1.0))))
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
+def without_collector() -> Iterator[None]:
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -412,7 +471,7 @@ def _roofline(taken: _Taken, flops: float, bytes: float, peak_flops: float | Non
     memory = 1e9 * bytes / bytes_per_s if bytes_per_s else 0.0
     floor = max(arithmetic, memory)
     bound = "arithmetic" if arithmetic > memory else "memory"
-    return Roofline(floor, bound, floor / _quantile(taken.samples_ns, 0.5), flops_per_s, bytes_per_s)
+    return Roofline(floor, bound, floor / quantile(taken.samples_ns, 0.5), flops_per_s, bytes_per_s)
 
 
 def _why_no_roofline(
@@ -423,7 +482,7 @@ def _why_no_roofline(
     return f"share of the roofline unknown: there are no figures of {taken.device_name}; `sidestream devices` lists those there are"
 
 
-def _quantile(values: Sequence[float], share: float) -> float:
+def quantile(values: Sequence[float], share: float) -> float:
     """The value that this share of all does not exceed; between two of them in proportion."""
     # The module `statistics` would double the time that `import sidestream` takes.
     ordered = sorted(values)
