@@ -23,6 +23,7 @@ from sidestream._check import (
 )
 from sidestream._check_suppress import Suppression as Suppression
 from sidestream._compare import Comparison as Comparison, compare
+from sidestream._devices import Caps as Caps, caps
 from sidestream._diagnosis import (
     Device as Device,
     Diagnosis as Diagnosis,
@@ -36,6 +37,7 @@ from sidestream._diagnosis import (
     TraceWarning as TraceWarning,
 )
 from sidestream._fetch import Fetched as Fetched, RunningMean, fetch
+from sidestream._loop import LoopOverlap as LoopOverlap
 from sidestream._overlap import Arrangement as Arrangement, Overlap as Overlap, overlap
 from sidestream._parallel import parallel
 from sidestream._pipeline import Choice as Choice, Pipeline, Stage, StageError
@@ -49,6 +51,7 @@ from sidestream._program import (
     Refused as Refused,
     check_program,
 )
+from sidestream._roofline import RooflineEstimate as RooflineEstimate, roofline
 from sidestream._sidestream import (
     DeviceArray as DeviceArray,
     DeviceError,
@@ -82,6 +85,7 @@ __all__ = [
     "TraceError",
     "__version__",
     "benchmark",
+    "caps",
     "check",
     "check_program",
     "compare",
@@ -91,6 +95,7 @@ __all__ = [
     "parallel",
     "prefetch",
     "profile",
+    "roofline",
 ]
 
 

@@ -17,6 +17,7 @@ from sidestream import _sidestream
 from sidestream import _units as units
 from sidestream._arguments import positive, whole
 from sidestream._devices import device_name, of_torch, on_torch
+from sidestream._leaves import name_of
 from sidestream._results import Result
 
 #: A sample takes about so long, so that the time between two events is long against what they take themselves.
@@ -42,6 +43,7 @@ def benchmark(
     flops: float | None = None,
     bytes: float | None = None,
     peak_flops: float | None = None,
+    dtype: Any = "fp32",
     device: Any = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> Benchmark:
@@ -62,8 +64,9 @@ def benchmark(
         repeat: Samples.
         flops: Multiplications and additions of one call, for the share of the roofline.
         bytes: Bytes of device memory that one call has to move, for the same.
-        peak_flops: What the device computes at most a second, instead of the single precision of its profile: with
-            tensor cores it is more.
+        peak_flops: What the device computes at most a second, instead of what its profile says of ``dtype``.
+        dtype: The type of the numbers, for that peak: ``"fp32"``, and with tensor cores ``"tf32"``, ``"bf16"``, ``"fp16"`` and others, or a
+            ``torch.dtype``. Products of float32 run as ``"tf32"`` where PyTorch allows it.
         device: ``"cuda"``, ``"cuda:1"``, ``"cpu"``, a ``torch.device`` or the number of a GPU. By default PyTorch's
             current device where PyTorch is imported and has CUDA, and else the processor.
         kwargs: Arguments of ``fn`` by name, as in ``kwargs={"dim": 0}``: those of ``benchmark`` have names of their own.
@@ -94,7 +97,7 @@ def benchmark(
     with without_collector():
         taken = _on_processor(call, args, repeat) if cuda is None else _on_device(cuda, call, args, repeat)
     name = getattr(fn, "__name__", None) or type(fn).__name__
-    roofline = _roofline(taken, flops or 0.0, bytes or 0.0, peak_flops)
+    roofline = _roofline(taken, flops or 0.0, bytes or 0.0, peak_flops, dtype)
     return Benchmark(
         name=name,
         device=taken.device,
@@ -104,7 +107,7 @@ def benchmark(
         host_samples_ns=tuple(taken.host_ns),
         includes_host=taken.includes_host,
         roofline=roofline,
-        roofline_unknown=_why_no_roofline(taken, roofline, flops, bytes),
+        roofline_unknown=_why_no_roofline(taken, roofline, flops, bytes, dtype),
     )
 
 
@@ -118,6 +121,9 @@ class Roofline:
         share: The floor divided by the median: 1 is all that the device can do.
         peak_flops_per_s: What the device can compute, in operations per second; none where nobody knows.
         peak_bytes_per_s: What its memory can move, in bytes per second; none where nobody knows.
+        intensity: Operations for each byte; none where only one of the two was stated.
+        ridge: The intensity from which on arithmetic is the limit; none where a peak is not known.
+        dtype: The type of numbers that the peak is of; none where the peak was given.
     """
 
     floor_ns: float
@@ -125,6 +131,9 @@ class Roofline:
     share: float
     peak_flops_per_s: float | None
     peak_bytes_per_s: float | None
+    intensity: float | None
+    ridge: float | None
+    dtype: str | None
 
 
 @dataclass(frozen=True)
@@ -227,8 +236,13 @@ class Benchmark(Result):
         roofline = self.roofline
         if roofline is not None:
             yield f"at least {units.time(roofline.floor_ns)} by {roofline.bound}, {100 * roofline.share:.0f} % reached"
+            if roofline.intensity is not None and roofline.ridge is not None:
+                yield (
+                    f"{roofline.intensity:.1f} operations for each byte; from {roofline.ridge:.1f} on arithmetic is the limit"
+                    + (f" in {roofline.dtype}" if roofline.dtype else "")
+                )
             if roofline.share > 1.05 and roofline.bound == "arithmetic":
-                yield "more than single precision allows: give peak_flops= of the arithmetic that ran, or count again"
+                yield f"more than {roofline.dtype or 'the given peak'} allows: give dtype= or peak_flops= of the arithmetic that ran, or count again"
             elif roofline.share > 1.05:
                 yield "more than the memory allows: the bytes are fewer than stated, or stay in the cache"
         if self.roofline_unknown is not None:
@@ -462,23 +476,35 @@ def without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _roofline(taken: _Taken, flops: float, bytes: float, peak_flops: float | None) -> Roofline | None:
-    known = _sidestream.peaks(taken.device_name) or (None, None)
-    flops_per_s, bytes_per_s = peak_flops or known[0], known[1]
+def _roofline(taken: _Taken, flops: float, bytes: float, peak_flops: float | None, dtype: Any) -> Roofline | None:
+    name = name_of(dtype)
+    known = _sidestream.peaks(taken.device_name, name) or (None, None)
+    bytes_per_s = known[1] or (_sidestream.peaks(taken.device_name, "fp32") or (None, None))[1]
+    flops_per_s = peak_flops or known[0]
     if not (flops or bytes) or (flops and flops_per_s is None) or (bytes and bytes_per_s is None):
         return None
     arithmetic = 1e9 * flops / flops_per_s if flops_per_s else 0.0
     memory = 1e9 * bytes / bytes_per_s if bytes_per_s else 0.0
     floor = max(arithmetic, memory)
-    bound = "arithmetic" if arithmetic > memory else "memory"
-    return Roofline(floor, bound, floor / quantile(taken.samples_ns, 0.5), flops_per_s, bytes_per_s)
+    return Roofline(
+        floor_ns=floor,
+        bound="arithmetic" if arithmetic > memory else "memory",
+        share=floor / quantile(taken.samples_ns, 0.5),
+        peak_flops_per_s=flops_per_s,
+        peak_bytes_per_s=bytes_per_s,
+        intensity=flops / bytes if flops and bytes else None,
+        ridge=flops_per_s / bytes_per_s if flops_per_s and bytes_per_s else None,
+        dtype=None if peak_flops else name,
+    )
 
 
 def _why_no_roofline(
-    taken: _Taken, roofline: Roofline | None, flops: float | None, bytes: float | None
+    taken: _Taken, roofline: Roofline | None, flops: float | None, bytes: float | None, dtype: Any
 ) -> str | None:
     if roofline is not None or (flops is None and bytes is None):
         return None
+    if _sidestream.peaks(taken.device_name, "fp32") is not None:
+        return f"share of the roofline unknown: the description of {taken.device_name} has no peak in {name_of(dtype)}; give peak_flops="
     return f"share of the roofline unknown: there are no figures of {taken.device_name}; `sidestream devices` lists those there are"
 
 
