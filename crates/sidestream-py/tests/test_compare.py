@@ -6,12 +6,15 @@ import json
 import math
 import pickle
 import random
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import sidestream
+import torch_double
 from sidestream._compare import LOOKS, Comparison, interval, judged
+from sidestream._moves import Moved
 
 
 def told(difference: float, noise: float, drawn: random.Random) -> str | None:
@@ -46,6 +49,37 @@ def test_little_noise_is_decided_and_much_noise_is_not() -> None:
     assert [told(0.03, 0.003, drawn) for _ in range(20)] == ["different"] * 20
     assert told(0.0, 0.3, drawn) is None
     assert interval([1.0] * 3) == (0.0, math.inf) and judged(0.0, math.inf) is None
+
+
+@pytest.fixture
+def double(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's double in the place of PyTorch, for one test. It has no operators that could be looked at."""
+    monkeypatch.setattr("sidestream._compare.moved", lambda call: (call(), Moved())[1])
+    # Both are put back afterwards, whatever stood there.
+    for name in ("torch", "torch.cuda"):
+        monkeypatch.setitem(sys.modules, name, None)
+    torch_double.install()
+
+
+def shorter() -> None:
+    torch_double.work(200_000)
+
+
+def longer() -> None:
+    torch_double.work(206_000)
+
+
+@pytest.mark.usefixtures("double")
+def test_device_times_are_told_apart_in_both_directions() -> None:
+    one, other = (sidestream.compare(*pair, device="cuda:0", seconds=20.0) for pair in ((shorter, longer), (longer, shorter)))
+    assert (one.verdict, other.verdict) == ("different", "different") and one.ratio == pytest.approx(1.03) and other.ratio == pytest.approx(1 / 1.03)
+    assert str(one).startswith("longer takes 1.030 times as long: longer against shorter +3.00 %")
+    assert str(other).startswith("longer takes 1.030 times as long: shorter against longer -2.91 %")
+    assert not one.includes_host and one.calls[0] > 1
+    same = sidestream.compare(shorter, shorter, device="cuda:0", seconds=20.0)
+    assert same.verdict == "equal" and same.smallest == pytest.approx(0.005)
+    with pytest.raises(ValueError, match=r"calls of <function spin at .* took no time on the current stream of cuda:0"):
+        sidestream.compare(spin, spin, 1, device="cuda:0")
 
 
 def spin(count: int) -> int:

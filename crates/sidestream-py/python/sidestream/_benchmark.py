@@ -334,6 +334,8 @@ def _on_device(device: Any, fn: Callable[..., object], args: tuple[Any, ...], re
 
 
 def _took_no_time(calls: int, fn: object, device: Any) -> str:
+    # Arguments that were bound to it are not what it is called.
+    fn = getattr(fn, "func", fn)
     return (
         f"{calls} calls of {fn!r} took no time on the current stream of {device}; if the work runs on the "
         'processor, give device="cpu"; if it runs on another stream, let the current one wait for that'

@@ -19,8 +19,8 @@ SAME = 0.005
 #: And never equal where they may differ by so much.
 APART = 0.03
 #: So often both are measured, twice each, before the interval is looked at.
-LOOKS = (12, 24, 48, 96, 192)
-#: Half the width of an interval, in standard deviations: one in 4,000 misses, and it is looked at five times.
+LOOKS = (16, 32, 64, 128, 256)
+#: Half the width of an interval, in standard deviations: one in 3,000 misses, and it is looked at five times at most.
 DEVIATIONS = 3.6
 #: A sample takes about so long: the moment between two events is short against it.
 SAMPLE_NS = 2_000_000
