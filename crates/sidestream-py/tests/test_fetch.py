@@ -174,3 +174,14 @@ def test_what_cannot_be_fetched_is_refused(found: sidestream.CheckedRun) -> None
     graph = torch.cuda.CUDAGraph()
     with pytest.raises(RuntimeError, match="fetch behind the replay"), torch.cuda.graph(graph):
         sidestream.fetch(x)
+
+
+def test_a_running_mean_may_begin_where_nothing_is_recorded(found: sidestream.CheckedRun) -> None:
+    import torch
+
+    mean = sidestream.RunningMean()
+    with torch.inference_mode():
+        mean.update(torch.full((), 1.0, device="cuda"))
+        assert mean.result() == 1.0
+    mean.update(torch.full((), 2.0, device="cuda", requires_grad=True) * 1)
+    assert mean.result() == 1.5

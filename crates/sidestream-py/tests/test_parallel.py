@@ -147,3 +147,18 @@ def test_what_is_no_branch_is_refused() -> None:
         sidestream.parallel([abs])
     with pytest.raises(ValueError, match='mode is "both"|mode is \'both\'; give "auto", "serial" or "streams"'):
         sidestream.parallel(abs, mode="both")
+
+
+def test_branches_that_share_weights_do_not_share_their_half_precision(found: sidestream.CheckedRun) -> None:
+    import torch
+
+    shared = torch.nn.Linear(64, 64)
+    both = sidestream.parallel(shared, torch.nn.Sequential(shared, torch.nn.ReLU()), mode="streams").cuda()
+    x = torch.randn(16, 64, device="cuda", requires_grad=True)
+    with torch.autocast("cuda", torch.bfloat16):
+        one, other = both(x)
+    assert one.dtype == torch.bfloat16 and torch.is_autocast_cache_enabled()
+    (one.float().sum() + other.float().sum()).backward()
+    assert x.grad is not None
+    x.grad.sum().item()
+    assert found.is_clean, str(found)

@@ -8,6 +8,7 @@ Which memory is safe why. `current` is the stream of the caller, `side` that of 
 - What a branch returns has memory of `side`, and is used on `current`: `record_stream` notes that.
 - Gradients: PyTorch's engine waits for the streams that they come from and notes them, and at the end lets the stream that called it wait for the
   streams of all parameters. The next branch on `side` begins behind `current`, and so behind the optimizer.
+- What autocast keeps of weights in half precision would be shared by all streams, so inside the branches it keeps nothing.
 - The workspaces of libraries, such as cuBLAS, are one for each stream.
 """
 
@@ -98,6 +99,9 @@ class Parallel(torch.nn.Module):  # type: ignore[misc]
         results: list[Any] = []
         begun: list[Any] = []
         _nesting.depth = depth + 1
+        # autocast keeps the half precision of weights that it has made once, and the stream of another branch would not wait for that.
+        keeps = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)
         try:
             results.append(branches[0](*args, **kwargs))
             for side, branch in zip(sides, branches[1:]):
@@ -109,6 +113,7 @@ class Parallel(torch.nn.Module):  # type: ignore[misc]
                 with torch.cuda.stream(side):
                     results.append(branch(*args, **kwargs))
         finally:
+            torch.set_autocast_cache_enabled(keeps)
             _nesting.depth = depth
             for side in begun:
                 current.wait_stream(side)

@@ -207,7 +207,9 @@ class RunningMean:
         with torch.no_grad():
             total, last = self._sums.get(device, (None, None))
             if total is None:
-                total = torch.zeros((), dtype=torch.float64, device=loss.device)
+                # Later losses may come outside of inference mode, where none of its tensors could be added to.
+                with torch.inference_mode(False):
+                    total = torch.zeros((), dtype=torch.float64, device=loss.device)
             elif last != current:
                 current.wait_stream(last)
                 total.record_stream(current)
