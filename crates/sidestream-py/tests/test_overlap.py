@@ -122,6 +122,10 @@ def test_a_loop_of_ones_own_is_measured() -> None:
     assert "GB/s" in str(result) and "<- best" in str(result) and "<svg" in result._repr_html_()
     with pytest.raises(ValueError, match="measures on a GPU of PyTorch, and there is none here"):
         sidestream.overlap(train, batches)
+    with pytest.raises(TypeError, match="there are no batches; give some that the loader gave"):
+        sidestream.overlap(train)
+    with pytest.raises(TypeError, match="batches belong to a function"):
+        sidestream.overlap("sim:h200", batches)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize(

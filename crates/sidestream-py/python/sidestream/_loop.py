@@ -26,14 +26,14 @@ WORTH = 0.05
 
 def measured(step: Callable[[Any], object], batches: Any, rounds: int) -> LoopOverlap:
     """Measure the parts of a loop and the loop in its three forms, in turn."""
+    if batches is None:
+        raise TypeError("there are no batches; give some that the loader gave, as in overlap(step, list(islice(loader, 8)))")
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         raise ValueError(
             "overlap(step, batches) measures on a GPU of PyTorch, and there is none here; overlap(\"sim:h200\", kernel_ms=…, upload_ms=…) "
             "says what times that you know would give"
         )
-    if batches is None:
-        raise TypeError("there are no batches; give some that the loader gave, as in overlap(step, list(islice(loader, 8)))")
     whole_item("batches", batches)
     given = list(islice(batches, 64))
     pageable = [_with_tensors(batch, lambda leaf: leaf.clone() if leaf.is_pinned() else leaf) for batch in given]

@@ -75,7 +75,7 @@ def overlap(
         TypeError: A figure is no whole number, or the device no name.
         ValueError: A figure is out of range, the batches do not fit, or the device is the processor.
     """
-    if callable(device) and not hasattr(device, "type"):
+    if callable(device) and not (batches is None and isinstance(device, type)):
         from sidestream._loop import measured
 
         return measured(device, batches, whole("rounds", rounds, 1, "how often each loop is measured"))
