@@ -12,6 +12,7 @@ mod input;
 mod overlap;
 mod raw;
 mod reduce;
+mod roofline;
 mod run;
 mod text;
 mod width;
@@ -41,6 +42,7 @@ enum Verb {
     Run(run::Args),
     Check(check::Args),
     Diagnose(diagnose::Args),
+    Roofline(roofline::Args),
     Devices(devices::Args),
     Bench(bench::Args),
 }
@@ -67,6 +69,7 @@ fn run(verb: Verb) -> Result<failure::Exit, failure::Failure> {
         Verb::Run(args) => run::main(&args),
         Verb::Check(args) => check::main(&args),
         Verb::Diagnose(args) => diagnose::main(&args),
+        Verb::Roofline(args) => roofline::main(&args),
         Verb::Devices(args) => devices::main(&args),
         Verb::Bench(args) => bench::main(&args),
     }
@@ -93,17 +96,39 @@ fn asked(error: clap::Error) -> failure::Failure {
 /// # Errors
 /// What the command would write to standard error, but that an option goes by its name alone.
 pub fn overlap(args: &[&str]) -> Result<(serde_json::Value, String), Refused> {
-    let named = std::iter::once("overlap").chain(args.iter().copied());
-    let args =
-        overlap::Args::try_parse_from(named).map_err(|error| Refused::Job(of_clap(&error)))?;
-    // A description of a device that cannot be read is a wrong file to the command, and no device to a function.
-    if args.device.starts_with("sim:") {
-        device::profile(&args.device).map_err(|failure| Refused::Device(failure.to_string()))?;
+    let args: overlap::Args = parsed("overlap", args)?;
+    refused_device(&args.device)?;
+    overlap::shown(&args).map_err(refused)
+}
+
+/// The same of `sidestream roofline`.
+///
+/// # Errors
+/// As of [`overlap`].
+pub fn roofline(args: &[&str]) -> Result<(serde_json::Value, String), Refused> {
+    let args: roofline::Args = parsed("roofline", args)?;
+    refused_device(&args.device)?;
+    roofline::shown(&args).map_err(refused)
+}
+
+fn parsed<A: Parser>(name: &str, args: &[&str]) -> Result<A, Refused> {
+    let named = std::iter::once(name).chain(args.iter().copied());
+    A::try_parse_from(named).map_err(|error| Refused::Job(of_clap(&error)))
+}
+
+/// A description of a device that cannot be read is a wrong file to the command, and no device to a function.
+fn refused_device(name: &str) -> Result<(), Refused> {
+    if name.starts_with("sim:") {
+        device::profile(name).map_err(|failure| Refused::Device(failure.to_string()))?;
     }
-    overlap::shown(&args).map_err(|failure| match failure.is_of_device() {
+    Ok(())
+}
+
+fn refused(failure: failure::Failure) -> Refused {
+    match failure.is_of_device() {
         true => Refused::Device(failure.to_string()),
         false => Refused::Job(failure.to_string()),
-    })
+    }
 }
 
 /// Why there is no comparison.

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use sidestream::engine::Profile;
+use sidestream::engine::{Dtype, Profile};
 use sidestream_cli::Refused;
 
 use crate::devices;
@@ -17,25 +17,29 @@ pub fn command(py: Python<'_>, args: Vec<OsString>) -> u8 {
     py.detach(|| sidestream_cli::command(args))
 }
 
-/// What `sidestream overlap` says, as JSON and as text. Other threads of Python run meanwhile.
+/// What `sidestream overlap` or `roofline` says on a device with these options, as JSON and as text. Other threads of Python
+/// run meanwhile.
 #[pyfunction]
-pub fn overlap(
+pub fn said(
     py: Python<'_>,
+    verb: &str,
     device: &str,
-    batch: &str,
-    count: &str,
-    work: &str,
+    options: Vec<(String, String)>,
 ) -> PyResult<(String, String)> {
     let device = devices::resolved(device)?;
     // In one word with its option, so that no value is taken for another option.
-    let args = [
-        format!("--device={device}"),
-        format!("--batch={batch}"),
-        format!("--count={count}"),
-        format!("--work={work}"),
-    ];
-    let args = args.each_ref().map(String::as_str);
-    let said = py.detach(|| sidestream_cli::overlap(&args));
+    let options = options.iter().map(|(name, value)| match value.as_str() {
+        "" => format!("--{name}"),
+        value => format!("--{name}={value}"),
+    });
+    let args: Vec<String> = std::iter::once(format!("--device={device}"))
+        .chain(options)
+        .collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let said = py.detach(|| match verb {
+        "roofline" => sidestream_cli::roofline(&args),
+        _ => sidestream_cli::overlap(&args),
+    });
     let (json, text) = said.map_err(|refused| match refused {
         Refused::Device(why) => DeviceError::new_err(why),
         Refused::Job(why) => PyValueError::new_err(why),
@@ -44,15 +48,19 @@ pub fn overlap(
     Ok((json.to_string(), text.trim_end().to_owned()))
 }
 
-/// What a device of this name does at most: operations in single precision a second, and bytes of its memory a
-/// second. None if there is no profile of it.
+/// What a device of this name does at most: operations a second in numbers of this type, and bytes of its memory a
+/// second. None if there is no profile of it, or no such peak in it.
 #[pyfunction]
-pub fn peaks(device_name: &str) -> Option<(f64, f64)> {
-    // "80 GB" in a datasheet is "80GB" to the driver.
-    let plain = |name: &str| name.to_lowercase().replace(' ', "");
-    let mut profiles = Profile::NAMES
-        .iter()
-        .filter_map(|name| Profile::named(name));
-    let profile = profiles.find(|profile| plain(&profile.name) == plain(device_name))?;
-    Some((profile.flops_per_s(), profile.memory_bytes_per_s()))
+pub fn peaks(device_name: &str, dtype: &str) -> PyResult<Option<(f64, f64)>> {
+    let Some(dtype) = Dtype::named(dtype) else {
+        let names = Dtype::ALL.map(Dtype::name).join(", ");
+        return Err(PyValueError::new_err(format!(
+            "dtype is {dtype:?}; give one of {names}, or a torch.dtype of these"
+        )));
+    };
+    let profile = Profile::of_gpu(device_name);
+    Ok(profile.and_then(|profile| {
+        let flops_per_s = profile.peak_flops_per_s(dtype)?;
+        Some((flops_per_s, profile.memory_bytes_per_s()))
+    }))
 }

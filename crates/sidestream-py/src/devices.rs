@@ -47,6 +47,25 @@ pub fn resolved(name: &str) -> PyResult<String> {
     }
 }
 
+/// The name of a device here, its memory in bytes, the bytes a second of that, operations a second in single precision,
+/// the bytes a second of its link, and the most and the least urgent priority of a stream.
+type Figures = (String, u64, f64, f64, f64, (i32, i32));
+
+/// What a device can do.
+#[pyfunction]
+pub fn caps(py: Python<'_>, name: &str) -> PyResult<Figures> {
+    let device = open(name)?;
+    let caps = py.detach(|| device.caps().clone());
+    Ok((
+        self::name(&device).to_owned(),
+        caps.memory_bytes,
+        caps.memory_bytes_per_s,
+        caps.flops_per_s,
+        caps.link_bytes_per_s,
+        caps.priorities,
+    ))
+}
+
 /// What Python calls the device: `cuda:0`, without the words of its maker.
 pub fn name(device: &Device) -> &str {
     let name = device.name();

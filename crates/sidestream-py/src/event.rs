@@ -14,22 +14,25 @@ pub struct Event {
     event: explicit::Event,
     device: Device,
     timing: bool,
+    blocking: bool,
 }
 
 #[pymethods]
 impl Event {
     #[new]
-    #[pyo3(signature = (timing, device))]
-    fn new(py: Python<'_>, timing: bool, device: &str) -> PyResult<Event> {
+    #[pyo3(signature = (timing, blocking, device))]
+    fn new(py: Python<'_>, timing: bool, blocking: bool, device: &str) -> PyResult<Event> {
         let device = devices::open(device)?;
-        let made = py.detach(|| match timing {
-            true => explicit::Event::timed(&device),
-            false => explicit::Event::new(&device),
+        let made = py.detach(|| match (timing, blocking) {
+            (_, true) => explicit::Event::blocking(&device),
+            (true, false) => explicit::Event::timed(&device),
+            (false, false) => explicit::Event::new(&device),
         });
         Ok(Event {
             event: made.map_err(of_runtime)?,
             device,
             timing,
+            blocking,
         })
     }
 
@@ -43,6 +46,12 @@ impl Event {
     #[getter]
     fn timing(&self) -> bool {
         self.timing
+    }
+
+    /// Whether a thread that waits for it sleeps.
+    #[getter]
+    fn blocking(&self) -> bool {
+        self.blocking
     }
 
     fn record(&self, py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<()> {

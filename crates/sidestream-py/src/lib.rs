@@ -43,8 +43,9 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<check::Recorder>()?;
     module.add_class::<tree::Shape>()?;
     module.add_function(wrap_pyfunction!(command::command, module)?)?;
-    module.add_function(wrap_pyfunction!(command::overlap, module)?)?;
+    module.add_function(wrap_pyfunction!(command::said, module)?)?;
     module.add_function(wrap_pyfunction!(command::peaks, module)?)?;
+    module.add_function(wrap_pyfunction!(devices::caps, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::diagnose, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::check_options, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::ranks, module)?)?;

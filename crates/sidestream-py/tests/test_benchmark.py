@@ -167,11 +167,12 @@ def test_a_call_that_the_host_makes_too_slowly_is_said_to_be_bound_by_launches()
 
 
 def test_it_is_exported_whole_and_shown_in_a_notebook() -> None:
-    result = on_h200(10_000.0, 5_000.0, Roofline(8_000.0, "memory", 0.8, 67e12, 4.8e12))
+    result = on_h200(10_000.0, 5_000.0, Roofline(8_000.0, "memory", 0.8, 67e12, 4.8e12, 2.0, 67 / 4.8, "fp32"))
     exported = json.loads(result.json())
     assert exported == result.to_dict() and exported["schema"] == "sidestream.benchmark/1"
     assert (exported["median_ns"], exported["quartiles_ns"]) == (10_000.0, [9_950.0, 10_050.0])
     assert "at least 8 µs by memory, 80 % reached" in str(result)
+    assert "2.0 operations for each byte; from 14.0 on arithmetic is the limit in fp32" in str(result)
     page = result._repr_html_()
     assert page.count("<rect") == 3 and "80 % reached" in page and "http" not in page
     assert pickle.loads(pickle.dumps(result)) == result
@@ -180,9 +181,11 @@ def test_it_is_exported_whole_and_shown_in_a_notebook() -> None:
 def test_peaks_come_from_the_profiles_and_unknown_is_said() -> None:
     from sidestream import _sidestream
 
-    assert _sidestream.peaks("NVIDIA H200") == (67e12, 4.8e12)
-    assert _sidestream.peaks("NVIDIA A100 80GB PCIe") is not None
-    assert _sidestream.peaks("NVIDIA H200 NVL") is None
+    assert _sidestream.peaks("NVIDIA H200", "fp32") == (67e12, 4.8e12)
+    assert _sidestream.peaks("NVIDIA H200", "bfloat16") == (989.4e12, 4.8e12)
+    assert _sidestream.peaks("NVIDIA A100 80GB PCIe", "half") == (312e12, 1.935e12)
+    assert _sidestream.peaks("NVIDIA A10G", "fp8") is None
+    assert _sidestream.peaks("NVIDIA H200 NVL", "fp32") is None
     result = sidestream.benchmark(add_up, 1000, repeat=3, bytes=100.0, device="cpu")
     assert result.roofline is None
     assert "share of the roofline unknown: there are no figures of the processor" in str(result)

@@ -546,3 +546,14 @@ def test_what_says_nothing_together_is_refused(tmp_path: Path) -> None:
     assert unfit.returncode == 2 and "leave out --fix, --steps" in unfit.stderr, unfit.stderr
     both = command("--require-gpu", script(tmp_path, RACY))
     assert both.returncode == 2 and "give one of the two" in both.stderr, both.stderr
+
+
+def test_a_seed_is_taken_after_a_simulation_of_more_gpus() -> None:
+    import torch
+
+    for count in (2, 1):
+        with sidestream.check(simulate=count):
+            torch.ones(1, device="cuda")
+            torch.manual_seed(0)
+            torch.cuda.manual_seed_all(0)
+            assert torch.cuda.device_count() == count

@@ -19,7 +19,7 @@ import sidestream
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/migration.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/migration.md", "docs/tutorial.md"])
 def test_the_page_shows_python_with_names_that_are_there(page: str) -> None:
     text = (ROOT / page).read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
@@ -52,7 +52,9 @@ def test_what_a_result_exports_says_its_form_and_version() -> None:
         pass
     results: list[Any] = [
         sidestream.benchmark(sum, range(1000), repeat=2, device="cpu"),
+        sidestream.compare(sum, max, range(1000), device="cpu", seconds=1e-6),
         sidestream.overlap("sim:h200", count=2),
+        sidestream.roofline(1e12, 1e9, device="sim:h200"),
         sidestream.diagnose(traces / "copy_bound.before.json.gz"),
         sidestream.diagnose([traces / "copy_bound.before.json.gz"]),
         program,
@@ -79,3 +81,30 @@ def test_what_the_readme_shows_of_an_example_is_what_it_prints() -> None:
         # An ellipsis stands for what is left out.
         missing = [line for line in lines.splitlines() if line != "…" and line not in printed]
         assert not missing, command
+
+
+@pytest.mark.torch
+def test_the_blocks_of_the_tutorial_run_one_after_the_other(tmp_path: Path) -> None:
+    text = (ROOT / "docs/tutorial.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 7
+    program = tmp_path / "tutorial.py"
+    program.write_text("\n".join(blocks))
+    # A simulated GPU is entered in the middle, which takes a process that has used none.
+    ran = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    assert "no race" in ran.stdout and "SYNC_IN_LOOP" in ran.stdout and "Worth it: " in ran.stdout
+    assert "the loader keeps up" in ran.stdout or "your loader is the limit" in ran.stdout
+
+
+def test_each_item_of_the_list_of_seeds_names_things_that_are_there() -> None:
+    rows = [line for line in (ROOT / "docs/seeds.md").read_text().splitlines() if re.match(r"\| [0-4]\.[0-9]+ ", line)]
+    assert len(rows) == len({row.split("|")[1] for row in rows}) == 63
+    tests = "".join(path.read_text() for folder in ("crates", "examples") for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".rs"))
+    for row in rows:
+        _, number, what, how, test, _ = row.split("|")
+        assert what.strip() and how.strip() and test.strip(), row
+        for name in re.findall(r"`(\w+)`", test):
+            assert re.search(rf"\b(def|fn|mod) {name}\b", tests) or (ROOT / f"crates/sidestream-py/tests/{name}.py").exists(), f"{number}: {name}"
+        for path in re.findall(r"\]\(\.\./([^)#]+)", row):
+            assert (ROOT / path).exists(), path

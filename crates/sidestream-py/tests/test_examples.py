@@ -34,6 +34,7 @@ SAYS = {
         "the models agree",
     ],
     "encoder_decoder": ["steps of batch 2:", "the loss went from ", "serial: ", "on a GPU it measures"],
+    "ensemble": ["2 steps of 4 models with one optimizer", "the mean of the four is that of one model after the other", "serial: "],
     "overlap": ["on a simulated NVIDIA H200", "<- best", "times as fast", "this was a simulated GPU"],
     "prefetch": ["by hand: ", "prefetch: ", "the losses are the same", "this is the processor"],
     "serving": ["one by one ", "one batch of all ", "times as many requests as one by one", "streams need a GPU"],

@@ -66,9 +66,80 @@ def test_what_cannot_be_is_refused(figures: dict[str, int | str | None], why: st
     elif figures.get("count") == "a":
         kind = TypeError
     with pytest.raises(kind) as raised:
-        sidestream.overlap(**{"device": "sim:h200", **figures})  # type: ignore[arg-type]
+        sidestream.overlap(**{"device": "sim:h200", **figures})  # type: ignore[call-overload]
     assert why in str(raised.value)
     assert "\n" not in str(raised.value) and not str(raised.value).startswith("error")
+
+
+def test_own_stages_say_what_they_would_gain() -> None:
+    result = sidestream.overlap("sim:h200", kernel_ms=8, upload_ms=3)
+    assert 1.374 < result.to_dict()["long_run"] <= 1.376
+    assert "Worth it: " in result.verdict and "1.36 times as fast" in result.verdict
+    assert "upload 3.000 ms, kernel 8.000 ms, no download" in str(result)
+    assert result.to_dict()["batch_bytes"] is None and "pipeline" not in {row.layout for row in result.rows}
+    both = sidestream.overlap("sim:h200", kernel_ms=3, upload_ms=3, download_ms=3).to_dict()
+    assert 2.5 < both["rows"][0]["time_ns"] / min(row["time_ns"] for row in both["rows"]) < 3.0
+    with pytest.raises(ValueError, match="a kernel alone has nothing to overlap with; give --upload-ms"):
+        sidestream.overlap("sim:h200", kernel_ms=8)
+    with pytest.raises(ValueError, match="less than the 0.0015 ms that a copy of 4 bytes takes"):
+        sidestream.overlap("sim:h200", kernel_ms=8, download_ms=0.001)
+    with pytest.raises(ValueError, match="kernel_ms is -1; give the milliseconds of a batch"):
+        sidestream.overlap("sim:h200", kernel_ms=-1)
+    with pytest.raises(ValueError):
+        sidestream.overlap("sim:h200", kernel_ms=8, upload_ms=1, batch="1MiB")
+
+
+def test_more_streams_and_no_download() -> None:
+    rows = sidestream.overlap("sim:h200", streams=16, count=64, batch="64KiB").rows
+    assert [row.k for row in rows if row.layout == "streams"] == [1, 2, 3, 4, 8, 16]
+    text = str(sidestream.overlap("sim:h200", download=False))
+    assert "no download" in text and "pipeline" not in text
+    assert "1 stream, pageable memory" in text and "uploads at 15.8 GB/s; pinned 5" in text
+
+
+def test_a_page_draws_the_arrangements() -> None:
+    page = sidestream.overlap("sim:h200")._repr_html_()
+    assert page.count("<rect") == 8 and page.count("<line") == 1 and "pipeline, 4 slots" in page and "<script" not in page
+
+
+@pytest.mark.torch
+def test_a_loop_of_ones_own_is_measured() -> None:
+    import torch
+
+    with sidestream.check(simulate=True) as found:
+        weight = torch.ones(64, 64, device="cuda")
+        batches = [{"x": torch.randn(16, 64), "id": f"batch {at}"} for at in range(3)]
+
+        def train(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+            return (batch["x"] @ weight).relu().sum()
+
+        result = sidestream.overlap(train, batches, rounds=1)
+        assert found.is_clean, str(found)
+        with pytest.raises(ValueError, match="the batches hold no tensors of the host"):
+            sidestream.overlap(train, [1, 2])
+    assert result.name == "train" and result.batch_bytes == 4096 and set(result.loop_ns) == {"pageable", "pinned", "prefetch"}
+    assert result.limit_ns >= result.step_ns and result.to_dict()["schema"] == "sidestream.overlap.loop/1"
+    assert "GB/s" in str(result) and "<- best" in str(result) and "<svg" in result._repr_html_()
+    with pytest.raises(ValueError, match="measures on a GPU of PyTorch, and there is none here"):
+        sidestream.overlap(train, batches)
+    with pytest.raises(TypeError, match="there are no batches; give some that the loader gave"):
+        sidestream.overlap(train)
+    with pytest.raises(TypeError, match="batches belong to a function"):
+        sidestream.overlap("sim:h200", batches)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("pageable", "pinned", "prefetch", "says"),
+    [
+        (10.0, 9.9, 9.8, "Do not bother: no form of the loop takes 5 % less time, as the step takes nearly all of it."),
+        (20.0, 19.0, 10.0, "Worth it: with prefetch the loop is 2.00 times as fast."),
+        (20.0, 10.0, 10.1, "Worth it: pinned memory alone makes the loop 2.00 times as fast; prefetch adds nothing here."),
+    ],
+)
+def test_the_verdict_of_a_loop(pageable: float, pinned: float, prefetch: float, says: str) -> None:
+    loop = {"pageable": pageable, "pinned": pinned, "prefetch": prefetch}
+    made = sidestream.LoopOverlap("f", "GPU", 2, 1000, 9.5, {"pinned": 1.0, "pageable": 3.0}, loop, 5)
+    assert made.verdict == says
 
 
 def test_the_command_runs_from_the_wheel_with_its_exit_codes(traces: Path, programs: Path) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -300,6 +301,33 @@ def test_an_argument_that_means_nothing_is_refused(
 ) -> None:
     with pytest.raises(error, match=why):
         make()
+
+
+@pytest.mark.parametrize(
+    ("batches", "elapsed_s", "waited_s", "says"),
+    [
+        (9, 1.0, 0.9, "9 batches are too few to say whether the loader keeps up"),
+        (100, 10.0, 0.4, "the loader keeps up: 4 % of the time was spent waiting for it"),
+        (100, 10.0, 5.0, "your loader is the limit: 50 % of the time was spent waiting for it, without which the loop would be 2.0 times as fast at most"),
+        (100, 10.0, 9.99, "the loop would be many times as fast at most"),
+    ],
+)
+def test_the_statistics_end_in_a_verdict(batches: int, elapsed_s: float, waited_s: float, says: str) -> None:
+    statistics = sidestream.PrefetchStatistics("sim:h200", batches, 0, 0, 2, 0, 0, elapsed_s, waited_s, 0.0, ())
+    assert says in statistics.verdict and statistics.verdict in str(statistics)
+    assert statistics.to_dict()["verdict"] == statistics.verdict
+
+
+def test_the_time_of_the_steps_counts_for_the_verdict() -> None:
+    clock: list[float] = []
+    with sidestream.prefetch(range(20), "cpu") as ahead:
+        start = time.perf_counter()
+        for _ in ahead:
+            clock.append(time.perf_counter() - start)
+            sum(range(20_000))
+        assert 0 < ahead.statistics.elapsed_s <= time.perf_counter() - start
+        # The step behind the last batch is nobody's, those between two count.
+        assert ahead.statistics.elapsed_s >= clock[-1] - clock[0]
 
 
 def test_the_statistics_print_themselves_and_can_be_exported() -> None:

@@ -95,7 +95,7 @@ def test_an_event_is_a_point_in_a_stream() -> None:
     assert first.record_event(event) is event
     made = first.record_event()
     assert isinstance(made, Event) and not made.timing
-    assert repr(made) == "<sidestream.Event device=sim:h200 timing=False>"
+    assert repr(made) == "<sidestream.Event device=sim:h200 timing=False blocking=False>"
 
 
 def test_timed_events_say_what_lies_between_them() -> None:
@@ -135,3 +135,25 @@ def test_what_is_no_event_is_refused() -> None:
 def test_a_simulated_device_has_no_current_stream() -> None:
     with pytest.raises(TypeError, match="this is None"):
         Event(device="sim:h200").record()
+
+
+def test_an_event_may_let_its_waiting_thread_sleep() -> None:
+    event, stream = Event(blocking=True, device="sim:h200"), Stream("sim:h200")
+    event.record(stream)
+    event.synchronize()
+    assert event.blocking and event.query() and not Event(device="sim:h200").blocking
+    with pytest.raises(TypeError, match="blocking is 1; give True or False"):
+        Event(blocking=1, device="sim:h200")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="an event keeps time or lets its waiting thread sleep"):
+        Event(True, blocking=True, device="sim:h200")
+
+
+def test_a_device_says_what_it_can_do() -> None:
+    h200 = sidestream.caps("sim:h200")
+    assert h200.device == "sim:h200" and h200.memory_bytes == 139 << 30
+    assert (h200.memory_bytes_per_s, h200.flops_per_s, h200.link_bytes_per_s) == (4.8e12, 67e12, 55.4e9)
+    most, least = h200.priorities
+    assert most < least
+    assert Stream("sim:h200", priority=most).priority == most
+    with pytest.raises(ValueError, match="the processor has no streams"):
+        sidestream.caps("cpu")

@@ -32,7 +32,7 @@ pub struct Compared {
 pub fn rows(bench: &Bench) -> Result<(Vec<Row>, Vec<Compared>), Failure> {
     let raw = bench.gpu.as_ref().map(|gpu| {
         let most = SIZES.iter().copied().max().unwrap_or(0) as usize;
-        RawJobs::new(gpu, most, BATCHES as usize)
+        RawJobs::new(gpu, most, BATCHES as usize, 4)
     });
     let raw = raw.transpose()?;
     let (mut pipelines, mut graphs, mut all) = (Vec::new(), Vec::new(), Vec::new());
@@ -42,6 +42,8 @@ pub fn rows(bench: &Bench) -> Result<(Vec<Row>, Vec<Compared>), Failure> {
                 batch_bytes,
                 count: BATCHES,
                 work,
+                downloads: true,
+                own: None,
             };
             bench.progress(&format!("{}, work {work}", size::show(batch_bytes)));
             let compared = compare(bench, raw.as_ref(), &job)?;

@@ -15,6 +15,18 @@ pub struct Job {
     pub batch_bytes: u64,
     pub count: u32,
     pub work: u32,
+    /// Whether the results are copied back.
+    pub downloads: bool,
+    /// Somebody's own stages, in the place of these.
+    pub own: Option<Own>,
+}
+
+/// Stages of which the times are known. A copy of no bytes is not there.
+#[derive(Clone, Copy, Debug)]
+pub struct Own {
+    pub upload_bytes: u64,
+    pub kernel_ns: u64,
+    pub download_bytes: u64,
 }
 
 /// How the work is laid out over streams.
@@ -52,12 +64,31 @@ impl Layout {
             Layout::Streams(k) | Layout::Ring(k) => k,
         }
     }
+
+    /// All that are compared, and with more streams than four too.
+    pub fn up_to(most_streams: u32) -> Vec<Layout> {
+        let more = [8, 16].into_iter().filter(|&k| k < most_streams);
+        let last = (most_streams > 4).then_some(most_streams);
+        let at = Layout::ALL
+            .iter()
+            .position(|layout| matches!(layout, Layout::Ring(_)));
+        let mut layouts = Layout::ALL.to_vec();
+        let more = more.chain(last).map(Layout::Streams);
+        layouts.splice(at.unwrap_or(0)..at.unwrap_or(0), more);
+        layouts
+    }
 }
 
 impl Job {
     /// The kernel of one batch: 256 threads a block, at most sixteen blocks for each
     /// multiprocessor, each thread walking over the elements with the grid's stride.
     pub fn kernel(&self, profile: &Profile) -> KernelCost {
+        if let Some(own) = self.own {
+            return KernelCost::Duration {
+                ns: own.kernel_ns,
+                share: 1.0,
+            };
+        }
         let max_blocks = 16 * profile.sms as u64;
         let elements = self.batch_bytes / 4;
         KernelCost::Grid(Grid::elementwise(
@@ -69,19 +100,39 @@ impl Job {
         ))
     }
 
+    /// What is copied to the device for a batch; 0 if nothing is.
+    pub fn upload_bytes(&self) -> u64 {
+        self.own.map_or(self.batch_bytes, |own| own.upload_bytes)
+    }
+
+    /// What is copied back of a batch; 0 if nothing is.
+    pub fn download_bytes(&self) -> u64 {
+        match self.own {
+            Some(own) => own.download_bytes,
+            None if self.downloads => self.batch_bytes,
+            None => 0,
+        }
+    }
+
     /// How long the job takes in one arrangement, in nanoseconds.
     pub fn time_ns(&self, layout: Layout, profile: &Profile) -> u64 {
-        let mut sim = self.run(layout, profile);
+        let mut sim = self.run(layout, profile, Memory::Pinned);
+        sim.thread_time(HOST).expect("nothing is held")
+    }
+
+    /// How long it takes on one stream from and to pageable memory, in nanoseconds.
+    pub fn pageable_ns(&self, profile: &Profile) -> u64 {
+        let mut sim = self.run(Layout::Streams(1), profile, Memory::Pageable);
         sim.thread_time(HOST).expect("nothing is held")
     }
 
     /// What runs when in one arrangement.
     pub fn trace(&self, layout: Layout, profile: &Profile) -> Trace {
-        self.run(layout, profile).trace(&Stages)
+        self.run(layout, profile, Memory::Pinned).trace(&Stages)
     }
 
-    fn run(&self, layout: Layout, profile: &Profile) -> Sim {
-        let mut program = Program::new(*self, layout, profile.clone());
+    fn run(&self, layout: Layout, profile: &Profile, host: Memory) -> Sim {
+        let mut program = Program::new(*self, layout, profile.clone(), host);
         match layout {
             Layout::Streams(k) => program.streams(k),
             Layout::Ring(depth) => program.ring(depth),
@@ -99,13 +150,15 @@ struct Program {
     kernel: KernelCost,
     sim: Sim,
     streams: Vec<StreamId>,
+    /// Where the host's batches are.
+    host: Memory,
     ops: u32,
     /// The batch that is being submitted; it is also the call site of its operations.
     batch: u32,
 }
 
 impl Program {
-    fn new(job: Job, layout: Layout, profile: Profile) -> Program {
+    fn new(job: Job, layout: Layout, profile: Profile, host: Memory) -> Program {
         let kernel = job.kernel(&profile);
         let mut sim = Sim::new(vec![profile], Schedule::InOrder, false);
         sim.times_only();
@@ -120,6 +173,7 @@ impl Program {
             kernel,
             sim,
             streams,
+            host,
             ops: 0,
             batch: 0,
         }
@@ -212,11 +266,14 @@ impl Program {
     fn upload(&mut self, slot: u32, stream: StreamId) {
         let kind = Kind::Copy {
             stream,
-            from: Memory::Pinned,
+            from: self.host,
             to: Memory::Device,
         };
         let (source, input) = (host_buffer(self.batch), slot_buffer(slot, 0));
-        self.push(kind, [(source, Mode::Read), (input, Mode::Write)]);
+        let bytes = self.job.upload_bytes();
+        if bytes > 0 {
+            self.push_of(kind, bytes, [(source, Mode::Read), (input, Mode::Write)]);
+        }
     }
 
     fn compute(&mut self, slot: u32, stream: StreamId) {
@@ -232,14 +289,20 @@ impl Program {
         let kind = Kind::Copy {
             stream,
             from: Memory::Device,
-            to: Memory::Pinned,
+            to: self.host,
         };
         let (output, target) = (slot_buffer(slot, 1), host_buffer(self.batch));
-        self.push(kind, [(output, Mode::Read), (target, Mode::Write)]);
+        let bytes = self.job.download_bytes();
+        if bytes > 0 {
+            self.push_of(kind, bytes, [(output, Mode::Read), (target, Mode::Write)]);
+        }
     }
 
     fn push<const N: usize>(&mut self, kind: Kind, uses: [(BufferId, Mode); N]) {
-        let end = self.job.batch_bytes;
+        self.push_of(kind, self.job.batch_bytes, uses);
+    }
+
+    fn push_of<const N: usize>(&mut self, kind: Kind, end: u64, uses: [(BufferId, Mode); N]) {
         let access = |(buffer, mode)| Access {
             buffer,
             start: 0,

@@ -1,6 +1,6 @@
 //! The least time of the job on its device, and what sets it.
 
-use sidestream::engine::{Limit, Profile, overlap_limit};
+use sidestream::engine::{Call, Limit, Profile, overlap_limit};
 
 use super::job::Job;
 
@@ -32,14 +32,42 @@ pub struct Measured {
 impl OverlapLimit {
     /// The limit from the profile alone.
     pub fn of(profile: &Profile, job: &Job) -> OverlapLimit {
-        let (bytes, kernel) = (job.batch_bytes, job.kernel(profile));
-        let parts = overlap_limit(profile, job.count.into(), bytes, &kernel, bytes);
+        let (up, down) = (job.upload_bytes(), job.download_bytes());
+        let kernel = job.kernel(profile);
+        let n = f64::from(job.count);
+        let upload_ns = if up > 0 { profile.upload_ns(up) } else { 0.0 };
+        let download_ns = if down > 0 {
+            profile.download_ns(down)
+        } else {
+            0.0
+        };
+        let one_way_ns = upload_ns + download_ns;
+        let parts = if up > 0 && down > 0 {
+            overlap_limit(profile, job.count.into(), up, &kernel, down)
+        } else {
+            // One direction only: its copies follow each other, and one kernel lies in front of them or behind.
+            let copy = match up > 0 {
+                true => profile.call_ns(Call::UploadAsync { bytes: up }),
+                false => profile.call_ns(Call::CopyAsync),
+            };
+            Limit {
+                copies_ns: n * one_way_ns + profile.kernel_floor_ns(&kernel),
+                kernels_ns: one_way_ns + n * profile.kernel_floor_ns(&kernel),
+                calls_ns: n * (copy + profile.call_ns(Call::Launch)),
+            }
+        };
+        let both_ways_ns = match (up, down) {
+            (0, _) | (_, 0) => one_way_ns,
+            // The pairs between the first upload and the last download.
+            _ if n > 1.0 => (parts.copies_ns - one_way_ns) / (n - 1.0),
+            _ => profile.both_ways_ns(up.max(down)),
+        };
         let whole = |ns: f64| ns.round() as u64;
         OverlapLimit {
-            upload_ns: whole(profile.upload_ns(bytes)),
+            upload_ns: whole(upload_ns),
             kernel_ns: whole(profile.kernel_alone_ns(&kernel)),
-            download_ns: whole(profile.download_ns(bytes)),
-            both_ways_ns: whole(profile.both_ways_ns(bytes)),
+            download_ns: whole(download_ns),
+            both_ways_ns: whole(both_ways_ns),
             total_ns: whole(parts.ns()),
             count: job.count,
             parts,
@@ -65,6 +93,13 @@ impl OverlapLimit {
             count,
             parts,
         }
+    }
+
+    /// How many times as fast as stage after stage the job is at most, the more batches there are.
+    pub fn in_the_long_run(&self) -> f64 {
+        let one = self.upload_ns + self.kernel_ns + self.download_ns;
+        let least = self.both_ways_ns.max(self.kernel_ns).max(1);
+        one as f64 / least as f64
     }
 
     /// The copies' part of the time that one batch takes from stage to stage.

@@ -33,11 +33,22 @@ const PARTS: [Alone; 6] = [
 ];
 
 /// Measures the job on this device.
-pub fn compare(job: &Job, number: u32, driver: Option<&Path>) -> Result<Compared, Failure> {
+pub fn compare(
+    job: &Job,
+    layouts: &[Layout],
+    number: u32,
+    driver: Option<&Path>,
+) -> Result<Compared, Failure> {
     let gpu = Gpu::open(driver, number)?;
-    refuse_impossible(job, &gpu.name, gpu.memory_bytes)?;
+    let most = layouts.iter().map(|layout| layout.k()).max().unwrap_or(1);
+    refuse_impossible(job, most, &gpu.name, gpu.memory_bytes)?;
     let own = Own::cuda(&gpu, number, driver)?;
-    let raw = RawJobs::new(&gpu, job.batch_bytes as usize, job.count as usize)?;
+    let raw = RawJobs::new(
+        &gpu,
+        job.batch_bytes as usize,
+        job.count as usize,
+        most as usize,
+    )?;
     let few = Job {
         count: job.count.clamp(*ALONE.start(), *ALONE.end()),
         ..*job
@@ -51,7 +62,7 @@ pub fn compare(job: &Job, number: u32, driver: Option<&Path>) -> Result<Compared
     };
 
     let mut sides: Vec<Side<'_>> = Vec::new();
-    for layout in Layout::ALL {
+    for &layout in layouts {
         let (gpu, raw_job) = (&gpu, &raw_job);
         sides.push(Box::new(move || timed(gpu, || raw_job.run(layout))));
     }
@@ -62,15 +73,18 @@ pub fn compare(job: &Job, number: u32, driver: Option<&Path>) -> Result<Compared
             Ok(part_ns(gpu, few_batches, part)? / batches)
         }));
     }
-    sides.push(Box::new(|| Ok(jobs::on_streams(&own, job, SLOTS)? * 1e6)));
+    // The library's pipeline always downloads.
+    if job.downloads {
+        sides.push(Box::new(|| Ok(jobs::on_streams(&own, job, SLOTS)? * 1e6)));
+    }
     let times = interleaved(rounds, &mut sides)?;
     let medians: Vec<f64> = times.iter().map(|times| median(times)).collect();
 
-    let (arrangements, rest) = medians.split_at(Layout::ALL.len());
-    let rows: Vec<Row> = Layout::ALL
-        .into_iter()
+    let (arrangements, rest) = medians.split_at(layouts.len());
+    let rows: Vec<Row> = layouts
+        .iter()
         .zip(arrangements)
-        .map(|(layout, &ns)| Row {
+        .map(|(&layout, &ns)| Row {
             layout,
             time_ns: ns.round() as u64,
         })
@@ -82,7 +96,7 @@ pub fn compare(job: &Job, number: u32, driver: Option<&Path>) -> Result<Compared
         both_ways_ns,
         kernel_in_a_row_ns,
         calls_ns,
-        own_ns,
+        ref own_ns @ ..,
     ] = rest
     else {
         return Err(Failure::input("a part of the job was not measured"));
@@ -90,8 +104,12 @@ pub fn compare(job: &Job, number: u32, driver: Option<&Path>) -> Result<Compared
     let measured = Measured {
         upload_ns,
         kernel_ns,
-        download_ns,
-        both_ways_ns,
+        download_ns: if job.downloads { download_ns } else { 0.0 },
+        both_ways_ns: if job.downloads {
+            both_ways_ns
+        } else {
+            upload_ns
+        },
         kernel_in_a_row_ns,
         calls_ns,
     };
@@ -103,7 +121,8 @@ pub fn compare(job: &Job, number: u32, driver: Option<&Path>) -> Result<Compared
         profile: None,
         rounds: Some(rounds),
         rows,
-        own_ns: Some(own_ns.round() as u64),
+        own_ns: own_ns.first().map(|ns| ns.round() as u64),
+        pageable_ns: None,
         limit,
         verdict,
     })

@@ -4,8 +4,10 @@ mod file;
 pub mod job;
 mod limit;
 mod measured;
+mod own;
 mod pipeline;
 pub mod size;
+mod sweep;
 
 use std::path::{Path, PathBuf};
 
@@ -33,6 +35,9 @@ use limit::OverlapLimit;
 /// simulated GPU, the worst and the best arrangement are drawn, a lane for each stream and for each
 /// engine. The last line says whether overlapping is worth it.
 ///
+/// With --kernel-ms, --upload-ms and --download-ms it is your own job: what a batch takes of each stage, as `sidestream
+/// diagnose` or a profiler says. With --sweep the job is compared at several sizes of a batch, a line each.
+///
 /// On a real GPU the arrangements are made of the driver's own calls, and each time is the median of
 /// several rounds in which all of them run.
 ///
@@ -44,6 +49,10 @@ pub struct Args {
     /// Size of a batch: 64KiB, 4MiB, 1GiB or bytes
     #[arg(long, value_name = "SIZE", default_value = "4MiB", value_parser = size::parse)]
     batch: u64,
+    /// Compare at each of these sizes of a batch, such as 64KiB,1MiB,16MiB
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = size::parse,
+          conflicts_with_all = ["batch", "input", "trace", "kernel_ms"])]
+    sweep: Vec<u64>,
     /// How many batches
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     count: u32,
@@ -51,6 +60,14 @@ pub struct Args {
     /// it so that `kernel` in the output shows your kernel's time
     #[arg(long, value_name = "STEPS", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     work: u32,
+    #[command(flatten)]
+    own: own::Times,
+    /// Leave the results on the device
+    #[arg(long, conflicts_with_all = ["input", "kernel_ms"])]
+    no_download: bool,
+    /// Up to so many streams, 16 at most
+    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u32).range(4..=16))]
+    streams: u32,
     /// The GPU: cuda:0, cuda:1 and so on; sim:h200, sim:a100, sim:a10g, sim:rtx4090 or sim:FILE.toml;
     /// auto for cuda:0 if there is one. On a real GPU every time is measured, in several rounds
     #[arg(long, default_value = "sim:h200")]
@@ -88,12 +105,22 @@ struct Compared {
     rows: Vec<Row>,
     /// The pipeline's time; none if its slots find no room.
     own_ns: Option<u64>,
+    /// The time on one stream from pageable memory; none where it was not looked at.
+    pageable_ns: Option<u64>,
     limit: OverlapLimit,
     verdict: Verdict,
 }
 
 /// Runs the command.
 pub fn main(args: &Args) -> Result<Exit, Failure> {
+    if !args.sweep.is_empty() {
+        let (json, text) = sweep::compared(args, args.width.lines())?;
+        match args.json {
+            true => print(format_args!("{json}\n"))?,
+            false => print(text)?,
+        }
+        return Ok(SUCCESS);
+    }
     let (compared, streamed) = match compare(args)? {
         Outcome::Compared(compared, streamed) => (compared, streamed),
         Outcome::CutShort(words) => {
@@ -119,6 +146,9 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
 
 /// What the command would print, both ways.
 pub fn shown(args: &Args) -> Result<(serde_json::Value, String), Failure> {
+    if !args.sweep.is_empty() {
+        return sweep::compared(args, Lines::ANY);
+    }
     match compare(args)? {
         Outcome::Compared(compared, streamed) => {
             let json = compared.as_json(args, streamed.as_ref());
@@ -147,20 +177,22 @@ fn measured(args: &Args, number: u32) -> Result<Outcome, Failure> {
     let simulated_only = [
         ("--input", args.input.is_some()),
         ("--trace", args.trace.is_some()),
+        ("--kernel-ms", args.own.kernel_ms.is_some()),
     ];
     if let Some((option, _)) = simulated_only.iter().find(|(_, is_given)| *is_given) {
         return Err(Failure::input(format!(
             "{option} needs a simulated device, such as --device sim:h200"
         )));
     }
-    let compared = measured::compare(&args.job(), number, args.driver.as_deref())?;
+    let compared = measured::compare(&args.job(), &args.layouts(), number, args.driver.as_deref())?;
     Ok(Outcome::Compared(Box::new(compared), None))
 }
 
 /// The job on a simulated device.
 fn simulated(args: &Args, profile: Profile) -> Result<Outcome, Failure> {
     let mut job = args.job();
-    refuse_impossible(&job, &profile.name, profile.memory_bytes())?;
+    job.own = args.own.stages(&profile)?;
+    refuse_impossible(&job, args.streams, &profile.name, profile.memory_bytes())?;
     let streamed = match &args.input {
         None => None,
         Some(path) => {
@@ -185,9 +217,14 @@ fn simulated(args: &Args, profile: Profile) -> Result<Outcome, Failure> {
         layout,
         time_ns: job.time_ns(layout, &profile),
     };
-    let rows: Vec<Row> = Layout::ALL.iter().map(row).collect();
+    let rows: Vec<Row> = args.layouts().iter().map(row).collect();
     let verdict = Verdict::of(job.count, &rows, &limit);
-    let own_ns = pipeline::time_ns(&job, &profile)?;
+    // The library's pipeline always downloads.
+    let own_ns = match job.own.is_none() && job.downloads {
+        true => pipeline::time_ns(&job, &profile)?,
+        false => None,
+    };
+    let pageable_ns = Some(job.pageable_ns(&profile));
     if let Some(path) = &args.trace {
         let trace = job.trace(rows[verdict.best].layout, &profile);
         let file = std::fs::File::create(path).map_err(|e| Failure::file("create", path, &e))?;
@@ -201,6 +238,7 @@ fn simulated(args: &Args, profile: Profile) -> Result<Outcome, Failure> {
         rounds: None,
         rows,
         own_ns,
+        pageable_ns,
         limit,
         verdict,
     };
@@ -213,21 +251,37 @@ impl Args {
             batch_bytes: self.batch,
             count: self.count,
             work: self.work,
+            downloads: !self.no_download,
+            own: None,
         }
+    }
+
+    fn layouts(&self) -> Vec<Layout> {
+        Layout::up_to(self.streams)
     }
 }
 
-fn refuse_impossible(job: &Job, name: &str, memory_bytes: u64) -> Result<(), Failure> {
+fn refuse_impossible(job: &Job, slots: u32, name: &str, memory_bytes: u64) -> Result<(), Failure> {
     if job.batch_bytes < 4 {
         return Err(Failure::input(
             "a batch holds at least one float; give 4 bytes or more",
         ));
     }
-    // Four slots, each with an input and an output.
-    let largest = memory_bytes / 8;
+    // Four slots or more, each with an input and an output.
+    let slots = u64::from(slots.max(4));
+    let largest = memory_bytes / (2 * slots);
+    if job.own.is_some() {
+        // The bytes stand for a time.
+        return Ok(());
+    }
     if job.batch_bytes > largest {
+        let slots = if slots == 4 {
+            "four".to_owned()
+        } else {
+            slots.to_string()
+        };
         return Err(Failure::input(format!(
-            "four slots of {} for input and {0} for output do not fit into the {} GiB of {}; \
+            "{slots} slots of {} for input and {0} for output do not fit into the {} GiB of {}; \
              give {}MiB or less",
             size::show(job.batch_bytes),
             memory_bytes >> 30,
@@ -342,11 +396,13 @@ impl Compared {
             "device": args.device,
             "device_name": self.device_name,
             "simulated": self.profile.is_some(),
-            "batch_bytes": args.batch,
+            "batch_bytes": if self.job.own.is_some() { None } else { Some(self.job.batch_bytes) },
             "count": self.job.count,
-            "work": args.work,
+            "work": if self.job.own.is_some() { None } else { Some(self.job.work) },
             "stages": {"upload_ns": limit.upload_ns, "kernel_ns": limit.kernel_ns,
                        "download_ns": limit.download_ns, "both_ways_ns": limit.both_ways_ns},
+            "long_run": limit.in_the_long_run(),
+            "pageable_ns": self.pageable_ns,
             "rows": raw.chain(own).collect::<Vec<_>>(),
             "limit_ns": limit.total_ns,
             "verdict": self.verdict.text,
@@ -370,6 +426,7 @@ impl Compared {
             rounds,
             rows,
             own_ns,
+            pageable_ns,
             limit,
             verdict,
         } = self;
@@ -378,12 +435,16 @@ impl Compared {
             out.push_str(text.trim_end());
             out.push('\n');
         };
+        let batches = if job.count == 1 { "batch" } else { "batches" };
+        let what = match job.own {
+            Some(_) => format!("{} {batches} of your own", job.count),
+            None => {
+                let size = size::show(job.batch_bytes);
+                format!("{} {batches} of {size}, work {}", job.count, job.work)
+            }
+        };
         line(format!(
-            "{} {} of {}, work {}, on {}{}",
-            job.count,
-            if job.count == 1 { "batch" } else { "batches" },
-            size::show(job.batch_bytes),
-            job.work,
+            "{what}, on {}{}",
             if profile.is_some() {
                 "a simulated "
             } else {
@@ -391,12 +452,19 @@ impl Compared {
             },
             device_name
         ));
+        let copy = |name: &str, ns: u64, bytes: u64| match bytes {
+            0 => format!("no {name}"),
+            _ => format!("{name} {}", time(ns)),
+        };
+        let both_ways = match job.upload_bytes() > 0 && job.download_bytes() > 0 {
+            true => format!("; both ways at once {}", time(limit.both_ways_ns)),
+            false => String::new(),
+        };
         line(format!(
-            "one batch: upload {}, kernel {}, download {}; both ways at once {}",
-            time(limit.upload_ns),
+            "one batch: {}, kernel {}, {}{both_ways}",
+            copy("upload", limit.upload_ns, job.upload_bytes()),
             time(limit.kernel_ns),
-            time(limit.download_ns),
-            time(limit.both_ways_ns)
+            copy("download", limit.download_ns, job.download_bytes()),
         ));
         if let Some(rounds) = rounds {
             line(format!(
@@ -424,6 +492,31 @@ impl Compared {
         let gap = if table.is_narrow() { " " } else { "   " };
         let set_by = format!("{gap}set by {}", limit.set_by());
         line(table.row("limit", &time(limit.total_ns), &set_by));
+        if let (Some(time_ns), Some(profile)) = (*pageable_ns, profile) {
+            let (bytes, pinned_ns, pageable, what) = match job.upload_bytes() {
+                0 => (
+                    job.download_bytes(),
+                    limit.download_ns,
+                    profile.pageable_download_gb_s,
+                    "downloads",
+                ),
+                bytes => (
+                    bytes,
+                    limit.upload_ns,
+                    profile.pageable_upload_gb_s,
+                    "uploads",
+                ),
+            };
+            let pinned = bytes as f64 / pinned_ns.max(1) as f64;
+            let of = format!("{gap}{what} at {pageable:.1} GB/s; pinned {pinned:.1} GB/s");
+            line(table.row("1 stream, pageable memory", &time(time_ns), &of));
+        }
+        if job.own.is_some() {
+            line(format!(
+                "\nThe more batches there are, the nearer it comes to {:.3} times as fast as stage after stage.",
+                limit.in_the_long_run()
+            ));
+        }
         if let Some(profile) = profile {
             line(self.pictures(profile, lines));
         }

@@ -6,8 +6,8 @@ use super::{Blocks, Event, Function, Gpu, Memory, StepArgs, Stream};
 use crate::failure::Failure;
 use crate::overlap::job::{Job, Layout};
 
-/// So many slots has the largest arrangement.
-const MOST_SLOTS: usize = 4;
+/// So many slots has the largest arrangement, unless more streams are asked for.
+const FEWEST_SLOTS: usize = 4;
 
 /// The pinned memory that the batches take at most, unless four of them take more. Batches beyond
 /// it share their memory with others; nothing reads it, and copies one way never overlap.
@@ -17,10 +17,10 @@ const PINNED_BYTES: usize = 4 << 30;
 pub struct RawJobs<'a> {
     gpu: &'a Gpu,
     kernel: Function,
-    streams: [Stream; MOST_SLOTS],
-    uploaded: [Event; MOST_SLOTS],
-    computed: [Event; MOST_SLOTS],
-    downloaded: [Event; MOST_SLOTS],
+    streams: Vec<Stream>,
+    uploaded: Vec<Event>,
+    computed: Vec<Event>,
+    downloaded: Vec<Event>,
     inputs: Vec<Memory>,
     outputs: Vec<Memory>,
     /// By batch: what is uploaded, and where the result goes.
@@ -34,6 +34,7 @@ pub struct RawJob<'a> {
     count: usize,
     bytes: usize,
     work: u32,
+    downloads: bool,
     grid: Blocks,
 }
 
@@ -52,23 +53,28 @@ pub enum Alone {
 }
 
 impl<'a> RawJobs<'a> {
-    /// Takes memory for jobs of up to `batch_bytes` a batch and `count` batches.
-    pub fn new(gpu: &'a Gpu, batch_bytes: usize, count: usize) -> Result<RawJobs<'a>, Failure> {
-        let events = || -> Result<[Event; MOST_SLOTS], Failure> {
-            Ok([gpu.event()?, gpu.event()?, gpu.event()?, gpu.event()?])
-        };
+    /// Takes memory for jobs of up to `batch_bytes` a batch and `count` batches, on up to so many streams.
+    pub fn new(
+        gpu: &'a Gpu,
+        batch_bytes: usize,
+        count: usize,
+        streams: usize,
+    ) -> Result<RawJobs<'a>, Failure> {
+        let slots = streams.max(FEWEST_SLOTS);
+        let events =
+            || -> Result<Vec<Event>, Failure> { (0..slots).map(|_| gpu.event()).collect() };
         let device = || -> Result<Vec<Memory>, Failure> {
-            (0..MOST_SLOTS).map(|_| gpu.memory(batch_bytes)).collect()
+            (0..slots).map(|_| gpu.memory(batch_bytes)).collect()
         };
         let most = PINNED_BYTES / 2 / batch_bytes.max(1);
-        let pinned = count.min(most.max(MOST_SLOTS));
+        let pinned = count.min(most.max(slots));
         let host = || -> Result<Vec<Memory>, Failure> {
             (0..pinned).map(|_| gpu.pinned(batch_bytes)).collect()
         };
         Ok(RawJobs {
             gpu,
             kernel: gpu.function(ptx::OVERLAP_STEP, "overlap_step")?,
-            streams: [gpu.stream()?, gpu.stream()?, gpu.stream()?, gpu.stream()?],
+            streams: (0..slots).map(|_| gpu.stream()).collect::<Result<_, _>>()?,
             uploaded: events()?,
             computed: events()?,
             downloaded: events()?,
@@ -87,6 +93,7 @@ impl<'a> RawJobs<'a> {
             count: job.count as usize,
             bytes: (job.batch_bytes as usize).min(room.unwrap_or(0)),
             work: job.work,
+            downloads: job.downloads,
             grid: grid(job.batch_bytes, self.gpu.sms),
         }
     }
@@ -113,7 +120,7 @@ impl RawJob<'_> {
 
     /// Submits one stage of all batches, and waits for nothing.
     pub fn submit_alone(&self, stage: Alone) -> Result<(), Failure> {
-        let [first, second, ..] = self.jobs.streams;
+        let (first, second) = (self.jobs.streams[0], self.jobs.streams[1]);
         for batch in 0..self.count {
             match stage {
                 Alone::Uploads => self.upload(batch, 0, first)?,
@@ -124,7 +131,7 @@ impl RawJob<'_> {
                 }
                 Alone::Kernels => self.compute(0, first)?,
                 Alone::KernelsSideBySide => {
-                    let slot = batch % MOST_SLOTS;
+                    let slot = batch % FEWEST_SLOTS;
                     self.compute(slot, self.jobs.streams[slot])?;
                 }
                 Alone::Calls => {
@@ -159,7 +166,8 @@ impl RawJob<'_> {
             downloaded,
             ..
         } = self.jobs;
-        let [up, mid, down, _] = self.jobs.streams;
+        let streams = &self.jobs.streams;
+        let (up, mid, down) = (streams[0], streams[1], streams[2]);
         for batch in 0..self.count {
             let slot = batch % depth;
             let is_reused = batch >= depth;
@@ -203,6 +211,9 @@ impl RawJob<'_> {
     }
 
     fn download(&self, batch: usize, slot: usize, stream: Stream) -> Result<(), Failure> {
+        if !self.downloads {
+            return Ok(());
+        }
         let results = &self.jobs.results;
         let output = self.jobs.outputs[slot].part(0, self.bytes);
         self.jobs

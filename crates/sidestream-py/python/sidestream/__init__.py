@@ -1,7 +1,7 @@
 """Overlapping work on GPUs, beside PyTorch.
 
-``prefetch`` and ``Pipeline`` run work on side streams, ``check`` finds what is not ordered in a program of PyTorch,
-``diagnose`` and ``profile`` say why a GPU idled, ``benchmark`` times, ``overlap`` says what streams would be worth.
+``prefetch``, ``fetch``, ``parallel`` and ``Pipeline`` run work on side streams, ``check`` finds what is not ordered in a program of PyTorch,
+``diagnose`` and ``profile`` say why a GPU idled, ``benchmark`` times, ``compare`` says which is faster, ``overlap`` says what streams would be worth.
 Importing this needs neither a GPU nor PyTorch nor numpy.
 
 ``sidestream.ray`` and ``sidestream.lightning`` are for those libraries. The classes of results, such as ``sidestream.Diagnosis``,
@@ -22,6 +22,8 @@ from sidestream._check import (
     check,
 )
 from sidestream._check_suppress import Suppression as Suppression
+from sidestream._compare import Comparison as Comparison, compare
+from sidestream._devices import Caps as Caps, caps
 from sidestream._diagnosis import (
     Device as Device,
     Diagnosis as Diagnosis,
@@ -34,7 +36,10 @@ from sidestream._diagnosis import (
     StreamLoad as StreamLoad,
     TraceWarning as TraceWarning,
 )
+from sidestream._fetch import Fetched as Fetched, RunningMean, fetch
+from sidestream._loop import LoopOverlap as LoopOverlap
 from sidestream._overlap import Arrangement as Arrangement, Overlap as Overlap, overlap
+from sidestream._parallel import parallel
 from sidestream._pipeline import Choice as Choice, Pipeline, Stage, StageError
 from sidestream._prefetch import PrefetchStatistics as PrefetchStatistics, Prefetcher as Prefetcher, prefetch
 from sidestream._profile import Profile as Profile, profile
@@ -46,6 +51,7 @@ from sidestream._program import (
     Refused as Refused,
     check_program,
 )
+from sidestream._roofline import RooflineEstimate as RooflineEstimate, roofline
 from sidestream._sidestream import (
     DeviceArray as DeviceArray,
     DeviceError,
@@ -72,18 +78,24 @@ __all__ = [
     "Pipeline",
     "ProgramError",
     "RaceError",
+    "RunningMean",
     "Stage",
     "StageError",
     "Stream",
     "TraceError",
     "__version__",
     "benchmark",
+    "caps",
     "check",
     "check_program",
+    "compare",
     "diagnose",
+    "fetch",
     "overlap",
+    "parallel",
     "prefetch",
     "profile",
+    "roofline",
 ]
 
 

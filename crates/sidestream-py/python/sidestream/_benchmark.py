@@ -17,6 +17,7 @@ from sidestream import _sidestream
 from sidestream import _units as units
 from sidestream._arguments import positive, whole
 from sidestream._devices import device_name, of_torch, on_torch
+from sidestream._leaves import name_of
 from sidestream._results import Result
 
 #: A sample takes about so long, so that the time between two events is long against what they take themselves.
@@ -42,6 +43,7 @@ def benchmark(
     flops: float | None = None,
     bytes: float | None = None,
     peak_flops: float | None = None,
+    dtype: Any = "fp32",
     device: Any = None,
     kwargs: Mapping[str, Any] | None = None,
 ) -> Benchmark:
@@ -62,8 +64,9 @@ def benchmark(
         repeat: Samples.
         flops: Multiplications and additions of one call, for the share of the roofline.
         bytes: Bytes of device memory that one call has to move, for the same.
-        peak_flops: What the device computes at most a second, instead of the single precision of its profile: with
-            tensor cores it is more.
+        peak_flops: What the device computes at most a second, instead of what its profile says of ``dtype``.
+        dtype: The type of the numbers, for that peak: ``"fp32"``, and with tensor cores ``"tf32"``, ``"bf16"``, ``"fp16"`` and others, or a
+            ``torch.dtype``. Products of float32 run as ``"tf32"`` where PyTorch allows it.
         device: ``"cuda"``, ``"cuda:1"``, ``"cpu"``, a ``torch.device`` or the number of a GPU. By default PyTorch's
             current device where PyTorch is imported and has CUDA, and else the processor.
         kwargs: Arguments of ``fn`` by name, as in ``kwargs={"dim": 0}``: those of ``benchmark`` have names of their own.
@@ -87,14 +90,14 @@ def benchmark(
     )
     if peak_flops is not None and flops is None:
         raise ValueError("peak_flops says nothing without flops; give the multiplications and additions of one call as flops")
-    cuda = _cuda(device)
+    cuda = gpu(device)
     call = functools.partial(fn, **kwargs) if kwargs else fn
     for _ in range(warmup):
         call(*args)
-    with _without_collector():
+    with without_collector():
         taken = _on_processor(call, args, repeat) if cuda is None else _on_device(cuda, call, args, repeat)
     name = getattr(fn, "__name__", None) or type(fn).__name__
-    roofline = _roofline(taken, flops or 0.0, bytes or 0.0, peak_flops)
+    roofline = _roofline(taken, flops or 0.0, bytes or 0.0, peak_flops, dtype)
     return Benchmark(
         name=name,
         device=taken.device,
@@ -104,7 +107,7 @@ def benchmark(
         host_samples_ns=tuple(taken.host_ns),
         includes_host=taken.includes_host,
         roofline=roofline,
-        roofline_unknown=_why_no_roofline(taken, roofline, flops, bytes),
+        roofline_unknown=_why_no_roofline(taken, roofline, flops, bytes, dtype),
     )
 
 
@@ -118,6 +121,9 @@ class Roofline:
         share: The floor divided by the median: 1 is all that the device can do.
         peak_flops_per_s: What the device can compute, in operations per second; none where nobody knows.
         peak_bytes_per_s: What its memory can move, in bytes per second; none where nobody knows.
+        intensity: Operations for each byte; none where only one of the two was stated.
+        ridge: The intensity from which on arithmetic is the limit; none where a peak is not known.
+        dtype: The type of numbers that the peak is of; none where the peak was given.
     """
 
     floor_ns: float
@@ -125,6 +131,9 @@ class Roofline:
     share: float
     peak_flops_per_s: float | None
     peak_bytes_per_s: float | None
+    intensity: float | None
+    ridge: float | None
+    dtype: str | None
 
 
 @dataclass(frozen=True)
@@ -157,12 +166,12 @@ class Benchmark(Result):
     @property
     def median_ns(self) -> float:
         """Half of the samples took at most this."""
-        return _quantile(self.samples_ns, 0.5)
+        return quantile(self.samples_ns, 0.5)
 
     @property
     def quartiles_ns(self) -> tuple[float, float]:
         """A quarter of the samples took at most the first, and a quarter at least the second."""
-        return (_quantile(self.samples_ns, 0.25), _quantile(self.samples_ns, 0.75))
+        return (quantile(self.samples_ns, 0.25), quantile(self.samples_ns, 0.75))
 
     @property
     def count(self) -> int:
@@ -172,7 +181,7 @@ class Benchmark(Result):
     @property
     def host_ns(self) -> float:
         """The median of the host's time to submit a call."""
-        return _quantile(self.host_samples_ns, 0.5)
+        return quantile(self.host_samples_ns, 0.5)
 
     @property
     def is_launch_bound(self) -> bool:
@@ -227,8 +236,13 @@ class Benchmark(Result):
         roofline = self.roofline
         if roofline is not None:
             yield f"at least {units.time(roofline.floor_ns)} by {roofline.bound}, {100 * roofline.share:.0f} % reached"
+            if roofline.intensity is not None and roofline.ridge is not None:
+                yield (
+                    f"{roofline.intensity:.1f} operations for each byte; from {roofline.ridge:.1f} on arithmetic is the limit"
+                    + (f" in {roofline.dtype}" if roofline.dtype else "")
+                )
             if roofline.share > 1.05 and roofline.bound == "arithmetic":
-                yield "more than single precision allows: give peak_flops= of the arithmetic that ran, or count again"
+                yield f"more than {roofline.dtype or 'the given peak'} allows: give dtype= or peak_flops= of the arithmetic that ran, or count again"
             elif roofline.share > 1.05:
                 yield "more than the memory allows: the bytes are fewer than stated, or stay in the cache"
         if self.roofline_unknown is not None:
@@ -255,7 +269,7 @@ class _Taken:
     includes_host: bool
 
 
-def _cuda(device: Any) -> Any:
+def gpu(device: Any) -> Any:
     """The GPU to measure on as a ``torch.device``, or none for the processor."""
     if device is None and "torch" not in sys.modules:
         return None
@@ -307,11 +321,8 @@ def _on_device(device: Any, fn: Callable[..., object], args: tuple[Any, ...], re
         if hold > 0 and _waits(stopwatch, fn, args, calls, hold):
             hold = 0
         taken = [stopwatch.take(fn, args, calls, hold) for _ in range(repeat)]
-        if hold > 0 and _quantile([elapsed for elapsed, _ in taken], 0.5) < nothing + LEAST_NS:
-            raise ValueError(
-                f"{calls} calls of {fn!r} took no time on the current stream of {device}; if the work runs on the "
-                'processor, give device="cpu"; if it runs on another stream, let the current one wait for that'
-            )
+        if hold > 0 and quantile([elapsed for elapsed, _ in taken], 0.5) < nothing + LEAST_NS:
+            raise ValueError(_took_no_time(calls, fn, device))
         return _Taken(
             str(device),
             str(torch.cuda.get_device_name(device)),
@@ -320,6 +331,15 @@ def _on_device(device: Any, fn: Callable[..., object], args: tuple[Any, ...], re
             [host / calls for _, host in taken],
             includes_host=hold == 0,
         )
+
+
+def _took_no_time(calls: int, fn: object, device: Any) -> str:
+    # Arguments that were bound to it are not what it is called.
+    fn = getattr(fn, "func", fn)
+    return (
+        f"{calls} calls of {fn!r} took no time on the current stream of {device}; if the work runs on the "
+        'processor, give device="cpu"; if it runs on another stream, let the current one wait for that'
+    )
 
 
 def _waits(stopwatch: _Stopwatch, fn: Callable[..., object], args: tuple[Any, ...], calls: int, hold: float) -> bool:
@@ -385,15 +405,70 @@ def _submitted_ns(fn: Callable[..., object], args: tuple[Any, ...], calls: int) 
     return time.perf_counter_ns() - start
 
 
+class InTurn:
+    """Samples of several functions, in the sequence in which somebody asks for them."""
+
+    def __init__(self, device: Any, functions: Sequence[Callable[[], object]], sample_ns: int) -> None:
+        """Find out how many calls of each take so long, and whether the device can be held back while they are submitted.
+
+        Args:
+            device: A GPU, or none for the processor.
+            functions: What is measured.
+            sample_ns: About so long a sample of each takes.
+
+        Raises:
+            ValueError: One of them puts nothing on the device.
+        """
+        self._functions = functions
+        self._gpu = device
+        self._stopwatch: _Stopwatch | None = None
+        self._holds = [0.0 for _ in functions]
+        if device is None:
+            self.device, self.device_name, self.includes_host = "cpu", "the processor", False
+            shortest = [min(_submitted_ns(fn, (), 1) for _ in range(3)) for fn in functions]
+            self.calls = tuple(_fitting(one, MOST_CALLS_ON_HOST, sample_ns) for one in shortest)
+            return
+        import torch
+
+        self._within = torch.cuda.device
+        with self._within(device):
+            stopwatch = self._stopwatch = _Stopwatch(torch)
+            self.device, self.device_name = str(device), str(torch.cuda.get_device_name(device))
+            nothing = min(stopwatch.take(_nothing, (), 1, 100_000)[0] for _ in range(3))
+            alone = [min(stopwatch.take(fn, (), 1, 0) for _ in range(3)) for fn in functions]
+            self.calls = tuple(_fitting(elapsed, MOST_CALLS, sample_ns) for elapsed, _ in alone)
+            holds = [_hold(host * calls) for (_, host), calls in zip(alone, self.calls)]
+            self.includes_host = not all(
+                hold > 0 and not _waits(stopwatch, fn, (), calls, hold) for fn, calls, hold in zip(functions, self.calls, holds)
+            )
+            if not self.includes_host:
+                self._holds = holds
+                for at, fn in enumerate(functions):
+                    elapsed, host = min(stopwatch.take(fn, (), self.calls[at], holds[at]) for _ in range(3))
+                    if elapsed < nothing + LEAST_NS:
+                        raise ValueError(_took_no_time(self.calls[at], fn, device))
+                    self.includes_host |= host > elapsed
+            if self.includes_host:
+                self._holds = [0.0 for _ in functions]
+
+    def sample(self, which: int) -> float:
+        """Return the nanoseconds of one call of a function, in the mean of a sample."""
+        fn, calls = self._functions[which], self.calls[which]
+        if self._stopwatch is None:
+            return _submitted_ns(fn, (), calls) / calls
+        with self._within(self._gpu):
+            return self._stopwatch.take(fn, (), calls, self._holds[which])[0] / calls
+
+
 def _nothing(*_: object) -> None: ...
 
 
-def _fitting(one_ns: float, most: int) -> int:
-    return max(1, min(most, int(SAMPLE_NS / max(one_ns, 1.0))))
+def _fitting(one_ns: float, most: int, sample_ns: int = SAMPLE_NS) -> int:
+    return max(1, min(most, int(sample_ns / max(one_ns, 1.0))))
 
 
 @contextmanager
-def _without_collector() -> Iterator[None]:
+def without_collector() -> Iterator[None]:
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -403,27 +478,39 @@ def _without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _roofline(taken: _Taken, flops: float, bytes: float, peak_flops: float | None) -> Roofline | None:
-    known = _sidestream.peaks(taken.device_name) or (None, None)
-    flops_per_s, bytes_per_s = peak_flops or known[0], known[1]
+def _roofline(taken: _Taken, flops: float, bytes: float, peak_flops: float | None, dtype: Any) -> Roofline | None:
+    name = name_of(dtype)
+    known = _sidestream.peaks(taken.device_name, name) or (None, None)
+    bytes_per_s = known[1] or (_sidestream.peaks(taken.device_name, "fp32") or (None, None))[1]
+    flops_per_s = peak_flops or known[0]
     if not (flops or bytes) or (flops and flops_per_s is None) or (bytes and bytes_per_s is None):
         return None
     arithmetic = 1e9 * flops / flops_per_s if flops_per_s else 0.0
     memory = 1e9 * bytes / bytes_per_s if bytes_per_s else 0.0
     floor = max(arithmetic, memory)
-    bound = "arithmetic" if arithmetic > memory else "memory"
-    return Roofline(floor, bound, floor / _quantile(taken.samples_ns, 0.5), flops_per_s, bytes_per_s)
+    return Roofline(
+        floor_ns=floor,
+        bound="arithmetic" if arithmetic > memory else "memory",
+        share=floor / quantile(taken.samples_ns, 0.5),
+        peak_flops_per_s=flops_per_s,
+        peak_bytes_per_s=bytes_per_s,
+        intensity=flops / bytes if flops and bytes else None,
+        ridge=flops_per_s / bytes_per_s if flops_per_s and bytes_per_s else None,
+        dtype=None if peak_flops else name,
+    )
 
 
 def _why_no_roofline(
-    taken: _Taken, roofline: Roofline | None, flops: float | None, bytes: float | None
+    taken: _Taken, roofline: Roofline | None, flops: float | None, bytes: float | None, dtype: Any
 ) -> str | None:
     if roofline is not None or (flops is None and bytes is None):
         return None
+    if _sidestream.peaks(taken.device_name, "fp32") is not None:
+        return f"share of the roofline unknown: the description of {taken.device_name} has no peak in {name_of(dtype)}; give peak_flops="
     return f"share of the roofline unknown: there are no figures of {taken.device_name}; `sidestream devices` lists those there are"
 
 
-def _quantile(values: Sequence[float], share: float) -> float:
+def quantile(values: Sequence[float], share: float) -> float:
     """The value that this share of all does not exceed; between two of them in proportion."""
     # The module `statistics` would double the time that `import sidestream` takes.
     ordered = sorted(values)

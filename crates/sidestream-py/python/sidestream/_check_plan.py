@@ -33,7 +33,7 @@ _EMPTY = frozenset(
     }
 )
 #: Operators for which the host waits: it wants a value, or has to know how large the result is.
-_WAITS = frozenset(
+WAITS = frozenset(
     {
         "aten::_linalg_check_errors",
         "aten::_local_scalar_dense",
@@ -129,7 +129,7 @@ def _kind(func: Any, name: str, schema: Any) -> str:
         return _COPIES[name]
     if name in _SILENT or name in _EMPTY or torch.Tag.inplace_view in func.tags:
         return "silent"
-    if name in _WAITS:
+    if name in WAITS:
         return "waits"
     if name in _INDEXED:
         return "indexed"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import operator
 import re
+from dataclasses import dataclass
 from typing import Any
 
-from sidestream._sidestream import SIMULATED, DeviceError
+from sidestream._sidestream import SIMULATED, DeviceError, caps as _caps
 
 #: What a name may be, whether or not there is such a device. The driver has at most a few dozen.
 _NAME = re.compile(
@@ -41,6 +42,41 @@ def device_name(device: Any) -> str:
             f"{', '.join(f'sim:{one}' for one in SIMULATED)} and sim:FILE.toml, auto for what there is of these, and cpu"
         )
     return "cpu" if is_of("cpu", name) else name
+
+
+@dataclass(frozen=True)
+class Caps:
+    """What a device can do.
+
+    Attributes:
+        device: Its name, as ``cuda:0`` or ``sim:h200``.
+        memory_bytes: All its memory.
+        memory_bytes_per_s: What that moves at most, in bytes per second.
+        flops_per_s: Multiplications and additions in single precision at most, per second.
+        link_bytes_per_s: What one direction of its link to the host carries, in bytes per second.
+        priorities: The most urgent and the least urgent priority of a stream; lower is more urgent.
+    """
+
+    device: str
+    memory_bytes: int
+    memory_bytes_per_s: float
+    flops_per_s: float
+    link_bytes_per_s: float
+    priorities: tuple[int, int]
+
+
+def caps(device: Any = "cuda") -> Caps:
+    """Return what a device can do, as its driver says, or the file that describes a simulated one.
+
+    Args:
+        device: As for ``Stream``.
+
+    Raises:
+        DeviceError: The device cannot be opened.
+        TypeError: ``device`` names no device.
+        ValueError: It is the processor.
+    """
+    return Caps(*_caps(name_with_streams(device)))
 
 
 def _number(device: Any) -> int | None:

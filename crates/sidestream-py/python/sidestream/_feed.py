@@ -57,6 +57,8 @@ class Noted:
 
     #: Batches that were taken.
     given: int = 0
+    #: Seconds from the first batch that was asked for to the last that was taken, of all iterations.
+    elapsed_s: float = 0.0
     #: For so many seconds the caller waited for the loader.
     loader_s: float = 0.0
     #: And for a batch that was being packed, or that waited for a free slot.

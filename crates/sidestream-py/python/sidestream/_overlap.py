@@ -2,43 +2,100 @@
 
 from __future__ import annotations
 
+import html
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from sidestream import _sidestream
-from sidestream._arguments import whole
+from sidestream._arguments import positive, truth, whole
 from sidestream._devices import name_with_streams
 from sidestream._results import Told, made
 
+if TYPE_CHECKING:
+    from sidestream._loop import LoopOverlap
 
+
+@overload
+def overlap(device: Callable[[Any], object], batches: Iterable[Any], /, *, rounds: int = 5) -> LoopOverlap: ...
+@overload
 def overlap(
-    device: Any = "auto", *, batch: int | str = "4MiB", count: int = 32, work: int = 4096
-) -> Overlap:
+    device: Any = "auto",
+    *,
+    batch: int | str | None = None,
+    count: int = 32,
+    work: int | None = None,
+    kernel_ms: float | None = None,
+    upload_ms: float | None = None,
+    download_ms: float | None = None,
+    download: bool = True,
+    streams: int = 4,
+) -> Overlap: ...
+def overlap(
+    device: Any = "auto",
+    batches: Any = None,
+    *,
+    batch: int | str | None = None,
+    count: int = 32,
+    work: int | None = None,
+    kernel_ms: float | None = None,
+    upload_ms: float | None = None,
+    download_ms: float | None = None,
+    download: bool = True,
+    streams: int = 4,
+    rounds: int = 5,
+) -> Any:
     """Run a job of uploads, kernels and downloads in every usual arrangement of streams, and compare.
 
     This is the command ``sidestream overlap``. On a simulated device nothing runs and no GPU is needed; on a real
     one each time is measured, on streams of its own that wait for nothing else. Other threads run meanwhile.
 
+    ``overlap(step, batches)`` does it for a loop of yours on PyTorch's GPU: it measures ``step(batch)`` on batches that are on the device already, their
+    uploads from pinned and from pageable memory, and the whole loop with ``.to()``, with ``non_blocking`` copies of pinned batches and with
+    ``prefetch``, in turn. The step is called some hundred times, as training would.
+
     Args:
         device: ``"sim:h200"``, ``"sim:a100"``, ``"sim:a10g"``, ``"sim:rtx4090"``, ``"sim:FILE.toml"``; ``"cuda:0"``
             and so on, also as a ``torch.device`` or a number. By default ``"auto"``: the first GPU, or ``"sim:h200"`` where
-            there is none.
+            there is none. Or a function of a batch.
+        batches: Where that is a function, some batches of the host, which are used again and again.
         batch: The size of a batch, in bytes or as in ``"4MiB"``; units are powers of 1024, also without the ``i``.
         count: How many batches, at most 100,000.
         work: How heavy the kernel is: multiplications and additions for each four bytes, at most 10,000,000. Choose it so that
             the kernel's time in the result is that of your kernel.
+        kernel_ms: Milliseconds of computing for a batch of your own, in the place of ``batch`` and ``work``; simulated devices only.
+        upload_ms: Milliseconds of its upload from pinned memory; without it there is none.
+        download_ms: Milliseconds of its download; without it there is none.
+        download: Whether the results of ``batch`` and ``work`` are copied back.
+        streams: Up to so many streams, 4 to 16.
+        rounds: How often each loop is measured.
 
     Raises:
         DeviceError: There is no such device, or its file cannot be read.
         TypeError: A figure is no whole number, or the device no name.
         ValueError: A figure is out of range, the batches do not fit, or the device is the processor.
     """
+    if callable(device) and not (batches is None and isinstance(device, type)):
+        from sidestream._loop import measured
+
+        return measured(device, batches, whole("rounds", rounds, 1, "how often each loop is measured"))
+    if batches is not None:
+        raise TypeError("batches belong to a function: overlap(step, batches); for a device give batch, the size of one")
     where = name_with_streams(device)
-    size = batch if isinstance(batch, str) else str(whole("batch", batch, 4, 'its bytes, or a text such as "4MiB"'))
-    count = whole("count", count, 1, "the number of batches")
-    work = whole("work", work, 1, "the multiplications and additions for each four bytes")
-    return Overlap(*_sidestream.overlap(where, size, str(count), str(work)))
+    options = [("count", str(whole("count", count, 1, "the number of batches")))]
+    if batch is not None:
+        options.append(("batch", batch if isinstance(batch, str) else str(whole("batch", batch, 4, 'its bytes, or a text such as "4MiB"'))))
+    if work is not None:
+        options.append(("work", str(whole("work", work, 1, "the multiplications and additions for each four bytes"))))
+    for name, ms in (("kernel-ms", kernel_ms), ("upload-ms", upload_ms), ("download-ms", download_ms)):
+        if ms is not None:
+            options.append((name, repr(positive(name.replace("-", "_"), ms, "the milliseconds of a batch"))))
+    if not truth("download", download):
+        options.append(("no-download", ""))
+    if streams != 4:
+        options.append(("streams", str(whole("streams", streams, 4, "the most streams to compare"))))
+    return Overlap(*_sidestream.said("overlap", where, options))
 
 
 @dataclass(frozen=True)
@@ -87,6 +144,15 @@ class Overlap(Told):
     def verdict(self) -> str:
         """Whether overlapping is worth it, in a sentence or two."""
         return str(self.to_dict()["verdict"])
+
+    def _repr_html_(self) -> str:
+        from sidestream._draw import bars
+
+        names = {"streams": "{} streams", "ring": "stream per stage, {} slots", "pipeline": "pipeline, {} slots"}
+        rows = [("1 stream" if (row.layout, row.k) == ("streams", 1) else names[row.layout].format(row.k), float(row.time_ns)) for row in self.rows]
+        text = str(self)
+        drawn = bars(rows, self.limit_ns, [text.split("\n")[0], self.verdict])
+        return f"{drawn}<details><summary>as text</summary><pre{self._style}>{html.escape(text)}</pre></details>"
 
     def __repr__(self) -> str:
         return f"<Overlap: {self.verdict}>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -106,6 +107,12 @@ def prefetch(
     """
     kind: Any = _StatefulPrefetcher if _follow.has_state(loader) else Prefetcher
     return kind(loader, device, depth, transform, keep=keep, stream=stream)  # type: ignore[no-any-return]
+
+
+#: With fewer batches nothing is said of a loader: the first one comes from a cold start.
+FEW_BATCHES = 10
+#: Where so much of the time is spent waiting for the loader, that is what to change.
+STARVED = 0.05
 
 
 class Prefetcher(Generic[Batch]):
@@ -254,6 +261,7 @@ class Prefetcher(Generic[Batch]):
             slots=of_ring.get("slots", 0),
             grown=of_ring.get("grown", 0),
             retired=of_ring.get("retired", 0),
+            elapsed_s=self._noted.elapsed_s,
             waited_for_loader_s=self._noted.loader_s,
             waited_for_slots_s=self._noted.slots_s,
             warnings=(*self._noted.warnings, *of_ring.get("warnings", ())),
@@ -288,6 +296,7 @@ class PrefetchStatistics(Result):
         slots: Batches that there is memory for on the device.
         grown: How many of them were added because all others were held.
         retired: How many are not used again; ``warnings`` says why.
+        elapsed_s: Seconds from the first batch that you asked for to the last that you took, your steps included.
         waited_for_loader_s: Seconds that you waited for the loader to give a batch.
         waited_for_slots_s: Seconds that you waited while a batch was packed, or for memory of the device.
         warnings: What a reader has to know: memory that is not used again, and objects whose arrays stayed on the host.
@@ -300,23 +309,40 @@ class PrefetchStatistics(Result):
     slots: int
     grown: int
     retired: int
+    elapsed_s: float
     waited_for_loader_s: float
     waited_for_slots_s: float
     warnings: tuple[str, ...]
 
+    @property
+    def verdict(self) -> str:
+        """Whether the loader keeps up, in a sentence."""
+        if self.batches < FEW_BATCHES:
+            return f"{self.batches} batches are too few to say whether the loader keeps up"
+        share = self.waited_for_loader_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
+        if share < STARVED:
+            return f"the loader keeps up: {100 * share:.0f} % of the time was spent waiting for it"
+        most = f"{1 / (1 - share):.1f} times as fast" if share < 0.99 else "many times as fast"
+        return (
+            f"your loader is the limit: {100 * share:.0f} % of the time was spent waiting for it, without which the loop would be {most} at most; "
+            "more workers (num_workers), or less work for a sample"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as a new dictionary, of the schema ``sidestream.prefetch/1``."""
-        return {"schema": "sidestream.prefetch/1", **asdict(self), "warnings": list(self.warnings)}
+        return {"schema": "sidestream.prefetch/1", **asdict(self), "warnings": list(self.warnings), "verdict": self.verdict}
 
     def __str__(self) -> str:
         batches = "1 batch" if self.batches == 1 else f"{self.batches} batches"
         if self.device == "cpu":
-            return f"{batches} read ahead on the processor\nwaited {self.waited_for_loader_s:.3f} s for the loader"
+            waited = f"waited {self.waited_for_loader_s:.3f} s for the loader, of {self.elapsed_s:.3f} s"
+            return f"{batches} read ahead on the processor\n{waited}\n{self.verdict}"
         lines = [
             f"{batches} to {self.device}: {units.size(self.bytes)}, {units.size(self.bytes_from_pinned)} of it "
             "from pinned memory where it was",
             f"memory for {self.slots} batches, {self.grown} of them added because all others were held",
-            f"waited {self.waited_for_loader_s:.3f} s for the loader, {self.waited_for_slots_s:.3f} s for packing and memory",
+            f"waited {self.waited_for_loader_s:.3f} s for the loader, {self.waited_for_slots_s:.3f} s for packing and memory, of {self.elapsed_s:.3f} s",
+            self.verdict,
         ]
         return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
 
@@ -334,6 +360,8 @@ class _Batches(Iterator[Batch]):
         self._is_first = True
         self._target = owner._target
         self._is_over = False
+        #: When the last batch was handed out; none before the first was asked for.
+        self._since: float | None = None
         self._transformer: _hand_over.Transformer | None = None
         if owner._transform is not None and self._target.transforms_ahead:
             self._transformer = _hand_over.Transformer(self._target, owner._transform)
@@ -341,6 +369,8 @@ class _Batches(Iterator[Batch]):
     def __next__(self) -> Batch:
         if self._is_over:
             raise StopIteration
+        if self._since is None:
+            self._since = time.perf_counter()
         entry = self._next()
         noted = self._owner._noted
         while noted.unsaid:
@@ -351,6 +381,9 @@ class _Batches(Iterator[Batch]):
             self._is_first = False
         batch = self._plain(entry) if self._transformer is None else self._transformer.apply(entry)
         noted.given += 1
+        now = time.perf_counter()
+        noted.elapsed_s += now - self._since
+        self._since = now
         return batch  # type: ignore[no-any-return]
 
     def _plain(self, entry: Entry) -> Any:

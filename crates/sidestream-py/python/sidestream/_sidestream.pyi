@@ -1,6 +1,6 @@
 """What the package asks of its extension module."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 from types import CodeType
@@ -23,16 +23,17 @@ __all__ = [
     "Ticket",
     "TraceError",
     "__version__",
+    "caps",
     "check_options",
     "check_program",
     "command",
     "diagnose",
     "flatten",
     "note_stream",
-    "overlap",
     "peaks",
     "ranks",
     "references",
+    "said",
     "traces",
 ]
 
@@ -176,8 +177,9 @@ def check_program(
 ) -> tuple[str, list[str]]: ...
 
 def command(args: list[str]) -> int: ...
-def overlap(device: str, batch: str, count: str, work: str) -> tuple[str, str]: ...
-def peaks(device_name: str) -> tuple[float, float] | None: ...
+def said(verb: str, device: str, options: Sequence[tuple[str, str]]) -> tuple[str, str]: ...
+def caps(name: str) -> tuple[str, int, float, float, float, tuple[int, int]]: ...
+def peaks(device_name: str, dtype: str) -> tuple[float, float] | None: ...
 
 @disjoint_base
 class Stream:
@@ -201,11 +203,13 @@ class Stream:
 
 @disjoint_base
 class Event:
-    def __new__(cls, timing: bool, device: str) -> Self: ...
+    def __new__(cls, timing: bool, blocking: bool, device: str) -> Self: ...
     @property
     def device(self) -> str: ...
     @property
     def timing(self) -> bool: ...
+    @property
+    def blocking(self) -> bool: ...
     def record(self, stream: Any) -> None: ...
     def wait(self, stream: Any) -> None: ...
     def query(self) -> bool: ...

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from sidestream import _sidestream
+from sidestream._arguments import truth
 from sidestream._devices import name_with_streams
 
 if TYPE_CHECKING:
@@ -179,19 +180,24 @@ class Event(_sidestream.Event):
 
     Args:
         timing: Whether it keeps the device's time, for ``elapsed_time``.
+        blocking: Whether a thread that waits in ``synchronize`` sleeps until the device wakes it. By default it asks again and again, which
+            keeps a core busy and returns some microseconds sooner.
         device: As for ``Stream``.
 
     Raises:
         DeviceError: The device cannot be opened.
-        TypeError: ``device`` names no device, or ``timing`` is neither True nor False.
-        ValueError: The device is the processor.
+        TypeError: ``device`` names no device, or ``timing`` or ``blocking`` is neither True nor False.
+        ValueError: The device is the processor, or both ``timing`` and ``blocking`` are asked for.
     """
 
-    def __new__(cls, timing: bool = False, *, device: Any = "cuda") -> Self:
+    def __new__(cls, timing: bool = False, *, blocking: bool = False, device: Any = "cuda") -> Self:
         """Make an event."""
         if not isinstance(timing, bool):
             raise TypeError(f"timing is {timing!r}; give True or False, and the device as device=")
-        return super().__new__(cls, timing, name_with_streams(device))
+        truth("blocking", blocking)
+        if timing and blocking:
+            raise ValueError("an event keeps time or lets its waiting thread sleep; make one with timing=True and another with blocking=True")
+        return super().__new__(cls, timing, blocking, name_with_streams(device))
 
     def record(self, stream: Any = None) -> None:
         """Record it behind all that ``stream`` was given so far. The host is not held up.
@@ -258,7 +264,7 @@ class Event(_sidestream.Event):
         return event
 
     def __repr__(self) -> str:
-        return f"<sidestream.Event device={self.device} timing={self.timing}>"
+        return f"<sidestream.Event device={self.device} timing={self.timing} blocking={self.blocking}>"
 
 
 def _contexts() -> list[Any]:

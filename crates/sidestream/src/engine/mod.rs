@@ -58,7 +58,7 @@ mod work;
 
 pub use limit::{Limit, overlap_limit};
 pub use path::{Cause, Link};
-pub use profile::{Profile, ProfileError};
+pub use profile::{Dtype, Profile, ProfileError};
 pub use work::{Call, Engines, Grid, KernelCost, Work};
 
 use copies::{Bus, Flow, Request};

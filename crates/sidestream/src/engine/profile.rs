@@ -17,6 +17,7 @@ macro_rules! figures {
             /// What people call the device.
             pub name: String,
             $($(#[$doc])* pub $field: f64,)*
+            tensor: [Option<f64>; Dtype::ALL.len()],
             sources: Vec<(&'static str, String)>,
         }
 
@@ -25,6 +26,7 @@ macro_rules! figures {
                 Ok(Profile {
                     name: self.name()?,
                     $($field: self.$read($place, $min, $max)?,)*
+                    tensor: self.tensor()?,
                     sources: std::mem::take(&mut self.sources),
                 })
             }
@@ -146,6 +148,79 @@ const A100: &str = include_str!("../../profiles/a100.toml");
 const A10G: &str = include_str!("../../profiles/a10g.toml");
 const RTX4090: &str = include_str!("../../profiles/rtx4090.toml");
 
+/// A type of numbers, as products of matrices take them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Dtype {
+    /// Double precision.
+    Fp64,
+    /// Single precision, without tensor cores.
+    Fp32,
+    /// Single precision that tensor cores round to 10 bits.
+    Tf32,
+    /// The half type with the range of single precision.
+    Bf16,
+    /// Half precision.
+    Fp16,
+    /// Eight bits, of either kind.
+    Fp8,
+    /// Whole numbers of eight bits.
+    Int8,
+}
+
+impl Dtype {
+    /// All of them, in the order of the files.
+    pub const ALL: [Dtype; 7] = [
+        Dtype::Fp64,
+        Dtype::Fp32,
+        Dtype::Tf32,
+        Dtype::Bf16,
+        Dtype::Fp16,
+        Dtype::Fp8,
+        Dtype::Int8,
+    ];
+
+    /// Its short name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Dtype::Fp64 => "fp64",
+            Dtype::Fp32 => "fp32",
+            Dtype::Tf32 => "tf32",
+            Dtype::Bf16 => "bf16",
+            Dtype::Fp16 => "fp16",
+            Dtype::Fp8 => "fp8",
+            Dtype::Int8 => "int8",
+        }
+    }
+
+    /// The type of this name, by CUDA's words or PyTorch's.
+    pub fn named(name: &str) -> Option<Dtype> {
+        let name = name.to_lowercase();
+        let plain = match name.as_str() {
+            "float64" | "double" | "f64" => "fp64",
+            "float32" | "float" | "f32" => "fp32",
+            "bfloat16" => "bf16",
+            "float16" | "half" | "f16" => "fp16",
+            "float8_e4m3fn" | "float8_e5m2" | "f8" => "fp8",
+            "i8" => "int8",
+            name => name,
+        };
+        Dtype::ALL.into_iter().find(|of| of.name() == plain)
+    }
+
+    fn field(self) -> Option<&'static str> {
+        match self {
+            Dtype::Fp32 => None,
+            Dtype::Fp64 => Some("tensor.fp64_tflops"),
+            Dtype::Tf32 => Some("tensor.tf32_tflops"),
+            Dtype::Bf16 => Some("tensor.bf16_tflops"),
+            Dtype::Fp16 => Some("tensor.fp16_tflops"),
+            Dtype::Fp8 => Some("tensor.fp8_tflops"),
+            Dtype::Int8 => Some("tensor.int8_tops"),
+        }
+    }
+}
+
 /// Why a profile was refused: which field, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProfileError {
@@ -212,6 +287,14 @@ impl Profile {
         Self::text(name).map(Self::built_in)
     }
 
+    /// The built-in profile of a GPU by what its driver calls it, if there is one.
+    pub fn of_gpu(name: &str) -> Option<Self> {
+        // "80 GB" in a datasheet is "80GB" to the driver.
+        let plain = |name: &str| name.to_lowercase().replace(' ', "");
+        let mut profiles = Self::NAMES.iter().filter_map(|known| Self::named(known));
+        profiles.find(|profile| plain(&profile.name) == plain(name))
+    }
+
     /// The file of the built-in profile of this short name, to be changed into one of another device.
     pub fn text(name: &str) -> Option<&'static str> {
         match name {
@@ -239,6 +322,24 @@ impl Profile {
     /// Peak of single precision arithmetic, operations a second.
     pub fn flops_per_s(&self) -> f64 {
         self.fp32_tflops * 1e12
+    }
+
+    /// Peak of arithmetic in this type, operations a second, with tensor cores where they take it; none if the file does not
+    /// say, or the device has no such arithmetic.
+    pub fn peak_flops_per_s(&self, dtype: Dtype) -> Option<f64> {
+        match dtype {
+            Dtype::Fp32 => Some(self.flops_per_s()),
+            _ => self.tensor[dtype as usize].map(|tflops| tflops * 1e12),
+        }
+    }
+
+    /// Where that peak comes from.
+    pub fn peak_source(&self, dtype: Dtype) -> Option<&str> {
+        let field = dtype.field().unwrap_or("chip.fp32_tflops");
+        let mut sources = self.sources();
+        sources
+            .find(|(of, _)| *of == field)
+            .map(|(_, source)| source)
     }
 
     /// What one direction of the link to the host carries, bytes a second.
@@ -276,6 +377,22 @@ impl Reader {
             None => "is missing; add name = \"NVIDIA H200\" at the top",
         };
         Err(wrong("name", problem.into()))
+    }
+
+    /// The peaks by type, each of which may be left out.
+    fn tensor(&mut self) -> Result<[Option<f64>; Dtype::ALL.len()], ProfileError> {
+        let mut peaks = [None; Dtype::ALL.len()];
+        for dtype in Dtype::ALL {
+            let Some(field) = dtype.field() else {
+                continue;
+            };
+            let key = field.split_once('.').map_or("", |(_, key)| key);
+            let section = self.table.get("tensor").and_then(toml::Value::as_table);
+            if section.is_some_and(|section| section.contains_key(key)) {
+                peaks[dtype as usize] = Some(self.real(field, 0.001, 1e6)?);
+            }
+        }
+        Ok(peaks)
     }
 
     fn whole(&mut self, field: &'static str, min: f64, max: f64) -> Result<f64, ProfileError> {
@@ -335,7 +452,7 @@ impl Reader {
     }
 
     fn nothing_left(&self) -> Result<(), ProfileError> {
-        const SECTIONS: [&str; 5] = ["chip", "compute", "link", "latency", "calls"];
+        const SECTIONS: [&str; 6] = ["chip", "tensor", "compute", "link", "latency", "calls"];
         for (section, value) in &self.table {
             let (place, what) = match value.as_table().map(|table| table.keys().next()) {
                 Some(None) if SECTIONS.contains(&section.as_str()) => continue,

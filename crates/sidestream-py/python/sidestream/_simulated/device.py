@@ -161,6 +161,8 @@ def of_module(
         "_maybe_exchange_device": core["_cuda_maybeExchangeDevice"],
         "is_available": lambda: True,
         "device_count": lambda: streams.count,
+        # Parts of PyTorch ask the function itself, which remembers the number of an earlier simulation.
+        "_cached_device_count": streams.count,
         "get_device_properties": properties,
         "mem_get_info": lambda device=None: free_memory(allocators[index_of(device)]),
         "default_generators": (torch.default_generator,) * streams.count,

@@ -1,0 +1,78 @@
+//! The job at several sizes of a batch, a line each.
+
+use serde_json::json;
+
+use super::{Args, Outcome, measured, simulated, size, time};
+use crate::device::{self, Named};
+use crate::failure::Failure;
+use crate::width::Lines;
+
+/// So many sizes are compared at most.
+const MOST: usize = 64;
+
+/// What `overlap` says at each size, as JSON and as text.
+pub fn compared(args: &Args, lines: Lines) -> Result<(serde_json::Value, String), Failure> {
+    if args.sweep.len() > MOST {
+        return Err(Failure::input(format!(
+            "--sweep has {} sizes; give {MOST} at most",
+            args.sweep.len()
+        )));
+    }
+    let named = device::named(&args.device, args.driver.as_deref())?;
+    let (mut rows, mut table, mut title) = (Vec::new(), String::new(), String::new());
+    for &batch in &args.sweep {
+        let args = &args.at(batch);
+        let outcome = match &named {
+            Named::Simulated(profile) => simulated(args, (**profile).clone())?,
+            Named::Cuda(number) => measured(args, *number)?,
+        };
+        let Outcome::Compared(compared, _) = outcome else {
+            continue;
+        };
+        let best = &compared.rows[compared.verdict.best];
+        let one_ns = compared.rows[0].time_ns;
+        let times = one_ns as f64 / best.time_ns as f64;
+        let copies = 100.0 * compared.limit.copies_share();
+        table += &format!(
+            "  {:>8} {:>12} {:>12} {times:>9.2} {copies:>8.1} %\n",
+            size::show(batch),
+            time(one_ns),
+            time(best.time_ns)
+        );
+        table += &format!("           {}\n", compared.verdict.text);
+        title.clone_from(&compared.device_name);
+        rows.push(compared.as_json(args, None));
+    }
+    let simulated = matches!(named, Named::Simulated(_));
+    let head = format!(
+        "{} batches a size, work {}, on {}{title}\n\n  {:>8} {:>12} {:>12} {:>9} {:>10}\n",
+        args.count,
+        args.work,
+        if simulated { "a simulated " } else { "" },
+        "batch",
+        "1 stream",
+        "best",
+        "times",
+        "copies"
+    );
+    let json = json!({"schema": "sidestream.overlap.sweep/1", "device": args.device,
+                      "device_name": title, "simulated": simulated, "sizes": rows});
+    Ok((json, lines.wrapped(&(head + &table))))
+}
+
+impl Args {
+    /// The same with another batch.
+    fn at(&self, batch: u64) -> Args {
+        Args {
+            batch,
+            sweep: Vec::new(),
+            device: self.device.clone(),
+            driver: self.driver.clone(),
+            input: None,
+            trace: None,
+            own: self.own,
+            width: self.width,
+            ..*self
+        }
+    }
+}

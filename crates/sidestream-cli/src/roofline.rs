@@ -1,0 +1,203 @@
+//! `sidestream roofline`: the least time of work on a device, and what sets it.
+
+use std::path::PathBuf;
+
+use clap::Parser;
+use serde_json::json;
+use sidestream::engine::{Dtype, Profile};
+
+use crate::device::{self, Named};
+use crate::failure::{Exit, Failure, SUCCESS, print};
+use crate::raw::devices::Started;
+
+/// Say how long work takes at the least, and whether computing or memory sets that
+///
+/// From the operations of the work, the bytes of device memory that it has to move, and the type of its numbers: the
+/// time of each alone, the intensity (operations for each byte), and the ridge point of the device, from which on computing
+/// is the limit. The peaks are those of the file that describes the device, with tensor cores where they take the type, and
+/// without sparsity.
+///
+/// Exit code: 0 if it was said, 2 if an argument, the device or its file is at fault.
+#[derive(Parser)]
+#[command(allow_negative_numbers = true)]
+pub struct Args {
+    /// Multiplications and additions, such as 2.1e12
+    #[arg(long, value_name = "COUNT", value_parser = amount)]
+    flops: f64,
+    /// Bytes read from device memory and written to it, such as 4e9
+    #[arg(long, value_name = "BYTES", value_parser = amount)]
+    bytes: f64,
+    /// Type of the numbers: fp64, fp32, tf32, bf16, fp16, fp8 or int8
+    #[arg(long, value_name = "TYPE", default_value = "fp32", value_parser = dtype)]
+    dtype: Dtype,
+    /// What it took, in milliseconds, for the share of that
+    #[arg(long, value_name = "MS", value_parser = amount)]
+    measured_ms: Option<f64>,
+    /// The GPU: sim:h200, sim:a100, sim:a10g, sim:rtx4090 or sim:FILE.toml; cuda:0 and so on, of which there is a
+    /// description; auto for cuda:0 if there is one
+    #[arg(long, default_value = "sim:h200")]
+    pub device: String,
+    /// The library of the CUDA driver, if not the one that the system has
+    #[arg(long, value_name = "FILE")]
+    driver: Option<PathBuf>,
+    /// Print one JSON object instead of the text
+    #[arg(long)]
+    json: bool,
+}
+
+fn amount(text: &str) -> Result<f64, String> {
+    match text.trim().parse::<f64>() {
+        Ok(amount) if amount > 0.0 && amount < 1e30 => Ok(amount),
+        _ => Err(format!(
+            "{text:?} is no amount; give a number above 0, such as 2.1e12"
+        )),
+    }
+}
+
+fn dtype(text: &str) -> Result<Dtype, String> {
+    Dtype::named(text).ok_or_else(|| {
+        let names = Dtype::ALL.map(Dtype::name).join(", ");
+        format!("{text:?} is no type of numbers; there are {names}")
+    })
+}
+
+/// Runs the command.
+pub fn main(args: &Args) -> Result<Exit, Failure> {
+    let (json, text) = shown(args)?;
+    match args.json {
+        true => print(format_args!("{json}\n"))?,
+        false => print(text)?,
+    }
+    Ok(SUCCESS)
+}
+
+/// What the command would print, both ways.
+pub fn shown(args: &Args) -> Result<(serde_json::Value, String), Failure> {
+    let (profile, is_simulated) = match device::named(&args.device, args.driver.as_deref())? {
+        Named::Simulated(profile) => (*profile, true),
+        Named::Cuda(number) => (of_gpu(args, number)?, false),
+    };
+    let dtype = args.dtype;
+    let peak = profile.peak_flops_per_s(dtype).ok_or_else(|| {
+        let known = Dtype::ALL
+            .into_iter()
+            .filter(|&of| profile.peak_flops_per_s(of).is_some());
+        let known: Vec<&str> = known.map(Dtype::name).collect();
+        Failure::input(format!(
+            "the description of {} has no peak in {}; it has {}, and a file of your own may state more under [tensor]",
+            profile.name,
+            dtype.name(),
+            known.join(", ")
+        ))
+    })?;
+    let memory = profile.memory_bytes_per_s();
+    let (compute_ns, memory_ns) = (1e9 * args.flops / peak, 1e9 * args.bytes / memory);
+    let floor_ns = compute_ns.max(memory_ns);
+    let (intensity, ridge) = (args.flops / args.bytes, peak / memory);
+    let is_compute = compute_ns >= memory_ns;
+    let share = args.measured_ms.map(|ms| floor_ns / (ms * 1e6));
+    let json = json!({
+        "schema": "sidestream.roofline/1",
+        "device": args.device,
+        "device_name": profile.name,
+        "dtype": dtype.name(),
+        "flops": args.flops,
+        "bytes": args.bytes,
+        "compute_ns": compute_ns,
+        "memory_ns": memory_ns,
+        "floor_ns": floor_ns,
+        "intensity": intensity,
+        "ridge": ridge,
+        "bound": if is_compute { "arithmetic" } else { "memory" },
+        "peak_flops_per_s": peak,
+        "peak_bytes_per_s": memory,
+        "peak_source": profile.peak_source(dtype),
+        "share": share,
+    });
+    let source = profile.peak_source(dtype).unwrap_or("");
+    let mut text = format!(
+        "{} in {} and {} on {}{}\n\n",
+        scaled(args.flops, "FLOP"),
+        dtype.name(),
+        scaled(args.bytes, "B"),
+        if is_simulated { "a simulated " } else { "" },
+        profile.name
+    );
+    let mut line = |name: &str, value: String, rest: String| {
+        text += format!("  {name:<12} {value:>12}   {rest}").trim_end();
+        text.push('\n');
+    };
+    let (at, of) = (scaled(peak, "FLOP/s"), scaled(memory, "B/s"));
+    line("computing", time(compute_ns), format!("at {at} ({source})"));
+    line("memory", time(memory_ns), format!("at {of}"));
+    line(
+        "intensity",
+        format!("{intensity:.1}"),
+        "operations for each byte".to_owned(),
+    );
+    line(
+        "ridge point",
+        format!("{ridge:.1}"),
+        "from there on computing is the limit".to_owned(),
+    );
+    line(
+        "least time",
+        time(floor_ns),
+        match is_compute {
+            true => "set by computing".to_owned(),
+            false => format!(
+                "set by memory; computing reaches {:.1} % of its peak at most",
+                100.0 * compute_ns / memory_ns
+            ),
+        },
+    );
+    if let (Some(ms), Some(share)) = (args.measured_ms, share) {
+        let rest = match share > 1.0 {
+            true => "less than the least time: count again, or the type is another".to_owned(),
+            false => format!("{:.1} % of what the device can do", 100.0 * share),
+        };
+        line("measured", time(ms * 1e6), rest);
+    }
+    Ok((json, text))
+}
+
+/// The description of a GPU of this machine, by its name.
+fn of_gpu(args: &Args, number: u32) -> Result<Profile, Failure> {
+    let started =
+        Started::open(args.driver.as_deref()).map_err(|why| Failure::device(why.to_string()))?;
+    let found = started.all()?;
+    let Some(found) = found.get(number as usize) else {
+        return Err(Failure::device(format!(
+            "there is no device cuda:{number}; the driver finds {}",
+            found.len()
+        )));
+    };
+    Profile::of_gpu(&found.name).ok_or_else(|| {
+        Failure::device(format!(
+            "there are no figures of {}; describe it in a file and give --device sim:FILE.toml, as docs/devices.md says",
+            found.name
+        ))
+    })
+}
+
+/// A figure with a prefix for thousands.
+fn scaled(value: f64, unit: &str) -> String {
+    for (prefix, size) in [("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)] {
+        if value >= size {
+            let digits = format!("{:.4}", value / size);
+            let digits = digits.trim_end_matches('0').trim_end_matches('.');
+            return format!("{digits} {prefix}{unit}");
+        }
+    }
+    format!("{value} {unit}")
+}
+
+/// A time as people read it.
+fn time(ns: f64) -> String {
+    match ns {
+        ns if ns < 1e3 => format!("{ns:.1} ns"),
+        ns if ns < 1e6 => format!("{:.2} µs", ns / 1e3),
+        ns if ns < 1e9 => format!("{:.3} ms", ns / 1e6),
+        ns => format!("{:.3} s", ns / 1e9),
+    }
+}

@@ -1,0 +1,442 @@
+"""What a reader tries on the first day, measured on a GPU: `fetch`, `parallel`, `compare`, `overlap` with times. Under four minutes.
+
+    python everyday_gpu.py             # everything, one JSON object a line; `ok` says whether the bar was met
+    python everyday_gpu.py fetch       # one part: fetch, gradients, parallel, compare, overlap
+    python everyday_gpu.py --dry       # tiny and on the processor, to see that it runs
+
+The bars: a loop that reads its loss in each step runs at 98 % of one that never does; two branches that fill a third of the GPU each train 1.25 times as
+fast, and no pair of branches trains slower than 0.97 times serial; gradients are the same bit for bit; `compare` never calls equal what differs by 3 %,
+nor different what differs by 0.5 %, and cannot tell in at most 2 of 20 trials.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+# Before CUDA starts: products of matrices that give the same bits again.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+import sidestream
+import torch
+from torch import nn
+
+DRY = "--dry" in sys.argv
+DEVICE = "cpu" if DRY else "cuda"
+
+
+def say(**fields: Any) -> None:
+    print(json.dumps(fields), flush=True)
+
+
+def synchronize() -> None:
+    if not DRY:
+        torch.cuda.synchronize()
+
+
+def mlp(width: int, layers: int) -> nn.Sequential:
+    parts: list[nn.Module] = []
+    for _ in range(layers):
+        parts += [nn.Linear(width, width), nn.ReLU()]
+    return nn.Sequential(*parts)
+
+
+def timed(run: Callable[[], object]) -> float:
+    synchronize()
+    start = time.perf_counter()
+    run()
+    synchronize()
+    return time.perf_counter() - start
+
+
+def in_turn(sides: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Times of all sides, in turn in each round, every other round backwards."""
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for at in range(rounds):
+        for name in list(sides) if at % 2 else list(sides)[::-1]:
+            times[name].append(timed(sides[name]))
+    return times
+
+
+# ---------------------------------------------------------------------- fetch
+
+
+def fetch() -> None:
+    """Loops that read their loss in each step, against one that never does: with long steps, and with short ones where the host is the limit."""
+    for kind, width, layers, rows in (("device-bound", 4096, 8, 4096), ("short", 1024, 8, 1024), ("host-bound", 256, 8, 64)):
+        width, layers, rows = (32, 2, 8) if DRY else (width, layers, rows)
+        torch.manual_seed(0)
+        model = mlp(width, layers).to(DEVICE)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, foreach=True)
+        x = torch.randn(rows, width, device=DEVICE)
+
+        def step() -> Any:
+            optimizer.zero_grad(set_to_none=True)
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        def never() -> None:
+            for _ in range(steps):
+                step()
+
+        def item() -> None:
+            total = 0.0
+            for _ in range(steps):
+                total += step().item()
+
+        def fetched() -> None:
+            before, total = None, 0.0
+            for _ in range(steps):
+                now = sidestream.fetch(step())
+                # The value of the step before last is there by now, and nobody waits long for it.
+                if before is not None:
+                    total += float(before.result())
+                before = now
+
+        def futures() -> None:
+            waiting = [sidestream.fetch(step()) for _ in range(steps)]
+            sum(float(one.result()) for one in waiting)
+
+        def running() -> None:
+            mean = sidestream.RunningMean()
+            for at in range(steps):
+                mean.update(step())
+                if at % 10 == 0:
+                    mean.value()
+            mean.result()
+
+        for _ in range(3):
+            step()
+        one = timed(lambda: [step() for _ in range(5)]) / 5
+        steps = 3 if DRY else max(20, min(1000, int(0.4 / one)))
+        sides: dict[str, Callable[[], object]] = {
+            "never": never, "item": item, "fetch": fetched, "fetch_all_then_read": futures, "running_mean": running,
+        }
+        in_turn(sides, 1)
+        times = in_turn(sides, 1 if DRY else 7)
+        medians = {name: statistics.median(of) for name, of in times.items()}
+        rates = {name: medians["never"] / took for name, took in medians.items()}
+        bar = kind != "host-bound"
+        ok = DRY or not bar or (rates["fetch_all_then_read"] >= 0.98 and rates["running_mean"] >= 0.98)
+        say(part="fetch", kind=kind, step_ms=medians["never"] / steps * 1e3, steps=steps, rate_of_never=rates, ok=ok, judged=bar)
+
+    # Megabytes a step: the outputs of a batch, which the loop keeps on the host.
+    rows = 64 if DRY else 4096
+    model = mlp(64 if DRY else 4096, 4).to(DEVICE)
+    x = torch.randn(rows, 64 if DRY else 4096, device=DEVICE)
+    steps = 3 if DRY else 60
+
+    def kept(how: Callable[[Any], Any]) -> None:
+        waiting: list[Any] = []
+        with torch.no_grad():
+            for _ in range(steps):
+                waiting.append(how(model(x)))
+                if len(waiting) > 2:
+                    one = waiting.pop(0)
+                    if isinstance(one, sidestream.Fetched):
+                        one.result()
+
+    def nothing(y: Any) -> None:
+        return None
+
+    sides = {
+        "none": lambda: kept(nothing),
+        "cpu": lambda: kept(lambda y: y.cpu()),
+        "fetch": lambda: kept(sidestream.fetch),
+        "fetch_in_place": lambda: kept(lambda y: sidestream.fetch(y, snapshot=False)),
+    }
+    in_turn(sides, 1)
+    medians = {name: statistics.median(of) / steps * 1e3 for name, of in in_turn(sides, 1 if DRY else 5).items()}
+    say(part="fetch", kind="outputs", bytes=rows * (64 if DRY else 4096) * 4, step_ms=medians, ok=DRY or medians["fetch"] < medians["cpu"])
+
+
+# ---------------------------------------------------------------------- parallel
+
+
+def trained(branches: Any, stem: Any, head: Any, x: Any) -> Callable[[], Any]:
+    parts = nn.ModuleList([stem, branches, head]).to(DEVICE)
+    optimizer = torch.optim.SGD(parts.parameters(), lr=1e-3, foreach=True)
+
+    def step() -> Any:
+        optimizer.zero_grad(set_to_none=True)
+        loss = head(torch.cat(branches(stem(x)), dim=1)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step
+
+
+def gradients() -> None:
+    """The same bits on streams as on one stream, over steps of training with Adam, dropout and convolutions."""
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    for kind in ("linear", "convolutions", "attention"):
+
+        def branch(width: int, kind: str = kind) -> nn.Module:
+            if kind == "linear":
+                return nn.Sequential(nn.Linear(256, width), nn.GELU(), nn.Dropout(0.1), nn.Linear(width, 128))
+            if kind == "convolutions":
+                layers = [nn.Unflatten(1, (1, 16, 16)), nn.Conv2d(1, width // 16, 3, padding=1), nn.BatchNorm2d(width // 16), nn.ReLU()]
+                return nn.Sequential(*layers, nn.Conv2d(width // 16, 4, 3, padding=1), nn.Flatten(), nn.Linear(1024, 128))
+            return nn.Sequential(nn.Unflatten(1, (4, 64)), nn.TransformerEncoderLayer(64, 4, width, batch_first=True), nn.Flatten(), nn.Linear(256, 128))
+
+        outcomes = []
+        for mode in ("serial", "streams", "streams", "serial"):
+            torch.manual_seed(11)
+            branches = sidestream.parallel(branch(256), branch(512), branch(384), mode=mode).to(DEVICE)
+            stem, head = nn.Linear(64, 256).to(DEVICE), nn.Linear(384, 10).to(DEVICE)
+            everything = nn.ModuleList([stem, branches, head])
+            optimizer = torch.optim.Adam(everything.parameters(), lr=1e-3)
+            bits = []
+            for _ in range(3 if DRY else 60):
+                x = torch.randn(64, 64, device=DEVICE)
+                optimizer.zero_grad()
+                loss = head(torch.cat(branches(stem(x)), dim=1)).square().mean()
+                loss.backward()
+                bits.append([value.grad.clone() for value in everything.parameters() if value.grad is not None])
+                optimizer.step()
+            outcomes.append([one.cpu() for step in bits for one in step] + [value.detach().cpu() for value in everything.parameters()])
+        same = [all(torch.equal(one, other) for one, other in zip(outcomes[0], outcome)) for outcome in outcomes[1:]]
+        # The last is serial again: where that differs, PyTorch itself is not the same twice.
+        say(part="gradients", kind=kind, tensors=len(outcomes[0]), streams_same=same[0] and same[1], serial_same=same[2], ok=same[0] and same[1])
+    torch.use_deterministic_algorithms(False)
+
+
+def parallel() -> None:
+    """Training steps of two branches: streams, one after the other, and what `auto` chose, beside a plain loop."""
+    # Rows and widths so that a product fills about a third of 132 multiprocessors with tiles of 128 x 128, in the first; the whole GPU; next to nothing.
+    shapes = {"a third": (8, 2, 512, 1408), "a sixth": (8, 2, 256, 1408), "full": (6, 2, 4096, 4096), "tiny": (8, 2, 64, 256), "four": (8, 4, 256, 1408)}
+    for kind, (layers, count, rows, width) in shapes.items():
+        rows, width, layers = (4, 16, 2) if DRY else (rows, width, layers)
+        steps_of: dict[str, Callable[[], Any]] = {}
+        modules = {}
+        for mode in ("serial", "streams", "auto"):
+            torch.manual_seed(5)
+            made = [mlp(width, layers) for _ in range(count)]
+            modules[mode] = sidestream.parallel(*made, mode=mode)
+            x = torch.randn(rows, width, device=DEVICE)
+            steps_of[mode] = trained(modules[mode], nn.Identity(), nn.Linear(count * width, 1), x)
+        torch.manual_seed(5)
+        plain_branches = nn.ModuleList([mlp(width, layers) for _ in range(count)])
+
+        class Plain(nn.Module):
+            def __init__(self, branches: nn.ModuleList) -> None:
+                super().__init__()
+                self.branches = branches
+
+            def forward(self, x: Any) -> Any:
+                return tuple(branch(x) for branch in self.branches)
+
+        steps_of["plain"] = trained(Plain(plain_branches), nn.Identity(), nn.Linear(count * width, 1), torch.randn(rows, width, device=DEVICE))
+        for mode, step in steps_of.items():
+            until = time.perf_counter() + (0 if DRY else 12)
+            step()
+            while mode == "auto" and not modules[mode].choice.measured and time.perf_counter() < until:
+                step()
+        one = timed(lambda: [steps_of["plain"]() for _ in range(5)]) / 5
+        number = 3 if DRY else max(10, min(500, int(0.1 / one)))
+
+        def many(step: Callable[[], Any], number: int = number) -> Callable[[], None]:
+            def run() -> None:
+                for _ in range(number):
+                    step()
+
+            return run
+
+        sides: dict[str, Callable[[], object]] = {name: many(step) for name, step in steps_of.items()}
+        in_turn(sides, 1)
+        medians = {name: statistics.median(of) / number * 1e3 for name, of in in_turn(sides, 1 if DRY else 9).items()}
+        gain = {name: medians["plain"] / took for name, took in medians.items()}
+        ok = DRY or gain["auto"] >= (1.25 if kind == "a third" else 0.97)
+        say(part="parallel", kind=kind, step_ms=medians, times_as_fast=gain, chosen=str(modules["auto"].choice).split("\n")[0], ok=ok)
+
+
+# ---------------------------------------------------------------------- compare
+
+
+def compare() -> None:
+    """Twenty trials each of functions that differ by a known part, in both directions: device time that a counter of cycles sets, and products."""
+    if DRY:
+        result = sidestream.compare(sum, max, list(range(2_000)), device="cpu", seconds=0.01)
+        say(part="compare", kind="dry", verdict=result.verdict, ok=True)
+        return
+
+    def sleeping(cycles: int) -> Callable[[], None]:
+        return lambda: torch.cuda._sleep(cycles)
+
+    base = 400_000
+    spent = time.perf_counter()
+    for difference, wrong in ((0.0, "different"), (0.005, "different"), (0.03, "equal")):
+        said: list[str] = []
+        widths = []
+        for trial in range(20):
+            one, other = sleeping(base), sleeping(round(base * (1 + difference)))
+            result = sidestream.compare(*((one, other) if trial % 2 else (other, one)), seconds=1.0)
+            said.append(result.verdict)
+            widths.append(result.interval[1] - result.interval[0])
+        unknown = said.count("unknown")
+        ok = wrong not in said and unknown <= 2
+        say(part="compare", kind="cycles", difference=difference, equal=said.count("equal"), different=said.count("different"), unknown=unknown,
+            width=statistics.median(widths), seconds=time.perf_counter() - spent, ok=ok)
+        spent = time.perf_counter()
+
+    # Products over rows in steps that add whole waves: work of 3 % more. What it takes beyond that is measured alone, long before.
+    a, b = torch.randn(13_200, 2048, device=DEVICE, dtype=torch.bfloat16), torch.randn(2048, 2048, device=DEVICE, dtype=torch.bfloat16)
+    exact = {}
+    for copies in (33, 34):
+
+        def repeated(copies: int = copies) -> None:
+            for _ in range(copies):
+                torch.mm(a, b)
+
+        exact[copies] = repeated
+    said = []
+    for trial in range(20):
+        pair = (exact[33], exact[34]) if trial % 2 else (exact[34], exact[33])
+        said.append(sidestream.compare(*pair, seconds=1.0).verdict)
+    same = [sidestream.compare(exact[33], exact[33], seconds=1.0).verdict for _ in range(20)]
+    say(part="compare", kind="products, 3.03 % apart", different=said.count("different"), equal=said.count("equal"), unknown=said.count("unknown"),
+        ok="equal" not in said and said.count("unknown") <= 2)
+    say(part="compare", kind="products, the same", different=same.count("different"), equal=same.count("equal"), unknown=same.count("unknown"),
+        ok="different" not in same and same.count("unknown") <= 2)
+    print(sidestream.compare(exact[33], exact[34], seconds=1.0), file=sys.stderr)
+
+    x = torch.ones(20_000_000, device=DEVICE)
+    try:
+        sidestream.compare(lambda: (x * 2).cpu(), lambda: x * 2)
+        say(part="compare", kind="another work", ok=False)
+    except ValueError as refused:
+        say(part="compare", kind="another work", ok="downloads 80.0 MB" in str(refused), text=str(refused))
+
+
+# ---------------------------------------------------------------------- overlap
+
+
+def overlap() -> None:
+    """What `overlap` predicts from the times of the stages, against the loop itself: two streams, and one; the part of the bar is 3 %."""
+    if DRY:
+        say(part="overlap", kind="dry", gain=sidestream.overlap("sim:h200", kernel_ms=8, upload_ms=3).to_dict()["long_run"], ok=True)
+        return
+    count = 32
+    current = torch.cuda.current_stream()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    cycles = 20_000_000
+    for _ in range(2):
+        start.record()
+        torch.cuda._sleep(cycles)
+        end.record()
+        end.synchronize()
+    per_ms = cycles / start.elapsed_time(end)
+    for kernel_ms, upload_ms, download_ms in ((8, 3, 0), (3, 8, 0), (3, 3, 3), (8, 3, 3)):
+        up, down = (torch.empty(max(1, int(ms * 55.4e6)), dtype=torch.uint8).pin_memory() for ms in (upload_ms, download_ms))
+        slots = 4
+        inputs = [torch.empty_like(up, device=DEVICE) for _ in range(slots)]
+        outputs = [torch.empty_like(down, device=DEVICE) for _ in range(slots)]
+        streams = [torch.cuda.Stream() for _ in range(slots)]
+
+        def batch(at: int) -> None:
+            inputs[at].copy_(up, non_blocking=True)
+            torch.cuda._sleep(int(kernel_ms * per_ms))
+            if download_ms:
+                down.copy_(outputs[at], non_blocking=True)
+
+        def run(k: int) -> None:
+            for at in range(count):
+                with torch.cuda.stream(streams[at % k]):
+                    batch(at % k)
+
+        def alone(call: Callable[[], object]) -> float:
+            return timed(lambda: [call() for _ in range(8)]) / 8 * 1e3
+
+        def stages() -> tuple[float, float, float]:
+            return (
+                alone(lambda: torch.cuda._sleep(int(kernel_ms * per_ms))),
+                alone(lambda: inputs[0].copy_(up, non_blocking=True)),
+                alone(lambda: down.copy_(outputs[0], non_blocking=True)) if download_ms else 0.0,
+            )
+
+        measured = [statistics.median(one) for one in zip(*[stages() for _ in range(5)])]
+        run(4)
+        times = {k: statistics.median(timed(lambda k=k: run(k)) for _ in range(3)) * 1e3 for k in (1, 2, 3, 4)}
+        given = {"kernel_ms": measured[0], "upload_ms": measured[1], **({"download_ms": measured[2]} if download_ms else {})}
+        rows = sidestream.overlap("sim:h200", count=count, **given).rows
+        said = {row.k: row.time_ns / 1e6 for row in rows if row.layout == "streams"}
+        off = {k: said[k] / times[k] - 1 for k in times}
+        # Whoever takes kernels of one block for a device that is full is right here: these sleep side by side on several streams.
+        best_said, best = min(said.values()), min(times.values())
+        say(part="overlap", kind=f"{kernel_ms}, {upload_ms}, {download_ms} ms", stages_ms=measured, measured_ms=times, said_ms=said, off=off,
+            gain_measured=times[1] / best, gain_said=said[1] / best_said, note="kernels that sleep fill nothing: k > 1 may run them side by side")
+        del inputs, outputs
+
+        # The same with kernels in one stream, as in a training loop: copies a step ahead on a stream of their own.
+        inputs = [torch.empty_like(up, device=DEVICE) for _ in range(2)]
+        copied, used = ([torch.cuda.Event() for _ in range(2)] for _ in range(2))
+        side, back = torch.cuda.Stream(), torch.cuda.Stream()
+        result = torch.empty_like(down, device=DEVICE)
+
+        def ring() -> None:
+            for at in range(count):
+                slot = at % 2
+                with torch.cuda.stream(side):
+                    side.wait_event(used[slot])
+                    inputs[slot].copy_(up, non_blocking=True)
+                    copied[slot].record()
+                current.wait_event(copied[slot])
+                torch.cuda._sleep(int(kernel_ms * per_ms))
+                used[slot].record()
+                if download_ms:
+                    with torch.cuda.stream(back):
+                        back.wait_event(used[slot])
+                        down.copy_(result, non_blocking=True)
+
+        ring()
+        took = statistics.median(timed(ring) for _ in range(5)) * 1e3
+        ring_said = next(row.time_ns / 1e6 for row in rows if row.layout == "ring" and row.k == 2)
+        serial_off, ring_off = said[1] / times[1] - 1, ring_said / took - 1
+        say(part="overlap", kind=f"{kernel_ms}, {upload_ms}, {download_ms} ms, a stream a stage", measured_ms=took, said_ms=ring_said,
+            off=ring_off, off_one_stream=serial_off, gain_measured=times[1] / took, gain_said=said[1] / ring_said,
+            ok=abs(serial_off) <= 0.03 and abs(ring_off) <= 0.03)
+        del inputs, result
+
+    model = mlp(4096, 6).to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, foreach=True)
+
+    def train(x: Any) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    result = sidestream.overlap(train, [torch.randn(4096, 4096) for _ in range(4)])
+    print(result, file=sys.stderr)
+    say(part="overlap", kind="a loop of one's own", **result.to_dict(), ok=result.loop_ns["prefetch"] <= 1.02 * result.limit_ns)
+
+
+PARTS: dict[str, Callable[[], None]] = {"fetch": fetch, "gradients": gradients, "parallel": parallel, "compare": compare, "overlap": overlap}
+
+
+def main() -> None:
+    asked = [name for name in sys.argv[1:] if name != "--dry"]
+    unknown = [name for name in asked if name not in PARTS]
+    if unknown:
+        sys.exit(f"no part is called {unknown[0]!r}; there are {', '.join(PARTS)}")
+    say(part="machine", device="processor" if DRY else torch.cuda.get_device_name(), torch=torch.__version__)
+    for name in asked or PARTS:
+        start = time.perf_counter()
+        try:
+            PARTS[name]()
+        except Exception:  # noqa: BLE001 - the other parts run all the same.
+            say(part=name, ok=False, error=traceback.format_exc()[-2000:])
+        say(part=name, seconds=time.perf_counter() - start)
+
+
+if __name__ == "__main__":
+    main()

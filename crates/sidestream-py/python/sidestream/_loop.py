@@ -1,0 +1,183 @@
+"""What overlapping uploads with a loop's own step is worth, measured."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import cycle, islice
+from typing import Any
+
+from sidestream import _tree
+from sidestream import _units as units
+from sidestream._arguments import whole_item
+from sidestream._prefetch import prefetch
+from sidestream._results import Result
+
+#: A loop takes so many batches at the least, and about so long.
+LEAST_BATCHES = 10
+SECONDS = 0.15
+MOST_BATCHES = 2_000
+#: Less than this part of the time is nothing to change a loop for.
+WORTH = 0.05
+
+
+def measured(step: Callable[[Any], object], batches: Any, rounds: int) -> LoopOverlap:
+    """Measure the parts of a loop and the loop in its three forms, in turn."""
+    if batches is None:
+        raise TypeError("there are no batches; give some that the loader gave, as in overlap(step, list(islice(loader, 8)))")
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        raise ValueError(
+            "overlap(step, batches) measures on a GPU of PyTorch, and there is none here; overlap(\"sim:h200\", kernel_ms=…, upload_ms=…) "
+            "says what times that you know would give"
+        )
+    whole_item("batches", batches)
+    given = list(islice(batches, 64))
+    pageable = [_with_tensors(batch, lambda leaf: leaf.clone() if leaf.is_pinned() else leaf) for batch in given]
+    pinned = [_with_tensors(batch, lambda leaf: leaf if leaf.is_pinned() else leaf.pin_memory()) for batch in given]
+    sizes = [sum(leaf.nbytes for leaf in _tree.tensors_of(batch)[0]) for batch in given]
+    if not given or not any(sizes):
+        raise ValueError("the batches hold no tensors of the host; give some of those that the loader gives")
+    device = torch.device("cuda", torch.cuda.current_device())
+
+    def moved(batch: Any, non_blocking: bool) -> Any:
+        return _with_tensors(batch, lambda leaf: leaf.to(device, non_blocking=non_blocking))
+
+    there = [moved(batch, False) for batch in given]
+
+    def of(batches: list[Any], count: int) -> Iterator[Any]:
+        return islice(cycle(batches), count)
+
+    def steps(count: int) -> None:
+        for batch in of(there, count):
+            step(batch)
+
+    def uploads(batches: list[Any], count: int, non_blocking: bool) -> None:
+        for batch in of(batches, count):
+            moved(batch, non_blocking)
+
+    def loop(batches: list[Any], count: int, non_blocking: bool) -> None:
+        for batch in of(batches, count):
+            step(moved(batch, non_blocking))
+
+    def prefetched(count: int) -> None:
+        with prefetch(list(of(pinned, count)), device) as ahead:
+            for batch in ahead:
+                step(batch)
+
+    forms: dict[str, Callable[[int], None]] = {
+        "step": steps,
+        "upload_pinned": lambda count: uploads(pinned, count, True),
+        "upload_pageable": lambda count: uploads(pageable, count, False),
+        "pageable": lambda count: loop(pageable, count, False),
+        "pinned": lambda count: loop(pinned, count, True),
+        "prefetch": prefetched,
+    }
+
+    def timed(form: Callable[[int], None], count: int) -> float:
+        torch.cuda.synchronize(device)
+        start = time.perf_counter()
+        form(count)
+        torch.cuda.synchronize(device)
+        return (time.perf_counter() - start) / count * 1e9
+
+    counts = {}
+    for name, form in forms.items():
+        timed(form, 3)
+        counts[name] = max(LEAST_BATCHES, min(MOST_BATCHES, int(SECONDS * 1e9 / max(timed(form, 5), 1.0))))
+    times: dict[str, list[float]] = {name: [] for name in forms}
+    for at in range(rounds):
+        for name in list(forms) if at % 2 else list(forms)[::-1]:
+            times[name].append(timed(forms[name], counts[name]))
+    medians = {name: statistics.median(of) for name, of in times.items()}
+    return LoopOverlap(
+        name=getattr(step, "__name__", None) or type(step).__name__,
+        device_name=str(torch.cuda.get_device_name(device)),
+        batches=len(given),
+        batch_bytes=round(statistics.mean(sizes)),
+        step_ns=medians["step"],
+        upload_ns={"pinned": medians["upload_pinned"], "pageable": medians["upload_pageable"]},
+        loop_ns={name: medians[name] for name in ("pageable", "pinned", "prefetch")},
+        rounds=rounds,
+    )
+
+
+def _with_tensors(batch: Any, change: Callable[[Any], Any]) -> Any:
+    """The same batch with other tensors of the host in it."""
+    leaves, shape = _tree.tensors_of(batch)
+    return shape.unflatten([change(leaf) if leaf.is_cpu else leaf for leaf in leaves])
+
+
+@dataclass(frozen=True)
+class LoopOverlap(Result):
+    """What overlapping uploads with a step is worth. ``print`` shows it.
+
+    Attributes:
+        name: What the step is called.
+        device_name: The GPU as its maker calls it.
+        batches: How many batches there were.
+        batch_bytes: What one holds, in the mean.
+        step_ns: The step alone, on a batch that is there.
+        upload_ns: The upload of a batch alone, from ``pinned`` and from ``pageable`` memory.
+        loop_ns: A batch of the whole loop: with ``.to()`` of ``pageable`` batches, with ``non_blocking`` copies of ``pinned`` ones, and with ``prefetch``.
+        rounds: How often each was measured, in turn. All times are medians, in nanoseconds.
+    """
+
+    name: str
+    device_name: str
+    batches: int
+    batch_bytes: int
+    step_ns: float
+    upload_ns: Mapping[str, float]
+    loop_ns: Mapping[str, float]
+    rounds: int
+
+    @property
+    def limit_ns(self) -> float:
+        """What a batch takes at the least: the step or the upload from pinned memory, whichever is longer."""
+        return max(self.step_ns, self.upload_ns["pinned"])
+
+    @property
+    def verdict(self) -> str:
+        """Whether the loop is worth changing, in a sentence or two."""
+        before, pinned, ahead = (self.loop_ns[form] for form in ("pageable", "pinned", "prefetch"))
+        by = "the step" if self.step_ns >= self.upload_ns["pinned"] else "the uploads"
+        best = min(pinned, ahead)
+        if best > (1 - WORTH) * before:
+            return f"Do not bother: no form of the loop takes {100 * WORTH:.0f} % less time, as {by} take{'s' if by == 'the step' else ''} nearly all of it."
+        if ahead <= (1 - 0.02) * pinned or ahead <= pinned and ahead < (1 - WORTH) * before:
+            text = f"Worth it: with prefetch the loop is {before / ahead:.2f} times as fast."
+        else:
+            text = f"Worth it: pinned memory alone makes the loop {before / pinned:.2f} times as fast; prefetch adds nothing here."
+        if by == "the uploads":
+            text += " What is left is set by the uploads: a smaller type or a transform on the device would gain more."
+        return text
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures as new dictionaries, of the schema ``sidestream.overlap.loop/1``."""
+        return {"schema": "sidestream.overlap.loop/1", **asdict(self), "limit_ns": self.limit_ns, "verdict": self.verdict}
+
+    def __str__(self) -> str:
+        best = min(self.loop_ns, key=lambda form: self.loop_ns[form])
+        lines = [
+            f"{self.name} on {self.device_name}: batches of {units.size(self.batch_bytes)}, medians of {self.rounds} rounds, a batch each",
+            f"  {'step alone':<28} {units.time(self.step_ns):>10}",
+        ]
+        for memory, ns in self.upload_ns.items():
+            lines.append(f"  {f'upload alone, {memory}':<28} {units.time(ns):>10}   {self.batch_bytes / ns:.1f} GB/s")
+        names = {"pageable": "loop with .to()", "pinned": "loop, pinned, non_blocking", "prefetch": "loop with prefetch"}
+        for form, ns in self.loop_ns.items():
+            mark = "  <- best" if form == best else ""
+            lines.append(f"  {names[form]:<28} {units.time(ns):>10}   {100 * self.limit_ns / ns:.1f} % of the limit{mark}")
+        return "\n".join([*lines, self.verdict])
+
+    def _repr_html_(self) -> str:
+        from sidestream._draw import bars
+
+        rows = [("step alone", self.step_ns)]
+        rows += [(f"upload alone, {memory}", ns) for memory, ns in self.upload_ns.items()]
+        rows += [(f"loop: {form}", ns) for form, ns in self.loop_ns.items()]
+        return bars(rows, self.limit_ns, [str(self).split("\n")[0], self.verdict])

@@ -1,0 +1,68 @@
+"""The least time of work on a device, without running it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sidestream import _sidestream
+from sidestream._arguments import positive
+from sidestream._devices import name_with_streams
+from sidestream._leaves import name_of
+from sidestream._results import Told
+
+
+def roofline(flops: float, bytes: float, dtype: Any = "fp32", device: Any = "auto", *, measured_ms: float | None = None) -> RooflineEstimate:
+    """Say how long work takes on a device at the least, and whether computing or memory sets that.
+
+    This is the command ``sidestream roofline``. Nothing runs: the peaks are those of the file that describes the device, with tensor cores where
+    they take the type, and without sparsity.
+
+    Args:
+        flops: Its multiplications and additions.
+        bytes: Bytes of device memory that it has to read and write.
+        dtype: ``"fp64"``, ``"fp32"``, ``"tf32"``, ``"bf16"``, ``"fp16"``, ``"fp8"``, ``"int8"``, or a ``torch.dtype`` of these.
+        device: As for ``overlap``: of a GPU there has to be a description.
+        measured_ms: What it took, for the share of that.
+
+    Raises:
+        DeviceError: There is no such device, or no description of it.
+        TypeError: A figure is no number, or the device no name.
+        ValueError: A figure is not above 0, or the type is none, or one that the device has no peak for.
+    """
+    options = [("flops", repr(positive("flops", flops, "how many there are"))), ("bytes", repr(positive("bytes", bytes, "how many there are")))]
+    options.append(("dtype", name_of(dtype)))
+    if measured_ms is not None:
+        options.append(("measured-ms", repr(positive("measured_ms", measured_ms, "what it took"))))
+    return RooflineEstimate(*_sidestream.said("roofline", name_with_streams(device), options))
+
+
+class RooflineEstimate(Told):
+    """The least time of work on a device. ``print`` shows it. As JSON it is of the schema ``sidestream.roofline/1``."""
+
+    def __init__(self, as_json: str, as_text: str) -> None:
+        """Take the result as JSON and as text. ``roofline`` makes these."""
+        self._json = as_json
+        self._text = as_text
+
+    @property
+    def floor_ns(self) -> float:
+        """The least time, in nanoseconds."""
+        return float(self.to_dict()["floor_ns"])
+
+    @property
+    def bound(self) -> str:
+        """What sets it: ``memory`` or ``arithmetic``."""
+        return str(self.to_dict()["bound"])
+
+    @property
+    def intensity(self) -> float:
+        """Operations for each byte."""
+        return float(self.to_dict()["intensity"])
+
+    @property
+    def ridge(self) -> float:
+        """The intensity from which on computing is the limit of the device."""
+        return float(self.to_dict()["ridge"])
+
+    def __repr__(self) -> str:
+        return f"<RooflineEstimate: {self.floor_ns / 1e6:.4g} ms by {self.bound}>"
