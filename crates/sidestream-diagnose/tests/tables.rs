@@ -352,6 +352,13 @@ fn the_range_that_starves_the_device_is_named() {
         (&json!("ProfilerStep*"), &json!(1))
     );
     assert_eq!(report.findings[0].code.as_str(), "HOST_WORK");
+    // Launches are not what it is for.
+    let others = &report.findings[1..];
+    assert!(
+        others
+            .iter()
+            .all(|other| !other.text.contains("load_batch"))
+    );
     assert!(
         report.findings[0].text.contains("load_batch"),
         "{}",

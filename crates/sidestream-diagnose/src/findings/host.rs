@@ -54,8 +54,13 @@ impl View<'_> {
         ground
     }
 
-    /// The range that has most of the idle time by itself, if that is half of it or more.
+    /// The range that has most of the idle time by itself, if that is half of it or more, and launches are what most of it is for.
     fn mostly_in(&self) -> String {
+        let all = Cause::ALL.map(|cause| self.idle_ns(cause));
+        let all = all.into_iter().fold(0, u64::saturating_add);
+        if self.idle_ns(Cause::LaunchBound) < all / 2 {
+            return String::new();
+        }
         let (trace, ranges) = (self.grounds.trace, self.grounds.ranges);
         let named = ranges.nodes.iter().filter(|node| !node.is_step);
         let Some(most) = named.max_by_key(|node| node.own.idle_ns) else {
