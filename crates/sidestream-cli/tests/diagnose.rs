@@ -499,3 +499,95 @@ fn file(name: &str, text: &str) -> PathBuf {
     std::fs::write(&path, text).expect("a file of our own");
     path
 }
+
+#[test]
+fn one_table_is_printed_sorted_and_cut() {
+    let path = trace("starved_hard.before");
+    let ran = sidestream(&[
+        "diagnose", "--table", "ranges", "--sort", "idle", "--limit", "2", &path,
+    ]);
+    assert_eq!((ran.code, &*ran.err), (0, ""));
+    let lines: Vec<&str> = ran.out.lines().collect();
+    assert!(
+        lines[0].ends_with("starved_hard.before.json.gz: ranges"),
+        "{}",
+        lines[0]
+    );
+    assert!(lines[2].ends_with("     12  ProfilerStep*"), "{}", lines[2]);
+    assert!(lines[3].ends_with("     12    load_batch"), "{}", lines[3]);
+    assert!(lines[4].ends_with("  outside of ranges"), "{}", lines[4]);
+    assert_eq!(lines.len(), 6);
+    let ran = sidestream(&[
+        "diagnose",
+        "--json",
+        "--table",
+        "operators",
+        "--limit",
+        "3",
+        &path,
+    ]);
+    let table: Value = serde_json::from_str(&ran.out).expect("one line of JSON");
+    assert_eq!(table["schema"], "sidestream.diagnose.table/1");
+    let rows = table["rows"].as_array().expect("rows");
+    let of = |at: usize| rows[at]["device_self_ns"].as_u64().expect("a number");
+    assert!(
+        rows.len() == 3 && of(0) >= of(1) && of(1) >= of(2) && of(2) > 0,
+        "{table}"
+    );
+}
+
+#[test]
+fn tables_need_no_gpu_and_reports_do() {
+    let data = "../sidestream-diagnose/tests/data/tables.cpu.json.gz";
+    let path = format!("{}/{data}", env!("CARGO_MANIFEST_DIR"));
+    let ran = sidestream(&["diagnose", "--table", "memory", &path]);
+    assert_eq!((ran.code, &*ran.err), (0, ""));
+    assert!(ran.out.contains("\nhost: "), "{}", ran.out);
+    assert!(
+        ran.out.contains("in forward") || ran.out.contains("in backward"),
+        "{}",
+        ran.out
+    );
+    let ran = sidestream(&[
+        "diagnose",
+        "--table",
+        "operators",
+        "--by-shape",
+        "--sort",
+        "calls",
+        &path,
+    ]);
+    assert!(ran.code == 0 && ran.out.contains("[["), "{}", ran.out);
+    let ran = sidestream(&["diagnose", &path]);
+    assert_eq!(ran.code, 2);
+}
+
+#[test]
+fn a_table_refuses_what_says_nothing() {
+    let path = trace("copy_bound.before");
+    for (args, why) in [
+        (
+            vec!["--table", "operators", "--sort", "idle"],
+            "operators cannot be sorted by idle; sort by device-self",
+        ),
+        (
+            vec!["--table", "memory", "--sort", "calls"],
+            "memory is sorted by size and by nothing else",
+        ),
+        (
+            vec!["--table", "ranges", "--by-shape"],
+            "ranges have no shapes of inputs",
+        ),
+        (vec!["--table", "all"], "operators, ranges, kernels, memory"),
+        (vec!["--table", "ranges", "--limit", "0"], "--limit"),
+        (vec!["--sort", "device"], "--table"),
+        (
+            vec!["--table", "ranges", "--what-if", "graphs"],
+            "cannot be used with",
+        ),
+    ] {
+        let ran = sidestream(&[&["diagnose"], &*args, &[&path]].concat());
+        assert_eq!(ran.code, 2, "{args:?}");
+        assert!(ran.err.contains(why), "{args:?}: {}", ran.err);
+    }
+}

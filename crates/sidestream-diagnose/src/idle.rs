@@ -450,7 +450,10 @@ impl<'t> Scene<'t> {
         rest: &mut Rest,
     ) {
         if let (false, Some(first), Some(last)) = (
-            matches!(self.steps.by, StepsBy::Nothing | StepsBy::Repetition),
+            matches!(
+                self.steps.by,
+                StepsBy::Nothing | StepsBy::Repetition | StepsBy::GraphLaunch
+            ),
             self.steps.steps.first(),
             self.steps.steps.last(),
         ) {

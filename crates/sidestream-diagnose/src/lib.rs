@@ -44,17 +44,21 @@ pub use excerpt::{Excerpt, Gap};
 pub use findings::{Code, Evidence, Finding, Judged, Saving, size, time};
 pub use idle::{Because, Cause, Idle, Inside, Stretch};
 pub use measure::{
-    Blocking, Class, Collectives, Copies, DeviceTime, Launches, Line, Links, PerStep, Spans, Step,
-    Steps, StepsBy, StreamLoad, copies, devices,
+    Blocking, Class, Collectives, Copies, DeviceMemory, DeviceTime, Holder, Launches, Line, Links,
+    Node, Operator, PerStep, Ranges, RowKind, Shares, Spans, Step, Steps, StepsBy, StreamLoad,
+    by_name, copies, devices,
 };
 pub use model::{
-    Api, ApiKind, Base, Builder, Call, Device, Direction, Kernel, Memory, Name, Names, Overflow,
-    Range, RangeKind, Record, Rows, Source, Stream, StreamFlag, StreamIndex, Sync, SyncKind,
-    Thread, ThreadIndex, Trace, Unprofiled, Warning, What, Work,
+    Allocated, Api, ApiKind, Base, Builder, Call, Device, Direction, Kernel, Launched, Memory,
+    Name, Names, Overflow, Range, RangeKind, Record, Rows, Shape, Source, Stream, StreamFlag,
+    StreamIndex, Sync, SyncKind, Thread, ThreadIndex, Trace, Unprofiled, Warning, What, Work,
 };
 pub use ranks::{RANKS_SCHEMA, Rank, Ranks};
 pub use read::{Error, Limits, Problem, Progress, read, read_json, traces};
 pub use replay::{Change, Prediction, Replay, UnknownChange};
 pub use report::{LINK_GB_PER_S, LISTED, Link, Options, Report, SCHEMA, is_speed, kind};
-pub use show::{annotated, brief, comparison_text, html, ranks_text, text};
+pub use show::{
+    Sort, TABLE_SCHEMA, Table, View, annotated, brief, comparison_text, html, ranks_text,
+    table_json, table_text, text,
+};
 pub use timeline::{Drawn, Lane, Shade, Timeline};

@@ -1,6 +1,6 @@
 //! All that is said about a trace, as values and as JSON.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value, json};
@@ -11,11 +11,16 @@ use crate::findings::{
 };
 use crate::idle::{Cause, Idle, Scene, has_workers};
 use crate::measure::{
-    Blocking, Class, Collectives, Copies, DeviceTime, Launches, Line, Links, PerStep, Steps,
-    WorkOfCalls, blocking, copies, devices, kernels, launches, operators, stream_kinds,
+    Blocking, Class, Collectives, Copies, DeviceMemory, DeviceTime, Launches, Line, Links,
+    Operator, PerStep, Ranges, Steps, WorkOfCalls, blocking, copies, devices, host_rows, kernels,
+    launches, memory, operators, stream_kinds,
 };
-use crate::model::{Base, Direction, Memory, Names, Source, Stream, Trace, Unprofiled, Warning};
+use crate::model::{
+    Base, Direction, Launched, Memory, Name, Names, Source, Stream, Thread, Trace, Unprofiled,
+    Warning,
+};
 use crate::replay::{self, Change, Prediction, Replay};
+use crate::show::tables_json;
 use crate::timeline::Timeline;
 
 /// The version of the JSON. Fields may be added within a version; none changes its meaning.
@@ -63,6 +68,8 @@ pub struct Report {
     pub devices: Vec<(DeviceTime, Idle)>,
     /// The streams, to be named.
     pub streams: Vec<Stream>,
+    /// The threads, to be named.
+    pub threads: Vec<Thread>,
     /// The names, to be shown.
     pub names: Names,
     /// The steps.
@@ -73,6 +80,8 @@ pub struct Report {
     pub per_step: PerStep,
     /// What ran in the step nearest to the median; none without any work.
     pub timeline: Option<Timeline>,
+    /// What ran in some steps, to be looked at: in all of them, if they are few.
+    pub zooms: Vec<Timeline>,
     /// The rows of the trace around that step.
     pub excerpt: Excerpt,
     /// The copies.
@@ -85,6 +94,14 @@ pub struct Report {
     pub kernels: Vec<Line>,
     /// All operators by name, the longest first; outputs list [`LISTED`].
     pub operators: Vec<Line>,
+    /// Operators, ranges and calls by name and shapes, as `key_averages` of PyTorch has them, in no sequence that means anything.
+    pub rows: Vec<Operator>,
+    /// The time of host and devices by the ranges that the program named.
+    pub ranges: Ranges,
+    /// How the longest kernel of each name was launched, where the trace says it.
+    pub launched: HashMap<Name, Launched>,
+    /// The memory of devices over time, where the trace shows it.
+    pub memory: Vec<DeviceMemory>,
     /// The changes that a replay judged and that gain anything, the most valuable first, one for each code: what
     /// findings, predictions and the verdict that nothing is to be gained are drawn from. Empty without a replay.
     pub judged: Vec<Judged>,
@@ -140,12 +157,14 @@ impl Report {
         let scene = Scene::of(&trace, &links, &works, &steps);
         let idles: Vec<Idle> = times.iter().map(|device| scene.idle(device)).collect();
         let kinds = stream_kinds(&trace, &works);
+        let ranges = Ranges::of(&trace, &links, &times);
         let has_workers = has_workers(&trace);
         let grounds = Grounds {
             trace: &trace,
             links: &links,
             kinds: &kinds,
             steps: &steps,
+            ranges: &ranges,
             scene: &scene,
             collectives: &collectives,
             launches,
@@ -217,9 +236,12 @@ impl Report {
             replay.predictions.drain(..usual);
         }
         let timeline = Timeline::of(&trace, &works, &steps);
+        let zooms = Timeline::each(&trace, &works, &steps);
         let excerpt = Excerpt::of(&trace, &scene, &steps, &times);
         let blocking = blocking(&trace, &works, &times);
         let (kernels, operators) = (kernels(&trace), operators(&trace));
+        let rows = host_rows(&trace, &links);
+        let memory = memory(&trace);
         Report {
             start_ns: start_ns(&trace),
             source: trace.source,
@@ -229,16 +251,22 @@ impl Report {
             base: trace.base,
             devices: times.into_iter().zip(idles).collect(),
             streams: trace.streams,
+            threads: trace.threads,
             names: trace.names,
             steps,
             per_step,
             timeline,
+            zooms,
             excerpt,
             copies,
             launches,
             blocking,
             kernels,
             operators,
+            rows,
+            ranges,
+            launched: trace.launched,
+            memory,
             judged,
             findings,
             link,
@@ -324,6 +352,7 @@ impl Report {
             "blocking": self.blocking.iter().map(blocking).collect::<Vec<_>>(),
             "kernels": self.kernels.iter().take(LISTED).map(name).collect::<Vec<_>>(),
             "operators": self.operators.iter().take(LISTED).map(name).collect::<Vec<_>>(),
+            "tables": tables_json(self),
             "findings": self.findings.iter().map(|f| self.finding(f)).collect::<Vec<_>>(),
             "replay": replay_json(&self.replay),
             "what_if": self.what_if(),

@@ -128,47 +128,117 @@ impl Shade {
 /// More lanes than these nobody tells apart.
 const MOST_LANES: usize = 16;
 /// What is shorter than this part of a timeline is drawn together with its neighbours.
-const FINEST: u64 = 2_000;
+pub const FINEST: u64 = 2_000;
+/// The same of steps that are looked at one after the other.
+const FINEST_ZOOM: u64 = 400;
+/// So many steps can be looked at.
+pub const MOST_ZOOMS: usize = 40;
 
 impl Timeline {
     /// The step of a trace that is nearest to the median, or all of it; none without any work.
     pub fn of(trace: &Trace, works: &WorkOfCalls, steps: &Steps) -> Option<Timeline> {
-        let (step, window) = window(trace, steps)?;
-        let mut drawing = Drawing::new(window);
-        let collectives = Collectives::of(trace);
-        for work in &trace.work {
-            drawing.add(
-                Place::Stream(work.stream.0 as usize),
-                (work.start_ns, work.end_ns()),
-                shade(work, &collectives),
-                Some(work.name),
-            );
+        let window = window(trace, steps)?;
+        drawn(trace, works, &[window], FINEST).pop()
+    }
+
+    /// Some steps of a trace, in their order: all but the first, of which nobody knows when the devices began it; of many
+    /// the slowest and the quickest, and between them others at equal distances. They are drawn less finely.
+    pub fn each(trace: &Trace, works: &WorkOfCalls, steps: &Steps) -> Vec<Timeline> {
+        let periods = steps.periods_ns();
+        let mut order: Vec<usize> = (0..periods.len()).collect();
+        if order.len() > MOST_ZOOMS {
+            order.sort_by_key(|at| (Reverse(periods[*at]), *at));
+            let (part, last) = (MOST_ZOOMS / 4, order.len() - 1);
+            let every = periods.len().div_ceil(2 * part);
+            let mut chosen: Vec<usize> = order[..part].to_vec();
+            chosen.extend((0..part).map(|at| order[last - at]));
+            chosen.extend((0..periods.len()).step_by(every));
+            order = chosen;
         }
-        let names = (0..trace.names.len() as u32).map(|at| trace.names.text(Name(at)));
-        let loads: Vec<bool> = names.map(is_loading).collect();
-        for range in &trace.ranges {
-            let shade = match range.kind {
-                _ if loads[range.name.0 as usize] => Shade::Loading,
-                RangeKind::Operator => Shade::Host,
-                _ => continue,
-            };
-            let place = Place::Host(range.thread.0 as usize);
-            let span = (range.start_ns, range.end_ns());
+        order.sort_unstable();
+        order.dedup();
+        let mut over_ns = i64::MIN;
+        let mut windows = Vec::new();
+        for at in order {
+            let (start, end) = (steps.steps[at].last_gpu_ns, steps.steps[at + 1].last_gpu_ns);
+            // Steps whose work ends in another sequence have no stretch of their own.
+            if over_ns <= start && start < end {
+                windows.push((Some(at + 1), (start, end)));
+                over_ns = end;
+            }
+        }
+        drawn(trace, works, &windows, FINEST_ZOOM)
+    }
+}
+
+/// Stretches of a trace, apart and in order, as timelines.
+fn drawn(
+    trace: &Trace,
+    works: &WorkOfCalls,
+    windows: &[(Option<usize>, (i64, i64))],
+    finest: u64,
+) -> Vec<Timeline> {
+    let new = |window: &(Option<usize>, (i64, i64))| Drawing::new(window.1, finest);
+    let mut drawing = Drawings {
+        ends: windows.iter().map(|window| window.1.1).collect(),
+        each: windows.iter().map(new).collect(),
+    };
+    let collectives = Collectives::of(trace);
+    for work in &trace.work {
+        let place = Place::Stream(work.stream.0 as usize);
+        let span = (work.start_ns, work.end_ns());
+        let shade = shade(work, &collectives);
+        for drawing in drawing.of(span) {
+            drawing.add(place, span, shade, Some(work.name));
+        }
+    }
+    let names = (0..trace.names.len() as u32).map(|at| trace.names.text(Name(at)));
+    let loads: Vec<bool> = names.map(is_loading).collect();
+    for range in &trace.ranges {
+        let shade = match range.kind {
+            _ if loads[range.name.0 as usize] => Shade::Loading,
+            RangeKind::Operator => Shade::Host,
+            _ => continue,
+        };
+        let place = Place::Host(range.thread.0 as usize);
+        let span = (range.start_ns, range.end_ns());
+        for drawing in drawing.of(span) {
             drawing.add_below(place, span, shade, range.name);
         }
-        for (at, call) in trace.calls.iter().enumerate() {
-            let shade = match held(trace, at, works.first(at)) {
-                Some(_) => Shade::Waiting,
-                None => Shade::Host,
-            };
-            let place = Place::Host(call.thread.0 as usize);
-            let span = (call.start_ns, call.end_ns());
+    }
+    for (at, call) in trace.calls.iter().enumerate() {
+        let shade = match held(trace, at, works.first(at)) {
+            Some(_) => Shade::Waiting,
+            None => Shade::Host,
+        };
+        let place = Place::Host(call.thread.0 as usize);
+        let span = (call.start_ns, call.end_ns());
+        for drawing in drawing.of(span) {
             drawing.add(place, span, shade, Some(call.name));
         }
-        Some(drawing.finish(step, |place| match place {
+    }
+    let each = drawing.each.into_iter().zip(windows);
+    each.map(|(drawing, (step, _))| {
+        drawing.finish(*step, |place| match place {
             Place::Host(thread) => thread_name(trace, ThreadIndex(thread as u16)),
             Place::Stream(stream) => stream_name(trace, StreamIndex(stream as u16)),
-        }))
+        })
+    })
+    .collect()
+}
+
+/// Timelines of stretches that are apart and in order.
+struct Drawings {
+    ends: Vec<i64>,
+    each: Vec<Drawing>,
+}
+
+impl Drawings {
+    /// Those that a span lies in, in part or whole.
+    fn of(&mut self, (start, end): (i64, i64)) -> impl Iterator<Item = &mut Drawing> {
+        let first = self.ends.partition_point(|over| *over <= start);
+        let rest = self.each[first..].iter_mut();
+        rest.take_while(move |drawing| drawing.start_ns < end)
     }
 }
 
@@ -243,6 +313,7 @@ pub enum Place {
 pub struct Drawing {
     start_ns: i64,
     length_ns: u64,
+    finest_ns: u64,
     lanes: BTreeMap<Place, Layers>,
 }
 
@@ -254,18 +325,20 @@ struct Layers {
 }
 
 impl Drawing {
-    /// Begins one of this stretch.
-    pub fn new((start_ns, end_ns): (i64, i64)) -> Drawing {
+    /// Begins one of this stretch. What is shorter than so small a part of it is drawn together with its neighbours.
+    pub fn new((start_ns, end_ns): (i64, i64), finest: u64) -> Drawing {
+        let length_ns = end_ns.saturating_sub(start_ns).max(0) as u64;
         Drawing {
             start_ns,
-            length_ns: end_ns.saturating_sub(start_ns).max(0) as u64,
+            length_ns,
+            finest_ns: length_ns / finest.max(1),
             lanes: BTreeMap::new(),
         }
     }
 
     /// Draws what of a span lies in the stretch.
     pub fn add(&mut self, place: Place, span: (i64, i64), shade: Shade, name: Option<Name>) {
-        let finest_ns = self.length_ns / FINEST;
+        let finest_ns = self.finest_ns;
         if let Some(drawn) = self.clipped(span, shade, name) {
             push(
                 &mut self.lanes.entry(place).or_default().above,
@@ -278,7 +351,7 @@ impl Drawing {
     /// The same, below all that is added otherwise. What lies inside another one of its kind is not
     /// drawn: ranges nest.
     fn add_below(&mut self, place: Place, span: (i64, i64), shade: Shade, name: Name) {
-        let finest_ns = self.length_ns / FINEST;
+        let finest_ns = self.finest_ns;
         if let Some(drawn) = self.clipped(span, shade, Some(name)) {
             let below = &mut self.lanes.entry(place).or_default().below;
             let inside = below

@@ -3,6 +3,7 @@
 mod annotated;
 mod base;
 mod browser;
+mod decode;
 mod exact;
 mod findings;
 mod fixtures;
@@ -14,6 +15,7 @@ mod nsight;
 mod own;
 mod page;
 mod replay;
+mod tables;
 mod together;
 mod verdicts;
 mod words;

@@ -393,3 +393,73 @@ fn a_page_is_bounded_whatever_the_trace() {
     let page = html("x", &Report::of(trace, &Options::default()));
     assert!((10_000..2_000_000).contains(&page.len()), "{}", page.len());
 }
+
+/// The names in the first column of a table, in their sequence, as far as they are seen.
+fn first_column(browser: &mut Browser, of: &str) -> Vec<String> {
+    let script = format!(
+        "[...document.querySelectorAll('{of} tbody tr')].map(row => row.cells[0].innerText.trim())"
+    );
+    serde_json::from_value(browser.value(&script)).expect("names")
+}
+
+#[test]
+fn a_reader_zooms_into_any_step_and_sorts_a_table() {
+    let Some(mut browser) = Browser::start("zooms") else {
+        return;
+    };
+    let lengths = [1_000, 2_000, 1_000, 4_000, 1_000, 1_000];
+    browser.open(&html("x", &steps(&lengths)), WIDE);
+    assert_eq!(
+        browser.value("document.getElementById('zoom').hidden"),
+        true
+    );
+    // The third bar is of step 3, which is the longest and not the median one.
+    let point = middle(&mut browser, "#all-steps [data-step=\"3\"]");
+    browser.mouse(point, true);
+    let caption = text(&mut browser, "#zoom figcaption");
+    assert!(caption.starts_with("Step 3 4.00 ms"), "{caption}");
+    let drawn = lanes(&mut browser, "#zoom");
+    let widest = drawn[1].1.iter().copied().fold(0.0, f64::max);
+    assert_eq!(drawn[1].0, "GPU 0 stream 7");
+    // Nearer, the kernel is cut off on both sides.
+    let point = middle(&mut browser, "#zoom .lane.gpu .plot");
+    browser.mouse(point, true);
+    let caption = text(&mut browser, "#zoom figcaption");
+    assert!(
+        caption.starts_with("Step 3 1.50 ms to 2.50 ms of 4.00 ms"),
+        "{caption}"
+    );
+    let nearer = lanes(&mut browser, "#zoom");
+    assert!(nearer[1].1[0] > 3.5 * widest, "{nearer:?} {widest}");
+    // What is drawn tells what it is, and the whole step comes back.
+    let point = middle(&mut browser, "#zoom .lane.gpu .plot");
+    browser.mouse(point, false);
+    let tip = text(&mut browser, "#tip");
+    assert!(
+        tip.starts_with('k') && tip.contains("kernel, 3.99 ms"),
+        "{tip}"
+    );
+    let point = middle(&mut browser, "#zoom .whole");
+    browser.mouse(point, true);
+    assert!(text(&mut browser, "#zoom figcaption").starts_with("Step 3 4.00 ms"));
+    quiet(&mut browser);
+
+    browser.open(&html("x", &example("starved_hard.before")), WIDE);
+    let sorted_by = |browser: &mut Browser, table: &str, column: usize| {
+        let point = middle(browser, &format!("{table} th:nth-child({column})"));
+        browser.mouse(point, true);
+        first_column(browser, table)
+    };
+    let by_device = first_column(&mut browser, "#operators");
+    let by_name = sorted_by(&mut browser, "#operators", 1);
+    let mut expected = by_device.clone();
+    expected.sort_unstable_by(|a, b| b.cmp(a));
+    assert_ne!(by_device, by_name);
+    assert_eq!(by_name, expected);
+    let again = sorted_by(&mut browser, "#operators", 1);
+    assert!(again.iter().eq(expected.iter().rev()), "{again:?}");
+    // What is inside a range stays below it.
+    let by_idle = sorted_by(&mut browser, "#ranges", 6);
+    assert_eq!(by_idle[..2], ["ProfilerStep*", "load_batch"]);
+    quiet(&mut browser);
+}

@@ -256,3 +256,21 @@ print(len(sidestream.check_program(fifo).races))
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300
     )
     assert (ran.stdout, ran.stderr) == ("1\n", "")
+
+
+def test_the_tables_are_attributes(traces: Path) -> None:
+    starved = sidestream.diagnose(traces / "starved_hard.before.json.gz")
+    step, load = starved.ranges[0], next(row for row in starved.ranges if row.name == "load_batch")
+    assert (step.name, step.depth, step.calls, load.depth) == ("ProfilerStep*", 0, 12, 1)
+    # The loader has most of the idle time, and launches nothing.
+    (device,) = starved.devices
+    assert load.own.idle_ns / device.span_ns > 0.65
+    assert load.total.device_ops == 0 and load.total.host_ns > load.own.idle_ns
+    outside = starved.to_dict()["tables"]["outside_ranges"]
+    assert sum(row.own.idle_ns for row in starved.ranges) + outside["idle_ns"] == device.idle_ns
+    convolution = next(row for row in starved.operators if row.name == "aten::cudnn_convolution")
+    assert convolution.kind == "operator" and 0 < convolution.device_self_ns <= convolution.device_ns
+    assert convolution.host_self_ns < convolution.host_ns
+    kernel = starved.kernels[0]
+    assert kernel.grid is not None and kernel.block is not None and kernel.registers
+    assert starved.memory == ()

@@ -1,5 +1,6 @@
 //! `sidestream diagnose`: why a GPU idled, from a trace.
 
+mod tables;
 mod written;
 
 use std::io::{IsTerminal, Write};
@@ -9,11 +10,13 @@ use clap::Parser;
 use serde_json::{Value, json};
 use sidestream_diagnose::{
     COMPARE_SCHEMA, Change, Comparison, LINK_GB_PER_S, Limits, Options, Rank, Ranks, Report,
-    SCHEMA, brief, comparison_text, is_speed, ranks_text, read, text, traces,
+    SCHEMA, TABLE_SCHEMA, View, brief, comparison_text, is_speed, ranks_text, read, table_json,
+    table_text, text, traces,
 };
 
 use crate::failure::{Exit, Failure, SUCCESS, print, tell};
 use crate::width::{Width, terminal};
+use tables::Tables;
 use written::Written;
 
 /// Say why a GPU idled, from a trace of any program
@@ -53,6 +56,8 @@ pub struct Args {
     #[arg(long, value_name = "CHANGES", value_parser = what_if)]
     what_if: Vec<WhatIf>,
     #[command(flatten)]
+    tables: Tables,
+    #[command(flatten)]
     width: Width,
     #[command(flatten)]
     written: Written,
@@ -73,6 +78,9 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
         link_gb_per_s: args.link_gbps,
         what_if: sets(&args.what_if)?,
     };
+    if let Some(view) = args.tables.view()? {
+        return table(args, &options, &view);
+    }
     match &args.against {
         Some(baseline) => compare(args, &options, baseline),
         None => explain(args, &options),
@@ -111,6 +119,27 @@ fn explain(args: &Args, options: &Options) -> Result<Exit, Failure> {
         Some(ranks) if args.json => print(format_args!("{}\n", ranks.json()))?,
         Some(ranks) => print(lines.wrapped(&ranks_text(&ranks)))?,
         None => {}
+    }
+    Ok(code)
+}
+
+/// One table of each trace.
+fn table(args: &Args, options: &Options, view: &View) -> Result<Exit, Failure> {
+    let mut code = SUCCESS;
+    let limits = Limits {
+        needs_work: false,
+        ..Limits::default()
+    };
+    for file in files(&args.traces) {
+        let read = file.and_then(|path| {
+            let report = report_within(&path, options, &limits)?;
+            Ok((path.display().to_string(), report))
+        });
+        match read {
+            Ok((name, report)) if args.json => line(table_json(&report, view), &[("file", &name)])?,
+            Ok((name, report)) => print(table_text(&name, &report, view))?,
+            Err(unread) => code = unread.say(args, TABLE_SCHEMA)?,
+        }
     }
     Ok(code)
 }
@@ -193,8 +222,12 @@ fn line(mut json: Value, more: &[(&str, &str)]) -> Result<(), Failure> {
 }
 
 fn report(path: &Path, options: &Options) -> Result<Report, Unread> {
+    report_within(path, options, &Limits::default())
+}
+
+fn report_within(path: &Path, options: &Options, limits: &Limits) -> Result<Report, Unread> {
     let mut bar = Bar::new();
-    let trace = read(path, &Limits::default(), &mut |done, of| bar.show(done, of));
+    let trace = read(path, limits, &mut |done, of| bar.show(done, of));
     bar.clear();
     let trace = trace.map_err(|error| Unread::new(path, error))?;
     Ok(Report::of(trace, options))

@@ -6,13 +6,17 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sidestream_diagnose::{Limits, Options, Report, annotated, html, read_json};
+use sidestream_diagnose::{
+    Limits, Options, Report, Table, View, annotated, html, read_json, table_text,
+};
 
 /// A call, its kernel, a copy and a step.
 const START: &str = r#"{"traceEvents": [
 {"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":9,"tid":9,"ts":1.5,"dur":5,"args":{"correlation":1}},
 {"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":10,"dur":5,"args":{"device":0,"context":1,"stream":7,"correlation":1,"grid":[1,1,1],"block":[32,1,1]}},
 {"ph":"X","cat":"gpu_memcpy","name":"Memcpy HtoD (Pageable -> Device)","pid":0,"tid":7,"ts":90,"dur":5,"args":{"stream":7,"bytes":64}},
+{"ph":"X","cat":"cpu_op","name":"aten::mm","pid":9,"tid":9,"ts":1.2,"dur":8,"args":{"Input Dims":[[2,3],[3]]}},
+{"ph":"i","cat":"cpu_instant_event","name":"[memory]","pid":9,"tid":9,"ts":2,"args":{"Addr":64,"Bytes":512,"Total Allocated":1024,"Device Id":0,"Device Type":1}},
 {"ph":"X","cat":"user_annotation","name":"ProfilerStep#1","pid":9,"tid":9,"ts":1,"dur":50},
 "#;
 
@@ -23,6 +27,7 @@ fuzz_target!(|bytes: &[u8]| {
         false => [START.as_bytes(), bytes].concat(),
     };
     let limits = Limits {
+        needs_work: bytes.len() % 3 > 0,
         rows_bytes: 1 << 24,
         python: bytes.len() % 2 == 1,
         ..Limits::default()
@@ -37,6 +42,19 @@ fuzz_target!(|bytes: &[u8]| {
         assert_eq!(sum, device.idle_ns());
     }
     let _ = report.json().to_string();
+    let ranges = &report.ranges;
+    let given: u64 = ranges.nodes.iter().map(|node| node.own.device_ops).sum();
+    let works: usize = report.devices.iter().map(|device| device.0.gpu_ops).sum();
+    assert_eq!(given + ranges.outside.device_ops, works as u64);
+    for (_, table) in Table::ALL {
+        let view = View {
+            table,
+            sort: None,
+            limit: 1 + bytes.len() % 100,
+            by_shape: false,
+        };
+        let _ = table_text("x", &report, &view);
+    }
     assert!(html("x", &report).len() < 2_000_000);
     let mut written = Vec::new();
     annotated("x", &report, &mut written).expect("memory takes everything");

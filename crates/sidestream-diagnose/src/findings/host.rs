@@ -54,6 +54,31 @@ impl View<'_> {
         ground
     }
 
+    /// The range that has most of the idle time by itself, if that is half of it or more, and launches are what most of it is for.
+    fn mostly_in(&self) -> String {
+        let all = Cause::ALL.map(|cause| self.idle_ns(cause));
+        let all = all.into_iter().fold(0, u64::saturating_add);
+        if self.idle_ns(Cause::LaunchBound) < all / 2 {
+            return String::new();
+        }
+        let (trace, ranges) = (self.grounds.trace, self.grounds.ranges);
+        let named = ranges.nodes.iter().filter(|node| !node.is_step);
+        let Some(most) = named.max_by_key(|node| node.own.idle_ns) else {
+            return String::new();
+        };
+        let all = ranges.nodes.iter().map(|node| node.own.idle_ns);
+        let all = all.fold(ranges.outside.idle_ns, u64::saturating_add);
+        let share = most.own.idle_ns as f64 / all.max(1) as f64;
+        match share {
+            0.5.. => format!(
+                "; {:.0} % of all idle time lies in {}",
+                100.0 * share,
+                trace.names.text(most.name)
+            ),
+            _ => String::new(),
+        }
+    }
+
     pub fn launch_bound(&self) -> Ground {
         let idle = self.idle_ns(Cause::LaunchBound);
         let per_mille = self.grounds.launches.launch_bound_per_mille;
@@ -64,12 +89,13 @@ impl View<'_> {
         }
         let text = format!(
             "the device waits for the host's launches for {} of {} of {}: {} % of the {} operations in it start \
-             with nothing queued behind them; a CUDA graph or `torch.compile` submits many at once",
+             with nothing queued behind them{}; a CUDA graph or `torch.compile` submits many at once",
             time(idle),
             self.whole(),
             time(self.step_ns),
             per_mille / 10,
-            self.each(launches)
+            self.each(launches),
+            self.mostly_in()
         );
         let mut evidence = self.stretches(Cause::LaunchBound);
         if evidence.is_empty() {

@@ -24,7 +24,7 @@ pub use units::{size, time};
 use sidestream::op::StreamKind;
 
 use crate::idle::Scene;
-use crate::measure::{Collectives, Launches, Links, Steps};
+use crate::measure::{Collectives, Launches, Links, Ranges, Steps};
 use crate::model::Trace;
 use crate::replay::Change;
 use view::View;
@@ -150,6 +150,8 @@ pub struct Grounds<'t> {
     pub kinds: &'t [StreamKind],
     /// Its steps.
     pub steps: &'t Steps,
+    /// Where host and devices spend their time, by the ranges that the program named.
+    pub ranges: &'t Ranges,
     /// What the host did.
     pub scene: &'t Scene<'t>,
     /// Which kernels exchange data with other devices.

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 
 use super::devices::DeviceTime;
+use super::iterations::GraphLaunches;
 use super::links::Links;
 use super::spans::Spans;
 use crate::model::{Name, RangeKind, ThreadIndex, Trace, Work};
@@ -30,6 +31,8 @@ pub enum StepsBy {
     ProfilerStep,
     /// An annotation of the program comes again and again, with most of the work in it.
     Annotation,
+    /// Graphs are launched again and again, with most of the work in them.
+    GraphLaunch,
     /// The work of the device repeats itself.
     Repetition,
 }
@@ -41,6 +44,7 @@ impl StepsBy {
             StepsBy::Nothing => "none",
             StepsBy::ProfilerStep => "profiler_step",
             StepsBy::Annotation => "annotation",
+            StepsBy::GraphLaunch => "graph_launch",
             StepsBy::Repetition => "repetition",
         }
     }
@@ -64,23 +68,37 @@ pub struct Step {
 impl Steps {
     /// Finds the steps of a trace.
     pub fn of(trace: &Trace, links: &Links) -> Steps {
-        let marked = annotated(trace, links, RangeKind::Step);
+        let marked = annotated(trace, links, RangeKind::Step, None);
         if marked.len() > 1 {
             return Steps {
                 by: StepsBy::ProfilerStep,
                 steps: marked,
             };
         }
-        let named = annotated(trace, links, RangeKind::Annotation);
+        let of_profiler = trace.ranges.iter().filter(|r| r.kind == RangeKind::Step);
+        let of_profiler = of_profiler.count();
+        let launches = match of_profiler {
+            0 => GraphLaunches::of(trace, links),
+            _ => None,
+        };
+        let named = annotated(trace, links, RangeKind::Annotation, launches.as_ref());
         if named.len() > 2 {
             return Steps {
                 by: StepsBy::Annotation,
                 steps: named,
             };
         }
+        if let Some(launches) = launches {
+            let iterations = filled(trace, links, &launches.iterations(trace, links));
+            if iterations.len() > 2 {
+                return Steps {
+                    by: StepsBy::GraphLaunch,
+                    steps: iterations,
+                };
+            }
+        }
         // Of one marked step, what repeats itself is a part: its layers, or its parts of a batch.
-        let of_profiler = trace.ranges.iter().filter(|r| r.kind == RangeKind::Step);
-        let repeated = match of_profiler.count() {
+        let repeated = match of_profiler {
             1 => Vec::new(),
             _ => repeated(trace, links),
         };
@@ -189,8 +207,14 @@ pub fn quantile_of(values: &mut [u64], part: usize, of: usize) -> Option<u64> {
     Some(low + part as u64)
 }
 
-/// Steps that ranges mark. Of several kinds of ranges, those that most of the work comes from.
-fn annotated(trace: &Trace, links: &Links, kind: RangeKind) -> Vec<Step> {
+/// Steps that ranges mark. Of several kinds of ranges, those that most of the work comes from. Where that is launches of
+/// graphs, a range that marks a step has one inside: what an engine does between two launches is a part of a step.
+fn annotated(
+    trace: &Trace,
+    links: &Links,
+    kind: RangeKind,
+    launches: Option<&GraphLaunches>,
+) -> Vec<Step> {
     let mut groups: HashMap<(ThreadIndex, String), Vec<(i64, i64)>> = HashMap::new();
     let mut labels: HashMap<Name, String> = HashMap::new();
     for range in trace.ranges.iter().filter(|r| r.kind == kind) {
@@ -207,7 +231,8 @@ fn annotated(trace: &Trace, links: &Links, kind: RangeKind) -> Vec<Step> {
             group.push((range.start_ns, range.end_ns()));
         }
     }
-    groups.retain(|_, group| group.len() > 1);
+    let marks = |group: &[(i64, i64)]| launches.is_none_or(|launches| launches.lie_in(group));
+    groups.retain(|_, group| group.len() > 1 && marks(group));
     let mut best: Option<(usize, u64, Vec<Step>)> = None;
     let mut groups: Vec<_> = groups.into_iter().collect();
     // The result may not depend on the sequence of a hash table.

@@ -59,6 +59,9 @@ impl Builder {
                 ranges: Vec::new(),
                 syncs: Vec::new(),
                 records: Vec::new(),
+                shapes: Vec::new(),
+                memory: Vec::new(),
+                launched: HashMap::new(),
                 warnings: Vec::new(),
             },
             streams: HashMap::new(),
@@ -198,6 +201,24 @@ impl Builder {
         self.trace.records.push(record);
     }
 
+    /// Adds the shapes of an operator's inputs.
+    pub fn shape(&mut self, shape: Shape) {
+        self.trace.shapes.push(shape);
+    }
+
+    /// Adds memory that was taken or given back.
+    pub fn allocated(&mut self, allocated: Allocated) {
+        self.trace.memory.push(allocated);
+    }
+
+    /// How a kernel was launched; of those of a name the longest is kept.
+    pub fn launched(&mut self, name: Name, launched: Launched) {
+        let kept = self.trace.launched.entry(name).or_insert(launched);
+        if kept.duration_ns < launched.duration_ns {
+            *kept = launched;
+        }
+    }
+
     /// Adds a warning, once for each code and text.
     pub fn warn(&mut self, code: &'static str, text: impl Into<String>) {
         let warning = Warning {
@@ -225,7 +246,15 @@ impl Builder {
         Rows {
             work: trace.work.len(),
             calls: trace.calls.len(),
-            others: trace.ranges.len() + trace.syncs.len() + trace.records.len(),
+            others: [
+                trace.ranges.len(),
+                trace.syncs.len(),
+                trace.records.len(),
+                trace.shapes.len(),
+                trace.memory.len(),
+            ]
+            .iter()
+            .sum(),
         }
     }
 
@@ -236,7 +265,9 @@ impl Builder {
             + size_of_val(&trace.calls[..])
             + size_of_val(&trace.ranges[..])
             + size_of_val(&trace.syncs[..])
-            + size_of_val(&trace.records[..]);
+            + size_of_val(&trace.records[..])
+            + size_of_val(&trace.shapes[..])
+            + size_of_val(&trace.memory[..]);
         bytes as u64
     }
 
@@ -289,6 +320,13 @@ impl Builder {
         sort(&mut trace.syncs, |s| {
             (s.start_ns, s.duration_ns, 0, s.correlation)
         });
+        sort(&mut trace.shapes, |s| {
+            (s.start_ns, s.name.0.into(), s.thread.0.into(), s.shape.0)
+        });
+        // What the allocator did at one time stands in its sequence: a sort that keeps it.
+        if !trace.memory.is_sorted_by_key(|memory| memory.time_ns) {
+            trace.memory.sort_by_key(|memory| memory.time_ns);
+        }
         trace
     }
 }

@@ -11,12 +11,15 @@ mod api;
 mod base;
 mod build;
 mod names;
+mod tables;
 
 pub use api::{Api, ApiKind};
 pub use base::{Base, Unprofiled};
 pub use build::{Builder, Overflow, Rows};
 pub use names::{Name, Names};
+pub use tables::{Allocated, Launched, Shape};
 
+use std::collections::HashMap;
 use std::fmt;
 
 /// One trace, read.
@@ -50,6 +53,12 @@ pub struct Trace {
     pub syncs: Vec<Sync>,
     /// Records of events, where the trace has rows for them.
     pub records: Vec<Record>,
+    /// The shapes of operators' inputs, where the profiler was asked for them.
+    pub shapes: Vec<Shape>,
+    /// Memory as it was taken and given back, where the profiler was asked for it.
+    pub memory: Vec<Allocated>,
+    /// How the longest kernel of each name was launched.
+    pub launched: HashMap<Name, Launched>,
     /// What a reader of the results has to know about the trace.
     pub warnings: Vec<Warning>,
 }

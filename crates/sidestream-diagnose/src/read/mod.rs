@@ -29,6 +29,9 @@ pub struct Limits {
     /// Whether functions of Python are kept. They are most of the file where the profiler was asked
     /// for stacks.
     pub python: bool,
+    /// Whether a trace without any work of a device is refused: it says nothing of why a device idled, though its tables
+    /// may be looked at.
+    pub needs_work: bool,
 }
 
 impl Default for Limits {
@@ -37,6 +40,7 @@ impl Default for Limits {
             rows_bytes: 4 << 30,
             unpacked_ratio: 200,
             python: false,
+            needs_work: true,
         }
     }
 }

@@ -5,7 +5,7 @@ use sidestream::engine::{Call, Engine, Engines, KernelCost, LaneId, Profile, Tas
 use super::program::{Item, Job, Node, Pool, Program};
 use crate::measure::{Collectives, quantile};
 use crate::model::{Direction, Name, StreamIndex, Trace};
-use crate::timeline::{Drawing, Place, Shade, Timeline, shade, stream_name};
+use crate::timeline::{Drawing, FINEST, Place, Shade, Timeline, shade, stream_name};
 
 /// So many batches ahead is each worker, as those of PyTorch's loader are by default.
 const AHEAD: usize = 2;
@@ -248,7 +248,7 @@ impl Run {
         };
         let time = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
         let spans = |span: &(u64, u64)| (time(span.0), time(span.1));
-        let mut drawing = Drawing::new((time(self.ends[at].0), time(self.ends[at + 1].0)));
+        let mut drawing = Drawing::new((time(self.ends[at].0), time(self.ends[at + 1].0)), FINEST);
         let collectives = Collectives::of(trace);
         let mut ran: Vec<(&(u64, u64), &Node)> = self
             .nodes

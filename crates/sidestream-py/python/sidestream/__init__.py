@@ -61,6 +61,14 @@ from sidestream._sidestream import (
     __version__,
 )
 from sidestream._stream import Event, Stream
+from sidestream._tables import (
+    KernelRow as KernelRow,
+    MemoryHolder as MemoryHolder,
+    MemoryRow as MemoryRow,
+    OperatorRow as OperatorRow,
+    RangeRow as RangeRow,
+    RangeTimes as RangeTimes,
+)
 from sidestream._together import (
     Diagnoses as Diagnoses,
     FailedTrace as FailedTrace,

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from sidestream import _sidestream
 from sidestream._arguments import file_name
 from sidestream._results import Told, made
+from sidestream._tables import KernelRow, MemoryRow, OperatorRow, RangeRow
 from sidestream._unprofiled import Unprofiled
 
 _T = TypeVar("_T")
@@ -122,12 +123,36 @@ class Diagnosis(Told):
         return self._part("replay", Replay)
 
     @cached_property
+    def operators(self) -> tuple[OperatorRow, ...]:
+        """Operators, ranges and calls by name, as ``key_averages`` has them: up to a hundred, by their own time on devices."""
+        return self._table("operators", tuple[OperatorRow, ...])
+
+    @cached_property
+    def ranges(self) -> tuple[RangeRow, ...]:
+        """The ranges that the program named, up to a hundred, each behind the one around it."""
+        return self._table("ranges", tuple[RangeRow, ...])
+
+    @cached_property
+    def kernels(self) -> tuple[KernelRow, ...]:
+        """Kernels by name, up to a hundred, the longest first."""
+        return self._table("kernels", tuple[KernelRow, ...])
+
+    @cached_property
+    def memory(self) -> tuple[MemoryRow, ...]:
+        """The memory of devices over time and who held it; empty where the profiler was not asked for it."""
+        return self._table("memory", tuple[MemoryRow, ...])
+
+    @cached_property
     def warnings(self) -> tuple[TraceWarning, ...]:
         """What a reader has to know about the trace."""
         return self._part("warnings", tuple[TraceWarning, ...])
 
     def _part(self, name: str, of: type[_T]) -> _T:
         part: _T = made(of, self._report[name])
+        return part
+
+    def _table(self, name: str, of: type[_T]) -> _T:
+        part: _T = made(of, self._report["tables"][name])
         return part
 
     def __repr__(self) -> str:

@@ -14,10 +14,10 @@
 use std::collections::HashMap;
 
 use super::cursor::Value;
-use super::row::{Row, number};
+use super::row::{Row, number, product, small, smaller};
 use crate::model::{
-    Builder, Call, Direction, Kernel, Memory, Name, Overflow, Range, RangeKind, Source,
-    StreamIndex, Sync, SyncKind, ThreadIndex, What, Work,
+    Allocated, Builder, Call, Direction, Kernel, Launched, Memory, Name, Overflow, Range,
+    RangeKind, Shape, Source, StreamIndex, Sync, SyncKind, ThreadIndex, What, Work,
 };
 
 /// Puts events where they belong.
@@ -34,6 +34,9 @@ pub struct Kineto {
     /// What copies of a name move; there are few such names.
     copies: HashMap<Name, Copied>,
 }
+
+/// The letters of the shapes of one operator's inputs: of long lists of tensors the first ones.
+const LONGEST_SHAPE: usize = 1_000;
 
 /// What a copy's name says of it.
 type Copied = (Direction, Memory, Memory);
@@ -69,6 +72,7 @@ impl Kineto {
         match row.phase {
             b'X' => self.complete(row),
             b'M' => self.naming(row),
+            b'i' if row.name.bytes() == b"[memory]" => self.memory(row),
             _ => Ok(()),
         }
     }
@@ -128,12 +132,23 @@ impl Kineto {
                 bytes,
             },
             _ => What::Kernel(Kernel {
-                blocks: args.blocks,
-                threads: args.threads,
+                blocks: small(product(args.grid)),
+                threads: smaller(product(args.block)),
                 registers: args.registers,
                 shared_bytes: args.shared_bytes,
             }),
         };
+        if matches!(kind, Kind::Kernel) && args.grid != [0; 3] {
+            let launched = Launched {
+                duration_ns,
+                grid: args.grid,
+                block: args.block,
+                registers: args.registers,
+                shared_bytes: args.shared_bytes,
+                occupancy: args.occupancy,
+            };
+            self.builder.launched(name, launched);
+        }
         self.builder.work(Work {
             start_ns,
             duration_ns,
@@ -194,6 +209,15 @@ impl Kineto {
     ) -> Result<(), Overflow> {
         let thread = self.thread(row)?;
         let name = self.builder.name(&row.name.decoded());
+        if let (RangeKind::Operator, Some(whole)) = (kind, row.shapes()) {
+            let shape = self.shape(whole);
+            self.builder.shape(Shape {
+                start_ns,
+                name,
+                shape,
+                thread,
+            });
+        }
         // In 2021 a step was an operator.
         let is_step = row.name.bytes().starts_with(b"ProfilerStep");
         let is_named = matches!(kind, RangeKind::Operator | RangeKind::Annotation);
@@ -206,6 +230,33 @@ impl Kineto {
                 true => RangeKind::Step,
                 false => kind,
             },
+        });
+        Ok(())
+    }
+
+    /// The name of some shapes, without the spaces in which files differ.
+    fn shape(&mut self, whole: &[u8]) -> Name {
+        let letters = whole.iter().filter(|byte| !byte.is_ascii_whitespace());
+        let letters: Vec<u8> = letters.copied().take(LONGEST_SHAPE).collect();
+        self.builder.name(&String::from_utf8_lossy(&letters))
+    }
+
+    /// Memory that was taken or given back.
+    fn memory(&mut self, row: &Row) -> Result<(), Overflow> {
+        let (Some(time_ns), Some(memory)) = (row.start_ns(), row.memory()) else {
+            self.incomplete += 1;
+            return Ok(());
+        };
+        let thread = self.thread(row)?;
+        let device = memory.device.filter(|_| !memory.is_host);
+        let device = device.map(|device| u16::try_from(device).unwrap_or(u16::MAX));
+        self.builder.allocated(Allocated {
+            time_ns,
+            address: memory.address,
+            bytes: memory.bytes,
+            total_bytes: memory.total_bytes,
+            device,
+            thread,
         });
         Ok(())
     }

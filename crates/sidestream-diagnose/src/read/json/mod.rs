@@ -385,7 +385,7 @@ impl<R: Read> Reading<'_, R> {
         } else if !has_events {
             return Err(Problem::NoEvents);
         }
-        if builder.rows().work == 0 {
+        if builder.rows().work == 0 && self.limits.needs_work {
             return Err(Problem::NoWork);
         }
         if self.damaged > 0 {

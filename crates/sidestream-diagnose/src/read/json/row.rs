@@ -1,5 +1,7 @@
 //! One event of the file, before anyone knows what it means.
 
+use memchr::memmem;
+
 use super::cursor::{Cursor, Stop, Text, Value};
 use super::decimal::scaled;
 
@@ -35,10 +37,12 @@ pub struct Args<'a> {
     pub correlation: u32,
     /// How much was copied or set.
     pub bytes: u64,
-    /// How many blocks.
-    pub blocks: u32,
-    /// How many threads in each.
-    pub threads: u16,
+    /// How many blocks, in three dimensions.
+    pub grid: [u32; 3],
+    /// How many threads in each, in three dimensions.
+    pub block: [u32; 3],
+    /// How much of the warps that fit were there, in percent.
+    pub occupancy: Option<u8>,
     /// How many registers each thread takes.
     pub registers: u16,
     /// How much shared memory each block takes.
@@ -108,6 +112,56 @@ impl<'a> Row<'a> {
     }
 }
 
+impl<'a> Row<'a> {
+    /// The shapes of an operator's inputs, as they stand in the file.
+    pub fn shapes(&self) -> Option<&'a [u8]> {
+        let at = memmem::find(self.args, b"\"Input Dims\"")?;
+        let mut cursor = Cursor::new(&self.args[at..]);
+        match (cursor.key(), cursor.value()) {
+            (Ok(Some(_)), Ok(Value::Array(whole))) => Some(whole),
+            _ => None,
+        }
+    }
+
+    /// Memory that was taken or given back; none where the event does not say how much.
+    pub fn memory(&self) -> Option<MemoryArgs> {
+        let mut cursor = Cursor::new(self.args);
+        let (mut memory, mut bytes) = (MemoryArgs::default(), None);
+        cursor.expect(b'{').ok()?;
+        while let Ok(Some(key)) = cursor.key() {
+            let value = cursor.value().ok()?;
+            match key {
+                b"Bytes" => bytes = number(value),
+                b"Addr" => memory.address = number(value).map_or(0, |n| n as u64),
+                b"Total Allocated" => {
+                    memory.total_bytes = number(value).and_then(|n| n.try_into().ok());
+                }
+                b"Device Id" => memory.device = number(value),
+                // 0 stands for the processor.
+                b"Device Type" => memory.is_host = number(value) == Some(0),
+                _ => {}
+            }
+        }
+        memory.bytes = bytes?;
+        Some(memory)
+    }
+}
+
+/// The further fields of an event of memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MemoryArgs {
+    /// Where.
+    pub address: u64,
+    /// How much; less than nothing where it was given back.
+    pub bytes: i64,
+    /// What the allocator has handed out then.
+    pub total_bytes: Option<u64>,
+    /// The device.
+    pub device: Option<i64>,
+    /// Whether it is memory of the host.
+    pub is_host: bool,
+}
+
 fn read_args<'a>(cursor: &mut Cursor<'a>, args: &mut Args<'a>) -> Result<(), Stop> {
     cursor.expect(b'{')?;
     while let Some(key) = cursor.key()? {
@@ -118,8 +172,13 @@ fn read_args<'a>(cursor: &mut Cursor<'a>, args: &mut Args<'a>) -> Result<(), Sto
             b"stream" => args.stream = number(value),
             b"correlation" => args.correlation = correlation(value),
             b"bytes" | b"size" => args.bytes = unsigned(value),
-            b"grid" => args.blocks = small(product(value)),
-            b"block" => args.threads = smaller(product(value)),
+            b"grid" => args.grid = dimensions(value),
+            b"block" => args.block = dimensions(value),
+            b"est. achieved occupancy %" => {
+                let percent = number(value).and_then(|n| u8::try_from(n).ok());
+                // Of what ran there was more than nothing: 0 stands for what the profiler cannot say.
+                args.occupancy = percent.filter(|n| (1..=100).contains(n));
+            }
             b"registers per thread" => args.registers = smaller(unsigned(value)),
             b"shared memory" => args.shared_bytes = small(unsigned(value)),
             b"graph id" => args.graph = correlation(value),
@@ -160,25 +219,35 @@ fn correlation(value: Value) -> u32 {
     number(value).and_then(|n| n.try_into().ok()).unwrap_or(0)
 }
 
-/// The product of the numbers in a list.
-fn product(value: Value) -> u64 {
+/// Up to three numbers of a list; zeros where they cannot be read.
+fn dimensions(value: Value) -> [u32; 3] {
     let Value::Array(whole) = value else {
-        return 0;
+        return [0; 3];
     };
     let inner = whole.get(1..whole.len() - 1).unwrap_or(&[]);
     let numbers = inner
         .split(|b| *b == b',')
-        .map(|text| scaled(text.trim_ascii(), 0).and_then(|n| u64::try_from(n).ok()));
-    numbers
-        .take(3)
-        .try_fold(1u64, |product, n| product.checked_mul(n?))
-        .unwrap_or(0)
+        .map(|text| scaled(text.trim_ascii(), 0).and_then(|n| u32::try_from(n).ok()));
+    let mut sizes = [1; 3];
+    for (size, number) in sizes.iter_mut().zip(numbers) {
+        match number {
+            Some(number) => *size = number,
+            None => return [0; 3],
+        }
+    }
+    sizes
 }
 
-fn small(value: u64) -> u32 {
+/// How many there are in three dimensions.
+pub fn product(sizes: [u32; 3]) -> u64 {
+    let sizes = sizes.into_iter().map(u64::from);
+    sizes.fold(1, u64::saturating_mul)
+}
+
+pub fn small(value: u64) -> u32 {
     value.try_into().unwrap_or(u32::MAX)
 }
 
-fn smaller(value: u64) -> u16 {
+pub fn smaller(value: u64) -> u16 {
     value.try_into().unwrap_or(u16::MAX)
 }

@@ -3,8 +3,8 @@
 use super::kinds::Class;
 use super::*;
 use crate::model::{
-    Api, ApiKind, Call, Direction, Kernel, Memory, Name, Names, Range, RangeKind, ThreadIndex,
-    What, Work,
+    Api, ApiKind, Call, Direction, Kernel, Launched, Memory, Name, Names, Range, RangeKind,
+    ThreadIndex, What, Work,
 };
 
 /// What the tables of all work of devices have; [`Reader::push_work`] reads it.
@@ -101,7 +101,20 @@ impl Reader<'_> {
             registers: u16::try_from(number(17)).unwrap_or(u16::MAX),
             shared_bytes: u32::try_from(number(18).saturating_add(number(19))).unwrap_or(u32::MAX),
         };
-        self.push_work(row, What::Kernel(kernel), name.unwrap_or(Names::OTHER))
+        let name = name.unwrap_or(Names::OTHER);
+        let size = |at| u32::try_from(number(at)).unwrap_or(u32::MAX);
+        if let (Some((_, duration_ns)), true) = (times(row), kernel.blocks > 0) {
+            let launched = Launched {
+                duration_ns,
+                grid: [11, 12, 13].map(size),
+                block: [14, 15, 16].map(size),
+                registers: kernel.registers,
+                shared_bytes: kernel.shared_bytes,
+                occupancy: None,
+            };
+            self.builder.launched(name, launched);
+        }
+        self.push_work(row, What::Kernel(kernel), name)
     }
 
     pub(super) fn copy(&mut self, row: &Row) -> Result<bool, Stop> {

@@ -5,6 +5,7 @@
 //! at most some 2 MB, whatever the trace.
 
 mod escape;
+mod sorted;
 mod steps;
 mod tables;
 
@@ -24,7 +25,7 @@ const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 /// By this number a browser knows our script from any other:
 /// `openssl dgst -sha256 -binary page.js | base64`. The tests in a browser fail if it is stale.
-const SCRIPT_SHA256: &str = "8R1NC8WfQW44GGH3VqEWr0GuNN4b6bF0eQyIVu8ujIE=";
+const SCRIPT_SHA256: &str = "I/eZOHcHKqlemCFGX2vkEoUUmMbaqrFcqw8OBeh552M=";
 
 /// Letters of a title, and of a warning.
 const TITLE_LETTERS: usize = 300;
@@ -73,8 +74,10 @@ impl Page {
         tables::copies(self, report)?;
         tables::blocking(self, report)?;
         tables::launches(self, report)?;
-        tables::lines(self, report, ("kernels", "Kernels", &report.kernels))?;
-        tables::lines(self, report, ("operators", "Operators", &report.operators))?;
+        sorted::ranges(self, report)?;
+        sorted::operators(self, report)?;
+        sorted::kernels(self, report)?;
+        sorted::memory(self, report)?;
         write!(
             self.out,
             "<footer>sidestream {} · all times from the trace</footer>\
@@ -144,6 +147,7 @@ impl Page {
         let by = match steps.by.as_str() {
             "profiler_step" => "marked by the profiler",
             "annotation" => "by an annotation",
+            "graph_launch" => "by launches of graphs",
             _ => "where the work repeats itself",
         };
         let note = format!(

@@ -17,8 +17,13 @@ const MOST_SPANS: usize = 10_000;
 const MOST_BARS: usize = 400;
 /// More changes than these have no picture of their own.
 const MOST_PICTURES: usize = 16;
+/// What the steps that can be picked take together: so many spans, and so many bytes; and how small a part of a step
+/// is drawn by itself.
+const MOST_ZOOM_SPANS: usize = 10_000;
+const ZOOM_BYTES: usize = 250_000;
+const MOST_ZOOM_PARTS: u64 = 400;
 /// What the names that a reader can point at take together at the most, and the letters of one.
-const NAMES_BYTES: usize = 300_000;
+const NAMES_BYTES: usize = 200_000;
 const NAME_LETTERS: usize = 200;
 /// Names that are written into spans: at the most so many on a page, into spans of this part.
 const MOST_LABELS: usize = 600;
@@ -53,9 +58,16 @@ pub fn strip(page: &mut Page, report: &Report) -> fmt::Result {
             1 => format!("step {first}"),
             n => format!("the longest of the steps {first} to {}", first + n - 1),
         };
+        let has_longest = |zoom: &&Timeline| {
+            let step = zoom.step.unwrap_or(0);
+            (first..first + bar.len()).contains(&step) && periods[step - 1] == longest_ns
+        };
+        let zoom = report.zooms.iter().find(has_longest);
+        let pick = zoom.and_then(|zoom| zoom.step);
+        let pick = pick.map_or(String::new(), |step| format!("data-step=\"{step}\" "));
         write!(
             page.out,
-            "<rect class=\"s3\" x=\"{:.3}%\" y=\"{:.2}\" width=\"{:.3}%\" height=\"{height:.2}\"><title>{steps}: \
+            "<rect {pick}class=\"s3\" x=\"{:.3}%\" y=\"{:.2}\" width=\"{:.3}%\" height=\"{height:.2}\"><title>{steps}: \
              {}</title></rect>",
             width * at as f64,
             48.0 - height,
@@ -66,9 +78,22 @@ pub fn strip(page: &mut Page, report: &Report) -> fmt::Result {
     let mean = 48.0 - 48.0 * mean_ns as f64 / most_ns;
     write!(
         page.out,
-        "<rect class=\"track\" y=\"{mean:.2}\" width=\"100%\" height=\"1\"><title>mean: {}</title></rect></svg></section>",
+        "<rect class=\"track\" y=\"{mean:.2}\" width=\"100%\" height=\"1\"><title>mean: {}</title></rect></svg>",
         time(mean_ns)
-    )
+    )?;
+    if !report.zooms.is_empty() {
+        // The script draws it.
+        write!(
+            page.out,
+            "<p class=\"sub script\">{}. Pick a place in it to come nearer.</p><figure id=\"zoom\" hidden><figcaption><b></b> <span></span> \
+             <button type=\"button\" class=\"whole\">whole step</button></figcaption><div></div></figure>",
+            match report.zooms.len() == periods.len() {
+                true => "Pick a bar to see its step",
+                false => "Pick a dark bar to see its step",
+            }
+        )?;
+    }
+    write!(page.out, "</section>")
 }
 
 /// The section of the timelines.
@@ -97,6 +122,7 @@ pub fn section(page: &mut Page, report: &Report) -> fmt::Result {
     drawing.legend(&timelines)?;
     drawing.measured(measured)?;
     drawing.picks(&pictures, report)?;
+    drawing.zooms(&report.zooms)?;
     drawing.names()?;
     write!(page.out, "</div></section>")
 }
@@ -380,6 +406,65 @@ impl<'p> Drawing<'p> {
              <text class=\"t{shade}\" x=\"5\" y=\"50%\" dy=\".35em\">{}</text></svg>",
             esc(self.names.text(name), 40)
         )
+    }
+
+    /// What the script draws where a step is picked: for each lane of it a line of spans.
+    fn zooms(&mut self, zooms: &[Timeline]) -> fmt::Result {
+        let mut part = MOST_ZOOM_PARTS;
+        let count = |part: u64| -> usize {
+            let lanes = zooms.iter().flat_map(|zoom| {
+                let finest_ns = zoom.length_ns / part;
+                zoom.lanes
+                    .iter()
+                    .map(move |lane| lane.coarser(finest_ns).len())
+            });
+            lanes.sum()
+        };
+        while count(part) > MOST_ZOOM_SPANS && part > 20 {
+            part /= 2;
+        }
+        write!(self.out, "<div id=\"zooms\" hidden>")?;
+        let end = self.out.len() + ZOOM_BYTES;
+        for zoom in zooms {
+            if self.out.len() > end {
+                break;
+            }
+            let step = zoom.step.unwrap_or(0);
+            write!(
+                self.out,
+                "<div data-of=\"{step}\" data-length=\"{}\">",
+                zoom.length_ns
+            )?;
+            for lane in &zoom.lanes {
+                let kind = if lane.is_host { "host" } else { "gpu" };
+                write!(
+                    self.out,
+                    "<p class=\"{kind}\" title=\"{}\">",
+                    esc(&lane.name, 60)
+                )?;
+                let spans = lane.coarser(zoom.length_ns / part);
+                for (at, span) in spans.iter().take(MOST_ZOOM_SPANS).enumerate() {
+                    let shade = Shade::ALL.iter().position(|shade| *shade == span.shade);
+                    let place = span.name.and_then(|name| self.place(name));
+                    write!(
+                        self.out,
+                        "{}{} {} {} {} {}",
+                        if at > 0 { ";" } else { "" },
+                        span.start_ns,
+                        span.duration_ns,
+                        span.count,
+                        place.map_or(-1, |place| place as i64),
+                        shade.unwrap_or(0)
+                    )?;
+                    if self.out.len() > end {
+                        break;
+                    }
+                }
+                write!(self.out, "</p>")?;
+            }
+            write!(self.out, "</div>")?;
+        }
+        write!(self.out, "</div>")
     }
 
     /// Where a name stands in the list; none for one that did not fit.

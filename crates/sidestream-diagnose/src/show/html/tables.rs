@@ -1,11 +1,10 @@
-//! What a report has in rows: findings, changes, copies, kernels, operators, calls that block.
+//! What a report has in rows: findings, changes, copies, calls that block.
 
 use std::fmt::{self, Write};
 
 use super::escape::{BACKTICK, esc};
 use super::{Page, changes, count, factor, percent};
 use crate::findings::{Code, Evidence, Finding, size, time};
-use crate::measure::Line;
 use crate::model::Base;
 use crate::report::{Link, Report};
 use crate::show::base::measured;
@@ -14,9 +13,9 @@ use crate::show::worth::{has_share, is_open, is_worth_nothing, range};
 use super::steps::best;
 
 /// No table is longer.
-const MOST_ROWS: usize = 40;
+pub const MOST_ROWS: usize = 40;
 /// Letters of a name in a table.
-const NAME_LETTERS: usize = 240;
+pub const NAME_LETTERS: usize = 240;
 /// Letters of a sentence.
 const TEXT_LETTERS: usize = 600;
 
@@ -295,42 +294,8 @@ pub fn launches(page: &mut Page, report: &Report) -> fmt::Result {
     )
 }
 
-/// Kernels or operators by name.
-pub fn lines(
-    page: &mut Page,
-    report: &Report,
-    (id, heading, lines): (&str, &str, &[Line]),
-) -> fmt::Result {
-    let longest = lines.iter().map(|line| line.self_ns).max().unwrap_or(0);
-    if longest == 0 {
-        return Ok(());
-    }
-    let out = &mut page.out;
-    write!(
-        out,
-        "<section id=\"{id}\"><h2>{heading}</h2><p class=\"sub\">The longest, over the whole \
-         trace.</p><table><thead><tr><th class=\"wide\">name<th class=\"opt\"><th \
-         class=\"n\">self<th class=\"n opt\">total<th class=\"n\">calls<th class=\"n\">each\
-         </thead><tbody>"
-    )?;
-    for line in lines.iter().take(MOST_ROWS) {
-        write!(
-            out,
-            "<tr><td><code class=\"clamp\">{}</code><td class=\"meter opt\">{}<td \
-             class=\"n\">{}<td class=\"n opt\">{}<td class=\"n\">{}<td class=\"n\">{}",
-            esc(report.names.text(line.name), NAME_LETTERS),
-            meter(line.self_ns as f64 / longest as f64),
-            time(line.self_ns),
-            time(line.total_ns),
-            count(line.calls as u64),
-            time(line.total_ns / line.calls.max(1) as u64)
-        )?;
-    }
-    write!(out, "</tbody></table></section>")
-}
-
 /// A part of a whole as a bar.
-fn meter(part: f64) -> String {
+pub fn meter(part: f64) -> String {
     let part = 100.0 * part.clamp(0.0, 1.0);
     format!(
         "<svg aria-hidden=\"true\"><rect class=\"track\" width=\"100%\" height=\"100%\"/><rect \

@@ -1,0 +1,202 @@
+//! Memory of devices over time, and who held it when most was taken.
+
+use std::collections::HashMap;
+
+use crate::model::{Allocated, Name, RangeKind, Trace};
+
+/// So many points of time are kept of a device; of each stretch the one with most memory.
+const MOST_POINTS: usize = 400;
+/// So many ranges around an allocation are looked at.
+const NEAR: usize = 8;
+
+/// What was taken of the memory of a device, or of the host.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceMemory {
+    /// The device; none for the host.
+    pub device: Option<u16>,
+    /// How often memory was taken.
+    pub taken: u64,
+    /// How often it was given back.
+    pub given_back: u64,
+    /// The most that was taken at one time.
+    pub peak_bytes: u64,
+    /// When that was.
+    pub peak_ns: i64,
+    /// How much of it the trace does not show being taken: it was there before.
+    pub before_bytes: u64,
+    /// Who held the rest, the largest first.
+    pub holders: Vec<Holder>,
+    /// How much was taken when.
+    pub points: Vec<(i64, u64)>,
+}
+
+/// Memory that was taken at one place and not given back when most was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The innermost range of the program around it.
+    pub range: Option<Name>,
+    /// The innermost operator around it that does more than take memory.
+    pub operator: Option<Name>,
+    /// How many pieces.
+    pub pieces: u64,
+    /// How much.
+    pub bytes: u64,
+}
+
+/// Where memory was taken: the range, and the operator.
+type Place = (Option<Name>, Option<Name>);
+
+/// The memory of each device that the trace shows, the host's last.
+pub fn memory(trace: &Trace) -> Vec<DeviceMemory> {
+    if trace.memory.is_empty() {
+        return Vec::new();
+    }
+    let places = places(trace);
+    let mut events: HashMap<Option<u16>, Vec<u32>> = HashMap::new();
+    for (at, event) in trace.memory.iter().enumerate() {
+        events.entry(event.device).or_default().push(at as u32);
+    }
+    let mut devices: Vec<DeviceMemory> = events
+        .into_iter()
+        .map(|(device, events)| of_device(trace, &places, device, &events))
+        .collect();
+    devices.sort_by_key(|of| (of.device.is_none(), of.device));
+    devices
+}
+
+fn of_device(trace: &Trace, places: &[Place], device: Option<u16>, events: &[u32]) -> DeviceMemory {
+    let mut of = DeviceMemory {
+        device,
+        ..DeviceMemory::default()
+    };
+    let mut levels = Levels::default();
+    let mut peak_at = 0;
+    for (place, at) in events.iter().enumerate() {
+        let event = &trace.memory[*at as usize];
+        let level = levels.next(event);
+        if level > of.peak_bytes || place == 0 {
+            (of.peak_bytes, of.peak_ns, peak_at) = (level, event.time_ns, place);
+        }
+        match event.bytes {
+            1.. => of.taken += 1,
+            _ => of.given_back += 1,
+        }
+    }
+    // What is alive at the peak, by the place where it was taken.
+    let mut alive: HashMap<u64, (u64, Place)> = HashMap::new();
+    for at in &events[..=peak_at.min(events.len().saturating_sub(1))] {
+        let event = &trace.memory[*at as usize];
+        match u64::try_from(event.bytes) {
+            Ok(bytes) if bytes > 0 => {
+                alive.insert(event.address, (bytes, places[*at as usize]));
+            }
+            _ => {
+                alive.remove(&event.address);
+            }
+        }
+    }
+    let mut holders: HashMap<Place, Holder> = HashMap::new();
+    let mut known_bytes = 0u64;
+    for (bytes, place) in alive.into_values() {
+        known_bytes = known_bytes.saturating_add(bytes);
+        let holder = holders.entry(place).or_insert(Holder {
+            range: place.0,
+            operator: place.1,
+            pieces: 0,
+            bytes: 0,
+        });
+        holder.pieces += 1;
+        holder.bytes = holder.bytes.saturating_add(bytes);
+    }
+    of.before_bytes = of.peak_bytes.saturating_sub(known_bytes);
+    of.holders = holders.into_values().collect();
+    of.holders
+        .sort_by_key(|holder| (u64::MAX - holder.bytes, holder.range, holder.operator));
+    of.points = points(trace, events);
+    of
+}
+
+/// How much is taken after each event: what the trace says, or the sum of what it shows.
+#[derive(Default)]
+struct Levels {
+    sum: i64,
+}
+
+impl Levels {
+    fn next(&mut self, event: &Allocated) -> u64 {
+        self.sum = match event.total_bytes {
+            Some(total) => i64::try_from(total).unwrap_or(i64::MAX),
+            None => self.sum.saturating_add(event.bytes).max(0),
+        };
+        self.sum as u64
+    }
+}
+
+/// The levels, of each of so many stretches of equal length the highest.
+fn points(trace: &Trace, events: &[u32]) -> Vec<(i64, u64)> {
+    let time = |at: &u32| trace.memory[*at as usize].time_ns;
+    let (Some(first), Some(last)) = (events.first().map(time), events.last().map(time)) else {
+        return Vec::new();
+    };
+    let stretch_ns = (first.abs_diff(last) / MOST_POINTS as u64).max(1);
+    let mut levels = Levels::default();
+    let mut points: Vec<(u64, i64, u64)> = Vec::new();
+    for at in events {
+        let event = &trace.memory[*at as usize];
+        let level = levels.next(event);
+        let stretch = first.abs_diff(event.time_ns) / stretch_ns;
+        match points.last_mut() {
+            Some(point) if point.0 == stretch => {
+                if level >= point.2 {
+                    (point.1, point.2) = (event.time_ns, level);
+                }
+            }
+            _ => points.push((stretch, event.time_ns, level)),
+        }
+    }
+    points
+        .into_iter()
+        .map(|(_, at, level)| (at, level))
+        .collect()
+}
+
+/// Where each event of memory happened.
+fn places(trace: &Trace) -> Vec<Place> {
+    /// What is open on a thread: its end, its name, whether it is an operator.
+    type Open = Vec<(i64, Name, bool)>;
+    let takes: Vec<bool> = (0..trace.names.len() as u32)
+        .map(|name| only_takes(trace.names.text(Name(name))))
+        .collect();
+    let mut open: Vec<Open> = vec![Vec::new(); trace.threads.len()];
+    let mut ranges = trace.ranges.iter().peekable();
+    let place = |event: &Allocated| {
+        while let Some(range) = ranges.next_if(|range| range.start_ns <= event.time_ns) {
+            let is_operator = match range.kind {
+                RangeKind::Operator => true,
+                RangeKind::Annotation => false,
+                _ => continue,
+            };
+            let open = &mut open[range.thread.0 as usize];
+            while open.pop_if(|top| top.0 <= range.start_ns).is_some() {}
+            open.push((range.end_ns(), range.name, is_operator));
+        }
+        let open = &mut open[event.thread.0 as usize];
+        while open.pop_if(|top| top.0 < event.time_ns).is_some() {}
+        let near = || open.iter().rev().filter(|top| top.0 >= event.time_ns);
+        let range = near().take(64).find(|top| !top.2).map(|top| top.1);
+        let operators = || near().take(NEAR).filter(|top| top.2).map(|top| top.1);
+        let does = operators().find(|name| !takes[name.0 as usize]);
+        (range, does.or_else(|| operators().next()))
+    };
+    trace.memory.iter().map(place).collect()
+}
+
+/// Whether an operator takes memory for another one, and does nothing else.
+fn only_takes(name: &str) -> bool {
+    let Some(name) = name.strip_prefix("aten::") else {
+        return false;
+    };
+    ["empty", "new_empty", "resize"]
+        .iter()
+        .any(|start| name.starts_with(start))
+}

@@ -1,0 +1,313 @@
+//! Operators, ranges and calls by name, with the figures of PyTorch's `key_averages`.
+//!
+//! The rows of a thread nest by their times: one is inside another if it begins and ends in it. Of two that overlap
+//! and do not nest neither is inside the other, and the earlier one takes no more from then on. What a row takes by itself is its time less that of the
+//! rows directly inside it. A call that lies in no operator takes nothing from the range around it, since the profiler
+//! joins calls to operators only. An operator whose only inner row has its own name is one with it.
+//!
+//! Work of devices belongs to the innermost operator around the call that asked for it, and counts for all rows around
+//! that one too: one kernel after the other, even where they ran at once.
+
+use std::collections::HashMap;
+
+use super::links::Links;
+use crate::model::{Name, Names, RangeKind, Trace};
+
+/// What a row of the table is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RowKind {
+    /// An operator of the framework.
+    Operator,
+    /// A range that the program named.
+    Range,
+    /// The steps of the profiler's schedule, together.
+    Step,
+    /// A call of CUDA's runtime or driver.
+    Call,
+}
+
+impl RowKind {
+    /// The word of the output.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            RowKind::Operator => "operator",
+            RowKind::Range => "range",
+            RowKind::Step => "step",
+            RowKind::Call => "call",
+        }
+    }
+}
+
+/// All of one name, or of one name with inputs of the same shapes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operator {
+    /// What it is.
+    pub kind: RowKind,
+    /// Its name; of [`RowKind::Step`] it says nothing.
+    pub name: Name,
+    /// The shapes of its inputs, where they were recorded and are asked for.
+    pub shape: Option<Name>,
+    /// How many.
+    pub calls: u64,
+    /// How long the host was in it.
+    pub host_ns: u64,
+    /// The same without what was inside it.
+    pub host_self_ns: u64,
+    /// How long what was launched in it took on devices.
+    pub device_ns: u64,
+    /// The same without what operators inside it launched.
+    pub device_self_ns: u64,
+}
+
+/// What the table tells rows apart by.
+type Key = (RowKind, Name, Option<Name>);
+
+/// A row that is open.
+struct Frame {
+    key: Key,
+    start_ns: i64,
+    end_ns: i64,
+    /// What rows directly inside it took.
+    inner_ns: u64,
+    device_self_ns: u64,
+    device_inner_ns: u64,
+    /// How many rows are directly inside it, and the last one of them.
+    inner: u32,
+    last: Option<Closed>,
+}
+
+/// A row that is over.
+#[derive(Clone, Copy)]
+struct Closed {
+    key: Key,
+    host_ns: u64,
+    inner_ns: u64,
+    device_self_ns: u64,
+    device_inner_ns: u64,
+}
+
+/// What is open on a thread.
+#[derive(Default)]
+struct Lane {
+    open: Vec<Frame>,
+    /// Where operators stand among these.
+    operators: Vec<usize>,
+}
+
+/// A row as it comes.
+struct Row {
+    key: Key,
+    start_ns: i64,
+    end_ns: i64,
+}
+
+/// The rows of all threads by name and shapes, in no sequence that means anything.
+pub fn host_rows(trace: &Trace, links: &Links) -> Vec<Operator> {
+    let mut device_ns = vec![0u64; trace.calls.len()];
+    for (at, work) in trace.work.iter().enumerate() {
+        if let Some(call) = links.call_of(at) {
+            device_ns[call] = device_ns[call].saturating_add(work.duration_ns);
+        }
+    }
+    let mut sums = Sums::default();
+    let mut lanes: Vec<Lane> = Vec::new();
+    lanes.resize_with(trace.threads.len(), Lane::default);
+    let mut shapes = trace.shapes.iter().peekable();
+    let mut calls = trace.calls.iter().enumerate().peekable();
+    let mut ranges = trace.ranges.iter().peekable();
+    loop {
+        // Both lists are in order, and an outer row stands before its inner ones.
+        let call_first = match (calls.peek(), ranges.peek()) {
+            (Some((_, call)), Some(range)) => {
+                (call.start_ns, u64::MAX - call.duration_ns)
+                    < (range.start_ns, u64::MAX - range.duration_ns)
+            }
+            (Some(_), None) => true,
+            (None, Some(_)) => false,
+            (None, None) => break,
+        };
+        if call_first {
+            let Some((at, call)) = calls.next() else {
+                break;
+            };
+            let lane = &mut lanes[call.thread.0 as usize];
+            lane.begin(
+                &mut sums,
+                Row {
+                    key: (RowKind::Call, call.name, None),
+                    start_ns: call.start_ns,
+                    end_ns: call.end_ns(),
+                },
+            );
+            if let Some(operator) = lane.operators.last() {
+                let operator = &mut lane.open[*operator];
+                operator.device_self_ns = operator.device_self_ns.saturating_add(device_ns[at]);
+            }
+            continue;
+        }
+        let Some(range) = ranges.next() else { break };
+        let mut shape = None;
+        let key = (range.start_ns, range.name, range.thread);
+        // Shapes stand in the order of their operators, but for those that begin at one time.
+        while let Some(next) = shapes.peek()
+            && next.start_ns < range.start_ns
+        {
+            shapes.next();
+        }
+        if range.kind == RangeKind::Operator {
+            let near = shapes.clone().take_while(|s| s.start_ns == key.0).take(16);
+            let mut same = near.filter(|s| (s.start_ns, s.name, s.thread) == key);
+            shape = same.next().map(|s| s.shape);
+        }
+        let key = match range.kind {
+            RangeKind::Operator => (RowKind::Operator, range.name, shape),
+            RangeKind::Annotation => (RowKind::Range, range.name, None),
+            RangeKind::Step => (RowKind::Step, Names::OTHER, None),
+            RangeKind::Overhead | RangeKind::Python => continue,
+        };
+        lanes[range.thread.0 as usize].begin(
+            &mut sums,
+            Row {
+                key,
+                start_ns: range.start_ns,
+                end_ns: range.end_ns(),
+            },
+        );
+    }
+    for lane in &mut lanes {
+        while lane.end(&mut sums) {}
+    }
+    let mut rows: Vec<Operator> = sums.of.into_values().collect();
+    rows.retain(|row| row.calls > 0);
+    rows
+}
+
+impl Lane {
+    fn begin(&mut self, sums: &mut Sums, row: Row) {
+        // What is over, and what overlaps it without nesting, has it not inside.
+        while let Some(top) = self.open.last()
+            && (row.start_ns >= top.end_ns || row.end_ns > top.end_ns)
+        {
+            self.end(sums);
+        }
+        if row.key.0 == RowKind::Operator {
+            self.operators.push(self.open.len());
+        }
+        self.open.push(Frame {
+            key: row.key,
+            start_ns: row.start_ns,
+            end_ns: row.end_ns,
+            inner_ns: 0,
+            device_self_ns: 0,
+            device_inner_ns: 0,
+            inner: 0,
+            last: None,
+        });
+    }
+
+    /// The innermost row is over; false if there is none.
+    fn end(&mut self, sums: &mut Sums) -> bool {
+        let Some(mut frame) = self.open.pop() else {
+            return false;
+        };
+        if self.operators.last() == Some(&self.open.len()) {
+            self.operators.pop();
+        }
+        if let (1, Some(only)) = (frame.inner, frame.last)
+            && (only.key.0, only.key.1) == (frame.key.0, frame.key.1)
+        {
+            sums.take_back(&only);
+            frame.inner_ns = only.inner_ns;
+            frame.device_inner_ns = only.device_inner_ns;
+            frame.device_self_ns = frame.device_self_ns.saturating_add(only.device_self_ns);
+        }
+        let closed = Closed {
+            key: frame.key,
+            host_ns: frame.start_ns.abs_diff(frame.end_ns),
+            inner_ns: frame.inner_ns,
+            device_self_ns: frame.device_self_ns,
+            device_inner_ns: frame.device_inner_ns,
+        };
+        sums.add(&closed);
+        let is_free = closed.key.0 == RowKind::Call && self.operators.is_empty();
+        if let Some(outer) = self.open.last_mut()
+            && (!is_free || outer.key.0 == RowKind::Call)
+        {
+            outer.inner += 1;
+            outer.inner_ns = outer.inner_ns.saturating_add(closed.host_ns);
+            outer.device_inner_ns = outer.device_inner_ns.saturating_add(closed.device_ns());
+            outer.last = Some(closed);
+        }
+        true
+    }
+}
+
+impl Closed {
+    fn device_ns(&self) -> u64 {
+        self.device_self_ns.saturating_add(self.device_inner_ns)
+    }
+
+    fn host_self_ns(&self) -> u64 {
+        self.host_ns.saturating_sub(self.inner_ns)
+    }
+}
+
+/// The rows so far.
+#[derive(Default)]
+struct Sums {
+    of: HashMap<Key, Operator>,
+}
+
+impl Sums {
+    fn add(&mut self, row: &Closed) {
+        let sum = self.of.entry(row.key).or_insert(Operator {
+            kind: row.key.0,
+            name: row.key.1,
+            shape: row.key.2,
+            calls: 0,
+            host_ns: 0,
+            host_self_ns: 0,
+            device_ns: 0,
+            device_self_ns: 0,
+        });
+        sum.calls += 1;
+        sum.host_ns = sum.host_ns.saturating_add(row.host_ns);
+        sum.host_self_ns = sum.host_self_ns.saturating_add(row.host_self_ns());
+        sum.device_ns = sum.device_ns.saturating_add(row.device_ns());
+        sum.device_self_ns = sum.device_self_ns.saturating_add(row.device_self_ns);
+    }
+
+    /// As if it had not been there: it is one with the row around it.
+    fn take_back(&mut self, row: &Closed) {
+        let Some(sum) = self.of.get_mut(&row.key) else {
+            return;
+        };
+        sum.calls = sum.calls.saturating_sub(1);
+        sum.host_ns = sum.host_ns.saturating_sub(row.host_ns);
+        sum.host_self_ns = sum.host_self_ns.saturating_sub(row.host_self_ns());
+        sum.device_ns = sum.device_ns.saturating_sub(row.device_ns());
+        sum.device_self_ns = sum.device_self_ns.saturating_sub(row.device_self_ns);
+    }
+}
+
+/// The rows without their shapes.
+pub fn by_name(rows: &[Operator]) -> Vec<Operator> {
+    let mut sums: HashMap<(RowKind, Name), Operator> = HashMap::new();
+    for row in rows {
+        let sum = sums.entry((row.kind, row.name)).or_insert(Operator {
+            shape: None,
+            calls: 0,
+            host_ns: 0,
+            host_self_ns: 0,
+            device_ns: 0,
+            device_self_ns: 0,
+            ..*row
+        });
+        sum.calls += row.calls;
+        sum.host_ns = sum.host_ns.saturating_add(row.host_ns);
+        sum.host_self_ns = sum.host_self_ns.saturating_add(row.host_self_ns);
+        sum.device_ns = sum.device_ns.saturating_add(row.device_ns);
+        sum.device_self_ns = sum.device_self_ns.saturating_add(row.device_self_ns);
+    }
+    sums.into_values().collect()
+}

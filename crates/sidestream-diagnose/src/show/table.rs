@@ -1,0 +1,603 @@
+//! The tables of a report, each sorted by one of its columns and cut to its first rows: as text and as JSON.
+
+use std::fmt::{self, Write};
+use std::str::FromStr;
+
+use serde_json::{Value, json};
+
+use super::text::plain;
+use crate::findings::{size, time};
+use crate::measure::{DeviceMemory, Line, Node, Operator, RowKind, Shares, by_name};
+use crate::model::{Name, Names};
+use crate::report::Report;
+
+/// The version of the JSON of one table.
+pub const TABLE_SCHEMA: &str = "sidestream.diagnose.table/1";
+
+/// How many rows of each table the JSON of a report has.
+const IN_REPORT: usize = 100;
+/// How many columns the picture of memory over time has.
+const PICTURE: usize = 60;
+/// Letters of a name in a table for a terminal.
+const NAME_LETTERS: usize = 160;
+
+/// A table of a report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Table {
+    /// Operators, ranges and calls by name.
+    Operators,
+    /// Ranges of the program, one inside the other.
+    Ranges,
+    /// Kernels by name.
+    Kernels,
+    /// Memory when most was taken, by who held it.
+    Memory,
+}
+
+/// The column that a table is sorted by, the largest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    /// Time of devices, with what is inside.
+    Device,
+    /// Time of devices, without what is inside.
+    DeviceSelf,
+    /// Time of the host, with what is inside.
+    Host,
+    /// Time of the host, without what is inside.
+    HostSelf,
+    /// Idle time of devices, with what is inside.
+    Idle,
+    /// Idle time of devices, without what is inside.
+    IdleSelf,
+    /// How many.
+    Calls,
+}
+
+/// A table, sorted and cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Which one.
+    pub table: Table,
+    /// By what it is sorted; none for what people mostly look at.
+    pub sort: Option<Sort>,
+    /// How many rows it has at most.
+    pub limit: usize,
+    /// Whether operators with inputs of other shapes are rows of their own.
+    pub by_shape: bool,
+}
+
+impl Table {
+    /// All of them, with their words.
+    pub const ALL: [(&'static str, Table); 4] = [
+        ("operators", Table::Operators),
+        ("ranges", Table::Ranges),
+        ("kernels", Table::Kernels),
+        ("memory", Table::Memory),
+    ];
+
+    /// The word of the option and of the output.
+    pub fn as_str(self) -> &'static str {
+        let found = Self::ALL.iter().find(|(_, table)| *table == self);
+        found.map_or("", |(word, _)| word)
+    }
+
+    /// The columns that it can be sorted by.
+    pub fn sorts(self) -> &'static [Sort] {
+        use Sort::{Calls, Device, DeviceSelf, Host, HostSelf, Idle, IdleSelf};
+        match self {
+            Table::Operators => &[DeviceSelf, Device, HostSelf, Host, Calls],
+            Table::Ranges => &[Device, DeviceSelf, Host, HostSelf, Idle, IdleSelf, Calls],
+            Table::Kernels => &[Device, Calls],
+            Table::Memory => &[],
+        }
+    }
+}
+
+impl Sort {
+    /// All of them, with their words.
+    pub const ALL: [(&'static str, Sort); 7] = [
+        ("device", Sort::Device),
+        ("device-self", Sort::DeviceSelf),
+        ("host", Sort::Host),
+        ("host-self", Sort::HostSelf),
+        ("idle", Sort::Idle),
+        ("idle-self", Sort::IdleSelf),
+        ("calls", Sort::Calls),
+    ];
+
+    /// The word of the option.
+    pub fn as_str(self) -> &'static str {
+        let found = Self::ALL.iter().find(|(_, sort)| *sort == self);
+        found.map_or("", |(word, _)| word)
+    }
+}
+
+impl FromStr for Table {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Table, String> {
+        word(&Self::ALL, text)
+    }
+}
+
+impl FromStr for Sort {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Sort, String> {
+        word(&Self::ALL, text)
+    }
+}
+
+fn word<T: Copy>(all: &[(&str, T)], text: &str) -> Result<T, String> {
+    let found = all.iter().find(|(word, _)| *word == text);
+    found.map(|(_, found)| *found).ok_or_else(|| {
+        let words: Vec<&str> = all.iter().map(|(word, _)| *word).collect();
+        format!("there is {}", words.join(", "))
+    })
+}
+
+impl View {
+    /// Whether the table has the column that it is to be sorted by, and shapes if it is to tell them apart.
+    ///
+    /// # Errors
+    /// What it can be sorted by instead.
+    pub fn check(&self) -> Result<(), String> {
+        if self.by_shape && self.table != Table::Operators {
+            return Err(format!(
+                "{} have no shapes of inputs; state them for operators",
+                self.table.as_str()
+            ));
+        }
+        let sorts = self.table.sorts();
+        match self.sort {
+            Some(sort) if !sorts.contains(&sort) => {
+                let words: Vec<&str> = sorts.iter().map(|sort| sort.as_str()).collect();
+                Err(match words.is_empty() {
+                    true => format!(
+                        "{} is sorted by size and by nothing else",
+                        self.table.as_str()
+                    ),
+                    false => format!(
+                        "{} cannot be sorted by {}; sort by {}",
+                        self.table.as_str(),
+                        sort.as_str(),
+                        words.join(", ")
+                    ),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Operators, sorted and cut.
+pub fn operators(
+    report: &Report,
+    sort: Option<Sort>,
+    limit: usize,
+    by_shape: bool,
+) -> Vec<Operator> {
+    let mut rows = match by_shape {
+        true => report.rows.clone(),
+        false => by_name(&report.rows),
+    };
+    let has_device = rows.iter().any(|row| row.device_self_ns > 0);
+    let sort = sort.unwrap_or(match has_device {
+        true => Sort::DeviceSelf,
+        false => Sort::HostSelf,
+    });
+    let key = |row: &Operator| match sort {
+        Sort::Device => row.device_ns,
+        Sort::Host => row.host_ns,
+        Sort::HostSelf => row.host_self_ns,
+        Sort::Calls => row.calls,
+        _ => row.device_self_ns,
+    };
+    rows.sort_by_key(|row| {
+        (
+            u64::MAX - key(row),
+            u64::MAX - row.host_self_ns,
+            row.kind,
+            row.name,
+            row.shape,
+        )
+    });
+    rows.truncate(limit);
+    rows
+}
+
+/// Ranges, sorted and cut: by a column with what is inside, each behind the one around it; else the largest first.
+pub fn ranges(report: &Report, sort: Option<Sort>, limit: usize) -> Vec<&Node> {
+    let nodes = &report.ranges.nodes;
+    let has_device = nodes.iter().any(|node| node.own.device_ns > 0);
+    let sort = sort.unwrap_or(if has_device { Sort::Device } else { Sort::Host });
+    let key = |at: &u32| {
+        let node = &nodes[*at as usize];
+        let value = match sort {
+            Sort::Device => node.total.device_ns,
+            Sort::DeviceSelf => node.own.device_ns,
+            Sort::Host => node.total.host_ns,
+            Sort::HostSelf => node.own.host_ns,
+            Sort::Idle => node.total.idle_ns,
+            Sort::IdleSelf => node.own.idle_ns,
+            Sort::Calls => node.calls,
+        };
+        (u64::MAX - value, *at)
+    };
+    let mut chosen: Vec<u32> = (0..nodes.len() as u32).collect();
+    chosen.sort_by_key(key);
+    // What has as much as all inside it stands before these, so that none is chosen without the one around it.
+    chosen.truncate(limit);
+    if matches!(sort, Sort::Device | Sort::Host | Sort::Idle) {
+        chosen = nested(nodes, &chosen);
+    }
+    chosen.iter().map(|at| &nodes[*at as usize]).collect()
+}
+
+/// The same places, each behind the one around it, in their sequence otherwise.
+fn nested(nodes: &[Node], chosen: &[u32]) -> Vec<u32> {
+    let mut inner: std::collections::HashMap<Option<u32>, Vec<u32>> =
+        std::collections::HashMap::new();
+    for at in chosen {
+        let parent = nodes[*at as usize].parent;
+        inner.entry(parent).or_default().push(*at);
+    }
+    let mut next = inner.remove(&None).unwrap_or_default();
+    next.reverse();
+    let mut out = Vec::with_capacity(chosen.len());
+    while let Some(at) = next.pop() {
+        out.push(at);
+        let inside = inner.remove(&Some(at)).unwrap_or_default();
+        next.extend(inside.into_iter().rev());
+    }
+    out
+}
+
+/// Kernels, sorted and cut.
+pub fn kernels(report: &Report, sort: Option<Sort>, limit: usize) -> Vec<Line> {
+    let mut rows = report.kernels.clone();
+    if sort == Some(Sort::Calls) {
+        rows.sort_by_key(|row| (usize::MAX - row.calls, u64::MAX - row.total_ns, row.name));
+    }
+    rows.truncate(limit);
+    rows
+}
+
+/// What a row of the operators is called.
+pub fn operator_name(names: &Names, row: &Operator) -> String {
+    match row.kind {
+        RowKind::Step => "ProfilerStep*".to_owned(),
+        _ => names.text(row.name).to_owned(),
+    }
+}
+
+/// What a range is called.
+pub fn range_name(names: &Names, node: &Node) -> String {
+    match node.is_step {
+        true => "ProfilerStep*".to_owned(),
+        false => names.text(node.name).to_owned(),
+    }
+}
+
+/// Who held memory.
+pub fn holder_name(names: &Names, operator: Option<Name>, range: Option<Name>) -> String {
+    let text = |name: Option<Name>| name.map(|name| names.text(name));
+    match (text(operator), text(range)) {
+        (Some(operator), Some(range)) => format!("{operator} in {range}"),
+        (Some(one), None) | (None, Some(one)) => one.to_owned(),
+        (None, None) => "outside of operators and ranges".to_owned(),
+    }
+}
+
+/// A device of the table of memory.
+pub fn memory_name(of: &DeviceMemory) -> String {
+    match of.device {
+        Some(device) => format!("GPU {device}"),
+        None => "host".to_owned(),
+    }
+}
+
+/// One table as JSON.
+pub fn table_json(report: &Report, view: &View) -> Value {
+    let rows = match view.table {
+        Table::Operators => operators_json(report, view.sort, view.limit, view.by_shape),
+        Table::Ranges => ranges_json(report, view.sort, view.limit),
+        Table::Kernels => kernels_json(report, view.sort, view.limit),
+        Table::Memory => memory_json(report, view.limit),
+    };
+    json!({"schema": TABLE_SCHEMA, "table": view.table.as_str(), "rows": rows})
+}
+
+/// The tables of a report.
+pub fn tables_json(report: &Report) -> Value {
+    json!({
+        "operators": operators_json(report, None, IN_REPORT, false),
+        "ranges": ranges_json(report, None, IN_REPORT),
+        "outside_ranges": shares_json(&report.ranges.outside),
+        "kernels": kernels_json(report, None, IN_REPORT),
+        "memory": memory_json(report, IN_REPORT),
+    })
+}
+
+fn operators_json(report: &Report, sort: Option<Sort>, limit: usize, by_shape: bool) -> Vec<Value> {
+    let rows = operators(report, sort, limit, by_shape);
+    let row = |row: &Operator| {
+        let shape = row.shape.map(|shape| report.names.text(shape));
+        json!({"name": operator_name(&report.names, row), "kind": row.kind.as_str(), "shapes": shape,
+               "calls": row.calls, "host_ns": row.host_ns, "host_self_ns": row.host_self_ns,
+               "device_ns": row.device_ns, "device_self_ns": row.device_self_ns})
+    };
+    rows.iter().map(row).collect()
+}
+
+fn shares_json(shares: &Shares) -> Value {
+    json!({"host_ns": shares.host_ns, "device_ns": shares.device_ns,
+           "device_ops": shares.device_ops, "idle_ns": shares.idle_ns})
+}
+
+fn ranges_json(report: &Report, sort: Option<Sort>, limit: usize) -> Vec<Value> {
+    let row = |node: &&Node| {
+        let thread = report.threads.get(node.thread.0 as usize);
+        json!({"name": range_name(&report.names, node), "depth": node.depth, "calls": node.calls,
+               "process": thread.map(|thread| thread.process), "thread": thread.map(|thread| thread.thread),
+               "total": shares_json(&node.total), "own": shares_json(&node.own)})
+    };
+    ranges(report, sort, limit).iter().map(row).collect()
+}
+
+fn kernels_json(report: &Report, sort: Option<Sort>, limit: usize) -> Vec<Value> {
+    let row = |row: &Line| {
+        let launched = report.launched.get(&row.name);
+        json!({"name": report.names.text(row.name), "calls": row.calls, "total_ns": row.total_ns,
+               "longest_ns": launched.map(|l| l.duration_ns), "grid": launched.map(|l| l.grid),
+               "block": launched.map(|l| l.block), "registers": launched.map(|l| l.registers),
+               "shared_bytes": launched.map(|l| l.shared_bytes),
+               "occupancy_percent": launched.and_then(|l| l.occupancy)})
+    };
+    kernels(report, sort, limit).iter().map(row).collect()
+}
+
+fn memory_json(report: &Report, limit: usize) -> Vec<Value> {
+    let names = &report.names;
+    let text = |name: Option<Name>| name.map(|name| names.text(name));
+    let row = |of: &DeviceMemory| {
+        let holders = of.holders.iter().take(limit).map(|holder| {
+            json!({"operator": text(holder.operator), "range": text(holder.range),
+                   "pieces": holder.pieces, "bytes": holder.bytes})
+        });
+        let (offset_ns, step) = report.place(of.peak_ns);
+        json!({"device": of.device, "peak_bytes": of.peak_bytes, "peak_offset_ns": offset_ns, "step": step,
+               "before_bytes": of.before_bytes, "taken": of.taken, "given_back": of.given_back,
+               "holders": holders.collect::<Vec<_>>(),
+               "points": of.points.iter().map(|(at, bytes)| json!([report.place(*at).0, bytes])).collect::<Vec<_>>()})
+    };
+    report.memory.iter().map(row).collect()
+}
+
+/// One table as text.
+pub fn table_text(title: &str, report: &Report, view: &View) -> String {
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    let _ = write_table(&mut out, title, report, view);
+    out
+}
+
+fn write_table(out: &mut String, title: &str, report: &Report, view: &View) -> fmt::Result {
+    writeln!(out, "{}: {}", plain(title), view.table.as_str())?;
+    match view.table {
+        Table::Operators => write_operators(out, report, view),
+        Table::Ranges => write_ranges(out, report, view),
+        Table::Kernels => write_kernels(out, report, view),
+        Table::Memory => write_memory(out, report, view),
+    }?;
+    writeln!(out)
+}
+
+/// A name that does not break the table.
+fn short(name: &str) -> String {
+    let mut letters = name.chars();
+    let mut text: String = letters.by_ref().take(NAME_LETTERS).collect();
+    if letters.next().is_some() {
+        text.push('…');
+    }
+    plain(&text)
+}
+
+/// A time; nothing of it is said by a sign that is easily passed over.
+fn cell(ns: u64) -> String {
+    match ns {
+        0 => "-".to_owned(),
+        ns => time(ns),
+    }
+}
+
+fn write_operators(out: &mut String, report: &Report, view: &View) -> fmt::Result {
+    let rows = operators(report, view.sort, view.limit, view.by_shape);
+    if rows.is_empty() {
+        return writeln!(out, "  the trace has no operators, ranges and calls");
+    }
+    writeln!(
+        out,
+        "{:>11} {:>11} {:>11} {:>11} {:>8}  name",
+        "device self", "device", "host self", "host", "calls"
+    )?;
+    for row in &rows {
+        let shape = row.shape.map_or("", |shape| report.names.text(shape));
+        let kind = match row.kind {
+            RowKind::Range => " (range)",
+            _ => "",
+        };
+        let name = short(&operator_name(&report.names, row));
+        let space = if shape.is_empty() { "" } else { " " };
+        writeln!(
+            out,
+            "{:>11} {:>11} {:>11} {:>11} {:>8}  {name}{kind}{space}{}",
+            cell(row.device_self_ns),
+            cell(row.device_ns),
+            cell(row.host_self_ns),
+            cell(row.host_ns),
+            row.calls,
+            short(shape)
+        )?;
+    }
+    Ok(())
+}
+
+fn write_ranges(out: &mut String, report: &Report, view: &View) -> fmt::Result {
+    let rows = ranges(report, view.sort, view.limit);
+    if rows.is_empty() {
+        return writeln!(out, "  the trace has no ranges that the program named");
+    }
+    let threads = |node: &Node| node.thread;
+    let first = rows.first().map(|node| threads(node));
+    let several = report
+        .ranges
+        .nodes
+        .iter()
+        .any(|node| Some(node.thread) != first);
+    let is_tree = matches!(
+        view.sort,
+        None | Some(Sort::Device | Sort::Host | Sort::Idle)
+    );
+    writeln!(
+        out,
+        "{:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>7}  range",
+        "device", "itself", "host", "itself", "idle", "itself", "calls"
+    )?;
+    for node in rows {
+        let margin = match is_tree {
+            true => " ".repeat(2 * node.depth.min(20) as usize),
+            false => String::new(),
+        };
+        let thread = report.threads.get(node.thread.0 as usize);
+        let thread = match thread.filter(|_| several && (node.depth == 0 || !is_tree)) {
+            Some(thread) => format!(" (thread {})", thread.thread),
+            None => String::new(),
+        };
+        writeln!(
+            out,
+            "{:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>7}  {margin}{}{thread}",
+            cell(node.total.device_ns),
+            cell(node.own.device_ns),
+            cell(node.total.host_ns),
+            cell(node.own.host_ns),
+            cell(node.total.idle_ns),
+            cell(node.own.idle_ns),
+            node.calls,
+            short(&range_name(&report.names, node))
+        )?;
+    }
+    let outside = &report.ranges.outside;
+    writeln!(
+        out,
+        "{:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>7}  outside of ranges",
+        cell(outside.device_ns),
+        "",
+        "",
+        "",
+        cell(outside.idle_ns),
+        "",
+        ""
+    )
+}
+
+fn write_kernels(out: &mut String, report: &Report, view: &View) -> fmt::Result {
+    let rows = kernels(report, view.sort, view.limit);
+    if rows.is_empty() {
+        return writeln!(out, "  the trace has no kernels");
+    }
+    writeln!(
+        out,
+        "{:>11} {:>8} {:>11} {:>14} {:>12} {:>9} {:>10} {:>9}  name",
+        "device", "calls", "longest", "grid", "block", "registers", "shared", "occupancy"
+    )?;
+    for row in &rows {
+        let launched = report.launched.get(&row.name);
+        let sizes = |sizes: [u32; 3]| format!("{}x{}x{}", sizes[0], sizes[1], sizes[2]);
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        writeln!(
+            out,
+            "{:>11} {:>8} {:>11} {:>14} {:>12} {:>9} {:>10} {:>9}  {}",
+            cell(row.total_ns),
+            row.calls,
+            or_none(launched.map(|l| time(l.duration_ns))),
+            or_none(launched.map(|l| sizes(l.grid))),
+            or_none(launched.map(|l| sizes(l.block))),
+            or_none(launched.map(|l| l.registers.to_string())),
+            or_none(launched.map(|l| size(l.shared_bytes.into()))),
+            or_none(
+                launched
+                    .and_then(|l| l.occupancy)
+                    .map(|percent| format!("{percent} %"))
+            ),
+            short(report.names.text(row.name))
+        )?;
+    }
+    Ok(())
+}
+
+fn write_memory(out: &mut String, report: &Report, view: &View) -> fmt::Result {
+    if report.memory.is_empty() {
+        return writeln!(
+            out,
+            "  the trace does not show memory being taken; PyTorch's profiler records it with profile_memory=True"
+        );
+    }
+    for of in &report.memory {
+        let (offset_ns, step) = report.place(of.peak_ns);
+        let step = step.map_or(String::new(), |step| format!(", in step {step}"));
+        writeln!(
+            out,
+            "{}: {} at the most, at {}{step}; taken {} times, given back {} times",
+            memory_name(of),
+            size(of.peak_bytes),
+            time(offset_ns),
+            of.taken,
+            of.given_back
+        )?;
+        writeln!(out, "  |{}|", picture(of))?;
+        for holder in of.holders.iter().take(view.limit) {
+            let name = holder_name(&report.names, holder.operator, holder.range);
+            writeln!(
+                out,
+                "{:>11} {:>8}  {}",
+                size(holder.bytes),
+                holder.pieces,
+                short(&name)
+            )?;
+        }
+        if of.before_bytes > 0 {
+            writeln!(
+                out,
+                "{:>11} {:>8}  taken before the trace begins, or not shown by it",
+                size(of.before_bytes),
+                ""
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// Memory over time, in eighths of the most.
+fn picture(of: &DeviceMemory) -> String {
+    let (Some(first), Some(last)) = (of.points.first(), of.points.last()) else {
+        return String::new();
+    };
+    let extent = first.0.abs_diff(last.0).max(1);
+    let mut columns = [None::<u64>; PICTURE];
+    for (at, bytes) in &of.points {
+        let column = u128::from(first.0.abs_diff(*at)) * (PICTURE as u128 - 1) / u128::from(extent);
+        let column = &mut columns[(column as usize).min(PICTURE - 1)];
+        *column = Some(column.unwrap_or(0).max(*bytes));
+    }
+    let mut level = 0;
+    let mut signs = String::new();
+    for column in columns {
+        // What is not said has stayed as it was.
+        level = column.unwrap_or(level);
+        let eighths = u128::from(level) * 8 / u128::from(of.peak_bytes.max(1));
+        let sign = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'][(eighths as usize).min(8)];
+        signs.push(sign);
+    }
+    signs
+}

@@ -1,0 +1,376 @@
+"""Six loops of an engine that decodes with CUDA graphs, each with a planted fault and repaired: their traces, and how long a step took.
+
+    python crates/sidestream-py/benches/decode_gpu.py --out FOLDER [LOOP …]
+
+Needs PyTorch with CUDA. Each loop is timed in both forms without a profiler (the median of five windows), then both are recorded by PyTorch's
+profiler as engines do it: started and stopped around some iterations, without its schedule. FOLDER gets one file, ``decode.tar.gz``, with
+``LOOP.before.json.gz`` and ``LOOP.after.json.gz`` for each loop, and ``truth.json``, which is printed too. On an H200 all of it takes about a
+minute. ``--device cpu`` runs the same code with tiny tensors and without graphs, to see that it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gzip
+import json
+import multiprocessing
+import statistics
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+Step = Callable[[int], None]
+#: So many iterations are recorded, and so many are in a window.
+STEPS = 24
+WINDOWS = 5
+WARM_UP = 8
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("loops", nargs="*", metavar="LOOP", help="only these")
+parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+parser.add_argument("--out", metavar="FOLDER", required=True, help="where decode.tar.gz goes")
+ARGS = parser.parse_args()
+IS_CUDA = ARGS.device == "cuda"
+DEVICE = torch.device("cuda:0" if IS_CUDA else "cpu")
+
+
+class Nothing:
+    """Stands for streams and events where there is no GPU."""
+
+    def __getattr__(self, name: str) -> Callable[..., Nothing]:
+        return lambda *_args, **_named: self
+
+
+def side_stream() -> Any:
+    return torch.cuda.Stream() if IS_CUDA else Nothing()
+
+
+def current() -> Any:
+    return torch.cuda.current_stream() if IS_CUDA else Nothing()
+
+
+def on(stream: Any) -> Any:
+    return torch.cuda.stream(stream) if IS_CUDA else contextlib.nullcontext()
+
+
+def event() -> Any:
+    return torch.cuda.Event() if IS_CUDA else Nothing()
+
+
+def synchronize() -> None:
+    if IS_CUDA:
+        torch.cuda.synchronize()
+
+
+def host_memory(count: int, pinned: bool, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+    """Memory of the host, written once so that it is there."""
+    return torch.zeros(count if IS_CUDA else min(count, 64), dtype=dtype, pin_memory=pinned and IS_CUDA)
+
+
+def busy(seconds: float) -> int:
+    """The engine's own work on the processor, in Python, for so long."""
+    end, turns = time.perf_counter() + (seconds if IS_CUDA else 1e-5), 0
+    while time.perf_counter() < end:
+        turns += 1
+    return turns
+
+
+def captured(work: Callable[[], object]) -> Callable[[], object]:
+    """The same as a graph."""
+    if not IS_CUDA:
+        return work
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(stream)
+    synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return graph.replay
+
+
+class Engine:
+    """A model that makes one token a sequence in each iteration; its forward pass may run as a graph, the sampling behind it does not."""
+
+    def __init__(self, layers: int = 32, side: int = 4096, batch: int = 16, words: int = 32_000) -> None:
+        side, words = (side, words) if IS_CUDA else (16, 32)
+        kind = torch.float16 if IS_CUDA else torch.float32
+        scale = side**-0.5
+        self.batch = batch
+        self.weights = [torch.randn(side, side, device=DEVICE, dtype=kind) * scale for _ in range(2 * layers)]
+        self.embedding = torch.randn(words, side, device=DEVICE, dtype=kind)
+        self.head = torch.randn(side, words, device=DEVICE, dtype=kind) * scale
+        self.tokens = torch.zeros(batch, dtype=torch.int64, device=DEVICE)
+        self.logits = torch.zeros(batch, words, device=DEVICE, dtype=kind)
+        self.hosts = [host_memory(batch, True, torch.int64)[:batch] for _ in range(2)]
+        self.marks = [event(), event()]
+
+    def forward(self, table: torch.Tensor | None = None) -> None:
+        x = self.embedding[self.tokens]
+        if table is not None:
+            # The table is read: what comes after depends on it.
+            x = x + table.view(-1)[0]
+        for up, down in zip(self.weights[::2], self.weights[1::2]):
+            x = x + torch.relu(x @ up) @ down
+        torch.mm(x, self.head, out=self.logits)
+
+    def sample(self) -> None:
+        self.tokens.copy_(torch.softmax(self.logits.float() / 0.8, dim=-1).argmax(dim=-1))
+
+    def tokens_waited_for(self) -> list[int]:
+        return [int(token) for token in self.tokens.tolist()]
+
+    def tokens_of_the_step_before(self, at: int) -> list[int]:
+        """Sends the tokens of this step on their way and gives those of the one before."""
+        self.hosts[at % 2].copy_(self.tokens, non_blocking=True)
+        self.marks[at % 2].record()
+        self.marks[(at + 1) % 2].synchronize()
+        return [int(token) for token in self.hosts[(at + 1) % 2].tolist()]
+
+
+def marked(engine: Engine) -> Any:
+    """The mark that an engine gives to its iterations."""
+    return record_function(f"execute_context_0(0)_generation_{engine.batch}({engine.batch})")
+
+
+#: What has to be done when a loop is over.
+LEFT: list[Callable[[], object]] = []
+#: Each loop: the codes that name its cause, and how to make its iteration, repaired or not.
+LOOPS: dict[str, tuple[list[str], Callable[[bool], Step]]] = {}
+
+
+def loop(*codes: str) -> Callable[[Callable[[bool], Step]], Callable[[bool], Step]]:
+    def add(make: Callable[[bool], Step]) -> Callable[[bool], Step]:
+        LOOPS[make.__name__] = (list(codes), make)
+        return make
+
+    return add
+
+
+@loop("BLOCKING_COPY", "SYNC_IN_STEP")
+def sampling_waited_for(repaired: bool) -> Step:
+    """The host reads the tokens of each iteration before it schedules the next; repaired, a step later."""
+    engine = Engine()
+    replay = captured(engine.forward)
+
+    def step(at: int) -> None:
+        busy(0.0004)
+        with marked(engine):
+            replay()
+            engine.sample()
+        engine.tokens_of_the_step_before(at) if repaired else engine.tokens_waited_for()
+        busy(0.0003)
+
+    return step
+
+
+def detokenize(todo: Any) -> None:
+    while todo.get() is not None:
+        busy(0.0025)
+
+
+@loop("HOST_WORK")
+def detokenising(repaired: bool) -> Step:
+    """The thread that launches turns tokens into text, for longer than the device takes; repaired, three processes do."""
+    engine = Engine()
+    replay = captured(engine.forward)
+    forked = multiprocessing.get_context("fork")
+    queues = [forked.SimpleQueue() for _ in range(3 if repaired else 0)]
+    workers = [forked.Process(target=detokenize, args=(todo,), daemon=True) for todo in queues]
+    for worker in workers:
+        worker.start()
+    LEFT.append(lambda: [todo.put(None) for todo in queues])
+    LEFT.append(lambda: [worker.join() for worker in workers])
+
+    def step(at: int) -> None:
+        busy(0.0002)
+        replay()
+        engine.sample()
+        ids = engine.tokens_of_the_step_before(at)
+        if repaired:
+            queues[at % len(queues)].put(ids)
+        else:
+            with record_function("detokenize"):
+                busy(0.0025)
+
+    return step
+
+
+@loop("COPY_ON_COMPUTE_STREAM")
+def tables_on_the_compute_stream(repaired: bool) -> Step:
+    """Block tables go up in the stream of the graph; repaired, those of the next iteration in a stream of their own."""
+    engine, stream = Engine(), side_stream()
+    host = host_memory(10 << 20, True)
+    slots = [torch.zeros(host.shape, dtype=host.dtype, device=DEVICE) for _ in range(2)]
+    replays = [captured(lambda slot=slot: engine.forward(slot)) for slot in slots]  # type: ignore[misc]
+    synchronize()
+
+    def step(at: int) -> None:
+        busy(0.0002)
+        with marked(engine):
+            if repaired:
+                current().wait_stream(stream)
+                stream.wait_stream(current())
+                with on(stream):
+                    slots[(at + 1) % 2].copy_(host, non_blocking=True)
+                replays[at % 2]()
+            else:
+                slots[0].copy_(host, non_blocking=True)
+                replays[0]()
+            engine.sample()
+        engine.tokens_of_the_step_before(at)
+
+    return step
+
+
+@loop("LAUNCH_BOUND")
+def no_graph_of_this_size(repaired: bool) -> Step:
+    """No graph was captured for a batch of this size, so that its operators are launched one by one; repaired, one was."""
+    engine = Engine(layers=60, side=1024, batch=24)
+    forward = captured(engine.forward) if repaired else engine.forward
+
+    def step(at: int) -> None:
+        busy(0.0001)
+        forward()
+        engine.sample()
+        engine.tokens_of_the_step_before(at)
+
+    return step
+
+
+@loop("LAUNCH_BOUND")
+def padding(repaired: bool) -> Step:
+    """What a graph reads is padded to its size by one operator after the other; repaired, inside the graph."""
+    engine = Engine(layers=24, side=2048, batch=32)
+    real = [torch.zeros(21, 64, device=DEVICE) for _ in range(64)]
+    padded = [torch.zeros(32, 64, device=DEVICE) for _ in real]
+
+    def pad() -> None:
+        for source, target in zip(real, padded):
+            target.copy_(torch.nn.functional.pad(source, (0, 0, 0, 11)))
+
+    def all_of_it() -> None:
+        pad()
+        engine.forward(padded[-1])
+
+    replay = captured(all_of_it if repaired else lambda: engine.forward(padded[-1]))
+
+    def step(at: int) -> None:
+        busy(0.0001)
+        with marked(engine):
+            if not repaired:
+                with record_function("pad_inputs"):
+                    pad()
+            replay()
+            engine.sample()
+        engine.tokens_of_the_step_before(at)
+
+    return step
+
+
+@loop("PAGEABLE_COPY", "BLOCKING_COPY", "SYNC_IN_STEP")
+def two_faults(repaired: bool) -> Step:
+    """Block tables go up from memory that is not pinned, and the tokens are waited for; repaired, neither."""
+    engine = Engine()
+    host = host_memory(2 << 20, repaired)
+    table = torch.zeros(host.shape, dtype=host.dtype, device=DEVICE)
+    replay = captured(lambda: engine.forward(table))
+
+    def step(at: int) -> None:
+        busy(0.0003)
+        table.copy_(host, non_blocking=repaired)
+        replay()
+        engine.sample()
+        engine.tokens_of_the_step_before(at) if repaired else engine.tokens_waited_for()
+        busy(0.0002)
+
+    return step
+
+
+def timed_ms(step: Step) -> float:
+    for at in range(WARM_UP):
+        step(at)
+    synchronize()
+    times, at = [], WARM_UP
+    for _ in range(WINDOWS if IS_CUDA else 1):
+        begun = time.perf_counter()
+        for _ in range(STEPS):
+            step(at)
+            at += 1
+        synchronize()
+        times.append((time.perf_counter() - begun) / STEPS * 1e3)
+    return statistics.median(times)
+
+
+def traced(step: Step, path: Path | None, steps: int = STEPS) -> None:
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if IS_CUDA else [])
+    with profile(activities=activities) as profiler:
+        for at in range(steps):
+            step(at)
+        synchronize()
+    if path is not None:
+        with tempfile.TemporaryDirectory(prefix="decode-") as folder:
+            plain = Path(folder) / "trace.json"
+            profiler.export_chrome_trace(str(plain))
+            path.write_bytes(gzip.compress(plain.read_bytes(), mtime=0))
+
+
+def run(name: str, folder: Path) -> dict[str, Any]:
+    codes, make = LOOPS[name]
+    row: dict[str, Any] = {"loop": name, "codes": codes}
+    for form, repaired in (("before", False), ("after", True)):
+        step = make(repaired)
+        row[f"{form}_ms"] = round(timed_ms(step), 4)
+        # What the profiler does once is not in the trace.
+        traced(step, None, 2)
+        traced(step, folder / f"{name}.{form}.json.gz")
+        while LEFT:
+            LEFT.pop(0)()
+        del step
+        if IS_CUDA:
+            torch.cuda.empty_cache()
+    return row
+
+
+def main() -> int:
+    unknown = set(ARGS.loops) - set(LOOPS)
+    if unknown:
+        parser.error(f"there is no loop {', '.join(sorted(unknown))}; there are {', '.join(LOOPS)}")
+    if IS_CUDA and not torch.cuda.is_available():
+        parser.error("PyTorch finds no CUDA here; --device cpu tries the code")
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    out = Path(ARGS.out)
+    out.mkdir(parents=True, exist_ok=True)
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="decode-") as kept, torch.no_grad():
+        folder = Path(kept)
+        rows = [run(name, folder) for name in ARGS.loops or LOOPS]
+        truth = {
+            "device": torch.cuda.get_device_name() if IS_CUDA else "no GPU",
+            "torch": torch.__version__,
+            "loops": rows,
+        }
+        text = json.dumps(truth, indent=1)
+        (folder / "truth.json").write_text(text + "\n")
+        with tarfile.open(out / "decode.tar.gz", "w:gz") as packed:
+            for path in sorted(folder.iterdir()):
+                packed.add(path, path.name)
+    print(text)
+    print(f"{time.perf_counter() - begun:.0f} s in all", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""The tables of a trace: operators, ranges, kernels, and memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class OperatorRow:
+    """All operators, ranges, steps or calls of one name, as ``key_averages`` of PyTorch's profiler has them.
+
+    Attributes:
+        name: Its name.
+        kind: ``operator``, ``range``, ``step`` or ``call``.
+        calls: How many.
+        host_ns: How long the host was in it.
+        host_self_ns: The same without what was inside it.
+        device_ns: How long what was launched in it took on devices, one after the other.
+        device_self_ns: The same without what operators inside it launched.
+    """
+
+    name: str
+    kind: str
+    calls: int
+    host_ns: int
+    host_self_ns: int
+    device_ns: int
+    device_self_ns: int
+
+
+@dataclass(frozen=True)
+class RangeTimes:
+    """Times that are given out to ranges.
+
+    Attributes:
+        host_ns: How long the host was in it.
+        device_ns: How long what was launched in it took on devices, one after the other.
+        device_ops: How many kernels, copies and memsets that is.
+        idle_ns: How long devices did nothing for it.
+    """
+
+    host_ns: int
+    device_ns: int
+    device_ops: int
+    idle_ns: int
+
+
+@dataclass(frozen=True)
+class RangeRow:
+    """All ranges of one name inside of the same ranges of one thread: ``record_function``, NVTX.
+
+    Attributes:
+        name: Its name.
+        depth: How many ranges are around it. The one around it is the last row before it with a smaller depth.
+        calls: How many.
+        thread: The thread, where the trace has its number.
+        total: What it has with the ranges inside it.
+        own: What it has without them.
+    """
+
+    name: str
+    depth: int
+    calls: int
+    thread: int | None
+    total: RangeTimes
+    own: RangeTimes
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """All kernels of one name, and how the longest of them was launched; none where the trace does not say.
+
+    Attributes:
+        name: Its name.
+        calls: How many.
+        total_ns: How long they took, one after the other.
+        longest_ns: How long the longest took.
+        grid: Its blocks, in three dimensions.
+        block: The threads of a block, in three dimensions.
+        registers: The registers that a thread takes.
+        shared_bytes: The shared memory that a block takes.
+        occupancy_percent: How much of the warps that fit on a multiprocessor were there, as the profiler estimates it.
+    """
+
+    name: str
+    calls: int
+    total_ns: int
+    longest_ns: int | None
+    grid: tuple[int, ...] | None
+    block: tuple[int, ...] | None
+    registers: int | None
+    shared_bytes: int | None
+    occupancy_percent: int | None
+
+
+@dataclass(frozen=True)
+class MemoryHolder:
+    """Memory that was taken at one place and not given back when most was taken.
+
+    Attributes:
+        operator: The innermost operator around it that does more than take memory.
+        range: The innermost range of the program around it.
+        pieces: How many pieces.
+        bytes: How much.
+    """
+
+    operator: str | None
+    range: str | None
+    pieces: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """The memory of a device over time.
+
+    Attributes:
+        device: The number of the GPU; none for memory of the host.
+        peak_bytes: The most that was taken at one time.
+        peak_offset_ns: When that was, counted from the start of the trace.
+        step: The step that the device was in then, from 0, where it was in one.
+        before_bytes: How much of it was taken before the trace begins.
+        taken: How often memory was taken.
+        given_back: How often it was given back.
+        holders: Who held the rest, the largest first.
+        points: How much was taken when: pairs of nanoseconds from the start of the trace and bytes.
+    """
+
+    device: int | None
+    peak_bytes: int
+    peak_offset_ns: int
+    step: int | None
+    before_bytes: int
+    taken: int
+    given_back: int
+    holders: tuple[MemoryHolder, ...]
+    points: tuple[tuple[int, int], ...]
