@@ -13,6 +13,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
+pub(crate) use kinds::Field;
 pub use kinds::{Class, Named, Until};
 
 /// A device, by its index.
