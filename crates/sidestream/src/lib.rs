@@ -65,6 +65,7 @@ pub mod sim;
 pub mod stream;
 #[doc(hidden)]
 pub mod trace;
+mod tracker;
 
 /// The crate whose traits say which types are plain ([`buffer::Pod`]), for derives:
 /// `#[bytemuck(crate = "sidestream::bytemuck")]`.

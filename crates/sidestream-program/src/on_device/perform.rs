@@ -257,7 +257,7 @@ pub(super) fn launch_mix(
         tables.regions(plan, op, Mode::Write)?,
     );
     let ns = plan.needs[at as usize].kernel_ns;
-    let args = library::mix_args(ns, at.into(), &reads, &writes).ok_or_else(missing)?;
+    let args = explicit::mix_args(ns, at.into(), &reads, &writes).ok_or_else(missing)?;
     // SAFETY: these are the kernel's arguments. The order is the program's, as for `Copy`.
     unsafe { stream.launch(mix, Grid::new(1, 512), &args) }
 }

@@ -8,22 +8,22 @@ use std::thread::ThreadId;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::capture::Capture;
 use super::event::Event;
-use super::memory::{DeviceMemory, Freed, Held, Region};
+use super::memory::{DeviceMemory, Held, Region};
 use super::{accesses, refuse_in_host_func, same_machine};
 use crate::backend::{self, Address, Copy, Destroy, Fill, Launch, Payload};
 use crate::buffer::{Pod, View, ViewMut};
-use crate::device::{
-    Device, Place, Runtime, as_host_func, as_thread, drop_elsewhere, outside_callbacks,
-};
+use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::event::Mark;
 use crate::kernel::{Grid, Kernel, KernelArgs};
 use crate::log::Pen;
 use crate::op::{Accesses, DeviceId, Kind, Memory, Mode, StreamId, StreamKind};
 use crate::order::live::{Point, StreamClock};
-use crate::stream::{Bare, Core, Ended, Made, is_priority, not_empty};
+use crate::stream::not_empty;
+use crate::tracker::{
+    Bare, Capture, Core, Ended, Freed, Made, Mark, Place, Runtime, as_host_func, as_thread,
+    drop_elsewhere, is_priority, outside_callbacks,
+};
 
 /// A stream of any kind. Clones are the same stream.
 ///
@@ -627,7 +627,7 @@ impl Stream {
         self.lends(view.touch(), Location::caller())
     }
 
-    fn lends<'a>(&self, touch: crate::stream::Touch<'a>, at: Place) -> Result<Region<'a>> {
+    fn lends<'a>(&self, touch: crate::tracker::Touch<'a>, at: Place) -> Result<Region<'a>> {
         same_machine("lend", self.runtime(), &touch.block.runtime)?;
         self.is_mine()?;
         if self.own.captured_in().is_some() {

@@ -6,13 +6,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Call, Source, Stream, Touch, belong, is_of};
+use super::Stream;
 use crate::backend::{self, Payload};
-use crate::buffer::block::Block;
 use crate::buffer::{DeviceBuf, Held, Pending, Pinned, Pod, Refused, View, ViewMut};
-use crate::device::Place;
 use crate::error::{Error, Result};
 use crate::op::{Kind, Memory, Mode};
+use crate::tracker::{Block, Call, Mark, Place, Source, Touch, belong, is_of};
 
 /// Rows of a table that lies row by row: how long they are, and how many values lie from the start
 /// of one to the start of the next.
@@ -344,7 +343,7 @@ impl Stream {
         to: &ViewMut<'_, T>,
         to_rows: Rows,
         at: Place,
-    ) -> Result<Option<crate::event::Mark>> {
+    ) -> Result<Option<Mark>> {
         let mut touches = Touches::new();
         let size = size_of::<T>();
         push_rows(&mut touches, from.block(), 0, from_rows, size, Mode::Read);
@@ -365,7 +364,7 @@ impl Stream {
         pieces: &mut [Pinned<T>],
         to: &ViewMut<'_, T>,
         at: Place,
-    ) -> Result<Option<crate::event::Mark>> {
+    ) -> Result<Option<Mark>> {
         let len = pieces.iter().map(|piece| piece.len()).sum();
         same_len("upload_pieces", len, to.len())?;
         let touches = [to.touch()];
@@ -404,7 +403,7 @@ impl Stream {
         to: &Pinned<T>,
         to_rows: Rows,
         at: Place,
-    ) -> Result<Option<crate::event::Mark>> {
+    ) -> Result<Option<Mark>> {
         let mut touches = Touches::new();
         let size = size_of::<T>();
         let start = from.touch().start;
@@ -472,7 +471,7 @@ impl Stream {
         copy: backend::Copy,
         touches: &[Touch<'_>],
         at: Place,
-    ) -> Result<Option<crate::event::Mark>> {
+    ) -> Result<Option<Mark>> {
         belong(self, call, touches)?;
         self.issue(Call {
             kind,
@@ -517,11 +516,7 @@ impl Stream {
     }
 
     /// The value waits where the call ends, or comes back with the error.
-    fn pending<T>(
-        &self,
-        issued: Result<Option<crate::event::Mark>>,
-        value: T,
-    ) -> Result<Pending<T>, Refused<T>> {
+    fn pending<T>(&self, issued: Result<Option<Mark>>, value: T) -> Result<Pending<T>, Refused<T>> {
         let mark = match issued {
             Ok(Some(mark)) => mark,
             Ok(None) => unreachable!("a call that is awaited has a mark"),

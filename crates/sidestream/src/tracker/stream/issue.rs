@@ -12,13 +12,14 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
+use super::super::block::{Block, BlockState};
+use super::super::mark::{Mark, OwnEvent, Recorded, Unrecorded};
+use super::super::runtime::{Place, plain, write};
+use super::super::threads::{Caller, Thread};
+use super::super::uses::{Conflicts, keep_last};
 use super::{State, Stream};
 use crate::backend::Payload;
-use crate::buffer::block::{Block, BlockState};
-use crate::buffer::uses::{Conflicts, keep_last};
-use crate::device::{Caller, Place, Thread, plain, write};
 use crate::error::{Error, Result};
-use crate::event::{Mark, OwnEvent, Recorded, Unrecorded};
 use crate::log::Pen;
 use crate::op::{Access, Accesses, EventId, Kind, Mode, Op};
 use crate::order::live::{Point, StreamClock};
