@@ -406,7 +406,7 @@ pub(super) fn read_op<R: Read>(
     op.thread = thread;
     op.site = SiteId(input.small()?);
     let kind = Kind::of_code(tag & 0x3f);
-    op.kind = kind.ok_or_else(|| input.malformed("a kind of operation, 0 to 33"))?;
+    op.kind = kind.ok_or_else(|| input.malformed("the code of a kind of operation"))?;
     of_kind(input, &mut op.kind, declared.newest())?;
     let count = input.small()?;
     if count > limits::ACCESSES {

@@ -18,6 +18,8 @@ pub enum Class {
         to: Memory,
         /// It is `cudaMemcpy`, in the legacy stream of the thread's device.
         is_blocking: bool,
+        /// The other device that takes part, where the call names one.
+        peer: Option<DeviceId>,
     },
     /// A memset, in the order of a stream.
     Memset {
@@ -177,6 +179,7 @@ impl Kind {
             from,
             to,
             is_blocking,
+            peer: None,
         };
         let memset = |is_blocking| Class::Memset { is_blocking };
         let sync = |code, function, until| (code, "synchronize", function, Class::Sync(until));
