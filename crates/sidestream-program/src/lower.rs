@@ -226,6 +226,10 @@ impl<'a> Lowering<'a> {
                 from: memory(0, accesses)?,
                 to: memory(1, accesses)?,
             },
+            Verb::CopyPeer => Kind::CopyPeer {
+                stream: stream?,
+                peer: fields.device?,
+            },
             Verb::MemsetAsync => Kind::Memset { stream: stream? },
             Verb::Copy => Kind::CopyBlocking {
                 from: memory(0, accesses)?,

@@ -164,6 +164,13 @@ pub enum Kind {
         /// Memory of the destination.
         to: Memory,
     },
+    /// `cudaMemcpyPeerAsync`: between memory of two devices.
+    CopyPeer {
+        /// Where it runs: a stream of one of the two devices.
+        stream: StreamId,
+        /// The other one.
+        peer: DeviceId,
+    },
     /// `cudaMemsetAsync`.
     Memset {
         /// Where it runs.

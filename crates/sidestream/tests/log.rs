@@ -579,7 +579,7 @@ fn the_reader_refuses_what_the_writer_refuses() {
         (after(&[0x93, 0, 1, 1, 90, 11]), "bytes 90..101 of buffer 0"),
         (after(&[0x93, 0, 0x80, 0x80, 2]), "16384 accesses"),
         (after(&[0xa2]), "the file ends in an operation"),
-        (after(&[0xa2, 0]), "the code of a kind of operation"),
+        (after(&[0xbf, 0]), "the code of a kind of operation"),
         (after(&[9]), "a record, which starts with 0 to 8"),
         (after(&[7, 2]), "1 to enter a span, 0 to leave one"),
         (after(&[7, 1]), "the file ends in a span"),

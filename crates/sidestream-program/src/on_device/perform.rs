@@ -207,7 +207,9 @@ impl Machine<'_> {
             // The turns of the threads are the flag.
             Kind::SetFlag { .. } | Kind::Free { .. } | Kind::RecordStream { .. } => {}
             // The plan holds none.
-            Kind::BeginCapture { .. } | Kind::EndCapture { .. } => return Err(missing()),
+            Kind::CopyPeer { .. } | Kind::BeginCapture { .. } | Kind::EndCapture { .. } => {
+                return Err(missing());
+            }
         }
         Ok(None)
     }

@@ -167,6 +167,10 @@ impl Kind {
             31 => Kind::SetDevice { device },
             32 => Kind::BeginCapture { stream },
             33 => Kind::EndCapture { stream },
+            34 => Kind::CopyPeer {
+                stream,
+                peer: device,
+            },
             _ => return None,
         })
     }
@@ -181,12 +185,19 @@ impl Kind {
             is_blocking,
             peer: None,
         };
+        let across = |peer| Class::Copy {
+            from: Memory::Device,
+            to: Memory::Device,
+            is_blocking: false,
+            peer: Some(peer),
+        };
         let memset = |is_blocking| Class::Memset { is_blocking };
         let sync = |code, function, until| (code, "synchronize", function, Class::Sync(until));
         let query = |code, function, until| (code, "query", function, Class::Query(until));
         match *self {
             Kind::Kernel { .. } => (0, "kernel", "cudaLaunchKernel", Class::Kernel),
             Kind::Copy { from, to, .. } => (1, "copy", "cudaMemcpyAsync", copy(from, to, false)),
+            Kind::CopyPeer { peer, .. } => (34, "copy", "cudaMemcpyPeerAsync", across(peer)),
             Kind::Memset { .. } => (2, "memset", "cudaMemsetAsync", memset(false)),
             Kind::CopyBlocking { from, to } => (3, "copy", "cudaMemcpy", copy(from, to, true)),
             Kind::MemsetBlocking { .. } => (4, "memset", "cudaMemset", memset(true)),
@@ -264,6 +275,10 @@ impl Kind {
             Kind::Copy { stream, from, to } => {
                 take(Id(Named::Stream(stream)))?;
                 take(Memories(from, to))
+            }
+            Kind::CopyPeer { stream, peer } => {
+                take(Id(Named::Stream(stream)))?;
+                take(Id(Named::Device(peer)))
             }
             Kind::Memset { stream }
             | Kind::MallocAsync { stream }

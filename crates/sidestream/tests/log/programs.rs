@@ -200,7 +200,7 @@ impl Random {
         let device = DeviceId(self.id(5));
         let (from, to) = (self.memory(), self.memory());
         let (yes, done) = (self.yes(), self.yes());
-        match self.below(34) {
+        match self.below(35) {
             0 => Kind::Kernel {
                 stream,
                 launches: 1 + self.wide() as u32 / 2,
@@ -254,7 +254,11 @@ impl Random {
             30 => Kind::DestroyStream { stream },
             31 => Kind::SetDevice { device },
             32 => Kind::BeginCapture { stream },
-            _ => Kind::EndCapture { stream },
+            33 => Kind::EndCapture { stream },
+            _ => Kind::CopyPeer {
+                stream,
+                peer: device,
+            },
         }
     }
 }
