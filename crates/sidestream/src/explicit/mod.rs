@@ -37,6 +37,7 @@ mod capture;
 mod event;
 mod memory;
 mod stream;
+mod work;
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -48,12 +49,14 @@ use crate::error::{Error, Result};
 use crate::kernel::library::MIX_PIECES;
 use crate::op::{Access, Accesses, DeviceId, FlagId, Kind, Mode};
 use crate::tracker::{Place, Runtime, as_thread, is_host_func, plain, write};
-use stream::{Own, copy_of, fill_of};
+use stream::Own;
+use work::{copy_of, fill_of};
 
 pub use capture::Graph;
 pub use event::Event;
 pub use memory::{DeviceMemory, HostMemory, Region};
-pub use stream::{Arg, Stream};
+pub use stream::Stream;
+pub use work::Arg;
 
 pub use crate::op::StreamKind;
 

@@ -241,6 +241,22 @@ impl Kind {
         self.row().0
     }
 
+    /// A copy in a stream of the device `on`, each side given by its memory and the device that has it.
+    pub fn copy(
+        stream: StreamId,
+        on: DeviceId,
+        (from, source): (Memory, DeviceId),
+        (to, target): (Memory, DeviceId),
+    ) -> Kind {
+        match (from, to) {
+            (Memory::Device, Memory::Device) if source != target => {
+                let peer = if source == on { target } else { source };
+                Kind::CopyPeer { stream, peer }
+            }
+            _ => Kind::Copy { stream, from, to },
+        }
+    }
+
     /// What people call it.
     pub fn name(&self) -> &'static str {
         self.row().1

@@ -453,11 +453,8 @@ impl Stream {
             size,
             Mode::Write,
         );
-        let kind = Kind::Copy {
-            stream: self.core.id,
-            from: Memory::Device,
-            to: Memory::Device,
-        };
+        let sides = [read.block, written.block].map(|block| (Memory::Device, block.device));
+        let kind = Kind::copy(self.core.id, self.core.device, sides[0], sides[1]);
         let copy = copy::<T>(from.address(), from_rows, to.address(), to_rows);
         self.copy("memcpy_d2d", kind, copy, &touches, at)?;
         Ok(())

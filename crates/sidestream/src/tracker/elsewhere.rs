@@ -162,10 +162,11 @@ fn wake_all(asked: &Receiver<Asked>) {
 /// The waker is the program's: a panic in it is its own, and the others are still to be woken.
 fn wake(asked: Asked) {
     let Asked {
-        mark: _mark,
+        mark,
         runtime,
         waker,
     } = asked;
+    drop(mark);
     let woken = std::panic::AssertUnwindSafe(|| waker.wake());
     if let Err(panic) = std::panic::catch_unwind(woken) {
         drop_elsewhere(panic);

@@ -1,5 +1,6 @@
 //! The streams of a device, with what is known of their ends.
 
+mod held;
 mod issue;
 mod outside;
 
