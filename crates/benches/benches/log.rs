@@ -66,18 +66,23 @@ fn log(criterion: &mut Criterion) {
 fn write<W: std::io::Write>(shape: Shape, ops: &[Op], out: W) -> Result<W, Error> {
     let mut log = Writer::new(out)?;
     for _ in 0..shape.streams {
-        log.stream(StreamKind::NonBlocking, DeviceId(0), "")?;
-        log.event(true, None, "")?;
+        log.take(&Record::stream(StreamKind::NonBlocking, DeviceId(0), ""))?;
+        log.take(&Record::event(true, None, ""))?;
     }
     for _ in 0..shape.buffers {
-        log.buffer(Memory::Device, sidestream_benches::BYTES, None, "")?;
+        log.take(&Record::buffer(
+            Memory::Device,
+            sidestream_benches::BYTES,
+            None,
+            "",
+        ))?;
     }
     for _ in 0..sidestream_benches::SITES {
-        log.site("train.py:12")?;
+        log.take(&Record::site("train.py:12"))?;
     }
-    log.thread("main")?;
+    log.take(&Record::thread("main"))?;
     for op in ops {
-        log.op(op)?;
+        log.take(&Record::op(op))?;
     }
     log.finish()
 }

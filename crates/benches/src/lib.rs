@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use sidestream::check::{BufferDecl, Checker, Place};
+use sidestream::check::Checker;
 use sidestream::op::*;
 use sidestream::order::Order;
 
@@ -78,11 +78,7 @@ impl Load {
         let mut checker = Checker::new();
         Load::declare(shape, checker.order_mut());
         for _ in 0..shape.buffers {
-            checker.add_buffer(BufferDecl {
-                memory: Memory::Device,
-                bytes: BYTES,
-                place: Place::Fresh,
-            });
+            checker.add_buffer(Memory::Device, BYTES, None);
         }
         checker
     }

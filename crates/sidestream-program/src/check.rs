@@ -1,14 +1,15 @@
 //! Checking a program, and what a checker prints about it.
 
 use serde_json::{Value, json};
-use sidestream::check::{BufferDecl, Checker, Fix, Lint, Names, Place, Race, Report, SpanId};
-use sidestream::op::{OpId, SiteId, StreamId};
+use sidestream::check::{Checker, Fix, Lint, Names, Race, Report, SpanId};
+use sidestream::op::{SiteId, StreamId};
 use sidestream::order::Chain;
 
 use crate::error::BadProgram;
 use crate::expect::Failure;
-use crate::lower::{Command, Lowered, POOL_STREAMS, lower};
+use crate::lower::{Lowered, lower};
 use crate::program::Program;
+use crate::record::records;
 
 /// A program, or the log of a run, that was checked.
 #[derive(Clone, Debug)]
@@ -30,31 +31,10 @@ pub struct Checked {
 pub fn check(program: &Program) -> Checked {
     let lowered = lower(program);
     let mut checker = Checker::new();
-    lowered.declare(checker.order_mut());
-    for buffer in &lowered.buffers {
-        let place = match buffer.over {
-            Some((below, start)) => Place::Within {
-                buffer: below,
-                start,
-            },
-            None => Place::Fresh,
-        };
-        let (memory, bytes) = (buffer.memory, buffer.size_bytes);
-        checker.add_buffer(BufferDecl {
-            memory,
-            bytes,
-            place,
-        });
-    }
-    for (at, command) in lowered.commands.iter().enumerate() {
-        match command {
-            // What fails is in the report, which ends there.
-            Command::Op(op) if checker.push(op).is_err() => break,
-            Command::PoolGet { asked } => {
-                let asked = u32::try_from(*asked).unwrap_or(u32::MAX);
-                checker.note_pool(OpId(at as u32), asked, POOL_STREAMS);
-            }
-            _ => {}
+    for record in records(program, &lowered) {
+        // What fails is in the report, which ends there.
+        if checker.take(&record).is_err() {
+            break;
         }
     }
     let (names, undeclared) = names(program, &lowered, &checker);

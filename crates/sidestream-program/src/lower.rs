@@ -1,9 +1,11 @@
 //! From names to numbers: a program as the runtime's operations.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 
 use sidestream::op::{
-    self, Accesses, BufferId, DeviceId, Kind, Memory, Mode, OpId, SiteId, StreamId, StreamKind,
+    self, Accesses, BufferId, DeviceId, Kind, Memory, Mode, Named, OpId, SiteId, StreamId,
+    StreamKind,
 };
 use sidestream::order::Order;
 
@@ -75,13 +77,18 @@ impl Lowered {
     /// The device with the highest index that the program uses.
     pub fn last_device(&self) -> DeviceId {
         let streams = self.streams.iter().map(|s| s.device);
-        let ops = self.commands.iter().filter_map(|command| match command {
-            Command::Op(op) => match op.kind {
-                Kind::SetDevice { device } => Some(device),
-                Kind::SyncDevice { device } => device,
-                _ => None,
-            },
-            _ => None,
+        let ops = self.commands.iter().filter_map(|command| {
+            let Command::Op(op) = command else {
+                return None;
+            };
+            let (mut kind, mut last) = (op.kind, None);
+            let Ok(()) = kind.each_named(|named| {
+                if let Named::Device(device) = named {
+                    last = last.max(Some(*device));
+                }
+                Ok::<(), Infallible>(())
+            });
+            last
         });
         streams.chain(ops).max().unwrap_or(DeviceId(0))
     }
@@ -218,6 +225,10 @@ impl<'a> Lowering<'a> {
                 stream: stream?,
                 from: memory(0, accesses)?,
                 to: memory(1, accesses)?,
+            },
+            Verb::CopyPeer => Kind::CopyPeer {
+                stream: stream?,
+                peer: fields.device?,
             },
             Verb::MemsetAsync => Kind::Memset { stream: stream? },
             Verb::Copy => Kind::CopyBlocking {

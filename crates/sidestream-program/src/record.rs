@@ -1,9 +1,9 @@
-//! A program as the op log of its run.
+//! A program as the records of its run.
 
-use sidestream::log::{Error, Within, Writer};
+use sidestream::log::{Error, Record, Within, Writer};
 use sidestream::op::OpId;
 
-use crate::lower::{Command, POOL_STREAMS, lower};
+use crate::lower::{Command, Lowered, POOL_STREAMS, lower};
 use crate::program::Program;
 
 /// The log of a program: what a run of it would have recorded. Checking the log finds what checking
@@ -15,36 +15,49 @@ use crate::program::Program;
 pub fn record(program: &Program) -> Result<Vec<u8>, Error> {
     let lowered = lower(program);
     let mut log = Writer::new(Vec::new())?;
-    for stream in &lowered.streams {
-        log.stream(stream.kind, stream.device, &stream.name)?;
-    }
-    for (&(timing, device), event) in lowered.events.iter().zip(&program.events) {
-        log.event(timing, device, &event.name)?;
-    }
-    for buffer in &lowered.buffers {
-        let within = buffer.over.map(|(buffer, start)| Within { buffer, start });
-        let name = &program.buffers[buffer.name.0 as usize].name;
-        log.buffer(buffer.memory, buffer.size_bytes, within, name)?;
-    }
-    for thread in &program.threads {
-        log.thread(thread)?;
-    }
-    for site in &program.sites {
-        log.site(site)?;
-    }
-    // An op without a site is its own, and its line says where.
-    for op in &program.ops {
-        log.site(&format!("line {}", op.line))?;
-    }
-    for (at, command) in lowered.commands.iter().enumerate() {
-        match command {
-            Command::Op(op) => log.op(op)?,
-            Command::PoolGet { asked } => {
-                let asked = u32::try_from(*asked).unwrap_or(u32::MAX);
-                log.pool(OpId(at as u32), asked, POOL_STREAMS)?;
-            }
-            _ => {}
-        }
+    for record in records(program, &lowered) {
+        log.take(&record)?;
     }
     log.finish()
+}
+
+/// What a program declares, then what it calls.
+pub(crate) fn records<'a>(
+    program: &'a Program,
+    lowered: &'a Lowered,
+) -> impl Iterator<Item = Record<'a>> {
+    let streams = lowered.streams.iter();
+    let streams = streams.map(|stream| Record::stream(stream.kind, stream.device, &stream.name));
+    let events = lowered.events.iter().zip(&program.events);
+    let events =
+        events.map(|(&(timing, device), event)| Record::event(timing, device, &event.name));
+    let buffers = lowered.buffers.iter().map(|buffer| {
+        let within = buffer.over.map(|(buffer, start)| Within { buffer, start });
+        let name = &program.buffers[buffer.name.0 as usize].name;
+        Record::buffer(buffer.memory, buffer.size_bytes, within, name)
+    });
+    let threads = program.threads.iter().map(Record::thread);
+    let sites = program.sites.iter().map(Record::site);
+    // An op without a site is its own, and its line says where.
+    let lines = program
+        .ops
+        .iter()
+        .map(|op| Record::site(format!("line {}", op.line)));
+    let calls = (0..)
+        .zip(&lowered.commands)
+        .filter_map(|(at, command)| match command {
+            Command::Op(op) => Some(Record::op(op)),
+            Command::PoolGet { asked } => Some(Record::Pool {
+                op: OpId(at),
+                asked: u32::try_from(*asked).unwrap_or(u32::MAX),
+                size: POOL_STREAMS,
+            }),
+            Command::Hold(_) | Command::Release(_) | Command::SetCapacity { .. } => None,
+        });
+    let places = threads.chain(sites).chain(lines);
+    streams
+        .chain(events)
+        .chain(buffers)
+        .chain(places)
+        .chain(calls)
 }

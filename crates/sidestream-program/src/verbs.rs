@@ -95,6 +95,8 @@ verbs! {
     Kernel "kernel" [S] [R, W, field("repeat", Slot::Number { least: 1 })]
     "An asynchronous copy."
     CopyAsync "copy_async" [S, FROM, TO] []
+    "An asynchronous copy between memory of two devices: that of the stream and a peer."
+    CopyPeer "copy_peer" [S, FROM, TO, field("peer", Slot::Device)] []
     "An asynchronous memset."
     MemsetAsync "memset_async" [S, TO] []
     "A blocking copy in the legacy stream of the caller's device."

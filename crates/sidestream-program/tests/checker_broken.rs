@@ -9,7 +9,8 @@ use crate::oracle::compare::{Printed, PrintedRace, faults};
 use crate::oracle::generate::{Options, random_prog};
 use crate::oracle::model::{Answer, judge};
 use crate::oracle::vary::varied;
-use sidestream::check::{BufferDecl, Checker, Place, Report};
+use sidestream::check::{Checker, Report};
+use sidestream::log::{Record, Within};
 use sidestream::op::{
     BufferId, DeviceId, FlagId, GraphId, Kind, Memory, Mode, Op, OpId, SiteId, StreamId,
     StreamKind, ThreadId,
@@ -603,20 +604,15 @@ fn report(told: &Lowered) -> Report {
     let mut checker = Checker::new();
     told.declare(checker.order_mut());
     for buffer in &told.buffers {
-        checker.add_buffer(BufferDecl {
-            memory: buffer.memory,
-            bytes: buffer.size_bytes,
-            place: match buffer.over {
-                Some((buffer, start)) => Place::Within { buffer, start },
-                None => Place::Fresh,
-            },
-        });
+        let within = buffer.over.map(|(buffer, start)| Within { buffer, start });
+        checker.add_buffer(buffer.memory, buffer.size_bytes, within);
     }
     for (at, command) in told.commands.iter().enumerate() {
         match command {
             Command::Op(op) if checker.push(op).is_err() => break,
             Command::PoolGet { asked } => {
-                checker.note_pool(OpId(at as u32), *asked as u32, POOL_STREAMS);
+                let (op, asked, size) = (OpId(at as u32), *asked as u32, POOL_STREAMS);
+                let _ = checker.take(&Record::Pool { op, asked, size });
             }
             _ => {}
         }

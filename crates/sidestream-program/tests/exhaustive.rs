@@ -21,7 +21,8 @@ use crate::oracle;
 use crate::oracle::generate::{Options, random_prog};
 use crate::oracle::prog::Prog;
 use crate::oracle::vary::varied;
-use sidestream::check::{BufferDecl, Checker, Place, RaceKind};
+use sidestream::check::{Checker, RaceKind};
+use sidestream::log::Within;
 use sidestream::op::{Access, BufferId, Kind, Mode, Op, SiteId};
 use sidestream::order::{Chain, Force, Frontier, Order, Performs, Step, Steps};
 use sidestream_program::{Command, Lowered, lower};
@@ -187,14 +188,8 @@ fn reported(lowered: &Lowered) -> Vec<Reported> {
     let mut checker = Checker::new();
     lowered.declare(checker.order_mut());
     for buffer in &lowered.buffers {
-        checker.add_buffer(BufferDecl {
-            memory: buffer.memory,
-            bytes: buffer.size_bytes,
-            place: match buffer.over {
-                Some((buffer, start)) => Place::Within { buffer, start },
-                None => Place::Fresh,
-            },
-        });
+        let within = buffer.over.map(|(buffer, start)| Within { buffer, start });
+        checker.add_buffer(buffer.memory, buffer.size_bytes, within);
     }
     for op in ops(lowered) {
         let op = Op {

@@ -69,7 +69,7 @@ fn field(dice: &mut Dice, key: &str) -> String {
         "flag" | "sets" => dice.pick(&["f", "g"]),
         "g" | "t" | "site" => dice.pick(&["t0", "u", "loop_1"]),
         "ready" | "after_events" => dice.pick(&["true", "false"]),
-        "dev" => dice.pick(&["0", "1", "63"]),
+        "dev" | "peer" => dice.pick(&["0", "1", "63"]),
         "blocks" | "count" | "repeat" => dice.pick(&["1", "2", "34"]),
         other => panic!("no value for {other}"),
     };
@@ -77,9 +77,10 @@ fn field(dice: &mut Dice, key: &str) -> String {
 }
 
 /// Every op of the format; `hr`, `hw` and `hbuf` are accesses of the host.
-const OPS: [&str; 39] = [
+const OPS: [&str; 40] = [
     "kernel s r? w? repeat?",
     "copy_async s from to",
+    "copy_peer s from to peer",
     "memset_async s to",
     "copy from to",
     "memset to",

@@ -8,8 +8,10 @@ use crate::oracle::generate::{Options, random_prog};
 use crate::oracle::prog::Prog;
 use sidestream::check::{MEMORY_BYTES, RaceKind, replay};
 use sidestream::engine::Profile;
-use sidestream::log::{Reader, Writer};
-use sidestream::op::{Access, BufferId, DeviceId, Kind, Memory, Mode, Op, OpId, StreamKind};
+use sidestream::log::{Reader, Record, Writer};
+use sidestream::op::{
+    Access, BufferId, DeviceId, Kind, Memory, Mode, Op, OpId, SiteId, StreamId, StreamKind, ThreadId,
+};
 use sidestream_program::{
     CannotReduce, Limits, Pair, Program, Reduced, check, explore, parse, record, reduce, unmet,
 };
@@ -138,16 +140,18 @@ fn a_race_that_the_log_does_not_have_is_refused() {
 #[test]
 fn a_run_of_a_million_calls_is_reduced() {
     let mut log = Writer::new(Vec::new()).expect("a log");
-    let streams = ["load", "main", ""].map(|name| {
-        let stream = log.stream(StreamKind::NonBlocking, DeviceId(0), name);
-        stream.expect("a stream")
-    });
-    let thread = log.thread("").expect("a thread");
-    let site = log.site("loop.rs:7").expect("a site");
-    let [x, other] = ["x", ""].map(|name| {
-        let buffer = log.buffer(Memory::Device, 1 << 20, None, name);
-        buffer.expect("a buffer")
-    });
+    let mut declare = |record: Record<'_>| log.take(&record).expect("a declaration");
+    for name in ["load", "main", ""] {
+        declare(Record::stream(StreamKind::NonBlocking, DeviceId(0), name));
+    }
+    declare(Record::thread(""));
+    declare(Record::site("loop.rs:7"));
+    for name in ["x", ""] {
+        declare(Record::buffer(Memory::Device, 1 << 20, None, name));
+    }
+    let streams = [0, 1, 2].map(StreamId);
+    let [x, other] = [0, 1].map(BufferId);
+    let (thread, site) = (ThreadId(0), SiteId(0));
     let mut next = 0;
     let mut call = |kind: Kind, access: Option<(BufferId, Mode)>| {
         let accesses = access.map(|(buffer, mode)| Access {
@@ -165,7 +169,7 @@ fn a_run_of_a_million_calls_is_reduced() {
             kind,
             accesses,
         };
-        log.op(&op).expect("a call");
+        log.take(&Record::op(&op)).expect("a call");
     };
     let kernel = |stream| Kind::Kernel {
         stream,

@@ -279,6 +279,13 @@ fn r22_an_asynchronous_pageable_copy_promises_nothing() {
 }
 
 #[test]
+fn r40_a_copy_to_a_peer_is_ordered_by_its_stream_and_by_events_across_devices() {
+    let ops = "kernel, s: s1, w: [A]; copy_peer, s: s1, from: A, to: B, peer: 1; kernel, s: v, r: [B]; \
+               record, ev: e, s: s1; wait, s: v, ev: e; kernel, s: v, r: [B]";
+    check("streams: {v: nb@1}", ops, "0<1  1|2  1<5");
+}
+
+#[test]
 fn r23_host_to_host_blocks() {
     check(
         "",

@@ -9,7 +9,7 @@ use crate::oracle::vary::varied;
 use sidestream::engine::Profile;
 use sidestream::op::{Access, BufferId, OpId};
 use sidestream::sim::Schedule;
-use sidestream_program::{CannotRun, Command, Level, Lowered, Program, lower, run};
+use sidestream_program::{CannotRun, Command, Level, Limits, Lowered, Program, lower, parse, run};
 
 const PROGRAMS: u64 = 3_000;
 
@@ -18,6 +18,22 @@ type Bytes = (u32, u64, u64);
 
 /// What one op found: the bytes, whether it wrote them, and who had written them before.
 type Finding = (Bytes, bool, Option<OpId>);
+
+#[test]
+fn a_copy_to_a_peer_takes_the_time_of_the_link_between_devices() {
+    let time_ns = |copy: &str| {
+        let text = format!(
+            "name: copy\nbuffers: {{A: {{kind: dev, bytes: 67108864}}, B: {{kind: dev, bytes: 67108864}}}}\n\
+             ops:\n- {{do: {copy}, s: s1, from: A, to: B}}\n"
+        );
+        let document = parse(&text, &Limits::default()).unwrap();
+        let program = document.programs[0].as_ref().unwrap();
+        let ran = run(program, &Profile::h200(), Schedule::InOrder, false).unwrap();
+        ran.trace(program).end_ns()
+    };
+    let (within, across) = (time_ns("copy_async"), time_ns("copy_peer, peer: 1"));
+    assert!(across > 3 * within, "{across} ns against {within} ns");
+}
 
 #[test]
 fn results_depend_on_the_schedule_exactly_where_an_order_is_missing() {

@@ -5,6 +5,7 @@
 //! kernel touches without being told.
 
 pub mod library;
+pub(crate) mod part;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,9 +15,8 @@ use smallvec::SmallVec;
 
 use crate::backend::{Arg, Code, HostArg, Image};
 use crate::buffer::{Pod, View, ViewMut};
-use crate::device::as_kernel;
-use crate::graph::{NodeArg, Part, PartMut};
-use crate::stream::Touch;
+use crate::tracker::{Touch, as_kernel};
+use part::{NodeArg, Part, PartMut};
 
 pub use crate::backend::Grid;
 /// What a kernel asks of the simulated GPU, from which [`KernelCost::Grid`] finds its time; [`Grid`] is what a launch

@@ -64,6 +64,7 @@ pub mod sim;
 pub mod stream;
 #[doc(hidden)]
 pub mod trace;
+mod tracker;
 
 /// The crate that the derives of [`buffer::Pod`] need: `#[bytemuck(crate = "sidestream::bytemuck")]`.
 pub use bytemuck;

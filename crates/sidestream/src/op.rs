@@ -13,6 +13,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
+pub(crate) use kinds::Field;
 pub use kinds::{Class, Named, Until};
 
 /// A device, by its index.
@@ -162,6 +163,13 @@ pub enum Kind {
         from: Memory,
         /// Memory of the destination.
         to: Memory,
+    },
+    /// `cudaMemcpyPeerAsync`: between memory of two devices.
+    CopyPeer {
+        /// Where it runs: a stream of one of the two devices.
+        stream: StreamId,
+        /// The other one.
+        peer: DeviceId,
     },
     /// `cudaMemsetAsync`.
     Memset {

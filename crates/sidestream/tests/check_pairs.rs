@@ -7,7 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use sidestream::check::{BufferDecl, Checker, Place, RaceKind};
+use sidestream::check::{Checker, RaceKind};
+use sidestream::log::Within;
 use sidestream::op::*;
 use sidestream::order::{Chain, Force, Frontier, Order, Performs, Steps};
 
@@ -56,19 +57,11 @@ fn compare(seed: u64, program: &[Op]) -> usize {
     declare(checker.order_mut());
     declare(&mut order);
     for (memory, start, end, within) in BUFFERS {
-        let place = match within {
-            None => Place::Fresh,
-            Some(outer) => Place::Within {
-                buffer: BufferId(outer),
-                start: (start - BUFFERS[outer as usize].1) * GRAIN,
-            },
-        };
-        let bytes = (end - start) * GRAIN;
-        checker.add_buffer(BufferDecl {
-            memory,
-            bytes,
-            place,
+        let within = within.map(|outer| Within {
+            buffer: BufferId(outer),
+            start: (start - BUFFERS[outer as usize].1) * GRAIN,
         });
+        checker.add_buffer(memory, (end - start) * GRAIN, within);
     }
     for op in program {
         checker.push(op).expect("nothing here is refused");

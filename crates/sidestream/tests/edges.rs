@@ -16,8 +16,8 @@ use sidestream::engine::Profile;
 use sidestream::error::Error;
 use sidestream::explicit;
 use sidestream::kernel::{Grid, Kernel, Read, Write as Writes};
-use sidestream::log::{Sink, SinkId, Within};
-use sidestream::op::{DeviceId, Kind, Memory, Op, StreamKind, ThreadId};
+use sidestream::log::{Record, Sink, SinkId};
+use sidestream::op::Kind;
 use sidestream::sim::{Machine, Schedule};
 
 use crate::random_programs::faults::Faults;
@@ -62,27 +62,16 @@ impl Fragile {
 }
 
 impl Sink for Fragile {
-    fn stream(&mut self, _: StreamKind, _: DeviceId, _: &str) {
-        self.is("stream");
-    }
-    fn event(&mut self, _: bool, _: DeviceId) {
-        self.is("event");
-    }
-    fn buffer(&mut self, _: Memory, _: u64, _: Option<Within>, _: &str) {
-        self.is("buffer");
-    }
-    fn thread(&mut self, _: &str) {
-        self.is("thread");
-    }
-    fn site(&mut self, _: &str) {
-        self.is("site");
-    }
-    fn span(&mut self, _: ThreadId, _: Option<&str>) {
-        self.is("span");
-    }
-    fn op(&mut self, op: &Op) {
-        if (self.is_told)(&op.kind) {
-            self.is("op");
+    fn take(&mut self, record: &Record<'_>) {
+        match record {
+            Record::Stream { .. } => self.is("stream"),
+            Record::Event { .. } => self.is("event"),
+            Record::Buffer { .. } => self.is("buffer"),
+            Record::Thread { .. } => self.is("thread"),
+            Record::Site { .. } => self.is("site"),
+            Record::Span { .. } => self.is("span"),
+            Record::Op(op) if (self.is_told)(&op.kind) => self.is("op"),
+            Record::Op(_) | Record::Pool { .. } | Record::Done(_) => {}
         }
     }
     fn alarm(&mut self) -> Option<String> {
@@ -396,14 +385,10 @@ struct Counting {
 }
 
 impl Sink for Counting {
-    fn stream(&mut self, _: StreamKind, _: DeviceId, _: &str) {}
-    fn event(&mut self, _: bool, _: DeviceId) {}
-    fn buffer(&mut self, _: Memory, _: u64, _: Option<Within>, _: &str) {}
-    fn thread(&mut self, _: &str) {}
-    fn site(&mut self, _: &str) {}
-    fn span(&mut self, _: ThreadId, _: Option<&str>) {}
-    fn op(&mut self, _: &Op) {
-        if self.told.fetch_add(1, Ordering::Relaxed) == self.after {
+    fn take(&mut self, record: &Record<'_>) {
+        if matches!(record, Record::Op(_))
+            && self.told.fetch_add(1, Ordering::Relaxed) == self.after
+        {
             panic_quietly();
         }
     }
@@ -496,13 +481,7 @@ fn memory_that_was_noted_on_the_legacy_stream_may_go_beside_a_capture() {
 struct Deaf;
 
 impl Sink for Deaf {
-    fn stream(&mut self, _: StreamKind, _: DeviceId, _: &str) {}
-    fn event(&mut self, _: bool, _: DeviceId) {}
-    fn buffer(&mut self, _: Memory, _: u64, _: Option<Within>, _: &str) {}
-    fn thread(&mut self, _: &str) {}
-    fn site(&mut self, _: &str) {}
-    fn span(&mut self, _: ThreadId, _: Option<&str>) {}
-    fn op(&mut self, _: &Op) {}
+    fn take(&mut self, _: &Record<'_>) {}
 }
 
 /// Fails where a program hangs, and leaves its threads to hang.
@@ -605,14 +584,9 @@ fn a_function_on_the_host_drops_a_buffer_while_the_log_is_busy() {
     /// Keeps the log busy from its call on, until a function on the host is over.
     struct Busy(Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>);
     impl Sink for Busy {
-        fn stream(&mut self, _: StreamKind, _: DeviceId, _: &str) {}
-        fn event(&mut self, _: bool, _: DeviceId) {}
-        fn buffer(&mut self, _: Memory, _: u64, _: Option<Within>, _: &str) {}
-        fn thread(&mut self, _: &str) {}
-        fn site(&mut self, _: &str) {}
-        fn span(&mut self, _: ThreadId, _: Option<&str>) {}
-        fn op(&mut self, op: &Op) {
-            if let Kind::Memset { .. } = op.kind
+        fn take(&mut self, record: &Record<'_>) {
+            if let Record::Op(op) = record
+                && let Kind::Memset { .. } = op.kind
                 && let Some((busy, is_over)) = self.0.take()
             {
                 busy.send(()).unwrap();

@@ -8,8 +8,8 @@ use sidestream::device::{Device, Options};
 use sidestream::error::Error;
 use sidestream::explicit::{self, Arg, DeviceMemory, Event, HostMemory, Stream};
 use sidestream::kernel::{Grid, Kernel, KernelCost, Read, Value, Write};
-use sidestream::log::{Sink, Within};
-use sidestream::op::{DeviceId, Kind, Memory, Op, StreamKind, ThreadId};
+use sidestream::log::{Record, Sink};
+use sidestream::op::{Kind, StreamKind};
 use sidestream::sim::Schedule;
 
 use crate::refusing::{IS_CALLBACK, Refusing};
@@ -813,15 +813,11 @@ fn what_is_refused_inside_a_function_on_the_host_is_not_in_the_log() {
     #[derive(Default)]
     struct Ear(Arc<Mutex<Vec<Kind>>>);
     impl Sink for Ear {
-        fn op(&mut self, op: &Op) {
-            self.0.lock().unwrap().push(op.kind);
+        fn take(&mut self, record: &Record<'_>) {
+            if let Record::Op(op) = record {
+                self.0.lock().unwrap().push(op.kind);
+            }
         }
-        fn stream(&mut self, _: StreamKind, _: DeviceId, _: &str) {}
-        fn event(&mut self, _: bool, _: DeviceId) {}
-        fn buffer(&mut self, _: Memory, _: u64, _: Option<Within>, _: &str) {}
-        fn thread(&mut self, _: &str) {}
-        fn site(&mut self, _: &str) {}
-        fn span(&mut self, _: ThreadId, _: Option<&str>) {}
     }
 
     let device = Device::open("sim:h200").unwrap();

@@ -93,7 +93,7 @@ impl Program {
     }
 }
 
-fn records(bytes: &[u8]) -> Vec<Record> {
+fn records(bytes: &[u8]) -> Vec<Record<'static>> {
     let all: Result<_, Error> = Reader::new(bytes).unwrap().collect();
     all.unwrap()
 }
@@ -102,9 +102,9 @@ fn checked(bytes: &[u8]) -> Replay {
     replay(Reader::new(bytes).unwrap(), ROOM).unwrap()
 }
 
-fn ops(records: &[Record]) -> Vec<&Op> {
+fn ops<'a>(records: &'a [Record<'_>]) -> Vec<&'a Op> {
     let ops = records.iter().filter_map(|record| match record {
-        Record::Op(op) => Some(op),
+        Record::Op(op) => Some(&**op),
         _ => None,
     });
     ops.collect()
@@ -306,7 +306,7 @@ fn only_a_recording_with_times_is_told_times_and_only_of_what_it_has() {
     program.live.done(&[times(0, 10), times(1, 20)]);
     program.live.detach_one(id);
     assert!(!program.live.wants_times());
-    let dones = |bytes: Vec<u8>| -> Vec<Record> {
+    let dones = |bytes: Vec<u8>| -> Vec<Record<'static>> {
         let records = records(&bytes).into_iter();
         records.filter(|r| matches!(r, Record::Done(_))).collect()
     };
@@ -347,7 +347,7 @@ impl Disk {
         Disk { bytes, room }
     }
 
-    fn read(&self) -> (Vec<Record>, Option<Error>) {
+    fn read(&self) -> (Vec<Record<'static>>, Option<Error>) {
         let bytes = self.bytes.lock().unwrap();
         let (mut records, mut error) = (Vec::new(), None);
         for record in Reader::new(&bytes[..]).unwrap() {

@@ -6,7 +6,7 @@ mod load;
 mod programs;
 
 use load::{Discipline, Load, Shape};
-use programs::{add, write};
+use programs::write;
 use sidestream::backend::Done;
 use sidestream::check::{Checker, Names, Replay, replay};
 use sidestream::log::{Error, Reader, Record, Within, Writer, limits};
@@ -17,7 +17,7 @@ use crate::drawn::Random;
 
 const ROOM: u64 = 1 << 28;
 
-fn read(bytes: &[u8]) -> (Vec<Record>, Option<Error>) {
+fn read(bytes: &[u8]) -> (Vec<Record<'static>>, Option<Error>) {
     let reader = match Reader::new(bytes) {
         Ok(reader) => reader,
         Err(error) => return (Vec::new(), Some(error)),
@@ -92,21 +92,21 @@ fn load(discipline: Discipline, partial_percent: u32) -> (Shape, Vec<Op>, Vec<u8
     let mut log = Writer::new(Vec::new()).unwrap();
     for at in 0..shape.streams {
         let name = format!("stream{at}");
-        log.stream(StreamKind::NonBlocking, DeviceId(0), &name)
+        log.take(&Record::stream(StreamKind::NonBlocking, DeviceId(0), &name))
             .unwrap();
-        log.event(true, None, "").unwrap();
+        log.take(&Record::event(true, None, "")).unwrap();
     }
     for at in 0..shape.buffers {
         let name = format!("buffer{at}");
-        log.buffer(Memory::Device, load::BYTES, None, &name)
+        log.take(&Record::buffer(Memory::Device, load::BYTES, None, &name))
             .unwrap();
     }
     for at in 0..load::SITES {
-        log.site(&format!("train.py:{at}")).unwrap();
+        log.take(&Record::site(format!("train.py:{at}"))).unwrap();
     }
-    log.thread("t0").unwrap();
+    log.take(&Record::thread("t0")).unwrap();
     for op in &ops {
-        log.op(op).unwrap();
+        log.take(&Record::op(op)).unwrap();
     }
     (shape, ops, log.finish().unwrap())
 }
@@ -196,18 +196,21 @@ fn flipped_bits_do_no_harm() {
 /// 1 (10 bytes at 50 of it), thread 0, site 0.
 fn small() -> Writer<Vec<u8>> {
     let mut log = Writer::new(Vec::new()).unwrap();
-    log.stream(StreamKind::NonBlocking, DeviceId(0), "")
+    log.take(&Record::stream(StreamKind::NonBlocking, DeviceId(0), ""))
         .unwrap();
-    log.stream(StreamKind::Legacy, DeviceId(0), "").unwrap();
-    log.event(true, None, "").unwrap();
-    let outer = log.buffer(Memory::Device, 100, None, "").unwrap();
+    log.take(&Record::stream(StreamKind::Legacy, DeviceId(0), ""))
+        .unwrap();
+    log.take(&Record::event(true, None, "")).unwrap();
+    log.take(&Record::buffer(Memory::Device, 100, None, ""))
+        .unwrap();
     let within = Some(Within {
-        buffer: outer,
+        buffer: BufferId(0),
         start: 50,
     });
-    log.buffer(Memory::Device, 10, within, "").unwrap();
-    log.thread("").unwrap();
-    log.site("").unwrap();
+    log.take(&Record::buffer(Memory::Device, 10, within, ""))
+        .unwrap();
+    log.take(&Record::thread("")).unwrap();
+    log.take(&Record::site("")).unwrap();
     log
 }
 
@@ -225,7 +228,7 @@ fn op(id: u32, kind: Kind) -> Op {
 /// bytes by a writer that knows more.
 fn refused(op: &Op, because: &str) {
     let mut log = small();
-    let error = log.op(op).unwrap_err().to_string();
+    let error = log.take(&Record::op(op)).unwrap_err().to_string();
     assert!(error.contains(because), "{error}");
     let whole = small().finish().unwrap();
     assert_eq!(
@@ -423,31 +426,38 @@ fn a_declaration_fits_the_ones_before() {
     };
     let refusals = [
         (
-            log.stream(StreamKind::Legacy, DeviceId(0), "").err(),
+            log.take(&Record::stream(StreamKind::Legacy, DeviceId(0), ""))
+                .err(),
             "legacy stream already",
         ),
         (
-            log.stream(StreamKind::Blocking, DeviceId(256), "").err(),
+            log.take(&Record::stream(StreamKind::Blocking, DeviceId(256), ""))
+                .err(),
             "256 devices",
         ),
         (
-            log.event(true, Some(DeviceId(256)), "").err(),
+            log.take(&Record::event(true, Some(DeviceId(256)), ""))
+                .err(),
             "256 devices",
         ),
         (
-            log.buffer(Memory::Device, 51, within(0, 50), "").err(),
+            log.take(&Record::buffer(Memory::Device, 51, within(0, 50), ""))
+                .err(),
             "bytes 50..101 of buffer 0",
         ),
         (
-            log.buffer(Memory::Device, 1, within(0, u64::MAX), "").err(),
+            log.take(&Record::buffer(Memory::Device, 1, within(0, u64::MAX), ""))
+                .err(),
             "of buffer 0",
         ),
         (
-            log.buffer(Memory::Device, 1, within(2, 0), "").err(),
+            log.take(&Record::buffer(Memory::Device, 1, within(2, 0), ""))
+                .err(),
             "buffer 2 is named",
         ),
         (
-            log.buffer(Memory::Device, u64::MAX, None, "").err(),
+            log.take(&Record::buffer(Memory::Device, u64::MAX, None, ""))
+                .err(),
             "bytes in a buffer",
         ),
     ];
@@ -463,9 +473,9 @@ fn spans_and_times_fit_what_came_before() {
     let mut log = small();
     let thread = ThreadId(0);
     for _ in 0..limits::SPAN_DEPTH {
-        log.span(thread, Some("deep")).unwrap();
+        log.take(&Record::span(thread, Some("deep"))).unwrap();
     }
-    log.op(&op(3, Kind::HostAccess)).unwrap();
+    log.take(&Record::op(&op(3, Kind::HostAccess))).unwrap();
     let whole = log.size_bytes();
     let done = |id, call_ns, work_ns| Done {
         op: OpId(id),
@@ -473,18 +483,24 @@ fn spans_and_times_fit_what_came_before() {
         work_ns,
     };
     let refusals = [
-        (log.span(thread, Some("one more")), "at most 256 spans"),
-        (log.span(ThreadId(1), None), "thread 1 is named"),
         (
-            log.done(&done(4, None, None)),
+            log.take(&Record::span(thread, Some("one more"))),
+            "at most 256 spans",
+        ),
+        (
+            log.take(&Record::span(ThreadId(1), None)),
+            "thread 1 is named",
+        ),
+        (
+            log.take(&Record::Done(done(4, None, None))),
             "the times of operation 4 come before its call",
         ),
         (
-            log.done(&done(3, None, Some((2, 1)))),
+            log.take(&Record::Done(done(3, None, Some((2, 1))))),
             "operation 3 starts at 2 ns and ends at 1 ns",
         ),
         (
-            log.done(&done(3, Some((0, u64::MAX)), None)),
+            log.take(&Record::Done(done(3, Some((0, u64::MAX)), None))),
             "at most 4611686018427387904 nanoseconds",
         ),
     ];
@@ -494,9 +510,12 @@ fn spans_and_times_fit_what_came_before() {
     }
     assert_eq!(log.size_bytes(), whole, "a refused record is not written");
     for _ in 0..limits::SPAN_DEPTH {
-        log.span(thread, None).unwrap();
+        log.take(&Record::span(thread, None)).unwrap();
     }
-    let error = log.span(thread, None).unwrap_err().to_string();
+    let error = log
+        .take(&Record::span(thread, None))
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("leaves a span and is in none"), "{error}");
     let (_, error) = read(&log.finish().unwrap());
     assert!(error.is_none(), "{error:?}");
@@ -505,18 +524,22 @@ fn spans_and_times_fit_what_came_before() {
 #[test]
 fn operations_are_numbered_upwards() {
     let mut log = small();
-    log.op(&op(5, Kind::HostAccess)).unwrap();
-    let error = log.op(&op(5, Kind::HostAccess)).unwrap_err().to_string();
+    log.take(&Record::op(&op(5, Kind::HostAccess))).unwrap();
+    let error = log
+        .take(&Record::op(&op(5, Kind::HostAccess)))
+        .unwrap_err()
+        .to_string();
     assert!(
         error.contains("has the number 5, expected at least 6"),
         "{error}"
     );
-    log.op(&op(u32::MAX, Kind::HostAccess)).unwrap();
+    log.take(&Record::op(&op(u32::MAX, Kind::HostAccess)))
+        .unwrap();
     let (records, error) = read(&log.finish().unwrap());
     assert!(error.is_none());
     assert_eq!(
         records.last(),
-        Some(&Record::Op(op(u32::MAX, Kind::HostAccess)))
+        Some(&Record::op(&op(u32::MAX, Kind::HostAccess)))
     );
 }
 
@@ -556,7 +579,7 @@ fn the_reader_refuses_what_the_writer_refuses() {
         (after(&[0x93, 0, 1, 1, 90, 11]), "bytes 90..101 of buffer 0"),
         (after(&[0x93, 0, 0x80, 0x80, 2]), "16384 accesses"),
         (after(&[0xa2]), "the file ends in an operation"),
-        (after(&[0xa2, 0]), "a kind of operation, 0 to 33"),
+        (after(&[0xbf, 0]), "the code of a kind of operation"),
         (after(&[9]), "a record, which starts with 0 to 8"),
         (after(&[7, 2]), "1 to enter a span, 0 to leave one"),
         (after(&[7, 1]), "the file ends in a span"),
@@ -631,7 +654,8 @@ fn the_reader_refuses_what_the_writer_refuses() {
 #[test]
 fn a_long_name_is_cut_where_a_letter_ends() {
     let mut log = Writer::new(Vec::new()).unwrap();
-    log.thread(&"ü".repeat(limits::TEXT_BYTES)).unwrap();
+    log.take(&Record::thread("ü".repeat(limits::TEXT_BYTES)))
+        .unwrap();
     let (records, _) = read(&log.finish().unwrap());
     let Record::Thread { name, .. } = &records[0] else {
         panic!("{records:?}");
@@ -646,17 +670,17 @@ fn a_legacy_stream_is_declared_before_it_is_used() {
     let to = Memory::Device;
     let blocking = op(0, Kind::MemsetBlocking { to });
     let mut log = Writer::new(Vec::new()).unwrap();
-    log.thread("").unwrap();
-    log.site("").unwrap();
-    log.op(&blocking).unwrap();
+    log.take(&Record::thread("")).unwrap();
+    log.take(&Record::site("")).unwrap();
+    log.take(&Record::op(&blocking)).unwrap();
     let undeclared = check(&log.finish().unwrap()).unwrap();
     assert_eq!(undeclared.names.stream(StreamId(0)), "legacy");
 
     let mut log = Writer::new(Vec::new()).unwrap();
-    log.thread("").unwrap();
-    log.site("").unwrap();
-    log.op(&blocking).unwrap();
-    log.stream(StreamKind::NonBlocking, DeviceId(0), "")
+    log.take(&Record::thread("")).unwrap();
+    log.take(&Record::site("")).unwrap();
+    log.take(&Record::op(&blocking)).unwrap();
+    log.take(&Record::stream(StreamKind::NonBlocking, DeviceId(0), ""))
         .unwrap();
     let error = check(&log.finish().unwrap()).unwrap_err().to_string();
     assert!(error.contains("declare it before that call"), "{error}");
@@ -665,16 +689,22 @@ fn a_legacy_stream_is_declared_before_it_is_used() {
 #[test]
 fn a_report_uses_the_names_of_the_log() {
     let mut log = Writer::new(Vec::new()).unwrap();
-    let upload = log
-        .stream(StreamKind::NonBlocking, DeviceId(0), "upload")
+    log.take(&Record::stream(
+        StreamKind::NonBlocking,
+        DeviceId(0),
+        "upload",
+    ))
+    .unwrap();
+    let (upload, compute) = (StreamId(0), StreamId(1));
+    log.take(&Record::stream(StreamKind::NonBlocking, DeviceId(0), ""))
         .unwrap();
-    let compute = log
-        .stream(StreamKind::NonBlocking, DeviceId(0), "")
+    log.take(&Record::thread("t0")).unwrap();
+    log.take(&Record::site("train.py:3")).unwrap();
+    log.take(&Record::buffer(Memory::Device, 8, None, ""))
         .unwrap();
-    log.thread("t0").unwrap();
-    log.site("train.py:3").unwrap();
-    let unnamed = log.buffer(Memory::Device, 8, None, "").unwrap();
-    let weights = log.buffer(Memory::Device, 8, None, "weights").unwrap();
+    let (unnamed, weights) = (BufferId(0), BufferId(1));
+    log.take(&Record::buffer(Memory::Device, 8, None, "weights"))
+        .unwrap();
     for (id, stream, mode) in [(0, upload, Mode::Write), (1, compute, Mode::Read)] {
         let mut op = op(
             id,
@@ -692,9 +722,10 @@ fn a_report_uses_the_names_of_the_log() {
                 mode,
             });
         }
-        log.op(&op).unwrap();
+        log.take(&Record::op(&op)).unwrap();
     }
-    log.pool(OpId(2), 33, 32).unwrap();
+    let (op, asked, size) = (OpId(2), 33, 32);
+    log.take(&Record::Pool { op, asked, size }).unwrap();
     let replayed = check(&log.finish().unwrap()).unwrap();
     let names: &Names = &replayed.names;
     let races = replayed.report.races.iter();
@@ -710,14 +741,14 @@ fn a_report_uses_the_names_of_the_log() {
 #[test]
 fn a_refused_call_ends_the_replay() {
     let mut log = small();
-    log.op(&op(
+    log.take(&Record::op(&op(
         0,
         Kind::EndCapture {
             stream: StreamId(0),
         },
-    ))
+    )))
     .unwrap();
-    log.op(&op(1, Kind::HostAccess)).unwrap();
+    log.take(&Record::op(&op(1, Kind::HostAccess))).unwrap();
     let replayed = check(&log.finish().unwrap()).unwrap();
     let mut checker = Checker::new();
     checker
@@ -737,12 +768,12 @@ fn a_refused_call_ends_the_replay() {
 fn a_check_asks_for_no_more_memory_than_it_may() {
     let mut log = Writer::new(Vec::new()).unwrap();
     for _ in 0..limits::STREAMS {
-        log.stream(StreamKind::NonBlocking, DeviceId(0), "")
+        log.take(&Record::stream(StreamKind::NonBlocking, DeviceId(0), ""))
             .unwrap();
     }
     // Each event that is recorded keeps a clock of all streams.
     for _ in 0..10_000 {
-        log.event(false, None, "").unwrap();
+        log.take(&Record::event(false, None, "")).unwrap();
     }
     let bytes = log.finish().unwrap();
     assert!(bytes.len() < 60_000);
@@ -770,7 +801,7 @@ fn declarations_between_operations_are_kept_in_their_place() {
     assert!(mixed.iter().any(|r| !matches!(r, Record::Op(_))));
     let mut log = Writer::new(Vec::new()).unwrap();
     for record in &records {
-        add(&mut log, record).unwrap();
+        log.take(record).unwrap();
     }
     assert_eq!(read(&log.finish().unwrap()).0, records);
 }
@@ -788,12 +819,17 @@ fn the_documented_example_is_what_is_written() {
         .collect();
 
     let mut log = Writer::new(Vec::new()).unwrap();
-    let stream = log
-        .stream(StreamKind::NonBlocking, DeviceId(0), "upload")
+    let (stream, buffer) = (StreamId(0), BufferId(0));
+    log.take(&Record::stream(
+        StreamKind::NonBlocking,
+        DeviceId(0),
+        "upload",
+    ))
+    .unwrap();
+    log.take(&Record::thread("")).unwrap();
+    log.take(&Record::site("a:12")).unwrap();
+    log.take(&Record::buffer(Memory::Device, 1024, None, "A"))
         .unwrap();
-    log.thread("").unwrap();
-    log.site("a:12").unwrap();
-    let buffer = log.buffer(Memory::Device, 1024, None, "A").unwrap();
     let launches = 1;
     let mut op = op(0, Kind::Kernel { stream, launches });
     op.accesses.push(Access {
@@ -802,14 +838,14 @@ fn the_documented_example_is_what_is_written() {
         end: 1024,
         mode: Mode::Write,
     });
-    log.span(ThreadId(0), Some("fwd")).unwrap();
-    log.op(&op).unwrap();
-    log.span(ThreadId(0), None).unwrap();
-    log.done(&Done {
+    log.take(&Record::span(ThreadId(0), Some("fwd"))).unwrap();
+    log.take(&Record::op(&op)).unwrap();
+    log.take(&Record::span(ThreadId(0), None)).unwrap();
+    log.take(&Record::Done(Done {
         op: op.id,
         call_ns: Some((2_000, 2_300)),
         work_ns: Some((5_000, 7_000)),
-    })
+    }))
     .unwrap();
     assert_eq!(log.finish().unwrap(), bytes);
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use sidestream::backend::Done;
-use sidestream::log::{Error, Reader, Writer};
+use sidestream::log::{Error, Reader, Record, Writer};
 use sidestream::op::*;
 use sidestream::trace::{Place, Recorded, recorded};
 
@@ -24,18 +24,22 @@ impl Log {
         let mut writer = Writer::new(Vec::new()).unwrap();
         for name in ["upload", "compute"] {
             let kind = StreamKind::NonBlocking;
-            writer.stream(kind, DeviceId(0), name).unwrap();
+            writer
+                .take(&Record::stream(kind, DeviceId(0), name))
+                .unwrap();
         }
-        writer.event(false, None, "").unwrap();
-        writer.buffer(Memory::Device, 4096, None, "A").unwrap();
-        writer.thread("main").unwrap();
-        writer.thread("").unwrap();
-        writer.site("train.py:1").unwrap();
+        writer.take(&Record::event(false, None, "")).unwrap();
+        writer
+            .take(&Record::buffer(Memory::Device, 4096, None, "A"))
+            .unwrap();
+        writer.take(&Record::thread("main")).unwrap();
+        writer.take(&Record::thread("")).unwrap();
+        writer.take(&Record::site("train.py:1")).unwrap();
         Log { writer, next: 0 }
     }
 
     fn span(&mut self, thread: ThreadId, enters: Option<&str>) {
-        self.writer.span(thread, enters).unwrap();
+        self.writer.take(&Record::span(thread, enters)).unwrap();
     }
 
     fn call(&mut self, thread: ThreadId, kind: Kind, call_ns: (u64, u64), work_ns: (u64, u64)) {
@@ -48,7 +52,7 @@ impl Log {
             call_ns,
             work_ns,
         };
-        self.writer.done(&done).unwrap();
+        self.writer.take(&Record::Done(done)).unwrap();
     }
 
     fn op(&mut self, thread: ThreadId, kind: Kind) {
@@ -65,7 +69,7 @@ impl Log {
             kind,
             accesses: [access].into_iter().collect(),
         };
-        self.writer.op(&op).unwrap();
+        self.writer.take(&Record::op(&op)).unwrap();
         self.next += 1;
     }
 
@@ -207,7 +211,7 @@ fn what_has_no_times_is_left_out_and_counted() {
         call_ns: Some((1, 2)),
         work_ns: None,
     };
-    log.writer.done(&stray).unwrap();
+    log.writer.take(&Record::Done(stray)).unwrap();
     let recorded = log.read();
     assert_eq!((recorded.ops, recorded.timed), (4, 2));
     let (calls, work) = (&recorded.trace.calls, &recorded.trace.work);
@@ -224,7 +228,7 @@ fn of_several_times_of_one_operation_the_last_count() {
         call_ns: Some((10, 20)),
         work_ns: Some((30, 50)),
     };
-    log.writer.done(&again).unwrap();
+    log.writer.take(&Record::Done(again)).unwrap();
     let recorded = log.read();
     assert_eq!(recorded.timed, 1);
     let work = &recorded.trace.work[0];

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use crate::random_programs::hold::{hold, is_wrong};
 use crate::random_programs::plan::Plan;
 use crate::random_programs::run::run_plan;
-use crate::random_programs::watch::{Declared, Seen, read_again};
+use crate::random_programs::watch::{Seen, read_again};
+use sidestream::log::Record;
 use sidestream::op::{EventId, Kind, Op, ThreadId};
 use sidestream::order::{Chain, Clocks, Force, Order, Steps};
 
@@ -86,11 +87,11 @@ fn missing_waits(seed: u64, seen: &Seen) -> Vec<usize> {
     let mut steps = Steps::new();
     let mut records = HashMap::new();
     let mut inserted = Vec::new();
-    for declared in &seen.declared {
-        match *declared {
-            Declared::Stream(_, kind, device) => drop(order.add_stream(kind, device)),
-            Declared::Event(_, timing, device) => drop(order.add_event(timing, Some(device))),
-            Declared::Buffer(..) => {}
+    for (_, declared) in &seen.declared {
+        if let Record::Stream { kind, device, .. } = declared {
+            order.add_stream(*kind, *device);
+        } else if let Record::Event { timing, device, .. } = declared {
+            order.add_event(*timing, *device);
         }
     }
     for (at, op) in seen.ops.iter().enumerate() {

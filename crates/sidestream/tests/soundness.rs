@@ -13,6 +13,7 @@ use sidestream::device::{Device, Options};
 use sidestream::engine::Profile;
 use sidestream::error::Error;
 use sidestream::kernel::{Grid, Kernel, Write};
+use sidestream::log::{Record, Sink};
 use sidestream::sim::{Machine, Schedule};
 use sidestream::stream::Stream;
 
@@ -226,21 +227,8 @@ fn what_a_kernel_captured_is_dropped_without_a_lock() {
 /// Nobody who listens, but the runtime has to tell it everything.
 struct Deaf;
 
-impl sidestream::log::Sink for Deaf {
-    fn stream(&mut self, _: sidestream::op::StreamKind, _: sidestream::op::DeviceId, _: &str) {}
-    fn event(&mut self, _: bool, _: sidestream::op::DeviceId) {}
-    fn buffer(
-        &mut self,
-        _: sidestream::op::Memory,
-        _: u64,
-        _: Option<sidestream::log::Within>,
-        _: &str,
-    ) {
-    }
-    fn thread(&mut self, _: &str) {}
-    fn site(&mut self, _: &str) {}
-    fn span(&mut self, _: sidestream::op::ThreadId, _: Option<&str>) {}
-    fn op(&mut self, _: &sidestream::op::Op) {}
+impl Sink for Deaf {
+    fn take(&mut self, _: &Record<'_>) {}
 }
 
 // ------------------------------------------------------------------ panics

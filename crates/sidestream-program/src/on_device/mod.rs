@@ -367,7 +367,7 @@ impl Tables {
         // The first launch of a kernel loads its code, which is no time of the program's.
         let (mix, spin) = (library::mix(), library::spin());
         for stream in &own {
-            let args = library::mix_args(0, 0, &[], &[]).unwrap_or_default();
+            let args = explicit::mix_args(0, 0, &[], &[]).unwrap_or_default();
             // SAFETY: these are the kernels' arguments, and they touch no memory.
             unsafe {
                 stream.launch(&mix, Grid::new(1, 32), &args)?;

@@ -207,7 +207,9 @@ impl Machine<'_> {
             // The turns of the threads are the flag.
             Kind::SetFlag { .. } | Kind::Free { .. } | Kind::RecordStream { .. } => {}
             // The plan holds none.
-            Kind::BeginCapture { .. } | Kind::EndCapture { .. } => return Err(missing()),
+            Kind::CopyPeer { .. } | Kind::BeginCapture { .. } | Kind::EndCapture { .. } => {
+                return Err(missing());
+            }
         }
         Ok(None)
     }
@@ -257,7 +259,7 @@ pub(super) fn launch_mix(
         tables.regions(plan, op, Mode::Write)?,
     );
     let ns = plan.needs[at as usize].kernel_ns;
-    let args = library::mix_args(ns, at.into(), &reads, &writes).ok_or_else(missing)?;
+    let args = explicit::mix_args(ns, at.into(), &reads, &writes).ok_or_else(missing)?;
     // SAFETY: these are the kernel's arguments. The order is the program's, as for `Copy`.
     unsafe { stream.launch(mix, Grid::new(1, 512), &args) }
 }

@@ -348,6 +348,9 @@ impl Planning<'_> {
                 self.ends(at, op, device)?;
             }
             Kind::SetDevice { device } => self.current[op.thread.0 as usize] = device,
+            Kind::CopyPeer { .. } => {
+                return Err("it copies between two devices, and a run has one".into());
+            }
             Kind::BeginCapture { .. } | Kind::EndCapture { .. } => {
                 return Err("no op names the graph of a capture, so nothing would run".into());
             }

@@ -75,7 +75,7 @@ impl<'a> Cut<'a> {
         let mut context = Vec::new();
         each(log, race.second, |record| match record {
             Record::Op(op) if of.needs(op) && op.id != race.first && op.id != race.second => {
-                context.push(op.clone());
+                context.push(op.clone().into_owned());
             }
             _ => {}
         })?;
@@ -96,33 +96,33 @@ impl<'a> Cut<'a> {
             } => self.streams.push(Stream {
                 kind: *kind,
                 device: *device,
-                name: std::mem::take(name),
+                name: std::mem::take(name).into_owned(),
             }),
             Record::Event { timing, .. } if race.buffer.is_none() => self.events.push(*timing),
             Record::Buffer {
-                id,
                 memory,
                 within,
                 name,
                 ..
             } => {
+                let id = BufferId(self.buffers.len() as u32);
                 let (root, start) = match within {
-                    None => (*id, 0),
+                    None => (id, 0),
                     Some(within) => {
                         let below = self.buffers.get(within.buffer.0 as usize);
-                        below.map_or((*id, 0), |below| (below.root, below.start + within.start))
+                        below.map_or((id, 0), |below| (below.root, below.start + within.start))
                     }
                 };
                 self.buffers.push(Buffer {
                     memory: *memory,
                     root,
                     start,
-                    name: std::mem::take(name),
+                    name: std::mem::take(name).into_owned(),
                 });
             }
-            Record::Thread { name, .. } => self.threads.push(std::mem::take(name)),
-            Record::Op(op) if op.id == race.first => self.first = op.clone(),
-            Record::Op(op) if op.id == race.second => self.second = op.clone(),
+            Record::Thread { name, .. } => self.threads.push(std::mem::take(name).into_owned()),
+            Record::Op(op) if op.id == race.first => self.first = op.clone().into_owned(),
+            Record::Op(op) if op.id == race.second => self.second = op.clone().into_owned(),
             _ => {}
         }
     }

@@ -211,6 +211,12 @@ impl Lift<'_> {
                 self.both_sides(op, from, to, &mut fields)?;
                 return Some((Verb::CopyAsync, fields));
             }
+            Kind::CopyPeer { stream, peer } => {
+                fields.stream = Some(self.stream(stream)?);
+                fields.device = Some(peer);
+                self.both_sides(op, Memory::Device, Memory::Device, &mut fields)?;
+                return Some((Verb::CopyPeer, fields));
+            }
             Kind::CopyBlocking { from, to } => {
                 self.both_sides(op, from, to, &mut fields)?;
                 return Some((Verb::Copy, fields));

@@ -81,6 +81,12 @@ pub enum Act {
         from: Part,
         to: Part,
     },
+    CopyPeer {
+        s: String,
+        from: Part,
+        to: Part,
+        peer: u64,
+    },
     MemsetAsync {
         s: String,
         to: Part,
@@ -222,6 +228,7 @@ impl Act {
         match self {
             Act::Kernel { .. } => "kernel",
             Act::CopyAsync { .. } => "copy_async",
+            Act::CopyPeer { .. } => "copy_peer",
             Act::MemsetAsync { .. } => "memset_async",
             Act::Copy { .. } => "copy",
             Act::Memset { .. } => "memset",
@@ -288,6 +295,12 @@ impl Act {
                 f.push(("s", s.clone()));
                 f.push(("from", from.yaml()));
                 f.push(("to", to.yaml()));
+            }
+            Act::CopyPeer { s, from, to, peer } => {
+                f.push(("s", s.clone()));
+                f.push(("from", from.yaml()));
+                f.push(("to", to.yaml()));
+                f.push(("peer", peer.to_string()));
             }
             Act::MemsetAsync { s, to } => {
                 f.push(("s", s.clone()));
@@ -624,6 +637,12 @@ fn act_of(program: &ast::Program, op: &ast::Op) -> Act {
             s: text("s"),
             from: part("from"),
             to: part("to"),
+        },
+        "copy_peer" => Act::CopyPeer {
+            s: text("s"),
+            from: part("from"),
+            to: part("to"),
+            peer: told.number("peer").unwrap_or(0),
         },
         "memset_async" => Act::MemsetAsync {
             s: text("s"),

@@ -76,7 +76,9 @@ fn parts_mut(act: &mut Act) -> Vec<&mut Part> {
         Act::Kernel { r, w, .. } | Act::HostFunc { r, w, .. } | Act::GraphLaunch { r, w, .. } => {
             r.iter_mut().chain(w).collect()
         }
-        Act::CopyAsync { from, to, .. } | Act::Copy { from, to } => vec![from, to],
+        Act::CopyAsync { from, to, .. }
+        | Act::CopyPeer { from, to, .. }
+        | Act::Copy { from, to } => vec![from, to],
         Act::MemsetAsync { to, .. } | Act::Memset { to } => vec![to],
         Act::HostRead { buf } | Act::HostWrite { buf } => vec![buf],
         _ => Vec::new(),

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use sidestream::check::{Findings, OnRace, live};
-use sidestream::log::Sink;
+use sidestream::log::{Record, Sink};
 use sidestream::op::{
     Access, Accesses, BufferId, DeviceId, EventId, GraphId, Kind, Memory, Mode, Op, OpId, SiteId,
     StreamId, StreamKind, ThreadId,
@@ -188,7 +188,8 @@ impl Core {
             0 => name,
             device => format!("{name}_of_cuda{device}"),
         };
-        self.sink.stream(kind, DeviceId(stream.device), &name);
+        let device = DeviceId(stream.device);
+        self.sink.take(&Record::stream(kind, device, &name));
         self.stream_names.push((stream, name));
         self.streams.insert(key, id);
         id
@@ -208,7 +209,7 @@ impl Core {
         let id = SiteId(self.sites.len() as u32);
         self.sites.push(site);
         self.known_sites.insert(site, id);
-        self.sink.site("");
+        self.sink.take(&Record::site(""));
         id
     }
 
@@ -236,7 +237,7 @@ impl Core {
         self.op.id = OpId(self.next);
         self.op.kind = kind;
         self.next += 1;
-        self.sink.op(&self.op);
+        self.sink.take(&Record::op(&self.op));
         if self.threads.is_some() && !self.op.accesses.is_empty() {
             self.called(site.thread);
         }
@@ -321,8 +322,9 @@ impl Core {
         for first in firsts.drain(..) {
             match first {
                 First::Buffer(within) => {
-                    self.sink
-                        .buffer(Memory::Device, MOST_BYTES, Some(within), "");
+                    let within = Some(within);
+                    let record = Record::buffer(Memory::Device, MOST_BYTES, within, "");
+                    self.sink.take(&record);
                 }
                 First::Alloc {
                     buffer,
@@ -414,7 +416,8 @@ impl Core {
             return known;
         }
         let buffer = self.space.next_buffer();
-        self.sink.buffer(Memory::Device, 1, None, "");
+        let record = Record::buffer(Memory::Device, 1, None, "");
+        self.sink.take(&record);
         self.workspaces.insert(of, buffer);
         buffer
     }
@@ -554,8 +557,8 @@ impl Core {
     pub fn host_buffer(&mut self, start: u64, end: u64, memory: Memory, storage: (u64, u64)) {
         self.host.made += 1;
         let id = self.space.next_buffer();
-        self.sink
-            .buffer(memory, end.saturating_sub(start), None, "");
+        let bytes = end.saturating_sub(start);
+        self.sink.take(&Record::buffer(memory, bytes, None, ""));
         self.host.insert(start, end, id, memory, storage);
     }
 
@@ -608,7 +611,8 @@ impl Core {
         }
         let id = EventId(self.event_count);
         self.event_count += 1;
-        self.sink.event(true, DeviceId(device));
+        let of = Some(DeviceId(device));
+        self.sink.take(&Record::event(true, of, ""));
         self.events.insert(raw, (id, device));
         id
     }
@@ -788,7 +792,7 @@ impl Core {
 
 /// What is there before anything happens.
 fn begin(sink: &mut dyn Sink) {
-    sink.thread("host");
-    sink.buffer(Memory::Device, ALL_BYTES, None, "");
-    sink.buffer(Memory::Device, 1, None, "");
+    sink.take(&Record::thread("host"));
+    sink.take(&Record::buffer(Memory::Device, ALL_BYTES, None, ""));
+    sink.take(&Record::buffer(Memory::Device, 1, None, ""));
 }

@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use sidestream::check::MEMORY_BYTES;
-use sidestream::log::{self, Sink, Within};
-use sidestream::op::{BufferId, DeviceId, Memory, Op, OpId, StreamId, StreamKind};
+use sidestream::log::{self, Record, Sink};
+use sidestream::op::{BufferId, OpId, StreamId};
 use sidestream_program::{CannotReduce, Pair, reduce};
 
 use super::Recorder;
@@ -29,39 +29,19 @@ impl Told {
         self.log = Some(log);
     }
 
-    fn each(&mut self, tell: impl Fn(&mut dyn Sink)) {
-        tell(&mut *self.checker);
-        if let Some(log) = &mut self.log {
-            tell(&mut **log);
-        }
-    }
-
-    pub fn stream(&mut self, kind: StreamKind, device: DeviceId, name: &str) {
-        self.each(|sink| sink.stream(kind, device, name));
-    }
-
-    pub fn event(&mut self, timing: bool, device: DeviceId) {
-        self.each(|sink| sink.event(timing, device));
-    }
-
-    pub fn buffer(&mut self, memory: Memory, bytes: u64, within: Option<Within>, name: &str) {
-        self.each(|sink| sink.buffer(memory, bytes, within, name));
-    }
-
-    pub fn site(&mut self, text: &str) {
-        self.each(|sink| sink.site(text));
-    }
-
     #[inline]
-    pub fn op(&mut self, op: &Op) {
-        self.checker.op(op);
+    pub fn take(&mut self, record: &Record<'_>) {
+        self.checker.take(record);
         if let Some(log) = &mut self.log {
-            log.op(op);
+            log.take(record);
         }
     }
 
     pub fn full(&mut self) {
-        self.each(|sink| sink.full());
+        self.checker.full();
+        if let Some(log) = &mut self.log {
+            log.full();
+        }
     }
 }
 

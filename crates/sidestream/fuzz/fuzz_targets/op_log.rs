@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use libfuzzer_sys::fuzz_target;
 use sidestream::check::replay;
 use sidestream::log::{Error, MAGIC, Reader, Record, Within, Writer};
-use sidestream::op::{DeviceId, Memory, StreamKind};
+use sidestream::op::{BufferId, DeviceId, Memory, StreamKind};
 use sidestream::trace::recorded;
 
 /// The size of the end record of a log with few declarations: its first byte and nine counts.
@@ -51,58 +51,39 @@ fn start() -> Result<Vec<u8>, Error> {
     use StreamKind::{Blocking, Legacy, NonBlocking, PerThread};
     let mut log = Writer::new(Vec::new())?;
     for kind in [NonBlocking, NonBlocking, Blocking, PerThread, Legacy] {
-        log.stream(kind, DeviceId(0), "")?;
-        log.event(true, None, "")?;
+        log.take(&Record::stream(kind, DeviceId(0), ""))?;
+        log.take(&Record::event(true, None, ""))?;
     }
-    log.stream(Blocking, DeviceId(1), "")?;
+    log.take(&Record::stream(Blocking, DeviceId(1), ""))?;
     log.event(false, Some(DeviceId(1)), "")?;
+    let mut buffer = BufferId(0);
     for memory in [
         Memory::Device,
         Memory::Pinned,
         Memory::Pageable,
         Memory::Managed,
     ] {
-        let buffer = log.buffer(memory, 100, None, "")?;
-        let within = |buffer, start| Some(Within { buffer, start });
-        let inner = log.buffer(memory, 60, within(buffer, 40), "")?;
-        log.buffer(memory, 20, within(inner, 10), "")?;
+        log.take(&Record::buffer(memory, 100, None, ""))?;
+        for (bytes, start) in [(60, 40), (20, 10)] {
+            let within = Some(Within { buffer, start });
+            log.take(&Record::buffer(memory, bytes, within, ""))?;
+            buffer.0 += 1;
+        }
+        buffer.0 += 1;
     }
     for _ in 0..3 {
-        log.thread("")?;
-        log.site("")?;
+        log.take(&Record::thread(""))?;
+        log.take(&Record::site(""))?;
     }
     let mut bytes = log.finish()?;
     bytes.truncate(bytes.len() - END_BYTES);
     Ok(bytes)
 }
 
-fn write(records: &[Record]) -> Result<Vec<u8>, Error> {
+fn write(records: &[Record<'_>]) -> Result<Vec<u8>, Error> {
     let mut log = Writer::new(Vec::new())?;
     for record in records {
-        match record {
-            Record::Stream {
-                kind, device, name, ..
-            } => _ = log.stream(*kind, *device, name)?,
-            Record::Event {
-                timing,
-                device,
-                name,
-                ..
-            } => _ = log.event(*timing, *device, name)?,
-            Record::Buffer {
-                memory,
-                bytes,
-                within,
-                name,
-                ..
-            } => _ = log.buffer(*memory, *bytes, *within, name)?,
-            Record::Thread { name, .. } => _ = log.thread(name)?,
-            Record::Site { text, .. } => _ = log.site(text)?,
-            Record::Pool { op, asked, size } => log.pool(*op, *asked, *size)?,
-            Record::Op(op) => log.op(op)?,
-            Record::Span { thread, enters } => log.span(*thread, enters.as_deref())?,
-            Record::Done(done) => log.done(done)?,
-        }
+        log.take(record)?;
     }
     log.finish()
 }

@@ -12,8 +12,8 @@ use shuttle::thread;
 use sidestream::device::{Device, Options};
 use sidestream::engine::Profile;
 use sidestream::explicit::Stream;
-use sidestream::log::{Live, Reader, Recorder, Sink, Within};
-use sidestream::op::{Accesses, DeviceId, Kind, Memory, Op, StreamKind, ThreadId};
+use sidestream::log::{Live, Reader, Record, Recorder, Sink};
+use sidestream::op::{Accesses, DeviceId, Kind, Op, StreamKind};
 use sidestream::prefetch::{Leaf, Lease, Ring, Ticket};
 use sidestream::sim::{Machine, Schedule};
 
@@ -187,13 +187,7 @@ fn a_recording_that_ends_while_threads_write_can_be_read() {
 struct Ear;
 
 impl Sink for Ear {
-    fn stream(&mut self, _: StreamKind, _: DeviceId, _: &str) {}
-    fn event(&mut self, _: bool, _: DeviceId) {}
-    fn buffer(&mut self, _: Memory, _: u64, _: Option<Within>, _: &str) {}
-    fn thread(&mut self, _: &str) {}
-    fn site(&mut self, _: &str) {}
-    fn span(&mut self, _: ThreadId, _: Option<&str>) {}
-    fn op(&mut self, _: &Op) {}
+    fn take(&mut self, _: &Record<'_>) {}
 }
 
 /// Whoever is inside a call when somebody begins to listen has the locks of a stream and of memory, and needs an event or

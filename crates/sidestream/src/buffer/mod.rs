@@ -35,13 +35,11 @@
 //! `repr(C)` fixes where the fields lie, as a kernel in CUDA C++ expects them. There may be no gap between them; the
 //! derive refuses one.
 
-pub(crate) mod block;
 mod pending;
 mod pinned;
 #[cfg(doctest)]
 mod refused;
 mod registered;
-pub(crate) mod uses;
 mod view;
 
 use std::fmt;
@@ -55,12 +53,11 @@ mod derives {
 }
 pub use derives::*;
 
-use block::Block;
+use crate::tracker::Block;
 
 pub(crate) use pending::Held;
 pub use pending::{Pending, Refused};
 pub use pinned::Pinned;
-pub(crate) use registered::Vector;
 pub(crate) use view::within;
 pub use view::{View, ViewMut};
 

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::device::{Runtime, as_host_func, drop_elsewhere, wake_when_over};
 use crate::error::{Error, Result};
-use crate::event::{Event, Mark};
+use crate::event::Event;
+use crate::tracker::{Mark, Runtime, as_host_func, drop_elsewhere, wake_when_over};
 
 /// A value that comes back when the work that uses it is over.
 ///
@@ -242,7 +242,8 @@ impl<T: Unpin> Future for Pending<T> {
         match this.query() {
             Ok(true) => Poll::Ready(this.take()),
             Ok(false) => {
-                wake_when_over(&this.event, context.waker());
+                let Event { mark, runtime } = &this.event;
+                wake_when_over(runtime, mark, context.waker());
                 Poll::Pending
             }
             Err(error) => {

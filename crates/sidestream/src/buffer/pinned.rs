@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use super::Pod;
-use super::block::Block;
+use crate::tracker::Block;
 
 /// `len` values in page-locked host memory, which no device touches.
 ///

@@ -5,76 +5,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::block::{Block, BlockState};
-use super::uses::{Conflicts, Uses};
 use super::{Pinned, Pod, Refused};
-use crate::backend::Address;
-use crate::device::{Grant, Place, Runtime};
 use crate::error::Result;
 use crate::op::{DeviceId, Memory, Mode};
-
-/// A vector, taken apart. Dropping it leaks it, which is what has to happen to memory that a lost
-/// device may still use.
-///
-/// It is kept as an address, since devices reach it by that and not through a Rust pointer.
-pub(crate) struct Vector {
-    /// Exposed.
-    start: u64,
-    capacity: usize,
-    free: unsafe fn(u64, usize),
-}
-
-impl Vector {
-    pub fn of<T: Pod>(mut values: Vec<T>) -> Vector {
-        let start = values.as_mut_ptr().expose_provenance() as u64;
-        let capacity = values.capacity();
-        std::mem::forget(values);
-        Vector {
-            start,
-            capacity,
-            free: free::<T>,
-        }
-    }
-
-    pub fn address(&self) -> Address {
-        Address(self.start)
-    }
-
-    /// The vector again.
-    ///
-    /// # Safety
-    /// It was a vector of `T` and had at least `len` values. Nobody else uses the memory.
-    pub unsafe fn into_vec<T: Pod>(self, len: usize) -> Vec<T> {
-        // SAFETY: the caller promises that these are the parts of a vector of this type, which was
-        // forgotten when it was taken apart.
-        unsafe { vec_of(self.start, len, self.capacity) }
-    }
-
-    /// Gives the memory back.
-    ///
-    /// # Safety
-    /// Nobody uses the memory.
-    pub unsafe fn free(self) {
-        // SAFETY: `free` is of the type that the vector had, and it was forgotten when it was taken
-        // apart.
-        unsafe { (self.free)(self.start, self.capacity) };
-    }
-}
-
-/// # Safety
-/// The parts are those of a vector of `T` that was forgotten, and nobody uses its memory.
-unsafe fn free<T: Pod>(start: u64, capacity: usize) {
-    // SAFETY: the caller promises it. Plain values need not be dropped.
-    drop(unsafe { vec_of::<T>(start, 0, capacity) });
-}
-
-/// # Safety
-/// The parts are those of a vector of `T` that was forgotten and had at least `len` values.
-unsafe fn vec_of<T>(start: u64, len: usize, capacity: usize) -> Vec<T> {
-    let start = std::ptr::with_exposed_provenance_mut(start as usize);
-    // SAFETY: the caller promises it; the address was exposed when the vector was taken apart.
-    unsafe { Vec::from_raw_parts(start, len, capacity) }
-}
+use crate::tracker::{Block, BlockState, Conflicts, Grant, Place, Runtime, Uses, Vector};
 
 impl<T: Pod> Pinned<T> {
     /// Pins a vector. See [`Device::register`](crate::device::Device::register).

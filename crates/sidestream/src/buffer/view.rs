@@ -4,10 +4,9 @@ use std::marker::PhantomData;
 use std::ops::{Bound, Range, RangeBounds};
 
 use super::Pod;
-use super::block::Block;
 use crate::backend::{Address, Arg};
 use crate::op::Mode;
-use crate::stream::Touch;
+use crate::tracker::{Block, Touch};
 
 /// Values of a device buffer, for reading.
 pub struct View<'a, T> {

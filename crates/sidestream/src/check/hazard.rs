@@ -324,6 +324,7 @@ pub(super) fn may_hold_up_its_caller(kind: &Kind) -> bool {
         from,
         to,
         is_blocking,
+        ..
     } = kind.class()
     else {
         return false;

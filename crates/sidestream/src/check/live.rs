@@ -6,8 +6,8 @@ use parking_lot::Mutex;
 
 use super::run::Run;
 use super::{Names, Page, Report, Severity, Waited};
-use crate::log::{Problem, Sink, Within};
-use crate::op::{DeviceId, Memory, Op, StreamId, StreamKind, ThreadId};
+use crate::log::{Problem, Record, Sink};
+use crate::op::{StreamId, ThreadId};
 use crate::order::Chain;
 
 /// What a live checker may hold in memory unless it is told otherwise: 1 GiB.
@@ -60,11 +60,7 @@ pub enum OnRace {
 pub fn live(on_race: OnRace, memory_bytes: u64) -> (Findings, Box<dyn Sink>) {
     let mut run = Run::new(memory_bytes);
     run.checker.lints.once = Some(Default::default());
-    let watch = Arc::new(Mutex::new(Watch {
-        run,
-        threads: 0,
-        ended: None,
-    }));
+    let watch = Arc::new(Mutex::new(Watch { run, ended: None }));
     let half = Half {
         watch: watch.clone(),
         panics: on_race == OnRace::Panic,
@@ -82,7 +78,6 @@ pub struct Findings {
 /// What the two halves share.
 struct Watch {
     run: Run,
-    threads: u32,
     ended: Option<Problem>,
 }
 
@@ -211,44 +206,15 @@ impl Watch {
 }
 
 impl Sink for Half {
-    fn stream(&mut self, kind: StreamKind, device: DeviceId, name: &str) {
-        let mut watch = self.watch.lock();
-        watch.take(|run| run.stream(kind, device, name.to_owned()));
-    }
-
-    fn event(&mut self, timing: bool, device: DeviceId) {
-        let mut watch = self.watch.lock();
-        watch.take(|run| run.event(timing, Some(device), String::new()));
-    }
-
-    fn buffer(&mut self, memory: Memory, bytes: u64, within: Option<Within>, name: &str) {
-        let mut watch = self.watch.lock();
-        watch.take(|run| run.buffer(memory, bytes, within, name.to_owned()));
-    }
-
-    fn thread(&mut self, name: &str) {
-        let mut watch = self.watch.lock();
-        let id = ThreadId(watch.threads);
-        watch.threads += 1;
-        watch.take(|run| run.thread(id, name.to_owned()));
-    }
-
-    fn site(&mut self, text: &str) {
-        self.watch.lock().take(|run| run.site(text.to_owned()));
-    }
-
-    fn span(&mut self, thread: ThreadId, enters: Option<&str>) {
-        self.watch.lock().take(|run| run.span(thread, enters));
-    }
-
     #[inline]
-    fn op(&mut self, op: &Op) {
+    fn take(&mut self, record: &Record<'_>) {
         let mut watch = self.watch.lock();
         let known = watch.run.checker.races.len();
-        watch.take(|run| run.op(op));
+        watch.take(|run| run.take(record));
         let checker = &watch.run.checker;
         let found = checker.races.len() > known || checker.error.is_some();
-        if self.panics && (found || watch.ended.is_some()) {
+        // What has to be said is said of a call.
+        if self.panics && (found || watch.ended.is_some()) && matches!(record, Record::Op(_)) {
             self.alarm = watch.alarm(known);
             // Once it is said, the rest is in the report.
             self.panics = self.alarm.is_none();

@@ -10,15 +10,14 @@
 //! kinds and remarks mean to a user.
 //!
 //! ```
-//! use sidestream::check::{BufferDecl, Checker, Names, Place};
+//! use sidestream::check::{Checker, Names};
 //! use sidestream::op::*;
 //!
 //! let mut checker = Checker::new();
 //! let [s1, s2] = [(); 2].map(|()| {
 //!     checker.order_mut().add_stream(StreamKind::NonBlocking, DeviceId(0))
 //! });
-//! let memory = BufferDecl { memory: Memory::Device, bytes: 1024, place: Place::Fresh };
-//! let buffer = checker.add_buffer(memory);
+//! let buffer = checker.add_buffer(Memory::Device, 1024, None);
 //! let kernel = |id, stream, mode| Op {
 //!     id: OpId(id),
 //!     thread: ThreadId(0),
@@ -54,6 +53,7 @@ mod waits;
 
 use std::collections::HashMap;
 
+use crate::log::{Record, Within};
 use crate::op::{BufferId, EventId, Kind, Memory, Op, OpId, SiteId, StreamId, ThreadId};
 use crate::order::{Chain, Clocks, Epoch, Force, Order, Performs, Runs, Step, Steps};
 use hazard::{Now, Use};
@@ -77,31 +77,6 @@ pub use waits::Waited;
 /// What a check reads: calls as plain data, the rules that they follow, and the log that holds them.
 #[doc(inline)]
 pub use crate::{log, op, order};
-
-/// A buffer, as it is made known to a [`Checker`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BufferDecl {
-    /// What kind of memory it is.
-    pub memory: Memory,
-    /// Its size.
-    pub bytes: u64,
-    /// Where it lies.
-    pub place: Place,
-}
-
-/// Which bytes a buffer has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
-    /// Bytes of its own.
-    Fresh,
-    /// Bytes of an earlier buffer, which may itself lie within another.
-    Within {
-        /// The earlier buffer.
-        buffer: BufferId,
-        /// The byte of it at which this one starts.
-        start: u64,
-    },
-}
 
 /// Reads operations and finds what nothing orders.
 #[derive(Debug)]
@@ -187,24 +162,13 @@ impl Checker {
     }
 
     /// Makes a buffer known, at any time before the first operation that names it. Every tenancy
-    /// of some bytes is a buffer of its own; [`Place::Within`] says that they share them.
+    /// of some bytes is a buffer of its own; `within` says that they share them.
     ///
     /// # Panics
-    /// If the earlier buffer of [`Place::Within`] is not known.
+    /// If the earlier buffer of [`Within`] is not known.
     #[track_caller]
-    pub fn add_buffer(&mut self, decl: BufferDecl) -> BufferId {
-        self.shadow.add(decl)
-    }
-
-    /// The thread enters a span of this name: what it calls until it leaves it belongs to the span,
-    /// and reports say so.
-    pub fn enter_span(&mut self, thread: ThreadId, name: &str) {
-        self.spans.enter(thread, name);
-    }
-
-    /// The thread leaves its innermost span.
-    pub fn leave_span(&mut self, thread: ThreadId) {
-        self.spans.leave(thread);
+    pub fn add_buffer(&mut self, memory: Memory, bytes: u64, within: Option<Within>) -> BufferId {
+        self.shadow.add(memory, bytes, within)
     }
 
     /// The names of spans, by their id.
@@ -232,11 +196,35 @@ impl Checker {
         waits.not_needed()
     }
 
-    /// Says that a pool of `size` streams was asked for `asked`, at this place in the program.
-    pub fn note_pool(&mut self, op: OpId, asked: u32, size: u32) {
-        if self.error.is_none() {
-            self.lints.pool(op, asked, size);
+    /// Takes the next record of a log. Threads, call sites and times say nothing of what is ordered.
+    ///
+    /// # Errors
+    /// As [`Checker::push`].
+    ///
+    /// # Panics
+    /// As [`Checker::push`] and [`Checker::add_buffer`].
+    pub fn take(&mut self, record: &Record<'_>) -> Result<(), Refused> {
+        match record {
+            Record::Op(op) => return self.push(op),
+            Record::Stream { kind, device, .. } => _ = self.order.add_stream(*kind, *device),
+            Record::Event { timing, device, .. } => _ = self.order.add_event(*timing, *device),
+            Record::Buffer {
+                memory,
+                bytes,
+                within,
+                ..
+            } => _ = self.add_buffer(*memory, *bytes, *within),
+            Record::Span { thread, enters } => match enters {
+                Some(name) => self.spans.enter(*thread, name),
+                None => self.spans.leave(*thread),
+            },
+            Record::Pool { op, asked, size } if self.error.is_none() => {
+                self.lints.pool(*op, *asked, *size);
+            }
+            Record::Pool { .. } | Record::Thread { .. } | Record::Site { .. } | Record::Done(_) => {
+            }
         }
+        Ok(())
     }
 
     /// Takes the next call.

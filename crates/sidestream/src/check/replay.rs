@@ -4,7 +4,7 @@ use std::io::Read;
 
 use super::run::Run;
 use super::{Names, Report};
-use crate::log::{Error, Problem, Reader, Record};
+use crate::log::{Error, Reader, Record};
 
 /// What a log says.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub fn replay<R: Read>(mut log: Reader<R>, memory_bytes: u64) -> Result<Replay, 
             Err(error) if error.is_cut() => break Some(error),
             Err(error) => return Err(error),
         }
-        let taken = take(&mut run, &mut record);
+        let taken = run.take(&record);
         taken.map_err(|problem| Error {
             offset: log.offset(),
             problem,
@@ -57,35 +57,4 @@ pub fn replay<R: Read>(mut log: Reader<R>, memory_bytes: u64) -> Result<Replay, 
         ops: run.ops,
         cut,
     })
-}
-
-fn take(run: &mut Run, record: &mut Record) -> Result<(), Problem> {
-    match record {
-        Record::Op(op) => run.op(op),
-        Record::Stream {
-            kind, device, name, ..
-        } => run.stream(*kind, *device, std::mem::take(name)),
-        Record::Event {
-            timing,
-            device,
-            name,
-            ..
-        } => run.event(*timing, *device, std::mem::take(name)),
-        Record::Buffer {
-            memory,
-            bytes,
-            within,
-            name,
-            ..
-        } => run.buffer(*memory, *bytes, *within, std::mem::take(name)),
-        Record::Thread { id, name } => run.thread(*id, std::mem::take(name)),
-        Record::Site { text, .. } => run.site(std::mem::take(text)),
-        Record::Span { thread, enters } => run.span(*thread, enters.as_deref()),
-        Record::Pool { op, asked, size } => {
-            run.checker.note_pool(*op, *asked, *size);
-            Ok(())
-        }
-        // When something ran says nothing of whether it had to.
-        Record::Done(_) => Ok(()),
-    }
 }

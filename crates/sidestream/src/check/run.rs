@@ -2,9 +2,9 @@
 //! that runs.
 
 use super::report::numbered;
-use super::{BufferDecl, Checker, Names, Place, Report};
-use crate::log::{Problem, Within};
-use crate::op::{BufferId, Class, DeviceId, Memory, Named, Op, StreamKind, ThreadId};
+use super::{Checker, Names, Report};
+use crate::log::{Problem, Record};
+use crate::op::{BufferId, Class, Named, Op};
 
 /// What a check may hold in memory unless it is told otherwise: 8 GiB.
 pub const MEMORY_BYTES: u64 = 8 << 30;
@@ -15,6 +15,10 @@ pub(super) struct Run {
     pub sites: Vec<String>,
     pub ops: u64,
     names: Names,
+    /// How many were declared.
+    events: u32,
+    buffers: u32,
+    threads: u32,
     room: Room,
 }
 
@@ -28,6 +32,9 @@ impl Run {
             sites: Vec::new(),
             ops: 0,
             names: Names::default(),
+            events: 0,
+            buffers: 0,
+            threads: 0,
             room: Room {
                 limit_bytes: memory_bytes,
                 ..Room::default()
@@ -35,80 +42,69 @@ impl Run {
         }
     }
 
-    /// The next stream.
-    pub fn stream(&mut self, kind: StreamKind, device: DeviceId, name: String) -> Taken {
-        self.room.chains += 1;
-        let id = self.checker.order_mut().add_stream(kind, device);
-        if id.0 as usize != self.names.streams.len() {
-            return Err(Problem::LateLegacy);
-        }
-        self.names.streams.push(name);
-        self.room.check()
-    }
-
-    /// The next event.
-    pub fn event(&mut self, timing: bool, device: Option<DeviceId>, name: String) -> Taken {
-        self.room.records += 1;
-        self.room.fixed_bytes += EVENT_BYTES + name.len() as u64;
-        let id = self.checker.order_mut().add_event(timing, device);
-        set(&mut self.names.events, "event", id.0, name);
-        self.room.check()
-    }
-
-    /// The next buffer.
-    pub fn buffer(
-        &mut self,
-        memory: Memory,
-        bytes: u64,
-        within: Option<Within>,
-        name: String,
-    ) -> Taken {
-        self.room.fixed_bytes += BUFFER_BYTES + name.len() as u64;
-        let place = match within {
-            None => Place::Fresh,
-            Some(Within { buffer, start }) => Place::Within { buffer, start },
-        };
-        let id = self.checker.add_buffer(BufferDecl {
-            memory,
-            bytes,
-            place,
-        });
-        set(&mut self.names.buffers, "buffer", id.0, name);
-        self.room.check()
-    }
-
-    /// The next thread, whose id is `id`.
-    pub fn thread(&mut self, id: ThreadId, name: String) -> Taken {
-        self.room.chains += 1;
-        set(&mut self.names.threads, "t", id.0, name);
-        self.room.check()
-    }
-
-    /// The next call site.
-    pub fn site(&mut self, text: String) -> Taken {
-        self.room.fixed_bytes += SITE_BYTES + text.len() as u64;
-        self.sites.push(text);
-        self.room.check()
-    }
-
-    /// A thread enters a span, or leaves its innermost one.
-    pub fn span(&mut self, thread: ThreadId, enters: Option<&str>) -> Taken {
-        match enters {
-            Some(name) => {
-                let known = self.checker.span_names().len();
-                self.checker.enter_span(thread, name);
-                if self.checker.span_names().len() > known {
-                    self.room.fixed_bytes += SPAN_BYTES + 2 * name.len() as u64;
-                }
-            }
-            None => self.checker.leave_span(thread),
-        }
-        self.room.check()
-    }
-
-    /// The next call. One that is refused is in the report.
+    /// The next record. A call that is refused is in the report.
     #[inline]
-    pub fn op(&mut self, op: &Op) -> Taken {
+    pub fn take(&mut self, record: &Record<'_>) -> Taken {
+        match record {
+            Record::Op(op) => self.op(op),
+            Record::Stream { .. }
+            | Record::Event { .. }
+            | Record::Buffer { .. }
+            | Record::Thread { .. }
+            | Record::Site { .. }
+            | Record::Pool { .. }
+            | Record::Span { .. }
+            | Record::Done(_) => self.declare(record),
+        }
+    }
+
+    fn declare(&mut self, record: &Record<'_>) -> Taken {
+        let spans = self.checker.span_names().len();
+        match record {
+            Record::Stream { kind, device, name } => {
+                self.room.chains += 1;
+                let id = self.checker.order_mut().add_stream(*kind, *device);
+                if id.0 as usize != self.names.streams.len() {
+                    return Err(Problem::LateLegacy);
+                }
+                self.names.streams.push(name.to_string());
+                return self.room.check();
+            }
+            Record::Event { name, .. } => {
+                self.room.records += 1;
+                self.room.fixed_bytes += EVENT_BYTES + name.len() as u64;
+                set(&mut self.names.events, "event", self.events, name);
+                self.events += 1;
+            }
+            Record::Buffer { name, .. } => {
+                self.room.fixed_bytes += BUFFER_BYTES + name.len() as u64;
+                set(&mut self.names.buffers, "buffer", self.buffers, name);
+                self.buffers += 1;
+            }
+            Record::Thread { name } => {
+                self.room.chains += 1;
+                set(&mut self.names.threads, "t", self.threads, name);
+                self.threads += 1;
+            }
+            Record::Site { text } => {
+                self.room.fixed_bytes += SITE_BYTES + text.len() as u64;
+                self.sites.push(text.to_string());
+            }
+            Record::Pool { .. } | Record::Op(_) | Record::Span { .. } | Record::Done(_) => {}
+        }
+        // Only a call can be refused.
+        let _ = self.checker.take(record);
+        if let Record::Span { enters, .. } = record
+            && self.checker.span_names().len() > spans
+        {
+            let name_bytes = enters.as_ref().map_or(0, |name| name.len() as u64);
+            self.room.fixed_bytes += SPAN_BYTES + 2 * name_bytes;
+        }
+        self.room.check()
+    }
+
+    #[inline]
+    fn op(&mut self, op: &Op) -> Taken {
         // What these freeze is kept: a record for each flag and graph.
         match op.kind.class() {
             Class::HostFunc | Class::Graph | Class::Host | Class::Allocator => self.keeping(op),
@@ -204,7 +200,7 @@ impl Run {
 }
 
 /// Names an id, and those before it that have no name by their number.
-fn set(names: &mut Vec<String>, what: &str, id: u32, name: String) {
+fn set(names: &mut Vec<String>, what: &str, id: u32, name: &str) {
     if name.is_empty() {
         return;
     }
@@ -212,7 +208,7 @@ fn set(names: &mut Vec<String>, what: &str, id: u32, name: String) {
         let unnamed = names.len() as u32;
         names.push(numbered(what, unnamed));
     }
-    names.push(name);
+    names.push(name.to_owned());
 }
 
 // ------------------------------------------------------------------ memory

@@ -17,7 +17,7 @@
 use super::hazard::{Now, RaceKind, Use, kind_of};
 use super::ranges::{END, Ranges};
 use super::reads::Reads;
-use super::{BufferDecl, Place};
+use crate::log::Within;
 use crate::op::{Access, BufferId, Memory, Mode, OpId};
 use crate::order::{Epoch, Known, Performs};
 
@@ -60,25 +60,25 @@ pub(super) struct Unordered {
 }
 
 impl Shadow {
-    pub fn add(&mut self, decl: BufferDecl) -> BufferId {
-        let (root, offset) = match decl.place {
-            Place::Fresh => {
+    pub fn add(&mut self, memory: Memory, bytes: u64, within: Option<Within>) -> BufferId {
+        let (root, offset) = match within {
+            None => {
                 self.roots.push(Root {
                     bytes: 0,
                     cells: Ranges::default(),
                 });
                 (self.roots.len() as u32 - 1, 0)
             }
-            Place::Within { buffer, start } => {
+            Some(Within { buffer, start }) => {
                 let outer = &self.buffers[buffer.0 as usize];
                 (outer.root, outer.offset.saturating_add(start))
             }
         };
-        let bytes = &mut self.roots[root as usize].bytes;
-        *bytes = (*bytes).max(offset.saturating_add(decl.bytes));
+        let known = &mut self.roots[root as usize].bytes;
+        *known = (*known).max(offset.saturating_add(bytes));
         self.buffers.push(Placed {
             root,
-            memory: decl.memory,
+            memory,
             offset,
         });
         BufferId(self.buffers.len() as u32 - 1)

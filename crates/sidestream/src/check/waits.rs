@@ -286,7 +286,7 @@ impl Waits {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BufferDecl, Checker, Place, Report};
+    use super::super::{Checker, Report};
     use super::*;
     use crate::op::*;
 
@@ -356,12 +356,7 @@ mod tests {
             checker.order_mut().add_event(false, Some(DeviceId(0)));
         }
         for _ in 0..BUFFERS {
-            let (memory, place) = (Memory::Pinned, Place::Fresh);
-            checker.add_buffer(BufferDecl {
-                memory,
-                bytes: 64,
-                place,
-            });
+            checker.add_buffer(Memory::Pinned, 64, None);
         }
         for op in ops {
             checker.push(op).expect("nothing that CUDA refuses");

@@ -1,15 +1,8 @@
 //! Devices: where streams and memory come from.
 
-mod elsewhere;
-mod gone;
-mod memory;
 #[cfg(feature = "observe")]
 mod observe;
 mod open;
-mod process;
-mod registered;
-mod runtime;
-mod threads;
 
 use std::fmt;
 use std::panic::Location;
@@ -22,20 +15,13 @@ use crate::buffer::{Pinned, Pod, Refused};
 use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::stream::{Stream, size_of_all};
+use crate::tracker::{Place, Runtime, Settings};
 
-pub(crate) use elsewhere::{
-    as_host_func, as_kernel, drop_elsewhere, is_host_func, is_kernel, outside_callbacks,
-    wake_when_over,
-};
-pub(crate) use memory::Grant;
-pub use memory::Statistics;
 #[cfg(feature = "observe")]
 pub use observe::{Recording, Span};
 pub use open::DeviceName;
-pub(crate) use runtime::{Place, Runtime, plain, write};
-pub(crate) use threads::{Caller, Thread, as_thread};
 
-pub use crate::alloc::Spare;
+pub use crate::alloc::{Spare, Statistics};
 pub use crate::op::DeviceId;
 pub use crate::sim::Schedule;
 
@@ -62,12 +48,7 @@ pub struct Device {
 #[derive(Clone, Debug)]
 pub struct Options {
     pub(crate) schedule: Schedule,
-    pub(crate) memory_bytes: Option<u64>,
-    pub(crate) pinned_bytes: u64,
-    pub(crate) spare: Option<Spare>,
-    pub(crate) is_tracking: bool,
-    pub(crate) is_synchronous: bool,
-    pub(crate) notice: fn(&str),
+    settings: Settings,
     pub(crate) driver: Option<PathBuf>,
     pub(crate) compiler: Option<PathBuf>,
 }
@@ -76,15 +57,17 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             schedule: Schedule::InOrder,
-            memory_bytes: None,
-            pinned_bytes: 64 << 30,
-            spare: Some(Spare {
-                percent: 12,
-                waits: false,
-            }),
-            is_tracking: true,
-            is_synchronous: false,
-            notice: |text| eprintln!("{text}"),
+            settings: Settings {
+                memory_bytes: None,
+                pinned_bytes: 64 << 30,
+                spare: Some(Spare {
+                    percent: 12,
+                    waits: false,
+                }),
+                is_tracking: true,
+                is_synchronous: false,
+                notice: |text| eprintln!("{text}"),
+            },
             driver: None,
             compiler: None,
         }
@@ -104,41 +87,36 @@ impl Options {
 
     /// The most device memory that is taken, on each device; no more than it has. Above 2 MiB it should be
     /// a multiple of that, in which memory is taken then.
-    pub fn memory_bytes(self, bytes: u64) -> Options {
-        let memory_bytes = Some(bytes);
-        Options {
-            memory_bytes,
-            ..self
-        }
+    pub fn memory_bytes(mut self, bytes: u64) -> Options {
+        self.settings.memory_bytes = Some(bytes);
+        self
     }
 
     /// The most pinned host memory that is taken; 64 GiB if not set.
-    pub fn pinned_bytes(self, pinned_bytes: u64) -> Options {
-        Options {
-            pinned_bytes,
-            ..self
-        }
+    pub fn pinned_bytes(mut self, pinned_bytes: u64) -> Options {
+        self.settings.pinned_bytes = pinned_bytes;
+        self
     }
 
     /// How much more device memory is reserved than buffers ever held at once: 12 percent if not set,
     /// and more rather than a wait. Set so that it waits, it is kept as far as it can be.
-    pub fn spare(self, spare: Option<Spare>) -> Options {
-        Options { spare, ..self }
+    pub fn spare(mut self, spare: Option<Spare>) -> Options {
+        self.settings.spare = spare;
+        self
     }
 
     /// Every call waits for its work, so that an error is the error of the call that gives it. For
     /// debugging: nothing overlaps. Says so when the device is opened.
-    pub fn synchronous(self) -> Options {
-        Options {
-            is_synchronous: true,
-            ..self
-        }
+    pub fn synchronous(mut self) -> Options {
+        self.settings.is_synchronous = true;
+        self
     }
 
     /// Who is told what a person should know: that a wait takes long, that calls are synchronous.
     /// The standard error stream if not set.
-    pub fn notice(self, notice: fn(&str)) -> Options {
-        Options { notice, ..self }
+    pub fn notice(mut self, notice: fn(&str)) -> Options {
+        self.settings.notice = notice;
+        self
     }
 
     /// The library of the CUDA driver, where it is not to be looked for.
@@ -172,11 +150,9 @@ impl Options {
     /// Every wait is the caller's, as in CUDA: work on two streams that touches the same memory
     /// races unless an event orders it, and memory that is dropped while it is in use is given to
     /// the next owner at once.
-    pub unsafe fn untracked(self) -> Options {
-        Options {
-            is_tracking: false,
-            ..self
-        }
+    pub unsafe fn untracked(mut self) -> Options {
+        self.settings.is_tracking = false;
+        self
     }
 }
 
@@ -216,9 +192,9 @@ impl Device {
 
     /// The devices of a back end.
     pub fn on(backend: Arc<dyn Backend>, options: &Options) -> Vec<Device> {
-        let runtime = Runtime::new(backend, options);
-        if options.is_synchronous {
-            (options.notice)(
+        let runtime = Runtime::new(backend, &options.settings);
+        if options.settings.is_synchronous {
+            (options.settings.notice)(
                 "sidestream: every call waits for its work (synchronous mode); nothing overlaps",
             );
         }
@@ -436,6 +412,13 @@ impl Device {
     pub(crate) fn of(runtime: &Arc<Runtime>, id: DeviceId) -> Device {
         let runtime = Arc::clone(runtime);
         Device { runtime, id }
+    }
+}
+
+impl Stream {
+    /// Its device.
+    pub fn device(&self) -> Device {
+        Device::of(&self.runtime, self.core.device)
     }
 }
 

@@ -5,11 +5,10 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::Device;
-use super::runtime::Runtime;
-use super::threads::as_thread;
 use crate::check::{self, Findings, OnRace};
 use crate::error::Result;
 use crate::log::{Error, Recorder, Sink, SinkId};
+use crate::tracker::{Runtime, as_thread};
 
 impl Device {
     /// Checks every call of the machine from here on: whatever is not ordered and has to be is
@@ -163,15 +162,6 @@ impl Drop for Span {
 }
 
 impl Runtime {
-    /// Gives the times that the device has kept to whoever wants them.
-    pub fn tell_times(&self) {
-        if self.live.wants_times() {
-            let mut times = Vec::new();
-            self.backend.take_times(&mut times);
-            self.live.done(&times);
-        }
-    }
-
     fn ask_for_times(&self) {
         self.backend.keep_times(self.live.wants_times());
     }

@@ -96,7 +96,7 @@ fn auto(options: &Options) -> Result<Arc<dyn Backend>> {
     match real(&[0], options) {
         Ok(machine) => {
             let name = &machine.devices()[0].name;
-            (options.notice)(&format!("sidestream: `auto` is {name}"));
+            (options.settings.notice)(&format!("sidestream: `auto` is {name}"));
             Ok(Arc::new(machine))
         }
         Err(why) => {
@@ -107,7 +107,7 @@ fn auto(options: &Options) -> Result<Arc<dyn Backend>> {
                 }
                 why => format!("sidestream: `auto` is the simulated sim:h200; {why}"),
             };
-            (options.notice)(&text);
+            (options.settings.notice)(&text);
             let profile = ("sim:h200".to_owned(), Profile::h200());
             Ok(simulated(vec![profile], options))
         }
@@ -121,7 +121,7 @@ fn real(ordinals: &[u32], options: &Options) -> Result<cuda::Machine, cuda::Unus
 }
 
 fn simulated(profiles: Vec<(String, Profile)>, options: &Options) -> Arc<dyn Backend> {
-    let machine = sim::Machine::new(profiles, options.schedule, options.memory_bytes);
+    let machine = sim::Machine::new(profiles, options.schedule, options.settings.memory_bytes);
     Arc::new(machine)
 }
 

@@ -3,31 +3,14 @@
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-use parking_lot::Mutex;
-
-use super::memory::{Kept, Region};
+use super::memory::Region;
 use super::{Own, Stream};
 use crate::backend::{Create, Destroy, Payload};
-use crate::device::{Place, Runtime, outside_callbacks};
 use crate::error::{Error, Result};
 use crate::op::{Accesses, DeviceId, GraphId, Kind, Mode};
-
-/// A capture, from its begin to its end.
-pub(crate) struct Capture {
-    pub is_open: AtomicBool,
-    /// What its nodes touch.
-    touched: Mutex<Vec<Kept>>,
-}
-
-/// The capture that a stream takes part in. Nearly always there is none, and no lock is taken to see
-/// that.
-#[derive(Default)]
-pub(crate) struct Capturing {
-    is_any: AtomicBool,
-    capture: Mutex<Option<Arc<Capture>>>,
-}
+use crate::tracker::{Capture, Kept, Place, Runtime, outside_callbacks};
 
 /// An executable graph that was captured.
 ///
@@ -66,10 +49,7 @@ impl Stream {
         let at = Location::caller();
         self.refuse_safe("begin_capture")?;
         let kind = Kind::BeginCapture { stream: self.id() };
-        let capture = Arc::new(Capture {
-            is_open: AtomicBool::new(true),
-            touched: Mutex::default(),
-        });
+        let capture = Arc::new(Capture::default());
         self.join(kind, &capture, at)?;
         let of_device = &self.runtime().device(self.device_id()).explicit;
         of_device.captures.lock().push(Arc::downgrade(&capture));
@@ -145,11 +125,7 @@ impl Stream {
     /// The capture that began here is over; gives what it touches.
     fn close_capture(&self) -> Vec<Kept> {
         let capture = self.core().capture.take();
-        let touched = capture.map(|capture| {
-            capture.is_open.store(false, Ordering::Relaxed);
-            std::mem::take(&mut *capture.touched.lock())
-        });
-        touched.unwrap_or_default()
+        capture.map(|capture| capture.end()).unwrap_or_default()
     }
 
     /// `cudaGraphLaunch`.
@@ -176,47 +152,6 @@ impl Stream {
             let touched = graph.touched.iter();
             touched.map(|kept| kept.access(pen)).collect::<Accesses>()
         })
-    }
-}
-
-impl Capture {
-    pub fn is_open(&self) -> bool {
-        self.is_open.load(Ordering::Relaxed)
-    }
-}
-
-impl Capturing {
-    /// The capture, if it is open.
-    #[inline]
-    pub fn get(&self) -> Option<Arc<Capture>> {
-        match self.is_any.load(Ordering::Acquire) {
-            false => None,
-            true => self.look(),
-        }
-    }
-
-    #[cold]
-    fn look(&self) -> Option<Arc<Capture>> {
-        let mut capture = self.capture.lock();
-        // It ended on the stream on which it began.
-        if capture.as_ref().is_some_and(|capture| !capture.is_open()) {
-            *capture = None;
-            self.is_any.store(false, Ordering::Release);
-        }
-        capture.clone()
-    }
-
-    /// From here on the stream takes part in this one.
-    pub fn join(&self, joined: Arc<Capture>) {
-        let mut capture = self.capture.lock();
-        *capture = Some(joined);
-        self.is_any.store(true, Ordering::Release);
-    }
-
-    fn take(&self) -> Option<Arc<Capture>> {
-        let mut capture = self.capture.lock();
-        self.is_any.store(false, Ordering::Release);
-        capture.take()
     }
 }
 

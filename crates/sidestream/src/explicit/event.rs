@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::capture::Capture;
 use crate::backend::{Create, Destroy};
-use crate::device::{Device, Place, Runtime, as_thread, plain, write};
+use crate::device::Device;
 use crate::error::Result;
-use crate::event::OwnEvent;
 use crate::op::{Accesses, EventId, Kind};
 use crate::order::live::{Point, StreamClock};
+use crate::tracker::{Capture, OwnEvent, Place, Runtime, as_thread, plain, write};
 
 /// An event as CUDA has it. A record takes what a stream was given so far, and overwrites what the
 /// event had before; until the first one it stands for nothing, and every wait for it is over.

@@ -10,12 +10,15 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::backend::{Address, Reserve, shared};
-use crate::buffer::block::Block;
-use crate::buffer::{Pod, Refused, Vector, within};
-use crate::device::{Device, Place, Runtime, as_thread, is_host_func, outside_callbacks, plain};
+use crate::buffer::{Pod, Refused, within};
+use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::log::{Pen, Within};
-use crate::op::{Access, Accesses, BufferId, DeviceId, Kind, Memory, Mode, StreamId};
+use crate::log::Pen;
+use crate::op::{Access, Accesses, DeviceId, Kind, Memory, Mode, StreamId};
+use crate::tracker::{
+    Block, Freed, Kept, Place, Runtime, Untracked, Vector, as_thread, is_host_func,
+    outside_callbacks, plain,
+};
 
 /// Device memory as `cudaMalloc` or `cudaMallocAsync` gives it: nothing remembers who uses it.
 ///
@@ -46,19 +49,6 @@ pub(super) struct Held {
     registered: Option<Vector>,
 }
 
-/// What the log and the back end know of some memory. It does not own it.
-pub(super) struct Untracked {
-    pub memory: Memory,
-    pub device: DeviceId,
-    pub address: Address,
-    pub size_bytes: u64,
-    /// Where it was allocated.
-    at: Place,
-    /// The first one who had the same bytes.
-    first: Option<Arc<Untracked>>,
-    name: Mutex<Option<BufferId>>,
-}
-
 /// Some bytes of memory, for a call to read or write.
 #[derive(Clone, Copy)]
 pub struct Region<'a> {
@@ -73,12 +63,6 @@ enum Of<'a> {
     Untracked(&'a Arc<Untracked>),
     /// Memory of the safe API, with the mode for which it was lent.
     Lent(&'a Block, Mode),
-}
-
-/// Device memory that was freed in the order of a stream.
-pub(super) struct Freed {
-    pub stream: StreamId,
-    pub memory: Arc<Untracked>,
 }
 
 // ------------------------------------------------------------------ device memory
@@ -540,31 +524,6 @@ impl Drop for Held {
     }
 }
 
-impl Untracked {
-    /// What the log calls it.
-    pub fn name(&self, pen: &mut Pen<'_>) -> BufferId {
-        let mut name = self.name.lock();
-        *name.get_or_insert_with(|| {
-            let within = self.first.as_ref().map(|first| Within {
-                buffer: first.name(pen),
-                start: 0,
-            });
-            let text = format!("{}:{}", self.at.file(), self.at.line());
-            pen.new_buffer(self.memory, self.size_bytes, within, &text)
-        })
-    }
-
-    /// The beginning and the end of a life are a write of all of it.
-    pub fn whole(&self, pen: &mut Pen<'_>) -> Access {
-        Access {
-            buffer: self.name(pen),
-            start: 0,
-            end: self.size_bytes,
-            mode: Mode::Write,
-        }
-    }
-}
-
 impl<'a> Region<'a> {
     pub(super) fn lent(block: &'a Block, start: u64, end: u64, mode: Mode) -> Region<'a> {
         Region {
@@ -638,25 +597,6 @@ impl<'a> Region<'a> {
                 mode,
             }),
             Of::Lent(..) => None,
-        }
-    }
-}
-
-/// Bytes that a graph touches.
-pub(super) struct Kept {
-    memory: Arc<Untracked>,
-    start: u64,
-    end: u64,
-    mode: Mode,
-}
-
-impl Kept {
-    pub fn access(&self, pen: &mut Pen<'_>) -> Access {
-        Access {
-            buffer: self.memory.name(pen),
-            start: self.start,
-            end: self.end,
-            mode: self.mode,
         }
     }
 }

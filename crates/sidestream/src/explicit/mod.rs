@@ -37,28 +37,26 @@ mod capture;
 mod event;
 mod memory;
 mod stream;
+mod work;
 
-use std::collections::{HashMap, VecDeque};
 use std::panic::Location;
-use std::sync::{Arc, Weak};
-use std::thread::ThreadId;
+use std::sync::Arc;
 
-use parking_lot::Mutex;
-
-use crate::backend::{Address, Backend, Destroy, Payload};
+use crate::backend::Payload;
 use crate::buffer::{DeviceBuf, Pod};
-use crate::device::{Device, Place, Runtime, as_thread, is_host_func, plain, write};
+use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::op::{Access, Accesses, DeviceId, FlagId, Kind, Mode, StreamId};
-use crate::stream::{Core, Ended};
-use memory::Freed;
-use stream::{Own, copy_of, fill_of};
+use crate::kernel::library::MIX_PIECES;
+use crate::op::{Access, Accesses, DeviceId, FlagId, Kind, Mode};
+use crate::tracker::{Place, Runtime, as_thread, is_host_func, plain, write};
+use stream::Own;
+use work::{copy_of, fill_of};
 
-pub(crate) use capture::Capturing;
 pub use capture::Graph;
 pub use event::Event;
 pub use memory::{DeviceMemory, HostMemory, Region};
-pub use stream::{Arg, Stream};
+pub use stream::Stream;
+pub use work::Arg;
 
 pub use crate::op::StreamKind;
 
@@ -264,136 +262,6 @@ fn of_host(runtime: &Arc<Runtime>, kind: Kind, at: Place) -> Result<()> {
     })
 }
 
-// ------------------------------------------------------------------ what a device keeps
-
-/// What the explicit style keeps of a device.
-#[derive(Default)]
-pub(crate) struct OfDevice {
-    legacy: Mutex<Legacy>,
-    per_thread: Mutex<PerThread>,
-    /// The last to be freed is at the end.
-    freed: Mutex<Vec<Freed>>,
-    gone: Mutex<Gone>,
-    /// Held from the end of a capture until it is a graph.
-    instantiates: Mutex<()>,
-    captures: Mutex<Vec<Weak<capture::Capture>>>,
-    /// Of the whole machine, on its first device.
-    flags: Mutex<Flags>,
-}
-
-/// The legacy default stream. A log has one of a device, also where the driver refused it first.
-#[derive(Default)]
-struct Legacy {
-    id: Option<StreamId>,
-    core: Option<Arc<Core>>,
-}
-
-/// The default stream of each thread that asked for it. The log numbers threads anew when they have
-/// ended; these are the system's, since the driver's streams end with them.
-type PerThread = HashMap<ThreadId, Arc<Core>>;
-
-/// Flags for what threads hand over.
-#[derive(Default)]
-struct Flags {
-    next: u32,
-    spare: Vec<FlagId>,
-}
-
-impl Flags {
-    fn get(&mut self) -> FlagId {
-        self.spare.pop().unwrap_or_else(|| {
-            self.next += 1;
-            FlagId(self.next - 1)
-        })
-    }
-}
-
-/// Streams without handles.
-#[derive(Default)]
-struct Gone {
-    /// Somebody may wait for what was noted on them: they are there as long as marks are.
-    noted: Vec<Arc<Core>>,
-    /// When there are so many of these, those are looked for that nobody can wait for any more.
-    look_at: usize,
-    /// Of streams that were given back; the first to go is at the front.
-    ended: VecDeque<Ended>,
-}
-
-/// Fewer are not looked through.
-const NOTED_AT_LEAST: usize = 16;
-/// So many ends are asked about before a new chain is taken.
-const ENDS_ASKED: usize = 2;
-
-impl OfDevice {
-    /// Keeps a stream without handles on which memory was noted. Gives those that nobody can wait for any more.
-    fn keep_noted(&self, core: Arc<Core>) -> Vec<Arc<Core>> {
-        let mut gone = self.gone.lock();
-        gone.noted.push(core);
-        if gone.noted.len() < gone.look_at.max(NOTED_AT_LEAST) {
-            return Vec::new();
-        }
-        let noted = std::mem::take(&mut gone.noted);
-        let (waited, free) = noted
-            .into_iter()
-            .partition(|core| Arc::strong_count(core) > 1);
-        gone.noted = waited;
-        gone.look_at = 2 * gone.noted.len();
-        free
-    }
-
-    /// The end of a stream that is gone, if it is over.
-    fn take_ended(&self, is_over: impl Fn(&Ended) -> bool) -> Option<Ended> {
-        for _ in 0..ENDS_ASKED {
-            let ended = self.gone.lock().ended.pop_front()?;
-            if is_over(&ended) {
-                return Some(ended);
-            }
-            self.gone.lock().ended.push_back(ended);
-        }
-        None
-    }
-
-    /// A thread ends, and its default stream with it.
-    pub fn end_thread(&self, thread: ThreadId) {
-        self.per_thread.lock().remove(&thread);
-    }
-
-    /// Gives back the streams that nobody can wait for any more: all work is over. The default streams stay, and what was
-    /// recorded there goes.
-    pub fn close(&self, backend: &dyn Backend) {
-        drop(self.legacy.lock().core.take());
-        self.per_thread.lock().clear();
-        let Gone { noted, ended, .. } = std::mem::take(&mut *self.gone.lock());
-        for core in noted {
-            // SAFETY: nobody has the stream, and all work is over.
-            unsafe { backend.destroy(Destroy::Stream(core.id)) };
-        }
-        drop(ended);
-    }
-
-    /// Memory that was freed in the order of this stream, for its next owner there (R33, R34).
-    fn take_freed(&self, stream: StreamId, size_bytes: u64) -> Option<Freed> {
-        let mut freed = self.freed.lock();
-        let fits = |freed: &Freed| freed.stream == stream && freed.memory.size_bytes == size_bytes;
-        let at = freed.iter().rposition(fits)?;
-        Some(freed.remove(at))
-    }
-
-    /// The memory that nobody took again.
-    pub fn freed(&self) -> Vec<(DeviceId, Address)> {
-        let freed = self.freed.lock();
-        let each = freed.iter();
-        each.map(|f| (f.memory.device, f.memory.address)).collect()
-    }
-
-    /// Whether a capture that began on it is under way.
-    pub fn is_capturing(&self) -> bool {
-        let mut captures = self.captures.lock();
-        captures.retain(|capture| capture.upgrade().is_some_and(|c| c.is_open()));
-        !captures.is_empty()
-    }
-}
-
 fn same_machine(call: &'static str, one: &Arc<Runtime>, other: &Arc<Runtime>) -> Result<()> {
     // Before any lock is taken.
     one.backend.check()?;
@@ -420,6 +288,29 @@ fn refuse_in_host_func(call: &'static str) -> Result<()> {
         code: 800,
         why: "a function on the host may not wait for the device, which waits for it; wait on another thread".into(),
     })
+}
+
+/// The arguments of [`mix`](crate::kernel::library::mix): how long it takes, its seed, and what it reads and writes, in this order.
+/// None if that is more than [`MIX_PIECES`].
+pub fn mix_args<'a>(
+    ns: u64,
+    seed: u64,
+    reads: &[Region<'a>],
+    writes: &[Region<'a>],
+) -> Option<Vec<Arg<'a>>> {
+    let touched = reads.len() + writes.len();
+    let unused = MIX_PIECES.checked_sub(touched)?;
+    let value = Arg::value::<u64>;
+    let count = |regions: &[Region<'a>]| Arg::value(regions.len() as u32);
+    let mut args = vec![value(ns), value(seed), count(reads), count(writes)];
+    for &region in reads {
+        args.extend([Arg::Reads(region), value(region.size_bytes())]);
+    }
+    for &region in writes {
+        args.extend([Arg::Writes(region), value(region.size_bytes())]);
+    }
+    args.extend(std::iter::repeat_n(value(0), 2 * unused));
+    Some(args)
 }
 
 /// The accesses of a call.

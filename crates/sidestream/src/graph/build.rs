@@ -6,17 +6,15 @@ use std::sync::atomic::Ordering;
 
 use smallvec::SmallVec;
 
-use super::part::At;
 use super::{
     BufKey, Executable, Graph, Holdings, NodeArg, NodeId, Owned, Part, PartMut, Piece, PinnedKey,
     PinnedPart, Touched, new_list,
 };
 use crate::backend::{self, Address, Arg, Create, Fill, Grid, Node, NodeWork};
-use crate::buffer::block::Block;
-use crate::buffer::uses::{Conflicts, UseMark, Uses};
 use crate::buffer::{DeviceBuf, Pinned, Pod, Refused};
-use crate::device::{Device, Runtime};
+use crate::device::Device;
 use crate::error::{Error, Result};
+use crate::kernel::part::At;
 use crate::kernel::{Kernel, KernelArgs};
 use crate::op::{
     Accesses, DeviceId, GraphId, Kind, Memory, Mode, Op, OpId, SiteId, StreamId, ThreadId,
@@ -24,6 +22,7 @@ use crate::op::{
 use crate::stream::{
     Pattern, Rows, copy, each_row, not_empty, one_row, pattern, same_len, same_rows,
 };
+use crate::tracker::{Block, Conflicts, Runtime, UseMark, Uses};
 
 /// Takes the memory and the nodes of a graph that is to be.
 ///

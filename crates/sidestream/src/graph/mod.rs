@@ -36,7 +36,6 @@
 //! ```
 
 mod build;
-mod part;
 
 use std::any::Any;
 use std::fmt;
@@ -47,19 +46,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use smallvec::SmallVec;
 
 pub use build::GraphBuilder;
-pub use part::{BufKey, NodeId, Part, PartMut, PinnedKey, PinnedPart};
-pub(crate) use part::{NodeArg, Piece};
 
 use crate::backend::{Address, Destroy, Payload};
-use crate::buffer::block::Block;
-use crate::buffer::uses::Conflicts;
 use crate::buffer::{DeviceBuf, Pinned, Pod, Refused, View, ViewMut};
-use crate::device::{Place, Runtime, outside_callbacks};
 use crate::error::{Error, Result};
-use crate::event::{Event, Mark};
+use crate::event::Event;
+use crate::kernel::part::At;
 use crate::op::{DeviceId, GraphId, Kind, Mode};
-use crate::stream::{Call, Stream, Touch};
-use part::At;
+use crate::stream::Stream;
+use crate::tracker::{Block, Call, Conflicts, Mark, Place, Runtime, Touch, outside_callbacks};
+
+pub use crate::kernel::part::{BufKey, NodeId, Part, PartMut, PinnedKey, PinnedPart};
+pub(crate) use crate::kernel::part::{NodeArg, Piece};
 
 /// An executable graph, with the memory that its nodes touch.
 ///

@@ -21,10 +21,9 @@
 
 use smallvec::SmallVec;
 
+use super::part::NodeArg;
 use super::{Kernel, KernelArgs, KernelCost, Passed, Read, Value, Work, Write};
 use crate::backend::{Arg, HostArg};
-use crate::explicit::{self, Region};
-use crate::graph::NodeArg;
 use crate::ptx;
 
 /// What [`vector_add`] takes: `(a, b, sum, n)`.
@@ -131,7 +130,7 @@ pub unsafe fn check_pattern() -> Kernel<CheckPattern> {
 
 /// Stands for any kernel of which only the accesses and the duration are known. What it writes tells
 /// its seed and all that it has read, so that a kernel that ran too early or too late shows in the
-/// bytes. It reads when it starts and writes when it ends. [`mix_args`] makes its arguments; it is
+/// bytes. It reads when it starts and writes when it ends. [`mix_args`](crate::explicit::mix_args) makes its arguments; it is
 /// launched with one block of up to 1,024 threads, in the explicit style alone.
 pub fn mix() -> Kernel<Mix> {
     // SAFETY: nobody can launch it in the safe API, because nobody can make a `Mix`.
@@ -141,33 +140,10 @@ pub fn mix() -> Kernel<Mix> {
         .with_cost_of(|_, args| brief(number(args, 0)))
 }
 
-/// The arguments of [`mix`]: how long it takes, its seed, and what it reads and writes, in this order.
-/// None if that is more than [`MIX_PIECES`].
-pub fn mix_args<'a>(
-    ns: u64,
-    seed: u64,
-    reads: &[Region<'a>],
-    writes: &[Region<'a>],
-) -> Option<Vec<explicit::Arg<'a>>> {
-    let touched = reads.len() + writes.len();
-    let unused = MIX_PIECES.checked_sub(touched)?;
-    let value = explicit::Arg::value::<u64>;
-    let count = |regions: &[Region<'a>]| explicit::Arg::value(regions.len() as u32);
-    let mut args = vec![value(ns), value(seed), count(reads), count(writes)];
-    for &region in reads {
-        args.extend([explicit::Arg::Reads(region), value(region.size_bytes())]);
-    }
-    for &region in writes {
-        args.extend([explicit::Arg::Writes(region), value(region.size_bytes())]);
-    }
-    args.extend(std::iter::repeat_n(value(0), 2 * unused));
-    Some(args)
-}
-
 /// How many pieces of memory [`mix`] touches at most.
 pub const MIX_PIECES: usize = 12;
 
-/// What [`mix`] takes: see [`mix_args`].
+/// What [`mix`] takes: see [`mix_args`](crate::explicit::mix_args).
 pub struct Mix(());
 
 impl KernelArgs for Mix {

@@ -1,36 +1,87 @@
-//! The bytes of an operation, both ways. `docs/op-log.md` is the same in words.
+//! The bytes of a record, both ways: each field is listed once, for the writer and the reader. `docs/op-log.md` is the
+//! same in words.
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
+use std::borrow::Cow;
+use std::convert::Infallible;
 use std::io::Read;
 
 use super::declared::{Declared, too_many_accesses};
 use super::error::{Error, Problem};
 use super::input::Input;
-use super::limits;
+use super::{Record, Within, limits};
+use crate::backend::Done;
 use crate::op::{
-    Access, BufferId, DeviceId, EventId, FlagId, GraphId, Kind, Memory, Mode, Op, OpId, SiteId,
-    StreamId, ThreadId,
+    Access, BufferId, DeviceId, EventId, Field, FlagId, GraphId, Kind, Memory, Mode, Named, Op,
+    OpId, SiteId, StreamId, StreamKind, ThreadId,
 };
 
-// The first byte of records that are no operations.
+/// The first byte of the record behind which nothing comes.
 pub(super) const END: u8 = 0;
-pub(super) const STREAM: u8 = 1;
-pub(super) const EVENT: u8 = 2;
-pub(super) const BUFFER: u8 = 3;
-pub(super) const THREAD: u8 = 4;
-pub(super) const SITE: u8 = 5;
-pub(super) const POOL: u8 = 6;
-pub(super) const SPAN: u8 = 7;
-pub(super) const DONE: u8 = 8;
-
 /// In the first byte: an operation, whose kind is in the low six bits.
 pub(super) const OP: u8 = 0x80;
 /// In the first byte of an operation: number and thread follow. Without it, the number is the one
 /// after the last and the thread is that of the last.
 const HEAD: u8 = 0x40;
 
-// ------------------------------------------------------------------ writing
+/// By their code.
+const MEMORIES: [Memory; 4] = [
+    Memory::Device,
+    Memory::Pinned,
+    Memory::Pageable,
+    Memory::Managed,
+];
+const STREAM_KINDS: [StreamKind; 4] = [
+    StreamKind::NonBlocking,
+    StreamKind::Blocking,
+    StreamKind::PerThread,
+    StreamKind::Legacy,
+];
+
+/// The code of a value: its place in the list.
+#[inline]
+fn code_of<T: PartialEq>(list: &[T; 4], value: T) -> u8 {
+    list.iter().position(|listed| *listed == value).unwrap_or(0) as u8
+}
+
+/// Bytes on their way to a file or from one. Who writes gives each field and gets it back, who reads gives any and gets
+/// the one of the file.
+pub(super) trait Wire {
+    /// What may be wrong with a field.
+    type Error;
+
+    fn number(&mut self, number: u64) -> Result<u64, Self::Error>;
+    /// An id or a count.
+    fn small(&mut self, number: u32) -> Result<u32, Self::Error>;
+    /// A byte of which only the lowest bits are set.
+    fn bits(&mut self, bits: u8, count: u32, expected: &'static str) -> Result<u8, Self::Error>;
+    fn text<'a>(&mut self, text: Cow<'a, str>) -> Result<Cow<'a, str>, Self::Error>;
+    /// Zero for nothing, else one more than the id.
+    fn option(&mut self, id: Option<u32>) -> Result<Option<u32>, Self::Error>;
+    /// A buffer, as the distance back from the newest one.
+    fn buffer(&mut self, id: BufferId, newest: u32) -> Result<BufferId, Self::Error>;
+    /// Zero for nothing, else one more than that distance.
+    fn some_buffer(
+        &mut self,
+        id: Option<BufferId>,
+        newest: u32,
+    ) -> Result<Option<BufferId>, Self::Error>;
+    /// An operation, as the distance back from the last one.
+    fn op(&mut self, id: OpId, next: u64) -> Result<OpId, Self::Error>;
+
+    #[inline]
+    fn flag(&mut self, yes: bool, expected: &'static str) -> Result<bool, Self::Error> {
+        Ok(self.bits(u8::from(yes), 1, expected)? == 1)
+    }
+
+    /// A start and how long it lasts.
+    fn times(&mut self, (start, end): (u64, u64)) -> Result<(u64, u64), Self::Error> {
+        let start = self.number(start)?;
+        let lasts = self.number(end.wrapping_sub(start))?;
+        Ok((start, start.saturating_add(lasts)))
+    }
+}
 
 /// A number in LEB128.
 #[inline]
@@ -42,35 +93,286 @@ pub(super) fn put(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-#[inline]
-fn put_id(out: &mut Vec<u8>, id: u32) {
-    put(out, u64::from(id));
-}
+/// To a file. What does not fit what is declared is never handed on: its bytes may be anything.
+impl Wire for Vec<u8> {
+    type Error = Infallible;
 
-pub(super) fn memory_code(memory: Memory) -> u8 {
-    match memory {
-        Memory::Device => 0,
-        Memory::Pinned => 1,
-        Memory::Pageable => 2,
-        Memory::Managed => 3,
+    #[inline]
+    fn number(&mut self, number: u64) -> Result<u64, Infallible> {
+        put(self, number);
+        Ok(number)
+    }
+
+    #[inline]
+    fn small(&mut self, number: u32) -> Result<u32, Infallible> {
+        put(self, u64::from(number));
+        Ok(number)
+    }
+
+    #[inline]
+    fn bits(&mut self, bits: u8, _: u32, _: &'static str) -> Result<u8, Infallible> {
+        self.push(bits);
+        Ok(bits)
+    }
+
+    fn text<'a>(&mut self, text: Cow<'a, str>) -> Result<Cow<'a, str>, Infallible> {
+        let short = &text[..text.floor_char_boundary(limits::TEXT_BYTES)];
+        put(self, short.len() as u64);
+        self.extend_from_slice(short.as_bytes());
+        Ok(text)
+    }
+
+    #[inline]
+    fn option(&mut self, id: Option<u32>) -> Result<Option<u32>, Infallible> {
+        put(self, id.map_or(0, |id| u64::from(id) + 1));
+        Ok(id)
+    }
+
+    #[inline]
+    fn buffer(&mut self, id: BufferId, newest: u32) -> Result<BufferId, Infallible> {
+        put(self, u64::from(newest.wrapping_sub(1).wrapping_sub(id.0)));
+        Ok(id)
+    }
+
+    #[inline]
+    fn some_buffer(
+        &mut self,
+        id: Option<BufferId>,
+        newest: u32,
+    ) -> Result<Option<BufferId>, Infallible> {
+        put(
+            self,
+            id.map_or(0, |id| u64::from(newest.wrapping_sub(id.0))),
+        );
+        Ok(id)
+    }
+
+    fn op(&mut self, id: OpId, next: u64) -> Result<OpId, Infallible> {
+        put(self, next.wrapping_sub(1).wrapping_sub(u64::from(id.0)));
+        Ok(id)
     }
 }
+
+/// From a file.
+impl<R: Read> Wire for Input<R> {
+    type Error = Error;
+
+    #[inline]
+    fn number(&mut self, _: u64) -> Result<u64, Error> {
+        Input::number(self)
+    }
+
+    #[inline]
+    fn small(&mut self, _: u32) -> Result<u32, Error> {
+        Input::small(self)
+    }
+
+    #[inline]
+    fn bits(&mut self, _: u8, count: u32, expected: &'static str) -> Result<u8, Error> {
+        Input::bits(self, count, expected)
+    }
+
+    fn text<'a>(&mut self, _: Cow<'a, str>) -> Result<Cow<'a, str>, Error> {
+        Input::text(self).map(Cow::Owned)
+    }
+
+    #[inline]
+    fn option(&mut self, _: Option<u32>) -> Result<Option<u32>, Error> {
+        let id = Input::number(self)?.checked_sub(1).map(u32::try_from);
+        let id = id.transpose();
+        id.map_err(|_| self.malformed("an id of at most 32 bits"))
+    }
+
+    #[inline]
+    fn buffer(&mut self, _: BufferId, newest: u32) -> Result<BufferId, Error> {
+        let back = Input::number(self)?;
+        buffer_at(back, self, newest)
+    }
+
+    #[inline]
+    fn some_buffer(&mut self, _: Option<BufferId>, newest: u32) -> Result<Option<BufferId>, Error> {
+        let back = Input::number(self)?.checked_sub(1);
+        back.map(|back| buffer_at(back, self, newest)).transpose()
+    }
+
+    fn op(&mut self, _: OpId, next: u64) -> Result<OpId, Error> {
+        let back = Input::number(self)?;
+        let id = next.checked_sub(back.saturating_add(1));
+        let id = id.and_then(|id| u32::try_from(id).ok());
+        id.map(OpId).ok_or_else(|| {
+            self.malformed("the distance from the newest operation back to an earlier one")
+        })
+    }
+}
+
+/// The declared buffer this far back from the newest.
+#[inline]
+fn buffer_at<R: Read>(back: u64, input: &Input<R>, newest: u32) -> Result<BufferId, Error> {
+    match u64::from(newest).checked_sub(back.saturating_add(1)) {
+        Some(id) => Ok(BufferId(id as u32)),
+        None => Err(input.error(Problem::Malformed {
+            expected: "the distance from the newest buffer back to a declared one",
+        })),
+    }
+}
+
+// ------------------------------------------------------------------ records that are no operations
+
+/// The first byte of a record.
+pub(super) fn tag_of(record: &Record<'_>) -> u8 {
+    match record {
+        Record::Stream { .. } => 1,
+        Record::Event { .. } => 2,
+        Record::Buffer { .. } => 3,
+        Record::Thread { .. } => 4,
+        Record::Site { .. } => 5,
+        Record::Pool { .. } => 6,
+        Record::Span { .. } => 7,
+        Record::Done(_) => 8,
+        Record::Op(_) => OP,
+    }
+}
+
+/// What starts with this byte and is no operation: what it is called, and a record in which to read it.
+pub(super) fn of_tag(tag: u8) -> Option<(&'static str, Record<'static>)> {
+    let op = OpId(0);
+    Some(match tag {
+        1 => {
+            let kind = StreamKind::NonBlocking;
+            ("a stream", Record::stream(kind, DeviceId(0), ""))
+        }
+        2 => ("an event", Record::event(false, None, "")),
+        3 => ("a buffer", Record::buffer(Memory::Device, 0, None, "")),
+        4 => ("a thread", Record::thread("")),
+        5 => ("a call site", Record::site("")),
+        6 => {
+            let (asked, size) = (0, 0);
+            ("a pool note", Record::Pool { op, asked, size })
+        }
+        7 => ("a span", Record::span(ThreadId(0), None)),
+        8 => {
+            let (call_ns, work_ns) = (None, None);
+            let done = Done {
+                op,
+                call_ns,
+                work_ns,
+            };
+            ("the times of an operation", Record::Done(done))
+        }
+        _ => return None,
+    })
+}
+
+/// The fields of a record that is no operation, behind its first byte.
+pub(super) fn fields<'a, W: Wire>(
+    wire: &mut W,
+    record: Record<'a>,
+    declared: &Declared,
+) -> Result<Record<'a>, W::Error> {
+    Ok(match record {
+        Record::Stream { kind, device, name } => {
+            let code = code_of(&STREAM_KINDS, kind);
+            let code = wire.bits(code, 2, "a kind of stream, 0 to 3")?;
+            Record::Stream {
+                kind: STREAM_KINDS[usize::from(code & 3)],
+                device: DeviceId(wire.small(device.0)?),
+                name: wire.text(name)?,
+            }
+        }
+        Record::Event {
+            timing,
+            device,
+            name,
+        } => {
+            let flags = u8::from(timing) | u8::from(device.is_some()) << 1;
+            let flags = wire.bits(flags, 2, "the flags of an event, 0 to 3")?;
+            let device = device.unwrap_or(DeviceId(0));
+            Record::Event {
+                timing: flags & 1 != 0,
+                device: match flags & 2 {
+                    0 => None,
+                    _ => Some(DeviceId(wire.small(device.0)?)),
+                },
+                name: wire.text(name)?,
+            }
+        }
+        Record::Buffer {
+            memory,
+            bytes,
+            within,
+            name,
+        } => {
+            let flags = code_of(&MEMORIES, memory) | u8::from(within.is_some()) << 2;
+            let flags = wire.bits(flags, 3, "the flags of a buffer, 0 to 7")?;
+            let (buffer, start) = within.map_or((BufferId(0), 0), |w| (w.buffer, w.start));
+            Record::Buffer {
+                memory: MEMORIES[usize::from(flags & 3)],
+                bytes: wire.number(bytes)?,
+                within: match flags & 4 {
+                    0 => None,
+                    _ => Some(Within {
+                        buffer: wire.buffer(buffer, declared.newest())?,
+                        start: wire.number(start)?,
+                    }),
+                },
+                name: wire.text(name)?,
+            }
+        }
+        Record::Thread { name } => Record::thread(wire.text(name)?),
+        Record::Site { text } => Record::site(wire.text(text)?),
+        Record::Pool { op, asked, size } => Record::Pool {
+            op: OpId(wire.small(op.0)?),
+            asked: wire.small(asked)?,
+            size: wire.small(size)?,
+        },
+        Record::Span { thread, enters } => {
+            let does_enter = wire.flag(enters.is_some(), "1 to enter a span, 0 to leave one")?;
+            Record::Span {
+                thread: ThreadId(wire.small(thread.0)?),
+                enters: match does_enter {
+                    true => Some(wire.text(enters.unwrap_or_default())?),
+                    false => None,
+                },
+            }
+        }
+        Record::Done(done) => {
+            let flags = u8::from(done.call_ns.is_some()) | u8::from(done.work_ns.is_some()) << 1;
+            let flags = wire.bits(flags, 2, "which times are known, 0 to 3")?;
+            let op = wire.op(done.op, declared.next)?;
+            let mut times = |flag, times: Option<(u64, u64)>| match flags & flag {
+                0 => Ok(None),
+                _ => wire.times(times.unwrap_or_default()).map(Some),
+            };
+            Record::Done(Done {
+                op,
+                call_ns: times(1, done.call_ns)?,
+                work_ns: times(2, done.work_ns)?,
+            })
+        }
+        // It has bytes of its own, below.
+        Record::Op(op) => Record::Op(op),
+    })
+}
+
+// ------------------------------------------------------------------ operations
 
 /// Appends an operation that was checked.
 #[inline]
 pub(super) fn put_op(out: &mut Vec<u8>, op: &Op, declared: &Declared) {
-    let first = out.len();
-    out.push(OP);
     let skipped = u64::from(op.id.0) - declared.next;
-    let mut head = 0;
-    if skipped > 0 || op.thread != declared.thread {
-        head = HEAD;
+    let head = match skipped > 0 || op.thread != declared.thread {
+        true => HEAD,
+        false => 0,
+    };
+    out.push(OP | head | op.kind.code());
+    if head != 0 {
         put(out, skipped);
-        put_id(out, op.thread.0);
+        put(out, u64::from(op.thread.0));
     }
-    put_id(out, op.site.0);
+    put(out, u64::from(op.site.0));
     let newest = declared.newest();
-    out[first] |= head | put_kind(out, &op.kind, newest);
+    let mut kind = op.kind;
+    let Ok(()) = of_kind(out, &mut kind, newest);
     put(out, op.accesses.len() as u64);
     for access in &op.accesses {
         let bytes = declared.buffers[access.buffer.0 as usize];
@@ -84,99 +386,6 @@ pub(super) fn put_op(out: &mut Vec<u8>, op: &Op, declared: &Declared) {
         }
     }
 }
-
-/// Appends the fields of a kind and gives its code.
-#[inline]
-fn put_kind(out: &mut Vec<u8>, kind: &Kind, newest: u32) -> u8 {
-    let back = |buffer: BufferId| newest - 1 - buffer.0;
-    match *kind {
-        Kind::Kernel { stream, launches } => {
-            put_id(out, stream.0);
-            put_id(out, launches);
-            0
-        }
-        Kind::Copy { stream, from, to } => {
-            put_id(out, stream.0);
-            out.push(memory_code(from) | memory_code(to) << 2);
-            1
-        }
-        Kind::Memset { stream } => one(out, stream.0, 2),
-        Kind::CopyBlocking { from, to } => {
-            out.push(memory_code(from) | memory_code(to) << 2);
-            3
-        }
-        Kind::MemsetBlocking { to } => {
-            out.push(memory_code(to));
-            4
-        }
-        Kind::HostFunc { stream, raises } => {
-            put_id(out, stream.0);
-            put_option(out, raises.map(|flag| flag.0));
-            5
-        }
-        Kind::GraphLaunch { stream, graph } => two(out, stream.0, graph.0, 6),
-        Kind::MallocAsync { stream } => one(out, stream.0, 7),
-        Kind::FreeAsync { stream } => one(out, stream.0, 8),
-        Kind::Record { event, stream } => two(out, stream.0, event.0, 9),
-        Kind::Wait { stream, event } => two(out, stream.0, event.0, 10),
-        Kind::WaitStream { stream, source } => two(out, stream.0, source.0, 11),
-        Kind::SyncStream { stream } => one(out, stream.0, 12),
-        Kind::SyncEvent { event } => one(out, event.0, 13),
-        Kind::SyncDevice { device } => {
-            put_option(out, device.map(|device| device.0));
-            14
-        }
-        Kind::QueryStream { stream, done } => two(out, stream.0, u32::from(done), 15),
-        Kind::QueryEvent { event, done } => two(out, event.0, u32::from(done), 16),
-        Kind::SetFlag { flag } => one(out, flag.0, 17),
-        Kind::WaitFlag { flag } => one(out, flag.0, 18),
-        Kind::HostAccess => 19,
-        Kind::Alloc {
-            buffer,
-            stream,
-            saw_events_of,
-        } => {
-            put_id(out, back(buffer));
-            put_option(out, stream.map(|stream| stream.0));
-            put_option(out, saw_events_of.map(back));
-            20
-        }
-        Kind::RecordStream { buffer, stream } => two(out, back(buffer), stream.0, 21),
-        Kind::Free { buffer } => one(out, back(buffer), 22),
-        Kind::CudaMalloc => 23,
-        Kind::CudaFree { stream_ordered } => one(out, u32::from(stream_ordered), 24),
-        Kind::FreePinned => 25,
-        Kind::Elapsed { from, to } => two(out, from.0, to.0, 26),
-        Kind::CreateEvent { event } => one(out, event.0, 27),
-        Kind::DestroyEvent { event } => one(out, event.0, 28),
-        Kind::CreateStream { stream } => one(out, stream.0, 29),
-        Kind::DestroyStream { stream } => one(out, stream.0, 30),
-        Kind::SetDevice { device } => one(out, device.0, 31),
-        Kind::BeginCapture { stream } => one(out, stream.0, 32),
-        Kind::EndCapture { stream } => one(out, stream.0, 33),
-    }
-}
-
-#[inline]
-fn one(out: &mut Vec<u8>, id: u32, code: u8) -> u8 {
-    put_id(out, id);
-    code
-}
-
-#[inline]
-fn two(out: &mut Vec<u8>, first: u32, second: u32, code: u8) -> u8 {
-    put_id(out, first);
-    put_id(out, second);
-    code
-}
-
-/// Zero for nothing, else one more than the id.
-#[inline]
-fn put_option(out: &mut Vec<u8>, id: Option<u32>) {
-    put(out, id.map_or(0, |id| u64::from(id) + 1));
-}
-
-// ------------------------------------------------------------------ reading
 
 /// Fills `op` with the operation that starts with the byte `tag`, which was read already.
 #[inline]
@@ -196,7 +405,9 @@ pub(super) fn read_op<R: Read>(
     op.id = OpId(id);
     op.thread = thread;
     op.site = SiteId(input.small()?);
-    op.kind = read_kind(tag & 0x3f, input, declared)?;
+    let kind = Kind::of_code(tag & 0x3f);
+    op.kind = kind.ok_or_else(|| input.malformed("the code of a kind of operation"))?;
+    of_kind(input, &mut op.kind, declared.newest())?;
     let count = input.small()?;
     if count > limits::ACCESSES {
         return Err(input.error(too_many_accesses()));
@@ -211,7 +422,7 @@ pub(super) fn read_op<R: Read>(
 #[inline]
 fn read_access<R: Read>(input: &mut Input<R>, declared: &Declared) -> Result<Access, Error> {
     let word = input.number()?;
-    let buffer = buffer_at(word >> 2, input, declared)?;
+    let buffer = buffer_at(word >> 2, input, declared.newest())?;
     let mode = if word & 2 != 0 {
         Mode::Write
     } else {
@@ -231,184 +442,37 @@ fn read_access<R: Read>(input: &mut Input<R>, declared: &Declared) -> Result<Acc
     })
 }
 
-/// The declared buffer this far back from the newest.
+/// The fields of a kind.
 #[inline]
-pub(super) fn buffer_at<R: Read>(
-    back: u64,
-    input: &Input<R>,
-    declared: &Declared,
-) -> Result<BufferId, Error> {
-    let newest = declared.newest();
-    match u64::from(newest).checked_sub(back.saturating_add(1)) {
-        Some(id) => Ok(BufferId(id as u32)),
-        None => Err(input.error(Problem::Malformed {
-            expected: "the distance from the newest buffer back to a declared one",
-        })),
-    }
-}
-
-#[inline]
-fn read_kind<R: Read>(code: u8, input: &mut Input<R>, declared: &Declared) -> Result<Kind, Error> {
-    Ok(match code {
-        0 => Kind::Kernel {
-            stream: stream(input)?,
-            launches: input.small()?,
-        },
-        1 => {
-            let stream = stream(input)?;
-            let (from, to) = memories(input)?;
-            Kind::Copy { stream, from, to }
+fn of_kind<W: Wire>(wire: &mut W, kind: &mut Kind, newest: u32) -> Result<(), W::Error> {
+    kind.each_field(|field| {
+        match field {
+            Field::Id(Named::Buffer(id)) => *id = wire.buffer(*id, newest)?,
+            Field::Id(
+                Named::Stream(StreamId(id))
+                | Named::Event(EventId(id))
+                | Named::Flag(FlagId(id))
+                | Named::Graph(GraphId(id))
+                | Named::Device(DeviceId(id)),
+            )
+            | Field::Count(id) => *id = wire.small(*id)?,
+            Field::SomeStream(id) => *id = wire.option(id.map(|id| id.0))?.map(StreamId),
+            Field::SomeFlag(id) => *id = wire.option(id.map(|id| id.0))?.map(FlagId),
+            Field::SomeDevice(id) => *id = wire.option(id.map(|id| id.0))?.map(DeviceId),
+            Field::SomeBuffer(id) => *id = wire.some_buffer(*id, newest)?,
+            Field::MemoryOf(memory) => {
+                let code = code_of(&MEMORIES, *memory);
+                let code = wire.bits(code, 2, "a kind of memory, 0 to 3")?;
+                *memory = MEMORIES[usize::from(code & 3)];
+            }
+            Field::Memories(from, to) => {
+                let both = code_of(&MEMORIES, *from) | code_of(&MEMORIES, *to) << 2;
+                let both = wire.bits(both, 4, "two kinds of memory, 0 to 15")?;
+                *from = MEMORIES[usize::from(both & 3)];
+                *to = MEMORIES[usize::from(both >> 2 & 3)];
+            }
+            Field::Yes(yes) => *yes = wire.flag(*yes, "yes or no, 1 or 0")?,
         }
-        2 => Kind::Memset {
-            stream: stream(input)?,
-        },
-        3 => {
-            let (from, to) = memories(input)?;
-            Kind::CopyBlocking { from, to }
-        }
-        4 => Kind::MemsetBlocking {
-            to: memory(input.bits(2, "a kind of memory, 0 to 3")?),
-        },
-        5 => Kind::HostFunc {
-            stream: stream(input)?,
-            raises: option(input)?.map(FlagId),
-        },
-        6 => Kind::GraphLaunch {
-            stream: stream(input)?,
-            graph: GraphId(input.small()?),
-        },
-        7 => Kind::MallocAsync {
-            stream: stream(input)?,
-        },
-        8 => Kind::FreeAsync {
-            stream: stream(input)?,
-        },
-        9 => Kind::Record {
-            stream: stream(input)?,
-            event: event(input)?,
-        },
-        10 => Kind::Wait {
-            stream: stream(input)?,
-            event: event(input)?,
-        },
-        11 => Kind::WaitStream {
-            stream: stream(input)?,
-            source: stream(input)?,
-        },
-        12 => Kind::SyncStream {
-            stream: stream(input)?,
-        },
-        13 => Kind::SyncEvent {
-            event: event(input)?,
-        },
-        14 => Kind::SyncDevice {
-            device: option(input)?.map(DeviceId),
-        },
-        15 => Kind::QueryStream {
-            stream: stream(input)?,
-            done: flag(input)?,
-        },
-        16 => Kind::QueryEvent {
-            event: event(input)?,
-            done: flag(input)?,
-        },
-        17 => Kind::SetFlag {
-            flag: FlagId(input.small()?),
-        },
-        18 => Kind::WaitFlag {
-            flag: FlagId(input.small()?),
-        },
-        19 => Kind::HostAccess,
-        20 => Kind::Alloc {
-            buffer: buffer(input, declared)?,
-            stream: option(input)?.map(StreamId),
-            saw_events_of: match input.number()? {
-                0 => None,
-                back => Some(buffer_at(back - 1, input, declared)?),
-            },
-        },
-        21 => Kind::RecordStream {
-            buffer: buffer(input, declared)?,
-            stream: stream(input)?,
-        },
-        22 => Kind::Free {
-            buffer: buffer(input, declared)?,
-        },
-        23 => Kind::CudaMalloc,
-        24 => Kind::CudaFree {
-            stream_ordered: flag(input)?,
-        },
-        25 => Kind::FreePinned,
-        26 => Kind::Elapsed {
-            from: event(input)?,
-            to: event(input)?,
-        },
-        27 => Kind::CreateEvent {
-            event: event(input)?,
-        },
-        28 => Kind::DestroyEvent {
-            event: event(input)?,
-        },
-        29 => Kind::CreateStream {
-            stream: stream(input)?,
-        },
-        30 => Kind::DestroyStream {
-            stream: stream(input)?,
-        },
-        31 => Kind::SetDevice {
-            device: DeviceId(input.small()?),
-        },
-        32 => Kind::BeginCapture {
-            stream: stream(input)?,
-        },
-        33 => Kind::EndCapture {
-            stream: stream(input)?,
-        },
-        _ => return Err(input.malformed("a kind of operation, 0 to 33")),
+        Ok(())
     })
-}
-
-#[inline]
-fn stream<R: Read>(input: &mut Input<R>) -> Result<StreamId, Error> {
-    input.small().map(StreamId)
-}
-
-#[inline]
-fn event<R: Read>(input: &mut Input<R>) -> Result<EventId, Error> {
-    input.small().map(EventId)
-}
-
-#[inline]
-fn buffer<R: Read>(input: &mut Input<R>, declared: &Declared) -> Result<BufferId, Error> {
-    let back = input.number()?;
-    buffer_at(back, input, declared)
-}
-
-#[inline]
-fn flag<R: Read>(input: &mut Input<R>) -> Result<bool, Error> {
-    Ok(input.bits(1, "yes or no, 1 or 0")? == 1)
-}
-
-/// Zero is nothing, else it is one more than the id.
-#[inline]
-fn option<R: Read>(input: &mut Input<R>) -> Result<Option<u32>, Error> {
-    let number = input.number()?;
-    let id = number.checked_sub(1).map(u32::try_from).transpose();
-    id.map_err(|_| input.malformed("an id of at most 32 bits"))
-}
-
-#[inline]
-fn memories<R: Read>(input: &mut Input<R>) -> Result<(Memory, Memory), Error> {
-    let both = input.bits(4, "two kinds of memory, 0 to 15")?;
-    Ok((memory(both & 3), memory(both >> 2)))
-}
-
-/// The kind of memory in two bits.
-pub(super) fn memory(bits: u8) -> Memory {
-    match bits & 3 {
-        0 => Memory::Device,
-        1 => Memory::Pinned,
-        2 => Memory::Pageable,
-        _ => Memory::Managed,
-    }
 }

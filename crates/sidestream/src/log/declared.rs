@@ -4,7 +4,7 @@
 #![deny(clippy::wildcard_enum_match_arm)]
 
 use super::error::Problem;
-use super::{Within, limits};
+use super::{Record, Within, limits};
 use crate::backend::Done;
 use crate::op::{Access, BufferId, DeviceId, Kind, Named, Op, StreamKind, ThreadId};
 
@@ -67,7 +67,29 @@ impl Declared {
         ]
     }
 
-    pub fn add_stream(&mut self, kind: StreamKind, device: DeviceId) -> Checked {
+    /// Takes a record that is no operation, if it may come next.
+    pub fn add(&mut self, record: &Record<'_>) -> Checked {
+        match record {
+            Record::Stream { kind, device, .. } => self.add_stream(*kind, *device),
+            Record::Event { device, .. } => self.add_event(*device),
+            Record::Buffer { bytes, within, .. } => self.add_buffer(*bytes, *within),
+            Record::Thread { .. } => count(&mut self.threads, limits::THREADS, "threads"),
+            Record::Site { .. } => count(&mut self.sites, limits::SITES, "call sites"),
+            Record::Pool { .. } => {
+                self.pools += 1;
+                Ok(())
+            }
+            Record::Span { thread, enters } => self.add_span(*thread, enters.is_some()),
+            Record::Done(done) => self.add_done(done),
+            Record::Op(op) => {
+                self.check(op)?;
+                self.add_op(op);
+                Ok(())
+            }
+        }
+    }
+
+    fn add_stream(&mut self, kind: StreamKind, device: DeviceId) -> Checked {
         below(self.streams, limits::STREAMS, "streams")?;
         self.device(device)?;
         if kind == StreamKind::Legacy {
@@ -81,14 +103,14 @@ impl Declared {
         Ok(())
     }
 
-    pub fn add_event(&mut self, device: Option<DeviceId>) -> Checked {
+    fn add_event(&mut self, device: Option<DeviceId>) -> Checked {
         below(self.events, limits::EVENTS, "events")?;
         device.map_or(Ok(()), |device| self.device(device))?;
         self.events += 1;
         Ok(())
     }
 
-    pub fn add_buffer(&mut self, bytes: u64, within: Option<Within>) -> Checked {
+    fn add_buffer(&mut self, bytes: u64, within: Option<Within>) -> Checked {
         below(self.newest(), limits::BUFFERS, "buffers")?;
         if bytes > limits::BUFFER_BYTES {
             let (what, limit) = ("bytes in a buffer", limits::BUFFER_BYTES);
@@ -102,20 +124,8 @@ impl Declared {
         Ok(())
     }
 
-    pub fn add_thread(&mut self) -> Checked {
-        below(self.threads, limits::THREADS, "threads")?;
-        self.threads += 1;
-        Ok(())
-    }
-
-    pub fn add_site(&mut self) -> Checked {
-        below(self.sites, limits::SITES, "call sites")?;
-        self.sites += 1;
-        Ok(())
-    }
-
     /// A thread enters a span or leaves one.
-    pub fn add_span(&mut self, thread: ThreadId, enters: bool) -> Checked {
+    fn add_span(&mut self, thread: ThreadId, enters: bool) -> Checked {
         known("thread", thread.0, self.threads)?;
         let at = thread.0 as usize;
         if self.depths.len() <= at {
@@ -133,7 +143,7 @@ impl Declared {
     }
 
     /// The times of an operation that was called before.
-    pub fn add_done(&mut self, done: &Done) -> Checked {
+    fn add_done(&mut self, done: &Done) -> Checked {
         let (id, next) = (done.op.0, self.next);
         if u64::from(id) >= next {
             return Err(Problem::EarlyTimes { id, next });
@@ -243,6 +253,13 @@ fn known(what: &'static str, id: u32, declared: u32) -> Checked {
     }
     let (id, declared) = (u64::from(id), u64::from(declared));
     Err(Problem::Undeclared { what, id, declared })
+}
+
+/// One more of something.
+fn count(so_far: &mut u32, limit: u32, what: &'static str) -> Checked {
+    below(*so_far, limit, what)?;
+    *so_far += 1;
+    Ok(())
 }
 
 /// Whether an id is below the limit; of what is counted: whether there is room for one more.

@@ -34,47 +34,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{Within, limits};
+use super::{Record, Sink, Within, limits};
 use crate::backend::Done;
 use crate::op::{
     BufferId, DeviceId, EventId, Memory, Op, OpId, SiteId, StreamId, StreamKind, ThreadId,
 };
-
-/// Somebody who is told every call of a running program, in the sequence in which the driver got
-/// them.
-///
-/// Ids count up from zero and are declared before they are named. A sink may not call the runtime:
-/// locks are held while it is told. One that panics is told nothing more; the call that it was told of does all that
-/// it does, and panics at its end.
-pub trait Sink: Send {
-    /// The next stream.
-    fn stream(&mut self, kind: StreamKind, device: DeviceId, name: &str);
-    /// The next event.
-    fn event(&mut self, timing: bool, device: DeviceId);
-    /// The next buffer.
-    fn buffer(&mut self, memory: Memory, bytes: u64, within: Option<Within>, name: &str);
-    /// The next thread.
-    fn thread(&mut self, name: &str);
-    /// The next call site.
-    fn site(&mut self, text: &str);
-    /// A thread enters a named span, or leaves its innermost one.
-    fn span(&mut self, thread: ThreadId, enters: Option<&str>);
-    /// The next call.
-    fn op(&mut self, op: &Op);
-
-    /// When an operation ran. It may be one that the sink was not told of, because it came late.
-    fn done(&mut self, _done: &Done) {}
-    /// Whether [`Sink::done`] has a use for the times: then the back end has to keep them. It is asked once.
-    fn wants_times(&self) -> bool {
-        false
-    }
-    /// What the thread of the last call has to hear; asked after each call, and given once.
-    fn alarm(&mut self) -> Option<String> {
-        None
-    }
-    /// The numbers of operations are used up: no further call can be told.
-    fn full(&mut self) {}
-}
 
 /// The log of one running program.
 #[derive(Default)]
@@ -95,12 +59,7 @@ struct Fresh {
     events: u32,
     threads: u32,
     /// The first comes first.
-    untold: Vec<Untold>,
-}
-
-enum Untold {
-    Event(bool, DeviceId),
-    Thread(String),
+    untold: Vec<Record<'static>>,
 }
 
 /// So many calls can wait at once under numbers of their own, the highest there are.
@@ -120,11 +79,10 @@ impl SinkId {
 /// What was told so far, to be told again to a sink that comes late.
 #[derive(Default)]
 struct Told {
-    streams: Vec<(StreamKind, DeviceId, String)>,
-    events: Vec<(bool, DeviceId)>,
-    buffers: Vec<(Memory, u64, Option<Within>, String)>,
-    threads: Vec<Thread>,
-    sites: Vec<String>,
+    declared: Vec<Record<'static>>,
+    streams: u32,
+    buffers: u32,
+    threads: Vec<Spans>,
     known_sites: HashMap<&'static Location<'static>, SiteId>,
     next_op: u64,
     sinks: Vec<Listener>,
@@ -144,10 +102,11 @@ struct Listener {
     is_over: bool,
 }
 
-struct Thread {
-    name: String,
-    /// The names of the spans that it is in, the innermost last.
-    spans: Vec<String>,
+/// The spans that a thread is in.
+#[derive(Default)]
+struct Spans {
+    /// Their names, the innermost last.
+    names: Vec<String>,
     /// How many more it is in, deeper than a log goes.
     deeper: u64,
 }
@@ -210,9 +169,9 @@ impl Live {
     /// The id of a new stream.
     pub fn new_stream(&self, kind: StreamKind, device: DeviceId, name: &str) -> StreamId {
         let mut told = self.told.lock();
-        told.tell(self, |sink| sink.stream(kind, device, name));
-        told.streams.push((kind, device, name.to_owned()));
-        StreamId(told.streams.len() as u32 - 1)
+        told.declare(self, Record::stream(kind, device, name.to_owned()));
+        told.streams += 1;
+        StreamId(told.streams - 1)
     }
 
     /// The id of a new event.
@@ -220,7 +179,7 @@ impl Live {
         let mut fresh = self.fresh.lock();
         let id = EventId(fresh.events);
         fresh.events += 1;
-        self.declare(&mut fresh, Untold::Event(timing, device));
+        self.declare(&mut fresh, Record::event(timing, Some(device), ""));
         id
     }
 
@@ -229,11 +188,11 @@ impl Live {
         let mut fresh = self.fresh.lock();
         let id = ThreadId(fresh.threads);
         fresh.threads += 1;
-        self.declare(&mut fresh, Untold::Thread(name.to_owned()));
+        self.declare(&mut fresh, Record::thread(name.to_owned()));
         id
     }
 
-    fn declare(&self, fresh: &mut Fresh, untold: Untold) {
+    fn declare(&self, fresh: &mut Fresh, untold: Record<'static>) {
         fresh.untold.push(untold);
         // Whoever names the id has it from here, and sees this.
         self.has_fresh.store(true, Ordering::Relaxed);
@@ -269,7 +228,7 @@ impl Live {
                 };
                 done.op = op;
             }
-            told.tell(self, |sink| sink.done(&done));
+            told.tell(self, &Record::Done(done));
         }
     }
 
@@ -356,9 +315,10 @@ impl Pen<'_> {
         name: &str,
     ) -> BufferId {
         let told = &mut *self.told;
-        told.tell(self.live, |sink| sink.buffer(memory, bytes, within, name));
-        told.buffers.push((memory, bytes, within, name.to_owned()));
-        BufferId(told.buffers.len() as u32 - 1)
+        let record = Record::buffer(memory, bytes, within, name.to_owned());
+        told.declare(self.live, record);
+        told.buffers += 1;
+        BufferId(told.buffers - 1)
     }
 
     /// The id of a call site. Its text is the path as the compiler was given it, and the line.
@@ -368,9 +328,8 @@ impl Pen<'_> {
             return known;
         }
         let text = format!("{}:{}", at.file(), at.line());
-        told.tell(self.live, |sink| sink.site(&text));
-        told.sites.push(text);
-        let id = SiteId(told.sites.len() as u32 - 1);
+        told.declare(self.live, Record::site(text));
+        let id = SiteId(told.known_sites.len() as u32);
         told.known_sites.insert(at, id);
         id
     }
@@ -393,13 +352,13 @@ impl Pen<'_> {
     pub fn op(&mut self, op: &Op) {
         let told = &mut *self.told;
         told.catch_up(self.live);
-        let full = told.is_full();
+        let (full, record) = (told.is_full(), Record::op(op));
         told.next_op += u64::from(!full);
         told.tell_as(self.live, Some(op.thread), |sink| {
             if full {
                 sink.full();
             } else {
-                sink.op(op);
+                sink.take(&record);
             }
             sink.alarm()
         });
@@ -414,38 +373,33 @@ impl Told {
     #[inline]
     fn catch_up(&mut self, live: &Live) {
         if live.has_fresh.load(Ordering::Relaxed) {
-            self.declare(live);
+            self.declare_fresh(live);
         }
     }
 
     #[cold]
-    fn declare(&mut self, live: &Live) {
+    fn declare_fresh(&mut self, live: &Live) {
         let untold = {
             let mut fresh = live.fresh.lock();
             live.has_fresh.store(false, Ordering::Relaxed);
             std::mem::take(&mut fresh.untold)
         };
-        for untold in untold {
-            match untold {
-                Untold::Event(timing, device) => {
-                    self.tell(live, |sink| sink.event(timing, device));
-                    self.events.push((timing, device));
-                }
-                Untold::Thread(name) => {
-                    self.tell(live, |sink| sink.thread(&name));
-                    self.threads.push(Thread {
-                        name,
-                        spans: Vec::new(),
-                        deeper: 0,
-                    });
-                }
+        for record in untold {
+            if let Record::Thread { .. } = record {
+                self.threads.push(Spans::default());
             }
+            self.declare(live, record);
         }
     }
 
-    fn tell(&mut self, live: &Live, each: impl Fn(&mut dyn Sink)) {
+    fn declare(&mut self, live: &Live, record: Record<'static>) {
+        self.tell(live, &record);
+        self.declared.push(record);
+    }
+
+    fn tell(&mut self, live: &Live, record: &Record<'_>) {
         self.tell_as(live, None, |sink| {
-            each(sink);
+            sink.take(record);
             None
         });
     }
@@ -491,39 +445,28 @@ impl Told {
         let thread = &mut self.threads[id.0 as usize];
         match enters {
             // A program may go as deep as it likes; a log does not.
-            Some(_) if thread.spans.len() >= limits::SPAN_DEPTH as usize => {
+            Some(_) if thread.names.len() >= limits::SPAN_DEPTH as usize => {
                 thread.deeper += 1;
                 return;
             }
-            Some(name) => thread.spans.push(name.to_owned()),
+            Some(name) => thread.names.push(name.to_owned()),
             None if thread.deeper > 0 => {
                 thread.deeper -= 1;
                 return;
             }
             // It was entered through a pen that was not there: nobody knows of it.
-            None if thread.spans.pop().is_none() => return,
+            None if thread.names.pop().is_none() => return,
             None => {}
         }
-        self.tell(live, |sink| sink.span(id, enters));
+        self.tell(live, &Record::span(id, enters));
     }
 
     fn repeat_to(&self, sink: &mut dyn Sink) {
-        for (kind, device, name) in &self.streams {
-            sink.stream(*kind, *device, name);
-        }
-        for &(timing, device) in &self.events {
-            sink.event(timing, device);
-        }
-        for (memory, bytes, within, name) in &self.buffers {
-            sink.buffer(*memory, *bytes, *within, name);
-        }
-        for thread in &self.threads {
-            sink.thread(&thread.name);
-        }
-        self.sites.iter().for_each(|text| sink.site(text));
+        self.declared.iter().for_each(|record| sink.take(record));
         for (id, thread) in (0..).map(ThreadId).zip(&self.threads) {
-            let spans = thread.spans.iter();
-            spans.for_each(|name| sink.span(id, Some(name)));
+            for name in &thread.names {
+                sink.take(&Record::span(id, Some(name)));
+            }
         }
         if self.is_full() {
             sink.full();
@@ -544,7 +487,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::log::{Reader, Record, Recorder};
+    use crate::log::{Reader, Recorder};
     use crate::op::{Accesses, Kind};
 
     /// A public test would have to make four thousand million calls first.

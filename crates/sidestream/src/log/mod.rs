@@ -1,7 +1,7 @@
 //! The op log: every call of a run, in call order, in a file.
 //!
-//! A [`Writer`] takes declarations (streams, events, buffers, threads, call sites) and operations
-//! as they happen; a [`Reader`] gives the same ones back. A file holds everything that a checker
+//! A [`Writer`] takes [`Record`]s, which are declarations (streams, events, buffers, threads, call sites) and
+//! operations, as they happen; a [`Reader`] gives the same ones back. A file holds everything that a checker
 //! needs and nothing that it can work out. `docs/op-log.md` describes every byte, for readers in
 //! other languages.
 //!
@@ -16,16 +16,17 @@
 //! use sidestream::op::*;
 //!
 //! let mut log = Writer::new(Vec::new())?;
-//! let stream = log.stream(StreamKind::NonBlocking, DeviceId(0), "upload")?;
-//! let thread = log.thread("main")?;
-//! let site = log.site("train.py:12")?;
-//! let kind = Kind::SyncStream { stream };
-//! let op = Op { id: OpId(0), thread, site, kind, accesses: Accesses::new() };
-//! log.op(&op)?;
+//! log.take(&Record::stream(StreamKind::NonBlocking, DeviceId(0), "upload"))?;
+//! log.take(&Record::thread("main"))?;
+//! log.take(&Record::site("train.py:12"))?;
+//! let kind = Kind::SyncStream { stream: StreamId(0) };
+//! let (id, thread, site) = (OpId(0), ThreadId(0), SiteId(0));
+//! let op = Op { id, thread, site, kind, accesses: Accesses::new() };
+//! log.take(&Record::op(&op))?;
 //! let bytes = log.finish()?;
 //!
 //! let records: Result<Vec<Record>, _> = Reader::new(&bytes[..])?.collect();
-//! assert_eq!(records?.last(), Some(&Record::Op(op)));
+//! assert_eq!(records?.last(), Some(&Record::op(&op)));
 //! # Ok::<(), sidestream::log::Error>(())
 //! ```
 //!
@@ -48,18 +49,16 @@ mod error;
 mod input;
 mod live;
 mod reader;
+mod record;
 mod recorder;
 mod writer;
 
-use crate::backend::Done;
-use crate::op::{
-    Accesses, BufferId, DeviceId, EventId, Kind, Memory, Op, OpId, SiteId, StreamId, StreamKind,
-    ThreadId,
-};
+use crate::op::BufferId;
 
 pub use error::{Error, Problem};
-pub use live::{Live, Pen, Sink, SinkId};
+pub use live::{Live, Pen, SinkId};
 pub use reader::Reader;
+pub use record::{Record, Sink};
 pub use recorder::Recorder;
 pub use writer::Writer;
 
@@ -90,93 +89,6 @@ pub mod limits {
     pub const TIME_NS: u64 = 1 << 62;
     /// Of one name or call site, in bytes of UTF-8. The writer cuts longer ones.
     pub const TEXT_BYTES: usize = 4_096;
-}
-
-/// One entry of a log.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Record {
-    /// A stream is made known.
-    Stream {
-        /// Its id: the number of streams before it.
-        id: StreamId,
-        /// How it takes part in the order of its device.
-        kind: StreamKind,
-        /// Its device.
-        device: DeviceId,
-        /// Its name, for people; may be empty.
-        name: String,
-    },
-    /// An event is made known.
-    Event {
-        /// Its id: the number of events before it.
-        id: EventId,
-        /// Whether it keeps times.
-        timing: bool,
-        /// The device it was created on, where that is known.
-        device: Option<DeviceId>,
-        /// Its name, for people; may be empty.
-        name: String,
-    },
-    /// A buffer is made known.
-    Buffer {
-        /// Its id: the number of buffers before it.
-        id: BufferId,
-        /// What kind of memory it is.
-        memory: Memory,
-        /// Its size.
-        bytes: u64,
-        /// Whose bytes it shares; its own if absent.
-        within: Option<Within>,
-        /// Its name, for people; may be empty.
-        name: String,
-    },
-    /// A host thread is made known.
-    Thread {
-        /// Its id: the number of threads before it.
-        id: ThreadId,
-        /// Its name, for people; may be empty.
-        name: String,
-    },
-    /// A call site is made known.
-    Site {
-        /// Its id: the number of sites before it.
-        id: SiteId,
-        /// For people, such as `train.py:12`; may be empty.
-        text: String,
-    },
-    /// A pool of streams was asked for a stream.
-    Pool {
-        /// The place in the program.
-        op: OpId,
-        /// How many streams were asked for so far.
-        asked: u32,
-        /// How many the pool holds.
-        size: u32,
-    },
-    /// A call.
-    Op(Op),
-    /// A thread enters a span, or leaves its innermost one: what it calls in between belongs to it.
-    Span {
-        /// The thread.
-        thread: ThreadId,
-        /// The name of the span that it enters; none if it leaves one.
-        enters: Option<String>,
-    },
-    /// When an operation ran, which is known only afterwards.
-    Done(Done),
-}
-
-/// Something to read records into.
-impl Default for Record {
-    fn default() -> Record {
-        Record::Op(Op {
-            id: OpId(0),
-            thread: ThreadId(0),
-            site: SiteId(0),
-            kind: Kind::HostAccess,
-            accesses: Accesses::new(),
-        })
-    }
 }
 
 /// A place inside an earlier buffer, which may itself lie within another.

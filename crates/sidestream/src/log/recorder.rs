@@ -6,10 +6,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::live::{LAST_OP, Sink, message};
-use super::{Error, Problem, Within, Writer};
-use crate::backend::Done;
-use crate::op::{DeviceId, Memory, Op, OpId, StreamKind, ThreadId};
+use super::live::{LAST_OP, message};
+use super::{Error, Problem, Record, Sink, Writer};
+use crate::op::OpId;
 use crate::process::Process;
 
 /// A recording of a running program as an op log, which `sidestream check` reads.
@@ -189,42 +188,16 @@ impl<W: Write> Drop for Tape<W> {
 }
 
 impl<W: Write + Send> Sink for Half<W> {
-    fn stream(&mut self, kind: StreamKind, device: DeviceId, name: &str) {
-        self.tape.lock().write(|log| log.stream(kind, device, name));
-    }
-
-    fn event(&mut self, timing: bool, device: DeviceId) {
-        let mut tape = self.tape.lock();
-        tape.write(|log| log.event(timing, Some(device), ""));
-    }
-
-    fn buffer(&mut self, memory: Memory, bytes: u64, within: Option<Within>, name: &str) {
-        let mut tape = self.tape.lock();
-        tape.write(|log| log.buffer(memory, bytes, within, name));
-    }
-
-    fn thread(&mut self, name: &str) {
-        self.tape.lock().write(|log| log.thread(name));
-    }
-
-    fn site(&mut self, text: &str) {
-        self.tape.lock().write(|log| log.site(text));
-    }
-
-    fn span(&mut self, thread: ThreadId, enters: Option<&str>) {
-        self.tape.lock().write(|log| log.span(thread, enters));
-    }
-
     #[inline]
-    fn op(&mut self, op: &Op) {
-        self.first.get_or_insert(op.id);
-        self.tape.lock().write(|log| log.op(op));
-    }
-
-    fn done(&mut self, done: &Done) {
-        if self.timed && self.first.is_some_and(|first| first <= done.op) {
-            self.tape.lock().write(|log| log.done(done));
+    fn take(&mut self, record: &Record<'_>) {
+        if let Record::Op(op) = record {
+            self.first.get_or_insert(op.id);
+        } else if let Record::Done(done) = record
+            && !(self.timed && self.first.is_some_and(|first| first <= done.op))
+        {
+            return;
         }
+        self.tape.lock().write(|log| log.take(record));
     }
 
     fn wants_times(&self) -> bool {

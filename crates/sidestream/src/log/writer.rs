@@ -2,21 +2,14 @@
 
 use std::io::{self, BufWriter, Write};
 
-use super::codec::{
-    BUFFER, DONE, END, EVENT, POOL, SITE, SPAN, STREAM, THREAD, memory_code, put, put_op,
-};
+use super::codec::{END, fields, put, put_op, tag_of};
 use super::declared::Declared;
 use super::error::{Error, Problem};
-use super::{MAGIC, VERSION, Within, limits};
-use crate::backend::Done;
-use crate::op::{
-    BufferId, DeviceId, EventId, Memory, Op, OpId, SiteId, StreamId, StreamKind, ThreadId,
-};
+use super::{MAGIC, Record, VERSION};
 
 /// Writes declarations and operations, in the order in which they are given.
 ///
-/// Everything has to be declared before the first record that names it; the ids count up from zero
-/// and are returned. [`Writer::finish`] writes the end record, by which a reader sees that nothing
+/// Everything has to be declared before the first record that names it; the ids count up from zero. [`Writer::finish`] writes the end record, by which a reader sees that nothing
 /// is missing; a log without it is readable and counts as cut off. The writer buffers.
 ///
 /// # Errors
@@ -48,146 +41,42 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// Declares a stream.
-    pub fn stream(
-        &mut self,
-        kind: StreamKind,
-        device: DeviceId,
-        name: &str,
-    ) -> Result<StreamId, Error> {
-        let id = StreamId(self.declared.streams);
-        let added = self.declared.add_stream(kind, device);
-        added.map_err(|problem| self.error(problem))?;
-        let kind = match kind {
-            StreamKind::NonBlocking => 0,
-            StreamKind::Blocking => 1,
-            StreamKind::PerThread => 2,
-            StreamKind::Legacy => 3,
-        };
-        self.record.extend_from_slice(&[STREAM, kind]);
-        put(&mut self.record, u64::from(device.0));
-        self.put_text(name);
-        self.write_record()?;
-        Ok(id)
-    }
-
-    /// Declares an event: whether it keeps times, and the device it was created on, if known.
-    pub fn event(
-        &mut self,
-        timing: bool,
-        device: Option<DeviceId>,
-        name: &str,
-    ) -> Result<EventId, Error> {
-        let id = EventId(self.declared.events);
-        let added = self.declared.add_event(device);
-        added.map_err(|problem| self.error(problem))?;
-        let flags = u8::from(timing) | u8::from(device.is_some()) << 1;
-        self.record.extend_from_slice(&[EVENT, flags]);
-        if let Some(device) = device {
-            put(&mut self.record, u64::from(device.0));
-        }
-        self.put_text(name);
-        self.write_record()?;
-        Ok(id)
-    }
-
-    /// Declares a buffer: one tenancy of some memory, with bytes of its own or those of an earlier
-    /// buffer.
-    pub fn buffer(
-        &mut self,
-        memory: Memory,
-        bytes: u64,
-        within: Option<Within>,
-        name: &str,
-    ) -> Result<BufferId, Error> {
-        let id = BufferId(self.declared.newest());
-        let added = self.declared.add_buffer(bytes, within);
-        added.map_err(|problem| self.error(problem))?;
-        let flags = memory_code(memory) | u8::from(within.is_some()) << 2;
-        self.record.extend_from_slice(&[BUFFER, flags]);
-        put(&mut self.record, bytes);
-        if let Some(Within { buffer, start }) = within {
-            put(&mut self.record, u64::from(id.0 - 1 - buffer.0));
-            put(&mut self.record, start);
-        }
-        self.put_text(name);
-        self.write_record()?;
-        Ok(id)
-    }
-
-    /// Declares a host thread.
-    pub fn thread(&mut self, name: &str) -> Result<ThreadId, Error> {
-        let id = ThreadId(self.declared.threads);
-        let added = self.declared.add_thread();
-        added.map_err(|problem| self.error(problem))?;
-        self.record.push(THREAD);
-        self.put_text(name);
-        self.write_record()?;
-        Ok(id)
-    }
-
-    /// Declares a call site, such as `train.py:12`.
-    pub fn site(&mut self, text: &str) -> Result<SiteId, Error> {
-        let id = SiteId(self.declared.sites);
-        let added = self.declared.add_site();
-        added.map_err(|problem| self.error(problem))?;
-        self.record.push(SITE);
-        self.put_text(text);
-        self.write_record()?;
-        Ok(id)
-    }
-
-    /// Notes that a pool of `size` streams was asked for its stream number `asked`, at this place
-    /// in the program.
-    pub fn pool(&mut self, op: OpId, asked: u32, size: u32) -> Result<(), Error> {
-        self.declared.pools += 1;
-        self.record.push(POOL);
-        for number in [op.0, asked, size] {
-            put(&mut self.record, u64::from(number));
-        }
-        self.write_record()
-    }
-
-    /// Takes the next call.
+    /// Takes the next declaration, call, span or time.
     #[inline]
-    pub fn op(&mut self, op: &Op) -> Result<(), Error> {
-        if let Err(problem) = self.declared.check(op) {
-            return Err(self.error(problem));
+    pub fn take(&mut self, record: &Record<'_>) -> Result<(), Error> {
+        let taken = match record {
+            Record::Op(op) => {
+                let fits = self.declared.check(op);
+                if fits.is_ok() {
+                    put_op(&mut self.record, op, &self.declared);
+                    self.declared.add_op(op);
+                }
+                fits
+            }
+            Record::Stream { .. }
+            | Record::Event { .. }
+            | Record::Buffer { .. }
+            | Record::Thread { .. }
+            | Record::Site { .. }
+            | Record::Pool { .. }
+            | Record::Span { .. }
+            | Record::Done(_) => self.declare(record),
+        };
+        match taken {
+            Ok(()) => self.write_record(),
+            Err(problem) => Err(self.error(problem)),
         }
-        put_op(&mut self.record, op, &self.declared);
-        self.declared.add_op(op);
-        self.write_record()
     }
 
-    /// A thread enters the span of this name, or leaves its innermost one.
-    pub fn span(&mut self, thread: ThreadId, enters: Option<&str>) -> Result<(), Error> {
-        let added = self.declared.add_span(thread, enters.is_some());
-        added.map_err(|problem| self.error(problem))?;
-        self.record
-            .extend_from_slice(&[SPAN, u8::from(enters.is_some())]);
-        put(&mut self.record, u64::from(thread.0));
-        if let Some(name) = enters {
-            self.put_text(name);
+    #[cold]
+    fn declare(&mut self, record: &Record<'_>) -> Result<(), Problem> {
+        self.record.push(tag_of(record));
+        let Ok(_) = fields(&mut self.record, record.clone(), &self.declared);
+        let fits = self.declared.add(record);
+        if fits.is_err() {
+            self.record.clear();
         }
-        self.write_record()
-    }
-
-    /// Says when an operation ran that was called before. Of several times of one operation the
-    /// last count.
-    pub fn done(&mut self, done: &Done) -> Result<(), Error> {
-        let added = self.declared.add_done(done);
-        added.map_err(|problem| self.error(problem))?;
-        let flags = u8::from(done.call_ns.is_some()) | u8::from(done.work_ns.is_some()) << 1;
-        self.record.extend_from_slice(&[DONE, flags]);
-        put(
-            &mut self.record,
-            self.declared.next - 1 - u64::from(done.op.0),
-        );
-        for (start, end) in [done.call_ns, done.work_ns].into_iter().flatten() {
-            put(&mut self.record, start);
-            put(&mut self.record, end - start);
-        }
-        self.write_record()
+        fits
     }
 
     /// How long the log is so far.
@@ -214,12 +103,6 @@ impl<W: Write> Writer<W> {
             offset,
             problem: Problem::Io(io::Error::from(error)),
         })
-    }
-
-    fn put_text(&mut self, text: &str) {
-        let text = &text[..text.floor_char_boundary(limits::TEXT_BYTES)];
-        put(&mut self.record, text.len() as u64);
-        self.record.extend_from_slice(text.as_bytes());
     }
 
     #[inline]

@@ -21,6 +21,7 @@ impl Order {
         let thread = op.thread;
         match op.kind {
             Kind::Kernel { stream, .. }
+            | Kind::CopyPeer { stream, .. }
             | Kind::Memset { stream }
             | Kind::MallocAsync { stream }
             | Kind::FreeAsync { stream } => self.work(stream, thread, None, steps),

@@ -8,9 +8,9 @@ use smallvec::SmallVec;
 
 use super::invalid;
 use super::slot::{Relaxed, Shared, Slot};
-use crate::device::{drop_elsewhere, outside_callbacks};
 use crate::error::Result;
 use crate::explicit::{HostMemory, Region, Stream};
+use crate::tracker::{drop_elsewhere, outside_callbacks};
 
 /// A batch, for work on the streams that it notes: the one that it was handed over on, and those that were
 /// [noted](Lease::note) later.

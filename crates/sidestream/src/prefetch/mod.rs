@@ -64,9 +64,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::alloc::Size;
-use crate::device::{Device, drop_elsewhere, outside_callbacks};
+use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::explicit::{HostMemory, Stream};
+use crate::tracker::{drop_elsewhere, outside_callbacks};
 
 pub use lease::Lease;
 use pack::Copiers;

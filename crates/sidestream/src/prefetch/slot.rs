@@ -6,9 +6,10 @@ use std::sync::Arc;
 use parking_lot::{Condvar, Mutex};
 
 use super::Statistics;
-use crate::device::{Device, drop_elsewhere};
+use crate::device::Device;
 use crate::error::Result;
 use crate::explicit::{DeviceMemory, Event, HostMemory, Stream};
+use crate::tracker::drop_elsewhere;
 
 /// Memory for one batch.
 pub(super) struct Slot {

@@ -23,7 +23,7 @@ mod work;
 use std::fmt;
 
 use crate::engine::{Engine, KernelCost, Profile, Task, TaskId, What};
-use crate::op::{Access, DeviceId, Kind, Mode, Op, OpId, StreamId};
+use crate::op::{Access, Class, DeviceId, Kind, Mode, Op, OpId, StreamId};
 use crate::order::{After, Chain, Misuse, Order, Performs, Runs, Step};
 
 use core::Core;
@@ -347,7 +347,7 @@ impl Sim {
         if !matches!(part.performs, Performs::All | Performs::Reads) {
             return;
         }
-        let is_copy = matches!(op.kind, Kind::Copy { .. } | Kind::CopyBlocking { .. });
+        let is_copy = matches!(op.kind.class(), Class::Copy { .. });
         for access in op.accesses.iter().filter(|a| a.mode == Mode::Read) {
             *seen = self.contents.hash(access, *seen);
             note(&self.contents, access, witness);
@@ -369,7 +369,7 @@ impl Sim {
         if !matches!(part.performs, Performs::All | Performs::Writes) {
             return;
         }
-        let is_copy = matches!(op.kind, Kind::Copy { .. } | Kind::CopyBlocking { .. });
+        let is_copy = matches!(op.kind.class(), Class::Copy { .. });
         let writes = || op.accesses.iter().filter(|a| a.mode == Mode::Write);
         // What was there before any of it was written: accesses may overlap.
         for access in writes() {

@@ -3,7 +3,7 @@
 #![deny(clippy::wildcard_enum_match_arm)]
 
 use crate::engine::{Call, Grid, KernelCost, Profile, Work};
-use crate::op::{Access, Class, Kind, Memory, Mode, Op};
+use crate::op::{Access, Class, DeviceId, Kind, Memory, Mode, Op};
 use crate::order::{Chain, Step};
 
 /// The call, on the calling thread. `staged_bytes` are copied away by the host during it.
@@ -96,8 +96,11 @@ pub(super) fn on_device(op: &Op, cost: Option<KernelCost>) -> Work {
     let bytes = |mode| moved(op, mode);
     match op.kind.class() {
         Class::Kernel | Class::Graph => kernel(op, cost, 1),
-        Class::Copy { from, to, .. } => {
+        Class::Copy { from, to, peer, .. } => {
             let bytes = bytes(Mode::Read).max(bytes(Mode::Write));
+            if let Some(DeviceId(peer)) = peer {
+                return Work::PeerCopy { peer, bytes };
+            }
             match (from, to) {
                 (Memory::Pageable, to) if !to.is_host() => Work::UploadPageable { bytes },
                 (Memory::Pinned, to) if !to.is_host() => Work::Upload { bytes },

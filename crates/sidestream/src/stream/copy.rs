@@ -6,13 +6,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Call, Source, Stream, Touch, belong, is_of};
+use super::Stream;
 use crate::backend::{self, Payload};
-use crate::buffer::block::Block;
 use crate::buffer::{DeviceBuf, Held, Pending, Pinned, Pod, Refused, View, ViewMut};
-use crate::device::Place;
 use crate::error::{Error, Result};
 use crate::op::{Kind, Memory, Mode};
+use crate::tracker::{Block, Call, Mark, Place, Source, Touch, belong, is_of};
 
 /// Rows of a table that lies row by row: how long they are, and how many values lie from the start
 /// of one to the start of the next.
@@ -344,7 +343,7 @@ impl Stream {
         to: &ViewMut<'_, T>,
         to_rows: Rows,
         at: Place,
-    ) -> Result<Option<crate::event::Mark>> {
+    ) -> Result<Option<Mark>> {
         let mut touches = Touches::new();
         let size = size_of::<T>();
         push_rows(&mut touches, from.block(), 0, from_rows, size, Mode::Read);
@@ -365,7 +364,7 @@ impl Stream {
         pieces: &mut [Pinned<T>],
         to: &ViewMut<'_, T>,
         at: Place,
-    ) -> Result<Option<crate::event::Mark>> {
+    ) -> Result<Option<Mark>> {
         let len = pieces.iter().map(|piece| piece.len()).sum();
         same_len("upload_pieces", len, to.len())?;
         let touches = [to.touch()];
@@ -404,7 +403,7 @@ impl Stream {
         to: &Pinned<T>,
         to_rows: Rows,
         at: Place,
-    ) -> Result<Option<crate::event::Mark>> {
+    ) -> Result<Option<Mark>> {
         let mut touches = Touches::new();
         let size = size_of::<T>();
         let start = from.touch().start;
@@ -454,11 +453,8 @@ impl Stream {
             size,
             Mode::Write,
         );
-        let kind = Kind::Copy {
-            stream: self.core.id,
-            from: Memory::Device,
-            to: Memory::Device,
-        };
+        let sides = [read.block, written.block].map(|block| (Memory::Device, block.device));
+        let kind = Kind::copy(self.core.id, self.core.device, sides[0], sides[1]);
         let copy = copy::<T>(from.address(), from_rows, to.address(), to_rows);
         self.copy("memcpy_d2d", kind, copy, &touches, at)?;
         Ok(())
@@ -472,7 +468,7 @@ impl Stream {
         copy: backend::Copy,
         touches: &[Touch<'_>],
         at: Place,
-    ) -> Result<Option<crate::event::Mark>> {
+    ) -> Result<Option<Mark>> {
         belong(self, call, touches)?;
         self.issue(Call {
             kind,
@@ -517,11 +513,7 @@ impl Stream {
     }
 
     /// The value waits where the call ends, or comes back with the error.
-    fn pending<T>(
-        &self,
-        issued: Result<Option<crate::event::Mark>>,
-        value: T,
-    ) -> Result<Pending<T>, Refused<T>> {
+    fn pending<T>(&self, issued: Result<Option<Mark>>, value: T) -> Result<Pending<T>, Refused<T>> {
         let mark = match issued {
             Ok(Some(mark)) => mark,
             Ok(None) => unreachable!("a call that is awaited has a mark"),

@@ -3,12 +3,13 @@
 use std::panic::Location;
 use std::sync::Arc;
 
-use super::{Call, Stream, belong};
+use super::Stream;
 use crate::backend::{Grid, Launch, Payload};
 use crate::buffer::{Held, Pending};
 use crate::error::{Error, Result};
 use crate::kernel::{Kernel, KernelArgs, Passed};
 use crate::op::Kind;
+use crate::tracker::{Call, belong};
 
 impl Stream {
     /// Launches a kernel on this grid, with these arguments.

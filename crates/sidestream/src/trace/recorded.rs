@@ -48,7 +48,7 @@ pub fn recorded<R: Read>(mut log: Reader<R>, memory_bytes: u64) -> Result<Record
             Err(error) if error.is_cut() => break Some(error),
             Err(error) => return Err(error),
         }
-        let taken = run.take(&mut record);
+        let taken = run.take(&record);
         taken.map_err(|problem| Error {
             offset: log.offset(),
             problem,
@@ -119,7 +119,7 @@ const NAME_BYTES: u64 = 100;
 const LANE_BYTES: u64 = 200;
 
 impl Run {
-    fn take(&mut self, record: &mut Record) -> Result<(), Problem> {
+    fn take(&mut self, record: &Record<'_>) -> Result<(), Problem> {
         match record {
             Record::Op(op) => {
                 // Its work is called by its site, twice.
@@ -137,32 +137,28 @@ impl Run {
             Record::Span { thread, enters } => match enters {
                 Some(name) => {
                     self.spend(SPAN_BYTES + 2 * name.len() as u64)?;
-                    self.enter(*thread, std::mem::take(name));
+                    self.enter(*thread, name.to_string());
                 }
                 None => _ = self.threads[thread.0 as usize].spans.pop(),
             },
-            Record::Stream {
-                id,
-                kind,
-                device,
-                name,
-            } => {
+            Record::Stream { kind, device, name } => {
                 self.spend(NAME_BYTES + name.len() as u64)?;
-                if self.order.add_stream(*kind, *device) != *id {
+                let id = self.order.add_stream(*kind, *device);
+                if id.0 as usize != self.streams.len() {
                     return Err(Problem::LateLegacy);
                 }
-                self.streams.push(std::mem::take(name));
+                self.streams.push(name.to_string());
             }
-            Record::Thread { name, .. } => {
+            Record::Thread { name } => {
                 self.spend(NAME_BYTES + name.len() as u64)?;
                 self.threads.push(Caller {
-                    name: std::mem::take(name),
+                    name: name.to_string(),
                     spans: Vec::new(),
                 });
             }
-            Record::Site { text, .. } => {
+            Record::Site { text } => {
                 self.spend(NAME_BYTES + text.len() as u64)?;
-                self.sites.push(std::mem::take(text));
+                self.sites.push(text.to_string());
             }
             Record::Event { .. } | Record::Buffer { .. } | Record::Pool { .. } => {}
         }

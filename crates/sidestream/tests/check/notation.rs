@@ -8,7 +8,8 @@
 use std::collections::HashMap;
 
 pub use sidestream::check::Names;
-use sidestream::check::{BufferDecl, Checker, Place, Refused, Report};
+use sidestream::check::{Checker, Refused, Report};
+use sidestream::log::{Record, Within};
 use sidestream::op::*;
 
 /// A checker with the names of a program.
@@ -123,7 +124,7 @@ impl Reader {
                     "managed" => Memory::Managed,
                     other => panic!("buffer kind {other}"),
                 };
-                self.add_buffer(fields.get("name"), memory, bytes, Place::Fresh);
+                self.add_buffer(fields.get("name"), memory, bytes, None);
                 return None;
             }
             "event" => {
@@ -137,7 +138,8 @@ impl Reader {
             }
             "pool_get" => {
                 let asked = fields.get("count").parse().expect(line);
-                self.checker.note_pool(OpId(id), asked, 32);
+                let (op, size) = (OpId(id), 32);
+                let _ = self.checker.take(&Record::Pool { op, asked, size });
                 return Some(Ok(()));
             }
             _ => {}
@@ -244,13 +246,9 @@ impl Reader {
                     .get("over")
                     .map(|over| self.access(over, Mode::Read));
                 let name = fields.get("buf");
-                let (place, bytes) = match earlier {
-                    Some(Access {
-                        buffer, start, end, ..
-                    }) => (Place::Within { buffer, start }, end - start),
-                    None => (Place::Fresh, 1024),
-                };
-                let buffer = self.add_buffer(name, memory_of_name(name), bytes, place);
+                let bytes = earlier.map_or(1024, |earlier| earlier.len_bytes());
+                let within = earlier.map(|Access { buffer, start, .. }| Within { buffer, start });
+                let buffer = self.add_buffer(name, memory_of_name(name), bytes, within);
                 let saw = earlier.filter(|_| fields.is("after_events"));
                 Kind::Alloc {
                     buffer,
@@ -326,7 +324,7 @@ impl Reader {
             None => (text, None),
         };
         if !self.buffers.contains_key(name) {
-            self.add_buffer(name, memory_of_name(name), 1024, Place::Fresh);
+            self.add_buffer(name, memory_of_name(name), 1024, None);
         }
         let (buffer, bytes) = self.buffers[name];
         let parsed = |text: &str| text.parse().expect("a byte offset");
@@ -342,13 +340,14 @@ impl Reader {
         }
     }
 
-    fn add_buffer(&mut self, name: &str, memory: Memory, bytes: u64, place: Place) -> BufferId {
-        let decl = BufferDecl {
-            memory,
-            bytes,
-            place,
-        };
-        let buffer = self.checker.add_buffer(decl);
+    fn add_buffer(
+        &mut self,
+        name: &str,
+        memory: Memory,
+        bytes: u64,
+        within: Option<Within>,
+    ) -> BufferId {
+        let buffer = self.checker.add_buffer(memory, bytes, within);
         self.names.buffers.push(name.to_owned());
         self.buffers.insert(name.to_owned(), (buffer, bytes));
         self.memories.push(memory);

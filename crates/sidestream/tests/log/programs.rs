@@ -1,5 +1,7 @@
 //! Random logs of every kind of record.
 
+use std::borrow::Cow;
+
 use sidestream::backend::Done;
 use sidestream::log::{Error, Record, Within, Writer, limits};
 use sidestream::op::*;
@@ -32,7 +34,7 @@ impl Random {
     }
 
     /// A log of this many records: some of each declaration first, then whatever comes.
-    pub fn records(&mut self, count: usize) -> Vec<Record> {
+    pub fn records(&mut self, count: usize) -> Vec<Record<'static>> {
         let mut known = Known::default();
         let mut records = Vec::new();
         for declare in [
@@ -58,14 +60,14 @@ impl Random {
                 },
                 6 | 7 => self.span(&mut known),
                 8 | 9 if known.next > 0 => self.done(&known),
-                _ => Record::Op(self.op(&mut known)),
+                _ => Record::Op(Cow::Owned(self.op(&mut known))),
             };
             records.push(record);
         }
         records
     }
 
-    fn stream(&mut self, known: &mut Known) -> Record {
+    fn stream(&mut self, known: &mut Known) -> Record<'static> {
         let device = DeviceId(self.id(3));
         let kind = match self.below(4) {
             0 => StreamKind::NonBlocking,
@@ -78,24 +80,22 @@ impl Random {
         };
         known.streams += 1;
         Record::Stream {
-            id: StreamId(known.streams - 1),
             kind,
             device,
-            name: self.name(),
+            name: self.name().into(),
         }
     }
 
-    fn event(&mut self, known: &mut Known) -> Record {
+    fn event(&mut self, known: &mut Known) -> Record<'static> {
         known.events += 1;
         Record::Event {
-            id: EventId(known.events - 1),
             timing: self.yes(),
             device: self.yes().then(|| DeviceId(self.id(256))),
-            name: self.name(),
+            name: self.name().into(),
         }
     }
 
-    fn buffer(&mut self, known: &mut Known) -> Record {
+    fn buffer(&mut self, known: &mut Known) -> Record<'static> {
         let within = (self.yes() && !known.buffers.is_empty()).then(|| {
             let buffer = self.id(known.buffers.len() as u32);
             let start = self.below(known.buffers[buffer as usize] + 1);
@@ -110,31 +110,28 @@ impl Random {
         };
         known.buffers.push(bytes);
         Record::Buffer {
-            id: BufferId(known.buffers.len() as u32 - 1),
             memory: self.memory(),
             bytes,
             within,
-            name: self.name(),
+            name: self.name().into(),
         }
     }
 
-    fn thread(&mut self, known: &mut Known) -> Record {
+    fn thread(&mut self, known: &mut Known) -> Record<'static> {
         known.threads += 1;
         Record::Thread {
-            id: ThreadId(known.threads - 1),
-            name: self.name(),
+            name: self.name().into(),
         }
     }
 
-    fn site(&mut self, known: &mut Known) -> Record {
+    fn site(&mut self, known: &mut Known) -> Record<'static> {
         known.sites += 1;
         Record::Site {
-            id: SiteId(known.sites - 1),
-            text: self.name(),
+            text: self.name().into(),
         }
     }
 
-    fn span(&mut self, known: &mut Known) -> Record {
+    fn span(&mut self, known: &mut Known) -> Record<'static> {
         let thread = self.id(known.threads);
         known.depths.resize(known.threads as usize, 0);
         let depth = &mut known.depths[thread as usize];
@@ -142,11 +139,11 @@ impl Random {
         *depth = if enters { *depth + 1 } else { *depth - 1 };
         Record::Span {
             thread: ThreadId(thread),
-            enters: enters.then(|| self.name()),
+            enters: enters.then(|| self.name().into()),
         }
     }
 
-    fn done(&mut self, known: &Known) -> Record {
+    fn done(&mut self, known: &Known) -> Record<'static> {
         let mut times = || {
             let start = self.wide() / 2;
             self.yes().then(|| (start, start + self.wide() / 2))
@@ -203,7 +200,7 @@ impl Random {
         let device = DeviceId(self.id(5));
         let (from, to) = (self.memory(), self.memory());
         let (yes, done) = (self.yes(), self.yes());
-        match self.below(34) {
+        match self.below(35) {
             0 => Kind::Kernel {
                 stream,
                 launches: 1 + self.wide() as u32 / 2,
@@ -257,7 +254,11 @@ impl Random {
             30 => Kind::DestroyStream { stream },
             31 => Kind::SetDevice { device },
             32 => Kind::BeginCapture { stream },
-            _ => Kind::EndCapture { stream },
+            33 => Kind::EndCapture { stream },
+            _ => Kind::CopyPeer {
+                stream,
+                peer: device,
+            },
         }
     }
 }
@@ -275,42 +276,11 @@ struct Known {
     depths: Vec<u32>,
 }
 
-/// Writes records, and holds the writer to the ids that they have.
-pub fn write(records: &[Record]) -> Result<Vec<u8>, Error> {
+/// Writes records.
+pub fn write(records: &[Record<'_>]) -> Result<Vec<u8>, Error> {
     let mut log = Writer::new(Vec::new())?;
     for record in records {
-        add(&mut log, record)?;
+        log.take(record)?;
     }
     log.finish()
-}
-
-pub fn add(log: &mut Writer<Vec<u8>>, record: &Record) -> Result<(), Error> {
-    match record {
-        Record::Stream {
-            id,
-            kind,
-            device,
-            name,
-        } => assert_eq!(log.stream(*kind, *device, name)?, *id),
-        Record::Event {
-            id,
-            timing,
-            device,
-            name,
-        } => assert_eq!(log.event(*timing, *device, name)?, *id),
-        Record::Buffer {
-            id,
-            memory,
-            bytes,
-            within,
-            name,
-        } => assert_eq!(log.buffer(*memory, *bytes, *within, name)?, *id),
-        Record::Thread { id, name } => assert_eq!(log.thread(name)?, *id),
-        Record::Site { id, text } => assert_eq!(log.site(text)?, *id),
-        Record::Pool { op, asked, size } => log.pool(*op, *asked, *size)?,
-        Record::Op(op) => log.op(op)?,
-        Record::Span { thread, enters } => log.span(*thread, enters.as_deref())?,
-        Record::Done(done) => log.done(done)?,
-    }
-    Ok(())
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::Mutex;
 
 use sidestream::device::Device;
-use sidestream::log::{Sink, Within};
-use sidestream::op::{DeviceId, Kind, Memory, Op, StreamKind, ThreadId};
+use sidestream::log::{Record, Sink};
+use sidestream::op::{Kind, Op};
 
 pub struct Launches(Arc<Mutex<Vec<Op>>>);
 
@@ -24,16 +24,11 @@ impl Launches {
 }
 
 impl Sink for Ear {
-    fn op(&mut self, op: &Op) {
-        if matches!(op.kind, Kind::GraphLaunch { .. }) {
-            self.0.lock().unwrap().push(op.clone());
+    fn take(&mut self, record: &Record<'_>) {
+        if let Record::Op(op) = record
+            && matches!(op.kind, Kind::GraphLaunch { .. })
+        {
+            self.0.lock().unwrap().push(op.clone().into_owned());
         }
     }
-
-    fn stream(&mut self, _: StreamKind, _: DeviceId, _: &str) {}
-    fn event(&mut self, _: bool, _: DeviceId) {}
-    fn buffer(&mut self, _: Memory, _: u64, _: Option<Within>, _: &str) {}
-    fn thread(&mut self, _: &str) {}
-    fn site(&mut self, _: &str) {}
-    fn span(&mut self, _: ThreadId, _: Option<&str>) {}
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use sidestream::device::Device;
 use sidestream::error::Error;
 use sidestream::explicit::{self, Event, Stream};
+use sidestream::log::{Reader, Record};
+use sidestream::op::Kind;
 
 use crate::kernels::{
     HOLD_NS, check, expect_pattern, fill, fill_explicit, filled, is_seen_in_time, spin, values,
@@ -17,6 +19,7 @@ pub fn scenarios() -> Vec<Scenario> {
         two(kernels_run_on_both_devices_at_once),
         two(memory_is_copied_from_one_device_to_the_other),
         two(a_large_copy_between_devices_is_right),
+        two(a_copy_between_devices_names_the_other_device),
         two(a_stream_waits_for_one_of_the_other_device),
         two(a_ping_pong_between_devices_is_in_order),
         two(streams_of_two_devices_do_not_wait_for_each_other),
@@ -76,6 +79,29 @@ fn a_large_copy_between_devices_is_right(target: Target) {
     b.memcpy_d2d(x.view(), y.view_mut()).unwrap();
     check(&b, y.view(), 1, &mut errors);
     assert_eq!(values(&b, errors.view()), [0]);
+}
+
+fn a_copy_between_devices_names_the_other_device(target: Target) {
+    let devices = target.open_two();
+    let [a, b] = devices.each_ref().map(|device| device.stream("s").unwrap());
+    let (x, mut y) = (filled(&a, LEN, 1), filled(&b, LEN, 2));
+    let recording = devices[0].record(Vec::new()).unwrap();
+    a.memcpy_d2d(x.view(), y.view_mut()).unwrap();
+    b.memcpy_d2d(x.view(), y.view_mut()).unwrap();
+    expect_pattern(&values(&b, y.view()), 1);
+    let log = recording.finish().unwrap();
+    let records = Reader::new(&log[..]).unwrap();
+    let peers = records.filter_map(|record| match record.unwrap() {
+        Record::Op(op) => match op.kind {
+            Kind::CopyPeer { peer, .. } => Some(peer),
+            _ => None,
+        },
+        _ => None,
+    });
+    assert_eq!(
+        peers.collect::<Vec<_>>(),
+        [devices[1].id(), devices[0].id()]
+    );
 }
 
 fn a_stream_waits_for_one_of_the_other_device(target: Target) {

@@ -39,7 +39,7 @@ fn record(device: &Device, program: impl FnOnce()) -> Recorded {
     let (mut ops, mut times) = (Vec::new(), HashMap::new());
     for record in Reader::new(&log[..]).unwrap() {
         match record.unwrap() {
-            Record::Op(op) => ops.push(op),
+            Record::Op(op) => ops.push(op.into_owned()),
             Record::Done(done) => assert!(times.insert(done.op, done).is_none()),
             _ => {}
         }

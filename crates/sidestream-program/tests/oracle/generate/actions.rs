@@ -210,10 +210,20 @@ impl Gen {
         };
         let captured = self.streams[s].capture.is_some();
         let blocks = self.host_side(&from) && self.host_side(&to) && !captured;
-        let act = Act::CopyAsync {
-            s: self.name(s),
-            from: from.clone(),
-            to: to.clone(),
+        // Without a draw of its own, so that a seed gives the programs that it gave before there were peers.
+        let peers = self.opt.devices > 1 && self.prog.ops.len() % 2 == 1;
+        let act = match peers && !self.host_side(&from) && !self.host_side(&to) {
+            true => Act::CopyPeer {
+                s: self.name(s),
+                from: from.clone(),
+                to: to.clone(),
+                peer: u64::from(self.streams[s].device == 0),
+            },
+            false => Act::CopyAsync {
+                s: self.name(s),
+                from: from.clone(),
+                to: to.clone(),
+            },
         };
         if self.work(t, s, &[from], &[to], act) && blocks {
             let known = self.streams[s].clock.clone();

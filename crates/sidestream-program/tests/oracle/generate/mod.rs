@@ -158,6 +158,7 @@ fn device_ops(act: &Act) -> usize {
     match act {
         Act::Kernel { .. }
         | Act::CopyAsync { .. }
+        | Act::CopyPeer { .. }
         | Act::MemsetAsync { .. }
         | Act::Copy { .. }
         | Act::Memset { .. }

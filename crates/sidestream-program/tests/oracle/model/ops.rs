@@ -61,6 +61,11 @@ impl Run<'_> {
                 let stream = self.stream(s);
                 self.submit_work(here, stream, s, &[], std::slice::from_ref(to), false)?;
             }
+            Act::CopyPeer { s, from, to, .. } => {
+                let stream = self.stream(s);
+                let (from, to) = (std::slice::from_ref(from), std::slice::from_ref(to));
+                self.submit_work(here, stream, s, from, to, false)?;
+            }
             Act::CopyAsync { s, from, to } => {
                 let stream = self.stream(s);
                 let captured = self.capturing(stream).is_some();

@@ -23,7 +23,8 @@ impl Machine {
             (Kind::Kernel { stream, .. }, Payload::Gather(pieces)) => {
                 self.gather(self.streams.at(stream.0), pieces)
             }
-            (Kind::Copy { stream, .. }, Payload::Copy(copy)) => {
+            // Addresses say on which device memory lies, so the driver's copy is the same.
+            (Kind::Copy { stream, .. } | Kind::CopyPeer { stream, .. }, Payload::Copy(copy)) => {
                 let stream = self.streams.at(stream.0);
                 let _current = self.for_default(stream);
                 let code = self.copy(&copy, stream.handle());
@@ -107,7 +108,8 @@ impl Machine {
                 self.captured.lock()[stream.device().0 as usize].push_back(graph);
                 Ok(())
             }
-            (Kind::Kernel { .. } | Kind::Copy { .. } | Kind::Memset { .. }, _)
+            (Kind::Kernel { .. } | Kind::Copy { .. } | Kind::CopyPeer { .. }, _)
+            | (Kind::Memset { .. }, _)
             | (
                 Kind::HostFunc { .. } | Kind::CopyBlocking { .. } | Kind::MemsetBlocking { .. },
                 _,

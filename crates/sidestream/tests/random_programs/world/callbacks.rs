@@ -8,8 +8,7 @@ use std::task::{Wake, Waker};
 
 use sidestream::benchmark::{Options, benchmark};
 use sidestream::kernel::{Kernel, Write};
-use sidestream::log::{Sink, Within};
-use sidestream::op::{DeviceId, Memory, Op, StreamKind, ThreadId};
+use sidestream::log::{Record, Sink};
 use sidestream::pipeline::{Cause, Pipeline, per_row};
 
 use super::super::act::{Landing, Place};
@@ -187,25 +186,7 @@ impl Fragile {
 }
 
 impl Sink for Fragile {
-    fn stream(&mut self, _: StreamKind, _: DeviceId, _: &str) {
-        self.told();
-    }
-    fn event(&mut self, _: bool, _: DeviceId) {
-        self.told();
-    }
-    fn buffer(&mut self, _: Memory, _: u64, _: Option<Within>, _: &str) {
-        self.told();
-    }
-    fn thread(&mut self, _: &str) {
-        self.told();
-    }
-    fn site(&mut self, _: &str) {
-        self.told();
-    }
-    fn span(&mut self, _: ThreadId, _: Option<&str>) {
-        self.told();
-    }
-    fn op(&mut self, _: &Op) {
+    fn take(&mut self, _: &Record<'_>) {
         self.told();
     }
     fn alarm(&mut self) -> Option<String> {

@@ -9,22 +9,22 @@ use crate::op::Mode;
 
 /// Stands for a device buffer that a graph owns.
 ///
-/// A key is made by [`GraphBuilder::own`](super::GraphBuilder::own) and is good for that graph
+/// A key is made by [`GraphBuilder::own`](crate::graph::GraphBuilder::own) and is good for that graph
 /// alone. Copies stand for the same buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct BufKey<T> {
-    pub(super) at: At,
+    pub(crate) at: At,
     len: usize,
     holds: PhantomData<T>,
 }
 
 /// Stands for pinned host memory that a graph owns.
 ///
-/// Made by [`GraphBuilder::own_pinned`](super::GraphBuilder::own_pinned), and otherwise like a
+/// Made by [`GraphBuilder::own_pinned`](crate::graph::GraphBuilder::own_pinned), and otherwise like a
 /// [`BufKey`].
 #[derive(Clone, Copy, Debug)]
 pub struct PinnedKey<T> {
-    pub(super) at: At,
+    pub(crate) at: At,
     len: usize,
     holds: PhantomData<T>,
 }
@@ -43,11 +43,11 @@ pub struct PinnedPart<T>(Values<T>);
 
 /// A node of a graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct NodeId(pub(super) At);
+pub struct NodeId(pub(crate) At);
 
 /// A place in a list: of the buffers of a graph, or of the nodes of one description of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct At {
+pub(crate) struct At {
     /// Whose list it is. No other list of the process has the number.
     pub list: u64,
     pub index: u32,
@@ -57,10 +57,10 @@ pub(super) struct At {
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
-    pub(super) at: At,
-    pub(super) start: u64,
-    pub(super) end: u64,
-    pub(super) mode: Mode,
+    pub(crate) at: At,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) mode: Mode,
 }
 
 /// An argument of a kernel on its way into a node.
@@ -80,7 +80,7 @@ struct Values<T> {
 }
 
 impl<T: Pod> BufKey<T> {
-    pub(super) fn new(at: At, len: usize) -> BufKey<T> {
+    pub(crate) fn new(at: At, len: usize) -> BufKey<T> {
         let holds = PhantomData;
         BufKey { at, len, holds }
     }
@@ -125,7 +125,7 @@ impl<T: Pod> BufKey<T> {
 }
 
 impl<T: Pod> PinnedKey<T> {
-    pub(super) fn new(at: At, len: usize) -> PinnedKey<T> {
+    pub(crate) fn new(at: At, len: usize) -> PinnedKey<T> {
         let holds = PhantomData;
         PinnedKey { at, len, holds }
     }
@@ -227,7 +227,7 @@ impl<T: Pod> PinnedPart<T> {
         PinnedPart(self.0.slice(range))
     }
 
-    pub(super) fn piece(self, mode: Mode) -> Piece {
+    pub(crate) fn piece(self, mode: Mode) -> Piece {
         self.0.piece(mode)
     }
 }
@@ -264,12 +264,12 @@ impl<T: Pod> Values<T> {
 }
 
 impl Piece {
-    pub(super) fn bytes(&self) -> Range<u64> {
+    pub(crate) fn bytes(&self) -> Range<u64> {
         self.start..self.end
     }
 
     /// Whether one writes what the other touches, too.
-    pub(super) fn conflicts(&self, other: &Piece) -> bool {
+    pub(crate) fn conflicts(&self, other: &Piece) -> bool {
         let overlap = self.start.max(other.start) < self.end.min(other.end);
         let writes = self.mode == Mode::Write || other.mode == Mode::Write;
         self.at == other.at && overlap && writes

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use smallvec::{Array, SmallVec};
 
-use crate::event::Mark;
+use super::mark::Mark;
 use crate::op::Mode;
 
 /// The uses of a block that may not be over, each remembered by a mark.

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::elsewhere::{drop_elsewhere, is_host_func, is_kernel};
+use super::memory::Grant;
+use super::runtime::{Place, Runtime};
+use super::stream::Core;
 use super::uses::Uses;
 use crate::backend::Address;
-use crate::device::{Grant, Place, Runtime, drop_elsewhere, is_host_func, is_kernel};
 use crate::log::Pen;
 use crate::op::{BufferId, DeviceId, Memory, Mode, StreamId};
-use crate::stream::Core;
 
 /// Memory that one owner holds. When it goes it takes its pending uses to the allocator; nothing
 /// waits and the driver is not called.

@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 
+use super::uses::Conflicts;
 use crate::backend::Address;
-use crate::buffer::uses::Conflicts;
 
 /// What went, the last at the end.
 #[derive(Default)]

@@ -9,18 +9,19 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::elsewhere::{is_kernel, outside_callbacks};
+use super::explicit::OfDevice;
+use super::mark::{Mark, OwnEvent, SpareEvents, Unrecorded};
 use super::memory::Memories;
 use super::process::Here;
 use super::registered::Registered;
+use super::stream::Streams;
 use super::threads::{Thread, as_thread};
+use crate::alloc::Spare;
 use crate::backend::{Address, Backend, Create};
 use crate::error::{Error, Lost, Result};
-use crate::event::{Mark, OwnEvent, SpareEvents, Unrecorded};
-use crate::explicit::OfDevice;
 use crate::log::{Live, Pen};
 use crate::op::{Accesses, DeviceId, EventId, Kind, Memory, Op, OpId, SiteId, StreamId, ThreadId};
 use crate::order::live::{FEW, Point, ThreadClock};
-use crate::stream::Streams;
 
 /// A machine with its devices: the back end, and all that the front end knows about it.
 pub(crate) struct Runtime {
@@ -52,6 +53,17 @@ pub(crate) struct Runtime {
     threads: AtomicU32,
 }
 
+/// How a machine is run.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub memory_bytes: Option<u64>,
+    pub pinned_bytes: u64,
+    pub spare: Option<Spare>,
+    pub is_tracking: bool,
+    pub is_synchronous: bool,
+    pub notice: fn(&str),
+}
+
 /// One device of the machine.
 pub(crate) struct PerDevice {
     pub memories: Memories,
@@ -70,7 +82,7 @@ const IN_KERNEL: &str = "a kernel in Rust, and what states its cost, may not cal
                          it; let the host do it";
 
 impl Runtime {
-    pub fn new(backend: Arc<dyn Backend>, options: &super::Options) -> Arc<Runtime> {
+    pub fn new(backend: Arc<dyn Backend>, options: &Settings) -> Arc<Runtime> {
         let devices = backend.devices().iter().enumerate();
         let devices = devices.map(|(at, caps)| PerDevice {
             memories: Memories::of_device(
@@ -472,6 +484,16 @@ impl Runtime {
             write(&mut pen, &op);
         });
         Ok(ns)
+    }
+
+    /// Gives the times that the device has kept to whoever wants them.
+    #[cfg(feature = "observe")]
+    pub fn tell_times(&self) {
+        if self.live.wants_times() {
+            let mut times = Vec::new();
+            self.backend.take_times(&mut times);
+            self.live.done(&times);
+        }
     }
 
     /// Waits as long as it takes for what a call of the explicit style asks for. The log was told

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::block::Block;
 use super::elsewhere::is_host_func;
 use super::memory::Undone;
 use super::memory::tell_alloc;
 use super::runtime::{Place, Runtime};
+use super::uses::{Conflicts, Uses};
+use super::vector::Vector;
 use crate::backend::Backend;
-use crate::buffer::Vector;
-use crate::buffer::block::Block;
-use crate::buffer::uses::{Conflicts, Uses};
 use crate::error::{Error, Result};
 
 /// What is kept of registered memory.

@@ -6,20 +6,20 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::block::{Block, BlockState};
 use super::gone::Gone;
 use super::runtime::{Place, Runtime, plain, write};
 use super::threads::{Thread, as_thread};
+use super::uses::{Conflicts, Uses, keep_last};
+use super::vector::Vector;
 use crate::alloc::{Cache, Granted, Growth, Need, On, Piece, Rules, Segment, Spare, State};
 use crate::backend::{Address, Backend, Reserve};
-use crate::buffer::Vector;
-use crate::buffer::block::{Block, BlockState};
-use crate::buffer::uses::{Conflicts, Uses, keep_last};
 use crate::error::{Error, Result};
 use crate::log::{Pen, Within};
 use crate::op::{BufferId, DeviceId, Kind, Memory, StreamId};
 use crate::order::Epoch;
 
-pub use crate::alloc::Statistics;
+use crate::alloc::Statistics;
 
 /// The memory of one device, or the pinned memory of the machine.
 pub(crate) struct Memories {

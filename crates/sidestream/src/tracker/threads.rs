@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
-use super::Runtime;
+use super::runtime::Runtime;
 use crate::op::{DeviceId, ThreadId};
 use crate::order::live::ThreadClock;
 

@@ -5,24 +5,23 @@
 //! and the blocks by their address. So the log has the driver's sequence, no use is missed by
 //! another thread, and no two threads wait for each other.
 
-use std::cmp::Ordering;
 use std::sync::atomic;
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::MutexGuard;
-use smallvec::SmallVec;
-
+use super::super::block::Block;
+use super::super::mark::{Mark, OwnEvent, Recorded, Unrecorded};
+use super::super::runtime::{Place, plain, write};
+use super::super::threads::{Caller, Thread};
+use super::super::uses::{Conflicts, keep_last};
+use super::held::Held;
 use super::{State, Stream};
 use crate::backend::Payload;
-use crate::buffer::block::{Block, BlockState};
-use crate::buffer::uses::{Conflicts, keep_last};
-use crate::device::{Caller, Place, Thread, plain, write};
 use crate::error::{Error, Result};
-use crate::event::{Mark, OwnEvent, Recorded, Unrecorded};
 use crate::log::Pen;
 use crate::op::{Access, Accesses, EventId, Kind, Mode, Op};
 use crate::order::live::{Point, StreamClock};
 use crate::order::may_hold_up;
+use parking_lot::MutexGuard;
 
 /// Something to be put into a stream.
 pub(crate) struct Call<'a> {
@@ -61,18 +60,6 @@ pub(crate) struct Source<'a> {
     pub block: &'a mut Block,
     pub end: u64,
 }
-
-/// The state of every touched block.
-struct Held<'a> {
-    /// Sorted by where the block lies.
-    states: SmallVec<[(*const Block, MutexGuard<'a, BlockState>); 4]>,
-    /// Where the state of each touch is, by the number of the touch; empty for a few touches, where
-    /// to look is quicker.
-    places: Vec<u32>,
-}
-
-/// So many touches are few.
-const FEW: usize = 8;
 
 /// What a call needs all the way through.
 pub(super) struct Step<'s> {
@@ -116,23 +103,7 @@ impl Stream {
     /// The end of the stream so far, as a mark.
     #[track_caller]
     pub(crate) fn mark(&self, at: Place) -> Result<Mark> {
-        self.runtime.check()?;
-        let mut caller = Caller::of(&self.runtime);
-        self.mark_by(caller.thread(), at)
-    }
-
-    #[inline]
-    #[track_caller]
-    fn mark_by(&self, thread: &mut Thread, at: Place) -> Result<Mark> {
-        let mut step = self.step(thread, at);
-        let recorded = match step.state.is_marked {
-            _ if self.core.is_shared() => step.unless_captured(|step| step.learning(Step::record)),
-            true => Ok(()),
-            false => step.learning(Step::record),
-        };
-        let mark = recorded.map(|()| step.end());
-        step.close();
-        mark
+        self.begin(at, |step| step.mark())
     }
 
     /// Records an event of one's own at the end of the stream.
@@ -151,9 +122,7 @@ impl Stream {
     /// Makes the stream wait for a mark, unless it is known to stand behind it already.
     #[track_caller]
     pub(crate) fn wait_for(&self, mark: &Mark, at: Place) -> Result<()> {
-        self.runtime.check()?;
-        let mut caller = Caller::of(&self.runtime);
-        self.wait_by(caller.thread(), mark, at)
+        self.begin(at, |step| step.stand_behind(mark))
     }
 
     /// Makes the stream wait for the end of another one so far.
@@ -161,21 +130,8 @@ impl Stream {
     pub(crate) fn wait_for_end(&self, other: &Stream, at: Place) -> Result<()> {
         self.runtime.check()?;
         let mut caller = Caller::of(&self.runtime);
-        let mark = other.mark_by(caller.thread(), at)?;
-        self.wait_by(caller.thread(), &mark, at)
-    }
-
-    #[inline]
-    #[track_caller]
-    fn wait_by(&self, thread: &mut Thread, mark: &Mark, at: Place) -> Result<()> {
-        let mut step = self.step(thread, at);
-        let waited = match step.knows(mark) {
-            true => Ok(()),
-            false if self.core.is_shared() => step.unless_captured(|step| step.wait(mark)),
-            false => step.wait(mark),
-        };
-        step.close();
-        waited
+        let mark = other.begin_by(caller.thread(), at, |step| step.mark())?;
+        self.begin_by(caller.thread(), at, |step| step.stand_behind(&mark))
     }
 
     #[inline]
@@ -276,42 +232,15 @@ impl Stream {
         at: Place,
         done: impl FnOnce(&StreamClock),
     ) -> Result<()> {
-        self.runtime.check()?;
-        let mut caller = Caller::of(&self.runtime);
-        let linked = self.link_by(caller.thread(), kind, runs, behind, at, done);
-        drop(caller);
-        linked?;
+        self.begin(at, |step| {
+            step.link(kind, runs, behind)?;
+            done(&step.state.clock);
+            Ok(())
+        })?;
         match runs && self.runtime.is_synchronous {
             false => Ok(()),
             true => self.finish_at(at).map_err(Error::behind_submit),
         }
-    }
-
-    #[inline]
-    #[track_caller]
-    fn link_by(
-        &self,
-        thread: &mut Thread,
-        kind: Kind,
-        runs: bool,
-        behind: Option<&Point>,
-        at: Place,
-        done: impl FnOnce(&StreamClock),
-    ) -> Result<()> {
-        let mut step = self.step(thread, at);
-        let submitted = step.submit(kind);
-        if submitted.is_ok() {
-            if runs {
-                step.state.is_marked = false;
-                match behind {
-                    Some(point) => step.state.clock.waits_for(&step.thread.clock, point),
-                    None => _ = step.state.clock.submitted(&step.thread.clock),
-                }
-            }
-            done(&step.state.clock);
-        }
-        step.close();
-        submitted
     }
 
     /// Puts a call into the stream by which it joins a capture; `joined` is called behind it, before
@@ -348,43 +277,31 @@ impl Stream {
     pub(crate) fn link_behind(&self, other: &Stream, runs: bool, at: Place) -> Result<()> {
         self.runtime.check()?;
         let mut caller = Caller::of(&self.runtime);
-        let (event, point) = other.record_link(caller.thread(), at)?;
+        // Also where the end of the other one has an event, because others may have put work behind that one. If another
+        // thread records it again before the wait for it is placed, that wait is for more than it has to be.
+        let (event, point) = other.begin_by(caller.thread(), at, |step| step.record_link())?;
         let kind = Kind::Wait {
             stream: self.core.id,
             event,
         };
-        let linked = self.link_by(caller.thread(), kind, runs, Some(&point), at, |_| ());
+        self.begin_by(caller.thread(), at, |step| {
+            step.link(kind, runs, Some(&point))
+        })?;
         drop(caller);
-        linked?;
         match runs && self.runtime.is_synchronous {
             false => Ok(()),
             true => self.finish_at(at).map_err(Error::behind_submit),
         }
     }
 
-    /// Records the stream's own event for this behind all that it was given: also where the end of the
-    /// stream has an event, because others may have put work behind that one. If another thread records
-    /// it again before the wait for it is placed, that wait is for more than it has to be.
-    #[inline]
-    #[track_caller]
-    fn record_link(&self, thread: &mut Thread, at: Place) -> Result<(EventId, Point)> {
-        let mut step = self.step(thread, at);
-        let recorded = step.record_link();
-        step.close();
-        recorded
-    }
-
     /// Makes the stream wait for what a use of these bytes would have to stand behind.
     pub(crate) fn stand_behind(&self, touch: Touch<'_>, at: Place) -> Result<()> {
-        self.runtime.check()?;
-        let mut caller = Caller::of(&self.runtime);
-        let mut step = self.step(caller.thread(), at);
         let touches = [touch];
-        let done = step.unless_captured(|step| {
-            step.wait_for_conflicts(&Held::lock(&touches), &touches, &mut [], None)
-        });
-        step.close();
-        done
+        self.begin(at, |step| {
+            step.unless_captured(|step| {
+                step.wait_for_conflicts(&Held::lock(&touches), &touches, &mut [], None)
+            })
+        })
     }
 
     /// Tells the log, unless it is not to be told, that the calling thread waits for the stream, and
@@ -399,7 +316,9 @@ impl Stream {
         })
     }
 
-    /// Takes the locks for a call that touches no memory.
+    /// Takes the locks for a call that touches no memory, as the calling thread.
+    // As calls of their own these two take some fifty instructions more, in calls of three hundred.
+    #[inline(always)]
     #[track_caller]
     pub(super) fn begin<R>(
         &self,
@@ -408,7 +327,18 @@ impl Stream {
     ) -> Result<R> {
         self.runtime.check()?;
         let mut caller = Caller::of(&self.runtime);
-        let mut step = self.step(caller.thread(), at);
+        self.begin_by(caller.thread(), at, act)
+    }
+
+    #[inline(always)]
+    #[track_caller]
+    fn begin_by<R>(
+        &self,
+        thread: &mut Thread,
+        at: Place,
+        act: impl FnOnce(&mut Step<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let mut step = self.step(thread, at);
         let done = act(&mut step);
         step.close();
         done
@@ -538,11 +468,9 @@ impl Step<'_> {
             clock.knows(epoch) || thread.knows(epoch) || by_itself
         };
         for (number, touch) in touches.iter().enumerate() {
-            let state = &held.states[held.place(number, touch.block)].1;
             let bytes = touch.start..touch.end;
-            state
-                .uses
-                .conflicts(bytes, touch.mode, is_known, &mut conflicts);
+            let uses = held.uses(number, touch.block);
+            uses.conflicts(bytes, touch.mode, is_known, &mut conflicts);
         }
         for source in sources {
             let uses = &source.block.state.get_mut().uses;
@@ -627,6 +555,43 @@ impl Step<'_> {
             self.state.clock.unseen();
         }
         called
+    }
+
+    /// The end of the stream so far, with an event.
+    #[inline]
+    fn mark(&mut self) -> Result<Mark> {
+        match self.state.is_marked {
+            _ if self.stream.core.is_shared() => {
+                self.unless_captured(|step| step.learning(Step::record))?;
+            }
+            true => {}
+            false => self.learning(Step::record)?,
+        }
+        Ok(self.end())
+    }
+
+    /// The stream waits for a mark, unless it is known to stand behind it.
+    #[inline]
+    fn stand_behind(&mut self, mark: &Mark) -> Result<()> {
+        match self.knows(mark) {
+            true => Ok(()),
+            false if self.stream.core.is_shared() => self.unless_captured(|step| step.wait(mark)),
+            false => self.wait(mark),
+        }
+    }
+
+    /// A call of the explicit style that touches no memory, such as a wait for the point `behind`.
+    #[inline(always)]
+    fn link(&mut self, kind: Kind, runs: bool, behind: Option<&Point>) -> Result<()> {
+        self.submit(kind)?;
+        if runs {
+            self.state.is_marked = false;
+            match behind {
+                Some(point) => self.state.clock.waits_for(&self.thread.clock, point),
+                None => _ = self.state.clock.submitted(&self.thread.clock),
+            }
+        }
+        Ok(())
     }
 
     /// Records an event at the end of the stream.
@@ -735,116 +700,6 @@ impl Step<'_> {
         runtime.seen(submitted)?;
         write(&mut self.pen, &op);
         Ok(())
-    }
-}
-
-impl Default for Held<'_> {
-    #[inline]
-    fn default() -> Self {
-        Held {
-            states: SmallVec::new(),
-            places: Vec::new(),
-        }
-    }
-}
-
-impl<'a> Held<'a> {
-    /// Locks every touched block once. Nearly every call touches one or two.
-    #[inline]
-    fn lock(touches: &[Touch<'a>]) -> Held<'a> {
-        let mut held = Held::default();
-        match touches {
-            [] => {}
-            [only] => held.add(only.block),
-            [a, b] => {
-                let (a, b) = (a.block, b.block);
-                match std::ptr::from_ref(a).cmp(&std::ptr::from_ref(b)) {
-                    Ordering::Equal => held.add(a),
-                    Ordering::Less => (held.add(a), held.add(b)).0,
-                    Ordering::Greater => (held.add(b), held.add(a)).0,
-                }
-            }
-            few if few.len() <= FEW => held.add_few(few),
-            many => held.add_many(many),
-        }
-        held
-    }
-
-    #[inline]
-    fn add(&mut self, block: &'a Block) {
-        let held = (std::ptr::from_ref(block), block.state.lock());
-        self.states.push(held);
-    }
-
-    fn add_few(&mut self, touches: &[Touch<'a>]) {
-        let mut blocks: [&Block; FEW] = [touches[0].block; FEW];
-        for (number, touch) in touches.iter().enumerate() {
-            let mut at = number;
-            while at > 0 && std::ptr::from_ref(blocks[at - 1]) > std::ptr::from_ref(touch.block) {
-                blocks[at] = blocks[at - 1];
-                at -= 1;
-            }
-            blocks[at] = touch.block;
-        }
-        for block in &blocks[..touches.len()] {
-            self.add_once(block);
-        }
-    }
-
-    #[inline(never)]
-    fn add_many(&mut self, touches: &[Touch<'a>]) {
-        let touched = (0u32..).zip(touches);
-        let touched = touched.map(|(number, touch)| (touch.block, number));
-        let mut touched: Vec<(&'a Block, u32)> = touched.collect();
-        // Not the unstable one: blocks that were made together mostly lie in order already.
-        touched.sort_by_key(|&(block, _)| std::ptr::from_ref(block));
-        self.states.reserve(touched.len());
-        self.places.resize(touched.len(), 0);
-        for (block, number) in touched {
-            self.add_once(block);
-            self.places[number as usize] = self.states.len() as u32 - 1;
-        }
-    }
-
-    /// Equal blocks come one after the other.
-    #[inline]
-    fn add_once(&mut self, block: &'a Block) {
-        let is_held = |&(last, _): &(*const Block, _)| std::ptr::eq(last, block);
-        if !self.states.last().is_some_and(is_held) {
-            self.add(block);
-        }
-    }
-
-    /// Where the state of the block of this touch is.
-    #[inline]
-    fn place(&self, number: usize, block: &Block) -> usize {
-        if self.states.len() <= 2 {
-            return usize::from(!std::ptr::eq(self.states[0].0, block));
-        }
-        if let Some(&place) = self.places.get(number) {
-            return place as usize;
-        }
-        let mut states = self.states.iter();
-        let place = states.position(|&(held, _)| std::ptr::eq(held, block));
-        place.expect("every touched block was locked")
-    }
-
-    #[inline]
-    fn state(&mut self, number: usize, block: &Block) -> &mut BlockState {
-        let place = self.place(number, block);
-        &mut self.states[place].1
-    }
-
-    #[inline]
-    fn note(&mut self, number: usize, touch: &Touch<'_>, mark: Mark, is_in_the_stream: bool) {
-        let uses = &mut self.state(number, touch.block).uses;
-        let bytes = touch.start..touch.end;
-        match touch.mode {
-            // It need not stand behind what only its thread knows to be over, nor by itself behind
-            // an earlier launch.
-            Mode::Write if !is_in_the_stream => uses.note_beside(bytes, &mark),
-            mode => uses.note(bytes, mode, mark),
-        }
     }
 }
 

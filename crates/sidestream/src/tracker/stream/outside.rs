@@ -17,11 +17,12 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
+use super::super::mark::{Mark, Recorded, Unrecorded};
+use super::super::runtime::{Place, Runtime, plain, write};
+use super::super::threads::{Thread, as_thread};
 use super::{Core, Stream};
 use crate::backend::Payload;
-use crate::device::{Place, Runtime, Thread, as_thread, plain, write};
 use crate::error::{Error, Result};
-use crate::event::{Mark, Recorded, Unrecorded};
 use crate::log::Pen;
 use crate::op::{Kind, OpId, ThreadId};
 use crate::order::live::StreamClock;
