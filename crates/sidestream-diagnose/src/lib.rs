@@ -48,13 +48,16 @@ pub use measure::{
     Steps, StepsBy, StreamLoad, copies, devices,
 };
 pub use model::{
-    Api, ApiKind, Base, Builder, Call, Device, Direction, Kernel, Memory, Name, Names, Overflow,
-    Range, RangeKind, Record, Rows, Source, Stream, StreamFlag, StreamIndex, Sync, SyncKind,
-    Thread, ThreadIndex, Trace, Unprofiled, Warning, What, Work,
+    Api, ApiKind, Base, Builder, Call, Device, Direction, Exchange, ExchangeKind, Exchanges,
+    Kernel, Memory, Name, Names, Overflow, ProcessGroup, Range, RangeKind, Record, Rows, Source,
+    Stream, StreamFlag, StreamIndex, Sync, SyncKind, Thread, ThreadIndex, Trace, Unprofiled,
+    Warning, What, Work,
 };
-pub use ranks::{RANKS_SCHEMA, Rank, Ranks};
+pub use ranks::{
+    Digest, Groups, Heat, Part, Parts, RANKS_SCHEMA, Rank, Ranks, Search, Slow, Worst,
+};
 pub use read::{Error, Limits, Problem, Progress, read, read_json, traces};
 pub use replay::{Change, Prediction, Replay, UnknownChange};
 pub use report::{LINK_GB_PER_S, LISTED, Link, Options, Report, SCHEMA, is_speed, kind};
-pub use show::{annotated, brief, comparison_text, html, ranks_text, text};
+pub use show::{annotated, brief, comparison_text, html, ranks_html, ranks_text, text};
 pub use timeline::{Drawn, Lane, Shade, Timeline};

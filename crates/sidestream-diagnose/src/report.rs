@@ -15,6 +15,7 @@ use crate::measure::{
     WorkOfCalls, blocking, copies, devices, kernels, launches, operators, stream_kinds,
 };
 use crate::model::{Base, Direction, Memory, Names, Source, Stream, Trace, Unprofiled, Warning};
+use crate::ranks::Digest;
 use crate::replay::{self, Change, Prediction, Replay};
 use crate::timeline::Timeline;
 
@@ -96,6 +97,8 @@ pub struct Report {
     pub replay: Result<Replay, &'static str>,
     /// Whether the caller asked for these changes, so that each is of interest.
     pub what_if_asked: bool,
+    /// What it exchanged with other ranks.
+    pub digest: Digest,
     /// What a reader has to know.
     pub warnings: Vec<Warning>,
 }
@@ -216,6 +219,12 @@ impl Report {
             let usual = replay.predictions.len() - replay.asked;
             replay.predictions.drain(..usual);
         }
+        let digest = Digest::of(
+            &trace,
+            &steps,
+            &collectives,
+            &idles.iter().collect::<Vec<_>>(),
+        );
         let timeline = Timeline::of(&trace, &works, &steps);
         let excerpt = Excerpt::of(&trace, &scene, &steps, &times);
         let blocking = blocking(&trace, &works, &times);
@@ -244,6 +253,7 @@ impl Report {
             link,
             replay,
             what_if_asked: options.what_if.is_some(),
+            digest,
             warnings,
         }
     }

@@ -13,6 +13,7 @@ mod json;
 mod nsight;
 mod own;
 mod page;
+mod ranks;
 mod replay;
 mod together;
 mod verdicts;

@@ -10,11 +10,13 @@
 mod api;
 mod base;
 mod build;
+mod exchange;
 mod names;
 
 pub use api::{Api, ApiKind};
 pub use base::{Base, Unprofiled};
 pub use build::{Builder, Overflow, Rows};
+pub use exchange::{Exchange, ExchangeKind, Exchanges, ProcessGroup};
 pub use names::{Name, Names};
 
 use std::fmt;
@@ -50,6 +52,8 @@ pub struct Trace {
     pub syncs: Vec<Sync>,
     /// Records of events, where the trace has rows for them.
     pub records: Vec<Record>,
+    /// What it exchanged with other ranks.
+    pub exchanges: Exchanges,
     /// What a reader of the results has to know about the trace.
     pub warnings: Vec<Warning>,
 }

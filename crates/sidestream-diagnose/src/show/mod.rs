@@ -12,6 +12,6 @@ mod worth;
 
 pub use annotated::annotated;
 pub use difference::comparison_text;
-pub use html::html;
+pub use html::{html, ranks_html};
 pub use text::{brief, text};
 pub use together::ranks_text;
