@@ -345,7 +345,7 @@ fn the_ranks_of_a_folder_are_looked_at_together() {
     let ran = sidestream(&["diagnose", path]);
     assert_eq!((ran.code, &*ran.err), (0, ""));
     let says = [
-        "3 ranks of 4 together",
+        "3 ranks of 4 together, clocks aligned to 0 ns",
         "first:  there is no trace of rank 3: what is slow may be there",
         "waiting: rank 0, 2, up to 400.0 µs a step in exchanges of data",
     ];
