@@ -345,14 +345,25 @@ fn the_ranks_of_a_folder_are_looked_at_together() {
     let ran = sidestream(&["diagnose", path]);
     assert_eq!((ran.code, &*ran.err), (0, ""));
     let says = [
-        "3 ranks of 4 together",
+        "3 ranks of 4 together, clocks aligned to 0 ns",
         "first:  there is no trace of rank 3: what is slow may be there",
-        "late:    rank 1 is the shortest in collectives: rank 0, 2 waited for it there, up to 400.0 µs a \
-         step, if all of them take part in the same ones",
+        "waiting: rank 0, 2, up to 400.0 µs a step in exchanges of data",
     ];
     for line in says {
         assert!(ran.out.lines().any(|l| l == line), "{line}\n{}", ran.out);
     }
+    assert!(
+        ran.out
+            .contains("\nslow:    rank 1: its own work in a step takes "),
+        "{}",
+        ran.out
+    );
+    let page = folder.with_extension("html");
+    let to_page = page.to_str().expect("letters");
+    let with_page = sidestream(&["diagnose", path, "--html", to_page]);
+    assert_eq!((with_page.code, with_page.out), (0, ran.out.clone()));
+    let page = std::fs::read_to_string(&page).expect("it was written");
+    assert!(page.contains("<section id=\"heat\">"), "{page}");
     // The reports of the single ranks are short.
     assert!(!ran.out.contains("what-if"), "{}", ran.out);
     let ran = sidestream(&["diagnose", "--json", path]);
@@ -366,7 +377,7 @@ fn the_ranks_of_a_folder_are_looked_at_together() {
         (&lines[1]["source"]["rank"], &lines[1]["source"]["world"]),
         (&1.into(), &4.into())
     );
-    assert_eq!(lines[3]["schema"], "sidestream.diagnose.ranks/1");
+    assert_eq!(lines[3]["schema"], "sidestream.diagnose.ranks/2");
     assert_eq!(
         (&lines[3]["straggler"], &lines[3]["missing"][0][0]),
         (&1.into(), &3.into())

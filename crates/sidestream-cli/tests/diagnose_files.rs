@@ -101,10 +101,10 @@ fn the_written_trace_is_read_again() {
 fn what_cannot_be_written_is_refused_with_a_reason() {
     let input = trace("copy_bound.before");
     let other = trace("copy_bound.after");
-    refused(
-        &[&input, &other, "--html", "x.html"],
-        "--html takes one trace, and 2 were named; call the command once for each",
-    );
+    let ran = sidestream(&["diagnose", &input, &other, "--html", "x.html"]);
+    let says = "--html of several traces is a page of the ranks of one run, and no two of these state which of the same run they";
+    assert_eq!(ran.code, 2);
+    assert!(ran.err.contains(says), "{}", ran.err);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/traces");
     let files = std::fs::read_dir(&folder).expect("the folder is there");
     let names = files.map(|file| file.expect("a file").file_name());

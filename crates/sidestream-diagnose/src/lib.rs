@@ -49,16 +49,19 @@ pub use measure::{
     by_name, copies, devices,
 };
 pub use model::{
-    Allocated, Api, ApiKind, Base, Builder, Call, Device, Direction, Kernel, Launched, Memory,
-    Name, Names, Overflow, Range, RangeKind, Record, Rows, Shape, Source, Stream, StreamFlag,
-    StreamIndex, Sync, SyncKind, Thread, ThreadIndex, Trace, Unprofiled, Warning, What, Work,
+    Allocated, Api, ApiKind, Base, Builder, Call, Device, Direction, Exchange, ExchangeKind,
+    Exchanges, Kernel, Launched, Memory, Name, Names, Overflow, ProcessGroup, Range, RangeKind,
+    Record, Rows, Shape, Source, Stream, StreamFlag, StreamIndex, Sync, SyncKind, Thread,
+    ThreadIndex, Trace, Unprofiled, Warning, What, Work,
 };
-pub use ranks::{RANKS_SCHEMA, Rank, Ranks};
+pub use ranks::{
+    Digest, Groups, Heat, Part, Parts, RANKS_SCHEMA, Rank, Ranks, Search, Slow, Worst,
+};
 pub use read::{Error, Limits, Problem, Progress, read, read_json, traces};
 pub use replay::{Change, Prediction, Replay, UnknownChange};
 pub use report::{LINK_GB_PER_S, LISTED, Link, Options, Report, SCHEMA, is_speed, kind};
 pub use show::{
-    Sort, TABLE_SCHEMA, Table, View, annotated, brief, comparison_text, html, ranks_text,
-    table_json, table_text, text,
+    Sort, TABLE_SCHEMA, Table, View, annotated, brief, comparison_text, html, ranks_html,
+    ranks_text, table_json, table_text, text,
 };
 pub use timeline::{Drawn, Lane, Shade, Timeline};

@@ -19,6 +19,7 @@ use crate::model::{
     Base, Direction, Launched, Memory, Name, Names, Source, Stream, Thread, Trace, Unprofiled,
     Warning,
 };
+use crate::ranks::Digest;
 use crate::replay::{self, Change, Prediction, Replay};
 use crate::show::tables_json;
 use crate::timeline::Timeline;
@@ -113,6 +114,8 @@ pub struct Report {
     pub replay: Result<Replay, &'static str>,
     /// Whether the caller asked for these changes, so that each is of interest.
     pub what_if_asked: bool,
+    /// What it exchanged with other ranks.
+    pub digest: Digest,
     /// What a reader has to know.
     pub warnings: Vec<Warning>,
 }
@@ -235,6 +238,12 @@ impl Report {
             let usual = replay.predictions.len() - replay.asked;
             replay.predictions.drain(..usual);
         }
+        let digest = Digest::of(
+            &trace,
+            &steps,
+            &collectives,
+            &idles.iter().collect::<Vec<_>>(),
+        );
         let timeline = Timeline::of(&trace, &works, &steps);
         let zooms = Timeline::each(&trace, &works, &steps);
         let excerpt = Excerpt::of(&trace, &scene, &steps, &times);
@@ -272,6 +281,7 @@ impl Report {
             link,
             replay,
             what_if_asked: options.what_if.is_some(),
+            digest,
             warnings,
         }
     }

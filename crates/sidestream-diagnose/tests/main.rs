@@ -14,6 +14,7 @@ mod json;
 mod nsight;
 mod own;
 mod page;
+mod ranks;
 mod replay;
 mod tables;
 mod together;

@@ -10,7 +10,8 @@ use sidestream::check::{MEMORY_BYTES, RaceKind, replay};
 use sidestream::engine::Profile;
 use sidestream::log::{Reader, Record, Writer};
 use sidestream::op::{
-    Access, BufferId, DeviceId, Kind, Memory, Mode, Op, OpId, SiteId, StreamId, StreamKind, ThreadId,
+    Access, BufferId, DeviceId, Kind, Memory, Mode, Op, OpId, SiteId, StreamId, StreamKind,
+    ThreadId,
 };
 use sidestream_program::{
     CannotReduce, Limits, Pair, Program, Reduced, check, explore, parse, record, reduce, unmet,

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use serde_json::Value;
 use sidestream_diagnose::{
     Change, Error, LINK_GB_PER_S, Limits, Options, Problem, Rank, Ranks, Report, brief, html,
-    is_speed, ranks_text, read, text,
+    is_speed, ranks_html, ranks_text, read, text,
 };
 
 use crate::failure::{TraceError, of_system};
@@ -36,7 +36,7 @@ pub fn diagnose(
         let text = text(&file, &report, COLUMNS).trim_end().to_owned();
         let page = html(&file, &report);
         let short = brief(&file, &report).trim_end().to_owned();
-        let rank = Rank::of(&file, &report).json().to_string();
+        let rank = Rank::of(&file, &report).whole_json().to_string();
         let mut json = report.json();
         json["file"] = file.into();
         Ok((json.to_string(), text, page, short, rank))
@@ -49,17 +49,37 @@ pub fn check_options(link_gbps: Option<f64>, what_if: Option<Vec<String>>) -> Py
     options(link_gbps, what_if).map(drop)
 }
 
+/// What [`ranks`] takes of a trace, without the report.
+#[pyfunction]
+pub fn digest(py: Python<'_>, path: PathBuf) -> PyResult<String> {
+    py.detach(|| {
+        let trace = read(&path, &Limits::default(), &mut |_, _| {}).map_err(raised)?;
+        let report = Report::of(trace, &Options::default());
+        let file = path.display().to_string();
+        Ok(Rank::of(&file, &report).whole_json().to_string())
+    })
+}
+
 /// The traces of a folder.
 #[pyfunction]
 pub fn traces(folder: PathBuf) -> PyResult<Vec<PathBuf>> {
     sidestream_diagnose::traces(&folder).map_err(raised)
 }
 
-/// What ranks say together, as JSON and as text; nothing if no two of them are of one run.
+/// What ranks say together, as JSON, as text and as a page; nothing if no two of them are of one run.
 #[pyfunction]
-pub fn ranks(each: Vec<String>) -> PyResult<Option<(String, String)>> {
-    let rank = |text: &String| Rank::of_json(&serde_json::from_str::<Value>(text).ok()?);
-    let each: Option<Vec<Rank>> = each.iter().map(rank).collect();
+pub fn ranks(
+    py: Python<'_>,
+    each: Vec<String>,
+    title: &str,
+) -> PyResult<Option<(String, String, String)>> {
+    py.detach(|| together(each, title))
+}
+
+fn together(each: Vec<String>, title: &str) -> PyResult<Option<(String, String, String)>> {
+    // One after the other: as values of JSON they take ten times as much.
+    let rank = |text: String| Rank::of_json(&serde_json::from_str::<Value>(&text).ok()?);
+    let each: Option<Vec<Rank>> = each.into_iter().map(rank).collect();
     let each = each.ok_or_else(|| {
         PyValueError::new_err("this is no rank; give what the same version of `diagnose` made")
     })?;
@@ -67,6 +87,7 @@ pub fn ranks(each: Vec<String>) -> PyResult<Option<(String, String)>> {
         (
             ranks.json().to_string(),
             ranks_text(&ranks).trim_end().to_owned(),
+            ranks_html(title, &ranks),
         )
     }))
 }

@@ -48,6 +48,7 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(devices::caps, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::diagnose, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::check_options, module)?)?;
+    module.add_function(wrap_pyfunction!(diagnose::digest, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::ranks, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::traces, module)?)?;
     module.add_function(wrap_pyfunction!(program::check_program, module)?)?;

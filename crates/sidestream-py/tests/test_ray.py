@@ -42,9 +42,18 @@ by_ray = sidestream.ray.diagnose(sys.argv[2], link_gbps=10, what_if=iter(["secon
 alone = sidestream.diagnose(sys.argv[2], link_gbps=10, what_if="second-stream")
 assert by_ray.reports == alone.reports and by_ray.ranks == alone.ranks and by_ray.failed == ()
 assert len(by_ray.reports) == 3 and by_ray.ranks.straggler == 1
+short = sidestream.ray.diagnose(sys.argv[2], reports=False)
+assert short.reports == () and short.ranks == sidestream.diagnose(sys.argv[2]).ranks
+assert short.ranks.to_dict() == sidestream.ray.diagnose(sys.argv[2], on_each_machine=True).ranks.to_dict()
+try:
+    sidestream.ray.diagnose(sys.argv[2] + "/gone", on_each_machine=True)
+except sidestream.TraceError as error:
+    print(error)
 print(by_ray)
 """
-    assert "late:    rank 1 is the shortest in collectives" in with_ray(code, ranks)
+    said = with_ray(code, ranks)
+    assert f"{ranks}/gone: no machine of the cluster has traces there" in said
+    assert "waiting: rank 0, 2, up to 400.0 µs a step in exchanges of data" in said
 
 
 @pytest.mark.ray

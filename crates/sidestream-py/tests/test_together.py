@@ -34,13 +34,21 @@ def test_a_folder_says_which_rank_the_others_wait_for(ranks: Path) -> None:
     assert together.ranks[0].idle_by_cause == {"HOST_WORK": 79_166, "LAUNCH_BOUND": 4_166}
 
 
+def test_the_slow_rank_has_a_cause_and_a_price(ranks: Path) -> None:
+    together = of_folder(ranks).ranks
+    assert together is not None and together.slow is not None
+    slow = together.slow
+    assert (slow.rank, slow.cause, slow.compared, slow.is_alike) == (1, "compute", 2, True)
+    assert (slow.excess_ns, slow.step_ns, slow.predicted_ns) == (390_000, 1_000_000, 620_000)
+    assert [group.name for group in together.groups] == ["all ranks"]
+    assert (together.worst[0].last, together.worst[0].waited, together.worst[0].waited_ns) == (1, 0, 400_000)
+    assert together.html().startswith("<!doctype html>") and 'id="heat"' in together.html()
+
+
 def test_a_folder_is_shown_as_the_command_shows_it(ranks: Path) -> None:
     shown = str(sidestream.diagnose(ranks))
-    late = (
-        "late:    rank 1 is the shortest in collectives: rank 0, 2 waited for it there, up to 400.0 µs a step, "
-        "if all of them take part in the same ones"
-    )
-    assert "3 ranks of 4 together" in shown.splitlines()
+    late = "waiting: rank 0, 2, up to 400.0 µs a step in exchanges of data"
+    assert "3 ranks of 4 together, clocks aligned to 0 ns" in shown.splitlines()
     assert late in shown.splitlines()
     assert "first:  there is no trace of rank 3: what is slow may be there" in shown.splitlines()
     # Each rank alone is shown in short, though it knows more.
@@ -87,7 +95,7 @@ def test_all_of_it_is_exported(ranks: Path) -> None:
     assert json.loads(report.json()) == value
     assert [one["schema"] for one in value["reports"]] == ["sidestream.diagnose/2"] * 2
     assert value["failed"] == [{"file": str(ranks / "rank2.json"), "error": report.failed[0].why}]
-    assert value["ranks"]["schema"] == "sidestream.diagnose.ranks/1"
+    assert value["ranks"]["schema"] == "sidestream.diagnose.ranks/2"
     assert value["ranks"]["straggler"] == 1
     value["ranks"].clear()
     assert report.to_dict()["ranks"]

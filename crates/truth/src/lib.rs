@@ -10,6 +10,8 @@
 //!    profiler slows down its host, times are cut, rows get lost.
 //! 4. [`Judged::of`] holds the report against what is known, and [`Tally`] counts.
 //!
+//! Runs of many ranks are a model of their own: `RankJob::drawn` draws one, and `many_ranks` judges what is said of it.
+//!
 //! What is drawn follows from the seed alone, on any machine. Kernels and calls have the same jitter
 //! with a fault and without it, so that a difference of two runs is the fault's.
 
@@ -18,6 +20,7 @@ mod fault;
 mod job;
 mod judge;
 mod many;
+mod ranks;
 mod run;
 mod tally;
 mod write;
@@ -26,6 +29,7 @@ pub use fault::{Cause, Fault};
 pub use job::Job;
 pub use judge::{Judged, Said, Truth};
 pub use many::{judged, many};
+pub use ranks::{RankJob, RankRun, RankTally, judged_ranks, many_ranks, rank_trace};
 pub use run::Ran;
 pub use tally::{Figures, Tally};
 pub use write::trace;

@@ -2,3 +2,4 @@
 
 mod bars;
 mod jobs;
+mod ranks;

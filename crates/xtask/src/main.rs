@@ -35,6 +35,10 @@ usage: cargo xtask <command>
   truth N SEED [--show]
                   N jobs with planted faults, from a seed on, and what `diagnose` says of each;
                   --show tells of each and writes its trace
+  truth --ranks N SEED [--show]
+                  N runs of up to 1,024 ranks with one of them slow, and what `diagnose` says of each
+  truth --rank-traces FOLDER RANKS STEPS
+                  the traces of a long run of many ranks, to measure with
   gpu-bundle      what is run on a machine with a GPU, in one folder to carry there
   kernels         PTX of the kernels in kernels/, where one was changed; fetches its compiler
   model           the ring and the recorder under drawn orders of threads
@@ -57,6 +61,11 @@ fn main() -> ExitCode {
         ["big-trace", ..] => return refuse("big-trace takes a trace, a file to write and a size"),
         ["truth", count, seed] => truth::run(&[count, seed]),
         ["truth", count, seed, "--show"] => truth::run(&[count, seed, "--show"]),
+        [
+            "truth",
+            ref rest @ ("--ranks" | "--rank-traces"),
+            ref more @ ..,
+        ] => truth::run(&[&[*rest][..], more].concat()),
         ["truth", ..] => {
             return refuse("truth takes how many jobs, the first seed, and perhaps --show");
         }

@@ -28,6 +28,7 @@ pub fn run() -> Result<bool> {
     }
     run.step("model", "cargo xtask model", |_| model::run())?;
     run.cargo("truth", &["xtask", "truth", "100000", "1"])?;
+    run.cargo("truth of ranks", &["xtask", "truth", "--ranks", "100", "1"])?;
     run.cargo("frameworks", &["xtask", "python", "--frameworks"])?;
     match python::runs_oldest(&python::version_of_python()?) {
         true => {

@@ -3,8 +3,12 @@
 mod tables;
 mod written;
 
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::sync_channel;
+use std::thread;
 
 use clap::Parser;
 use serde_json::{Value, json};
@@ -24,7 +28,7 @@ use written::Written;
 /// Reads the JSON of PyTorch's profiler (.json or .json.gz), exports of Nsight Systems (`nsys export
 /// --type sqlite`), and the traces that sidestream writes.
 /// A folder stands for all traces in it, such as one for each rank: traces that state their ranks are
-/// also looked at together. Nothing is run, and no GPU is needed.
+/// also looked at together, of more than eight only so. Nothing is run, and no GPU is needed.
 ///
 /// Exit code: 0 every trace was read, 2 one was not, or two cannot be compared.
 #[derive(Parser)]
@@ -90,35 +94,50 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
 /// A report of each trace, and of the ranks of one run together.
 fn explain(args: &Args, options: &Options) -> Result<Exit, Failure> {
     let lines = args.width.lines();
-    let mut code = SUCCESS;
     let files = files(&args.traces);
     let named: Vec<&Path> = files.iter().flatten().map(PathBuf::as_path).collect();
     args.written.check(&named)?;
     let mut ranks = Vec::new();
-    for file in &files {
+    let is_one = files.len() == 1;
+    // Of many ranks, what they say together is what is read.
+    let is_brief = files.len() <= MOST_BRIEF;
+    let mut code = SUCCESS;
+    each(&files, options, |at, report| {
         // One file that cannot be read does not keep the others from being looked at.
-        let read = file.as_ref().map_err(Unread::clone);
-        let read = read.and_then(|path| Ok((path, report(path, options)?)));
-        match read {
+        let path = files[at].as_ref().map_err(Unread::clone);
+        match path.and_then(|path| Ok((path, report?))) {
             Ok((path, report)) => {
                 let name = path.display().to_string();
                 if args.json {
                     line(report.json(), &[("file", &name)])?;
-                } else if files.len() > 1 && report.rank.is_some() {
-                    print(lines.wrapped(&brief(&name, &report)))?;
-                } else {
+                } else if is_one || report.rank.is_none() {
                     print(lines.wrapped(&text(&name, &report, columns(args.width))))?;
+                } else if is_brief {
+                    print(lines.wrapped(&brief(&name, &report)))?;
                 }
-                args.written.write(path, &report)?;
+                if is_one {
+                    args.written.write(path, &report)?;
+                }
                 ranks.push(Rank::of(&name, &report));
             }
             Err(unread) => code = unread.say(args, SCHEMA)?,
         }
-    }
-    match Ranks::of(ranks) {
+        Ok(())
+    })?;
+    let ranks = Ranks::of(ranks);
+    match &ranks {
         Some(ranks) if args.json => print(format_args!("{}\n", ranks.json()))?,
-        Some(ranks) => print(lines.wrapped(&ranks_text(&ranks)))?,
+        Some(ranks) => print(lines.wrapped(&ranks_text(ranks)))?,
         None => {}
+    }
+    if !is_one {
+        let names: Vec<String> = args
+            .traces
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
+        args.written
+            .write_ranks(&names.join(", "), ranks.as_ref())?;
     }
     Ok(code)
 }
@@ -132,7 +151,7 @@ fn table(args: &Args, options: &Options, view: &View) -> Result<Exit, Failure> {
     };
     for file in files(&args.traces) {
         let read = file.and_then(|path| {
-            let report = report_within(&path, options, &limits)?;
+            let report = report_within(&path, options, &limits, &mut Bar::new())?;
             Ok((path.display().to_string(), report))
         });
         match read {
@@ -144,6 +163,57 @@ fn table(args: &Args, options: &Options, view: &View) -> Result<Exit, Failure> {
     Ok(code)
 }
 
+/// More ranks than these are not reported in short one by one.
+const MOST_BRIEF: usize = 8;
+
+/// Reads the files on all processors and hands over their reports in the order of the files. No more are held than there are processors.
+fn each(
+    files: &[Result<PathBuf, Unread>],
+    options: &Options,
+    mut take: impl FnMut(usize, Result<Report, Unread>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let threads = thread::available_parallelism().map_or(1, |n| n.get());
+    let one = |file: &Result<PathBuf, Unread>, bar: &mut Bar| match file {
+        Ok(path) => report(path, options, bar),
+        Err(unread) => Err(unread.clone()),
+    };
+    if files.len() == 1 || threads == 1 {
+        for (at, file) in files.iter().enumerate() {
+            take(at, one(file, &mut Bar::new()))?;
+        }
+        return Ok(());
+    }
+    let next = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        let (made, reports) = sync_channel(threads);
+        for _ in 0..threads.min(files.len()) {
+            let made = made.clone();
+            let (next, one) = (&next, &one);
+            scope.spawn(move || {
+                loop {
+                    let at = next.fetch_add(1, Ordering::Relaxed);
+                    // Nobody listens any more once something has failed.
+                    let Some(file) = files.get(at) else { break };
+                    if made.send((at, one(file, &mut Bar::none()))).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(made);
+        let mut waiting = BTreeMap::new();
+        let mut expected = 0;
+        for (at, report) in reports {
+            waiting.insert(at, report);
+            while let Some(report) = waiting.remove(&expected) {
+                take(expected, report)?;
+                expected += 1;
+            }
+        }
+        Ok(())
+    })
+}
+
 /// What changed from a baseline to each trace.
 fn compare(args: &Args, options: &Options, baseline: &Path) -> Result<Exit, Failure> {
     if baseline.is_dir() {
@@ -152,7 +222,7 @@ fn compare(args: &Args, options: &Options, baseline: &Path) -> Result<Exit, Fail
             baseline.display()
         )));
     }
-    let old = match report(baseline, options) {
+    let old = match report(baseline, options, &mut Bar::new()) {
         Ok(old) => old,
         Err(unread) => return unread.say(args, COMPARE_SCHEMA),
     };
@@ -160,7 +230,7 @@ fn compare(args: &Args, options: &Options, baseline: &Path) -> Result<Exit, Fail
     let mut code = SUCCESS;
     for file in files(&args.traces) {
         let compared = file.and_then(|path| {
-            let compared = Comparison::of(&report(&path, options)?, &old);
+            let compared = Comparison::of(&report(&path, options, &mut Bar::new())?, &old);
             let why = |why| {
                 format!(
                     "{}: cannot be compared with {old_name}: {why}",
@@ -221,12 +291,16 @@ fn line(mut json: Value, more: &[(&str, &str)]) -> Result<(), Failure> {
     print(format_args!("{json}\n"))
 }
 
-fn report(path: &Path, options: &Options) -> Result<Report, Unread> {
-    report_within(path, options, &Limits::default())
+fn report(path: &Path, options: &Options, bar: &mut Bar) -> Result<Report, Unread> {
+    report_within(path, options, &Limits::default(), bar)
 }
 
-fn report_within(path: &Path, options: &Options, limits: &Limits) -> Result<Report, Unread> {
-    let mut bar = Bar::new();
+fn report_within(
+    path: &Path,
+    options: &Options,
+    limits: &Limits,
+    bar: &mut Bar,
+) -> Result<Report, Unread> {
     let trace = read(path, limits, &mut |done, of| bar.show(done, of));
     bar.clear();
     let trace = trace.map_err(|error| Unread::new(path, error))?;
@@ -312,6 +386,14 @@ impl Bar {
     fn new() -> Bar {
         Bar {
             watched: std::io::stderr().is_terminal(),
+            shown: 0,
+        }
+    }
+
+    /// For files of which several are read at once.
+    fn none() -> Bar {
+        Bar {
+            watched: false,
             shown: 0,
         }
     }

@@ -3,14 +3,15 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use sidestream_diagnose::{Report, annotated, html};
+use sidestream_diagnose::{Ranks, Report, annotated, html, ranks_html};
 
 use crate::failure::Failure;
 
 /// The files that were asked for.
 #[derive(clap::Args)]
 pub struct Written {
-    /// Write the report of one trace to this file, as a page for a browser
+    /// Write the report of one trace to this file, as a page for a browser; of several, what the ranks of
+    /// one run say together
     ///
     /// The page needs no network and can be printed or sent.
     #[arg(long, value_name = "FILE")]
@@ -32,10 +33,8 @@ impl Written {
         let asked: Vec<(&str, &Path)> = asked
             .filter_map(|(option, path)| Some((option, path.as_deref()?)))
             .collect();
-        let Some((first, _)) = asked.first() else {
-            return Ok(());
-        };
-        if traces.len() != 1 {
+        if traces.len() != 1 && self.trace.is_some() {
+            let first = "--trace";
             return Err(Failure::input(format!(
                 "{first} takes one trace, and {} were named; call the command once for each",
                 traces.len()
@@ -58,6 +57,21 @@ impl Written {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Writes the page of several traces.
+    pub fn write_ranks(&self, title: &str, ranks: Option<&Ranks>) -> Result<(), Failure> {
+        let Some(path) = &self.html else {
+            return Ok(());
+        };
+        let Some(ranks) = ranks else {
+            return Err(Failure::input(
+                "--html of several traces is a page of the ranks of one run, and no two of these state which of the same run they \
+                 are; call the command once for each trace",
+            ));
+        };
+        let written = std::fs::write(path, ranks_html(title, ranks));
+        written.map_err(|error| Failure::file("write", path, &error))
     }
 
     /// Writes them. What stood in the files is replaced.

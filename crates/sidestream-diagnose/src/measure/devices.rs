@@ -262,7 +262,7 @@ impl Collectives {
 }
 
 /// NCCL, RCCL, and the kernels that frameworks have for small messages.
-fn is_collective(name: &str) -> bool {
+pub fn is_collective(name: &str) -> bool {
     name.starts_with("nccl")
         || name.starts_with("rccl")
         || [

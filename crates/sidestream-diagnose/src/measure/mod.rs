@@ -15,7 +15,7 @@ mod steps;
 mod tables;
 
 pub use copies::{Copies, copies};
-pub use devices::{Class, Collectives, DeviceTime, StreamLoad, devices};
+pub use devices::{Class, Collectives, DeviceTime, StreamLoad, class, devices, is_collective};
 pub use held_memory::{DeviceMemory, Holder, memory};
 pub use host::{Blocking, Held, Launches, WorkOfCalls, blocking, held, launches};
 pub use legacy::stream_kinds;

@@ -18,7 +18,12 @@ pub struct Builder {
     threads: HashMap<(i64, i64), ThreadIndex>,
     /// What each name is as a function, as far as it was asked.
     apis: HashMap<Name, Api>,
+    kinds: HashMap<ExchangeKind, u32>,
+    groups: HashMap<ProcessGroup, u32>,
 }
+
+/// The most kinds of exchanges, and the most process groups, that are told apart.
+const MOST_KINDS: usize = 1 << 16;
 
 /// The kinds of rows, with how many of each are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,11 +67,17 @@ impl Builder {
                 shapes: Vec::new(),
                 memory: Vec::new(),
                 launched: HashMap::new(),
+                exchanges: Exchanges {
+                    groups: vec![ProcessGroup::default()],
+                    ..Exchanges::default()
+                },
                 warnings: Vec::new(),
             },
             streams: HashMap::new(),
             threads: HashMap::new(),
             apis: HashMap::new(),
+            kinds: HashMap::new(),
+            groups: HashMap::new(),
         }
     }
 
@@ -219,6 +230,59 @@ impl Builder {
         }
     }
 
+    /// A process group, by all that is known of it. One too many is one of which nothing is known.
+    pub fn process_group(&mut self, group: ProcessGroup) -> u32 {
+        if group == ProcessGroup::default() {
+            return 0;
+        }
+        let groups = &mut self.trace.exchanges.groups;
+        if let Some(at) = self.groups.get(&group) {
+            return *at;
+        }
+        if groups.len() >= MOST_KINDS {
+            return 0;
+        }
+        let at = groups.len() as u32;
+        groups.push(group.clone());
+        self.groups.insert(group, at);
+        at
+    }
+
+    /// A kind of exchange. One too many is the first one.
+    pub fn exchange_kind(&mut self, kind: ExchangeKind) -> u32 {
+        let kinds = &mut self.trace.exchanges.kinds;
+        if let Some(at) = self.kinds.get(&kind) {
+            return *at;
+        }
+        if kinds.len() >= MOST_KINDS {
+            return 0;
+        }
+        let at = kinds.len() as u32;
+        kinds.push(kind.clone());
+        self.kinds.insert(kind, at);
+        at
+    }
+
+    /// Adds an exchange; its place, until the trace is finished.
+    pub fn exchange(&mut self, exchange: Exchange) -> usize {
+        let rows = &mut self.trace.exchanges.rows;
+        rows.push(exchange);
+        rows.len() - 1
+    }
+
+    /// How many exchanges there are.
+    pub fn exchanges(&self) -> usize {
+        self.trace.exchanges.rows.len()
+    }
+
+    /// Adds what another event says of an exchange.
+    pub fn complete_exchange(&mut self, at: usize, kind: u32, seq: Option<u32>) {
+        if let Some(row) = self.trace.exchanges.rows.get_mut(at) {
+            row.kind = kind;
+            row.seq = row.seq.or(seq);
+        }
+    }
+
     /// Adds a warning, once for each code and text.
     pub fn warn(&mut self, code: &'static str, text: impl Into<String>) {
         let warning = Warning {
@@ -267,7 +331,8 @@ impl Builder {
             + size_of_val(&trace.syncs[..])
             + size_of_val(&trace.records[..])
             + size_of_val(&trace.shapes[..])
-            + size_of_val(&trace.memory[..]);
+            + size_of_val(&trace.memory[..])
+            + size_of_val(&trace.exchanges.rows[..]);
         bytes as u64
     }
 
@@ -316,6 +381,10 @@ impl Builder {
                 r.thread.0.into(),
                 r.name.0,
             )
+        });
+        let exchanges = &mut trace.exchanges.rows;
+        sort(exchanges, |e| {
+            (e.start_ns, e.duration_ns, e.kind, e.seq.unwrap_or(0))
         });
         sort(&mut trace.syncs, |s| {
             (s.start_ns, s.duration_ns, 0, s.correlation)

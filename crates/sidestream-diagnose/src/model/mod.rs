@@ -10,12 +10,14 @@
 mod api;
 mod base;
 mod build;
+mod exchange;
 mod names;
 mod tables;
 
 pub use api::{Api, ApiKind};
 pub use base::{Base, Unprofiled};
 pub use build::{Builder, Overflow, Rows};
+pub use exchange::{Exchange, ExchangeKind, Exchanges, ProcessGroup};
 pub use names::{Name, Names};
 pub use tables::{Allocated, Launched, Shape};
 
@@ -59,6 +61,8 @@ pub struct Trace {
     pub memory: Vec<Allocated>,
     /// How the longest kernel of each name was launched.
     pub launched: HashMap<Name, Launched>,
+    /// What it exchanged with other ranks.
+    pub exchanges: Exchanges,
     /// What a reader of the results has to know about the trace.
     pub warnings: Vec<Warning>,
 }

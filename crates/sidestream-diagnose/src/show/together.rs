@@ -1,13 +1,20 @@
-//! The ranks of one run, for people.
+//! The ranks of one run, for people: at most a screen.
 
+use std::cmp::Reverse;
 use std::fmt::{Result, Write};
 
 use super::text::plain;
 use crate::findings::time;
-use crate::ranks::Ranks;
+use crate::ranks::{Groups, Part, Ranks, Search, Slow};
 
-/// How many ranks are named in a sentence.
+/// How many ranks are named in a sentence, and how many have a line.
 const NAMED: usize = 8;
+const LISTED: usize = 8;
+/// How many kinds of groups, exchanges, causes and warnings have a line.
+const GROUPS: usize = 5;
+const WORST: usize = 3;
+const CAUSES: usize = 3;
+const WARNINGS: usize = 6;
 /// Causes that take less of a step than this are not listed.
 const SHOWN: f64 = 0.01;
 
@@ -21,29 +28,22 @@ pub fn ranks_text(ranks: &Ranks) -> String {
 
 fn write(out: &mut String, ranks: &Ranks) -> Result {
     let world = ranks.world.map_or(String::new(), |w| format!(" of {w}"));
-    writeln!(out, "{} ranks{world} together", ranks.ranks.len())?;
-    for warning in &ranks.warnings {
+    let clocks = match ranks.clock_error_ns {
+        Some(ns) => format!(", clocks aligned to {}", time(ns)),
+        None => String::new(),
+    };
+    writeln!(out, "{} ranks{world} together{clocks}", ranks.ranks.len())?;
+    for warning in ranks.warnings.iter().take(WARNINGS) {
         writeln!(out, "first:  {}", plain(warning))?;
     }
-    writeln!(
-        out,
-        "  {:>5} {:>11} {:>11} {:>11} {:>13} {:>11} {:>11}",
-        "rank", "step", "busy", "idle", "communication", "exposed", "waits"
-    )?;
-    for (at, rank) in ranks.ranks.iter().enumerate() {
-        let step = &rank.per_step;
-        let number = rank.rank.map_or(String::new(), |rank| rank.to_string());
-        writeln!(
-            out,
-            "  {number:>5} {:>11} {:>11} {:>11} {:>13} {:>11} {:>11}",
-            time(step.time_ns),
-            time(step.busy_ns),
-            time(step.idle_ns),
-            time(step.communication_ns),
-            time(step.exposed_communication_ns),
-            time(ranks.waits_ns(at))
-        )?;
+    let more = ranks.warnings.len().saturating_sub(WARNINGS);
+    if more > 0 {
+        writeln!(out, "first:  {more} more, in --json")?;
     }
+    for line in verdict(ranks) {
+        writeln!(out, "{}", plain(&line))?;
+    }
+    table(out, ranks)?;
     let number = |at: usize| ranks.ranks[at].rank.unwrap_or(0);
     writeln!(
         out,
@@ -52,27 +52,27 @@ fn write(out: &mut String, ranks: &Ranks) -> Result {
         time(ranks.ranks[ranks.slowest].per_step.time_ns),
         100.0 * ranks.spread
     )?;
-    if let (Some(straggler), Some(most)) = (ranks.straggler, ranks.waiting.first()) {
-        let named: Vec<String> = ranks
-            .waiting
-            .iter()
-            .take(NAMED)
-            .map(|at| number(*at).to_string())
-            .collect();
-        let rest = match ranks.waiting.len().saturating_sub(NAMED) {
-            0 => String::new(),
-            rest => format!(" and {rest} more"),
-        };
-        writeln!(
-            out,
-            "late:    rank {} is the shortest in collectives: rank {}{rest} waited for it there, up to {} a \
-             step, if all of them take part in the same ones",
-            number(straggler),
-            named.join(", "),
-            time(ranks.waits_ns(*most))
-        )?;
+    for groups in ranks.groups.iter().take(GROUPS) {
+        writeln!(out, "waits:   {}", plain(&group_line(ranks, groups)))?;
     }
-    for (cause, ns, most) in ranks.idle() {
+    if let Some(line) = pipeline(ranks) {
+        writeln!(out, "bubbles: {line}")?;
+    }
+    for (worst, group) in ranks.worst.iter().take(WORST) {
+        let seq = worst
+            .seq
+            .map_or(String::new(), |seq| format!(" number {seq}"));
+        let line = format!(
+            "{}{seq} of {group}, {} after the first exchange: rank {} came last, rank {} had waited {}",
+            worst.operation,
+            time(worst.offset_ns),
+            number(worst.last),
+            number(worst.waited.0),
+            time(worst.waited.1)
+        );
+        writeln!(out, "longest: {}", plain(&line))?;
+    }
+    for (cause, ns, most) in ranks.idle().into_iter().take(CAUSES) {
         let rank = &ranks.ranks[most];
         if ns as f64 >= SHOWN * rank.per_step.time_ns as f64 {
             writeln!(
@@ -86,4 +86,198 @@ fn write(out: &mut String, ranks: &Ranks) -> Result {
         }
     }
     writeln!(out)
+}
+
+/// Which rank is slow, and why; in the page as well.
+pub fn verdict(ranks: &Ranks) -> Vec<String> {
+    let number = |at: usize| ranks.ranks[at].rank.unwrap_or(0);
+    match &ranks.search {
+        Search::Found(slow) => {
+            let mut lines = vec![slow_line(slow, number(slow.at))];
+            let (step, predicted) = slow.step_ns;
+            lines.push(format!(
+                "what if: were it as fast as their median, a step would take {} instead of {}, {:.1} % less, by a replay of all ranks",
+                time(predicted),
+                time(step),
+                100.0 * step.saturating_sub(predicted) as f64 / step.max(1) as f64
+            ));
+            if !ranks.waiting.is_empty() {
+                lines.push(waiting_line(ranks));
+            }
+            lines
+        }
+        Search::Nobody => {
+            let mut lines = vec![
+                "slow:    no single rank: with none of those that are longest at their own work or waited for longest does a step \
+                 gain 2 % if it is as fast as the median"
+                    .to_owned(),
+            ];
+            if !ranks.waiting.is_empty() {
+                lines.push(waiting_line(ranks));
+            }
+            lines
+        }
+        Search::Unknown(why) => vec![format!("slow:    not known: {why}")],
+    }
+}
+
+fn slow_line(slow: &Slow, number: u32) -> String {
+    let others = match (slow.compared, slow.is_alike) {
+        (1, true) => "than the other rank that exchanges the same".to_owned(),
+        (1, false) => "than the other rank, which exchanges something else".to_owned(),
+        (count, true) => format!("than the median of {count} ranks that exchange the same"),
+        (count, false) => {
+            format!("than the median of {count} other ranks; none exchanges the same")
+        }
+    };
+    let cause = match slow.cause {
+        Part::Compute => "kernels that compute",
+        Part::Copies => "copies, and waits for them",
+        Part::Loader => "waits for its loader",
+        Part::Host => "waits for its host",
+        Part::Other => "idle time of no known cause",
+    };
+    let name = slow
+        .name
+        .as_ref()
+        .map_or(String::new(), |name| format!(" (`{name}`)"));
+    let why = match slow.cause_ns {
+        0 => "no part of its step stands out".to_owned(),
+        ns => format!("most of that is {cause}{name}: {} more", time(ns)),
+    };
+    format!(
+        "slow:    rank {number}: its own work in a step takes {} longer {others}; {why}",
+        time(slow.excess_ns)
+    )
+}
+
+fn waiting_line(ranks: &Ranks) -> String {
+    let number = |at: usize| ranks.ranks[at].rank.unwrap_or(0);
+    let named: Vec<String> = ranks
+        .waiting
+        .iter()
+        .take(NAMED)
+        .map(|at| number(*at).to_string())
+        .collect();
+    let rest = match ranks.waiting.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        rest => format!(" and {rest} more"),
+    };
+    let most = ranks.waiting.first().map_or(0, |at| ranks.waits_ns[*at]);
+    format!(
+        "waiting: rank {}{rest}, up to {} a step in exchanges of data",
+        named.join(", "),
+        time(most)
+    )
+}
+
+/// The ranks that matter most: the slow one, those that were waited for, those that waited, the slowest.
+pub fn chosen(ranks: &Ranks, count: usize) -> Vec<usize> {
+    if ranks.ranks.len() <= count {
+        return (0..ranks.ranks.len()).collect();
+    }
+    let mut chosen: Vec<usize> = ranks.slow().map(|slow| slow.at).into_iter().collect();
+    chosen.push(ranks.slowest);
+    let order = |of: &[u64]| {
+        let mut order: Vec<usize> = (0..of.len()).collect();
+        order.sort_by_key(|at| (Reverse(of[*at]), *at));
+        order
+    };
+    for (late, waits) in order(&ranks.late_ns)
+        .into_iter()
+        .zip(order(&ranks.waits_ns))
+    {
+        for at in [late, waits] {
+            if !chosen.contains(&at) && chosen.len() < count {
+                chosen.push(at);
+            }
+        }
+        if chosen.len() >= count {
+            break;
+        }
+    }
+    chosen.sort_unstable();
+    chosen.dedup();
+    chosen
+}
+
+fn table(out: &mut String, ranks: &Ranks) -> Result {
+    writeln!(
+        out,
+        "  {:>5} {:>11} {:>11} {:>11} {:>13} {:>11} {:>11} {:>11}",
+        "rank", "step", "busy", "idle", "communication", "exposed", "waits", "waited for"
+    )?;
+    let chosen = chosen(ranks, LISTED);
+    for at in &chosen {
+        let rank = &ranks.ranks[*at];
+        let step = &rank.per_step;
+        let number = rank.rank.map_or(String::new(), |rank| rank.to_string());
+        writeln!(
+            out,
+            "  {number:>5} {:>11} {:>11} {:>11} {:>13} {:>11} {:>11} {:>11}",
+            time(step.time_ns),
+            time(step.busy_ns),
+            time(step.idle_ns),
+            time(step.communication_ns),
+            time(step.exposed_communication_ns),
+            time(ranks.waits_ns[*at]),
+            time(ranks.late_ns[*at])
+        )?;
+    }
+    let more = ranks.ranks.len() - chosen.len();
+    if more > 0 {
+        writeln!(
+            out,
+            "  and {more} ranks that wait less and are waited for less"
+        )?;
+    }
+    Ok(())
+}
+
+/// What was waited in groups of one kind; in the page as well.
+pub fn group_line(ranks: &Ranks, groups: &Groups) -> String {
+    let number = |at: usize| ranks.ranks[at].rank.unwrap_or(0);
+    let size = groups
+        .size
+        .map_or(String::new(), |size| format!(" of {size}"));
+    let count = match groups.count {
+        1 => format!("one group{size}"),
+        count => format!("{count} groups{size}"),
+    };
+    let by = if groups.is_numbered {
+        "number"
+    } else {
+        "order"
+    };
+    format!(
+        "{}: {count}, {} exchanges joined by {by}; a rank waits {} a step in the mean, rank {} {}; rank {} is waited for most, {}",
+        groups.name,
+        groups.exchanges,
+        time(groups.waits_ns),
+        number(groups.most.0),
+        time(groups.most.1),
+        number(groups.last.0),
+        time(groups.last.1)
+    )
+}
+
+/// What stages of a pipeline wait for each other; in the page as well.
+pub fn pipeline(ranks: &Ranks) -> Option<String> {
+    let stages: Vec<usize> = (0..ranks.ranks.len())
+        .filter(|at| ranks.pairs_ns[*at] > 0)
+        .collect();
+    let most = stages
+        .iter()
+        .copied()
+        .max_by_key(|at| ranks.pairs_ns[*at])?;
+    let share = |at: usize| {
+        100.0 * ranks.pairs_ns[at] as f64 / (ranks.ranks[at].per_step.time_ns as f64).max(1.0)
+    };
+    let mean = stages.iter().map(|at| share(*at)).sum::<f64>() / stages.len() as f64;
+    Some(format!(
+        "{} ranks wait in sends and receives, {mean:.1} % of a step in the mean, rank {} {:.1} %",
+        stages.len(),
+        ranks.ranks[most].rank.unwrap_or(0),
+        share(most)
+    ))
 }

@@ -72,9 +72,12 @@ from sidestream._tables import (
 from sidestream._together import (
     Diagnoses as Diagnoses,
     FailedTrace as FailedTrace,
+    LongWait as LongWait,
     Rank as Rank,
+    RankGroups as RankGroups,
     RankStep as RankStep,
     Ranks as Ranks,
+    SlowRank as SlowRank,
     diagnose,
 )
 from sidestream._unprofiled import Unprofiled as Unprofiled

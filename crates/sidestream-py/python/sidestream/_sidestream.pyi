@@ -28,6 +28,7 @@ __all__ = [
     "check_program",
     "command",
     "diagnose",
+    "digest",
     "flatten",
     "note_stream",
     "peaks",
@@ -170,7 +171,8 @@ def diagnose(
     link_gbps: float | None,
     what_if: list[str] | None,
 ) -> tuple[str, str, str, str, str]: ...
-def ranks(each: list[str]) -> tuple[str, str] | None: ...
+def digest(path: str | PathLike[str]) -> str: ...
+def ranks(each: list[str], title: str) -> tuple[str, str, str] | None: ...
 def traces(folder: str | PathLike[str]) -> list[Path]: ...
 def check_program(
     path: str | PathLike[str] | None, text: str | None

@@ -95,6 +95,26 @@ def diagnosis_or_failure(
 
 
 @dataclass(frozen=True)
+class RankDigest:
+    """What a trace says of its rank among the others, without what it says alone: some 24 bytes an exchange of data.
+
+    Attributes:
+        file: Its path.
+    """
+
+    file: str
+    _digest: str = field(repr=False)
+
+
+def digest_or_failure(path: str) -> RankDigest | FailedTrace:
+    """Read a trace for what it says of its rank among the others."""
+    try:
+        return RankDigest(path, _sidestream.digest(path))
+    except (_sidestream.TraceError, OSError) as error:
+        return FailedTrace(path, str(error), error)
+
+
+@dataclass(frozen=True)
 class FailedTrace:
     """A trace about which nothing can be said.
 
@@ -107,6 +127,14 @@ class FailedTrace:
     file: str
     why: str
     error: Exception = field(compare=False, repr=False)
+
+
+#: Of more traces than these, those of ranks are not shown one by one.
+_MOST_SHORT = 8
+
+
+def _digest(one: Diagnosis | RankDigest) -> str:
+    return one._rank if isinstance(one, Diagnosis) else one._digest
 
 
 class Diagnoses(Result):
@@ -122,12 +150,14 @@ class Diagnoses(Result):
     failed: tuple[FailedTrace, ...]
     ranks: Ranks | None
 
-    def __init__(self, results: Iterable[Diagnosis | FailedTrace]) -> None:
+    def __init__(self, results: Iterable[Diagnosis | RankDigest | FailedTrace]) -> None:
         """Take what was said about each trace. ``diagnose`` makes these."""
         results = list(results)
+        self._count = len(results)
         self.reports = tuple(one for one in results if isinstance(one, Diagnosis))
         self.failed = tuple(one for one in results if isinstance(one, FailedTrace))
-        together = _sidestream.ranks([one._rank for one in self.reports])
+        digests = [_digest(one) for one in results if not isinstance(one, FailedTrace)]
+        together = _sidestream.ranks(digests, f"{len(digests)} traces")
         self.ranks = None if together is None else _ranks(*together)
 
     def to_dict(self) -> dict[str, Any]:
@@ -142,10 +172,8 @@ class Diagnoses(Result):
     @cached_property
     def _text(self) -> str:
         # As the command does: what a rank says alone is long, and much the same as what the others say.
-        several = len(self.reports) + len(self.failed) > 1
-        parts = [
-            one._short if several and one.rank is not None else str(one) for one in self.reports
-        ]
+        shown = self.reports if self._count <= _MOST_SHORT else [one for one in self.reports if one.rank is None]
+        parts = [one._short if self._count > 1 and one.rank is not None else str(one) for one in shown]
         parts += [f"failed: {one.file}: {one.why.removeprefix(f'{one.file}: ')}" for one in self.failed]
         if self.ranks is not None:
             parts.append(str(self.ranks))
@@ -199,7 +227,10 @@ class Rank:
         file: Its trace.
         step: What its devices did in a step.
         idle_by_cause: Idle time of a step.
-        waits_ns: Time in collectives beyond the rank that has least of it: it waits for that one.
+        waits_ns: How long it waits for others in a step, in exchanges of data.
+        late_ns: How long it is waited for in a step, by the one that waits longest each time.
+        pairs_ns: What of ``waits_ns`` is in sends and receives: the bubbles of a pipeline.
+        parts: What a step has of its own, in the mean: ``compute``, ``copies``, ``loader``, ``host``, ``other``.
     """
 
     rank: int
@@ -207,21 +238,115 @@ class Rank:
     step: RankStep
     idle_by_cause: Mapping[str, int]
     waits_ns: int
+    late_ns: int
+    pairs_ns: int
+    parts: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class SlowRank:
+    """The rank that makes the step of all of them longer.
+
+    Attributes:
+        rank: Its number.
+        cause: What its step has most of beyond that of the others: ``compute``, ``copies``, ``loader``, ``host`` or ``other``.
+        cause_ns: How much more.
+        name: What stands for it, where the trace names anything, such as a range of the host's.
+        excess_ns: How much longer its own work in a step is than the median of those that it is compared with.
+        compared: How many these are.
+        is_alike: Whether they exchange the same as it does; else they are all others.
+        step_ns: A step, as all ranks were run again.
+        predicted_ns: The same, were this rank as fast as that median.
+    """
+
+    rank: int
+    cause: str
+    cause_ns: int
+    name: str | None
+    excess_ns: int
+    compared: int
+    is_alike: bool
+    step_ns: int
+    predicted_ns: int
+
+
+@dataclass(frozen=True)
+class RankGroups:
+    """The process groups of one description and size.
+
+    Attributes:
+        name: What they are called by their description, where they have one.
+        is_known: Whether the traces say between whom their exchanges are.
+        count: How many there are.
+        size: How many ranks each has, where that is known.
+        missing: How many of their ranks have no trace.
+        exchanges: How many exchanges were joined.
+        is_numbered: Whether by their numbers; else by their order.
+        waits_ns: How long a rank waits in them in a step, in the mean.
+        most: Who waits most.
+        most_ns: How long, in a step.
+        last: Who is waited for most.
+        last_ns: How long, in a step.
+    """
+
+    name: str
+    is_known: bool
+    count: int
+    size: int | None
+    missing: int
+    exchanges: int
+    is_numbered: bool
+    waits_ns: int
+    most: int
+    most_ns: int
+    last: int
+    last_ns: int
+
+
+@dataclass(frozen=True)
+class LongWait:
+    """An exchange of data in which a rank waited long.
+
+    Attributes:
+        operation: What PyTorch calls it.
+        group: Its process group.
+        seq: Its number there, where the traces have one.
+        elements: How many go in.
+        last: The rank that came last, of those that have traces.
+        waited: The rank that waited longest.
+        waited_ns: How long.
+        all_ns: How long all together.
+        offset_ns: When it was over, from the first exchange of all.
+    """
+
+    operation: str
+    group: str
+    seq: int | None
+    elements: int
+    last: int
+    waited: int
+    waited_ns: int
+    all_ns: int
+    offset_ns: int
 
 
 @dataclass(frozen=True)
 class Ranks(Told):
     """The ranks of one run. ``print`` shows them as a table.
 
-    As JSON they are of the schema ``sidestream.diagnose.ranks/1``.
+    As JSON they are of the schema ``sidestream.diagnose.ranks/2``.
 
     Attributes:
         world: How many ran together, where the traces say it.
         ranks: Each rank that has a trace, by number.
         slowest: The number of the rank with the longest step.
         spread: How far the longest and the shortest step are apart, as a part of the median one.
-        straggler: The number of the rank that the others wait for, if they do.
+        straggler: The number of the rank that makes the step longer, if one alone does.
+        slow: The same with its cause and what it costs.
         waiting: The numbers of those that wait, the longest first.
+        groups: The process groups, those in which ranks wait longest first.
+        worst: The ten exchanges with the longest waits.
+        clock_error_ns: How far apart the ends of a collective are once the clocks are aligned, in the median.
         missing: Ranks without a trace, as first and last of each stretch.
         doubled: Ranks with several traces.
         warnings: What a reader has to know.
@@ -232,18 +357,28 @@ class Ranks(Told):
     slowest: int
     spread: float
     straggler: int | None
+    slow: SlowRank | None
     waiting: tuple[int, ...]
+    groups: tuple[RankGroups, ...]
+    worst: tuple[LongWait, ...]
+    clock_error_ns: int | None
     missing: tuple[tuple[int, int], ...]
     doubled: tuple[int, ...]
     warnings: tuple[str, ...]
     _json: str = field(repr=False)
     _text: str = field(repr=False)
+    _html: str = field(repr=False)
     _style = ' style="line-height:1.2"'
 
     def __str__(self) -> str:
         return self._text
 
+    def html(self) -> str:
+        """Return them as one page for a browser: who waited in which exchange, and the ten worst. It loads nothing."""
+        return self._html
 
-def _ranks(as_json: str, as_text: str) -> Ranks:
-    ranks: Ranks = made(Ranks, {**json.loads(as_json), "_json": as_json, "_text": as_text})
+
+def _ranks(as_json: str, as_text: str, as_html: str) -> Ranks:
+    texts = {"_json": as_json, "_text": as_text, "_html": as_html}
+    ranks: Ranks = made(Ranks, {**json.loads(as_json), **texts})
     return ranks

@@ -6,7 +6,8 @@
 //! | 2022 | `kernel`, `gpu_memcpy`, `gpu_memset`, `cuda_runtime`, `cpu_op`, `user_annotation` |
 //! | 2023 | `cuda_sync`, if asked for |
 //! | 2024 | times with three decimals, so nanoseconds |
-//! | 2026 | `graph id`; waits in lanes of their own |
+//! | 2024 | `Collective name` and `Process Group Name` on kernels of NCCL, before that on `record_param_comms` only, in the oldest nowhere |
+//! | 2026 | `graph id`; waits in lanes of their own; `Seq` on kernels of NCCL, before that on `record_param_comms` only |
 //!
 //! Only the category says what is work of a device. An operator may carry `args.stream` and is none;
 //! `gpu_user_annotation` lies over a stream's lane and is none.
@@ -14,10 +15,11 @@
 use std::collections::HashMap;
 
 use super::cursor::Value;
-use super::row::{Row, number, product, small, smaller};
+use super::row::{Args, Row, number, product, small, smaller};
 use crate::model::{
-    Allocated, Builder, Call, Direction, Kernel, Launched, Memory, Name, Overflow, Range,
-    RangeKind, Shape, Source, StreamIndex, Sync, SyncKind, ThreadIndex, What, Work,
+    Allocated, Builder, Call, Direction, Exchange, ExchangeKind, Kernel, Launched, Memory, Name,
+    Overflow, ProcessGroup, Range, RangeKind, Shape, Source, StreamIndex, Sync, SyncKind,
+    ThreadIndex, What, Work,
 };
 
 /// Puts events where they belong.
@@ -33,10 +35,20 @@ pub struct Kineto {
     last_stream: Option<((i64, i64, i64), StreamIndex)>,
     /// What copies of a name move; there are few such names.
     copies: HashMap<Name, Copied>,
+    /// What operators say of their exchanges, by the number that they share with their kernels.
+    exchanged: HashMap<i64, (u32, Option<u32>)>,
+    /// Exchanges that do not say all, with that number.
+    unsaid: Vec<(usize, i64)>,
 }
 
 /// The letters of the shapes of one operator's inputs: of long lists of tensors the first ones.
 const LONGEST_SHAPE: usize = 1_000;
+/// The operator that states what is exchanged.
+const PARAM_COMMS: &[u8] = b"record_param_comms";
+/// A longer name of a group, or list of its ranks, is cut.
+const MOST_LETTERS: usize = 400;
+/// More of these no trace has that fits into memory.
+const MOST_EXCHANGES: usize = 1 << 24;
 
 /// What a copy's name says of it.
 type Copied = (Direction, Memory, Memory);
@@ -63,7 +75,70 @@ impl Kineto {
             last_thread: None,
             last_stream: None,
             copies: HashMap::new(),
+            exchanged: HashMap::new(),
+            unsaid: Vec::new(),
         }
+    }
+
+    /// Takes over what operators say of the exchanges of their kernels, once all events were read.
+    pub fn finish(self) -> Builder {
+        let mut builder = self.builder;
+        for (at, external) in self.unsaid {
+            if let Some((kind, seq)) = self.exchanged.get(&external) {
+                builder.complete_exchange(at, *kind, *seq);
+            }
+        }
+        builder
+    }
+
+    /// A kernel that exchanges data with other ranks, by its name or by what is said of it.
+    fn exchange(&mut self, row: &Row, args: &Args, start_ns: i64, duration_ns: u64) {
+        let is_said = args.exchanged.operation.is_some();
+        let name = row.name.decoded();
+        if !is_said && !crate::measure::is_collective(&name) {
+            return;
+        }
+        let seq = args.exchanged.seq.and_then(|n| u32::try_from(n).ok());
+        let kind = match is_said {
+            true => self.exchange_kind(args),
+            false => self.builder.exchange_kind(ExchangeKind::of_kernel(&name)),
+        };
+        if self.builder.exchanges() >= MOST_EXCHANGES {
+            return;
+        }
+        let at = self.builder.exchange(Exchange {
+            start_ns,
+            duration_ns,
+            seq,
+            kind,
+        });
+        if let Some(external) = args.external.filter(|_| !is_said || seq.is_none()) {
+            self.unsaid.push((at, external));
+        }
+    }
+
+    fn exchange_kind(&mut self, args: &Args) -> u32 {
+        let said = &args.exchanged;
+        let text = |text: Option<super::cursor::Text>| {
+            text.map_or(String::new(), |text| {
+                text.decoded().chars().take(MOST_LETTERS).collect()
+            })
+        };
+        let number = |n: Option<i64>| n.and_then(|n| u32::try_from(n).ok());
+        let group = ProcessGroup {
+            name: text(said.group),
+            description: text(said.description),
+            ranks: text(said.ranks),
+            size: number(said.size).unwrap_or(0),
+        };
+        let group = self.builder.process_group(group);
+        self.builder.exchange_kind(ExchangeKind {
+            operation: text(said.operation),
+            group,
+            elements: said.elements.and_then(|n| n.try_into().ok()).unwrap_or(0),
+            dtype: text(said.dtype),
+            peer: number(said.peer),
+        })
     }
 
     /// Takes an event.
@@ -149,6 +224,9 @@ impl Kineto {
             };
             self.builder.launched(name, launched);
         }
+        if let What::Kernel(_) = what {
+            self.exchange(row, &args, start_ns, duration_ns);
+        }
         self.builder.work(Work {
             start_ns,
             duration_ns,
@@ -221,6 +299,14 @@ impl Kineto {
         // In 2021 a step was an operator.
         let is_step = row.name.bytes().starts_with(b"ProfilerStep");
         let is_named = matches!(kind, RangeKind::Operator | RangeKind::Annotation);
+        if row.name.bytes() == PARAM_COMMS && self.exchanged.len() < MOST_EXCHANGES {
+            let args = row.args();
+            if let (Some(external), Some(_)) = (args.external, args.exchanged.operation) {
+                let seq = args.exchanged.seq.and_then(|n| u32::try_from(n).ok());
+                let kind = self.exchange_kind(&args);
+                self.exchanged.insert(external, (kind, seq));
+            }
+        }
         self.builder.range(Range {
             start_ns,
             duration_ns,

@@ -370,7 +370,8 @@ impl<R: Read> Reading<'_, R> {
     fn finish(self, has_events: bool) -> Result<Trace, Problem> {
         // A limit that was met while there was nothing to go on with.
         (self.look)(self.window.offset())?;
-        let mut builder = self.kineto.builder;
+        let incomplete = self.kineto.incomplete;
+        let mut builder = self.kineto.finish();
         if self.damaged > 0 && builder.events() == 0 {
             return Err(Problem::NotATrace);
         }
@@ -395,8 +396,8 @@ impl<R: Read> Reading<'_, R> {
                 format!("{places} places in the list of events cannot be read and are left out"),
             );
         }
-        if self.kineto.incomplete > 0 {
-            let events = self.kineto.incomplete;
+        if incomplete > 0 {
+            let events = incomplete;
             builder.warn(
                 "INCOMPLETE",
                 format!("{events} events have no valid time and are left out"),

@@ -53,8 +53,35 @@ pub struct Args<'a> {
     pub record_correlation: u32,
     /// What is named, in an event that names something.
     pub name: Option<Text<'a>>,
+    /// What is exchanged with other ranks, where it is said.
+    pub exchanged: Exchanged<'a>,
+    /// The number that an operator and its kernels share.
+    pub external: Option<i64>,
     /// Whether Sidestream wrote the number of its operation here.
     pub has_op: bool,
+}
+
+/// What PyTorch says of an exchange of data with other ranks, on `record_param_comms` and on its kernels.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Exchanged<'a> {
+    /// `Collective name`.
+    pub operation: Option<Text<'a>>,
+    /// `Process Group Name`.
+    pub group: Option<Text<'a>>,
+    /// `Process Group Description`.
+    pub description: Option<Text<'a>>,
+    /// `Process Group Ranks`, cut behind thirty of them.
+    pub ranks: Option<Text<'a>>,
+    /// `Group size`.
+    pub size: Option<i64>,
+    /// `Seq`.
+    pub seq: Option<i64>,
+    /// `In msg nelems`.
+    pub elements: Option<i64>,
+    /// `dtype`.
+    pub dtype: Option<Text<'a>>,
+    /// `Src Rank` or `Dst Rank`: a number among all ranks.
+    pub peer: Option<i64>,
 }
 
 impl<'a> Row<'a> {
@@ -189,6 +216,16 @@ fn read_args<'a>(cursor: &mut Cursor<'a>, args: &mut Args<'a>) -> Result<(), Sto
                 }
             }
             b"op" => args.has_op = true,
+            b"External id" => args.external = number(value),
+            b"Collective name" => args.exchanged.operation = text(value),
+            b"Process Group Name" => args.exchanged.group = text(value),
+            b"Process Group Description" => args.exchanged.description = text(value),
+            b"Process Group Ranks" => args.exchanged.ranks = text(value),
+            b"Group size" => args.exchanged.size = number(value),
+            b"Seq" => args.exchanged.seq = number(value),
+            b"In msg nelems" => args.exchanged.elements = number(value),
+            b"dtype" => args.exchanged.dtype = text(value),
+            b"Src Rank" | b"Dst Rank" => args.exchanged.peer = number(value),
             _ => {}
         }
     }
@@ -208,6 +245,13 @@ fn digits<'a>(value: Value<'a>) -> &'a [u8] {
 /// A whole number; none if it is not one.
 pub fn number(value: Value) -> Option<i64> {
     scaled(digits(value), 0)
+}
+
+fn text(value: Value) -> Option<Text> {
+    match value {
+        Value::Text(text) => Some(text),
+        _ => None,
+    }
 }
 
 fn unsigned(value: Value) -> u64 {

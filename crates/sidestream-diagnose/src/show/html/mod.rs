@@ -5,6 +5,7 @@
 //! at most some 2 MB, whatever the trace.
 
 mod escape;
+mod ranks;
 mod sorted;
 mod steps;
 mod tables;
@@ -19,6 +20,7 @@ use crate::replay::{Prediction, Replay};
 use crate::report::Report;
 use escape::esc;
 pub use escape::is_unseen;
+pub use ranks::ranks_html;
 use tables::sentence;
 
 const STYLE: &str = include_str!("page.css");

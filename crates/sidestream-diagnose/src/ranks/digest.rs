@@ -1,0 +1,317 @@
+//! What is kept of a rank's exchanges with others: enough to join them with those of the other ranks, in 24 bytes each.
+
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
+
+use super::part::{Part, Parts};
+use crate::idle::{Cause, Idle};
+use crate::measure::{Class, Collectives, Spans, Steps, class};
+use crate::model::{ExchangeKind, Exchanges, Name, Names, ProcessGroup, Trace};
+
+/// An exchange without a number.
+pub const NO_SEQ: u32 = u32::MAX;
+
+/// The exchanges of a rank with others, and what its own steps consist of.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Digest {
+    /// The process groups that it is in.
+    pub groups: Vec<ProcessGroup>,
+    /// What its exchanges are.
+    pub kinds: Vec<ExchangeKind>,
+    /// Its exchanges, in the order of their starts.
+    pub rows: Vec<Row>,
+    /// How many more do not say between whom they are, in a trace of which others do: they were asked for before it begins.
+    pub unsaid: u64,
+    /// When its devices were done with each step.
+    pub ends_ns: Vec<i64>,
+    /// What a step has of each part, in the mean.
+    pub parts: Parts,
+    /// Whether the trace is not whole.
+    pub is_cut: bool,
+}
+
+/// One exchange. Its times are of the rank's own clock.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Row {
+    /// When its kernel began.
+    pub start_ns: i64,
+    /// How long that lasted.
+    pub duration_ns: f32,
+    /// How long before its end nothing but communication ran; less than nothing where other work ran at its end.
+    pub stalled_ns: f32,
+    /// Its number, or [`NO_SEQ`].
+    pub seq: u32,
+    /// What it is, as a place in the kinds.
+    pub kind: u32,
+}
+
+const _: () = assert!(size_of::<Row>() == 24);
+
+impl Row {
+    /// When it ended.
+    pub fn end_ns(&self) -> i64 {
+        self.start_ns.saturating_add(self.duration_ns as i64)
+    }
+
+    /// From when to when nothing else ran, if its end was waited for.
+    pub fn stall(&self) -> Option<(i64, i64)> {
+        let end = self.end_ns();
+        (self.stalled_ns >= 0.0).then(|| (end.saturating_sub(self.stalled_ns as i64), end))
+    }
+}
+
+impl Digest {
+    /// What is kept of a trace.
+    pub fn of(trace: &Trace, steps: &Steps, collectives: &Collectives, idles: &[&Idle]) -> Digest {
+        let mut work = Spans::default();
+        let mut computing = Spans::default();
+        let mut kernels = Spans::default();
+        let mut copies = Spans::default();
+        for one in &trace.work {
+            let (start, end) = (one.start_ns, one.end_ns());
+            let class = class(one, collectives);
+            match class {
+                Some(Class::Upload | Class::Download) => copies.push(start, end),
+                Some(Class::Compute) | None => computing.push(start, end),
+                Some(Class::Collective) => {}
+            }
+            match class {
+                Some(Class::Collective) => kernels.push(start, end),
+                Some(Class::Compute) => {
+                    kernels.push(start, end);
+                    work.push(start, end);
+                }
+                _ => work.push(start, end),
+            }
+        }
+        let ends_ns = increasing(steps.steps.iter().map(|step| step.last_gpu_ns));
+        let whole = || {
+            let ends = trace.work.iter().map(|work| work.end_ns());
+            let first = trace.work.first().map_or(0, |work| work.start_ns);
+            (first, ends.max().unwrap_or(first), 1)
+        };
+        let (from, to, count) = match ends_ns[..] {
+            [first, .., last] => (first, last, ends_ns.len() as u64 - 1),
+            _ => whole(),
+        };
+        let mut parts = Parts::default();
+        parts.add(Part::Compute, computing.within_ns(from, to));
+        let exposed = copies.without(&kernels);
+        parts.add(Part::Copies, exposed.within_ns(from, to));
+        for idle in idles {
+            for (cause, ns) in &idle.in_steps {
+                parts.add(Part::of(*cause), *ns / idles.len().max(1) as u64);
+            }
+        }
+        parts.divide(count);
+        parts.names = names(idles, &trace.names);
+        let is_cut = trace.warnings.iter().any(|warning| {
+            let cut = ["TRUNCATED", "LIMIT", "DAMAGED", "INCOMPLETE"];
+            cut.contains(&warning.code)
+        });
+        let exchanges = &trace.exchanges;
+        let mut rows = rows(exchanges, &work);
+        let all = rows.len();
+        let says = |row: &Row| {
+            let kind = exchanges.kinds.get(row.kind as usize);
+            let group = kind.and_then(|kind| exchanges.groups.get(kind.group as usize));
+            group.is_some_and(|group| !group.name.is_empty())
+        };
+        if rows.iter().any(says) {
+            rows.retain(says);
+        }
+        Digest {
+            groups: exchanges.groups.clone(),
+            kinds: exchanges.kinds.clone(),
+            unsaid: (all - rows.len()) as u64,
+            rows,
+            ends_ns,
+            parts,
+            is_cut,
+        }
+    }
+
+    /// As JSON, in flat lists: some 20 letters an exchange.
+    pub fn json(&self) -> Value {
+        let mut before = 0;
+        let starts = self.rows.iter().map(|row| {
+            let since = row.start_ns.wrapping_sub(before);
+            before = row.start_ns;
+            since
+        });
+        let kind = |k: &ExchangeKind| json!([k.operation, k.group, k.elements, k.dtype, k.peer]);
+        let group = |g: &ProcessGroup| json!([g.name, g.description, g.ranks, g.size]);
+        json!({
+            "groups": self.groups.iter().map(group).collect::<Vec<_>>(),
+            "kinds": self.kinds.iter().map(kind).collect::<Vec<_>>(),
+            "starts": starts.collect::<Vec<_>>(),
+            "durations": self.rows.iter().map(|row| row.duration_ns).collect::<Vec<_>>(),
+            "stalled": self.rows.iter().map(|row| row.stalled_ns).collect::<Vec<_>>(),
+            "seqs": self.rows.iter().map(|row| row.seq).collect::<Vec<_>>(),
+            "of": self.rows.iter().map(|row| row.kind).collect::<Vec<_>>(),
+            "ends": self.ends_ns,
+            "parts": self.parts.json(),
+            "names": self.parts.names,
+            "unsaid": self.unsaid,
+            "is_cut": self.is_cut,
+        })
+    }
+
+    /// The digest from its JSON; none if a part of it is missing.
+    pub fn of_json(value: &Value) -> Option<Digest> {
+        let list = |name: &str| value[name].as_array();
+        let small = |value: &Value| u32::try_from(value.as_u64()?).ok();
+        let text = |value: &Value| Some(value.as_str()?.to_owned());
+        let group = |one: &Value| {
+            Some(ProcessGroup {
+                name: text(&one[0])?,
+                description: text(&one[1])?,
+                ranks: text(&one[2])?,
+                size: small(&one[3])?,
+            })
+        };
+        let groups: Vec<ProcessGroup> = list("groups")?.iter().map(group).collect::<Option<_>>()?;
+        let kind = |one: &Value| {
+            Some(ExchangeKind {
+                operation: text(&one[0])?,
+                group: small(&one[1]).filter(|at| (*at as usize) < groups.len())?,
+                elements: one[2].as_u64()?,
+                dtype: text(&one[3])?,
+                peer: match &one[4] {
+                    Value::Null => None,
+                    peer => Some(small(peer)?),
+                },
+            })
+        };
+        let kinds: Vec<ExchangeKind> = list("kinds")?.iter().map(kind).collect::<Option<_>>()?;
+        let starts = list("starts")?;
+        let lists = ["durations", "stalled", "seqs", "of"].map(list);
+        let [Some(durations), Some(stalled), Some(seqs), Some(of)] = lists else {
+            return None;
+        };
+        if [durations, stalled, seqs, of]
+            .iter()
+            .any(|l| l.len() != starts.len())
+        {
+            return None;
+        }
+        let mut before: i64 = 0;
+        let row = |at: usize| {
+            let start_ns = before.wrapping_add(starts[at].as_i64()?);
+            before = start_ns;
+            Some(Row {
+                start_ns,
+                duration_ns: durations[at].as_f64()? as f32,
+                stalled_ns: stalled[at].as_f64()? as f32,
+                seq: small(&seqs[at])?,
+                kind: small(&of[at]).filter(|at| (*at as usize) < kinds.len())?,
+            })
+        };
+        let rows: Option<Vec<Row>> = (0..starts.len()).map(row).collect();
+        let ends: Option<Vec<i64>> = list("ends")?.iter().map(Value::as_i64).collect();
+        let names: Option<[String; 2]> = match list("names")?.as_slice() {
+            [loader, host] => text(loader).zip(text(host)).map(Into::into),
+            _ => None,
+        };
+        Some(Digest {
+            rows: rows?,
+            unsaid: value["unsaid"].as_u64()?,
+            ends_ns: increasing(ends?.into_iter()),
+            parts: Parts::of_json(&value["parts"], names?)?,
+            is_cut: value["is_cut"].as_bool()?,
+            groups,
+            kinds,
+        })
+    }
+}
+
+/// The ends of steps that each end after the one before.
+fn increasing(ends: impl Iterator<Item = i64>) -> Vec<i64> {
+    let mut kept: Vec<i64> = Vec::new();
+    for end in ends {
+        if kept.last().is_none_or(|last| *last < end) {
+            kept.push(end);
+        }
+    }
+    kept
+}
+
+/// The exchanges with what ran beside them. Kernels of one exchange are one row.
+fn rows(exchanges: &Exchanges, work: &Spans) -> Vec<Row> {
+    let work: Vec<(i64, i64)> = work.iter().collect();
+    let stalled = |start: i64, end: i64| {
+        let before = work.partition_point(|span| span.0 < end);
+        match before.checked_sub(1).map(|at| work[at].1) {
+            Some(last) if last >= end => -1.0,
+            Some(last) => end.abs_diff(start.max(last)) as f32,
+            None => end.abs_diff(start) as f32,
+        }
+    };
+    let group = |kind: u32| {
+        let kind = exchanges.kinds.get(kind as usize);
+        kind.map_or(0, |kind| kind.group)
+    };
+    let mut rows: Vec<Row> = Vec::with_capacity(exchanges.rows.len());
+    // The last row of each group, with its number and end: one exchange may be several kernels in a row.
+    let mut last: HashMap<u32, (u32, u32, usize)> = HashMap::new();
+    let mut merged = 0;
+    for one in &exchanges.rows {
+        let end = one.start_ns.saturating_add_unsigned(one.duration_ns);
+        let seq = one.seq.filter(|seq| *seq != NO_SEQ);
+        if let Some(seq) = seq {
+            if let Some((before, kind, at)) = last.get(&group(one.kind))
+                && (*before, *kind) == (seq, one.kind)
+            {
+                let row = &mut rows[*at];
+                let end = end.max(row.end_ns());
+                row.duration_ns = end.abs_diff(row.start_ns) as f32;
+                row.stalled_ns = stalled(row.start_ns, end);
+                merged += 1;
+                continue;
+            }
+            last.insert(group(one.kind), (seq, one.kind, rows.len()));
+        }
+        rows.push(Row {
+            start_ns: one.start_ns,
+            duration_ns: one.duration_ns as f32,
+            stalled_ns: stalled(one.start_ns, end),
+            seq: seq.unwrap_or(NO_SEQ),
+            kind: one.kind,
+        });
+    }
+    if 2 * merged > exchanges.rows.len() {
+        // Numbers that hardly change number nothing.
+        let unnumbered = exchanges.rows.iter().map(|one| Row {
+            start_ns: one.start_ns,
+            duration_ns: one.duration_ns as f32,
+            stalled_ns: stalled(
+                one.start_ns,
+                one.start_ns.saturating_add_unsigned(one.duration_ns),
+            ),
+            seq: NO_SEQ,
+            kind: one.kind,
+        });
+        return unnumbered.collect();
+    }
+    rows
+}
+
+/// What stands for most of the time of the loader, and of the host's own work.
+fn names(idles: &[&Idle], names: &Names) -> [String; 2] {
+    let longest = |causes: &[Cause]| {
+        let mut sums: HashMap<Name, u64> = HashMap::new();
+        for idle in idles {
+            for ((cause, because), (_, ns)) in &idle.reasons {
+                if causes.contains(cause) {
+                    *sums.entry(because.name).or_default() += ns;
+                }
+            }
+        }
+        let longest = sums.into_iter().max_by_key(|(name, ns)| (*ns, name.0));
+        longest.map_or(String::new(), |(name, _)| {
+            names.text(name).chars().take(120).collect()
+        })
+    };
+    [longest(&[Cause::HostStarved]), longest(&[Cause::HostWork])]
+}

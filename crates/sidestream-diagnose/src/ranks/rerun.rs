@@ -1,0 +1,360 @@
+//! The run again, from what each rank did by itself and what it waited for: how long would a step take if one rank
+//! were as fast as the median?
+//!
+//! A rank's time is its own work and its stalls: times before the end of an exchange in which nothing but communication ran,
+//! so that the rank stood still until it was over. Own work goes on as it did. An exchange starts where the rank's own work
+//! reaches it, and no earlier than the one before it in its group is over; it ends so long after the last of its
+//! members has come as it did; a rank that stood still before its end does so again, if it has come there by then.
+
+use std::collections::HashMap;
+
+use super::clocks::Clocks;
+use super::digest::Digest;
+use super::join::{Bond, Joined, row};
+
+/// What a rank does, one after the other, each with its own work since the one before.
+#[derive(Clone, Copy, Debug)]
+struct Event {
+    what: What,
+    own_ns: f32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    /// It goes on when this exchange is over.
+    Stall(u32),
+    /// A measured stretch begins, or ends.
+    Mark(bool),
+    /// It starts this exchange.
+    Start(u32),
+}
+
+/// The run, ready to be run again.
+pub struct Rerun<'r> {
+    ranks: &'r [(u32, &'r Digest)],
+    joined: &'r Joined,
+    clocks: &'r Clocks,
+    events: Vec<Vec<Event>>,
+    /// The exchanges in the order of their ends.
+    order: Vec<u32>,
+    /// When the first row of all begins.
+    begin_ns: i64,
+    /// How many steps the marks of a rank enclose.
+    steps: u64,
+}
+
+/// What becomes of a rank's own work.
+pub enum Pace<'p> {
+    /// Each stretch before an exchange takes so long.
+    Each(&'p [f32]),
+    /// All of it takes so many times as long.
+    Factor(f64),
+}
+
+impl<'r> Rerun<'r> {
+    /// Prepares a run.
+    pub fn of(ranks: &'r [(u32, &'r Digest)], joined: &'r Joined, clocks: &'r Clocks) -> Rerun<'r> {
+        let end = |at: &u32| {
+            let members = joined.of(&joined.instances[*at as usize]);
+            let ends = members
+                .iter()
+                .map(|m| clocks.common_ns(m.rank, row(ranks, m).end_ns()));
+            ends.max().unwrap_or(0)
+        };
+        let mut order: Vec<u32> = (0..joined.instances.len() as u32).collect();
+        order.sort_by_cached_key(|at| end(at));
+        let steps = ranks
+            .iter()
+            .map(|(_, digest)| digest.ends_ns.len())
+            .min()
+            .unwrap_or(0);
+        let steps = (steps as u64).saturating_sub(1);
+        let events = ranks
+            .iter()
+            .map(|(_, digest)| events(digest, steps as usize));
+        let firsts = ranks.iter().enumerate().filter_map(|(at, (_, digest))| {
+            Some(clocks.common_ns(at as u32, digest.rows.first()?.start_ns))
+        });
+        Rerun {
+            ranks,
+            joined,
+            clocks,
+            events: events.collect(),
+            order,
+            begin_ns: firsts.min().unwrap_or(0),
+            steps: steps.max(1),
+        }
+    }
+
+    /// A rank's own work in a step.
+    pub fn own_ns(&self, rank: usize) -> f64 {
+        let events = &self.events[rank];
+        let mark = |end| events.iter().position(|e| e.what == What::Mark(end));
+        let (Some(from), Some(to)) = (mark(false), mark(true)) else {
+            return 0.0;
+        };
+        let inside = events.get(from + 1..=to).unwrap_or(&[]);
+        inside.iter().map(|e| f64::from(e.own_ns)).sum::<f64>() / self.steps as f64
+    }
+
+    /// A rank's own work before each of its exchanges.
+    pub fn stretches(&self, rank: usize) -> Vec<f32> {
+        let mut stretches = Vec::new();
+        let mut own = 0.0;
+        for event in &self.events[rank] {
+            own += event.own_ns;
+            if let What::Start(_) = event.what {
+                stretches.push(own);
+                own = 0.0;
+            }
+        }
+        stretches
+    }
+
+    /// How long a step takes, with another pace for one rank.
+    pub fn step_ns(&self, changed: Option<(usize, &Pace)>) -> f64 {
+        let mut run = Run::of(self, changed);
+        for at in &self.order {
+            let instance = &self.joined.instances[*at as usize];
+            let members = self.joined.of(instance);
+            let mut last = f64::MIN;
+            for member in members {
+                last = last.max(run.start(member.rank as usize, member.row));
+            }
+            let durations = members.iter().map(|m| row(self.ranks, m).duration_ns);
+            let least = f64::from(durations.fold(f32::INFINITY, f32::min));
+            let came = match instance.bond {
+                Bond::Rooted => members
+                    .iter()
+                    .map(|m| self.since(m.rank, row(self.ranks, m).start_ns))
+                    .fold(f64::MIN, f64::max),
+                Bond::Together | Bond::Pair | Bond::Buffered => 0.0,
+            };
+            let sent = members
+                .iter()
+                .map(|m| self.since(m.rank, row(self.ranks, m).end_ns()));
+            let sent = sent.fold(f64::INFINITY, f64::min);
+            for member in members {
+                let rank = member.rank as usize;
+                let of_row = row(self.ranks, member);
+                let start = run.starts[rank][member.row as usize];
+                let alone = start + f64::from(of_row.duration_ns);
+                let end = match instance.bond {
+                    Bond::Together | Bond::Pair => last + least,
+                    // The one that was over first is the send, which waits for nobody.
+                    Bond::Buffered if self.since(member.rank, of_row.end_ns()) <= sent => alone,
+                    Bond::Buffered => {
+                        let of_send = members.iter().filter(|m| m.rank != member.rank).map(|m| {
+                            let lasted = f64::from(row(self.ranks, m).duration_ns);
+                            run.starts[m.rank as usize][m.row as usize] + lasted
+                        });
+                        of_send.fold(alone, f64::max)
+                    }
+                    Bond::Rooted => {
+                        let behind = self.since(member.rank, of_row.end_ns()) - came;
+                        match behind < 0.0 {
+                            true => alone,
+                            false => last + behind,
+                        }
+                    }
+                };
+                run.ends[rank][member.row as usize] = end;
+            }
+        }
+        run.finish()
+    }
+
+    fn since(&self, rank: u32, time_ns: i64) -> f64 {
+        self.clocks
+            .common_ns(rank, time_ns)
+            .saturating_sub(self.begin_ns) as f64
+    }
+}
+
+/// The events of a rank, over the first so many steps behind the first.
+fn events(digest: &Digest, steps: usize) -> Vec<Event> {
+    let mut stalls: Vec<(i64, i64)> = digest.rows.iter().filter_map(|row| row.stall()).collect();
+    stalls.sort_unstable();
+    // The union, with what all before each of them cover.
+    let mut union: Vec<(i64, i64, i64)> = Vec::new();
+    let mut before: i64 = 0;
+    for (from, to) in stalls {
+        match union.last_mut() {
+            Some(last) if from <= last.1 => {
+                before = i64::saturating_add(before, to.saturating_sub(last.1).max(0));
+                last.1 = last.1.max(to);
+            }
+            _ => {
+                union.push((from, to, before));
+                before = before.saturating_add(to.saturating_sub(from));
+            }
+        }
+    }
+    let own = |time: i64| {
+        let at = union.partition_point(|stall| stall.0 < time);
+        let stalled = at.checked_sub(1).map_or(0, |at| {
+            let (from, to, before) = union[at];
+            before.saturating_add(time.min(to).saturating_sub(from))
+        });
+        time.saturating_sub(stalled)
+    };
+    let mut times: Vec<(i64, What)> = Vec::with_capacity(2 * digest.rows.len() + 2);
+    for (at, row) in digest.rows.iter().enumerate() {
+        times.push((row.start_ns, What::Start(at as u32)));
+        if row.stalled_ns >= 0.0 {
+            times.push((row.end_ns(), What::Stall(at as u32)));
+        }
+    }
+    let marks = match digest.ends_ns.get(steps) {
+        Some(last) if steps > 0 => Some((digest.ends_ns[0], *last)),
+        _ => {
+            let ends = digest.rows.iter().map(|row| row.end_ns()).max();
+            digest.rows.first().map(|row| row.start_ns).zip(ends)
+        }
+    };
+    if let Some((from, to)) = marks {
+        times.push((from, What::Mark(false)));
+        times.push((to, What::Mark(true)));
+    }
+    times.sort_unstable();
+    let mut before = times.first().map_or(0, |first| own(first.0));
+    let mut events = Vec::with_capacity(times.len());
+    for (time, what) in times {
+        let own = own(time);
+        events.push(Event {
+            what,
+            own_ns: own.saturating_sub(before).max(0) as f32,
+        });
+        before = own;
+    }
+    events
+}
+
+/// A run that goes on.
+struct Run<'r, 'p> {
+    rerun: &'r Rerun<'r>,
+    changed: Option<(usize, &'p Pace<'p>)>,
+    /// What becomes of the own work before each exchange of the rank that is changed.
+    stretches: Vec<f32>,
+    ranks: Vec<State>,
+    starts: Vec<Vec<f64>>,
+    ends: Vec<Vec<f64>>,
+}
+
+struct State {
+    next: usize,
+    stretch: usize,
+    time: f64,
+    marks: [f64; 2],
+    /// The last exchange that was started in each group.
+    last: HashMap<u32, u32>,
+}
+
+impl<'r, 'p> Run<'r, 'p> {
+    fn of(rerun: &'r Rerun<'r>, changed: Option<(usize, &'p Pace<'p>)>) -> Run<'r, 'p> {
+        let state = |(at, (_, digest)): (usize, &(u32, &Digest))| {
+            let mut first = digest.rows.first().map(|row| row.start_ns);
+            if let [end, ..] = digest.ends_ns[..] {
+                first = Some(first.map_or(end, |first| first.min(end)));
+            }
+            State {
+                next: 0,
+                stretch: 0,
+                time: first.map_or(0.0, |first| rerun.since(at as u32, first)),
+                marks: [0.0; 2],
+                last: HashMap::new(),
+            }
+        };
+        let rows = |value: f64| -> Vec<Vec<f64>> {
+            let each = rerun.ranks.iter();
+            each.map(|(_, digest)| vec![value; digest.rows.len()])
+                .collect()
+        };
+        Run {
+            rerun,
+            changed,
+            stretches: changed.map_or_else(Vec::new, |(rank, _)| rerun.stretches(rank)),
+            ranks: rerun.ranks.iter().enumerate().map(state).collect(),
+            starts: rows(f64::NAN),
+            ends: rows(f64::NAN),
+        }
+    }
+
+    /// Lets a rank go on to the start of an exchange, and says when that is.
+    fn start(&mut self, rank: usize, row: u32) -> f64 {
+        while self.starts[rank][row as usize].is_nan() && self.next(rank) {}
+        let start = self.starts[rank][row as usize];
+        if start.is_nan() {
+            self.ranks[rank].time
+        } else {
+            start
+        }
+    }
+
+    /// The next event of a rank; false if there is none.
+    fn next(&mut self, rank: usize) -> bool {
+        let state = &mut self.ranks[rank];
+        let Some(event) = self.rerun.events[rank].get(state.next) else {
+            return false;
+        };
+        state.next += 1;
+        let own = f64::from(event.own_ns);
+        state.time += match &self.changed {
+            Some((changed, pace)) if *changed == rank => match pace {
+                Pace::Factor(factor) => own * factor,
+                Pace::Each(paces) => {
+                    let measured = self.stretches.get(state.stretch).copied().unwrap_or(0.0);
+                    match paces.get(state.stretch).copied() {
+                        Some(pace) if measured > 0.0 => own * f64::from(pace / measured),
+                        _ => own,
+                    }
+                }
+            },
+            _ => own,
+        };
+        let digest = self.rerun.ranks[rank].1;
+        // What was not joined ends as long after its start as it did.
+        let end = |run: &[Vec<f64>], starts: &[Vec<f64>], at: u32| match run[rank][at as usize] {
+            end if end.is_nan() => {
+                starts[rank][at as usize] + f64::from(digest.rows[at as usize].duration_ns)
+            }
+            end => end,
+        };
+        match event.what {
+            What::Stall(at) => state.time = state.time.max(end(&self.ends, &self.starts, at)),
+            What::Mark(is_end) => state.marks[usize::from(is_end)] = state.time,
+            What::Start(at) => {
+                state.stretch += 1;
+                let group = digest.kinds[digest.rows[at as usize].kind as usize].group;
+                let before = state.last.insert(group, at);
+                let free = before.filter(|before| {
+                    let (before, this) =
+                        (&digest.rows[*before as usize], &digest.rows[at as usize]);
+                    before.end_ns() <= this.start_ns
+                });
+                let free = free.map_or(f64::MIN, |before| end(&self.ends, &self.starts, before));
+                self.starts[rank][at as usize] = state.time.max(free);
+            }
+        }
+        true
+    }
+
+    fn finish(mut self) -> f64 {
+        for rank in 0..self.ranks.len() {
+            while self.next(rank) {}
+        }
+        // Only ranks with a common time are compared; of several sets of them, the longest step counts.
+        let mut sets: HashMap<u32, [f64; 2]> = HashMap::new();
+        for (at, state) in self.ranks.iter().enumerate() {
+            if !self.rerun.ranks[at].1.rows.is_empty() {
+                let most = sets
+                    .entry(self.rerun.clocks.parts[at])
+                    .or_insert([f64::MIN; 2]);
+                most[0] = most[0].max(state.marks[0]);
+                most[1] = most[1].max(state.marks[1]);
+            }
+        }
+        let steps = sets.values().map(|[from, to]| to - from);
+        steps.fold(0.0, f64::max) / self.rerun.steps as f64
+    }
+}

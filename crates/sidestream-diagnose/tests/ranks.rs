@@ -1,0 +1,412 @@
+//! What ranks exchange, joined: who waits for whom, by group, whatever the traces say and do not say. Text in, figures out.
+
+use serde_json::{Value, json};
+use sidestream_diagnose::{
+    Limits, Options, Rank, Ranks, Report, Search, ranks_html, ranks_text, read_json,
+};
+
+use crate::browser::Browser;
+
+/// An exchange: when it begins in its step, how long it lasts, and what is said of it.
+#[derive(Clone)]
+struct Exchange {
+    start_us: i64,
+    length_us: i64,
+    said: Value,
+}
+
+/// A rank whose steps of ten milliseconds are kernels and exchanges.
+#[derive(Clone)]
+struct One {
+    number: u32,
+    world: u32,
+    clock_us: i64,
+    kernels: Vec<(i64, i64)>,
+    exchanges: Vec<Exchange>,
+}
+
+const STEPS: i64 = 6;
+
+fn one(number: u32, world: u32, kernels: &[(i64, i64)], exchanges: &[Exchange]) -> One {
+    One {
+        number,
+        world,
+        clock_us: 0,
+        kernels: kernels.to_vec(),
+        exchanges: exchanges.to_vec(),
+    }
+}
+
+fn exchange(start_us: i64, length_us: i64, said: Value) -> Exchange {
+    Exchange {
+        start_us,
+        length_us,
+        said,
+    }
+}
+
+/// What PyTorch says of a collective in a group of these ranks.
+fn said(operation: &str, group: &str, ranks: &[u32]) -> Value {
+    json!({"Collective name": operation, "Process Group Name": group, "Process Group Description": format!("of {group}"),
+           "Process Group Ranks": format!("{ranks:?}"), "Group size": ranks.len(), "In msg nelems": 1000, "dtype": "Float"})
+}
+
+impl One {
+    /// Its trace, with each exchange numbered if it is to be.
+    fn json(&self, is_numbered: bool) -> String {
+        let mut rows = vec![];
+        let mut calls = 0;
+        for step in 0..STEPS {
+            let from = self.clock_us + 1_000_000 + 10_000 * step;
+            rows.push(json!({"ph": "X", "cat": "user_annotation", "name": format!("ProfilerStep#{step}"), "pid": 1,
+                             "tid": 1, "ts": from, "dur": 9_000}));
+            let mut work: Vec<(i64, i64, Option<Value>)> = vec![];
+            work.extend(
+                self.kernels
+                    .iter()
+                    .map(|(start, length)| (*start, *length, None)),
+            );
+            work.extend(self.exchanges.iter().enumerate().map(|(at, e)| {
+                let mut said = e.said.clone();
+                if is_numbered {
+                    said["Seq"] = (step * self.exchanges.len() as i64 + at as i64 + 1).into();
+                }
+                (e.start_us, e.length_us, Some(said))
+            }));
+            for (start, length, said) in work {
+                calls += 1;
+                let name = if said.is_some() {
+                    "ncclDevKernel_AllReduce_Sum_f32"
+                } else {
+                    "gemm"
+                };
+                let stream = if said.is_some() { 20 } else { 7 };
+                let mut args = said.unwrap_or_else(|| json!({}));
+                args["device"] = 0.into();
+                args["stream"] = stream.into();
+                args["correlation"] = calls.into();
+                rows.push(json!({"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1,
+                                 "ts": from + start - 8, "dur": 3, "args": {"correlation": calls}}));
+                rows.push(json!({"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": from + start,
+                                 "dur": length, "args": args}));
+            }
+        }
+        json!({"distributedInfo": {"rank": self.number, "world_size": self.world}, "traceEvents": rows}).to_string()
+    }
+}
+
+fn rank_of(json: &str) -> Rank {
+    let trace = read_json(json.as_bytes(), &Limits::default()).expect("a trace");
+    Rank::of("a.json", &Report::of(trace, &Options::default()))
+}
+
+fn together(all: &[One], is_numbered: bool) -> Ranks {
+    let each = all.iter().map(|one| rank_of(&one.json(is_numbered)));
+    Ranks::of(each.collect()).expect("ranks of one run")
+}
+
+/// Two tensor groups that never meet: in the second one, rank 3 computes 3 ms longer than rank 2.
+fn two_groups() -> Vec<One> {
+    let (a, b) = (
+        said("allreduce", "1", &[0, 1]),
+        said("allreduce", "2", &[2, 3]),
+    );
+    vec![
+        one(
+            0,
+            4,
+            &[(100, 5_000), (8_200, 1_000)],
+            &[exchange(5_100, 3_000, a.clone())],
+        ),
+        one(
+            1,
+            4,
+            &[(100, 5_000), (8_200, 1_000)],
+            &[exchange(5_100, 3_000, a)],
+        ),
+        one(
+            2,
+            4,
+            &[(100, 4_000), (8_200, 1_000)],
+            &[exchange(4_100, 4_000, b.clone())],
+        ),
+        one(
+            3,
+            4,
+            &[(100, 7_000), (8_200, 1_000)],
+            &[exchange(7_100, 1_000, b)],
+        ),
+    ]
+}
+
+#[test]
+fn ranks_wait_for_those_of_their_own_group_only() {
+    for is_numbered in [true, false] {
+        let ranks = together(&two_groups(), is_numbered);
+        // All in all, ranks 0 and 1 are 2 ms longer in collectives than rank 3, for which they do not wait.
+        assert_eq!(
+            ranks.waits_ns,
+            [0, 0, 3_000_000, 0],
+            "numbered: {is_numbered}"
+        );
+        assert_eq!(ranks.late_ns, [0, 0, 0, 3_000_000]);
+        assert_eq!(ranks.worst[0].0.last, 3);
+        assert!(
+            ranks
+                .groups
+                .iter()
+                .all(|group| group.is_numbered == is_numbered && group.is_known)
+        );
+        assert_eq!(ranks.clock_error_ns, Some(0));
+    }
+}
+
+#[test]
+fn clocks_that_differ_change_nothing() {
+    let even = together(&two_groups(), true);
+    let mut apart = two_groups();
+    for (at, one) in apart.iter_mut().enumerate() {
+        one.clock_us = 7_777_777 * at as i64;
+    }
+    let apart = together(&apart, true);
+    assert_eq!(
+        (&apart.waits_ns, apart.clock_error_ns),
+        (&even.waits_ns, Some(0))
+    );
+    assert_eq!(
+        apart.slow().map(|slow| slow.at),
+        even.slow().map(|slow| slow.at)
+    );
+    // Nothing was joined between the two groups.
+    let says = "the clocks of the ranks could be aligned within 2 sets of ranks only, between which nothing was joined";
+    assert!(
+        apart.warnings.iter().any(|w| w == says),
+        "{:?}",
+        apart.warnings
+    );
+}
+
+/// A data group of three in which rank 1 computes so much longer.
+fn late(more_us: i64) -> Vec<One> {
+    let group = said("allreduce", "0", &[0, 1, 2]);
+    let each = (0..3).map(|rank| {
+        let compute = 3_000 + if rank == 1 { more_us } else { 0 };
+        let exchanges = [exchange(100 + compute, 9_000 - compute, group.clone())];
+        one(rank, 3, &[(100, compute)], &exchanges)
+    });
+    each.collect()
+}
+
+#[test]
+fn the_slow_rank_is_named_with_its_cause_and_what_it_costs() {
+    let ranks = together(&late(4_000), true);
+    let slow = ranks.slow().expect("rank 1 is slow");
+    assert_eq!(
+        (slow.at, slow.cause.as_str(), slow.is_alike, slow.compared),
+        (1, "compute", true, 2)
+    );
+    assert_eq!(
+        (slow.excess_ns, slow.cause_ns, slow.step_ns),
+        (4_000_000, 4_000_000, (10_000_000, 6_000_000))
+    );
+    let page = ranks_text(&ranks);
+    let says = "slow:    rank 1: its own work in a step takes 4.00 ms longer than the median of 2 ranks that exchange the same; \
+                most of that is kernels that compute: 4.00 ms more\n\
+                what if: were it as fast as their median, a step would take 6.00 ms instead of 10.00 ms, 40.0 % less, by a \
+                replay of all ranks\n\
+                waiting: rank 0, 2, up to 4.00 ms a step in exchanges of data\n";
+    assert!(page.contains(says), "{page}");
+    assert!(page.lines().count() <= 24, "{page}");
+    let even = together(&late(0), true);
+    assert_eq!((&even.search, &*even.waiting), (&Search::Nobody, &[][..]));
+}
+
+#[test]
+fn numbers_under_which_ranks_do_different_things_are_none() {
+    let two = |first: &str, second: &str| {
+        [
+            exchange(3_000, 1_000, said(first, "0", &[0, 1])),
+            exchange(5_000, 1_000, said(second, "0", &[0, 1])),
+        ]
+    };
+    let kernels = [(100, 2_000), (9_000, 100)];
+    let mut ranks = vec![
+        one(0, 2, &kernels, &two("allreduce", "reduce_scatter")),
+        one(1, 2, &kernels, &two("allreduce", "reduce_scatter")),
+    ];
+    assert!(together(&ranks, true).groups[0].is_numbered);
+    // The numbers of the second are one ahead.
+    ranks[1]
+        .exchanges
+        .insert(0, exchange(200, 50, said("barrier", "9", &[1])));
+    let joined = together(&ranks, true);
+    assert!(!joined.groups[0].is_numbered, "{:?}", joined.groups);
+    assert_eq!(joined.groups[0].exchanges, 2 * STEPS as u64);
+}
+
+#[test]
+fn a_trace_that_was_cut_is_joined_as_far_as_it_goes() {
+    let all = late(4_000);
+    let whole = all[2].json(false);
+    let cut = &whole[..whole.len() * 5 / 6];
+    let each = [all[0].json(false), all[1].json(false), cut.to_owned()];
+    let ranks = Ranks::of(each.iter().map(|json| rank_of(json)).collect()).expect("ranks");
+    assert_eq!(ranks.slow().map(|slow| slow.at), Some(1));
+    let says = "1 of the traces are not whole: what they exchanged behind their ends is missing";
+    assert!(
+        ranks.warnings.iter().any(|w| w == says),
+        "{:?}",
+        ranks.warnings
+    );
+    // One that says that it is whole and has fewer is another matter.
+    let mut fewer = all;
+    fewer[2]
+        .exchanges
+        .push(exchange(9_200, 50, said("allreduce", "0", &[0, 1, 2])));
+    let ranks = together(&fewer, false);
+    assert!(
+        matches!(ranks.search, Search::Unknown(_)),
+        "{:?}",
+        ranks.search
+    );
+    assert!(
+        ranks_text(&ranks).contains("slow:    not known: no exchange of one rank could be joined")
+    );
+}
+
+#[test]
+fn without_groups_exchanges_are_joined_only_if_they_end_together() {
+    let nameless = |mut all: Vec<One>| {
+        for one in &mut all {
+            one.exchanges.iter_mut().for_each(|e| e.said = json!({}));
+        }
+        all
+    };
+    let ranks = together(&nameless(late(4_000)), false);
+    assert_eq!(ranks.waits_ns, [4_000_000, 0, 4_000_000]);
+    assert!(
+        ranks
+            .warnings
+            .iter()
+            .any(|w| w.contains("all are taken for one group")),
+        "{:?}",
+        ranks.warnings
+    );
+    // Two groups, whose ends have nothing to do with each other.
+    let mut two = nameless(two_groups());
+    for (step, one) in two.iter_mut().enumerate().skip(2) {
+        one.exchanges[0].length_us -= 900;
+        one.exchanges
+            .push(exchange(8_500, 300 * (step as i64), json!({})));
+    }
+    two[0].exchanges.push(exchange(8_200, 100, json!({})));
+    two[1].exchanges.push(exchange(8_200, 100, json!({})));
+    let ranks = together(&two, false);
+    assert!(ranks.groups.is_empty(), "{:?}", ranks.groups);
+    assert!(
+        ranks
+            .warnings
+            .iter()
+            .any(|w| w.contains("do not fit one group of all")),
+        "{:?}",
+        ranks.warnings
+    );
+}
+
+#[test]
+fn what_was_asked_for_before_the_trace_begins_is_left_out() {
+    let mut all = late(4_000);
+    all[0].exchanges.insert(0, exchange(20, 30, json!({})));
+    let ranks = together(&all, false);
+    assert_eq!(ranks.slow().map(|slow| slow.at), Some(1));
+    assert!(
+        ranks.warnings[0].starts_with("6 of 24 exchanges (25.0 %) do not say between whom"),
+        "{:?}",
+        ranks.warnings
+    );
+}
+
+#[test]
+fn a_group_with_ranks_that_have_no_trace_says_so() {
+    let ranks = together(&late(4_000)[1..], true);
+    let says = "1 process groups have ranks without a trace: who came last there may be one of those, and waits are at least as \
+                long as stated";
+    assert!(
+        ranks.warnings.iter().any(|w| w == says),
+        "{:?}",
+        ranks.warnings
+    );
+}
+
+#[test]
+fn a_pipeline_is_joined_send_by_receive() {
+    let pair = |operation: &str, key: &str, peer: u32| {
+        let mut said = said(operation, "5", &[0, 1]);
+        said[key] = peer.into();
+        said
+    };
+    // The second stage waits for the first one, and the first for nobody.
+    let first = one(
+        0,
+        2,
+        &[(100, 4_000), (6_000, 3_000)],
+        &[exchange(4_100, 100, pair("send", "Dst Rank", 1))],
+    );
+    let second = one(
+        1,
+        2,
+        &[(4_200, 4_800)],
+        &[exchange(200, 4_000, pair("recv", "Src Rank", 0))],
+    );
+    let ranks = together(&[first, second], true);
+    assert_eq!(
+        (&ranks.waits_ns[..], &ranks.pairs_ns[..]),
+        (&[0, 3_900_000][..], &[0, 3_900_000][..])
+    );
+    assert!(
+        ranks_text(&ranks)
+            .contains("bubbles: 1 ranks wait in sends and receives, 39.0 % of a step in the mean")
+    );
+}
+
+#[test]
+fn the_page_of_ranks_shows_who_waited_in_a_browser() {
+    let mut all = late(4_000);
+    for one in &mut all {
+        one.exchanges[0].said["Process Group Description"] =
+            "<script>window.taken = 1</script>".into();
+    }
+    let ranks = together(&all, true);
+    let page = ranks_html("a folder", &ranks);
+    assert!(!page.contains("<script>"), "{page}");
+    let Some(mut browser) = Browser::start("ranks") else {
+        return;
+    };
+    browser.open(&page, (1200, 900));
+    let mut value = |expression: &str| browser.value(expression);
+    assert_eq!(
+        value("document.querySelectorAll('#heat rect.c3').length"),
+        2 * STEPS
+    );
+    assert_eq!(
+        value("document.querySelector('#heat rect.c3 title').textContent"),
+        "rank 0: 4.00 ms"
+    );
+    assert_eq!(
+        value("document.querySelectorAll('#worst tbody tr').length"),
+        STEPS
+    );
+    assert_eq!(
+        value("document.querySelectorAll('#ranks tbody tr').length"),
+        3
+    );
+    let verdict = value("document.querySelector('#verdict').innerText");
+    assert!(
+        verdict.as_str().is_some_and(
+            |text| text.contains("rank 1: its own work in a step takes 4.00 ms longer")
+        )
+    );
+    assert_eq!(value("window.taken === undefined"), true);
+    assert_eq!(browser.requests(), Vec::<String>::new());
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}

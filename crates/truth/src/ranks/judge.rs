@@ -1,0 +1,196 @@
+//! What `sidestream diagnose` says of runs of many ranks, held against what is known.
+
+use std::fmt;
+use std::thread;
+
+use sidestream_diagnose::{Limits, Options, Rank, Ranks, Report, Search, read_json};
+
+use super::{Planted, RankJob, RankRun, rank_trace};
+
+/// A rank that costs less than this part of a step is not looked for.
+const COSTS: f64 = 0.03;
+/// How far waits may be off.
+const WAITS: f64 = 0.05;
+
+/// What came of one run.
+#[derive(Clone, Debug)]
+pub struct JudgedRanks {
+    /// The run.
+    pub job: RankJob,
+    /// What the fault costs, as a part of the step.
+    pub costs: f64,
+    /// The rank and the cause that were named.
+    pub said: Option<(u32, &'static str)>,
+    /// Whether that is right; none where the fault costs too little to be looked for.
+    pub is_right: Option<(bool, bool)>,
+    /// How far all waits are off, as a part of them.
+    pub waits_off: f64,
+    /// How far the predicted step is off.
+    pub predicted_off: Option<f64>,
+    /// What was said.
+    pub words: String,
+}
+
+/// What came of many.
+#[derive(Clone, Debug, Default)]
+pub struct RankTally {
+    /// Each, by its seed.
+    pub all: Vec<JudgedRanks>,
+}
+
+impl RankTally {
+    /// Seeds of which something is wrong.
+    pub fn wrong(&self) -> Vec<u64> {
+        let wrong = self.all.iter().filter(|one| !one.is_well());
+        wrong.map(|one| one.job.seed).collect()
+    }
+}
+
+impl JudgedRanks {
+    /// Whether rank, cause and waits are right.
+    pub fn is_well(&self) -> bool {
+        let right = self.is_right.is_none_or(|(rank, cause)| rank && cause);
+        right && self.waits_off <= WAITS
+    }
+}
+
+impl fmt::Display for RankTally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let looked: Vec<(bool, bool)> = self.all.iter().filter_map(|one| one.is_right).collect();
+        let count =
+            |is: &dyn Fn(&(bool, bool)) -> bool| looked.iter().filter(|one| is(one)).count();
+        let waits = self.all.iter().filter(|one| one.waits_off <= WAITS).count();
+        let worst = self.all.iter().map(|one| one.waits_off).fold(0.0, f64::max);
+        let mut off: Vec<f64> = self
+            .all
+            .iter()
+            .filter_map(|one| one.predicted_off)
+            .map(f64::abs)
+            .collect();
+        off.sort_by(f64::total_cmp);
+        writeln!(
+            f,
+            "{} runs, {} of them with something to be found",
+            self.all.len(),
+            looked.len()
+        )?;
+        writeln!(
+            f,
+            "right rank {}, right rank and cause {}",
+            count(&|one| one.0),
+            count(&|one| one.0 && one.1)
+        )?;
+        writeln!(
+            f,
+            "waits within {:.0} % in {waits}, the worst {:.2} % off",
+            100.0 * WAITS,
+            100.0 * worst
+        )?;
+        if let Some(last) = off.last() {
+            let within = off.iter().filter(|off| **off <= 0.05).count();
+            writeln!(
+                f,
+                "predicted steps {:.2} % off in the median, the worst {:.1} %, within 5 % in {within} of {}",
+                100.0 * off[off.len() / 2],
+                100.0 * last,
+                off.len()
+            )?;
+        }
+        let ranks: usize = self.all.iter().map(|one| one.job.world()).sum();
+        let most = self
+            .all
+            .iter()
+            .map(|one| one.job.world())
+            .max()
+            .unwrap_or(0);
+        writeln!(
+            f,
+            "{ranks} ranks, {most} in the largest run; wrong: {:?}",
+            self.wrong()
+        )
+    }
+}
+
+/// Judges so many runs, from a seed on.
+///
+/// # Errors
+/// A trace cannot be read, or no ranks come of the traces.
+pub fn many_ranks(count: u64, seed: u64) -> Result<RankTally, String> {
+    let all: Result<Vec<_>, String> = (0..count)
+        .map(|at| judged_ranks(seed.wrapping_add(at)))
+        .collect();
+    Ok(RankTally { all: all? })
+}
+
+/// Draws a run, has its traces diagnosed on all processors, and judges what is said.
+///
+/// # Errors
+/// A trace cannot be read, or no ranks come of the traces.
+pub fn judged_ranks(seed: u64) -> Result<JudgedRanks, String> {
+    let job = RankJob::drawn(seed);
+    let run = RankRun::of(&job);
+    let even = RankRun::of(&job.even());
+    let costs = (run.step_ns - even.step_ns) / run.step_ns;
+    let ranks = Ranks::of(ranks(&job, &run)?).ok_or_else(|| format!("seed {seed}: no ranks"))?;
+    let slow = match &ranks.search {
+        Search::Found(slow) => Some(slow),
+        _ => None,
+    };
+    let said = slow.map(|slow| {
+        (
+            ranks.ranks[slow.at].rank.unwrap_or(u32::MAX),
+            slow.cause.as_str(),
+        )
+    });
+    let is_right = match job.planted {
+        Planted::Nothing => Some((said.is_none(), said.is_none())),
+        _ if costs < COSTS => None,
+        planted => Some((
+            said.is_some_and(|said| said.0 as usize == job.slow),
+            said.is_some_and(|said| said.1 == planted.as_str()),
+        )),
+    };
+    let truth: f64 = run.waits_ns.iter().sum();
+    let off = run
+        .waits_ns
+        .iter()
+        .zip(&ranks.waits_ns)
+        .map(|(truth, said)| (truth - *said as f64).abs());
+    Ok(JudgedRanks {
+        costs,
+        said,
+        is_right,
+        waits_off: off.sum::<f64>() / truth.max(1.0),
+        predicted_off: slow.map(|slow| slow.step_ns.1 as f64 / even.step_ns - 1.0),
+        words: sidestream_diagnose::ranks_text(&ranks),
+        job,
+    })
+}
+
+/// The ranks of a run, from their traces.
+fn ranks(job: &RankJob, run: &RankRun) -> Result<Vec<Rank>, String> {
+    let threads = thread::available_parallelism().map_or(1, |n| n.get());
+    let part = |first: usize| -> Result<Vec<Rank>, String> {
+        let each = (first..job.world()).step_by(threads).map(|at| {
+            let json = rank_trace(job, run, at);
+            let read = read_json(&json[..], &Limits::default());
+            let read = read.map_err(|why| format!("seed {}: rank {at}: {why}", job.seed))?;
+            let report = Report::of(read, &Options::default());
+            Ok(Rank::of(&format!("rank{at}.json"), &report))
+        });
+        each.collect()
+    };
+    thread::scope(|scope| {
+        let parts: Vec<_> = (0..threads)
+            .map(|at| scope.spawn(move || part(at)))
+            .collect();
+        let mut all = Vec::new();
+        for part in parts {
+            match part.join() {
+                Ok(ranks) => all.extend(ranks?),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(all)
+    })
+}
