@@ -25,7 +25,7 @@
 //! ```
 //!
 //! - To write programs: [`prelude`], which most need and no more, [`device`], [`stream`], [`buffer`], [`kernel`], [`event`], [`graph`],
-//!   [`pipeline`], [`prefetch`]; [`explicit`] for CUDA as it is; [`benchmark`]; [`error`].
+//!   [`pipeline`], [`prefetch`], [`pool`]; [`explicit`] for CUDA as it is; [`benchmark`]; [`error`].
 //! - To find their races: [`check`].
 //!
 //! The other modules are the library's own parts, public for the crates beside it and for its tests: these pages leave
@@ -56,6 +56,7 @@ pub mod op;
 #[doc(hidden)]
 pub mod order;
 pub mod pipeline;
+pub mod pool;
 pub mod prefetch;
 mod process;
 #[doc(hidden)]

@@ -26,6 +26,7 @@ const LAYERS: &[&[&str]] = &[
         "explicit",
     ],
     &["pipeline", "prefetch"],
+    &["pool"],
 ];
 
 /// Modules beside the layers, each with the only ones that it may name. No layer names them.
