@@ -110,6 +110,10 @@ impl<I, O: Pod> Queue<I, O> {
     /// How long a request that came now would take: the batches before it, in turn through the slots, and its own.
     fn expected(&self, class: &Class<I, O>) -> Duration {
         let before = class.in_flight + class.waiting.len() / self.rule.largest();
+        if before == 0 {
+            // Nobody is before it, and only a batch says what batches take now: one that took long once must not have all refused for ever.
+            return Duration::ZERO;
+        }
         let rounds = before / self.slots + 1;
         class.batch * u32::try_from(rounds).unwrap_or(u32::MAX)
     }
