@@ -5,6 +5,7 @@
 //! they have types, documentation and pickles for nothing, but for `DeviceArray`.
 
 mod array;
+mod batcher;
 mod check;
 mod command;
 mod devices;
@@ -42,6 +43,8 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<prefetch::Lease>()?;
     module.add_class::<check::Recorder>()?;
     module.add_class::<tree::Shape>()?;
+    module.add_class::<batcher::BatcherStatistics>()?;
+    module.add_class::<batcher::Times>()?;
     module.add_function(wrap_pyfunction!(command::command, module)?)?;
     module.add_function(wrap_pyfunction!(command::said, module)?)?;
     module.add_function(wrap_pyfunction!(command::peaks, module)?)?;

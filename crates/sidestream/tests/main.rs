@@ -25,6 +25,7 @@ mod observe;
 mod pipeline;
 mod pipeline_faults;
 mod pipeline_speed;
+mod pool;
 mod prefetch;
 mod random_programs;
 mod recorded_trace;

@@ -61,11 +61,9 @@ fn main() -> ExitCode {
         ["big-trace", ..] => return refuse("big-trace takes a trace, a file to write and a size"),
         ["truth", count, seed] => truth::run(&[count, seed]),
         ["truth", count, seed, "--show"] => truth::run(&[count, seed, "--show"]),
-        [
-            "truth",
-            ref rest @ ("--ranks" | "--rank-traces"),
-            ref more @ ..,
-        ] => truth::run(&[&[*rest][..], more].concat()),
+        ["truth", rest @ ("--ranks" | "--rank-traces"), ref more @ ..] => {
+            truth::run(&[&[*rest][..], more].concat())
+        }
         ["truth", ..] => {
             return refuse("truth takes how many jobs, the first seed, and perhaps --show");
         }

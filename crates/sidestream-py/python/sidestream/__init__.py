@@ -1,6 +1,6 @@
 """Overlapping work on GPUs, beside PyTorch.
 
-``prefetch``, ``fetch``, ``parallel`` and ``Pipeline`` run work on side streams, ``check`` finds what is not ordered in a program of PyTorch,
+``prefetch``, ``fetch``, ``parallel`` and ``Pipeline`` run work on side streams, ``Batcher`` serves requests, ``check`` finds what is not ordered in a program of PyTorch,
 ``diagnose`` and ``profile`` say why a GPU idled, ``benchmark`` times, ``compare`` says which is faster, ``overlap`` says what streams would be worth.
 Importing this needs neither a GPU nor PyTorch nor numpy.
 
@@ -9,6 +9,7 @@ are here to be named in annotations, and are not listed.
 """
 
 from sidestream import ray as ray
+from sidestream._batcher import Answer as Answer, Batcher, RequestExpired, RequestRefused
 from sidestream._benchmark import Benchmark as Benchmark, Roofline as Roofline, benchmark
 from sidestream._check import (
     CheckedRace as CheckedRace,
@@ -53,10 +54,12 @@ from sidestream._program import (
 )
 from sidestream._roofline import RooflineEstimate as RooflineEstimate, roofline
 from sidestream._sidestream import (
+    BatcherStatistics as BatcherStatistics,
     DeviceArray as DeviceArray,
     DeviceError,
     ProgramError,
     RaceError,
+    Times as Times,
     TraceError,
     __version__,
 )
@@ -84,11 +87,14 @@ from sidestream._unprofiled import Unprofiled as Unprofiled
 
 #: What people call and catch. What calls return is named without being listed, so that help and completion stay short.
 __all__ = [
+    "Batcher",
     "DeviceError",
     "Event",
     "Pipeline",
     "ProgramError",
     "RaceError",
+    "RequestExpired",
+    "RequestRefused",
     "RunningMean",
     "Stage",
     "StageError",

@@ -37,7 +37,7 @@ pub enum Cause {
 }
 
 impl Failed {
-    pub(super) fn new(stage: &str, index: u64, cause: impl Into<Cause>) -> Failed {
+    pub(crate) fn new(stage: &str, index: u64, cause: impl Into<Cause>) -> Failed {
         let cause = cause.into();
         let is_lost = matches!(cause, Cause::Runtime(Error::DeviceLost(_)));
         let stage = if is_lost { "device" } else { stage };
@@ -50,7 +50,7 @@ impl Failed {
 }
 
 /// Runs code of the user's; a panic of it is a failure of the stage.
-pub(super) fn guarded<R, E: Into<Cause>>(
+pub(crate) fn guarded<R, E: Into<Cause>>(
     stage: &str,
     index: u64,
     run: impl FnOnce() -> Result<R, E>,

@@ -72,6 +72,7 @@ use crate::graph::GraphBuilder;
 use crate::stream::Stream;
 
 pub use body::Item;
+pub(crate) use failed::guarded;
 pub use failed::{BoxError, Cause, Failed};
 pub use layout::{Layout, Values, per_item, per_row};
 pub use plan::Plan;

@@ -24,6 +24,7 @@ const LAYERS: &[&[&str]] = &[
     &["device"],
     &["benchmark", "graph", "explicit"],
     &["pipeline", "prefetch"],
+    &["pool"],
 ];
 
 /// Modules beside the layers, each with the only ones that it may name. No layer names them.

@@ -70,9 +70,9 @@ fn write(page: &mut Page, title: &str, ranks: &Ranks) -> fmt::Result {
     worst(page, ranks)?;
     groups(page, ranks)?;
     table(page, ranks)?;
-    write!(
+    writeln!(
         page.out,
-        "<footer>sidestream {} · all times from the traces</footer></body></html>\n",
+        "<footer>sidestream {} · all times from the traces</footer></body></html>",
         env!("CARGO_PKG_VERSION")
     )
 }

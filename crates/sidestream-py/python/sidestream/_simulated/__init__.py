@@ -92,7 +92,7 @@ def _replaced(simulation: Simulation) -> list[tuple[Any, dict[str, Any]]]:
         (torch._C, core),
         (torch.cuda, {**device.of_module(all_streams, simulation.allocators, index_of, classes), "_cudart": simulation.runtime}),
         (torch.cuda.streams, {name: classes[name] for name in ("Stream", "ExternalStream", "Event")}),
-        (torch.cuda.graphs, {"CUDAGraph": classes["CUDAGraph"], "_cuda_isCurrentStreamCapturing": lambda: all_streams.capture is not None}),
+        (torch.cuda.graphs, {"CUDAGraph": classes["CUDAGraph"], "_cuda_isCurrentStreamCapturing": lambda: all_streams.here.capture is not None}),
         (torch.cuda.nvtx, {"_nvtx": _Nothing()}),
         (torch.backends.cuda, {"is_built": lambda: True}),
         (torch.backends.cudnn, {"is_acceptable": lambda tensor: False}),

@@ -106,7 +106,7 @@ class DeviceAllocator:
         with self._lock:
             self._turns += 1
             self._take_back()
-            block = self._found(size_rounded, (self.pool, is_small, stream))
+            block = self._found(size_rounded, (self.pool if self._streams.here.capture is not None else 0, is_small, stream))
             block.free = False
             self.live[block.address] = block
             self.bytes += block.size
@@ -161,7 +161,7 @@ class DeviceAllocator:
                 self._pending.append(block)
             else:
                 self._free_again(block)
-        if not self._pending or self._streams.capture is not None:
+        if not self._pending or self._streams.captures:
             return
         if self._looked_at != self._streams.waits:
             self._looked_at = self._streams.waits

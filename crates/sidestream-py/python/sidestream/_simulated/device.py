@@ -169,7 +169,7 @@ def of_module(
         "utilization": lambda device=None: 0,
         "list_gpu_processes": lambda device=None: "",
         "graph_pool_handle": lambda: (0, streams.now()),
-        "is_current_stream_capturing": lambda: streams.capture is not None,
+        "is_current_stream_capturing": lambda: streams.here.capture is not None,
     }
 
 

@@ -86,9 +86,10 @@ def graph_class(streams: Streams, allocators: list[DeviceAllocator]) -> type:
             self._calls: list[Any] | None = None
             self._pool: Any = None
             self._device = 0
+            self._is_of_all = False
 
         def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
-            if streams.capture is not None:
+            if streams.captures:
                 raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
             self._device = streams.here.device
             if not streams.current(self._device):
@@ -98,13 +99,18 @@ def graph_class(streams: Streams, allocators: list[DeviceAllocator]) -> type:
                 )
             self._pool = pool if pool is not None else (0, streams.now())
             allocators[self._device].pool = self._pool[1]
-            streams.capture = Capture()
+            streams.here.capture = Capture()
+            self._is_of_all = capture_error_mode == "global"
+            streams.captures += 1
+            streams.captures_of_all += self._is_of_all
 
         def capture_end(self) -> None:
-            capture, streams.capture = streams.capture, None
-            allocators[self._device].pool = 0
+            capture, streams.here.capture = streams.here.capture, None
             if capture is None:
                 raise RuntimeError("capture_end called without a capture under way")
+            allocators[self._device].pool = 0
+            streams.captures -= 1
+            streams.captures_of_all -= self._is_of_all
             self._calls = capture.calls
             with _disable_current_modes():
                 capture.put_back()

@@ -110,7 +110,7 @@ class Operators:
                 if waits:
                     streams.refuse_in_capture()
                     streams.stream_is_done(target, here.streams[target])
-            capture = streams.capture if target >= 0 else None
+            capture = streams.here.capture if target >= 0 else None
             if capture is not None:
                 capture.begins(args, [value for at, key in written for value in _tensors((_argument(args, kwargs, at, key),))])
             result = self._run(op, name, args, kwargs)

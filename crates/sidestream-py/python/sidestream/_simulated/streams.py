@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections import deque
 from typing import Any
 
 import torch
@@ -32,6 +33,8 @@ class _Current(threading.local):
         self.backward: Any = None
         #: What was made on the host last: by which call, and its storage.
         self.made: tuple[int, int, int] | None = None
+        #: The capture of a graph, if this thread has one under way.
+        self.capture: Any = None
 
 
 class Streams:
@@ -50,9 +53,12 @@ class Streams:
         #: Work since the last wait, and when that wait was.
         self.busy: set[tuple[int, int]] = set()
         self.waited: dict[tuple[int, int], int] = {}
+        #: By stream: when it waited for another one, for which, and for what that had by when. The newest of them.
+        self._behind: dict[tuple[int, int], deque[tuple[int, tuple[int, int], int]]] = {}
         self.waits = 0
-        #: The capture of a graph, if one is under way.
-        self.capture: Any = None
+        #: Captures that are under way, and those that forbid all threads to wait.
+        self.captures = 0
+        self.captures_of_all = 0
 
     def handle(self) -> int:
         """A number that is nothing else's."""
@@ -102,7 +108,7 @@ class Streams:
             history.append((at, streams))
 
     def refuse_in_capture(self) -> None:
-        if self.capture is not None:
+        if self.here.capture is not None or self.captures_of_all:
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
 
     def stream_is_done(self, device: int, handle: int, since: int | None = None) -> None:
@@ -110,7 +116,22 @@ class Streams:
         self.waits += 1
         if since is None:
             self.busy.discard((device, handle))
-        self.waited[(device, handle)] = max(self.waited.get((device, handle), 0), self.now() if since is None else since)
+        left = [((device, handle), self.now() if since is None else since)]
+        while left:
+            stream, until = left.pop()
+            if self.waited.get(stream, 0) >= until:
+                continue
+            self.waited[stream] = until
+            behind = self._behind.get(stream)
+            # What it waited for is over with it.
+            while behind and behind[0][0] <= until:
+                _, other, since_there = behind.popleft()
+                left.append((other, since_there))
+
+    def stands_behind(self, stream: tuple[int, int], other: tuple[int, int], since: int) -> None:
+        """A stream waits for what another one had by then."""
+        if stream != other:
+            self._behind.setdefault(stream, deque(maxlen=256)).append((self.now(), other, since))
 
     def has_waited(self, device: int, handle: int, since: int) -> bool:
         """Whether the host has waited for all that a stream had at some time."""
@@ -305,6 +326,7 @@ def classes(streams: Streams) -> tuple[type, type, type]:
             if self.cuda_event:
                 stream = torch.cuda.current_stream() if stream is None else stream
                 streams.wait(self.cuda_event, stream.device_index, stream.stream_id)
+                streams.stands_behind((stream.device_index, stream.stream_id), self._on, self._recorded)
 
         def _is_over(self) -> bool:
             return not self._pending or streams.has_waited(*self._on, self._recorded)

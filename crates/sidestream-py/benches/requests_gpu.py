@@ -1,0 +1,304 @@
+"""What `Batcher` reaches on one GPU: an 8-layer perceptron of width 512, one row a request.
+
+    python crates/sidestream-py/benches/requests_gpu.py [--quick] [PART …]
+
+Parts: alone, closed, threads, opened, start, overload, right, urgent. One JSON object a line. Latency of the open loop counts from when a request
+was to arrive, not from when it could be sent. docs/performance.md has the figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import statistics
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import sidestream
+from sidestream import Batcher, RequestRefused
+
+QUICK = "--quick" in sys.argv
+WIDTH, LAYERS = 512, 8
+SIZES = tuple(1 << power for power in range(10))
+PARTS: dict[str, Callable[[], dict[str, Any]]] = {}
+
+
+def part(run: Callable[[], dict[str, Any]]) -> Callable[[], dict[str, Any]]:
+    PARTS[run.__name__] = run
+    return run
+
+
+def perceptron() -> torch.nn.Module:
+    torch.manual_seed(0)
+    layers = [layer for _ in range(LAYERS) for layer in (torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU())]
+    return torch.nn.Sequential(*layers).eval().requires_grad_(False).to("cuda")
+
+
+def rows(count: int) -> list[torch.Tensor]:
+    torch.manual_seed(1)
+    return list(torch.randn(count, WIDTH).unbind(0))
+
+
+def percentiles(latencies: list[float]) -> dict[str, float]:
+    latencies.sort()
+    return {f"p{share:g}_ms": latencies[min(len(latencies) - 1, int(share / 100 * len(latencies)))] * 1e3 for share in (50, 95, 99, 99.9)}
+
+
+def seconds() -> float:
+    return 0.2 if QUICK else 3.0
+
+
+def warm(batcher: Batcher) -> None:
+    """Until each size that is used has its graphs."""
+    row = rows(1)[0]
+    for size in SIZES:
+        for _ in range(4):
+            for answer in [batcher.submit(row) for _ in range(size)]:
+                answer.result()
+    until = time.perf_counter() + (0.1 if QUICK else 3.0)
+    while time.perf_counter() < until:
+        for answer in [batcher.submit(row) for _ in range(64)]:
+            answer.result()
+
+
+async def closed_loop(batcher: Batcher, callers: int, lasting: float) -> float:
+    """Requests per second, each caller waiting for its answer before it asks again."""
+    row = rows(callers)
+    ends = time.perf_counter() + lasting
+    done = 0
+
+    async def caller(x: torch.Tensor) -> None:
+        nonlocal done
+        while time.perf_counter() < ends:
+            await batcher.submit(x)
+            done += 1
+
+    start = time.perf_counter()
+    await asyncio.gather(*(caller(x) for x in row))
+    return done / (time.perf_counter() - start)
+
+
+async def open_loop(batcher: Batcher, rate: float, lasting: float, deadline: float | None = None) -> dict[str, Any]:
+    """Poisson arrivals."""
+    drawn = random.Random(7)
+    row = rows(64)
+    latencies: list[float] = []
+    refused = expired = 0
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def one(x: torch.Tensor, meant: float) -> None:
+        nonlocal refused, expired
+        try:
+            await batcher.submit(x, deadline=deadline)
+            latencies.append(time.perf_counter() - meant)
+        except RequestRefused:
+            refused += 1
+        except TimeoutError:
+            expired += 1
+
+    start = time.perf_counter()
+    at, count = 0.0, 0
+    while at < lasting:
+        now = time.perf_counter() - start
+        # All that were to arrive by now.
+        while at <= now and at < lasting:
+            task = asyncio.ensure_future(one(row[count % 64], start + at))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            at += drawn.expovariate(rate)
+            count += 1
+        await asyncio.sleep(0 if at - now < 0.001 else at - now - 0.0005)
+    while tasks:
+        await asyncio.gather(*tasks)
+    took = time.perf_counter() - start
+    inside = sum(latency <= (deadline or 1e9) for latency in latencies)
+    return {
+        "rate": rate,
+        "requests": count,
+        "goodput": inside / took,
+        "late": len(latencies) - inside,
+        "refused": refused,
+        "expired": expired,
+    } | (percentiles(latencies) if latencies else {})
+
+
+@part
+def alone() -> dict[str, Any]:
+    """PyTorch by hand: one request after the other, and over a pool of 16 streams."""
+    model = perceptron()
+    requests = [x.pin_memory() for x in rows(64)]
+    result = {}
+    with torch.inference_mode():
+        for name, pool in (("one_by_one", [torch.cuda.current_stream()]), ("over_16_streams", [torch.cuda.Stream() for _ in range(16)])):
+            count, ends = 0, time.perf_counter() + seconds()
+            start = time.perf_counter()
+            while time.perf_counter() < ends:
+                outs = []
+                for at, x in enumerate(requests):
+                    with torch.cuda.stream(pool[at % len(pool)]):
+                        outs.append(model(x.to("cuda", non_blocking=True).unsqueeze(0)).to("cpu", non_blocking=True))
+                torch.cuda.synchronize()
+                count += len(outs)
+            result[f"{name}_per_s"] = count / (time.perf_counter() - start)
+    return result
+
+
+@part
+def closed() -> dict[str, Any]:
+    """Event loop: so many requests outstanding."""
+    result: dict[str, Any] = {}
+    with Batcher(perceptron(), SIZES, 0.0005, slots=3) as batcher:
+        warm(batcher)
+        for callers in (64, 256, 1024):
+            result[f"asyncio_{callers}_per_s"] = asyncio.run(closed_loop(batcher, callers, seconds()))
+        result["mean_batch"] = batcher.statistics.mean_batch
+        result["not_captured"] = batcher.not_captured
+    return result
+
+
+@part
+def threads() -> dict[str, Any]:
+    """64 threads, each waiting for its answer."""
+    with Batcher(perceptron(), SIZES, 0.0005, slots=3) as batcher:
+        warm(batcher)
+        ends = time.perf_counter() + seconds()
+        counts = [0] * 64
+
+        def caller(at: int, x: torch.Tensor) -> None:
+            while time.perf_counter() < ends:
+                batcher.submit(x).result()
+                counts[at] += 1
+
+        callers = [threading.Thread(target=caller, args=each) for each in enumerate(rows(64))]
+        start = time.perf_counter()
+        for each in callers:
+            each.start()
+        for each in callers:
+            each.join()
+        return {"threads_64_per_s": sum(counts) / (time.perf_counter() - start), "mean_batch": batcher.statistics.mean_batch}
+
+
+@part
+def opened() -> dict[str, Any]:
+    """Half of what the closed loop reached, with arrivals as they come."""
+    with Batcher(perceptron(), SIZES, 0.0005, slots=3) as batcher:
+        warm(batcher)
+        most = asyncio.run(closed_loop(batcher, 256, seconds()))
+        return {"closed_per_s": most} | asyncio.run(open_loop(batcher, most / 2, 2 * seconds()))
+
+
+@part
+def start() -> dict[str, Any]:
+    """From nothing: the first answer, then traffic until all sizes have their graphs."""
+    model = perceptron()
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    with Batcher(model, SIZES, 0.0005, slots=3) as batcher:
+        batcher.submit(rows(1)[0]).result()
+        first = time.perf_counter() - begun
+        reserved = torch.cuda.memory_reserved()
+        draw = random.Random(3)
+        many = rows(SIZES[-1])
+        latencies = []
+        captured = None
+        while time.perf_counter() - begun < (1 if QUICK else 10):
+            asked = time.perf_counter()
+            for answer in [batcher.submit(x) for x in many[: draw.choice(SIZES)]]:
+                answer.result()
+            latencies.append(time.perf_counter() - asked)
+            slots = [slot for each in batcher._classes for slot in each.slots]
+            if captured is None and all(len(slot.graphs) == len(SIZES) for slot in slots):
+                captured = time.perf_counter() - begun
+        more = torch.cuda.memory_reserved() - reserved
+        return {"first_s": first, "all_captured_s": captured, "memory_of_graphs_mb": more / 1e6} | percentiles(latencies)
+
+
+@part
+def overload() -> dict[str, Any]:
+    """Three times as many as it can serve, with a deadline of 20 ms."""
+    with Batcher(perceptron(), SIZES, 0.0005, slots=3, max_queue=2048) as batcher:
+        warm(batcher)
+        most = asyncio.run(closed_loop(batcher, 256, seconds()))
+        before = torch.cuda.memory_reserved()
+        said = asyncio.run(open_loop(batcher, 3 * most, 3 * seconds(), deadline=0.02))
+        counts = batcher.statistics
+        return {"more_memory_bytes": torch.cuda.memory_reserved() - before, "waiting": counts.waiting, "in_flight": counts.in_flight} | said
+
+
+@part
+def right() -> dict[str, Any]:
+    """Batches of mixed sizes in three slots, each answer compared with what the request alone gives."""
+    weights = torch.randn(WIDTH, WIDTH, device="cuda").round()
+    draw = random.Random(11)
+    wrong = count = 0
+    with Batcher(lambda x: (x @ weights).relu() @ weights, SIZES, 0.0, slots=3) as batcher:
+        many = torch.randint(-2, 3, (SIZES[-1], WIDTH)).float()
+        expected = ((many.cuda() @ weights).relu() @ weights).cpu()
+        each = list(many.unbind(0))
+        batches = 200 if QUICK else 10_000
+        while sum(batcher.statistics.batches.values()) < batches:
+            picked = [draw.randrange(len(each)) for _ in range(draw.choice(SIZES[:8]))]
+            for at, answer in [(at, batcher.submit(each[at])) for at in picked]:
+                wrong += not torch.equal(answer.result(), expected[at])
+                count += 1
+        return {"answers": count, "batches": sum(batcher.statistics.batches.values()), "wrong": wrong, "ok": wrong == 0}
+
+
+@part
+def urgent() -> dict[str, Any]:
+    """One urgent request at a time, alone and beside background batches that fill the GPU."""
+    side = 4096
+    weights = torch.randn(side, side, device="cuda", dtype=torch.bfloat16)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        y = x
+        for _ in range(8):
+            y = y @ weights
+        return y
+
+    result = {}
+    with Batcher(model, (1, 4096), 0.0, slots=2, max_queue=1 << 16, classes={"urgent": -5, "background": 0}) as batcher:
+        row = torch.randn(side, dtype=torch.bfloat16)
+        batcher.submit(row, of="urgent").result()
+        for load in (False, True):
+            ends = time.perf_counter() + seconds()
+            waiting: list[Any] = []
+            latencies = []
+            while time.perf_counter() < ends:
+                if load and len(waiting) < 3 * 4096:
+                    waiting += [batcher.submit(row, of="background") for _ in range(4096)]
+                    waiting = [answer for answer in waiting if not answer.done()]
+                asked = time.perf_counter()
+                batcher.submit(row, of="urgent").result()
+                latencies.append(time.perf_counter() - asked)
+            result["beside background" if load else "alone"] = percentiles(latencies)
+            for answer in waiting:
+                answer.result()
+        result["background_batch_ms"] = statistics.median([1e3 * batcher.statistics.compute.quantile_s(0.99)])
+    return result
+
+
+def main() -> int:
+    failed = 0
+    wanted = [name for name in sys.argv[1:] if not name.startswith("--")] or list(PARTS)
+    print(json.dumps({"part": "machine", "name": torch.cuda.get_device_name(), "torch": torch.__version__, "package": sidestream.__version__}), flush=True)
+    for name in wanted:
+        begun = time.perf_counter()
+        try:
+            found = PARTS[name]()
+        except Exception:
+            found = {"ok": False, "error": traceback.format_exc()}
+        failed += found.get("ok") is False
+        print(json.dumps({"part": name} | found | {"took_s": time.perf_counter() - begun}), flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

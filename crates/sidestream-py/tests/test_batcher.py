@@ -1,0 +1,354 @@
+"""Requests of many callers as batches of PyTorch, on a simulated GPU with the check listening: each ends once, with its own rows."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from typing import Any
+
+import pytest
+import sidestream
+from sidestream import Batcher, RequestExpired, RequestRefused
+
+pytestmark = pytest.mark.torch
+
+#: Longer than any test takes: a batch that leaves earlier did so for another reason.
+FOREVER = 3000.0
+
+
+@pytest.fixture(autouse=True)
+def silent() -> Iterator[sidestream.CheckedRun]:
+    """A simulated GPU; whatever a test does, there is no race in it."""
+    with sidestream.check(simulate=1) as found:
+        yield found
+    assert not found.races, str(found)
+
+
+def row(value: float) -> Any:
+    import torch
+
+    return torch.full((3,), float(value))
+
+
+class Gate:
+    """A model that sums rows up, once it is let."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.entered = threading.Semaphore(0)
+        self.opened = threading.Event()
+
+    def __call__(self, x: Any) -> Any:
+        self.sizes.append(x.shape[0])
+        self.entered.release()
+        assert self.opened.wait(60)
+        return x.sum(1)
+
+
+def test_rows_become_a_batch_and_each_caller_gets_its_own() -> None:
+    with Batcher(lambda x: {"sum": x.sum(1), "twice": [2 * x]}, (1, 4, 16), 0.0) as batcher:
+        answers = [batcher.submit(row(n)) for n in range(100)]
+        for n, answer in enumerate(answers):
+            said = answer.result(60)
+            assert said["sum"].item() == 3 * n and said["twice"][0].tolist() == [2.0 * n] * 3
+            assert answer.done() and not answer.cancelled()
+    counts = batcher.statistics
+    assert (counts.answered, counts.waiting, counts.in_flight, counts.total.count) == (100, 0, 0, 100)
+    assert sum(size * count for size, count in counts.batches.items()) == 100 + counts.padding_rows
+    assert counts.total.quantile_s(0.5) <= counts.total.longest_s
+    assert 'nv_inference_request_success{model="m"} 100' in counts.prometheus("m").splitlines()
+
+
+def test_requests_are_structures_of_tensors_and_arrays() -> None:
+    numpy = pytest.importorskip("numpy")
+    with Batcher(lambda request: request["x"].sum(1) + request["y"], (2,), 0.0) as batcher:
+        assert batcher.submit({"x": numpy.ones(3, numpy.float32), "y": 4.0}).result(60).item() == 7.0
+
+
+def test_what_waits_leaves_as_one_batch_filled_up_to_the_next_size() -> None:
+    gate = Gate()
+    with Batcher(gate, (1, 2, 4, 8), 0.0, slots=1, graphs=False) as batcher:
+        first = batcher.submit(row(1))
+        gate.entered.acquire()
+        others = [batcher.submit(row(n)) for n in range(11)]
+        gate.opened.set()
+        assert first.result(60).item() == 3
+        assert [answer.result(60).item() for answer in others] == [3 * n for n in range(11)]
+    assert gate.sizes == [1, 8, 4]
+    assert batcher.statistics.batches == {1: 1, 4: 1, 8: 1} and batcher.statistics.padding_rows == 1
+
+
+def test_a_full_batch_waits_for_nobody() -> None:
+    with Batcher(lambda x: x.sum(1), (1, 4), FOREVER) as batcher:
+        assert [answer.result(60).item() for answer in [batcher.submit(row(n)) for n in range(4)]] == [0, 3, 6, 9]
+
+
+def test_an_event_loop_launches_its_own_batches() -> None:
+    where: list[str] = []
+
+    def model(x: Any) -> Any:
+        where.append(threading.current_thread().name)
+        return x.sum(1)
+
+    async def all_of_them() -> list[float]:
+        async with Batcher(model, (1, 4, 16), 0.001, graphs=False) as batcher:
+            answers = await asyncio.gather(*(number(batcher, n) for n in range(50)))
+            assert batcher.statistics.answered == 50
+            return answers
+
+    async def number(batcher: Batcher, n: int) -> float:
+        return float((await batcher.submit(row(n))).item())
+
+    assert asyncio.run(all_of_them()) == [3.0 * n for n in range(50)]
+    assert set(where) == {threading.main_thread().name}
+
+
+def test_a_task_that_is_cancelled_takes_its_request_back() -> None:
+    async def main() -> None:
+        async with Batcher(lambda x: x.sum(1), (1, 8), FOREVER) as batcher:
+            task = asyncio.ensure_future(waits(batcher))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert batcher.statistics.cancelled == 1
+
+    async def waits(batcher: Batcher) -> Any:
+        return await batcher.submit(row(1))
+
+    asyncio.run(main())
+
+
+def test_in_its_own_event_loop_an_answer_is_not_waited_for() -> None:
+    async def main() -> None:
+        async with Batcher(lambda x: x.sum(1), (1,), 0.0) as batcher:
+            answer = batcher.submit(row(1))
+            if not answer.done():
+                with pytest.raises(RuntimeError, match="await the answer instead"):
+                    answer.result()
+            assert (await answer).item() == 3
+
+    asyncio.run(main())
+
+
+def test_batches_become_graphs_with_the_same_answers() -> None:
+    with Batcher(lambda x: x.sum(1), (1, 4), 0.0, slots=2) as batcher:
+        slots = batcher._classes[0].slots
+        while not slots or any(set(slot.graphs) != {1, 4} for slot in slots):
+            for many in (1, 4):
+                answers = [batcher.submit(row(n)) for n in range(many)]
+                assert [answer.result(60).item() for answer in answers] == [3 * n for n in range(many)]
+        answers = [batcher.submit(row(n)) for n in range(50)]
+        assert [answer.result(60).item() for answer in answers] == [3 * n for n in range(50)]
+    assert batcher.not_captured == {}
+
+
+def test_a_model_that_cannot_be_captured_runs_as_it_is() -> None:
+    with Batcher(lambda x: x.sum(1) + x[0, 0].item() * 0, (1,), 0.0, slots=1) as batcher:
+        while not batcher.not_captured:
+            assert batcher.submit(row(1)).result(60).item() == 3
+        assert "not permitted when stream is capturing" in batcher.not_captured[1]
+        assert batcher.submit(row(2)).result(60).item() == 6
+
+
+def test_a_request_that_fails_does_so_alone() -> None:
+    def model(x: Any) -> Any:
+        if (x < 0).any().item():
+            raise ArithmeticError("a negative row")
+        return x.sum(1)
+
+    with Batcher(model, (1, 8), FOREVER, graphs=False) as batcher:
+        answers = [batcher.submit(row(n)) for n in (0, 1, -2, 3, 4, 5, 6, 7)]
+        for n, answer in enumerate(answers):
+            if n == 2:
+                with pytest.raises(ArithmeticError, match="a negative row"):
+                    answer.result(60)
+            else:
+                assert answer.result(60).item() == 3 * n
+    assert (batcher.statistics.answered, batcher.statistics.failed) == (7, 1)
+
+
+def test_a_model_has_to_return_a_row_for_each() -> None:
+    with Batcher(lambda x: x.sum(), (1,), 0.0) as batcher, pytest.raises(ValueError, match="was given 1 rows and returned a tensor of shape"):
+        batcher.submit(row(1)).result(60)
+
+
+def test_a_queue_that_is_full_refuses_and_one_that_is_taken_back_is_not_computed() -> None:
+    gate = Gate()
+    with Batcher(gate, (1,), 0.0, slots=1, max_queue=2, graphs=False) as batcher:
+        first = batcher.submit(row(1))
+        gate.entered.acquire()
+        second, third = batcher.submit(row(2)), batcher.submit(row(3))
+        with pytest.raises(RequestRefused, match="raise max_queue") as refused:
+            batcher.submit(row(4))
+        assert refused.value.reason == "full"
+        assert third.cancel() and third.cancelled() and not first.cancel()
+        gate.opened.set()
+        assert (first.result(60).item(), second.result(60).item()) == (3, 6)
+        with pytest.raises(CancelledError):
+            third.result()
+    counts = batcher.statistics
+    assert (counts.refused_full, counts.cancelled, counts.answered) == (1, 1, 2)
+    assert gate.sizes == [1, 1]
+
+
+def test_deadlines_are_looked_at_before_a_request_is_queued_and_before_it_leaves() -> None:
+    gate = Gate()
+    with Batcher(gate, (1,), 0.0, slots=1, graphs=False) as batcher:
+        with pytest.raises(RequestRefused) as refused:
+            batcher.submit(row(0), deadline=0.0)
+        assert refused.value.reason == "late"
+        first = batcher.submit(row(1))
+        gate.entered.acquire()
+        late = batcher.submit(row(2), deadline=1e-9)
+        kept = batcher.submit(row(3), deadline=FOREVER)
+        gate.opened.set()
+        assert first.result(60).item() == 3 and kept.result(60).item() == 9
+        with pytest.raises(RequestExpired):
+            late.result(60)
+        # By what that batch took, behind others this cannot be kept. Where nobody waits it is tried.
+        batcher.submit(row(4), deadline=FOREVER).result(60)
+    assert (batcher.statistics.refused_late, batcher.statistics.expired) == (1, 1)
+
+
+def test_closing_computes_what_waits_or_ends_it() -> None:
+    for drain in (True, False):
+        batcher = Batcher(lambda x: x.sum(1), (1, 8), FOREVER)
+        answer = batcher.submit(row(1))
+        batcher.close(drain)
+        if drain:
+            assert answer.result().item() == 3
+        else:
+            with pytest.raises(RequestRefused, match="was closed while the request waited"):
+                answer.result()
+        with pytest.raises(RequestRefused, match="closed"):
+            batcher.submit(row(1))
+        assert not any(thread.is_alive() for thread in batcher._threads)
+
+
+def test_classes_have_streams_of_their_priority() -> None:
+    import torch
+
+    seen = []
+
+    def model(x: Any) -> Any:
+        seen.append(torch.cuda.current_stream().priority)
+        return x.sum(1)
+
+    with Batcher(model, (1,), 0.0, classes={"usual": 0, "urgent": -1}, graphs=False) as batcher:
+        batcher.submit(row(1), of="urgent").result(60)
+        batcher.submit(row(1)).result(60)
+        assert seen == [-1, 0]
+        with pytest.raises(ValueError, match="no class 'urgnt'; there is 'usual', 'urgent'"):
+            batcher.submit(row(1), of="urgnt")
+
+
+def test_a_callback_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    called: list[bool] = []
+
+    def fail(_: object) -> None:
+        raise ValueError("a callback")
+
+    with Batcher(lambda x: x.sum(1), (1, 2), FOREVER) as batcher:
+        answers = [batcher.submit(row(1))]
+        answers[0].add_done_callback(fail)
+        answers[0].add_done_callback(lambda answer: called.append(answer.done()))
+        answers.append(batcher.submit(row(2)))
+        assert [answer.result(60).item() for answer in answers] == [3, 6]
+    answers[1].add_done_callback(lambda answer: called.append(answer.done()))
+    assert called == [True, True]
+    assert "a callback of an answer raised ValueError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"sizes": ()}, "sizes is empty"),
+        ({"sizes": (0,)}, "a size is 0"),
+        ({"slots": 0}, "slots is 0"),
+        ({"max_queue": 0}, "max_queue is 0"),
+        ({"max_delay": -1}, "max_delay is -1"),
+        ({"classes": {}}, "classes is empty"),
+    ],
+)
+def test_arguments_that_serve_nobody_are_refused(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Batcher(lambda x: x, **arguments)
+
+
+def test_requests_have_the_shape_of_the_first() -> None:
+    import torch
+
+    with Batcher(lambda x: x.sum(1), (1,), 0.0) as batcher:
+        batcher.submit(row(1)).result(60)
+        with pytest.raises(ValueError, match=r"is float32\[3\], and this one is float32\[4\]"):
+            batcher.submit(torch.ones(4))
+        with pytest.raises(TypeError, match="rows of the host"):
+            batcher.submit(torch.ones(3, device="cuda"))
+
+
+def test_whatever_callers_do_each_request_ends_once() -> None:
+    """Threads and an event loop draw what they do; the numbers are those of the seed."""
+    for seed in range(8):
+        print(f"seed {seed}")
+        drawn = random.Random(seed)
+        fails = drawn.random() < 0.5
+
+        def model(x: Any, fails: bool = fails) -> Any:
+            if fails and (x == 7).any().item():
+                raise ArithmeticError("seven")
+            return x.sum(1)
+
+        batcher = Batcher(
+            model, (1, 2, 4), drawn.choice([0.0, 0.0005]), slots=drawn.randint(1, 3), max_queue=drawn.randint(2, 30), graphs=drawn.random() < 0.5
+        )
+        taken: list[sidestream.Answer] = []
+        lock = threading.Lock()
+
+        def caller(of: int, batcher: Batcher = batcher, taken: list[sidestream.Answer] = taken, lock: threading.Lock = lock) -> None:
+            own = random.Random(of)
+            for _ in range(20):
+                ask(batcher, own, taken, lock)
+
+        threads = [threading.Thread(target=caller, args=(100 * seed + at,)) for at in range(3)]
+        for thread in threads:
+            thread.start()
+        asyncio.run(loop(batcher, seed, taken, lock))
+        for thread in threads:
+            thread.join()
+        counts = batcher.close(drain=drawn.random() < 0.7)
+        assert all(answer.done() for answer in taken)
+        ended = counts.answered + counts.expired + counts.cancelled + counts.failed + counts.dropped
+        assert ended == len(taken), counts
+        assert (counts.waiting, counts.in_flight) == (0, 0)
+
+
+def ask(batcher: Batcher, drawn: random.Random, taken: list[sidestream.Answer], lock: threading.Lock) -> sidestream.Answer | None:
+    try:
+        answer = batcher.submit(row(drawn.randrange(10)), deadline=drawn.choice([None, 1e-6, 60.0]))
+    except RequestRefused:
+        return None
+    with lock:
+        taken.append(answer)
+    if drawn.random() < 0.2:
+        answer.cancel()
+    return answer
+
+
+async def loop(batcher: Batcher, seed: int, taken: list[sidestream.Answer], lock: threading.Lock) -> None:
+    drawn = random.Random(seed)
+    for _ in range(20):
+        answer = ask(batcher, drawn, taken, lock)
+        if answer is not None and drawn.random() < 0.5:
+            try:
+                assert (await answer).numel() == 1
+            except (ArithmeticError, CancelledError, RequestExpired):
+                pass
+    for answer in [answer for answer in taken if answer._loop is not None]:
+        while not answer.done():
+            await asyncio.sleep(0)
+
+

@@ -1,0 +1,379 @@
+//! Requests of many callers, run as batches: a [`Batcher`].
+//!
+//! A small model on a request of one row leaves the device nearly idle, on however many streams: the host's calls are the limit. Requests that arrive
+//! together as one batch cost those calls once.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use sidestream::pool::Batcher;
+//! use sidestream::prelude::*;
+//!
+//! let device = Device::open("sim:h200")?;
+//! let square = Kernel::<(Read<f32>, Write<f32>)>::on_host("square", |_, (x, y)| {
+//!     for (y, x) in y.iter_mut().zip(x) {
+//!         *y = x * x;
+//!     }
+//! });
+//! let batcher = Batcher::<f32, f32>::new(&device, 2, 2)
+//!     .sizes(&[1, 4, 16])
+//!     .max_delay(Duration::from_micros(200))
+//!     .serve(move |_slot| {
+//!         let square = square.clone();
+//!         Ok(move |at: &At<'_>, x: View<'_, f32>, y: ViewMut<'_, f32>| {
+//!             at.stream().launch(&square, Grid::cover(x.len(), 256), (x, y))?;
+//!             Ok(())
+//!         })
+//!     })?;
+//! # use sidestream::pool::At;
+//! let answers: Vec<_> = (0..10u8)
+//!     .map(|n| batcher.submit(&[f32::from(n), 1.0]))
+//!     .collect::<Result<_, _>>()?;
+//! for (n, answer) in answers.into_iter().enumerate() {
+//!     assert_eq!(answer.wait()?[..], [(n * n) as f32, 1.0]);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # What waits for what
+//! A batcher has classes of requests, each with its own queue and slots. A slot is a thread with a stream of the class's priority: it takes a batch,
+//! uploads it, runs the model and downloads the results, all on that stream. So `slots` batches of a class are on the device at once, and within one
+//! everything is in the stream's sequence.
+//!
+//! A batch leaves when a slot is free and there are as many requests as the largest size holds, or its oldest request has waited for
+//! [`max_delay`](Settings::max_delay). It is filled up with zeros to the next size.
+//!
+//! # How a request ends
+//! Exactly once: with its values, or with one of [`Error`]. If a batch fails, each of its requests is run again alone, so that one bad request fails
+//! alone; a lost device ends them all. A request whose caller dropped its [`Answer`] is left out.
+
+mod answer;
+mod histogram;
+mod queue;
+mod rule;
+mod slot;
+mod statistics;
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crate::buffer::{Pod, View, ViewMut};
+use crate::device::Device;
+use crate::error;
+use crate::pipeline::Failed;
+use crate::stream::Stream;
+
+pub use answer::{Answer, Row};
+pub use histogram::Histogram;
+pub use rule::{Leave, Rule};
+pub use slot::At;
+pub use statistics::Statistics;
+
+use queue::{Queue, Request};
+
+/// Runs the requests of many callers as batches. See [the module](self).
+///
+/// Callers of all threads share it by reference or in an `Arc`.
+pub struct Batcher<I: Pod, O: Pod> {
+    queue: Arc<Queue<I, O>>,
+    threads: Vec<JoinHandle<()>>,
+    row: usize,
+}
+
+/// A batcher that lacks its model.
+#[derive(Clone, Debug)]
+pub struct Settings<I, O> {
+    device: Device,
+    row: usize,
+    result: usize,
+    sizes: Vec<usize>,
+    max_delay: Duration,
+    slots: usize,
+    max_queue: usize,
+    classes: Vec<(String, i32)>,
+    is_timed: bool,
+    holds: PhantomData<fn(I) -> O>,
+}
+
+/// How a request ended, or why it was not taken.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// Not taken: so many wait already.
+    Full {
+        /// The most that may wait.
+        limit: usize,
+    },
+    /// Not taken: by what the batches took lately its answer would come too late.
+    Late {
+        /// When it would have come, from now on.
+        expected: Duration,
+    },
+    /// Not taken: there is no class of this name.
+    NoSuchClass(String),
+    /// Not taken, or not computed: the batcher is closed.
+    Closed,
+    /// Its deadline passed while it waited.
+    Expired,
+    /// It was taken back.
+    Cancelled,
+    /// The model or the device failed.
+    Failed(Arc<Failed>),
+    /// Its answer has been given already, to somebody who polled it before.
+    Fetched,
+}
+
+/// What to ask of one request beside its values.
+#[derive(Clone, Debug, Default)]
+pub struct Wish<'a> {
+    /// Its class; the first one if none is named.
+    pub class: Option<&'a str>,
+    /// When its answer is of no more use. Looked at before it is queued, and before its batch leaves.
+    pub deadline: Option<Instant>,
+}
+
+impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Batcher<I, O> {
+    /// For requests of so many values each, whose answers have so many. What follows is optional, but for the model.
+    #[expect(
+        clippy::new_ret_no_self,
+        reason = "it begins with its settings, as a pipeline does"
+    )]
+    pub fn new(device: &Device, row: usize, result: usize) -> Settings<I, O> {
+        Settings {
+            device: device.clone(),
+            row,
+            result,
+            sizes: (0..=6).map(|power| 1 << power).collect(),
+            max_delay: Duration::from_micros(500),
+            slots: 3,
+            max_queue: 4096,
+            classes: vec![("default".to_owned(), 0)],
+            is_timed: true,
+            holds: PhantomData,
+        }
+    }
+
+    /// Queues a request of the first class, without a deadline.
+    ///
+    /// # Ordering
+    /// Does not wait. The values are copied.
+    ///
+    /// # Errors
+    /// [`Error::Full`] or [`Error::Closed`]: then nothing was queued.
+    ///
+    /// # Panics
+    /// If these are not as many values as a request has.
+    #[track_caller]
+    pub fn submit(&self, values: &[I]) -> Result<Answer<O>, Error> {
+        self.submit_with(values, &Wish::default())
+    }
+
+    /// The same, with a class and a deadline.
+    ///
+    /// # Errors
+    /// As [`Batcher::submit`]; [`Error::Late`] if the deadline has passed or cannot be kept, [`Error::NoSuchClass`].
+    ///
+    /// # Panics
+    /// If these are not as many values as a request has.
+    #[track_caller]
+    pub fn submit_with(&self, values: &[I], wish: &Wish<'_>) -> Result<Answer<O>, Error> {
+        assert_eq!(
+            values.len(),
+            self.row,
+            "a request of this batcher has {} values, and this one {}",
+            self.row,
+            values.len()
+        );
+        let (answer, cell) = Answer::new();
+        let request = Request {
+            values: values.into(),
+            arrived: Instant::now(),
+            deadline: wish.deadline,
+            cell,
+        };
+        self.queue.put(wish.class, request)?;
+        Ok(answer)
+    }
+
+    /// What has become of the requests so far.
+    pub fn statistics(&self) -> Statistics {
+        self.queue.statistics()
+    }
+
+    /// Takes no more requests, and waits until those that it has taken are answered.
+    ///
+    /// # Ordering
+    /// Holds up the host until then. Other callers may still wait for their answers.
+    pub fn close(mut self) -> Statistics {
+        self.queue.close(true);
+        self.join();
+        self.queue.statistics()
+    }
+
+    /// From now on takes no more requests; those that it has taken are answered. [`Batcher::close`] waits for that.
+    pub fn refuse(&self) {
+        self.queue.close(true);
+    }
+}
+
+impl<I: Pod, O: Pod> Batcher<I, O> {
+    fn join(&mut self) {
+        for thread in self.threads.drain(..) {
+            // A slot catches what the model panics with; what else panicked has been printed.
+            drop(thread.join());
+        }
+    }
+}
+
+impl<I: Pod, O: Pod> Drop for Batcher<I, O> {
+    /// Ends the requests that wait with [`Error::Closed`], and waits for the batches that are on the device.
+    fn drop(&mut self) {
+        self.queue.close(false);
+        self.join();
+    }
+}
+
+impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Settings<I, O> {
+    /// Which sizes a batch may have: powers of two from 1 to 64 unless this says otherwise. A batch is filled up to the next one.
+    pub fn sizes(mut self, sizes: &[usize]) -> Self {
+        self.sizes = sizes.to_vec();
+        self
+    }
+
+    /// How long the oldest request waits for others, if a slot is free: 500 µs unless this says otherwise. Zero means that nobody waits, and a batch is what arrived
+    /// while the slots were busy.
+    pub fn max_delay(mut self, max_delay: Duration) -> Self {
+        self.max_delay = max_delay;
+        self
+    }
+
+    /// How many batches of a class are on the device at once: 3 unless this says otherwise.
+    pub fn slots(mut self, slots: usize) -> Self {
+        self.slots = slots;
+        self
+    }
+
+    /// How many requests of a class may wait: 4,096 unless this says otherwise. More are refused.
+    pub fn max_queue(mut self, max_queue: usize) -> Self {
+        self.max_queue = max_queue;
+        self
+    }
+
+    /// Classes of requests, each with a name and the priority of its streams (lower is more urgent, within
+    /// [`Caps::priorities`](crate::backend::Caps::priorities)). Without this there is one, `default`, of priority 0. Each has its own slots.
+    ///
+    /// Priority decides whose blocks go next as room becomes free: it does not stop a kernel that runs.
+    pub fn classes(mut self, classes: &[(&str, i32)]) -> Self {
+        let own = classes.iter().map(|(name, at)| ((*name).to_owned(), *at));
+        self.classes = own.collect();
+        self
+    }
+
+    /// Whether batches are timed on the device, as they are unless this says otherwise: four timed records each.
+    pub fn timed(mut self, is_timed: bool) -> Self {
+        self.is_timed = is_timed;
+        self
+    }
+
+    /// Begins to serve. `model` is called once a slot, and gives what is called once a batch there, with the rows on the device and room for the results: it
+    /// submits to [`At::stream`] what computes one from the other.
+    ///
+    /// # Errors
+    /// If the settings cannot be kept, or what the device or `model` answers.
+    pub fn serve<F, M>(self, model: M) -> Result<Batcher<I, O>, error::Error>
+    where
+        M: Fn(&Stream) -> Result<F, error::Error>,
+        F: FnMut(&At<'_>, View<'_, I>, ViewMut<'_, O>) -> Result<(), error::Error>,
+        F: Send + 'static,
+    {
+        let invalid = |why: String| error::Error::Invalid {
+            call: "batcher",
+            why,
+        };
+        let rule = Rule::new(&self.sizes, self.max_delay).map_err(invalid)?;
+        for (value, name) in [
+            (self.row, "values a request"),
+            (self.result, "values a result"),
+            (self.slots, "slots"),
+            (self.max_queue, "requests in the queue"),
+            (self.classes.len(), "classes"),
+        ] {
+            if value == 0 {
+                return Err(invalid(format!(
+                    "0 {name} serve nobody; ask for one or more"
+                )));
+            }
+        }
+        let names = self.classes.iter().map(|(name, _)| name.clone()).collect();
+        let queue = Arc::new(Queue::new(names, rule, self.max_queue, self.slots));
+        let mut batcher = Batcher {
+            queue: Arc::clone(&queue),
+            threads: Vec::new(),
+            row: self.row,
+        };
+        for (class, (name, priority)) in self.classes.iter().enumerate() {
+            for slot in 0..self.slots {
+                let stream = self.device.stream_with_priority(name, *priority)?;
+                let act = model(&stream)?;
+                let slot = slot::Slot {
+                    queue: Arc::clone(&queue),
+                    class,
+                    number: slot,
+                    stream,
+                    row: self.row,
+                    result: self.result,
+                    is_timed: self.is_timed,
+                    batches: 0,
+                };
+                let thread = std::thread::Builder::new().name(format!("{name} {}", slot.number));
+                let running = thread.spawn(move || slot.run(act));
+                let running =
+                    running.map_err(|error| invalid(format!("a thread was refused: {error}")))?;
+                batcher.threads.push(running);
+            }
+        }
+        Ok(batcher)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Full { limit } => write!(
+                f,
+                "{limit} requests wait already, as many as may; try again later, or raise `max_queue`"
+            ),
+            Error::Late { expected } => write!(
+                f,
+                "the answer would take {expected:?}, by what batches took lately, which is past the deadline"
+            ),
+            Error::NoSuchClass(name) => write!(
+                f,
+                "there is no class `{name}`; name one of those that `classes` was given"
+            ),
+            Error::Closed => write!(f, "the batcher is closed"),
+            Error::Expired => write!(f, "the deadline passed while the request waited"),
+            Error::Cancelled => write!(f, "the request was taken back"),
+            Error::Failed(failed) => failed.fmt(f),
+            Error::Fetched => write!(f, "the answer has been fetched already"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Failed(failed) => Some(&**failed),
+            _ => None,
+        }
+    }
+}
+
+impl<I: Pod, O: Pod> fmt::Debug for Batcher<I, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batcher").field("row", &self.row).finish()
+    }
+}
