@@ -62,7 +62,7 @@ fn main() -> ExitCode {
         ["truth", count, seed] => truth::run(&[count, seed]),
         ["truth", count, seed, "--show"] => truth::run(&[count, seed, "--show"]),
         ["truth", rest @ ("--ranks" | "--rank-traces"), ref more @ ..] => {
-            truth::run(&[&[*rest][..], more].concat())
+            truth::run(&[&[rest][..], more].concat())
         }
         ["truth", ..] => {
             return refuse("truth takes how many jobs, the first seed, and perhaps --show");
