@@ -557,3 +557,59 @@ def test_a_seed_is_taken_after_a_simulation_of_more_gpus() -> None:
             torch.manual_seed(0)
             torch.cuda.manual_seed_all(0)
             assert torch.cuda.device_count() == count
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_inference_mode_hides_no_copy_and_no_wait(right: bool) -> None:
+    """There PyTorch hands `x.to("cuda")`, `y.item()` and `y.cpu()` to a mode as they are, and not as what they consist of."""
+    import torch
+
+    for wait in ("item", "cpu"):
+        with sidestream.check(simulate=1) as found, torch.inference_mode():
+            host = torch.ones(1 << 16).pin_memory()
+            for _ in range(3):
+                y = host.to("cuda", non_blocking=True).reshape(256, 256).T.contiguous().sum()
+                if right:
+                    getattr(y, wait)()
+                host.add_(1)
+        assert bool(found.races) is not right, str(found)
+        assert all(race.kind == "HOST_WAR" for race in found.races), str(found)
+
+
+def test_a_capture_of_one_thread_leaves_the_others_alone() -> None:
+    """What another thread does on its own stream meanwhile is no part of the graph."""
+    import threading
+
+    import torch
+
+    with sidestream.check(simulate=1) as found:
+        streams = [torch.cuda.Stream(), torch.cuda.Stream()]
+        graph = torch.cuda.CUDAGraph()
+        x, y = torch.ones(8, device="cuda"), torch.ones(8, device="cuda")
+        for stream in streams:
+            stream.wait_stream(torch.cuda.current_stream())
+        turns = [threading.Event(), threading.Event()]
+
+        def beside() -> None:
+            turns[0].wait()
+            with torch.cuda.stream(streams[1]):
+                y.add_(1)
+            turns[1].set()
+
+        thread = threading.Thread(target=beside)
+        thread.start()
+        with torch.cuda.stream(streams[0]):
+            graph.capture_begin(capture_error_mode="thread_local")
+            x.add_(1)
+            turns[0].set()
+            turns[1].wait()
+            graph.capture_end()
+        thread.join()
+        with torch.cuda.stream(streams[0]):
+            graph.replay()
+        with torch.cuda.stream(streams[1]):
+            y.add_(1)
+            assert y.tolist() == [3.0] * 8
+        streams[0].synchronize()
+        assert x.tolist() == [2.0] * 8
+    assert not found.races, str(found)

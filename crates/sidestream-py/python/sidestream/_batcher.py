@@ -97,12 +97,12 @@ class Answer:
             RequestRefused: The batcher was closed while it waited.
             Exception: What the model raised, if that fails with this request alone too.
         """
-        if self._state != _ENDED:
-            if self._loop is not None and _running_loop() is self._loop:
-                raise RuntimeError("this would stop the event loop that has to launch the batch; await the answer instead")
-            if not self._ready.acquire(timeout=-1 if timeout is None else timeout):
-                raise TimeoutError(f"the request has not been answered within {timeout} s")
-            self._ready.release()
+        if self._state != _ENDED and self._loop is not None and _running_loop() is self._loop:
+            raise RuntimeError("this would stop the event loop that has to launch the batch; await the answer instead")
+        # Also where it has ended: the lock is what orders this thread behind the one that wrote the answer.
+        if not self._ready.acquire(timeout=-1 if timeout is None else timeout):
+            raise TimeoutError(f"the request has not been answered within {timeout} s")
+        self._ready.release()
         if self._error is not None:
             raise self._error
         return self._value

@@ -9,6 +9,7 @@ import linecache
 import os
 import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -176,8 +177,9 @@ def _mode(planned: Callable[[Any], Any], shown: Callable[[str], str], raises: bo
     hidden += [contextlib.__file__, threading.__file__]
     # What torch.compile writes is nobody's line.
     hidden.append(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or os.path.join(tempfile.gettempdir(), "torchinductor_"))
-    return _Mode(
-        planned,
+    itself: list[Any] = []
+    mode = _Mode(
+        _check_plan.planner(planned, itself),
         shown,
         _check_fix.namer(hidden),
         lambda: threading.current_thread().name,
@@ -191,6 +193,8 @@ def _mode(planned: Callable[[Any], Any], shown: Callable[[str], str], raises: bo
         torch._C._cuda_getDevice if cuda else None,
         pretend,
     )
+    itself.append(weakref.ref(mode))
+    return mode
 
 
 _Mode: Any = None

@@ -340,7 +340,8 @@ def _graphs(recorder: Recorder, stack: contextlib.ExitStack) -> None:
 
     def capture_begin(self: Any, *args: Any, **kwargs: Any) -> None:
         begin(self, *args, **kwargs)
-        recorder.capture_begin(id(self))
+        mode = args[1] if len(args) > 1 else kwargs.get("capture_error_mode", "global")
+        recorder.capture_begin(id(self), mode == "global")
 
     def capture_end(self: Any) -> None:
         recorder.capture_end()

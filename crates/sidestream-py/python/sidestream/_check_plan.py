@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 #: Operators that touch no contents of their arguments, though their schemas do not say so.
@@ -89,6 +90,47 @@ Plan = tuple[Any, str, str, list[tuple[int, str, bool, bool]], list[bool]]
 
 #: Operators that have a plan. The recorder knows them by their address.
 _kept: list[Any] = []
+
+
+def is_composite(func: Any) -> bool:
+    """Whether an operator is nothing but calls of others.
+
+    Autograd takes such operators apart before a mode sees them. In inference mode it has no part, and the mode gets `aten::to` where there would be
+    a copy.
+    """
+    import torch
+
+    if not isinstance(func, torch._ops.OpOverload):
+        return False
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has_kernel(func.name(), "CompositeImplicitAutograd") and not has_kernel(func.name(), "CUDA")
+
+
+def decomposed(func: Any, mode: Any, args: Any, kwargs: Any) -> Any:
+    """Call an operator that is calls of others, in a mode that is to see those."""
+    from torch.utils._python_dispatch import _pop_mode, _push_mode
+
+    _push_mode(mode)
+    try:
+        return func.decompose(*args, **kwargs)
+    finally:
+        _pop_mode()
+
+
+def planner(plan: Callable[[Any], Plan], mode: list[Any]) -> Callable[[Any], Plan]:
+    """What plans operators for a recorder, which is put into ``mode`` by a weak reference as soon as it is there."""
+
+    def planned(func: Any) -> Plan:
+        if not is_composite(func):
+            return plan(func)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return decomposed(func, mode[0](), args, kwargs)
+
+        # What it consists of is told.
+        return call, func._schema.name.removeprefix("aten::"), "silent", [], []
+
+    return planned
 
 
 def plan(func: Any) -> Plan:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sidestream._check_hooks import put
-from sidestream._check_plan import WAITS
+from sidestream._check_plan import WAITS, decomposed, is_composite
 
 @dataclass
 class Moved:
@@ -32,6 +32,8 @@ def moved(call: Callable[[], object]) -> Moved:
 
     class Mode(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if is_composite(func):
+                return decomposed(func, self, args, kwargs or {})
             result = func(*args, **(kwargs or {}))
             _note(found, func.overloadpacket._qualified_op_name, args, kwargs or {}, result)
             return result

@@ -59,6 +59,15 @@ struct Note {
     touches: Vec<Touch>,
 }
 
+/// A capture that is under way.
+struct Capture {
+    key: u64,
+    /// Whose calls it records; everybody's if none. CUDA goes by streams: in its modes for one thread others work on streams of
+    /// their own meanwhile, and in the global mode they may not.
+    by: Option<std::thread::ThreadId>,
+    graph: Graph,
+}
+
 /// A graph that was captured: what a replay touches.
 struct Graph {
     id: u32,
@@ -96,7 +105,7 @@ pub struct Core {
     /// cuBLAS has one workspace for each stream. A captured product keeps that of the stream it was captured on,
     /// wherever its graph runs.
     pub workspaces: HashMap<StreamId, BufferId>,
-    capture: Option<(u64, Graph)>,
+    captures: Vec<Capture>,
     seen: usize,
     told: usize,
     remarks: usize,
@@ -141,7 +150,7 @@ impl Core {
             graphs: HashMap::new(),
             graph_count: 0,
             workspaces: HashMap::new(),
-            capture: None,
+            captures: Vec::new(),
             seen: 0,
             told: 0,
             remarks: 0,
@@ -215,7 +224,24 @@ impl Core {
 
     /// Whether a capture records what is called.
     pub fn is_capturing(&self) -> bool {
-        self.capture.is_some()
+        self.captured_here().is_some()
+    }
+
+    /// The capture that records what this thread calls.
+    fn captured_here(&self) -> Option<usize> {
+        if self.captures.is_empty() {
+            return None;
+        }
+        let here = std::thread::current().id();
+        let captures = self.captures.iter();
+        captures
+            .map(|capture| capture.by)
+            .position(|by| by.is_none_or(|by| by == here))
+    }
+
+    fn captured_graph(&mut self) -> Option<&mut Graph> {
+        let at = self.captured_here()?;
+        Some(&mut self.captures[at].graph)
     }
 
     // -------------------------------------------------------------- telling the checker
@@ -373,7 +399,7 @@ impl Core {
     ) -> bool {
         self.operations += 1;
         let stream = self.stream(stream);
-        if let Some((_, graph)) = &mut self.capture {
+        if let Some(graph) = self.captured_graph() {
             graph
                 .touches
                 .extend(touches.iter().filter(|t| t.device >= 0).cloned());
@@ -449,7 +475,7 @@ impl Core {
         event: u64,
     ) -> bool {
         let (stream, source) = (self.stream(group), self.stream(current));
-        if self.capture.is_none() {
+        if !self.is_capturing() {
             self.tell(Kind::WaitStream { stream, source }, site);
         }
         let found = self.operator(site, group, touches);
@@ -471,7 +497,7 @@ impl Core {
         host: Option<(BufferId, u64)>,
     ) -> bool {
         self.operations += 1;
-        if let Some((_, graph)) = &mut self.capture {
+        if let Some(graph) = self.captured_graph() {
             let both = [read, written].into_iter().filter(|t| t.device >= 0);
             graph.touches.extend(both.cloned());
             return false;
@@ -498,7 +524,7 @@ impl Core {
         touches: &[Touch],
     ) -> bool {
         let (from, to) = (self.stream(source), self.stream(target));
-        if self.capture.is_none() {
+        if !self.is_capturing() {
             self.tell(
                 Kind::WaitStream {
                     stream: from,
@@ -508,7 +534,7 @@ impl Core {
             );
         }
         let found = self.operator(site, source, touches);
-        if self.capture.is_none() {
+        if !self.is_capturing() {
             self.tell(
                 Kind::WaitStream {
                     stream: to,
@@ -525,7 +551,7 @@ impl Core {
         let Some((buffer, base)) = self.host.locate(touch.ptr) else {
             return false;
         };
-        if self.capture.is_some() {
+        if self.is_capturing() {
             return false;
         }
         self.operations += 1;
@@ -573,7 +599,7 @@ impl Core {
 
     /// The last reference to some memory died.
     pub fn freed(&mut self, ptr: u64, site: Site) {
-        let in_capture = self.capture.is_some();
+        let in_capture = self.is_capturing();
         self.notice_freed(ptr);
         if let Some(buffer) = self.space.freed(ptr, !in_capture)
             && !in_capture
@@ -590,7 +616,7 @@ impl Core {
 
     /// The allocator notes a stream for the free of some memory.
     fn note_stream(&mut self, site: Site, touch: &Touch, stream: RawStream) {
-        if self.capture.is_some() {
+        if self.is_capturing() {
             return;
         }
         let stream = self.stream(stream);
@@ -632,7 +658,7 @@ impl Core {
 
     /// `event.record(stream)`.
     pub fn event_record(&mut self, site: Site, raw: u64, stream: RawStream) {
-        if self.capture.is_some() {
+        if self.is_capturing() {
             return;
         }
         let event = self.event(raw, stream.device);
@@ -645,7 +671,7 @@ impl Core {
         let Some(&(event, _)) = self.events.get(&raw) else {
             return;
         };
-        if self.capture.is_some() {
+        if self.is_capturing() {
             return;
         }
         let stream = self.stream(stream);
@@ -658,7 +684,7 @@ impl Core {
         let Some(&(event, _)) = self.events.get(&raw) else {
             return;
         };
-        if self.capture.is_none() {
+        if !self.is_capturing() {
             let kind = if waited {
                 Kind::SyncEvent { event }
             } else {
@@ -672,7 +698,7 @@ impl Core {
     /// `stream.synchronize()`, or a stream that was asked and is done.
     pub fn stream_done(&mut self, site: Site, stream: RawStream, waited: bool) {
         self.waited();
-        if self.capture.is_some() {
+        if self.is_capturing() {
             return;
         }
         let stream = self.stream(stream);
@@ -688,7 +714,7 @@ impl Core {
     /// `torch.cuda.synchronize()`.
     pub fn device_done(&mut self, site: Site, device: u32) {
         self.waited();
-        if self.capture.is_none() {
+        if !self.is_capturing() {
             let device = Some(DeviceId(device));
             self.tell(Kind::SyncDevice { device }, site);
             self.settle_copies();
@@ -696,7 +722,8 @@ impl Core {
     }
 
     /// From here to the end of the capture nothing runs.
-    pub fn capture_begin(&mut self, key: u64) {
+    /// It is what this thread calls that is recorded, or what all threads call.
+    pub fn capture_begin(&mut self, key: u64, of_all_threads: bool) {
         let id = self.graph_count;
         self.graph_count += 1;
         let graph = Graph {
@@ -704,12 +731,14 @@ impl Core {
             touches: Vec::new(),
             workspaces: Vec::new(),
         };
-        self.capture = Some((key, graph));
+        let by = (!of_all_threads).then(|| std::thread::current().id());
+        self.captures.push(Capture { key, by, graph });
     }
 
     /// The capture has ended; a replay does what was called in it.
     pub fn capture_end(&mut self) {
-        if let Some((key, mut graph)) = self.capture.take() {
+        if let Some(at) = self.captured_here() {
+            let Capture { key, mut graph, .. } = self.captures.remove(at);
             // From here on it matters who else uses them.
             for &stream in &graph.workspaces {
                 self.workspace(stream);

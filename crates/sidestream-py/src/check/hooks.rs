@@ -267,9 +267,10 @@ impl Recorder {
         self.tell_heard(tensor.py(), touch.as_slice())
     }
 
-    fn capture_begin(&self, key: u64) {
+    #[pyo3(signature = (key, of_all_threads=true))]
+    fn capture_begin(&self, key: u64, of_all_threads: bool) {
         if self.is_on() {
-            self.core.lock().capture_begin(key);
+            self.core.lock().capture_begin(key, of_all_threads);
         }
     }
 
