@@ -613,3 +613,26 @@ def test_a_capture_of_one_thread_leaves_the_others_alone() -> None:
         streams[0].synchronize()
         assert x.tolist() == [2.0] * 8
     assert not found.races, str(found)
+
+
+def test_a_checkpoint_computes_all_again_and_is_put_back() -> None:
+    """An exception that ends it early would be lost on a GPU, where freed memory is told by calls of Python."""
+    import torch
+    from torch.utils import checkpoint
+
+    before = checkpoint._enable_checkpoint_early_stop
+    computed = []
+
+    def double(x: Any) -> Any:
+        y = x * 2
+        computed.append("y")
+        z = y.sin()
+        computed.append("z")
+        return z + 1
+
+    with sidestream.check(simulate=1) as found:
+        x = torch.ones(8, device="cuda", requires_grad=True)
+        checkpoint.checkpoint(double, x, use_reentrant=False).sum().backward()
+    assert computed == ["y", "z"] * 2
+    assert checkpoint._enable_checkpoint_early_stop is before
+    assert not found.races

@@ -358,7 +358,7 @@ x.sum()
         [sys.executable, "-m", "sidestream.check", "--simulate", str(path)], capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stderr
-    assert ran.stderr.startswith("no race and 1 warning in 3 operations\n"), ran.stderr
+    assert ran.stderr.startswith("no race and 1 warning in 3 operations on a simulated GPU\n"), ran.stderr
     assert "no order of the two threads was heard" in ran.stderr and "thread writer" in ran.stderr
 
 

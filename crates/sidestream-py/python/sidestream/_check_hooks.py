@@ -66,6 +66,7 @@ def hooked(recorder: Recorder, steps: Steps | None = None) -> Iterator[None]:
         _graphs(recorder, stack)
         _host_reads(recorder, stack)
         _backward(recorder, stack)
+        _checkpoints(stack)
         _threads(recorder, stack)
         collectives_heard(recorder, stack, put)
         kernels_heard(recorder, stack, put)
@@ -354,6 +355,18 @@ def _graphs(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     put(stack, graph, "capture_begin", capture_begin)
     put(stack, graph, "capture_end", capture_end)
     put(stack, graph, "replay", replay_graph)
+
+
+def _checkpoints(stack: contextlib.ExitStack) -> None:
+    """Checkpoints compute all of their forward pass again.
+
+    They would end it early by an exception, on whose way through C++ memory is freed. PyTorch tells of that by a call of Python, which loses an exception
+    that is under way; `backward` then fails with a `SystemError` (PyTorch 2.11).
+    """
+    import torch.utils.checkpoint as checkpoint
+
+    if hasattr(checkpoint, "_enable_checkpoint_early_stop"):
+        put(stack, checkpoint, "_enable_checkpoint_early_stop", False)
 
 
 def _host_reads(recorder: Recorder, stack: contextlib.ExitStack) -> None:
