@@ -146,6 +146,19 @@ fn a_sweep_has_a_line_and_a_verdict_for_each_size() {
 }
 
 #[test]
+fn hidden_copies_are_not_called_kernels_side_by_side() {
+    let ran = sidestream(&["overlap", "--kernel-ms", "80", "--upload-ms", "0.5"]);
+    let last = ran.out.lines().last();
+    let expected =
+        "Do not bother: overlap saves 0.6 % of the time, as the kernels take nearly all of it.";
+    assert!(
+        last.is_some_and(|line| line.starts_with(expected)),
+        "{}",
+        ran.out
+    );
+}
+
+#[test]
 fn what_says_nothing_together_is_refused() {
     for (arguments, why) in [
         (
@@ -153,6 +166,9 @@ fn what_says_nothing_together_is_refused() {
             "a kernel alone has nothing to overlap with; give --upload-ms, --download-ms or both",
         ),
         ("--upload-ms 8", "--kernel-ms"),
+        ("--upload-ms 8 --batch 4MiB", "cannot be used with"),
+        ("--download-ms 8 --work 10", "cannot be used with"),
+        ("--upload-ms 8 --sweep 64KiB,1MiB", "cannot be used with"),
         (
             "--kernel-ms 8 --upload-ms 3 --batch 4MiB",
             "cannot be used with",

@@ -314,9 +314,12 @@ impl Verdict {
         let saved = 100.0 * (1.0 - fastest / one);
         let set_by = limit.set_by();
         let arrangement = describe(rows[best].layout);
+        // Hiding copies ends at the kernels one after the other; what is faster is kernels that ran
+        // side by side.
+        let kernels = f64::from(count) * limit.kernel_ns as f64;
         let mut text = if count == 1 {
             "Do not bother: one batch has nothing to overlap with.".to_owned()
-        } else if saved < 15.0 && limit.copies_share() < NOTHING_TO_HIDE {
+        } else if saved < 15.0 && limit.copies_share() < NOTHING_TO_HIDE && fastest < kernels {
             format!(
                 "Do not bother: the copies are {} of the time; what streams gain here is kernels \
                  side by side, {}.",
@@ -339,9 +342,6 @@ impl Verdict {
                 one / fastest
             )
         };
-        // Hiding copies ends at the kernels one after the other; what is faster is kernels that ran
-        // side by side.
-        let kernels = f64::from(count) * limit.kernel_ns as f64;
         if count > 1 && saved >= 15.0 && kernels - fastest > one - kernels {
             text += &format!(
                 " Most of that is small kernels side by side, not hidden copies: the copies are {} \

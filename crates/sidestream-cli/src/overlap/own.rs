@@ -13,10 +13,10 @@ pub struct Times {
     #[arg(long, value_name = "MS", conflicts_with_all = ["batch", "work"], value_parser = parse)]
     pub kernel_ms: Option<f64>,
     /// Milliseconds of its upload from pinned memory; without it there is none
-    #[arg(long, value_name = "MS", requires = "kernel_ms", value_parser = parse)]
+    #[arg(long, value_name = "MS", requires = "kernel_ms", conflicts_with_all = ["batch", "work", "sweep"], value_parser = parse)]
     upload_ms: Option<f64>,
     /// Milliseconds of its download to pinned memory; without it there is none
-    #[arg(long, value_name = "MS", requires = "kernel_ms", value_parser = parse)]
+    #[arg(long, value_name = "MS", requires = "kernel_ms", conflicts_with_all = ["batch", "work", "sweep"], value_parser = parse)]
     download_ms: Option<f64>,
 }
 

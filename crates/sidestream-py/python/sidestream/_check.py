@@ -565,6 +565,8 @@ class CheckedRun:
             parts[0] += f": nothing was checked, since the program made {self._steps.made} steps"
         elif not found.operations and found.ended is None:
             parts[0] += ": nothing was checked, since nothing ran on a GPU"
+            if self._simulation is None:
+                parts[0] += "; where there is none, `--simulate` and `check(simulate=True)` have a simulated one"
         if found.mends:
             parts[0] += f"; {len(found.mends)} calls mend them" if len(found.mends) > 1 else f"; one call mends {'it' if count == 1 else 'them'}"
         mended = {at for mend in found.mends for at in mend.races}
