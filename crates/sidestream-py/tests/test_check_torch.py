@@ -330,7 +330,8 @@ def test_the_report_comes_after_an_exception(tmp_path: Path) -> None:
     script.write_text("raise ValueError('broken')", encoding="utf-8")
     ran = command(str(script))
     assert ran.returncode == 1
-    assert ran.stderr.index("ValueError: broken") < ran.stderr.index("no race in")
+    ended = "the program ended with ValueError; the report is of what it did before that\n"
+    assert ran.stderr.index("ValueError: broken") < ran.stderr.index(ended) < ran.stderr.index("no race in")
 
 
 def test_a_race_is_exit_code_1(tmp_path: Path) -> None:

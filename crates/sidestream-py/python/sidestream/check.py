@@ -193,6 +193,7 @@ def _code(program: list[str], is_module: bool, found: CheckedRun) -> int:
         # Printed here, so that the report comes last.
         shown = error.with_traceback(_of_program(error.__traceback__))
         sys.excepthook(type(shown), shown, shown.__traceback__)
+        print(f"the program ended with {type(error).__name__}; the report is of what it did before that", file=sys.stderr)
         if str(error) in found.skipped:
             return NOT_SIMULATED
         # As Python itself ends, and as a shell says that of SIGINT.
