@@ -122,6 +122,30 @@ def test_a_task_that_is_cancelled_takes_its_request_back() -> None:
     asyncio.run(main())
 
 
+def test_several_tasks_may_await_one_answer() -> None:
+    async def main() -> list[float]:
+        async with Batcher(lambda x: x.sum(1), (1, 2), FOREVER) as batcher:
+            answer = batcher.submit(row(1))
+            tasks = [asyncio.ensure_future(waits(answer)) for _ in range(3)]
+            await asyncio.sleep(0)
+            await batcher.submit(row(2))
+            return await asyncio.gather(*tasks)
+
+    async def waits(answer: sidestream.Answer) -> float:
+        return float((await answer).item())
+
+    assert asyncio.run(main()) == [3.0] * 3
+
+
+def test_a_loop_that_is_gone_leaves_nobody_waiting() -> None:
+    async def leaves(batcher: Batcher) -> None:
+        batcher.submit(row(1))
+
+    with Batcher(lambda x: x.sum(1), (1, 8), 0.001, graphs=False) as batcher:
+        asyncio.run(leaves(batcher))
+        assert batcher.submit(row(2)).result(60).item() == 6
+
+
 def test_in_its_own_event_loop_an_answer_is_not_waited_for() -> None:
     async def main() -> None:
         async with Batcher(lambda x: x.sum(1), (1,), 0.0) as batcher:

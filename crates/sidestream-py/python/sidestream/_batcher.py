@@ -42,7 +42,7 @@ class RequestExpired(TimeoutError):
 class Answer:
     """What a request will be answered with: a future for threads, which can be awaited too. ``Batcher.submit`` makes these."""
 
-    __slots__ = ("_arrived", "_batcher", "_calls", "_deadline", "_error", "_future", "_leaves", "_loop", "_ready", "_state", "_value")
+    __slots__ = ("_arrived", "_batcher", "_calls", "_deadline", "_error", "_futures", "_leaves", "_loop", "_ready", "_state", "_value")
 
     def __init__(self, batcher: Batcher, leaves: list[Any], arrived: float, deadline: float | None, loop: Any) -> None:
         """Begin as one that waits."""
@@ -54,7 +54,8 @@ class Answer:
         self._value: Any = None
         self._error: BaseException | None = None
         self._loop = loop
-        self._future: Any = None
+        #: Of tasks that await it.
+        self._futures: list[Any] = []
         self._calls: list[Callable[[Answer], object]] | None = None
         #: Held until it has ended.
         self._ready = threading.Lock()
@@ -110,13 +111,14 @@ class Answer:
     def __await__(self) -> Generator[Any, None, Any]:
         """Let the other tasks of the event loop go on until it has ended. A task that is cancelled takes its request back."""
         if self._state != _ENDED:
-            loop = asyncio.get_running_loop()
+            future = asyncio.get_running_loop().create_future()
             with self._batcher._lock:
-                if self._state != _ENDED:
-                    self._future = loop.create_future()
-            if self._future is not None:
+                has_ended = self._state == _ENDED
+                if not has_ended:
+                    self._futures.append(future)
+            if not has_ended:
                 try:
-                    yield from self._future.__await__()
+                    yield from future.__await__()
                 except asyncio.CancelledError:
                     self.cancel()
                     raise
@@ -127,10 +129,6 @@ class Answer:
         self._value, self._error, self._state = value, error, _ENDED
         self._leaves = []
 
-    def _tell(self) -> None:
-        """Wake whoever waits. Without the batcher's lock."""
-        _tell([self])
-
     def __repr__(self) -> str:
         return f"<Answer: {('waits', 'with the device', 'there')[self._state]}>"
 
@@ -140,8 +138,8 @@ def _tell(answers: Iterable[Answer]) -> None:
     loops: dict[Any, list[Any]] = {}
     for answer in answers:
         answer._ready.release()
-        if answer._future is not None:
-            loops.setdefault(answer._future.get_loop(), []).append(answer._future)
+        for future in answer._futures:
+            loops.setdefault(future.get_loop(), []).append(future)
         for call in answer._calls or ():
             _called(call, answer)
     for loop, futures in loops.items():
@@ -365,7 +363,7 @@ class Batcher:
                     raise RequestRefused("late", f"the answer would take {expected:.6f} s by what batches took lately, which is past the deadline")
             waiting.append(answer)
             many = len(waiting)
-            if loop is None and (many == 1 or many == largest):
+            if loop is None and (many in (1, largest) or waiting[0]._loop is not None):
                 self._changed.notify_all()
         if loop is not None:
             if many >= largest:
@@ -433,8 +431,11 @@ class Batcher:
                     soonest: float | None = None
                     for each in self._classes:
                         due = self._due(each, now)
-                        # What a loop has asked for it launches itself, until the end.
-                        if due is None or not each.free or (each.waiting[0]._loop is not None and not self._is_closed):
+                        if due is None or not each.free:
+                            continue
+                        # What a loop has asked for it launches itself, as long as there is that loop.
+                        loop = each.waiting[0]._loop
+                        if loop is not None and not loop.is_closed() and not self._is_closed:
                             continue
                         if due <= 0:
                             found = each, self._take(each, now)
