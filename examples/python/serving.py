@@ -4,7 +4,8 @@ python examples/python/serving.py
 
 A pool of streams, a request on each in turn, is what one finds written. It is right if each stream waits for its
 request and the caller for the streams. It gains little where a request is small: then the host's launches are the limit,
-and streams do not shorten these. One batch of all requests does.
+and streams do not shorten these. One batch of all requests does, and where they come one by one from many callers, a
+`sidestream.Batcher` makes batches of those that come together: serve_http.py has one behind HTTP.
 """
 
 from __future__ import annotations

@@ -99,6 +99,7 @@ fn nothing(is_over: bool) -> Arc<Nothing> {
         flops_per_s: 1e12,
         link_bytes_per_s: 1e10,
         priorities: (-5, 0),
+        extends_memory: true,
     };
     Arc::new(Nothing {
         caps: vec![caps],

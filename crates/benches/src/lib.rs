@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use sidestream::check::Checker;
 use sidestream::op::*;
 use sidestream::order::Order;
+use sidestream::sim::split_mix;
 
 /// What a buffer of a stream program has that says nothing else.
 pub const BYTES: u64 = 1024;
@@ -253,16 +254,12 @@ impl Writer {
     }
 }
 
-/// SplitMix64 (Steele, Lea and Flood, 2014).
+/// The seed alone decides what is drawn.
 struct Random(u64);
 
 impl Random {
     fn below(&mut self, bound: u32) -> u32 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
+        let z = split_mix(&mut self.0);
         ((u128::from(z) * u128::from(bound)) >> 64) as u32
     }
 }

@@ -75,7 +75,9 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
     let mut worst = Outcome::Clean;
     for path in &args.files {
         // One file that cannot be read does not keep the others from being checked.
-        let checked = refuse_python(path).and_then(|()| one_file(args, path));
+        let checked = refuse_python(path)
+            .and_then(|()| refuse_folder(path))
+            .and_then(|()| one_file(args, path));
         let outcome = match checked {
             Ok(outcome) => outcome,
             Err(failure) => {
@@ -127,9 +129,25 @@ fn refuse_overwriting(args: &Args) -> Result<(), Failure> {
     }
 }
 
+/// Several may be named, so a shell can.
+fn refuse_folder(path: &Path) -> Result<(), Failure> {
+    match path.is_dir() {
+        true => {
+            let path = shown(path);
+            let path = path.trim_end_matches('/');
+            Err(Failure::input(format!(
+                "{path} is a folder; name the files in it, as in `sidestream check {path}/*.yaml`"
+            )))
+        }
+        false => Ok(()),
+    }
+}
+
 /// What a file is, by its first bytes.
 enum Source {
     Program,
+    /// Nothing that is read here.
+    Binary,
     Log,
     Trace,
     Gzip,
@@ -164,6 +182,7 @@ fn one_file(args: &Args, path: &Path) -> Result<Outcome, Failure> {
                 Err(failure)
             }
         },
+        Source::Binary => Err(no_text(path)),
         Source::Log if args.trace.is_some() || args.reduce.is_some() => {
             let bytes = input::read_log(path, file)?;
             log(args, path, &bytes[..])?.and_written(args, path, &bytes)
@@ -197,11 +216,30 @@ fn source(start: &[u8]) -> Source {
         Source::Log
     } else if start.starts_with(&[0x1f, 0x8b]) {
         Source::Gzip
+    } else if start.contains(&0) {
+        Source::Binary
     } else if matches!(first, Some(b'{' | b'[')) && (has(b"\"traceEvents\"") || has(b"\"ph\"")) {
         Source::Trace
     } else {
         Source::Program
     }
+}
+
+/// What is read, for who gave something else.
+const READ: &str = "stream programs (YAML, docs/stream-programs.md), op logs, traces that carry one, and texts (.md)";
+
+fn no_text(path: &Path) -> Failure {
+    // Those of Nsight Systems are the ones that people try.
+    let instead = match path.extension().and_then(|end| end.to_str()) {
+        Some("sqlite" | "nsys-rep") => {
+            "; why a GPU idled in a trace of Nsight Systems `sidestream diagnose` says"
+        }
+        _ => "",
+    };
+    Failure::input(format!(
+        "{} is neither a text nor an op log; checked are {READ}{instead}",
+        shown(path)
+    ))
 }
 
 /// What a log came to.
@@ -235,7 +273,10 @@ fn log(args: &Args, path: &Path, bytes: impl Read) -> Result<Logged, Failure> {
     if cut.is_none() || (ops > 0 && races > 0) {
         show(args, path, None, &checked)?;
     }
-    let cut = cut.map(|cut| format!("{cut}; the {ops} operations before it have {races} races"));
+    let cut = cut.map(|cut| {
+        let (ops, races) = (counted(ops, "operation"), counted(races as u64, "race"));
+        format!("{cut}; found in the {ops} before it: {races}")
+    });
     let outcome = outcome(&checked);
     Ok(Logged { outcome, cut })
 }
@@ -292,6 +333,10 @@ pub fn read(path: &Path) -> Result<Document, Failure> {
         .map_err(|e| Failure::file("read", path, &e))?;
     match source(start) {
         Source::Program => document(path, file),
+        Source::Binary => Err(Failure::input(format!(
+            "{} is no text, and a stream program is one (YAML, docs/stream-programs.md)",
+            shown(path)
+        ))),
         _ => Err(Failure::input(format!(
             "{} is no program but the record of a run, which can be checked and not run again; use \
              `sidestream check`",
@@ -301,8 +346,16 @@ pub fn read(path: &Path) -> Result<Document, Failure> {
 }
 
 fn document(path: &Path, file: impl Read) -> Result<Document, Failure> {
-    let document = parse_bytes(&input::read(path, file)?, &Limits::default())
-        .map_err(|error| Failure::input(format!("{}: {error}", shown(path))))?;
+    let bytes = input::read(path, file)?;
+    let document = parse_bytes(&bytes, &Limits::default()).map_err(|error| {
+        let has = |word: &[u8]| bytes.windows(word.len()).any(|part| part == word);
+        // How to mend its line helps nobody who gave another file.
+        let other = match has(b"ops") || has(b"cases") || bytes.trim_ascii().is_empty() {
+            true => String::new(),
+            false => format!("; it has neither `ops:` nor `cases:`, so it may be no stream program: read are {READ}"),
+        };
+        Failure::input(format!("{}: {error}{other}", shown(path)))
+    })?;
     if document.programs.is_empty() {
         return Err(Failure::input(format!(
             "{}: `cases` lists no program; add one with `name:` and `ops:`",
@@ -359,6 +412,13 @@ fn show(
         print(format_args!("{}\n", checked_json(checked)))
     } else {
         print(format_args!("{}: {}", shown(path), checked.page(program)))
+    }
+}
+
+fn counted(count: u64, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
     }
 }
 

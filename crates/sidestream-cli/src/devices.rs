@@ -5,11 +5,15 @@ use std::path::PathBuf;
 use clap::Parser;
 use serde_json::json;
 use sidestream::engine::Profile;
+use sidestream::sim::Machine;
 
 use crate::failure::{Exit, Failure, SUCCESS, print};
 use crate::raw::devices::{Found, Started, in_words};
 
 /// List the devices to run on, and where the figures of simulated ones come from
+///
+/// Of the priorities of a device's streams the lower one is more urgent; `sidestream overlap --background` shows what
+/// they are worth.
 ///
 /// With --profile the file that describes a simulated device is printed: the start of a description of a
 /// device of your own, which --device sim:FILE.toml of the other commands takes.
@@ -42,12 +46,19 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
         .filter_map(|&name| Some((name, Profile::named(name)?)))
         .collect();
     let started = Started::open(args.driver.as_deref());
-    let found = started.and_then(|started| Ok((in_words(started.version), started.all()?)));
+    let found = started.and_then(|started| {
+        let with_priorities = |found: Found| {
+            let priorities = found.priorities(&started.driver);
+            (found, priorities)
+        };
+        let all: Vec<_> = started.all()?.into_iter().map(with_priorities).collect();
+        Ok((in_words(started.version), all))
+    });
     let real = found.as_ref().map_or(&[][..], |(_, found)| found);
     if args.json {
         let real = (0..)
             .zip(real)
-            .map(|(number, found)| real_as_json(number, found));
+            .map(|(number, (found, priorities))| real_as_json(number, found, *priorities));
         let simulated = profiles.iter().map(|(name, p)| as_json(name, p));
         let devices: Vec<_> = real.chain(simulated).collect();
         let absent = found.as_ref().err().map(Failure::to_string);
@@ -57,21 +68,33 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
         return Ok(SUCCESS);
     }
     let mut out = format!(
-        "{:12} {:28} {:>5} {:>9} {:>12} {:>10}\n",
-        "device", "GPU", "SMs", "memory", "memory GB/s", "link GB/s"
+        "{:12} {:28} {:>5} {:>9} {:>12} {:>10} {:>11}\n",
+        "device", "GPU", "SMs", "memory", "memory GB/s", "link GB/s", "priorities"
     );
-    for (number, found) in real.iter().enumerate() {
+    let range = |priorities: Option<(i32, i32)>| match priorities {
+        Some((most_urgent, least_urgent)) => format!("{most_urgent} to {least_urgent}"),
+        None => "-".to_owned(),
+    };
+    for (number, (found, priorities)) in real.iter().enumerate() {
         let (device, memory) = (format!("cuda:{number}"), gib(found.memory_bytes as f64));
         out += &format!(
-            "{device:12} {:28} {:>5} {memory:>9} {:>12.0} {:>10}\n",
-            found.name, found.sms, found.memory_gb_s, "-"
+            "{device:12} {:28} {:>5} {memory:>9} {:>12.0} {:>10} {:>11}\n",
+            found.name,
+            found.sms,
+            found.memory_gb_s,
+            "-",
+            range(*priorities)
         );
     }
     for (name, p) in &profiles {
         let (device, memory) = (format!("sim:{name}"), format!("{:.0} GiB", p.memory_gib));
         out += &format!(
-            "{device:12} {:28} {:>5} {memory:>9} {:>12} {:>10}\n",
-            p.name, p.sms, p.memory_gb_s, p.link_gb_s
+            "{device:12} {:28} {:>5} {memory:>9} {:>12} {:>10} {:>11}\n",
+            p.name,
+            p.sms,
+            p.memory_gb_s,
+            p.link_gb_s,
+            range(Some(Machine::PRIORITIES))
         );
         if args.sources {
             for (field, source) in p.sources() {
@@ -106,11 +129,11 @@ fn gib(bytes: f64) -> String {
     format!("{:.0} GiB", bytes / f64::from(1 << 30))
 }
 
-fn real_as_json(number: u32, found: &Found) -> serde_json::Value {
+fn real_as_json(number: u32, found: &Found, priorities: Option<(i32, i32)>) -> serde_json::Value {
     let memory_gib = found.memory_bytes as f64 / f64::from(1 << 30);
     json!({"name": format!("cuda:{number}"), "title": found.name, "simulated": false,
            "sms": found.sms, "memory_gib": memory_gib, "memory_gb_s": found.memory_gb_s,
-           "link_gb_s": null, "sources": {}})
+           "link_gb_s": null, "priorities": priorities, "sources": {}})
 }
 
 fn as_json(name: &str, profile: &Profile) -> serde_json::Value {
@@ -121,5 +144,6 @@ fn as_json(name: &str, profile: &Profile) -> serde_json::Value {
     json!({"name": format!("sim:{name}"), "title": profile.name, "simulated": true,
            "sms": profile.sms as u64, "memory_gib": profile.memory_gib,
            "memory_gb_s": profile.memory_gb_s, "link_gb_s": profile.link_gb_s,
+           "priorities": Machine::PRIORITIES,
            "sources": sources})
 }

@@ -21,6 +21,12 @@ pub fn open(path: &Path) -> Result<Box<dyn Read>, Failure> {
              pass `-` and let the shell read it, as in `sidestream check - < {path}`"
         )));
     }
+    if path.is_dir() {
+        return Err(Failure::input(format!(
+            "{} is a folder; name a file in it",
+            shown(path)
+        )));
+    }
     let file = File::open(path).map_err(|e| Failure::file("read", path, &e))?;
     Ok(Box::new(file))
 }

@@ -2,6 +2,7 @@
 //!
 //! A library, because two programs are this command: the binary of this package, and `python -m sidestream`.
 
+mod augment;
 mod bench;
 mod check;
 mod device;
@@ -42,6 +43,7 @@ enum Verb {
     Run(run::Args),
     Check(check::Args),
     Diagnose(diagnose::Args),
+    Augment(augment::Args),
     Roofline(roofline::Args),
     Devices(devices::Args),
     Bench(bench::Args),
@@ -52,6 +54,7 @@ enum Verb {
 /// Help, wrong arguments and a reader of the output that went away end the process.
 pub fn command(args: impl IntoIterator<Item = OsString>) -> u8 {
     let result = Cli::try_parse_from(args)
+        .map_err(without_wrong_tip)
         .map_err(asked)
         .and_then(|cli| run(cli.verb));
     let code = result.unwrap_or_else(|failure| {
@@ -69,10 +72,24 @@ fn run(verb: Verb) -> Result<failure::Exit, failure::Failure> {
         Verb::Run(args) => run::main(&args),
         Verb::Check(args) => check::main(&args),
         Verb::Diagnose(args) => diagnose::main(&args),
+        Verb::Augment(args) => augment::main(&args),
         Verb::Roofline(args) => roofline::main(&args),
         Verb::Devices(args) => devices::main(&args),
         Verb::Bench(args) => bench::main(&args),
     }
+}
+
+/// To an option that there is none of, clap proposes to pass it as the name of a file.
+fn without_wrong_tip(mut error: clap::Error) -> clap::Error {
+    use clap::error::{ContextKind, ContextValue};
+    if let Some(ContextValue::StyledStrs(tips)) = error.remove(ContextKind::Suggested) {
+        let is_good = |tip: &clap::builder::StyledStr| !tip.to_string().contains(" as a value");
+        let good: Vec<_> = tips.into_iter().filter(is_good).collect();
+        if !good.is_empty() {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(good));
+        }
+    }
+    error
 }
 
 /// Help and the version are output like any other: whoever cannot be given it hears of that. Wrong arguments end

@@ -21,17 +21,18 @@ use crate::raw::devices::Started;
 #[derive(Parser)]
 #[command(allow_negative_numbers = true)]
 pub struct Args {
-    /// Multiplications and additions, such as 2.1e12
-    #[arg(long, value_name = "COUNT", value_parser = amount)]
+    /// Multiplications and additions, such as 2.1e12 or 2.1TFLOP
+    #[arg(long, value_name = "COUNT", value_parser = operations)]
     flops: f64,
-    /// Bytes read from device memory and written to it, such as 4e9
-    #[arg(long, value_name = "BYTES", value_parser = amount)]
+    /// Bytes read from device memory and written to it, such as 4e9, 4GB or 4GiB: kB, MB, GB and TB go by 1000, KiB, MiB, GiB and
+    /// TiB by 1024
+    #[arg(long, value_name = "BYTES", value_parser = bytes)]
     bytes: f64,
     /// Type of the numbers: fp64, fp32, tf32, bf16, fp16, fp8 or int8
     #[arg(long, value_name = "TYPE", default_value = "fp32", value_parser = dtype)]
     dtype: Dtype,
     /// What it took, in milliseconds, for the share of that
-    #[arg(long, value_name = "MS", value_parser = amount)]
+    #[arg(long, value_name = "MS", value_parser = milliseconds)]
     measured_ms: Option<f64>,
     /// The GPU: sim:h200, sim:a100, sim:a10g, sim:rtx4090 or sim:FILE.toml; cuda:0 and so on, of which there is a
     /// description; auto for cuda:0 if there is one
@@ -45,13 +46,96 @@ pub struct Args {
     json: bool,
 }
 
-fn amount(text: &str) -> Result<f64, String> {
-    match text.trim().parse::<f64>() {
-        Ok(amount) if amount > 0.0 && amount < 1e30 => Ok(amount),
-        _ => Err(format!(
-            "{text:?} is no amount; give a number above 0, such as 2.1e12"
-        )),
+/// What can be counted, by the factors of its units in lower case.
+struct Counted {
+    units: &'static [(&'static str, f64)],
+    /// What is said of another unit.
+    instead: &'static str,
+    /// How a good one looks.
+    such_as: &'static str,
+}
+
+const OPERATIONS: Counted = Counted {
+    units: &[
+        ("", 1.0),
+        ("k", 1e3),
+        ("m", 1e6),
+        ("g", 1e9),
+        ("t", 1e12),
+        ("p", 1e15),
+        ("e", 1e18),
+    ],
+    instead: "is no unit of operations; use FLOP, MFLOP, GFLOP, TFLOP or PFLOP",
+    such_as: "2.1e12 or 2.1TFLOP",
+};
+
+const BYTES: Counted = Counted {
+    units: &[
+        ("", 1.0),
+        ("b", 1.0),
+        ("kb", 1e3),
+        ("mb", 1e6),
+        ("gb", 1e9),
+        ("tb", 1e12),
+        ("pb", 1e15),
+        ("kib", 1024.0),
+        ("mib", 1048576.0),
+        ("gib", 1073741824.0),
+        ("tib", 1099511627776.0),
+    ],
+    instead: "is no unit of bytes; use B, kB, MB, GB or TB (by 1000), or KiB, MiB, GiB or TiB (by 1024)",
+    such_as: "4e9, 4GB or 4GiB",
+};
+
+fn operations(text: &str) -> Result<f64, String> {
+    amount(text, &OPERATIONS, |unit| {
+        unit.trim_end_matches('s').trim_end_matches("flop")
+    })
+}
+
+fn bytes(text: &str) -> Result<f64, String> {
+    amount(text, &BYTES, |unit| unit)
+}
+
+fn milliseconds(text: &str) -> Result<f64, String> {
+    positive(text.trim().parse().ok()).ok_or_else(|| {
+        format!("{text:?} is no time; give a number of milliseconds above 0, such as 2.5")
+    })
+}
+
+fn positive(number: Option<f64>) -> Option<f64> {
+    number.filter(|number| *number > 0.0 && *number < 1e30)
+}
+
+/// A number and perhaps a unit, of which `short` is what the table has.
+fn amount(text: &str, counted: &Counted, short: fn(&str) -> &str) -> Result<f64, String> {
+    let text = text.trim();
+    // The longest start that is a number: `5E` is none, and so `5EFLOP` is five with a unit.
+    let ends = text
+        .char_indices()
+        .map(|(at, letter)| at + letter.len_utf8());
+    let number = ends
+        .rev()
+        .find_map(|end| Some((text[..end].trim().parse::<f64>().ok()?, end)));
+    let no_amount = || {
+        let such_as = counted.such_as;
+        format!("{text:?} is no amount; give a number above 0, such as {such_as}")
+    };
+    let (number, end) = number.ok_or_else(no_amount)?;
+    let unit = text[end..].trim();
+    let lower = unit.to_ascii_lowercase();
+    if lower.ends_with("/s") {
+        let such_as = counted.such_as;
+        return Err(format!(
+            "{unit:?} is a rate; give how many the work takes in all, such as {such_as}"
+        ));
     }
+    let known = counted
+        .units
+        .iter()
+        .find(|(name, _)| *name == short(&lower));
+    let (_, factor) = known.ok_or_else(|| format!("{unit:?} {}", counted.instead))?;
+    positive(Some(number * factor)).ok_or_else(no_amount)
 }
 
 fn dtype(text: &str) -> Result<Dtype, String> {

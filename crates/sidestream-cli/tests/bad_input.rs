@@ -196,14 +196,26 @@ fn devices() {
     for device in ["sim:", "sim:h300", "sim:h200.yaml"] {
         check(
             &format!("overlap --device {device}"),
-            &["no simulated GPU is called", known],
+            &[
+                "no simulated GPU is called",
+                known,
+                "the name of a file ends in .toml or has a / in it",
+            ],
         );
     }
+    let own = file("");
+    check(
+        &format!("overlap --device sim:{own}"),
+        &[&format!("the file of that name is sim:./{own}")],
+    );
     check(
         "overlap --device sim:nowhere.toml",
         &["cannot read nowhere.toml: No such file"],
     );
-    check("overlap --device sim:/", &["cannot read /: Is a directory"]);
+    check(
+        "overlap --device sim:/",
+        &["/ is a folder; name a file in it"],
+    );
 }
 
 #[test]
@@ -323,7 +335,6 @@ fn files_that_hold_no_program() {
         ("name: x\nops: [\n".into(), "line 3, column 1: not YAML"),
         ("name: x\n\tops: []\n".into(), "found a tab"),
         ("name: 'x\n".into(), "not YAML"),
-        ("\0\0\0".into(), "line 1, column 1: not YAML"),
         (
             b"name: caf\xe9\n".to_vec(),
             "line 1, column 10: the text is not UTF-8; save the file as UTF-8",
@@ -356,7 +367,7 @@ fn files_that_hold_no_program() {
 #[test]
 fn paths_that_are_no_files() {
     for command in ["check", "run"] {
-        check(&format!("{command} ."), &["cannot read .: Is a directory"]);
+        check(&format!("{command} ."), &[". is a folder; name ", " in it"]);
         check(
             &format!("{command} nowhere.yaml"),
             &["cannot read nowhere.yaml: No such file"],
@@ -365,17 +376,86 @@ fn paths_that_are_no_files() {
     }
 }
 
+/// Advice on a line helps nobody who gave another file.
+#[test]
+fn files_that_are_something_else() {
+    let other = file("// a program in C++\nint main() { return 0; }\n");
+    for command in ["check", "run"] {
+        says_all(
+            &refused(&[command, &other]),
+            &[
+                "it has neither `ops:` nor `cases:`, so it may be no stream program: read are stream programs (YAML",
+            ],
+        );
+    }
+    let broken = file("name: x\nops: [\n");
+    assert!(!refused(&["check", &broken]).contains("no stream program"));
+    let binary = file(b"\x7fELF\x02\x01\x01\0\0");
+    says_all(
+        &refused(&["check", &binary]),
+        &[
+            &binary,
+            "is neither a text nor an op log; checked are stream programs (YAML",
+        ],
+    );
+    says_all(
+        &refused(&["run", &binary]),
+        &[&binary, "is no text, and a stream program is one"],
+    );
+    says_all(
+        &refused(&["check", "."]),
+        &["as in `sidestream check ./*.yaml`"],
+    );
+    let nsight = format!("{binary}.sqlite");
+    std::fs::rename(
+        Path::new(FOLDER).join(&binary),
+        Path::new(FOLDER).join(&nsight),
+    )
+    .expect("it is there");
+    says_all(
+        &refused(&["check", &nsight]),
+        &["`sidestream diagnose` says"],
+    );
+}
+
+/// An option that there is none of is not proposed as the name of a file.
+#[test]
+fn tips_that_lead_nowhere() {
+    for (args, tip) in [
+        ("check --frob x.yaml", None),
+        ("diagnose --frob x.json", None),
+        (
+            "check --jsn x.yaml",
+            Some("a similar argument exists: '--json'"),
+        ),
+    ] {
+        let ran = sidestream(&args.split(' ').collect::<Vec<_>>());
+        assert_eq!(ran.code, 2, "{args}");
+        assert!(!ran.err.contains("-- --"), "{args}: {}", ran.err);
+        assert_eq!(
+            ran.err.contains("tip:"),
+            tip.is_some(),
+            "{args}: {}",
+            ran.err
+        );
+        assert!(
+            tip.is_none_or(|tip| ran.err.contains(tip)),
+            "{args}: {}",
+            ran.err
+        );
+    }
+}
+
 /// Files that never end are not read to their end.
 #[cfg(target_os = "linux")]
 #[test]
 fn endless_files() {
-    for args in [
-        "check /dev/zero",
-        "run /dev/zero",
+    check(
         "overlap --device sim:/dev/zero",
-    ] {
-        check(args, &["/dev/zero is longer than 32 MiB"]);
-    }
+        &["/dev/zero is longer than 32 MiB"],
+    );
+    check("check /dev/zero", &["/dev/zero is neither a text nor"]);
+    check("run /dev/zero", &["/dev/zero is no text"]);
 }
 
 #[test]

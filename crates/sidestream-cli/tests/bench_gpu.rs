@@ -216,6 +216,23 @@ fn other_commands_say_so_too() {
 }
 
 #[test]
+fn devices_say_the_range_of_priorities() {
+    let driver = sidestream_stand_in::library().expect("Cargo has built it beside this test");
+    let driver = driver.to_str().expect("a path in UTF-8");
+    let listed = sidestream(&["devices", "--json", "--driver", driver]);
+    let json: Value = serde_json::from_str(&listed.out).expect("JSON");
+    for device in json["devices"].as_array().expect("a list") {
+        assert_eq!(device["priorities"], serde_json::json!([-5, 0]), "{device}");
+    }
+    let table = sidestream(&["devices", "--driver", driver]).out;
+    let real = table.lines().find(|line| line.starts_with("cuda:0"));
+    assert!(
+        real.is_some_and(|line| line.ends_with("-5 to 0")),
+        "{table}"
+    );
+}
+
+#[test]
 fn what_only_a_simulated_device_can_do_is_refused_on_a_real_one() {
     for option in ["--trace", "--input"] {
         let refused = sidestream(&["overlap", "--device", "cuda:0", option, "file"]);

@@ -524,8 +524,8 @@ fn one_table_is_printed_sorted_and_cut() {
         "{}",
         lines[0]
     );
-    assert!(lines[2].ends_with("     12  ProfilerStep*"), "{}", lines[2]);
-    assert!(lines[3].ends_with("     12    load_batch"), "{}", lines[3]);
+    assert!(lines[2].ends_with(" 12  ProfilerStep*"), "{}", lines[2]);
+    assert!(lines[3].ends_with(" 12    load_batch"), "{}", lines[3]);
     assert!(lines[4].ends_with("  outside of ranges"), "{}", lines[4]);
     assert_eq!(lines.len(), 6);
     let ran = sidestream(&[

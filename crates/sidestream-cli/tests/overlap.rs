@@ -423,3 +423,42 @@ fn a_file_that_is_empty_or_is_none_is_said_to_be() {
         }
     }
 }
+
+/// What priority buys is the rest of a block: half of one at the median, all of it at worst, and never the whole queue.
+#[test]
+fn an_urgent_kernel_waits_for_the_rest_of_a_block() {
+    let json = overlap("--background");
+    assert_eq!(json["schema"], "sidestream.overlap.background/1");
+    assert_eq!(json["simulated_rows"], Value::Null);
+    let rows = json["rows"].as_array().expect("a list of rows");
+    assert_eq!(rows.len(), 12);
+    for row in rows {
+        let ns = |who: &str, what: &str| row[who][what].as_f64().expect("a time");
+        let block_ns = 1e3 * row["block_us"].as_f64().expect("a length");
+        let alone = ns("alone", "median_ns");
+        assert_eq!(alone, ns("alone", "worst_ns"), "nothing else runs");
+        let waits = ns("urgent", "median_ns") - alone;
+        assert!((0.35..=0.6).contains(&(waits / block_ns)), "{row}");
+        let longest = ns("urgent", "worst_ns") - alone;
+        assert!((0.9..=1.01).contains(&(longest / block_ns)), "{row}");
+        if row["streams"] == 4 {
+            // There is more than one kernel before it: each of them fills the device four times.
+            let behind = ns("equal", "median_ns") - alone;
+            assert!(behind > 10.0 * block_ns, "{row}");
+        }
+    }
+    let verdict = json["verdict"].as_str().expect("a sentence");
+    assert!(verdict.contains("30.1 times as fast"), "{verdict}");
+}
+
+/// The clock is real there and the device is not, so that the figures say nothing; that they stand side by side does.
+#[test]
+fn what_is_measured_of_priorities_stands_beside_what_is_simulated() {
+    let driver = sidestream_stand_in::library().expect("Cargo has built it beside this test");
+    let driver = driver.to_str().expect("a path in UTF-8");
+    let json = overlap(&format!("--background --device cuda:0 --driver {driver}"));
+    assert_eq!(json["simulated"], false);
+    for rows in ["rows", "simulated_rows"] {
+        assert_eq!(json[rows].as_array().map(Vec::len), Some(12), "{rows}");
+    }
+}

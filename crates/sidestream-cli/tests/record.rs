@@ -77,7 +77,7 @@ fn a_log_that_was_cut_off_says_what_was_checked() {
     std::fs::write(at(&log), &bytes[..bytes.len() - 8]).expect("it can be cut");
     let ran = sidestream(&["check", &log]);
     assert_eq!(ran.code, 2);
-    assert!(ran.err.contains("operations before it have"), "{}", ran.err);
+    assert!(ran.err.contains(" before it: "), "{}", ran.err);
     assert!(!ran.out.contains("no race"), "{}", ran.out);
 }
 

@@ -49,6 +49,22 @@ fn it_says_where_the_peak_comes_from_and_what_was_reached() {
 }
 
 #[test]
+fn figures_may_have_units() {
+    for (flops, bytes, are) in [
+        ("3 TFLOP", "1.2 GB", (3e12, 1.2e9)),
+        ("3tflops", "1.2gb", (3e12, 1.2e9)),
+        ("2e3 GFLOP", "50 GiB", (2e12, 50.0 * (1u64 << 30) as f64)),
+        ("5EFLOP", "512KiB", (5e18, 524288.0)),
+        ("7T", " 8 ", (7e12, 8.0)),
+    ] {
+        let ran = sidestream(&["roofline", "--json", "--flops", flops, "--bytes", bytes]);
+        let said: Value = serde_json::from_str(&ran.out).expect(&ran.err);
+        let said = (said["flops"].as_f64(), said["bytes"].as_f64());
+        assert_eq!(said, (Some(are.0), Some(are.1)), "{flops} {bytes}");
+    }
+}
+
+#[test]
 fn what_cannot_be_said_is_refused_with_what_can() {
     for (arguments, why) in [
         (
@@ -60,6 +76,29 @@ fn what_cannot_be_said_is_refused_with_what_can() {
             "there are fp64, fp32, tf32, bf16, fp16, fp8, int8",
         ),
         ("--flops -1 --bytes 1", "give a number above 0"),
+        (
+            "--flops 0TFLOP --bytes 1",
+            "\"0TFLOP\" is no amount; give a number above 0, such as 2.1e12 or 2.1TFLOP",
+        ),
+        ("--flops many --bytes 1", "\"many\" is no amount"),
+        ("--flops inf --bytes 1", "\"inf\" is no amount"),
+        (
+            "--flops 3GB --bytes 1",
+            "\"GB\" is no unit of operations; use FLOP, MFLOP, GFLOP, TFLOP or PFLOP",
+        ),
+        (
+            "--flops 3TFLOP/s --bytes 1",
+            "\"TFLOP/s\" is a rate; give how many the work takes in all",
+        ),
+        ("--flops 1 --bytes 4.8TB/s", "\"TB/s\" is a rate"),
+        (
+            "--flops 1 --bytes 4G",
+            "\"G\" is no unit of bytes; use B, kB, MB, GB or TB (by 1000), or KiB, MiB, GiB or TiB (by 1024)",
+        ),
+        (
+            "--flops 1 --bytes 1 --measured-ms 2s",
+            "\"2s\" is no time; give a number of milliseconds above 0",
+        ),
         ("--flops 1", "--bytes"),
         (
             "--flops 1 --bytes 1 --device sim:none",

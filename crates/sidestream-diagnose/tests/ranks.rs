@@ -217,6 +217,22 @@ fn the_slow_rank_is_named_with_its_cause_and_what_it_costs() {
                 waiting: rank 0, 2, up to 4.00 ms a step in exchanges of data\n";
     assert!(page.contains(says), "{page}");
     assert!(page.lines().count() <= 24, "{page}");
+    // The parts are compared one by one: one may differ by more than all together.
+    let mut uneven = ranks;
+    let Search::Found(slow) = &mut uneven.search else {
+        panic!("{page}");
+    };
+    slow.cause_ns = 5_000_000;
+    let page = ranks_text(&uneven);
+    let says = "4.00 ms longer than the median of 2 ranks that exchange the same; it has 5.00 ms more of one part, kernels that compute, and less of others\n";
+    assert!(page.contains(says), "{page}");
+    let Search::Found(slow) = &mut uneven.search else {
+        panic!("{page}");
+    };
+    slow.cause_ns = 1_900_000;
+    let says = "; the largest part of that is kernels that compute: 1.90 ms more\n";
+    let page = ranks_text(&uneven);
+    assert!(page.contains(says), "{page}");
     let even = together(&late(0), true);
     assert_eq!((&even.search, &*even.waiting), (&Search::Nobody, &[][..]));
 }

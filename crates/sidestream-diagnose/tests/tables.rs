@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use sidestream_diagnose::{
     Limits, Operator, Options, Report, RowKind, Shares, Sort, Table, View, by_name, read,
-    read_json, table_json, table_text,
+    read_json, table_json, table_text, text,
 };
 
 fn report(path: &Path) -> Report {
@@ -394,8 +394,81 @@ fn kernels_say_how_the_longest_was_launched() {
         (&rows[2]["name"], &rows[2]["grid"]),
         (&json!("bare"), &Value::Null)
     );
-    let text = table_text("x", &report, &view);
+    let text = table_text("x", &report, &view, None);
     assert!(text.contains("7x2x1") && text.contains("62 %"), "{text}");
+}
+
+/// A table of one view, for a terminal with so many columns.
+fn shown(table: Table, report: &Report, columns: Option<usize>) -> Vec<String> {
+    let view = View {
+        table,
+        sort: None,
+        limit: 3,
+        by_shape: false,
+    };
+    let text = table_text("x", report, &view, columns);
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_table_is_as_wide_as_the_terminal_and_its_names_are_cut() {
+    let name = format!("void gemm<{}>", "float, ".repeat(30));
+    let report = of_events(&json!([
+        event("user_annotation", &name, 0, 100, json!({})),
+        event("cpu_op", &name, 5, 50, json!({})),
+        event(
+            "kernel",
+            &name,
+            0,
+            5,
+            json!({"correlation": 1, "grid": [9, 2, 1]})
+        ),
+        event("kernel", "short", 10, 5, json!({"correlation": 2})),
+    ]));
+    for table in [Table::Kernels, Table::Ranges, Table::Operators] {
+        for columns in [40, 79, 80, 100, 140] {
+            let lines = shown(table, &report, Some(columns));
+            let widest = lines.iter().map(|line| line.chars().count()).max();
+            assert!(
+                widest.is_some_and(|widest| widest <= columns.max(74)),
+                "{columns}: {lines:#?}"
+            );
+            assert!(
+                lines.iter().any(|line| line.contains("void gemm<")),
+                "{lines:#?}"
+            );
+        }
+        // Nobody knows how wide it may be.
+        let lines = shown(table, &report, None);
+        assert!(
+            lines.iter().any(|line| line.contains(&name[..150])),
+            "{lines:#?}"
+        );
+    }
+    let narrow = shown(Table::Kernels, &report, Some(80));
+    // The name has a line of its own, above its figures.
+    assert_eq!(narrow[1], "name", "{narrow:#?}");
+    assert!(narrow[2].contains("device calls longest"), "{narrow:#?}");
+    assert!(
+        narrow[3].starts_with("void gemm<float") && narrow[3].ends_with('…'),
+        "{narrow:#?}"
+    );
+}
+
+#[test]
+fn each_column_of_the_ranges_has_a_name_of_its_own() {
+    let report = of_events(&json!([
+        event("user_annotation", "forward", 0, 100, json!({})),
+        event("kernel", "k", 0, 5, json!({"correlation": 1})),
+    ]));
+    let lines = shown(Table::Ranges, &report, None);
+    for head in ["device self", "host self", "idle self"] {
+        assert!(lines[1].contains(head), "{}", lines[1]);
+    }
+    assert!(!lines[1].contains("itself"), "{}", lines[1]);
+    let page = text("x", &report, 80);
+    assert!(page.contains("x: pytorch trace, 2 events\n"), "{page}");
+    assert!(page.contains(": 1 operation in 5000 ns"), "{page}");
 }
 
 #[test]
@@ -428,7 +501,7 @@ fn memory_says_who_held_it_at_the_peak() {
         limit: 10,
         by_shape: false,
     };
-    let text = table_text("x", &report, &view);
+    let text = table_text("x", &report, &view, None);
     let names: Vec<&str> = text.lines().skip(3).map(str::trim).collect();
     assert_eq!(
         names,

@@ -2,18 +2,15 @@
 
 use std::path::Path;
 
+use sidestream::sim::split_mix;
 use sidestream_program::{Document, Limits, Program, parse, parse_bytes, write};
 
-/// SplitMix64: every choice of a run follows from its seed.
+/// Every choice of a run follows from its seed.
 struct Dice(u64);
 
 impl Dice {
     fn roll(&mut self, sides: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((word ^ (word >> 31)) % sides as u64) as usize
+        (split_mix(&mut self.0) % sides as u64) as usize
     }
 
     fn pick<'a>(&mut self, of: &[&'a str]) -> &'a str {

@@ -11,11 +11,9 @@ minute. ``--device cpu`` runs the same code with tiny tensors and without graphs
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gzip
 import json
 import multiprocessing
-import statistics
 import sys
 import tarfile
 import tempfile
@@ -25,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from either_device import Machine, Step
 from torch.profiler import ProfilerActivity, profile, record_function
 
-Step = Callable[[int], None]
 #: So many iterations are recorded, and so many are in a window.
 STEPS = 24
 WINDOWS = 5
@@ -38,66 +36,15 @@ parser.add_argument("loops", nargs="*", metavar="LOOP", help="only these")
 parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
 parser.add_argument("--out", metavar="FOLDER", required=True, help="where decode.tar.gz goes")
 ARGS = parser.parse_args()
-IS_CUDA = ARGS.device == "cuda"
-DEVICE = torch.device("cuda:0" if IS_CUDA else "cpu")
-
-
-class Nothing:
-    """Stands for streams and events where there is no GPU."""
-
-    def __getattr__(self, name: str) -> Callable[..., Nothing]:
-        return lambda *_args, **_named: self
-
-
-def side_stream() -> Any:
-    return torch.cuda.Stream() if IS_CUDA else Nothing()
-
-
-def current() -> Any:
-    return torch.cuda.current_stream() if IS_CUDA else Nothing()
-
-
-def on(stream: Any) -> Any:
-    return torch.cuda.stream(stream) if IS_CUDA else contextlib.nullcontext()
-
-
-def event() -> Any:
-    return torch.cuda.Event() if IS_CUDA else Nothing()
-
-
-def synchronize() -> None:
-    if IS_CUDA:
-        torch.cuda.synchronize()
+MACHINE = Machine(ARGS.device)
+IS_CUDA, DEVICE = MACHINE.is_cuda, MACHINE.device
+side_stream, current, on, event = MACHINE.side_stream, MACHINE.current, MACHINE.on, MACHINE.event
+synchronize, busy, captured = MACHINE.synchronize, MACHINE.busy, MACHINE.captured
 
 
 def host_memory(count: int, pinned: bool, dtype: torch.dtype = torch.int32) -> torch.Tensor:
     """Memory of the host, written once so that it is there."""
     return torch.zeros(count if IS_CUDA else min(count, 64), dtype=dtype, pin_memory=pinned and IS_CUDA)
-
-
-def busy(seconds: float) -> int:
-    """The engine's own work on the processor, in Python, for so long."""
-    end, turns = time.perf_counter() + (seconds if IS_CUDA else 1e-5), 0
-    while time.perf_counter() < end:
-        turns += 1
-    return turns
-
-
-def captured(work: Callable[[], object]) -> Callable[[], object]:
-    """The same as a graph."""
-    if not IS_CUDA:
-        return work
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(stream)
-    synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return graph.replay
 
 
 class Engine:
@@ -298,21 +245,6 @@ def two_faults(repaired: bool) -> Step:
     return step
 
 
-def timed_ms(step: Step) -> float:
-    for at in range(WARM_UP):
-        step(at)
-    synchronize()
-    times, at = [], WARM_UP
-    for _ in range(WINDOWS if IS_CUDA else 1):
-        begun = time.perf_counter()
-        for _ in range(STEPS):
-            step(at)
-            at += 1
-        synchronize()
-        times.append((time.perf_counter() - begun) / STEPS * 1e3)
-    return statistics.median(times)
-
-
 def traced(step: Step, path: Path | None, steps: int = STEPS) -> None:
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if IS_CUDA else [])
     with profile(activities=activities) as profiler:
@@ -331,7 +263,7 @@ def run(name: str, folder: Path) -> dict[str, Any]:
     row: dict[str, Any] = {"loop": name, "codes": codes}
     for form, repaired in (("before", False), ("after", True)):
         step = make(repaired)
-        row[f"{form}_ms"] = round(timed_ms(step), 4)
+        row[f"{form}_ms"] = round(MACHINE.timed_ms(step, WARM_UP, WARM_UP, STEPS, WINDOWS), 4)
         # What the profiler does once is not in the trace.
         traced(step, None, 2)
         traced(step, folder / f"{name}.{form}.json.gz")

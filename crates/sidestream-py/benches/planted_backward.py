@@ -6,15 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from planting import N, into
 from torch import nn
 
-N = 1 << 20
 PLANTED: list[Callable[[bool], None]] = []
-
-
-def planted(program: Callable[[bool], None]) -> Callable[[bool], None]:
-    PLANTED.append(program)
-    return program
+planted = into(PLANTED)
 
 
 def weights() -> Any:

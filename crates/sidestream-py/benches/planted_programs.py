@@ -13,33 +13,21 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from planting import N, into, side_and_main
 from torch import nn
 
-N = 1 << 20
 PLANTED: list[Callable[[bool], None]] = []
+planted = into(PLANTED)
 #: Right programs, which take a number of steps.
 LOOPS: list[Callable[[int], None]] = []
+right = into(LOOPS)
 #: What a simulated GPU refuses.
 NEEDS_GPU: list[str] = []
-
-
-def planted(program: Callable[[bool], None]) -> Callable[[bool], None]:
-    PLANTED.append(program)
-    return program
-
-
-def right(loop: Callable[[int], None]) -> Callable[[int], None]:
-    LOOPS.append(loop)
-    return loop
 
 
 def needs_gpu(program: Any) -> Any:
     NEEDS_GPU.append(program.__name__)
     return program
-
-
-def side_and_main() -> tuple[Any, Any]:
-    return torch.cuda.Stream(), torch.cuda.current_stream()
 
 
 # ---------------------------------------------------------------- threads

@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import json
 import queue
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from either_device import Machine, Step
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from torch.utils.data import DataLoader, Dataset
 
-Step = Callable[[int], None]
 #: So many steps are recorded, and so many are in a window: of both every 2nd, 4th and 5th step is a whole number.
 STEPS = 20
 WINDOWS = 5
@@ -47,36 +46,10 @@ parser.add_argument("--json", metavar="FILE", help="also write the rows, a line 
 parser.add_argument("--keep", metavar="FOLDER", help="keep the traces there")
 parser.add_argument("--limit", type=float, default=225.0, metavar="SECONDS")
 ARGS = parser.parse_args()
-IS_CUDA = ARGS.device == "cuda"
-DEVICE = torch.device("cuda:0" if IS_CUDA else "cpu")
-
-
-class Nothing:
-    """Stands for streams and events where there is no GPU."""
-
-    def __getattr__(self, name: str) -> Callable[..., Nothing]:
-        return lambda *_args, **_named: self
-
-
-def side_stream() -> Any:
-    return torch.cuda.Stream() if IS_CUDA else Nothing()
-
-
-def current() -> Any:
-    return torch.cuda.current_stream() if IS_CUDA else Nothing()
-
-
-def on(stream: Any) -> Any:
-    return torch.cuda.stream(stream) if IS_CUDA else contextlib.nullcontext()
-
-
-def event() -> Any:
-    return torch.cuda.Event() if IS_CUDA else Nothing()
-
-
-def synchronize() -> None:
-    if IS_CUDA:
-        torch.cuda.synchronize()
+MACHINE = Machine(ARGS.device)
+IS_CUDA, DEVICE = MACHINE.is_cuda, MACHINE.device
+side_stream, current, on, event = MACHINE.side_stream, MACHINE.current, MACHINE.on, MACHINE.event
+synchronize, busy, captured = MACHINE.synchronize, MACHINE.busy, MACHINE.captured
 
 
 def megabytes(size: float, pinned: bool = False) -> torch.Tensor:
@@ -87,14 +60,6 @@ def megabytes(size: float, pinned: bool = False) -> torch.Tensor:
 
 def like_on_device(host: torch.Tensor) -> torch.Tensor:
     return torch.zeros(host.shape, device=DEVICE)
-
-
-def busy(seconds: float) -> int:
-    """The program's own work on the processor, in Python, for so long."""
-    end, turns = time.perf_counter() + (seconds if IS_CUDA else 1e-5), 0
-    while time.perf_counter() < end:
-        turns += 1
-    return turns
 
 
 class Model:
@@ -568,23 +533,6 @@ def memory_given_back_in_each_step(repaired: bool) -> Step:
 # Launches.
 
 
-def captured(work: Callable[[], object]) -> Callable[[], object]:
-    """The same as a graph."""
-    if not IS_CUDA:
-        return work
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(stream)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return graph.replay
-
-
 @job("LAUNCH_BOUND")
 def small_operators(repaired: bool) -> Step:
     x = torch.ones(4096, device=DEVICE)
@@ -631,21 +579,6 @@ def small_training(repaired: bool) -> Step:
 
 
 # Measuring.
-
-
-def timed_ms(step: Step) -> float:
-    for at in range(WARM_UP):
-        step(at)
-    synchronize()
-    times, at = [], WARM_UP - WARM_UP % STEPS
-    for _ in range(WINDOWS if IS_CUDA else 1):
-        begun = time.perf_counter()
-        for _ in range(STEPS):
-            step(at)
-            at += 1
-        synchronize()
-        times.append((time.perf_counter() - begun) / STEPS * 1e3)
-    return statistics.median(times)
 
 
 def traced(step: Step, path: Path) -> None:
@@ -696,10 +629,11 @@ def judged(report: dict[str, Any], codes: set[str], before_ms: float, after_ms: 
 def run(name: str, folder: Path) -> dict[str, Any]:
     codes, make = JOBS[name]
     begun = time.perf_counter()
+    timed = (WARM_UP, 0, STEPS, WINDOWS)
     # One after the other, so that neither's threads and memory are in the other's way more than they have to be.
-    after_ms = timed_ms(make(True))
+    after_ms = MACHINE.timed_ms(make(True), *timed)
     step = make(False)
-    before_ms = timed_ms(step)
+    before_ms = MACHINE.timed_ms(step, *timed)
     row: dict[str, Any] = {"job": name, "before_ms": round(before_ms, 3), "after_ms": round(after_ms, 3)}
     path = folder / f"{name}.json"
     traced(step, path)

@@ -1,16 +1,53 @@
-//! What a batcher of Python's counts, in the words of `sidestream::pool`.
+//! When the batches of a Python batcher leave, and what it counts: `sidestream::pool`'s rule and words.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use sidestream::pool::{Histogram, Statistics};
+use sidestream::pool::{Histogram, Leave, Rule, Statistics};
 
 /// Counts of a batcher, of which Python makes the requests. As a value it is a copy.
 #[pyclass(module = "sidestream._sidestream")]
 #[derive(Clone, Default)]
 pub struct BatcherStatistics(Statistics);
+
+/// When a batch leaves, which size it has, and how long a request would take.
+#[pyclass(module = "sidestream._sidestream", frozen)]
+pub struct BatchRule(Rule);
+
+#[pymethods]
+impl BatchRule {
+    #[new]
+    fn new(sizes: Vec<usize>, max_delay_s: f64) -> PyResult<BatchRule> {
+        let rule = Rule::new(&sizes, seconds(max_delay_s));
+        rule.map(BatchRule).map_err(PyValueError::new_err)
+    }
+
+    #[getter]
+    fn sizes(&self) -> Vec<usize> {
+        self.0.sizes().to_vec()
+    }
+
+    /// In how many seconds a batch leaves: 0 is now, none if nobody waits.
+    fn due(&self, waiting: usize, oldest_s: f64, are_more_to_come: bool) -> Option<f64> {
+        match self.0.leave(waiting, seconds(oldest_s), are_more_to_come) {
+            Leave::Now(_) => Some(0.0),
+            Leave::In(left) => Some(left.as_secs_f64()),
+            Leave::Empty => None,
+        }
+    }
+
+    fn size_of(&self, requests: usize) -> usize {
+        self.0.size_of(requests)
+    }
+
+    /// In how many seconds a request would be answered that came now.
+    fn expected(&self, waiting: usize, in_flight: usize, slots: usize, batch_s: f64) -> f64 {
+        let expected = self.0.expected(waiting, in_flight, slots, seconds(batch_s));
+        expected.as_secs_f64()
+    }
+}
 
 /// Times, by size.
 #[pyclass(module = "sidestream._sidestream", frozen)]
@@ -44,18 +81,18 @@ impl BatcherStatistics {
         Ok(())
     }
 
-    /// Notes how long the requests of a batch waited.
-    fn left(&mut self, waited_s: Vec<f64>) {
-        for waited in waited_s {
-            self.0.queue.add(seconds(waited));
+    /// Notes that the requests of a batch, which arrived at these times, left now.
+    fn left(&mut self, arrived_s: Vec<f64>, now_s: f64) {
+        for arrived in arrived_s {
+            self.0.queue.add(seconds(now_s - arrived));
         }
     }
 
-    /// Notes a batch that was computed, and how long its requests took that were answered.
-    fn batch(&mut self, size: usize, requests: usize, device_ms: [f64; 3], totals_s: Vec<f64>) {
+    /// Notes a batch that was computed, and that its requests, which arrived at these times, are answered now.
+    fn batch(&mut self, size: usize, device_ms: [f64; 3], arrived_s: Vec<f64>, now_s: f64) {
         let counts = &mut self.0;
         *counts.batches.entry(size).or_default() += 1;
-        counts.padding_rows += size.saturating_sub(requests) as u64;
+        counts.padding_rows += size.saturating_sub(arrived_s.len()) as u64;
         let parts = [
             &mut counts.upload,
             &mut counts.compute,
@@ -64,9 +101,9 @@ impl BatcherStatistics {
         for (part, ms) in parts.into_iter().zip(device_ms) {
             part.add(seconds(ms / 1e3));
         }
-        counts.answered += totals_s.len() as u64;
-        for total in totals_s {
-            counts.total.add(seconds(total));
+        counts.answered += arrived_s.len() as u64;
+        for arrived in arrived_s {
+            counts.total.add(seconds(now_s - arrived));
         }
     }
 

@@ -14,6 +14,7 @@ mod dlpack;
 mod event;
 mod failure;
 mod guard;
+mod images;
 mod prefetch;
 mod process;
 mod program;
@@ -35,6 +36,8 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("ProgramError", py.get_type::<failure::ProgramError>())?;
     module.add("DeviceError", py.get_type::<failure::DeviceError>())?;
     module.add("RaceError", py.get_type::<failure::RaceError>())?;
+    module.add("ImageError", py.get_type::<failure::ImageError>())?;
+    images::add(module)?;
     module.add_class::<stream::Stream>()?;
     module.add_class::<event::Event>()?;
     module.add_class::<array::DeviceArray>()?;
@@ -43,8 +46,10 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<prefetch::Lease>()?;
     module.add_class::<check::Recorder>()?;
     module.add_class::<tree::Shape>()?;
+    module.add_class::<batcher::BatchRule>()?;
     module.add_class::<batcher::BatcherStatistics>()?;
     module.add_class::<batcher::Times>()?;
+    images::add(module)?;
     module.add_function(wrap_pyfunction!(command::command, module)?)?;
     module.add_function(wrap_pyfunction!(command::said, module)?)?;
     module.add_function(wrap_pyfunction!(command::peaks, module)?)?;

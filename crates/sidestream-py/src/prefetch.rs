@@ -60,13 +60,16 @@ type Described<'py> = (Bound<'py, PyAny>, u64, u64, bool, Vec<i64>, String);
 #[pymethods]
 impl Ring {
     #[new]
-    fn new(py: Python<'_>, device: &str, depth: usize) -> PyResult<Ring> {
+    #[pyo3(signature = (device, depth, max_pinned=None))]
+    fn new(py: Python<'_>, device: &str, depth: usize, max_pinned: Option<u64>) -> PyResult<Ring> {
         let device = devices::open(device)?;
         let ring = py.detach(|| prefetch::Ring::new(&device, depth));
-        Ok(Ring {
-            ring: ring.map_err(of_runtime)?,
-            device,
-        })
+        let ring = ring.map_err(of_runtime)?;
+        let ring = match max_pinned {
+            None => ring,
+            Some(most_bytes) => ring.limit_pinned(most_bytes),
+        };
+        Ok(Ring { ring, device })
     }
 
     /// The name of its device.
@@ -151,6 +154,7 @@ impl Ring {
             slots,
             grown,
             retired,
+            pinned_bytes,
             warnings,
         } = self.ring.statistics();
         let dict = PyDict::new(py);
@@ -160,6 +164,7 @@ impl Ring {
         dict.set_item("slots", slots)?;
         dict.set_item("grown", grown)?;
         dict.set_item("retired", retired)?;
+        dict.set_item("pinned_bytes", pinned_bytes)?;
         dict.set_item("warnings", warnings)?;
         Ok(dict)
     }

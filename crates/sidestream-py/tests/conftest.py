@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forked import python
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -78,8 +77,8 @@ def feeders() -> Callable[[], list[threading.Thread]]:
     return running
 
 
-@pytest.fixture
-def on_stand_in(tmp_path: Path) -> Callable[[str], str]:
+@pytest.fixture(scope="session")
+def on_stand_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     """Run a program on a driver without a GPU, and return what it prints.
 
     The driver is the crate `stand-in`. `cargo xtask python` builds it and says where it is.
@@ -87,17 +86,12 @@ def on_stand_in(tmp_path: Path) -> Callable[[str], str]:
     library = os.environ.get("SIDESTREAM_STAND_IN")
     if library is None:
         pytest.fail("SIDESTREAM_STAND_IN names no library: `cargo xtask python` builds it and runs these tests")
-    (tmp_path / "libcuda.so.1").symlink_to(library)
+    folder = tmp_path_factory.mktemp("driver")
+    (folder / "libcuda.so.1").symlink_to(library)
 
     def run(code: str) -> str:
         start = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        ran = subprocess.run(
-            [sys.executable, "-c", start + code],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
-        )
+        ran = python("-c", start + code, env={**os.environ, "LD_LIBRARY_PATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"})
         assert ran.returncode == 0 and not ran.stderr, ran.stderr
         return ran.stdout
 

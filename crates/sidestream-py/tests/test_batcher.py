@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import random
 import threading
 from collections.abc import Iterator
@@ -137,6 +138,40 @@ def test_several_tasks_may_await_one_answer() -> None:
     assert asyncio.run(main()) == [3.0] * 3
 
 
+def test_threads_wake_each_other_even_if_some_are_interrupted_or_impatient() -> None:
+    gate = Gate()
+    got: list[float] = []
+    late = 0
+
+    def waits(answer: sidestream.Answer, timeout: float | None) -> None:
+        nonlocal late
+        try:
+            got.append(answer.result(timeout).item())
+        except KeyboardInterrupt:
+            got.append(-1.0)
+        except TimeoutError:
+            late += 1
+            got.append(answer.result().item())
+
+    with Batcher(gate, (1, 16), FOREVER, slots=1, graphs=False) as batcher:
+        answers = [batcher.submit(row(n)) for n in range(16)]
+        gate.entered.acquire()
+        threads = [threading.Thread(target=waits, args=(answer, 1e-4 if n == 5 else None)) for n, answer in enumerate(answers) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        while late < 2 or any(len(answer._locks or ()) < 2 for answer in answers):
+            pass
+        for thread in threads[2:5]:
+            assert thread.ident is not None
+            # What a thread is sent while it sleeps it raises when it is woken.
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt))
+        gate.opened.set()
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads)
+    assert sorted(got) == sorted([-1.0] * 3 + [3.0 * (at // 2) for at in range(32) if at not in (2, 3, 4)])
+
+
 def test_a_loop_that_is_gone_leaves_nobody_waiting() -> None:
     async def leaves(batcher: Batcher) -> None:
         batcher.submit(row(1))
@@ -233,9 +268,11 @@ def test_deadlines_are_looked_at_before_a_request_is_queued_and_before_it_leaves
         assert first.result(60).item() == 3 and kept.result(60).item() == 9
         with pytest.raises(RequestExpired):
             late.result(60)
-        # By what that batch took, behind others this cannot be kept. Where nobody waits it is tried.
+        # By what those batches took this cannot be kept, even if nobody is before it.
+        with pytest.raises(RequestRefused, match="by what batches took lately"):
+            batcher.submit(row(4), deadline=1e-200)
         batcher.submit(row(4), deadline=FOREVER).result(60)
-    assert (batcher.statistics.refused_late, batcher.statistics.expired) == (1, 1)
+    assert (batcher.statistics.refused_late, batcher.statistics.expired) == (2, 1)
 
 
 def test_closing_computes_what_waits_or_ends_it() -> None:
@@ -268,6 +305,24 @@ def test_classes_have_streams_of_their_priority() -> None:
         assert seen == [-1, 0]
         with pytest.raises(ValueError, match="no class 'urgnt'; there is 'usual', 'urgent'"):
             batcher.submit(row(1), of="urgnt")
+
+
+def test_of_what_is_due_the_urgent_leaves_first() -> None:
+    import torch
+
+    gate, seen = Gate(), []
+
+    def model(x: Any) -> Any:
+        seen.append(torch.cuda.current_stream().priority)
+        return gate(x)
+
+    with Batcher(model, (1,), 0.0, classes={"usual": 0, "urgent": -1, "batch": 0}, graphs=False) as batcher:
+        answers = [batcher.submit(row(1), of="batch")]
+        gate.entered.acquire()
+        answers += [batcher.submit(row(2)), batcher.submit(row(3), of="urgent")]
+        gate.opened.set()
+        assert [answer.result(60).item() for answer in answers] == [3, 6, 9]
+    assert seen == [0, -1, 0]
 
 
 def test_a_callback_that_raises_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:

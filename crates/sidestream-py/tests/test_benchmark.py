@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gzip
 import json
 import pickle
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import sidestream
 import torch_double
-from sidestream import Benchmark, Roofline, _benchmark
+from sidestream import Benchmark, Roofline, _benchmark, _far_off
 
 
 def add_up(n: int) -> int:
@@ -207,3 +210,47 @@ def test_the_function_is_given_its_arguments_by_name() -> None:
     for wrong in ({1: 2}, [("a", 1)], "ab"):
         with pytest.raises(TypeError, match="kwargs is .*; give a dictionary of arguments by their names"):
             sidestream.benchmark(work, 1000, device="cpu", kwargs=wrong)  # type: ignore[arg-type]
+
+
+H200 = {
+    "id": 0,
+    "computeMajor": 9,
+    "maxThreadsPerMultiprocessor": 2048,
+    "warpSize": 32,
+    "numSms": 132,
+    "regsPerMultiprocessor": 65536,
+    "sharedMemPerMultiprocessor": 233472,
+}
+
+
+@pytest.mark.parametrize(
+    ("grid", "block", "registers", "shared", "says"),
+    [
+        (44, 1024, 32, 0, "its 44 blocks leave 88 of 132 multiprocessors without work"),
+        (1, 32, 32, 0, "its 1 block leaves"),
+        (1100, 256, 32, 0, "its 1,100 blocks are 1.04 times as many as are there at once: while the last ones run, 96 % of the room is empty"),
+        (5000, 256, 128, 0, "its 128 registers a thread leave room for 16 of 64 warps on a multiprocessor"),
+        (5000, 128, 40, 100 << 10, "its 102.4 kB of shared memory a block leave room for 8 of 64 warps"),
+        (5000, 256, 32, 0, "its launch gives no reason (5,000 blocks of 256 threads, 32 registers each)"),
+    ],
+)
+def test_what_is_far_off_the_roofline_is_told_by_its_launch(grid: int, block: int, registers: int, shared: int, says: str) -> None:
+    given = {"device": 0, "grid": [grid, 1, 1], "block": [block, 1, 1], "registers per thread": registers, "shared memory": shared}
+    events = [{"cat": "kernel", "name": "void (anonymous namespace)::long_one<float>(int)", "dur": 90.0, "args": given}]
+    events.append({"cat": "kernel", "name": "short", "dur": 10.0, "args": given})
+    events.append({"cat": "gpu_memcpy", "name": "Memcpy", "dur": 500.0, "args": {}})
+    first, second, *more = _far_off.sentences(events, [H200])
+    assert first == "a call is 2 kernels of 100 µs in all; long_one<float> takes 90 % of it"
+    assert second.startswith(says) and not more
+    result = dataclasses.replace(on_h200(100_000.0, 5_000.0), far_off=(first, second))
+    assert second in str(result) and result.to_dict()["far_off"] == [first, second]
+
+
+def test_where_half_of_the_warps_fit_the_profiler_says_so_too(traces: Path) -> None:
+    """What is computed of registers is what PyTorch's profiler estimated on an H200."""
+    trace = json.loads(gzip.decompress((traces / "copy_bound.before.json.gz").read_bytes()))
+    longest = max((event for event in trace["traceEvents"] if event.get("cat") == "kernel"), key=lambda event: event["dur"])
+    assert longest["args"]["est. achieved occupancy %"] == 50
+    said = _far_off.sentences([longest], trace["deviceProperties"])
+    assert said[1].startswith("its 64 registers a thread leave room for 32 of 64 warps on a multiprocessor")
+    assert _far_off.sentences([], []) == []

@@ -7,14 +7,13 @@ import gc
 import mmap
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from forked import python
 from sidestream._check import CheckedRun, checking
 from sidestream._sidestream import RaceError
 
@@ -256,9 +255,7 @@ print(source.sum())
 def test_the_command_names_the_line_that_fills_a_source_again(right: bool, option: tuple[str, ...], tmp_path: Path) -> None:
     script = tmp_path / "loop.py"
     script.write_text(SCRIPT.replace("RIGHT", str(right)), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "sidestream.check", *option, str(script)], capture_output=True, text=True, check=False
-    )
+    done = python("-m", "sidestream.check", *option, script)
     racy = not right and option != ("--no-host",)
     assert done.returncode == int(racy), done.stderr
     assert ("source[70_000] = value" in done.stderr) == racy and ("HOST_WAR" in done.stderr) == racy, done.stderr

@@ -133,7 +133,7 @@ def test_a_race_with_a_kernel_is_a_warning_that_names_the_argument(waits: bool) 
     for race in found.races:
         assert (race.kind, race.severity, race.first.operator, race.second.operator) == ("RAW", "warn", "add", "sum")
         assert race.doubt == "the kernel `add` gets all of it by its argument `out_ptr`, and may touch less"
-        assert race.fix.startswith("call `default.wait_stream(stream")
+        assert race.fix.startswith("call `torch.cuda.default_stream().wait_stream(stream")
 
 
 def test_two_kernels_on_two_halves_are_one_warning_at_most() -> None:

@@ -453,7 +453,7 @@ def test_the_fix_is_in_the_words_of_pytorch() -> None:
     run = recorder()
     a_read_without_a_wait(run, False)
     (race,) = found(run)
-    assert race["fix"] == "call `default.wait_stream(stream0)` before {second}"
+    assert race["fix"] == "call `torch.cuda.default_stream().wait_stream(stream0)` before {second}"
     run = recorder()
     reuse_without_record_stream(run, False)
     (race,) = found(run)
@@ -467,7 +467,7 @@ def test_a_workspace_is_named_by_the_stream_of_the_captures() -> None:
     (race,) = found(run)
     assert race["workspace"] == "stream0" and race["shape"] is None
     assert race["fix"].startswith("capture each graph on a stream of its own (`torch.cuda.graph(graph, stream=")
-    assert race["fix"].endswith("or call `stream2.wait_stream(default)` before {second}")
+    assert race["fix"].endswith("or call `stream2.wait_stream(torch.cuda.default_stream())` before {second}")
 
 
 def test_what_is_captured_and_no_product_needs_no_workspace() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import sidestream
+from forked import python
 
 pytestmark = pytest.mark.torch
 
@@ -46,12 +47,11 @@ for step in range(20):
 def reduced(folder: Path, text: str, *options: str) -> tuple[Path, subprocess.CompletedProcess[str]]:
     program, left = folder / "program.py", folder / "left.yaml"
     program.write_text(text, encoding="utf-8")
-    command = [sys.executable, "-m", "sidestream.check", "--simulate", "--reduce", str(left), *options, program.name]
-    return left, subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    return left, python("-m", "sidestream.check", "--simulate", "--reduce", left, *options, program.name, cwd=folder)
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "sidestream", *arguments], capture_output=True, text=True, check=False)
+    return python("-m", "sidestream", *arguments)
 
 
 def ops(left: Path) -> list[str]:
@@ -136,12 +136,7 @@ def test_what_cannot_be_written_is_refused_before_the_program_runs(tmp_path: Pat
     program = tmp_path / "program.py"
     program.write_text("print('ran')", encoding="utf-8")
     for left in (tmp_path / "none" / "left.yaml", tmp_path, program):
-        ran = subprocess.run(
-            [sys.executable, "-m", "sidestream.check", "--simulate", "--reduce", str(left), str(program)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        ran = python("-m", "sidestream.check", "--simulate", "--reduce", left, program)
         assert (ran.returncode, ran.stdout) == (2, "") and f"--reduce {left}: name a file" in ran.stderr, ran.stderr
 
 
@@ -152,7 +147,7 @@ def test_the_blocks_of_a_text_are_told_with_their_verdicts_by_the_command_too(tm
     ran = command("check", str(text))
     assert ran.returncode == 1, ran.stderr
     assert f"{text}:4: python: race\n  2 races in 101 operations on a simulated GPU" in ran.stdout, ran.stdout
-    assert f"{text}:15: python: clean\n  no race in 1 operations on a simulated GPU\n" in ran.stdout, ran.stdout
+    assert f"{text}:15: python: clean\n  no race in 1 operation on a simulated GPU\n" in ran.stdout, ran.stdout
     text.write_text("```python\nmodel(x)\n```\n", encoding="utf-8")
     ran = command("check", str(text), "--python", sys.executable)
     assert ran.returncode == 3 and "python: incomplete" in ran.stdout and "NameError" in ran.stdout, ran.stdout

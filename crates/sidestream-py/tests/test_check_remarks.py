@@ -3,13 +3,12 @@ needs, memory that is freed and cannot be used again. Each with a twin of which 
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sidestream
+from forked import python
 from sidestream._check import CheckedRun, checking
 
 pytestmark = pytest.mark.torch
@@ -181,12 +180,11 @@ def test_a_wait_that_no_access_needs_is_named_and_one_that_an_access_needs_is_no
     program = tmp_path / "program.py"
     program.write_text(WAITS, encoding="utf-8")
     arguments = [name for name, given in (("needed", needed), ("synced", synced)) if given]
-    command = [sys.executable, "-m", "sidestream.check", "--simulate", str(program), *arguments]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = python("-m", "sidestream.check", "--simulate", program, *arguments)
     assert ran.returncode == 0, ran.stderr
     assert ("WAIT_NOT_NEEDED" in ran.stderr) is not needed, ran.stderr
     if not needed:
-        assert "no access that was heard in this run needs this wait of stream1 for default: 5 of 5 such waits were followed" in ran.stderr
+        assert "no access that was heard in this run needs this wait of side for main: 5 of 5 such waits were followed" in ran.stderr
         assert f"({program}:11)" in ran.stderr
 
 
@@ -195,8 +193,7 @@ def test_behind_the_last_step_that_is_checked_a_wait_may_be_needed(tmp_path: Pat
     step = "    optimizer.zero_grad()\n    parameter.sum().backward()\n    optimizer.step()\n"
     begin = 'parameter = torch.nn.Parameter(torch.ones(8, device="cuda"))\noptimizer = torch.optim.SGD([parameter])\n'
     program.write_text(WAITS.replace("torch.cuda.synchronize()\nfor", begin + "for") + step, encoding="utf-8")
-    command = [sys.executable, "-m", "sidestream.check", "--simulate", "--steps"]
-    named = [subprocess.run([*command, steps, str(program)], capture_output=True, text=True, check=False).stderr for steps in ("0:3", "0:")]
+    named = [python("-m", "sidestream.check", "--simulate", "--steps", steps, program).stderr for steps in ("0:3", "0:")]
     assert ["WAIT_NOT_NEEDED" in text for text in named] == [False, True], named
 
 

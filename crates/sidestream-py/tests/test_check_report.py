@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import python
 from sidestream import _check_fix
 from sidestream._check import CheckedRun, Place, checking
 
@@ -73,19 +74,19 @@ def ran(folder: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Ch
 def test_races_that_one_call_mends_are_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, _ = ran(tmp_path, LOOP, monkeypatch)
     assert [(mend.call, mend.place and mend.place.line) for mend in found.mends] == [
-        ("stream1.wait_stream(default)", 9),
-        ("default.wait_stream(stream1)", 11),
+        ("side.wait_stream(torch.cuda.default_stream())", 9),
+        ("torch.cuda.default_stream().wait_stream(side)", 11),
     ]
     assert sorted(at for mend in found.mends for at in mend.races) == list(range(len(found.races)))
     text = str(found)
     assert text.startswith(f"{len(found.races)} races in {found.operations:,} operations; 2 calls mend them\n")
-    assert "by one `stream1.wait_stream(default)` before loop.py:9\n" in text
+    assert "by one `side.wait_stream(torch.cuda.default_stream())` before loop.py:9\n" in text
     # What is read too early is told first, with both lines.
-    waits = text[text.index("`default.wait_stream(stream1)` before loop.py:11") :].splitlines()
+    waits = text[text.index("`torch.cuda.default_stream().wait_stream(side)` before loop.py:11") :].splitlines()
     assert re.fullmatch(r"  RAW on float32\[8\] \([\d,]+ bytes\): the second may read before the first has written", waits[1])
-    assert waits[2] == "    first:  add_ on stream1 at loop.py:9: buffers[step % 2].add_(1)"
+    assert waits[2] == "    first:  add_ on side at loop.py:9: buffers[step % 2].add_(1)"
     assert waits[3] == "    second: mul on default at loop.py:11: buffers[step % 2] * 2"
-    assert "streams: stream1 = `side`, 0x100 on cuda:0" in text
+    assert "streams: side = 0x100 on cuda:0" in text
     # No pair is told in more than three lines, and each call and each pair once.
     assert len(text.splitlines()) <= 6 + 2 * len(found.mends) + 3 * len(found.races)
     assert found.to_dict()["mends"][0]["races"] == list(found.mends[0].races)
@@ -216,7 +217,7 @@ def test_what_a_program_asked_for_at_its_end_is_done_before_the_process_ends() -
         print("the end", end=" ")
         _end(3)
     """
-    ran = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=False)
+    ran = python("-c", textwrap.dedent(code))
     assert ran.returncode == 3 and ran.stderr == ""
     assert "the end" in ran.stdout and "a thread" in ran.stdout and ran.stdout.endswith("at exit\n")
 
@@ -270,3 +271,105 @@ def test_more_streams_than_connections(count: int, set_to: str | None, said: boo
             found._recorder.operator("mul", [], [(4096 * (stream + 1), 64)], 0x100 + stream)
         said_now = [lint.code for lint in found.lints]
     assert said_now == (["MANY_STREAMS"] if said else [])
+
+
+def test_a_report_counts_as_people_do() -> None:
+    import torch
+
+    with checking(simulate=1) as found:
+        torch.ones(3, device="cuda")
+    assert str(found) == "no race in 1 operation on a simulated GPU" and repr(found) == "<CheckedRun: 0 races in 1 operation>"
+    with checking(simulate=1) as found:
+        x, side = torch.ones(3, device="cuda"), torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            x += 1
+        x *= 2
+    # Two races of one simulated GPU.
+    assert str(found).startswith("2 races in 3 operations on a simulated GPU"), str(found)
+    assert " mends it" not in str(found)
+
+
+#: Names of streams: a variable, an attribute, one variable for two streams, and none.
+NAMES = """
+import torch
+
+class Loader:
+    def __init__(self):
+        self.copying = torch.cuda.Stream()
+
+def add(stream, x):
+    with torch.cuda.stream(stream):
+        x.add_(1)
+
+loader = Loader()
+main, others = torch.cuda.current_stream(), [torch.cuda.Stream(), torch.cuda.Stream()]
+x, y, z = (torch.ones(8, device="cuda") for _ in range(3))
+torch.cuda.synchronize()
+with torch.cuda.stream(loader.copying):
+    x.mul_(2)
+x.sum()
+for stream, tensor in zip(others, (y, z)):
+    tensor.mul_(2)
+    add(stream, tensor)
+"""
+
+
+def test_streams_are_called_in_the_report_as_the_program_calls_them(tmp_path: Path) -> None:
+    program = tmp_path / "names.py"
+    program.write_text(NAMES)
+    said = python("-m", "sidestream.check", "--simulate", program).stderr
+    assert "by `main.wait_stream(loader.copying)` before " in said, said
+    assert "first:  mul_ on loader.copying at " in said and "second: sum on main at " in said, said
+    # Two streams of one name cannot be told apart by it.
+    assert "add_ on stream2 at " in said and "by `stream3.wait_stream(main)` before " in said, said
+    assert re.search(r"streams: main = the default stream of cuda:0, loader.copying = 0x\w+ on cuda:0, stream2 = `stream`, 0x\w+ on cuda:0", said), said
+
+
+def test_to_ask_for_a_name_keeps_no_tensor_alive(tmp_path: Path) -> None:
+    program = tmp_path / "alive.py"
+    program.write_text(
+        "import torch, weakref\n"
+        "def work():\n"
+        "    x = torch.ones(8, device='cuda')\n"
+        "    with torch.cuda.stream(torch.cuda.Stream()):\n"
+        "        x.mul_(2)\n"
+        "    seen = weakref.ref(x)\n"
+        "    torch.cuda.Stream().wait_stream(torch.cuda.current_stream())\n"
+        "    del x\n"
+        "    print(seen())\n"
+        "work()\n"
+    )
+    ran = python("-m", "sidestream.check", "--simulate", program)
+    assert (ran.returncode, ran.stdout) == (1, "None\n"), ran.stderr
+
+
+#: The host reads in a loop what the device copies to it.
+READS = """
+import torch
+x = torch.ones(1 << 10, device="cuda")
+landing = torch.empty(1 << 10, pin_memory=True)
+for step in range(6):
+    landing.copy_(x, non_blocking=True)
+    x.mul_(2)
+    print(float(landing[0]))
+"""
+
+
+@pytest.mark.parametrize("between", [True, False])
+def test_a_wait_of_the_host_in_a_loop_is_for_an_event_where_work_can_go_on_behind_it(tmp_path: Path, between: bool) -> None:
+    program = tmp_path / "loop.py"
+    program.write_text(READS if between else READS.replace("    x.mul_(2)\n", ""))
+    racy = python("-m", "sidestream.check", "--simulate", "--fix", program.name, cwd=tmp_path)
+    patch = racy.stdout[racy.stdout.index("# " if not between else "--- ") :]
+    added = [line for line in patch.splitlines() if re.match(r"\+(?!\+)", line)]
+    stream = "torch.cuda.default_stream()"
+    if between:
+        assert added == [f"+    done = {stream}.record_event()", "+    done.synchronize()"], patch
+    else:
+        assert added == [f"+    {stream}.synchronize()"] and "loop.py:7: " in patch and "the next check will say SYNC_IN_LOOP of it" in patch, patch
+    applied = subprocess.run(["git", "apply", "-p0"], input=patch, text=True, cwd=tmp_path, capture_output=True, check=False)
+    assert applied.returncode == 0, applied.stderr
+    again = python("-m", "sidestream.check", "--simulate", program.name, cwd=tmp_path)
+    assert again.returncode == 0 and again.stdout.splitlines() == [f"{2.0**step if between else 1.0}" for step in range(6)], again.stderr
+    # What stands in between is queued while the host waits.
+    assert ("SYNC_IN_LOOP" in again.stderr) is not between, again.stderr

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import sidestream
+from forked import python
 
 pytestmark = pytest.mark.torch
 
@@ -35,13 +36,9 @@ def bench() -> Any:
     """The loops that run on a GPU: what is expected of them there."""
     if importlib.util.find_spec("torch") is None:
         return None
-    # It names a file beside it.
+    # It names files beside it.
     sys.path.append(str(BENCHES))
-    spec = importlib.util.spec_from_file_location("check_gpu", BENCHES / "check_gpu.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("check_gpu")
 
 
 GPU = bench()
@@ -58,9 +55,7 @@ def found() -> Iterator[sidestream.CheckedRun]:
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "sidestream.check", "--simulate", *arguments], capture_output=True, text=True, check=False
-    )
+    return python("-m", "sidestream.check", "--simulate", *arguments)
 
 
 def script(folder: Path, text: str) -> str:
@@ -74,7 +69,7 @@ def test_a_script_races_without_a_gpu_and_its_twin_does_not(tmp_path: Path) -> N
     racy, right = command(program), command(program, "right")
     assert (racy.returncode, racy.stdout) == (1, "2097152.0 cuda:0\n"), racy.stderr
     assert "RAW on float32[1048576]" in racy.stderr and "y = x * 2" in racy.stderr
-    assert "by `default.wait_stream(stream1)` before " in racy.stderr
+    assert "by `torch.cuda.default_stream().wait_stream(side)` before " in racy.stderr
     assert (right.returncode, right.stdout) == (0, "2097152.0 cuda:0\n"), right.stderr
     assert right.stderr == "no race in 4 operations on a simulated GPU\n"
 
@@ -387,6 +382,7 @@ assert not torch.cuda.is_available() and not hasattr(torch._C, "_cuda_init")
 
 
 def test_a_build_of_pytorch_without_cuda_is_enough(tmp_path: Path) -> None:
+    # It has to be there before PyTorch is loaded.
     ran = subprocess.run([sys.executable, script(tmp_path, WITHOUT_CUDA)], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (0, "RAW\n"), ran.stderr
 
@@ -460,8 +456,7 @@ def test_the_command_simulates_as_many_gpus_as_it_is_told(tmp_path: Path) -> Non
     assert command("--devices", "3", program).stdout == "3 cuda:2\n"
     ran = command("--devices", "0", program)
     assert ran.returncode == 2 and "--devices 0: give a number from 1 to 64" in ran.stderr
-    alone = [sys.executable, "-m", "sidestream.check", "--devices", "2", program]
-    ran = subprocess.run(alone, capture_output=True, text=True, check=False)
+    ran = python("-m", "sidestream.check", "--devices", "2", program)
     assert ran.returncode == 2 and "give --simulate, too" in ran.stderr
 
 
@@ -488,7 +483,7 @@ x.sum()
     text.write_text(block + "\n```py\nmodel(x)\n```\n", encoding="utf-8")
     ran = command(str(text))
     assert ran.returncode == 3 and "it ended with NameError: name 'model' is not defined" in ran.stderr
-    ran = subprocess.run([sys.executable, "-m", "sidestream.check", str(text)], capture_output=True, text=True, check=False)
+    ran = python("-m", "sidestream.check", text)
     assert ran.returncode == 2 and "its blocks of Python are checked with --simulate" in ran.stderr
 
 

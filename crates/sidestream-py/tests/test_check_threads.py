@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import sidestream
+from forked import python
 from sidestream import _check_threads
 from sidestream._check import checking
 
@@ -354,9 +355,7 @@ x.sum()
 """,
         encoding="utf-8",
     )
-    ran = subprocess.run(
-        [sys.executable, "-m", "sidestream.check", "--simulate", str(path)], capture_output=True, text=True, check=False
-    )
+    ran = python("-m", "sidestream.check", "--simulate", path)
     assert ran.returncode == 0, ran.stderr
     assert ran.stderr.startswith("no race and 1 warning in 3 operations on a simulated GPU\n"), ran.stderr
     assert "no order of the two threads was heard" in ran.stderr and "thread writer" in ran.stderr

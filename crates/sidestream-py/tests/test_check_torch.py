@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import sidestream
+from forked import python
 from sidestream import _check_plan
 from sidestream._check import CheckedRun, checking
 
@@ -192,7 +193,7 @@ def test_a_race_names_the_lines_of_the_user() -> None:
     assert [place.function for place in one.second.stack[:2]] == ["race", "test_a_race_names_the_lines_of_the_user"]
     assert Path(one.second.stack[0].file) == Path(__file__)
     assert "return x + 1" in str(found)
-    assert "default.wait_stream(stream" in one.fix
+    assert "torch.cuda.default_stream().wait_stream(stream" in one.fix
     assert not found.is_clean
     assert json.loads(found.json()) == found.to_dict()
     assert "return x + 1" in found._repr_html_()
@@ -308,9 +309,7 @@ sys.exit(int(sys.argv[1]))
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "sidestream.check", *arguments], capture_output=True, text=True, check=False
-    )
+    return python("-m", "sidestream.check", *arguments)
 
 
 def test_a_script_is_run_with_its_arguments_and_keeps_its_code(tmp_path: Path) -> None:
@@ -403,9 +402,7 @@ def test_the_command_says_what_is_wrong_before_the_program_runs(tmp_path: Path) 
     script.write_text("print('it ran')\n")
 
     def command(*arguments: str) -> tuple[int, str]:
-        ran = subprocess.run(
-            [sys.executable, "-m", "sidestream.check", *arguments], capture_output=True, text=True, check=False
-        )
+        ran = python("-m", "sidestream.check", *arguments)
         assert "Traceback" not in ran.stderr and "it ran" not in ran.stdout
         return ran.returncode, ran.stderr
 
@@ -431,13 +428,13 @@ def test_the_command_says_what_is_wrong_before_the_program_runs(tmp_path: Path) 
     ],
 )
 def test_wrong_arguments_are_no_races(arguments: list[str], why: str) -> None:
-    ran = subprocess.run([sys.executable, "-m", "sidestream.check", *arguments], capture_output=True, text=True, check=False)
+    ran = python("-m", "sidestream.check", *arguments)
     assert ran.returncode == 2 and why in ran.stderr and "Traceback" not in ran.stderr
 
 
 def test_a_traceback_begins_with_the_program_and_a_folder_is_one(tmp_path: Path) -> None:
     (tmp_path / "__main__.py").write_text("def fails():\n    raise ValueError('broken')\nfails()\n", encoding="utf-8")
-    ran = subprocess.run([sys.executable, "-m", "sidestream.check", tmp_path], capture_output=True, text=True, check=False)
+    ran = python("-m", "sidestream.check", tmp_path)
     trace = ran.stderr[: ran.stderr.index("ValueError: broken")]
     assert trace.count("File ") == 2 and "runpy" not in trace and "check.py" not in trace
 
@@ -445,8 +442,17 @@ def test_a_traceback_begins_with_the_program_and_a_folder_is_one(tmp_path: Path)
 def test_a_program_without_work_on_a_gpu_is_not_called_checked(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text("import torch\ntorch.ones(3) + 1\nprint('it ran')\n")
-    ran = subprocess.run(
-        [sys.executable, "-m", "sidestream.check", "--", str(script)], capture_output=True, text=True, check=False
-    )
+    ran = python("-m", "sidestream.check", "--", script)
     assert (ran.returncode, ran.stdout) == (0, "it ran\n")
     assert "nothing was checked, since nothing ran on a GPU" in ran.stderr
+
+
+def test_an_option_behind_the_script_is_said_to_be_the_programs(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text("import sys\nprint(sys.argv[1:])\n")
+    ran = command(str(script), "--simulate", "--epochs", "2", "--json=x", "--simulate")
+    assert ran.stdout == "['--simulate', '--epochs', '2', '--json=x', '--simulate']\n"
+    assert ran.stderr.startswith(f"--simulate, --json stand behind {script}, so the program gets them"), ran.stderr
+    assert ran.stderr.count("--simulate, --json") == 1
+    for arguments in (("--", str(script), "--simulate"), (str(script), "--epochs", "2")):
+        assert "so the program gets" not in command(*arguments).stderr

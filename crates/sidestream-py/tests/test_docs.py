@@ -15,11 +15,15 @@ from typing import Any
 
 import pytest
 import sidestream
+from forked import python
 
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/python.md", "docs/migration.md", "docs/tutorial.md"])
+PAGES = ["README.md", "docs/python.md", "docs/images.md", "docs/augmentation.md", "docs/migration.md", "docs/tutorial.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_the_page_shows_python_with_names_that_are_there(page: str) -> None:
     text = (ROOT / page).read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
@@ -91,7 +95,7 @@ def test_the_blocks_of_the_tutorial_run_one_after_the_other(tmp_path: Path) -> N
     program = tmp_path / "tutorial.py"
     program.write_text("\n".join(blocks))
     # A simulated GPU is entered in the middle, which takes a process that has used none.
-    ran = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False, timeout=300)
+    ran = python(program)
     assert ran.returncode == 0, ran.stderr
     assert "no race" in ran.stdout and "SYNC_IN_LOOP" in ran.stdout and "Worth it: " in ran.stdout
     assert "the loader keeps up" in ran.stdout or "your loader is the limit" in ran.stdout

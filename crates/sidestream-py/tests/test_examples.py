@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from forked import python
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "python"
 
@@ -37,6 +40,7 @@ SAYS = {
     "ensemble": ["2 steps of 4 models with one optimizer", "the mean of the four is that of one model after the other", "serial: "],
     "overlap": ["on a simulated NVIDIA H200", "<- best", "times as fast", "this was a simulated GPU"],
     "prefetch": ["by hand: ", "prefetch: ", "the losses are the same", "this is the processor"],
+    "serve_http": ["2 of 2 requests were answered", 'nv_inference_request_success{model="perceptron"} 2', "this is a simulated GPU", "0 races"],
     "serving": ["one by one ", "one batch of all ", "times as many requests as one by one", "streams need a GPU"],
     "timing": ["the clock around one product: ", "product on cpu: ", "small_layers on cpu: ", "the clock measures both"],
     "three_stages": ["2 inputs through three stages:", "the results are those of a plain loop", "serial: "],
@@ -70,9 +74,46 @@ def test_every_example_has_a_device_and_a_number_of_steps() -> None:
 def test_an_example_that_needs_a_gpu_says_why_a_simulated_one_will_not_do() -> None:
     why = "a simulated GPU computes no tensors of PyTorch; give --device cuda or cpu"
     assert all(why in (EXAMPLES / f"{name}.py").read_text() for name in SCRIPTS if name != "overlap")
-    command = [sys.executable, str(EXAMPLES / "three_stages.py"), "--device", "sim:h200"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    ran = python(EXAMPLES / "three_stages.py", "--device", "sim:h200")
     assert ran.returncode == 2 and ran.stderr.endswith(f"error: {why}\n"), ran.stderr
+
+
+@pytest.mark.torch
+def test_a_server_answers_clients_with_their_own_rows_and_refuses_what_it_cannot_do() -> None:
+    """The example as it is, behind a socket, with a client that knows nothing of it."""
+    import httpx
+    import sidestream
+    import torch
+    import uvicorn
+
+    example = runpy.run_path(str(EXAMPLES / "serve_http.py"))
+
+    async def main() -> None:
+        model = example["perceptron"]()
+        server = uvicorn.Server(uvicorn.Config(example["application"](model), port=0, log_level="critical"))
+        serving = asyncio.ensure_future(server.serve())
+        while not server.started:
+            await asyncio.sleep(0)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False) as client:
+            rows = torch.randn(40, example["WIDTH"])
+            asked = [client.post("/predict", json={"row": row.tolist()}) for row in rows]
+            answers = await asyncio.gather(*asked)
+            assert [answer.status_code for answer in answers] == [200] * 40
+            got = torch.tensor([answer.json() for answer in answers])
+            assert torch.allclose(got, model(rows.cuda()).cpu(), atol=1e-6)
+            late = await client.post("/predict", json={"row": rows[0].tolist(), "deadline_ms": 0})
+            assert late.status_code == 503 and late.headers["retry-after"] == "1" and "deadline" in late.text
+            short = await client.post("/predict", json={"row": [1.0]})
+            assert short.status_code == 422 and "row has 1 numbers; send 64" in short.text
+            counted = (await client.get("/metrics")).text
+            assert 'nv_inference_request_success{model="perceptron"} 40' in counted.splitlines()
+        server.should_exit = True
+        await serving
+
+    with sidestream.check(simulate=True) as found:
+        asyncio.run(main())
+    assert not found.races, str(found)
 
 
 def run(name: str) -> str:
@@ -88,8 +129,15 @@ def run(name: str) -> str:
             command = [script, *options, "--what-if", "prefetch=2"]
         case "overlap":
             command = [script, "--device", "cpu", "--steps", "8"]
+        case "serve_http":
+            # The usual port may be somebody's.
+            command = [script, *options, "--port", "0"]
         case _:
             command = [script, *options]
+    if name != "distributed":
+        ran = python(*command)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
     # One thread each: the machine may be small, and a thread that spins for work takes it from the others.
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with subprocess.Popen(

@@ -75,6 +75,43 @@ def test_structures_come_out_as_they_went_in(found: sidestream.CheckedRun) -> No
     assert found.is_clean, str(found)
 
 
+def test_small_tensors_of_a_type_come_in_one_download(found: sidestream.CheckedRun) -> None:
+    import torch
+
+    pieces = [torch.arange(12.0, device="cuda").view(3, 4) + at for at in range(10)]
+    counts = [torch.tensor(at, device="cuda") for at in range(4)]
+    large, turned, empty = torch.ones(1 << 14, device="cuda"), torch.arange(6.0, device="cuda").view(2, 3).t(), torch.empty(0, 5, device="cuda")
+    fetched = sidestream.fetch((pieces, counts, large, turned, empty))
+    for piece in pieces:
+        piece.zero_()
+    got, numbers, whole, swapped, nothing = fetched.result()
+    assert all(torch.equal(one, torch.arange(12.0).view(3, 4) + at) and one.is_pinned() for at, one in enumerate(got))
+    assert [number.item() for number in numbers] == [0, 1, 2, 3] and numbers[0].dtype == torch.int64
+    assert whole.sum().item() == 1 << 14 and swapped.tolist() == [[0, 3], [1, 4], [2, 5]] and nothing.shape == (0, 5)
+    assert len({one.untyped_storage().data_ptr() for one in got}) == 1
+    assert found.is_clean, str(found)
+
+
+def test_the_current_stream_and_device_stay(found: sidestream.CheckedRun) -> None:
+    import torch
+
+    side, other = torch.cuda.Stream(), torch.cuda.Stream("cuda:1")
+    x = torch.full((3,), 2.0, device="cuda:1")
+    with torch.cuda.stream(side):
+        with torch.cuda.device(1):
+            torch.cuda.set_stream(other)
+        torch.cuda.set_device(0)
+        # Made on the default stream of the other device, which nobody waits for.
+        other.wait_stream(torch.cuda.default_stream(1))
+        fetched = sidestream.fetch((x * 2, torch.ones(2, device="cuda")))
+        assert torch.cuda.current_device() == 0
+        assert torch.cuda.current_stream() == side and torch.cuda.current_stream(1) == other
+    assert fetched.result()[0].tolist() == [4, 4, 4]
+    with torch.cuda.device(1):
+        torch.cuda.set_stream(torch.cuda.default_stream(1))
+    assert found.is_clean, str(found)
+
+
 def test_the_checker_finds_what_is_written_before_it_was_read(found: sidestream.CheckedRun) -> None:
     import torch
 

@@ -337,3 +337,35 @@ def test_one_tensor_is_no_list_of_items() -> None:
     assert len(list(pipe(iter(rows)))) == 4
     with pytest.raises(TypeError, match="loader is one Tensor of shape"):
         sidestream.prefetch(rows, "cpu")
+
+
+def test_pinned_memory_of_a_pipeline_is_shown_and_limited() -> None:
+    import torch
+
+    with sidestream.check(simulate=1) as found:
+        pipe = Pipeline([add(1), add(2)], mode="streams", depth=2, max_pinned=9000)
+        assert pipe.statistics.pinned_bytes == 0
+        assert [float(result[0]) for result in pipe(torch.full((1000,), float(at)) for at in range(5))] == [3, 4, 5, 6, 7]
+        assert pipe.statistics.pinned_bytes == 8000 and "8000 B of pinned memory" in str(pipe.statistics)
+        results = iter(pipe([torch.ones(1000), torch.ones(2000)]))
+        assert float(next(results)[0]) == 4
+        with pytest.raises(ValueError, match="need 12.0 kB of pinned memory, of which there may be 9000 B; raise max_pinned, lower depth, or give items"):
+            next(results)
+    assert not found.races, str(found)
+    with pytest.raises(ValueError, match="max_pinned is 0"):
+        Pipeline([add(1)], max_pinned=0)
+
+
+def test_a_pipeline_says_whether_the_loader_is_the_limit() -> None:
+    pipe = Pipeline([add(1)], device="cpu")
+    assert list(pipe(range(12))) == list(range(1, 13))
+    said = pipe.statistics
+    assert (said.items, said.pinned_bytes) == (12, 0) and 0 <= said.idle_s == said.waited_for_items_s <= said.elapsed_s
+    assert said.to_dict()["verdict"] == said.verdict and said.json()
+    for items, idle_s, verdict in (
+        (9, 9.0, "9 items are too few to say whether the loader keeps up"),
+        (10, 0.4, "the loader keeps up: 4 % of the time the stages had nothing to do but to wait for it"),
+        (10, 5.0, "your loader is the limit: 50 % of the time the stages had nothing to do but to wait for it, without which the loop would be 2.0 times as"),
+    ):
+        statistics = sidestream.PipelineStatistics(items, 0, 10.0, 9.0, idle_s)
+        assert statistics.verdict.startswith(verdict) and verdict in str(statistics)

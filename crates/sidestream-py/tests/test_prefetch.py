@@ -92,6 +92,21 @@ def test_a_loop_takes_as_many_slots_as_it_was_told() -> None:
     assert statistics.bytes == 30 * (12000 + 8000 + 8)
 
 
+def test_pinned_memory_is_shown_and_limited() -> None:
+    loader = [np.full(1000, at, np.uint8) for at in range(8)]
+    for limit, pinned in ((None, 2000), (1999, 1000), (1000, 1000)):
+        batches = prefetch(loader, "sim:h200", max_pinned=limit)
+        assert [on_host({"x": given})["x"][0] for given in batches] == list(range(8))
+        assert batches.statistics.pinned_bytes == pinned
+        assert ("1000 B" if pinned == 1000 else "2000 B") + " of pinned memory to pack into" in str(batches.statistics)
+        batches.close()
+        assert batches.statistics.pinned_bytes == 0
+    with pytest.raises(ValueError, match=r"a batch of 1000 bytes is packed .* there may be 999 bytes \(max_pinned, limit_pinned\); raise that, give more, smaller"):
+        next(iter(prefetch(loader, "sim:h200", max_pinned=999)))
+    with pytest.raises(ValueError, match="max_pinned is 0"):
+        prefetch(loader, "sim:h200", max_pinned=0)
+
+
 def test_batches_that_are_kept_stay_what_they_are_and_take_memory_of_their_own() -> None:
     batches = prefetch((batch(index) for index in range(12)), "sim:h200", 2)
     kept = list(batches)
@@ -313,7 +328,7 @@ def test_an_argument_that_means_nothing_is_refused(
     ],
 )
 def test_the_statistics_end_in_a_verdict(batches: int, elapsed_s: float, waited_s: float, says: str) -> None:
-    statistics = sidestream.PrefetchStatistics("sim:h200", batches, 0, 0, 2, 0, 0, elapsed_s, waited_s, 0.0, ())
+    statistics = sidestream.PrefetchStatistics("sim:h200", batches, 0, 0, 2, 0, 0, 0, elapsed_s, waited_s, 0.0, ())
     assert says in statistics.verdict and statistics.verdict in str(statistics)
     assert statistics.to_dict()["verdict"] == statistics.verdict
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forked import python
 from sidestream import DeviceArray, prefetch
 
 pytestmark = [
@@ -119,8 +120,7 @@ try:
 except RuntimeError as error:
     print(error)
 """
-    # The limit only ends a test that failed.
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300)
+    ran = python("-c", code)
     assert ran.returncode == 0 and "DataLoader worker" in ran.stdout, (ran.stdout, ran.stderr)
 
 

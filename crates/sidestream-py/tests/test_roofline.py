@@ -44,3 +44,12 @@ def test_what_cannot_be_is_refused() -> None:
         sidestream.roofline(0, 1, device="sim:h200")
     with pytest.raises(sidestream.DeviceError):
         sidestream.roofline(1, 1, device="sim:none")
+    wrong: list[tuple[float | str, float | str, str]]
+    wrong = [("", 1, "flops is  : .* is no amount"), ("3 GB", 1, '"GB" is no unit of operations'), (1, "4G", '"G" is no unit of bytes')]
+    for flops, bytes, why in wrong:
+        with pytest.raises(ValueError, match=why):
+            sidestream.roofline(flops, bytes, device="sim:h200")
+
+
+def test_figures_may_have_units() -> None:
+    assert sidestream.roofline("3 TFLOP", "1.2 GB", device="sim:h200") == sidestream.roofline(3e12, 1.2e9, device="sim:h200")

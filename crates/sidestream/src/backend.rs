@@ -197,6 +197,9 @@ pub struct Caps {
     pub link_bytes_per_s: f64,
     /// The most urgent and the least urgent priority of a stream; lower is more urgent.
     pub priorities: (i32, i32),
+    /// Whether its memory can be extended where it ends ([`Reserve::at`]), so that a copy may cross from what was reserved first to
+    /// what was reserved behind it. CUDA refuses such a copy, even where the driver happens to put one behind the other.
+    pub extends_memory: bool,
 }
 
 /// Where memory lies, as the back end counts.

@@ -248,6 +248,43 @@ fn urgent_kernels_go_first_and_older_ones_before_younger() {
     );
 }
 
+/// Two waves of blocks fill the device; an urgent kernel comes in the middle of the first.
+#[test]
+fn an_urgent_kernel_waits_until_blocks_end_and_no_longer() {
+    let blocks = |blocks, block_ns| {
+        Work::Kernel(KernelCost::Blocks {
+            blocks,
+            threads_per_block: 1024,
+            block_ns,
+        })
+    };
+    let run = |priority, comes_ns| {
+        let mut e = engine();
+        let (low, high) = (e.add_stream(0, 0), e.add_stream(0, priority));
+        let long = e.push(Task::new(low, blocks(2 * 264, 100_000)));
+        let next = e.push(Task::new(low, blocks(264, 100_000)));
+        e.advance_to(comes_ns);
+        let urgent = e.push(Task::new(high, blocks(132, 10_000)));
+        e.finish().expect("nothing is held");
+        [urgent, long, next].map(|task| {
+            let span = e.scheduled(task).expect("finished");
+            (span.start_ns, span.end_ns)
+        })
+    };
+    let gap_ns = Profile::h200().kernel_gap_ns as u64;
+    // It takes half of the device for a tenth of a block: the rest is done a twentieth of a block later.
+    let [urgent, long, next] = run(-1, 40_000);
+    assert_eq!(urgent, (100_000, 110_000));
+    assert_eq!(long, (0, 205_000));
+    assert_eq!(next.0, 205_000 + gap_ns);
+    // Of the same priority it waits for all that is there when it comes.
+    let [equal, long, _] = run(0, 40_000);
+    assert_eq!((equal, long), ((200_000, 210_000), (0, 200_000)));
+    assert_eq!(run(-5, 99_999)[0].0, 100_000);
+    // Blocks that begin in the moment in which it comes go first.
+    assert_eq!(run(-1, 100_000)[0].0, 200_000);
+}
+
 #[test]
 fn small_kernels_run_side_by_side() {
     let mut e = engine();

@@ -16,7 +16,7 @@ struct Pushed {
 
 fn work(random: &mut Random, devices: u64) -> Work {
     let bytes = 1 << random.below(24);
-    match random.below(12) {
+    match random.below(13) {
         0 => Work::Upload { bytes },
         1 => Work::Download { bytes },
         2 => Work::UploadPageable { bytes },
@@ -47,6 +47,11 @@ fn work(random: &mut Random, devices: u64) -> Work {
             32 << random.below(6),
             2112,
         ))),
+        11 => Work::Kernel(KernelCost::Blocks {
+            blocks: 1 + random.below(2000),
+            threads_per_block: 32 << random.below(6),
+            block_ns: 1 + random.below(9000),
+        }),
         _ => Work::Kernel(KernelCost::Duration {
             ns: 1 + random.below(30_000),
             share: (1 + random.below(10)) as f64 / 10.0,

@@ -1,6 +1,9 @@
 //! The explicit style on the simulated GPU: each race is named by the checker that listens, shows in
 //! the bytes where it can, and is gone in the repaired twin.
 
+mod captures;
+mod streams;
+
 use std::sync::{Arc, Mutex};
 
 use sidestream::check::{OnRace, RaceKind, Report};
@@ -9,10 +12,10 @@ use sidestream::error::Error;
 use sidestream::explicit::{self, Arg, DeviceMemory, Event, HostMemory, Stream};
 use sidestream::kernel::{Grid, Kernel, KernelCost, Read, Value, Write};
 use sidestream::log::{Record, Sink};
-use sidestream::op::{Kind, StreamKind};
+use sidestream::op::Kind;
 use sidestream::sim::Schedule;
 
-use crate::refusing::{IS_CALLBACK, Refusing};
+use crate::refusing::Refusing;
 
 const BYTES: u64 = 4096;
 
@@ -89,7 +92,7 @@ fn stream(device: &Device, name: &str) -> Stream {
     Stream::non_blocking(device, name, 0).unwrap()
 }
 
-// In all of these tests the memory lives until the device was synchronised with, and what the racy
+// In all of these tests, those in the files below too, the memory lives until the device was synchronised with, and what the racy
 // half of a program breaks is the promise of order: that is its purpose.
 
 #[test]
@@ -263,28 +266,6 @@ fn pinned_memory_that_is_freed_while_a_copy_reads_it_is_named() {
 }
 
 #[test]
-fn the_legacy_stream_waits_for_blocking_streams_and_for_no_others() {
-    check(RaceKind::Raw, 6, true, |device, is_blocking| {
-        let up = match is_blocking {
-            true => Stream::blocking(device, "up").unwrap(),
-            false => stream(device, "up"),
-        };
-        let legacy = Stream::legacy(device).unwrap();
-        let (from, to) = (pinned(device, 6), pinned(device, 0));
-        let data = DeviceMemory::malloc(device, BYTES).unwrap();
-        // SAFETY: see above.
-        unsafe {
-            up.memcpy(from.all(), data.all()).unwrap();
-            legacy.memcpy(data.all(), to.all()).unwrap();
-        }
-        legacy.synchronize().unwrap();
-        let value = last(&to);
-        explicit::synchronize(device).unwrap();
-        value
-    });
-}
-
-#[test]
 fn a_blocking_upload_from_pageable_memory_is_not_over_when_it_returns() {
     check(RaceKind::Raw, 8, true, |device, waits| {
         let down = stream(device, "down");
@@ -328,38 +309,6 @@ fn a_wait_that_was_placed_before_a_record_does_not_see_it() {
         // SAFETY: see above.
         unsafe { down.memcpy(data.all(), to.all()).unwrap() };
         down.synchronize().unwrap();
-        let value = last(&to);
-        explicit::synchronize(device).unwrap();
-        value
-    });
-}
-
-#[test]
-fn the_default_streams_of_two_threads_do_not_wait_for_each_other() {
-    check(RaceKind::Raw, 2, true, |device, waits| {
-        let (from, to) = (pinned(device, 2), pinned(device, 0));
-        let data = DeviceMemory::malloc(device, BYTES).unwrap();
-        let event = Event::new(device).unwrap();
-        let handed = explicit::hand_over(device).unwrap();
-        std::thread::scope(|scope| {
-            let upload = scope.spawn(|| {
-                handed.take().unwrap();
-                let mine = Stream::per_thread(device).unwrap();
-                // SAFETY: see above.
-                unsafe { mine.memcpy(from.all(), data.all()).unwrap() };
-                mine.record(&event).unwrap();
-                mine
-            });
-            let theirs = upload.join().unwrap();
-            assert!(matches!(theirs.synchronize(), Err(Error::Invalid { .. })));
-        });
-        let mine = Stream::per_thread(device).unwrap();
-        if waits {
-            mine.wait(&event).unwrap();
-        }
-        // SAFETY: see above.
-        unsafe { mine.memcpy(data.all(), to.all()).unwrap() };
-        mine.synchronize().unwrap();
         let value = last(&to);
         explicit::synchronize(device).unwrap();
         value
@@ -544,123 +493,6 @@ fn times_may_be_asked_once_both_events_are_known_to_be_over() {
 }
 
 #[test]
-fn a_captured_graph_runs_when_it_is_launched_and_its_memory_is_checked() {
-    let add = add();
-    check(RaceKind::Raw, 12, true, |device, waits| {
-        let (work, side) = (stream(device, "work"), stream(device, "side"));
-        let down = stream(device, "down");
-        let (from, to) = (pinned(device, 10), pinned(device, 0));
-        let [a, b] = [(); 2].map(|()| DeviceMemory::malloc(device, BYTES).unwrap());
-        let launch = |stream: &Stream, x: &DeviceMemory, y: &DeviceMemory| {
-            let args = [Arg::Reads(x.all()), Arg::Writes(y.all()), Arg::value(1u8)];
-            // SAFETY: see above.
-            unsafe { stream.launch(&add, Grid::new(1, 32), &args).unwrap() };
-        };
-        work.begin_capture().unwrap();
-        // SAFETY: see above.
-        unsafe { work.memcpy(from.all(), a.all()).unwrap() };
-        side.wait_stream(&work).unwrap();
-        launch(&side, &a, &b);
-        work.wait_stream(&side).unwrap();
-        launch(&work, &b, &a);
-        assert!(work.synchronize().is_err(), "it does not run");
-        let graph = work.end_capture().unwrap();
-        work.synchronize().unwrap();
-        // SAFETY: see above.
-        unsafe {
-            work.launch_graph(&graph).unwrap();
-            if waits {
-                down.wait_stream(&work).unwrap();
-            }
-            down.memcpy(a.all(), to.all()).unwrap();
-        }
-        down.synchronize().unwrap();
-        let value = last(&to);
-        explicit::synchronize(device).unwrap();
-        value
-    });
-}
-
-#[test]
-fn streams_and_memory_of_the_safe_api_cannot_be_captured() {
-    let device = Device::open("sim:h200").unwrap();
-    let safe = device.stream("safe").unwrap();
-    let mut buffer = safe.alloc_zeroed::<u8>(64).unwrap();
-    let captured = stream(&device, "captured");
-    let invalid = |result: Result<(), Error>| {
-        assert!(matches!(result, Err(Error::Invalid { .. })), "{result:?}");
-    };
-    invalid(Stream::of(&safe).begin_capture());
-    captured.begin_capture().unwrap();
-    invalid(Stream::of(&safe).wait_stream(&captured));
-    // SAFETY: it is refused.
-    unsafe {
-        invalid(captured.lend_mut(buffer.view_mut()).map(drop));
-    }
-    captured.end_capture().unwrap();
-    safe.fill_with(buffer.view_mut(), 1).unwrap();
-    let mut host = [0; 64];
-    safe.memcpy_d2h(buffer.view(), &mut host).unwrap();
-    assert_eq!(host, [1; 64]);
-}
-
-#[test]
-fn an_adopted_stream_is_a_stream_of_its_kind() {
-    check(RaceKind::Raw, 6, true, |device, is_blocking| {
-        let kind = match is_blocking {
-            true => StreamKind::Blocking,
-            false => StreamKind::NonBlocking,
-        };
-        // SAFETY: the simulated GPU has no driver, and takes the handle for a name.
-        let up = unsafe { Stream::from_raw(device, 0x1234, kind, "adopted").unwrap() };
-        let (from, to) = (pinned(device, 6), pinned(device, 0));
-        let data = DeviceMemory::malloc(device, BYTES).unwrap();
-        // SAFETY: see above.
-        unsafe {
-            up.memcpy(from.all(), data.all()).unwrap();
-            explicit::memcpy_blocking(data.all(), to.all()).unwrap();
-        }
-        let value = last(&to);
-        explicit::synchronize(device).unwrap();
-        value
-    });
-}
-
-#[test]
-fn blocking_calls_run_on_the_current_device_of_their_thread() {
-    let devices = Device::open_all(&["sim:h200", "sim:h200"], &Options::new()).unwrap();
-    let findings = devices[0].checked(OnRace::Report);
-    let other = &devices[1];
-    let up = Stream::blocking(other, "up").unwrap();
-    let (from, to) = (pinned(other, 3), pinned(other, 0));
-    let data = DeviceMemory::malloc(other, BYTES).unwrap();
-    // The legacy stream of another device does not wait for `up`.
-    for (device, races) in [(&devices[1], 0), (&devices[0], 1)] {
-        std::thread::scope(|scope| {
-            let ran = scope.spawn(|| {
-                explicit::set_device(device).unwrap();
-                // SAFETY: see above.
-                unsafe {
-                    up.memcpy(from.all(), data.all()).unwrap();
-                    explicit::memcpy_blocking(data.all(), to.all()).unwrap();
-                }
-                explicit::synchronize(other).unwrap();
-            });
-            ran.join().unwrap();
-        });
-        let report = findings.report();
-        let raw = report
-            .races
-            .iter()
-            .filter(|race| race.kind == RaceKind::Raw);
-        assert_eq!(raw.count(), races, "{}", findings.text());
-    }
-    // The log has declared the right legacy streams before they were used: else it could not go on.
-    stream(other, "later").synchronize().unwrap();
-    assert_eq!(findings.ended(), None);
-}
-
-#[test]
 #[should_panic(expected = "fix: - {do: sync_stream, st: down")]
 fn a_checker_that_panics_does_so_in_the_call_that_races() {
     let device = Device::open("sim:h200").unwrap();
@@ -682,18 +514,6 @@ fn an_event_that_outlives_its_device_is_given_back() {
     drop(device);
     assert_eq!(backend.events(), 1);
     drop(event);
-    assert_eq!(backend.events(), 0);
-}
-
-#[test]
-fn what_was_recorded_in_default_streams_is_given_back_with_the_device() {
-    let (backend, device) = Refusing::open(Schedule::InOrder);
-    let work = stream(&device, "work");
-    for default in [Stream::legacy(&device), Stream::per_thread(&device)] {
-        work.wait_stream(&default.unwrap()).unwrap();
-    }
-    assert!(backend.events() > 0);
-    drop((work, device));
     assert_eq!(backend.events(), 0);
 }
 
@@ -734,78 +554,6 @@ fn write_combined_memory_is_asked_for_and_is_pinned() {
     work.synchronize().unwrap();
     assert_eq!(last(&to), 3);
     assert_eq!(backend.combined_bytes(), BYTES as usize);
-}
-
-#[test]
-fn a_capture_becomes_what_a_graph_does_from_its_next_launch_on() {
-    let add = add();
-    let (value, report) = run(Schedule::Adversarial, |device| {
-        let work = stream(device, "work");
-        let to = pinned(device, 0);
-        let [a, b] = [(); 2].map(|()| DeviceMemory::malloc(device, BYTES).unwrap());
-        let adds = |stream: &Stream, memory: &DeviceMemory, n: u8, times: usize| {
-            stream.begin_capture().unwrap();
-            for _ in 0..times {
-                let args = [
-                    Arg::Reads(memory.all()),
-                    Arg::Writes(memory.all()),
-                    Arg::value(n),
-                ];
-                // SAFETY: see above.
-                unsafe { stream.launch(&add, Grid::new(1, 32), &args).unwrap() };
-            }
-        };
-        // SAFETY: see above.
-        unsafe {
-            work.memset(a.all(), 0).unwrap();
-            work.memset(b.all(), 0).unwrap();
-            adds(&work, &a, 1, 1);
-            let mut graph = work.end_capture().unwrap();
-            work.launch_graph(&graph).unwrap();
-            adds(&work, &b, 10, 1);
-            work.end_capture_into(&mut graph).unwrap();
-            work.launch_graph(&graph).unwrap();
-            work.launch_graph(&graph).unwrap();
-            // Of another shape: the graph stays as it is.
-            adds(&work, &b, 100, 2);
-            let refused = work.end_capture_into(&mut graph);
-            assert!(
-                matches!(refused, Err(Error::Refused { code: 910, .. })),
-                "{refused:?}"
-            );
-            work.launch_graph(&graph).unwrap();
-            let args = [Arg::Reads(a.all()), Arg::Writes(b.all()), Arg::value(0u8)];
-            work.memcpy(b.all(), to.all()).unwrap();
-            work.synchronize().unwrap();
-            let thrice = last(&to);
-            work.launch(&add, Grid::new(1, 32), &args).unwrap();
-            work.memcpy(b.all(), to.all()).unwrap();
-            work.synchronize().unwrap();
-            thrice + last(&to)
-        }
-    });
-    assert_eq!(kinds(&report), []);
-    assert_eq!(value, 31);
-}
-
-#[test]
-fn a_captured_graph_that_goes_inside_a_function_on_the_host_is_given_back_elsewhere() {
-    let (backend, device) = Refusing::open(Schedule::InOrder);
-    let stream = stream(&device, "s");
-    stream.begin_capture().unwrap();
-    let graph = stream.end_capture().unwrap();
-    let act = move || {
-        IS_CALLBACK.set(true);
-        drop(graph);
-        IS_CALLBACK.set(false);
-    };
-    // SAFETY: it touches no memory.
-    unsafe { stream.host_func(&[], &[], act).unwrap() };
-    stream.synchronize().unwrap();
-    assert!(
-        !backend.misplaced(),
-        "a function on the host called the driver"
-    );
 }
 
 #[test]
@@ -855,72 +603,4 @@ fn what_is_refused_inside_a_function_on_the_host_is_not_in_the_log() {
         Kind::SyncStream { stream },
     ];
     assert_eq!(heard, expected);
-}
-
-// ------------------------------------------------------------------ many streams
-
-/// On which chain a stream of the safe API counts that is asked for now.
-fn next_chain(device: &Device, name: &str) -> u32 {
-    let event = device.stream(name).unwrap().record_event().unwrap();
-    let text = format!("{event:?}");
-    let (_, chain) = text.split_once("chain: ").expect("the step that it is");
-    let chain = chain.split(',').next().unwrap();
-    chain.parse().unwrap()
-}
-
-#[test]
-fn streams_that_come_and_go_make_no_clock_longer() {
-    let device = Device::open("sim:h200").unwrap();
-    let memory = DeviceMemory::malloc(&device, BYTES).unwrap();
-    let home = device.stream("home").unwrap();
-    let after = |notes: bool, rounds: u32| {
-        for round in 0..rounds {
-            let s = stream(&device, &format!("{round}"));
-            let x = home.alloc_zeroed::<u8>(64).unwrap();
-            // SAFETY: the stream is waited for.
-            unsafe { s.memset(memory.all(), 1) }.unwrap();
-            if notes {
-                explicit::record_stream(&x, &s).unwrap();
-            }
-            s.synchronize().unwrap();
-        }
-        next_chain(&device, &format!("behind {notes} {rounds}"))
-    };
-    for notes in [false, true] {
-        let few = after(notes, 200);
-        assert!(after(notes, 2000) <= few + 2, "{few} chains behind 200");
-    }
-}
-
-#[test]
-fn a_stream_that_goes_on_where_another_ended_stands_behind_it() {
-    for schedule in schedules() {
-        let (value, report) = run(schedule, |device| {
-            let home = device.stream("home").unwrap();
-            // So many that others count on their chains.
-            let many: Vec<Stream> = (0..20).map(|n| stream(device, &format!("{n}"))).collect();
-            drop(many);
-            let out: Vec<HostMemory> = (0..30).map(|_| pinned(device, 0)).collect();
-            for (round, out) in (1u8..).zip(&out) {
-                let mut x = home.alloc::<u8>(BYTES as usize).unwrap();
-                home.fill_with(x.view_mut(), round).unwrap();
-                let s = stream(device, "s");
-                // SAFETY: the buffer is noted on the stream before it is dropped; the device is waited for.
-                unsafe {
-                    let region = s.lend(x.view()).unwrap();
-                    s.memcpy(region, out.all()).unwrap();
-                }
-                explicit::record_stream(&x, &s).unwrap();
-                if round % 3 == 0 {
-                    s.synchronize().unwrap();
-                }
-            }
-            explicit::synchronize(device).unwrap();
-            let found: Vec<u8> = out.iter().map(last).collect();
-            assert_eq!(found, (1..=30).collect::<Vec<u8>>(), "{schedule}");
-            0
-        });
-        assert_eq!(value, 0);
-        assert_eq!(kinds(&report), [], "{schedule}");
-    }
 }

@@ -156,3 +156,23 @@ fn every_text_has_the_entries_that_its_page_names() {
         );
     }
 }
+
+#[test]
+fn a_layer_is_a_product_without_what_is_negative() -> Result<()> {
+    let device = Device::open("sim:h200")?;
+    let stream = device.stream("compute")?;
+    // SAFETY: the launch is told what its views have, and its blocks have 256 threads.
+    let dense = unsafe { library::dense() };
+    let x = stream.alloc_from(&[1.0f32, 2.0, 3.0, -1.0, 0.0, 1.0, 9.0, 9.0, 9.0])?;
+    let w = stream.alloc_from(&[1.0f32, 0.0, -2.0, 0.0, 1.0, 0.5, 2.0, -1.0, 0.0])?;
+    let mut y = stream.alloc_zeroed::<f32>(9)?;
+    let args = (x.view(), w.view(), y.view_mut(), 2, 3);
+    stream.launch(&dense, library::dense_grid(2, 3), args)?;
+    let expected = [7.0, 0.0, 0.0, 1.0, 0.0, 2.0, 0.0, 0.0, 0.0];
+    assert_eq!(
+        stream.to_vec(y.view())?,
+        expected,
+        "two rows, and not the third"
+    );
+    Ok(())
+}

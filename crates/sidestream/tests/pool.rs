@@ -60,6 +60,21 @@ where
     served.unwrap()
 }
 
+/// The same with a graph for each size and slot; `before` is called where one is made.
+fn serve_graphs<B>(settings: Settings<u32, u32>, before: B) -> Numbers
+where
+    B: Fn(usize) -> Result<(), DeviceError> + Clone + Send + 'static,
+{
+    let kernel = sum();
+    let served = settings.serve_graphs(move |shape, nodes, x, y| {
+        before(shape.size())?;
+        let grid = Grid::cover(shape.size(), 256);
+        nodes.launch(&kernel, grid, (x.view(), y.view_mut()))?;
+        Ok(())
+    });
+    served.unwrap()
+}
+
 fn always(_: &At<'_>) -> Result<(), DeviceError> {
     Ok(())
 }
@@ -158,6 +173,75 @@ fn dropping_ends_what_waits() {
     let answer = batcher.submit(&[1, 2, 3]).unwrap();
     drop(batcher);
     assert!(matches!(answer.wait(), Err(Error::Closed)));
+}
+
+#[test]
+fn a_graph_is_made_for_each_size_once_and_its_results_stay() {
+    let device = Device::open("sim:h200").unwrap();
+    let findings = device.checked(OnRace::Report);
+    let (said, made) = channel();
+    let tell = move |size| {
+        said.send(size).ok();
+        Ok(())
+    };
+    let settings = settings(&device).slots(1).max_delay(FOREVER);
+    let batcher = serve_graphs(settings.sizes(&[2, 4]), tell);
+    let mut kept = Vec::new();
+    for round in 0..6 {
+        let answers: Vec<_> = (0..4)
+            .map(|n| batcher.submit(&[n, round, 100]).unwrap())
+            .collect();
+        for (n, answer) in (0..).zip(answers) {
+            kept.push((n + round + 100, answer.wait().unwrap()));
+        }
+    }
+    batcher.refuse();
+    let statistics = batcher.close();
+    assert_eq!(made.iter().collect::<Vec<_>>(), [4]);
+    assert_eq!(statistics.batches, BTreeMap::from([(4, 6)]));
+    // Of a graph only the whole is timed.
+    assert_eq!(statistics.compute.count(), 6);
+    assert_eq!(
+        (statistics.upload.count(), statistics.download.count()),
+        (0, 0)
+    );
+    assert!(kept.iter().all(|(expected, row)| row[..] == [*expected]));
+    assert!(findings.report().races.is_empty(), "{}", findings.text());
+}
+
+#[test]
+fn a_batch_that_does_not_fill_its_graph_gets_its_own_rows() {
+    let device = Device::open("sim:h200").unwrap();
+    let settings = settings(&device).slots(1).sizes(&[4]);
+    let batcher = serve_graphs(settings, |_| Ok(()));
+    for n in 0..3 {
+        assert_eq!(
+            batcher.submit(&[n, n, n]).unwrap().wait().unwrap()[..],
+            [3 * n]
+        );
+    }
+    assert_eq!(batcher.close().padding_rows, 9);
+}
+
+#[test]
+fn a_graph_that_cannot_be_made_fails_its_requests_and_is_tried_again() {
+    let device = Device::open("sim:h200").unwrap();
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&calls);
+    let not_first = move |_| match counted.fetch_add(1, Ordering::SeqCst) {
+        0 => Err(DeviceError::from(BoxError::from("not yet"))),
+        1 => panic!("nor now"),
+        _ => Ok(()),
+    };
+    let batcher = serve_graphs(settings(&device).slots(1), not_first);
+    let mut ends = (0..3).map(|_| batcher.submit(&[1, 2, 3]).unwrap().wait());
+    let (first, second, third) = (ends.next(), ends.next(), ends.next());
+    for (end, says) in [(first, "not yet"), (second, "nor now")] {
+        let error = end.unwrap().unwrap_err().to_string();
+        assert!(error.contains(says), "{error}");
+    }
+    assert_eq!(third.unwrap().unwrap()[..], [6]);
+    assert_eq!(calls.load(Ordering::SeqCst), 3);
 }
 
 #[test]
@@ -443,10 +527,14 @@ enum Fault {
     Fails,
     Panics,
     Traps,
+    /// No more is taken, while requests wait and run.
+    Refused,
+    /// The batcher goes, while requests wait and run.
     Dropped,
 }
 
-/// One run by its seed: callers on threads, who wait, leave, take back or hold; a model that may fail; a device that may be lost; an end at any time.
+/// One run by its seed: callers on threads, who wait, leave, take back, hold or have deadlines; a model of calls or of graphs, which may fail; a device
+/// that may be lost; an end at any time.
 fn faulty(seed: u64) {
     let mut numbers = Random(seed);
     let schedule = match numbers.below(3) {
@@ -459,15 +547,16 @@ fn faulty(seed: u64) {
         Fault::Fails,
         Fault::Panics,
         Fault::Traps,
+        Fault::Refused,
         Fault::Dropped,
     ];
-    let fault = faults[numbers.below(5) as usize];
+    let fault = faults[numbers.below(6) as usize];
     let at = numbers.below(12);
     let device = Device::open_with("sim:h200", &Options::new().schedule(schedule)).unwrap();
     let findings = device.checked(OnRace::Report);
     let calls = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&calls);
-    let before = move |_: &At<'_>| {
+    let before = move || {
         let is_it = counted.fetch_add(1, Ordering::SeqCst) == at;
         match fault {
             Fault::Fails if is_it => Err(DeviceError::from(BoxError::from("planted"))),
@@ -480,30 +569,38 @@ fn faulty(seed: u64) {
         .max_queue(1 + numbers.below(20) as usize)
         .max_delay(Duration::from_micros(numbers.below(3) * 50))
         .timed(numbers.below(2) == 0);
-    let batcher = serve(settings, before);
+    let batcher = match numbers.below(2) {
+        0 => serve(settings, move |_| before()),
+        _ => serve_graphs(settings, move |_| before()),
+    };
     let callers = 1 + numbers.below(3);
     let drawn: Vec<u64> = (0..callers).map(|_| numbers.below(u64::MAX)).collect();
     let poisoned = numbers.below(callers * 10);
-    let ended: Vec<(u64, u64)> = std::thread::scope(|scope| {
+    let ended: Vec<(u64, u64, Vec<Taken>)> = std::thread::scope(|scope| {
         let work = |caller: u64, seed: u64| {
             let batcher = &batcher;
             move || {
                 let mut numbers = Random(seed);
                 let (mut taken, mut gone) = (0, 0);
-                let mut kept: Vec<(u32, Answer<u32>)> = Vec::new();
+                let mut kept: Vec<Taken> = Vec::new();
                 for n in 0..10 {
                     let poison = fault == Fault::Traps && poisoned == caller * 10 + n;
                     let x = numbers.below(1000) as u32;
                     let values = [x, 1, if poison { POISON } else { 2 }];
-                    match batcher.submit(&values) {
+                    let soon = Duration::from_micros(numbers.below(500));
+                    let wish = Wish {
+                        deadline: (numbers.below(4) == 0).then(|| Instant::now() + soon),
+                        ..Wish::default()
+                    };
+                    match batcher.submit_with(&values, &wish) {
                         Ok(answer) => {
                             taken += 1;
                             kept.push((x + 3, answer));
                         }
-                        Err(Error::Full { .. } | Error::Closed) => {}
+                        Err(Error::Full { .. } | Error::Late { .. } | Error::Closed) => {}
                         Err(other) => panic!("{other}"),
                     }
-                    if fault == Fault::Dropped && poisoned == caller * 10 + n {
+                    if fault == Fault::Refused && poisoned == caller * 10 + n {
                         batcher.refuse();
                     }
                     match numbers.below(4) {
@@ -513,8 +610,7 @@ fn faulty(seed: u64) {
                         _ => {}
                     }
                 }
-                gone += settle(kept.drain(..));
-                (taken, gone)
+                (taken, gone, kept)
             }
         };
         let threads: Vec<_> = (0..callers)
@@ -526,10 +622,19 @@ fn faulty(seed: u64) {
             .map(|thread| thread.join().unwrap())
             .collect()
     });
-    let statistics = batcher.close();
-    let taken: u64 = ended.iter().map(|(taken, _)| taken).sum();
-    assert_eq!(statistics.ended(), taken, "{statistics:?}");
-    assert_eq!((statistics.waiting, statistics.in_flight), (0, 0));
+    if fault == Fault::Dropped {
+        drop(batcher);
+    } else {
+        let statistics = batcher.close();
+        let taken: u64 = ended.iter().map(|(taken, ..)| taken).sum();
+        assert_eq!(statistics.ended(), taken, "{statistics:?}");
+        assert_eq!((statistics.waiting, statistics.in_flight), (0, 0));
+    }
+    for (.., kept) in ended {
+        // Whatever became of them, it has: nobody is left who could still end one.
+        assert!(kept.iter().all(|(_, answer)| answer.is_ready()));
+        settle(kept.into_iter());
+    }
     assert!(findings.report().races.is_empty(), "{}", findings.text());
     // Nothing is held any more but what the caches keep.
     if !matches!(fault, Fault::Traps) {
@@ -538,11 +643,14 @@ fn faulty(seed: u64) {
     }
 }
 
+/// A request that was taken: what its answer has to be, and the answer.
+type Taken = (u32, Answer<u32>);
+
 /// Waits for answers; how many there were.
-fn settle(kept: impl Iterator<Item = (u32, Answer<u32>)>) -> u64 {
+fn settle(kept: impl Iterator<Item = Taken>) -> u64 {
     kept.map(|(expected, answer)| match answer.wait() {
         Ok(row) => assert_eq!(row[..], [expected]),
-        Err(Error::Cancelled | Error::Closed | Error::Failed(_)) => {}
+        Err(Error::Cancelled | Error::Closed | Error::Expired | Error::Failed(_)) => {}
         Err(other) => panic!("{other}"),
     })
     .count() as u64

@@ -304,6 +304,41 @@ fn a_feeder_on_a_thread_of_its_own_waits_for_slots_and_keeps_the_sequence() {
 }
 
 #[test]
+fn pinned_memory_is_counted_and_kept_within_its_limit() {
+    let device = open(Schedule::Adversarial);
+    let findings = device.checked(OnRace::Report);
+    let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
+    // Room for both pieces of memory, for one alone, and for no batch.
+    for (most_bytes, expected) in [(8192, 2000), (1500, 1000), (999, 0)] {
+        let ring = Ring::new(&device, 2).unwrap().limit_pinned(most_bytes);
+        for batch in 0..6_u8 {
+            let bytes = vec![batch; 1000];
+            // SAFETY: the bytes are there during the call.
+            let put = unsafe { ring.put(&[Leaf::of(&bytes)]) };
+            if expected == 0 {
+                let said = put.map(|_| ()).unwrap_err().to_string();
+                assert!(said.contains("give more, smaller batches"), "{said}");
+                continue;
+            }
+            let lease = put.unwrap().unwrap().hand_over(&consumer).unwrap();
+            let mut read = vec![0; 1000];
+            lease.read(0, &mut read).unwrap();
+            assert_eq!(read, bytes);
+        }
+        assert_eq!(ring.statistics().pinned_bytes, expected);
+        ring.close();
+        assert_eq!(ring.statistics().pinned_bytes, 0);
+    }
+    // Memory for small batches does not stand in the way of a large one.
+    let ring = Ring::new(&device, 2).unwrap().limit_pinned(1500);
+    for size in [400, 700, 1500, 300] {
+        put(&ring, &[Leaf::of(&vec![1; size])]);
+        assert!(ring.statistics().pinned_bytes <= 1500);
+    }
+    assert!(findings.report().races.is_empty(), "{}", findings.text());
+}
+
+#[test]
 fn a_lease_may_end_on_any_thread_while_others_of_it_are_held() {
     let device = open(Schedule::Adversarial);
     let findings = device.checked(OnRace::Report);

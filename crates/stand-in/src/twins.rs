@@ -1,7 +1,9 @@
 //! The kernels in Rust. The simulated machine cannot run PTX: a launch of an entry runs its twin
 //! here, which has the same name, the same parameters and the same results.
 //!
-//! The sources of the kernels lie under `kernels/`.
+//! The sources of the kernels lie under `kernels/`; those of `sidestream-images` in its own folder, and their twins in [`images`].
+
+mod images;
 
 use std::panic::resume_unwind;
 
@@ -31,7 +33,8 @@ pub struct View<'a> {
 
 /// The twin of an entry.
 pub fn of(name: &str) -> Option<&'static Twin> {
-    TWINS.iter().find(|twin| twin.name == name)
+    let all = TWINS.iter().chain(images::TWINS);
+    all.into_iter().find(|twin| twin.name == name)
 }
 
 const TWINS: &[Twin] = &[
@@ -47,7 +50,11 @@ const TWINS: &[Twin] = &[
         params: &[8],
         args: |values, _| vec![number(values[0], 8)],
         host: |_, _| {},
-        cost: Some(|_, args| lasts(value(args.first()))),
+        cost: Some(|grid, args| KernelCost::Blocks {
+            blocks: product(grid.blocks),
+            threads_per_block: product(grid.threads).min(1024) as u32,
+            block_ns: value(args.first()),
+        }),
     },
     Twin {
         name: "overlap_step",
@@ -76,6 +83,22 @@ const TWINS: &[Twin] = &[
             ]
         },
         host: vector_add,
+        cost: None,
+    },
+    Twin {
+        name: "dense",
+        params: &[8, 8, 8, 8, 8],
+        args: |values, view| {
+            let of_rows = values[3].saturating_mul(values[4]).saturating_mul(4);
+            let of_w = values[4].saturating_mul(values[4]).saturating_mul(4);
+            vec![
+                view.bytes(values[0], of_rows, Mode::Read),
+                view.bytes(values[1], of_w, Mode::Read),
+                view.bytes(values[2], of_rows, Mode::Write),
+                number(values[4], 8),
+            ]
+        },
+        host: dense,
         cost: None,
     },
     Twin {
@@ -187,6 +210,30 @@ fn overlap_step(_: Grid, args: &mut [HostArg]) {
             v = v.mul_add(1.0001, 1e-4);
         }
         *to = v.to_le_bytes();
+    }
+}
+
+fn dense(_: Grid, args: &mut [HostArg]) {
+    let [
+        HostArg::Memory(x),
+        HostArg::Memory(w),
+        HostArg::Memory(y),
+        width,
+    ] = args
+    else {
+        return;
+    };
+    let width = usize::try_from(scalar(width)).unwrap_or(usize::MAX).max(1);
+    let (x, w) = (x.bytes().as_chunks::<4>().0, w.bytes().as_chunks::<4>().0);
+    let y = y.bytes_mut().as_chunks_mut::<4>().0;
+    for (x, y) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)) {
+        for (column, y) in y.iter_mut().enumerate() {
+            let products = x.iter().zip(w[column..].iter().step_by(width));
+            let sum = products.fold(0.0f32, |sum, (x, w)| {
+                f32::from_le_bytes(*x).mul_add(f32::from_le_bytes(*w), sum)
+            });
+            *y = sum.max(0.0).to_le_bytes();
+        }
     }
 }
 
@@ -352,8 +399,8 @@ fn turned(grid: Grid, args: &mut [HostArg]) {
 }
 
 /// A kernel fails, without the text that a panic prints.
-fn trap(why: &'static str) {
-    resume_unwind(Box::new(why));
+fn trap(why: &'static str) -> ! {
+    resume_unwind(Box::new(why))
 }
 
 // ------------------------------------------------------------------ gather
@@ -470,8 +517,12 @@ fn lasts(ns: u64) -> KernelCost {
     }
 }
 
+fn product(of: [u32; 3]) -> u64 {
+    let each = of.into_iter().map(u64::from);
+    each.fold(1, u64::saturating_mul)
+}
+
 fn elementwise(grid: Grid, elements: u64, steps: u64) -> KernelCost {
-    let product = |of: [u32; 3]| of.map(u64::from).iter().product::<u64>();
     let threads = product(grid.threads).min(1024) as u32;
     let blocks = product(grid.blocks);
     KernelCost::Grid(engine::Grid::elementwise(

@@ -49,3 +49,23 @@ fn a_program_of_the_safe_api_runs_through_the_back_end_for_cuda() {
     let expected: Vec<f32> = (0..1024).map(|i| (i / 128) as f32).collect();
     assert_eq!(back[..], expected);
 }
+
+#[test]
+fn a_buffer_lies_in_one_allocation_of_the_driver_even_where_two_touch() {
+    const HALF: usize = 2 << 20;
+    let file = sidestream_stand_in::library().unwrap();
+    // SAFETY: the stand-in has the functions of the driver.
+    let options = unsafe { Options::new().driver(file) };
+    let device = Device::open_with("cuda:0", &options).unwrap();
+    let stream = device.stream("s").unwrap();
+    // Each takes an allocation of its own, and the driver puts one behind the other.
+    let halves = [(); 2].map(|()| stream.alloc_zeroed::<u8>(HALF).unwrap());
+    stream.synchronize().unwrap();
+    drop(halves);
+    let whole = stream.alloc_zeroed::<u8>(2 * HALF).unwrap();
+    // The driver refuses a copy that crosses from one to the other.
+    let back = stream
+        .download(whole.view(), device.pinned(2 * HALF).unwrap())
+        .unwrap();
+    assert!(back.synchronize().unwrap().iter().all(|byte| *byte == 0));
+}

@@ -1,6 +1,8 @@
 //! Chance that follows from a seed alone.
 
-/// A source of numbers: SplitMix64 (Steele, Lea, Flood 2014).
+use sidestream::sim::{mixed, split_mix};
+
+/// A source of numbers.
 #[derive(Clone, Debug)]
 pub struct Draw(u64);
 
@@ -18,8 +20,7 @@ impl Draw {
     }
 
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mixed(self.0)
+        split_mix(&mut self.0)
     }
 
     /// From 0 up to 1.
@@ -57,10 +58,4 @@ impl Draw {
         let sum: f64 = (0..6).map(|_| self.unit()).sum();
         (1.0 + spread * (sum - 3.0) * std::f64::consts::SQRT_2).max(0.3)
     }
-}
-
-fn mixed(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }

@@ -14,10 +14,16 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::cargo;
 
-/// Where the sources are.
-pub const SOURCES: &str = "kernels/";
-/// Where the PTX goes: the library embeds it.
-pub const BUILT: &str = "crates/sidestream/src/ptx/";
+/// Where the sources of a crate are, where their PTX goes, which the crate embeds, and what their compiler is told besides.
+pub const FOLDERS: &[(&str, &str, &[&str])] = &[
+    ("kernels/", "crates/sidestream/src/ptx/", &[]),
+    (
+        "crates/sidestream-images/kernels/",
+        "crates/sidestream-images/src/augment/ptx/",
+        // Places and colours are rounded as in the form on the processor. What may be fused says so by name.
+        &["--fmad=false"],
+    ),
+];
 
 const PACKAGE: &str = "nvidia-cuda-nvrtc-cu12";
 const VERSION: &str = "12.0.140";
@@ -31,31 +37,61 @@ const STANDARD: &str = "--std=c++03";
 /// Builds every kernel and says which came out new.
 pub fn run() -> Result<bool> {
     let compiler = Compiler::load(&fetched()?)?;
-    let sources = cargo::root().join(SOURCES);
-    let list = || format!("cannot list {}", sources.display());
+    for (sources, built, _) in FOLDERS {
+        for name in names(sources)? {
+            build(
+                &compiler,
+                &format!("{sources}{name}.cu"),
+                &format!("{built}{name}.ptx"),
+            )?;
+        }
+    }
+    Ok(true)
+}
+
+fn names(sources: &str) -> Result<Vec<String>> {
+    let folder = cargo::root().join(sources);
+    let list = || format!("cannot list {}", folder.display());
     let mut names = Vec::new();
-    for entry in fs::read_dir(&sources).with_context(list)? {
+    for entry in fs::read_dir(&folder).with_context(list)? {
         let name = entry.with_context(list)?.file_name();
         let name = name.to_string_lossy();
         names.extend(name.strip_suffix(".cu").map(str::to_owned));
     }
     names.sort();
-    ensure!(!names.is_empty(), "there is no kernel in {SOURCES}");
-    for name in names {
-        let file = format!("{SOURCES}{name}.cu");
-        let path = cargo::root().join(&file);
-        let source = fs::read_to_string(&path).with_context(|| format!("cannot read {file}"))?;
-        let ptx = compiler.ptx(&file, &source)?;
-        let built = format!("{BUILT}{name}.ptx");
-        let text = header(&file, &source, &ptx) + &ptx;
-        let path = cargo::root().join(&built);
-        let is_new = fs::read_to_string(&path).ok().as_ref() != Some(&text);
-        if is_new {
-            fs::write(&path, text).with_context(|| format!("cannot write {built}"))?;
-        }
-        println!("{built}: {}", if is_new { "written" } else { "as it was" });
+    ensure!(!names.is_empty(), "there is no kernel in {sources}");
+    Ok(names)
+}
+
+fn build(compiler: &Compiler, file: &str, built: &str) -> Result<()> {
+    let path = cargo::root().join(file);
+    let source = fs::read_to_string(&path).with_context(|| format!("cannot read {file}"))?;
+    let source = joined(file, &source, |file| {
+        fs::read_to_string(cargo::root().join(file)).ok()
+    });
+    let ptx = compiler.ptx(file, &source)?;
+    let text = header(file, &source, &ptx) + &ptx;
+    let path = cargo::root().join(built);
+    let is_new = fs::read_to_string(&path).ok().as_ref() != Some(&text);
+    if is_new {
+        fs::write(&path, text).with_context(|| format!("cannot write {built}"))?;
     }
-    Ok(true)
+    println!("{built}: {}", if is_new { "written" } else { "as it was" });
+    Ok(())
+}
+
+/// A source with the parts that it includes from its folder, as one text: what the compiler gets, and what the header counts. A
+/// part that is not there stays an include, which the compiler refuses.
+pub fn joined(file: &str, source: &str, read: impl Fn(&str) -> Option<String>) -> String {
+    let folder = file.rfind('/').map_or("", |at| &file[..=at]);
+    let part = |line: &str| {
+        let name = line.strip_prefix("#include \"")?.trim_end();
+        read(&format!("{folder}{}", name.strip_suffix('"')?))
+    };
+    let lines = source.split_inclusive('\n');
+    lines
+        .map(|line| part(line).unwrap_or_else(|| line.to_owned()))
+        .collect()
 }
 
 /// What stands above the PTX: what it was made of and by which compiler, so that tidy sees when
@@ -64,11 +100,21 @@ pub fn header(file: &str, source: &str, ptx: &str) -> String {
     format!(
         "// Built from {file} by `cargo xtask kernels`: change that file and run it again.\n\
          // Source: xxh3 {:016x}\n\
-         // Compiler: NVRTC {VERSION} {ARCHITECTURE} {STANDARD}\n\
+         // Compiler: NVRTC {VERSION} {}\n\
          // PTX: xxh3 {:016x}\n",
         xxh3_64(source.as_bytes()),
+        options(file).join(" "),
         xxh3_64(ptx.as_bytes()),
     )
+}
+
+/// What the compiler is told for a file.
+fn options(file: &str) -> Vec<&'static str> {
+    let own = FOLDERS
+        .iter()
+        .find(|(sources, ..)| file.starts_with(sources));
+    let own = own.map_or(&[][..], |(_, _, options)| options);
+    [&[ARCHITECTURE, STANDARD], own].concat()
 }
 
 /// How many lines [`header`] has.
@@ -170,10 +216,12 @@ impl Compiler {
     }
 
     fn built(&self, program: Program, file: &str) -> Result<String> {
-        let (architecture, standard) = (CString::new(ARCHITECTURE)?, CString::new(STANDARD)?);
-        let options = [architecture.as_ptr(), standard.as_ptr()];
-        // SAFETY: the program is there; the table has two texts, which end with a zero.
-        let code = unsafe { (self.compile)(program, 2, options.as_ptr()) };
+        let options: Result<Vec<CString>, _> =
+            options(file).into_iter().map(CString::new).collect();
+        let options = options?;
+        let texts: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
+        // SAFETY: the program is there; the table has as many texts as it says, which end with a zero.
+        let code = unsafe { (self.compile)(program, texts.len() as c_int, texts.as_ptr()) };
         let log = self.text(program, self.log_size, self.log)?;
         if code != 0 {
             bail!("{file} does not compile:\n{log}");

@@ -16,7 +16,12 @@ use crate::steps::Run;
 const FUZZ_S: u32 = 120;
 
 /// The crates that have fuzz targets.
-const FUZZED: [&str; 3] = ["sidestream", "sidestream-program", "sidestream-diagnose"];
+const FUZZED: [&str; 4] = [
+    "sidestream",
+    "sidestream-program",
+    "sidestream-diagnose",
+    "sidestream-images",
+];
 
 /// Runs all searches; whether none found anything.
 pub fn run() -> Result<bool> {

@@ -1,4 +1,4 @@
-//! `sidestream bench gpu`: what the library costs beside the driver's own calls.
+//! `sidestream bench`: `gpu`, what the library costs beside the driver's own calls, and `requests`.
 
 mod calls;
 pub mod jobs;
@@ -6,6 +6,7 @@ mod kernels;
 mod overlap;
 pub mod own;
 mod pieces;
+mod requests;
 pub mod rounds;
 mod table;
 
@@ -21,7 +22,7 @@ use crate::raw::Gpu;
 use own::Own;
 use table::Row;
 
-/// Measure the library beside the driver's own calls
+/// Measure the library: beside the driver's own calls, and under requests of many callers
 ///
 /// Exit code: 0 if it was measured, 2 if an argument or the device is at fault.
 #[derive(Parser)]
@@ -33,6 +34,7 @@ pub struct Args {
 #[derive(Subcommand)]
 enum What {
     Gpu(GpuArgs),
+    Requests(Box<requests::Args>),
 }
 
 /// Measure the library on a GPU, each figure beside the driver's own calls
@@ -94,7 +96,10 @@ struct Bench {
 
 /// Runs the command.
 pub fn main(args: &Args) -> Result<Exit, Failure> {
-    let What::Gpu(args) = &args.what;
+    let args = match &args.what {
+        What::Gpu(args) => args,
+        What::Requests(args) => return requests::main(args),
+    };
     let bench = Bench::open(args)?;
     let is_wanted = |part| args.part.is_empty() || args.part.contains(&part);
     let (mut rows, mut compared) = (Vec::new(), Vec::new());

@@ -156,7 +156,10 @@ fn table(args: &Args, options: &Options, view: &View) -> Result<Exit, Failure> {
         });
         match read {
             Ok((name, report)) if args.json => line(table_json(&report, view), &[("file", &name)])?,
-            Ok((name, report)) => print(table_text(&name, &report, view))?,
+            Ok((name, report)) => {
+                let columns = args.width.lines().columns;
+                print(table_text(&name, &report, view, columns))?;
+            }
             Err(unread) => code = unread.say(args, TABLE_SCHEMA)?,
         }
     }

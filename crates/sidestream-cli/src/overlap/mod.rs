@@ -1,5 +1,6 @@
 //! `sidestream overlap`: what overlapping copies with computing is worth for a job.
 
+mod background;
 mod file;
 pub mod job;
 mod limit;
@@ -65,7 +66,7 @@ pub struct Args {
     /// Leave the results on the device
     #[arg(long, conflicts_with_all = ["input", "kernel_ms"])]
     no_download: bool,
-    /// Up to so many streams, 16 at most
+    /// Up to so many streams, from 4 to 16
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u32).range(4..=16))]
     streams: u32,
     /// The GPU: cuda:0, cuda:1 and so on; sim:h200, sim:a100, sim:a10g, sim:rtx4090 or sim:FILE.toml;
@@ -78,6 +79,11 @@ pub struct Args {
     /// Stream the bytes of this file through the device in batches, verify them, and compare
     #[arg(long, value_name = "FILE", conflicts_with = "count")]
     input: Option<PathBuf>,
+    /// What a priority is worth instead: how long a kernel takes beside work that fills the device, on a stream of the same
+    /// priority and on an urgent one, by the length of the kernel, of the blocks beside it, and the number of streams that
+    /// these are on. On a real GPU it is measured, and the simulated H200 stands beside it
+    #[arg(long, conflicts_with_all = ["batch", "count", "work", "sweep", "no_download", "streams", "input", "trace", "kernel_ms"])]
+    background: bool,
     /// Print one JSON object instead of the table
     #[arg(long)]
     json: bool,
@@ -113,8 +119,8 @@ struct Compared {
 
 /// Runs the command.
 pub fn main(args: &Args) -> Result<Exit, Failure> {
-    if !args.sweep.is_empty() {
-        let (json, text) = sweep::compared(args, args.width.lines())?;
+    if let Some(said) = args.other_than_one_job(args.width.lines()) {
+        let (json, text) = said?;
         match args.json {
             true => print(format_args!("{json}\n"))?,
             false => print(text)?,
@@ -146,8 +152,8 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
 
 /// What the command would print, both ways.
 pub fn shown(args: &Args) -> Result<(serde_json::Value, String), Failure> {
-    if !args.sweep.is_empty() {
-        return sweep::compared(args, Lines::ANY);
+    if let Some(said) = args.other_than_one_job(Lines::ANY) {
+        return said;
     }
     match compare(args)? {
         Outcome::Compared(compared, streamed) => {
@@ -246,6 +252,21 @@ fn simulated(args: &Args, profile: Profile) -> Result<Outcome, Failure> {
 }
 
 impl Args {
+    /// What `--background` and `--sweep` say.
+    fn other_than_one_job(
+        &self,
+        lines: Lines,
+    ) -> Option<Result<(serde_json::Value, String), Failure>> {
+        if self.background {
+            let named = device::named(&self.device, self.driver.as_deref());
+            let driver = self.driver.as_deref();
+            return Some(
+                named.and_then(|named| background::compared(named, &self.device, driver, lines)),
+            );
+        }
+        (!self.sweep.is_empty()).then(|| sweep::compared(self, lines))
+    }
+
     fn job(&self) -> Job {
         Job {
             batch_bytes: self.batch,

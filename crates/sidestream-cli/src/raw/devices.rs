@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::path::Path;
 
-use sidestream::cuda::driver::{CuDevice, Driver};
+use sidestream::cuda::driver::{CuDevice, Driver, SUCCESS};
 
 use super::accepted;
 use crate::failure::Failure;
@@ -14,6 +14,9 @@ const MULTIPROCESSORS: c_int = 16;
 const MEMORY_CLOCK_KHZ: c_int = 36;
 /// `CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH`.
 const MEMORY_BUS_BITS: c_int = 37;
+
+/// `CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR`.
+const THREADS_PER_MULTIPROCESSOR: c_int = 39;
 
 /// A driver that runs.
 pub struct Started {
@@ -30,9 +33,12 @@ pub struct Found {
     pub name: String,
     /// Its multiprocessors.
     pub sms: u32,
+    /// So many threads run on each at once.
+    pub threads_per_sm: u32,
     pub memory_bytes: u64,
     /// What its memory moves, from its clock and its width.
     pub memory_gb_s: f64,
+    number: CuDevice,
 }
 
 impl Started {
@@ -82,13 +88,37 @@ impl Found {
         let name = &text[..end.unwrap_or(text.len())];
         let clock_hz = 1e3 * f64::from(attribute(driver, device, MEMORY_CLOCK_KHZ)?);
         let width_bytes = f64::from(attribute(driver, device, MEMORY_BUS_BITS)?) / 8.0;
+        let threads = attribute(driver, device, THREADS_PER_MULTIPROCESSOR)?;
         Ok(Found {
+            threads_per_sm: u32::try_from(threads).unwrap_or(0),
             name: String::from_utf8_lossy(name).into_owned(),
             sms: u32::try_from(attribute(driver, device, MULTIPROCESSORS)?).unwrap_or(0),
             memory_bytes: memory_bytes as u64,
+            number: device,
             // Twice in each cycle.
             memory_gb_s: 2.0 * clock_hz * width_bytes / 1e9,
         })
+    }
+}
+
+impl Found {
+    /// The most and the least urgent priority of its streams. None if no context can be had, as on a GPU that another
+    /// process has for itself. The context stays until the process ends.
+    pub fn priorities(&self, driver: &Driver) -> Option<(i32, i32)> {
+        let (mut context, mut least, mut most) = (0, 0, 0);
+        // SAFETY: the driver has started, and the device is its own; it writes to these variables, and the context that
+        // is put on top is taken off again.
+        let code = unsafe {
+            if (driver.cuDevicePrimaryCtxRetain)(&mut context, self.number) != SUCCESS
+                || (driver.cuCtxPushCurrent_v2)(context) != SUCCESS
+            {
+                return None;
+            }
+            let code = (driver.cuCtxGetStreamPriorityRange)(&mut least, &mut most);
+            (driver.cuCtxPopCurrent_v2)(&mut context);
+            code
+        };
+        (code == SUCCESS).then_some((most, least))
     }
 }
 

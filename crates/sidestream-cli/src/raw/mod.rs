@@ -30,6 +30,8 @@ pub struct Gpu {
     pub cuda: String,
     /// Its multiprocessors.
     pub sms: u32,
+    /// So many threads run on each at once.
+    pub threads_per_sm: u32,
     /// So many bytes are its memory.
     pub memory_bytes: u64,
 }
@@ -102,6 +104,7 @@ impl Gpu {
             cuda: in_words(version),
             name: found.name,
             sms: found.sms,
+            threads_per_sm: found.threads_per_sm,
             memory_bytes: found.memory_bytes,
         };
         gpu.enter()?;

@@ -53,7 +53,7 @@ fuzz_target!(|bytes: &[u8]| {
             limit: 1 + bytes.len() % 100,
             by_shape: false,
         };
-        let _ = table_text("x", &report, &view);
+        let _ = table_text("x", &report, &view, Some(20 + view.limit));
     }
     assert!(html("x", &report).len() < 2_000_000);
     let mut written = Vec::new();

@@ -29,9 +29,11 @@ mod calibrate;
 mod change;
 mod edges;
 mod fit;
+mod host;
 mod program;
 mod run;
 mod sets;
+mod taking;
 
 pub use change::{Change, UnknownChange};
 pub use program::share;
@@ -551,7 +553,7 @@ fn supported(
     if trace.warnings.iter().any(|w| w.code == "WHOLE_GRAPHS") {
         return Err("the kernels inside CUDA graphs are not in the trace");
     }
-    if program::orphans(trace, links) * 20 > trace.work.len() {
+    if taking::orphans(trace, links) * 20 > trace.work.len() {
         return Err("the calls of more than 5 % of the GPU operations are not in the trace");
     }
     if are_kernels_missing(trace, works, steps) {

@@ -4,6 +4,7 @@
 mod annotated;
 mod base;
 mod difference;
+mod figures;
 mod html;
 mod lanes;
 mod table;

@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use serde_json::{Value, json};
 
-use super::text::plain;
+use super::figures::{Figures, LEAST_NAME, short};
+use super::text::{counted, plain};
 use crate::findings::{size, time};
 use crate::measure::{DeviceMemory, Line, Node, Operator, RowKind, Shares, by_name};
 use crate::model::{Name, Names};
@@ -18,8 +19,10 @@ pub const TABLE_SCHEMA: &str = "sidestream.diagnose.table/1";
 const IN_REPORT: usize = 100;
 /// How many columns the picture of memory over time has.
 const PICTURE: usize = 60;
-/// Letters of a name in a table for a terminal.
+/// Letters of a name in a table, where there is room.
 const NAME_LETTERS: usize = 160;
+/// Letters of a name that has a shape behind it.
+const SHAPED_NAME: usize = 60;
 
 /// A table of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -374,33 +377,29 @@ fn memory_json(report: &Report, limit: usize) -> Vec<Value> {
     report.memory.iter().map(row).collect()
 }
 
-/// One table as text.
-pub fn table_text(title: &str, report: &Report, view: &View) -> String {
+/// One table as text, in lines of at most so many columns, where somebody knows how many there are: longer names are cut.
+pub fn table_text(title: &str, report: &Report, view: &View, columns: Option<usize>) -> String {
     let mut out = String::new();
     // Writing to a string cannot fail.
-    let _ = write_table(&mut out, title, report, view);
+    let _ = write_table(&mut out, title, report, view, columns);
     out
 }
 
-fn write_table(out: &mut String, title: &str, report: &Report, view: &View) -> fmt::Result {
+fn write_table(
+    out: &mut String,
+    title: &str,
+    report: &Report,
+    view: &View,
+    columns: Option<usize>,
+) -> fmt::Result {
     writeln!(out, "{}: {}", plain(title), view.table.as_str())?;
     match view.table {
-        Table::Operators => write_operators(out, report, view),
-        Table::Ranges => write_ranges(out, report, view),
-        Table::Kernels => write_kernels(out, report, view),
-        Table::Memory => write_memory(out, report, view),
+        Table::Operators => write_operators(out, report, view, columns),
+        Table::Ranges => write_ranges(out, report, view, columns),
+        Table::Kernels => write_kernels(out, report, view, columns),
+        Table::Memory => write_memory(out, report, view, columns),
     }?;
     writeln!(out)
-}
-
-/// A name that does not break the table.
-fn short(name: &str) -> String {
-    let mut letters = name.chars();
-    let mut text: String = letters.by_ref().take(NAME_LETTERS).collect();
-    if letters.next().is_some() {
-        text.push('…');
-    }
-    plain(&text)
 }
 
 /// A time; nothing of it is said by a sign that is easily passed over.
@@ -411,39 +410,61 @@ fn cell(ns: u64) -> String {
     }
 }
 
-fn write_operators(out: &mut String, report: &Report, view: &View) -> fmt::Result {
+fn write_operators(
+    out: &mut String,
+    report: &Report,
+    view: &View,
+    columns: Option<usize>,
+) -> fmt::Result {
     let rows = operators(report, view.sort, view.limit, view.by_shape);
     if rows.is_empty() {
         return writeln!(out, "  the trace has no operators, ranges and calls");
     }
-    writeln!(
-        out,
-        "{:>11} {:>11} {:>11} {:>11} {:>8}  name",
-        "device self", "device", "host self", "host", "calls"
-    )?;
-    for row in &rows {
-        let shape = row.shape.map_or("", |shape| report.names.text(shape));
+    let cells = |row: &Operator| {
+        let times = [
+            row.device_self_ns,
+            row.device_ns,
+            row.host_self_ns,
+            row.host_ns,
+        ];
+        let times = times.into_iter().map(cell);
+        times.chain([row.calls.to_string()]).collect()
+    };
+    let figures: Vec<Vec<String>> = rows.iter().map(cells).collect();
+    let heads = [
+        "device self",
+        "device",
+        "host self",
+        "host",
+        "calls",
+        "name",
+    ];
+    let mut table = Figures::new(out, &heads, &figures, columns)?;
+    for (row, figures) in rows.iter().zip(&figures) {
         let kind = match row.kind {
             RowKind::Range => " (range)",
             _ => "",
         };
-        let name = short(&operator_name(&report.names, row));
-        let space = if shape.is_empty() { "" } else { " " };
-        writeln!(
-            out,
-            "{:>11} {:>11} {:>11} {:>11} {:>8}  {name}{kind}{space}{}",
-            cell(row.device_self_ns),
-            cell(row.device_ns),
-            cell(row.host_self_ns),
-            cell(row.host_ns),
-            row.calls,
-            short(shape)
-        )?;
+        let name = operator_name(&report.names, row);
+        match row.shape.map_or("", |shape| report.names.text(shape)) {
+            "" => table.row(figures, &short(&name, NAME_LETTERS), kind)?,
+            // The shape is what the row is told apart by: a long name does not push it away.
+            shape => {
+                let letters = columns.map_or(NAME_LETTERS, |_| SHAPED_NAME);
+                let (name, shape) = (short(&name, letters), short(shape, NAME_LETTERS));
+                table.row(figures, &format!("{name}{kind} {shape}"), "")?;
+            }
+        }
     }
     Ok(())
 }
 
-fn write_ranges(out: &mut String, report: &Report, view: &View) -> fmt::Result {
+fn write_ranges(
+    out: &mut String,
+    report: &Report,
+    view: &View,
+    columns: Option<usize>,
+) -> fmt::Result {
     let rows = ranges(report, view.sort, view.limit);
     if rows.is_empty() {
         return writeln!(out, "  the trace has no ranges that the program named");
@@ -459,12 +480,35 @@ fn write_ranges(out: &mut String, report: &Report, view: &View) -> fmt::Result {
         view.sort,
         None | Some(Sort::Device | Sort::Host | Sort::Idle)
     );
-    writeln!(
-        out,
-        "{:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>7}  range",
-        "device", "itself", "host", "itself", "idle", "itself", "calls"
-    )?;
-    for node in rows {
+    let cells = |node: &&Node| {
+        let (total, own) = (&node.total, &node.own);
+        let times = [
+            (total.device_ns, own.device_ns),
+            (total.host_ns, own.host_ns),
+            (total.idle_ns, own.idle_ns),
+        ];
+        let times = times.into_iter();
+        let times = times.flat_map(|(total, own)| [cell(total), cell(own)]);
+        times.chain([node.calls.to_string()]).collect()
+    };
+    let mut figures: Vec<Vec<String>> = rows.iter().map(cells).collect();
+    let outside = &report.ranges.outside;
+    let mut of_outside = vec![String::new(); 7];
+    of_outside[0] = cell(outside.device_ns);
+    of_outside[4] = cell(outside.idle_ns);
+    figures.push(of_outside);
+    let heads = [
+        "device",
+        "device self",
+        "host",
+        "host self",
+        "idle",
+        "idle self",
+        "calls",
+        "range",
+    ];
+    let mut table = Figures::new(out, &heads, &figures, columns)?;
+    for (node, figures) in rows.iter().zip(&figures) {
         let margin = match is_tree {
             true => " ".repeat(2 * node.depth.min(20) as usize),
             false => String::new(),
@@ -474,69 +518,70 @@ fn write_ranges(out: &mut String, report: &Report, view: &View) -> fmt::Result {
             Some(thread) => format!(" (thread {})", thread.thread),
             None => String::new(),
         };
-        writeln!(
-            out,
-            "{:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>7}  {margin}{}{thread}",
-            cell(node.total.device_ns),
-            cell(node.own.device_ns),
-            cell(node.total.host_ns),
-            cell(node.own.host_ns),
-            cell(node.total.idle_ns),
-            cell(node.own.idle_ns),
-            node.calls,
-            short(&range_name(&report.names, node))
-        )?;
+        let name = short(&range_name(&report.names, node), NAME_LETTERS);
+        let name = format!("{margin}{name}");
+        table.row(figures, &name, &thread)?;
     }
-    let outside = &report.ranges.outside;
-    writeln!(
-        out,
-        "{:>11} {:>11} {:>11} {:>11} {:>11} {:>11} {:>7}  outside of ranges",
-        cell(outside.device_ns),
-        "",
-        "",
-        "",
-        cell(outside.idle_ns),
-        "",
-        ""
-    )
+    match figures.last() {
+        Some(figures) => table.row(figures, "outside of ranges", ""),
+        None => Ok(()),
+    }
 }
 
-fn write_kernels(out: &mut String, report: &Report, view: &View) -> fmt::Result {
+fn write_kernels(
+    out: &mut String,
+    report: &Report,
+    view: &View,
+    columns: Option<usize>,
+) -> fmt::Result {
     let rows = kernels(report, view.sort, view.limit);
     if rows.is_empty() {
         return writeln!(out, "  the trace has no kernels");
     }
-    writeln!(
-        out,
-        "{:>11} {:>8} {:>11} {:>14} {:>12} {:>9} {:>10} {:>9}  name",
-        "device", "calls", "longest", "grid", "block", "registers", "shared", "occupancy"
-    )?;
-    for row in &rows {
+    let cells = |row: &Line| {
         let launched = report.launched.get(&row.name);
         let sizes = |sizes: [u32; 3]| format!("{}x{}x{}", sizes[0], sizes[1], sizes[2]);
-        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-        writeln!(
-            out,
-            "{:>11} {:>8} {:>11} {:>14} {:>12} {:>9} {:>10} {:>9}  {}",
-            cell(row.total_ns),
-            row.calls,
-            or_none(launched.map(|l| time(l.duration_ns))),
-            or_none(launched.map(|l| sizes(l.grid))),
-            or_none(launched.map(|l| sizes(l.block))),
-            or_none(launched.map(|l| l.registers.to_string())),
-            or_none(launched.map(|l| size(l.shared_bytes.into()))),
-            or_none(
-                launched
-                    .and_then(|l| l.occupancy)
-                    .map(|percent| format!("{percent} %"))
-            ),
-            short(report.names.text(row.name))
-        )?;
+        let percent = |percent: u8| format!("{percent} %");
+        let known = [
+            launched.map(|l| time(l.duration_ns)),
+            launched.map(|l| sizes(l.grid)),
+            launched.map(|l| sizes(l.block)),
+            launched.map(|l| l.registers.to_string()),
+            launched.map(|l| size(l.shared_bytes.into())),
+            launched.and_then(|l| l.occupancy).map(percent),
+        ];
+        let known = known
+            .into_iter()
+            .map(|text| text.unwrap_or_else(|| "-".to_owned()));
+        let counted = [cell(row.total_ns), row.calls.to_string()];
+        counted.into_iter().chain(known).collect()
+    };
+    let figures: Vec<Vec<String>> = rows.iter().map(cells).collect();
+    let heads = [
+        "device",
+        "calls",
+        "longest",
+        "grid",
+        "block",
+        "registers",
+        "shared",
+        "occupancy",
+        "name",
+    ];
+    let mut table = Figures::new(out, &heads, &figures, columns)?;
+    for (row, figures) in rows.iter().zip(&figures) {
+        let name = short(report.names.text(row.name), NAME_LETTERS);
+        table.row(figures, &name, "")?;
     }
     Ok(())
 }
 
-fn write_memory(out: &mut String, report: &Report, view: &View) -> fmt::Result {
+fn write_memory(
+    out: &mut String,
+    report: &Report,
+    view: &View,
+    columns: Option<usize>,
+) -> fmt::Result {
     if report.memory.is_empty() {
         return writeln!(
             out,
@@ -548,22 +593,25 @@ fn write_memory(out: &mut String, report: &Report, view: &View) -> fmt::Result {
         let step = step.map_or(String::new(), |step| format!(", in step {step}"));
         writeln!(
             out,
-            "{}: {} at the most, at {}{step}; taken {} times, given back {} times",
+            "{}: {} at the most, at {}{step}; taken {}, given back {}",
             memory_name(of),
             size(of.peak_bytes),
             time(offset_ns),
-            of.taken,
-            of.given_back
+            counted(of.taken, "time"),
+            counted(of.given_back, "time")
         )?;
         writeln!(out, "  |{}|", picture(of))?;
         for holder in of.holders.iter().take(view.limit) {
             let name = holder_name(&report.names, holder.operator, holder.range);
+            let room = columns.map_or(NAME_LETTERS, |columns| {
+                columns.saturating_sub(22).max(LEAST_NAME)
+            });
             writeln!(
                 out,
                 "{:>11} {:>8}  {}",
                 size(holder.bytes),
                 holder.pieces,
-                short(&name)
+                short(&name, room)
             )?;
         }
         if of.before_bytes > 0 {

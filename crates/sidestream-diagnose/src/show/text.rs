@@ -88,7 +88,8 @@ fn write_head(out: &mut String, title: &str, report: &Report) -> Result {
         (Some(rank), None) => format!(", rank {rank}"),
         _ => String::new(),
     };
-    writeln!(out, "{}: {kind} trace, {events} events{rank}", plain(title))?;
+    let events = counted(events, "event");
+    writeln!(out, "{}: {kind} trace, {events}{rank}", plain(title))?;
     for warning in report.warnings.iter().filter(|w| !is_minor(w)) {
         writeln!(out, "first:  {}", plain(&warning.text))?;
     }
@@ -101,7 +102,11 @@ fn write_head(out: &mut String, title: &str, report: &Report) -> Result {
     }
     let more = report.devices.len().saturating_sub(MOST_DEVICES);
     if more > 0 {
-        writeln!(out, "        {more} more devices are left out")?;
+        let (devices, are) = match more {
+            1 => ("device", "is"),
+            _ => ("devices", "are"),
+        };
+        writeln!(out, "        {more} more {devices} {are} left out")?;
     }
     let Some((mean, median)) = report.steps.mean_ns().zip(report.steps.median_ns()) else {
         return writeln!(
@@ -433,9 +438,9 @@ fn write_device(out: &mut String, (device, idle): &(DeviceTime, Idle)) -> Result
     };
     writeln!(
         out,
-        "device  {}{name}: {} operations in {}, idle {:.1} %",
+        "device  {}{name}: {} in {}, idle {:.1} %",
         device.device,
-        device.gpu_ops,
+        counted(device.gpu_ops as u64, "operation"),
         time(device.span_ns),
         share(device.idle_ns())
     )?;
@@ -457,6 +462,14 @@ fn write_device(out: &mut String, (device, idle): &(DeviceTime, Idle)) -> Result
         }
     }
     Ok(())
+}
+
+/// How many there are of something.
+pub(super) fn counted(count: u64, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    }
 }
 
 /// Text of a trace for a terminal: what would move its cursor is left out, and letters that nobody sees, or that turn text

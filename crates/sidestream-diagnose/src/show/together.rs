@@ -141,9 +141,20 @@ fn slow_line(slow: &Slow, number: u32) -> String {
         .name
         .as_ref()
         .map_or(String::new(), |name| format!(" (`{name}`)"));
+    // The parts of a step are compared one by one, so that one of them may differ by more than all together.
     let why = match slow.cause_ns {
         0 => "no part of its step stands out".to_owned(),
-        ns => format!("most of that is {cause}{name}: {} more", time(ns)),
+        ns if ns > slow.excess_ns => {
+            let more = time(ns);
+            format!("it has {more} more of one part, {cause}{name}, and less of others")
+        }
+        ns if 2 * ns > slow.excess_ns => {
+            format!("most of that is {cause}{name}: {} more", time(ns))
+        }
+        ns => format!(
+            "the largest part of that is {cause}{name}: {} more",
+            time(ns)
+        ),
     };
     format!(
         "slow:    rank {number}: its own work in a step takes {} longer {others}; {why}",

@@ -9,7 +9,8 @@ are here to be named in annotations, and are not listed.
 """
 
 from sidestream import ray as ray
-from sidestream._batcher import Answer as Answer, Batcher, RequestExpired, RequestRefused
+from sidestream._answer import Answer as Answer, RequestExpired, RequestRefused
+from sidestream._batcher import Batcher
 from sidestream._benchmark import Benchmark as Benchmark, Roofline as Roofline, benchmark
 from sidestream._check import (
     CheckedRace as CheckedRace,
@@ -41,7 +42,7 @@ from sidestream._fetch import Fetched as Fetched, RunningMean, fetch
 from sidestream._loop import LoopOverlap as LoopOverlap
 from sidestream._overlap import Arrangement as Arrangement, Overlap as Overlap, overlap
 from sidestream._parallel import parallel
-from sidestream._pipeline import Choice as Choice, Pipeline, Stage, StageError
+from sidestream._pipeline import Choice as Choice, Pipeline, PipelineStatistics as PipelineStatistics, Stage, StageError
 from sidestream._prefetch import PrefetchStatistics as PrefetchStatistics, Prefetcher as Prefetcher, prefetch
 from sidestream._profile import Profile as Profile, profile
 from sidestream._program import (

@@ -2,172 +2,34 @@
 
 PyTorch's calls let go of the interpreter's lock and take it again, and a thread that takes it from a busy event loop may wait for 5 ms each time. So a batch
 whose requests come from an event loop is packed and launched by the loop itself; a thread of the batcher does that for requests of threads. Another waits for
-the device, which needs the lock once a batch.
+the device, and needs the lock twice a batch: after the wait it ends the requests, frees the slot and wakes the loop, which is where the lock may be lost again,
+in that sequence. What happens for each request is little, and what can be done once a batch is done once a batch.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import queue
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import CancelledError
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sidestream import _tree
+from sidestream._answer import ENDED, LAUNCHED, NOTHING, QUEUED, Answer, RequestExpired, RequestRefused, running_loop, tell
 from sidestream._arguments import truth, whole
-from sidestream._sidestream import BatcherStatistics
+from sidestream._sidestream import BatcherStatistics, BatchRule
 
-_QUEUED, _LAUNCHED, _ENDED = range(3)
-
-
-class RequestRefused(RuntimeError):
-    """A request that was not taken, or that waited when the batcher was closed: ``reason`` is ``"full"``, ``"late"`` or ``"closed"``."""
-
-    def __init__(self, reason: str, text: str) -> None:
-        """Say why."""
-        super().__init__(text)
-        self.reason = reason
-
-
-class RequestExpired(TimeoutError):
-    """A request whose deadline passed while it waited."""
-
-
-class Answer:
-    """What a request will be answered with: a future for threads, which can be awaited too. ``Batcher.submit`` makes these."""
-
-    __slots__ = ("_arrived", "_batcher", "_calls", "_deadline", "_error", "_futures", "_leaves", "_loop", "_ready", "_state", "_value")
-
-    def __init__(self, batcher: Batcher, leaves: list[Any], arrived: float, deadline: float | None, loop: Any) -> None:
-        """Begin as one that waits."""
-        self._batcher = batcher
-        self._leaves: list[Any] = leaves
-        self._arrived = arrived
-        self._deadline = deadline
-        self._state = _QUEUED
-        self._value: Any = None
-        self._error: BaseException | None = None
-        self._loop = loop
-        #: Of tasks that await it.
-        self._futures: list[Any] = []
-        self._calls: list[Callable[[Answer], object]] | None = None
-        #: Held until it has ended.
-        self._ready = threading.Lock()
-        self._ready.acquire()
-
-    def done(self) -> bool:
-        """Return whether it has ended, by an answer or otherwise. Never waits."""
-        return self._state == _ENDED
-
-    def cancelled(self) -> bool:
-        """Return whether it was taken back."""
-        return isinstance(self._error, CancelledError)
-
-    def cancel(self) -> bool:
-        """Take the request back, and return whether it will not be computed: false if its batch has been launched."""
-        with self._batcher._lock:
-            if self._state != _QUEUED:
-                return False
-            self._end(None, CancelledError("the request was taken back"))
-            self._batcher._counts.count("cancelled", 1)
-        _tell([self])
-        return True
-
-    def add_done_callback(self, call: Callable[[Answer], object]) -> None:
-        """Call with this answer when it has ended, from a thread of the batcher: at once if it has. What it raises is logged."""
-        with self._batcher._lock:
-            has_ended = self._state == _ENDED
-            if not has_ended:
-                self._calls = [*(self._calls or []), call]
-        if has_ended:
-            _called(call, self)
-
-    def result(self, timeout: float | None = None) -> Any:
-        """Wait for the answer and return it, in pinned memory that stays as it is while it is held.
-
-        Raises:
-            TimeoutError: It has not ended after so many seconds. It goes on, and can be waited for again.
-            CancelledError: It was taken back.
-            RequestExpired: Its deadline passed.
-            RequestRefused: The batcher was closed while it waited.
-            Exception: What the model raised, if that fails with this request alone too.
-        """
-        if self._state != _ENDED and self._loop is not None and _running_loop() is self._loop:
-            raise RuntimeError("this would stop the event loop that has to launch the batch; await the answer instead")
-        # Also where it has ended: the lock is what orders this thread behind the one that wrote the answer.
-        if not self._ready.acquire(timeout=-1 if timeout is None else timeout):
-            raise TimeoutError(f"the request has not been answered within {timeout} s")
-        self._ready.release()
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-    def __await__(self) -> Generator[Any, None, Any]:
-        """Let the other tasks of the event loop go on until it has ended. A task that is cancelled takes its request back."""
-        if self._state != _ENDED:
-            future = asyncio.get_running_loop().create_future()
-            with self._batcher._lock:
-                has_ended = self._state == _ENDED
-                if not has_ended:
-                    self._futures.append(future)
-            if not has_ended:
-                try:
-                    yield from future.__await__()
-                except asyncio.CancelledError:
-                    self.cancel()
-                    raise
-        return self.result()
-
-    def _end(self, value: Any, error: BaseException | None) -> None:
-        """Note how it ended. The batcher's lock is held, and it has not ended before."""
-        self._value, self._error, self._state = value, error, _ENDED
-        self._leaves = []
-
-    def __repr__(self) -> str:
-        return f"<Answer: {('waits', 'with the device', 'there')[self._state]}>"
-
-
-def _tell(answers: Iterable[Answer]) -> None:
-    """Wake those who wait, each event loop once. Without the batcher's lock, since it calls code of others."""
-    loops: dict[Any, list[Any]] = {}
-    for answer in answers:
-        answer._ready.release()
-        for future in answer._futures:
-            loops.setdefault(future.get_loop(), []).append(future)
-        for call in answer._calls or ():
-            _called(call, answer)
-    for loop, futures in loops.items():
-        _soon(loop, _wake, futures)
-
-
-def _called(call: Callable[[Answer], object], answer: Answer) -> None:
-    try:
-        call(answer)
-    except BaseException as error:
-        # As `concurrent.futures` does, and with the traceback.
-        logging.getLogger("sidestream").exception("a callback of an answer raised %s, which was ignored", type(error).__name__)
-
-
-def _wake(futures: list[Any]) -> None:
-    for future in futures:
-        if not future.done():
-            future.set_result(None)
-
-
-def _soon(loop: Any, call: Callable[..., None], *args: Any) -> None:
-    # Of a loop that is closed nobody waits.
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(call, *args)
-
-
-def _running_loop() -> Any:
-    return asyncio._get_running_loop()
+#: In which time what batches took is worth half, while there are none.
+_HALF_LIFE_S = 0.1
+#: How many of the threads whose requests have ended are awake at once. With 64 of them 4 took half the time of all at once (`benches/requests_host.py`), and
+#: fewer left in smaller batches.
+_AWAKE = 4
+#: After how long threads are woken that others were to wake.
+_PATIENCE_S = 0.05
 
 
 class _Slot:
@@ -189,9 +51,17 @@ class _Slot:
         self.pool = torch.cuda.graph_pool_handle() if has_graphs else None
         #: By size: a graph and what it computes.
         self.graphs: dict[int, tuple[Any, Any]] = {}
+        #: By size: the rows on the device with those on the host.
+        self.rows: dict[int, list[tuple[Any, Any]]] = {}
+
+    def rows_of(self, size: int) -> list[tuple[Any, Any]]:
+        found = self.rows.get(size)
+        if found is None:
+            found = self.rows[size] = [(device[:size], host[:size]) for device, host in zip(self.device, self.host)]
+        return found
 
 
-class _Class:
+class Class:
     """Requests of one priority."""
 
     def __init__(self, name: str, priority: int) -> None:
@@ -200,23 +70,54 @@ class _Class:
         self.waiting: deque[Answer] = deque()
         self.free: list[_Slot] = []
         self.slots: list[_Slot] = []
-        #: What a batch took lately.
+        #: What a batch took lately from when it was due, and how far from that the last ones were.
         self.batch_s = 0.0
+        self.spread_s = 0.0
+        self.noted = 0.0
+        #: How late the event loop heard of it.
+        self.loop_s = 0.0
+        #: When a slot became free last.
+        self.freed = 0.0
         #: Batches that were launched, for the thread that waits for them.
         self.launched: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
         self.in_flight = 0
 
+    def took(self, seconds: float, now: float) -> None:
+        """Note what a batch took: a mean and a mean distance from it, as in RFC 6298, "Computing TCP's Retransmission Timer"."""
+        if self.batch_s == 0.0:
+            self.batch_s = seconds
+        else:
+            self._forget(now)
+        self.spread_s = (3 * self.spread_s + abs(seconds - self.batch_s)) / 4
+        self.batch_s = (7 * self.batch_s + seconds) / 8
+        self.noted = now
+
+    def _forget(self, now: float) -> None:
+        """What took long once is worth less and less, so that one is tried again: only a batch says what batches take now."""
+        share = 0.5 ** ((now - self.noted) / _HALF_LIFE_S)
+        self.batch_s *= share
+        self.spread_s *= share
+        self.noted = now
+
+    def takes(self, now: float) -> float:
+        """What a batch may take now, with room as in that RFC: four times the mean distance."""
+        if self.in_flight == 0:
+            self._forget(now)
+        return self.batch_s + 4 * self.spread_s
+
 
 class _Batch:
-    __slots__ = ("answers", "error", "expired", "left", "results", "size", "slot")
+    __slots__ = ("answers", "arrived", "due", "error", "expired", "results", "size", "slot")
 
-    def __init__(self, answers: list[Answer], expired: list[Answer], slot: _Slot, size: int, left: float) -> None:
+    def __init__(self, answers: list[Answer], arrived: list[float], expired: list[Answer], slot: _Slot, size: int, due: float) -> None:
         self.answers = answers
+        self.arrived = arrived
         #: Those that it would have had, and that have not been told yet.
         self.expired = expired
         self.slot = slot
         self.size = size
-        self.left = left
+        #: When it was to leave.
+        self.due = due
         self.results: Any = None
         self.error: BaseException | None = None
 
@@ -281,6 +182,8 @@ class Batcher:
         self._torch = torch
         self._model = model
         self._sizes = rows
+        #: When a batch leaves, by what Rust's batcher goes by too: three calls a batch, and one for a request with a deadline.
+        self._rule = BatchRule(rows, float(max_delay))
         self._max_delay = float(max_delay)
         self._slots = whole("slots", slots, 1, "how many batches are on the device at once")
         self._max_queue = whole("max_queue", max_queue, 1, "how many requests may wait")
@@ -290,16 +193,28 @@ class Batcher:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._counts = BatcherStatistics()
-        self._classes = [_Class(name, priority) for name, priority in (classes or {"default": 0}).items()]
+        #: Requests whose deadline was over, which are not among the counts yet.
+        self._overdue = 0
+        self._classes = [Class(name, priority) for name, priority in (classes or {"default": 0}).items()]
         self._by_name = {each.name: each for each in self._classes}
+        self._by_urgency = sorted(self._classes, key=lambda each: each.priority)
         self._shape: Any = None
         self._like: list[Any] = []
+        #: The shapes and types that requests have.
+        self._kinds: list[tuple[Any, Any]] = []
+        #: Whether a request is nothing but one tensor, which need not be taken apart.
+        self._is_bare = False
+        #: Whether somebody waits for a slot to capture in.
+        self._wants_slot = False
         self._is_closed = False
         self._lost: BaseException | None = None
         #: By size: why it was not captured.
         self.not_captured: dict[int, str] = {}
-        self._to_capture: queue.SimpleQueue[tuple[_Class, int] | None] = queue.SimpleQueue()
+        self._to_capture: queue.SimpleQueue[tuple[Class, int] | None] = queue.SimpleQueue()
         self._asked: set[tuple[str, int]] = set()
+        #: Locks of threads whose requests have ended. Each that is woken wakes the next: all at once they would only wait for the interpreter's lock, and push
+        #: each other aside there.
+        self._sleepers: deque[Any] = deque()
         self._threads = [threading.Thread(target=self._dispatch, name="batcher", daemon=True)]
         for each in self._classes:
             self._threads.append(threading.Thread(target=self._finish, args=(each,), name=f"batcher {each.name}", daemon=True))
@@ -324,24 +239,37 @@ class Batcher:
             ValueError: There is no such class, or it has not the shapes that the first request had.
             TypeError: A value is on a device.
         """
-        leaves, shape = _tree.flatten(values)
-        torch = self._torch
-        for at, leaf in enumerate(leaves):
-            if not isinstance(leaf, torch.Tensor):
-                leaves[at] = torch.as_tensor(leaf)
-            elif leaf.is_cuda:
-                raise TypeError("a request has a tensor on a device; give rows of the host, which are packed and uploaded as one")
-        if not self._like:
-            self._begin(leaves, shape)
-        elif len(leaves) != len(self._like) or any(
-            leaf.shape != like.shape or leaf.dtype != like.dtype for leaf, like in zip(leaves, self._like)
-        ):
-            raise ValueError(f"a request of this batcher is {_said(self._like)}, and this one is {_said(leaves)}")
+        if deadline is not None and deadline <= 0 and not self._is_closed:
+            # First of all: where a loop is behind with what arrives, it catches up by refusing, which has to cost next to nothing.
+            with self._lock:
+                self._overdue += 1
+            raise RequestRefused("late", "its deadline is over")
         try:
             each = self._classes[0] if of is None else self._by_name[of]
         except KeyError:
             raise ValueError(f"there is no class {of!r}; there is {', '.join(map(repr, self._by_name))}") from None
-        loop = _running_loop()
+        if deadline is not None:
+            self._refuse_late(each, deadline)
+        if self._is_bare and len(values) == 1 and type(values[0]) is self._torch.Tensor:
+            leaves: list[Any] = [values[0]]
+            shape: Any = None
+        else:
+            leaves, shape = _tree.flatten(values)
+            for at, leaf in enumerate(leaves):
+                if not isinstance(leaf, self._torch.Tensor):
+                    leaves[at] = self._torch.as_tensor(leaf)
+        for leaf in leaves:
+            if leaf.is_cuda:
+                raise TypeError("a request has a tensor on a device; give rows of the host, which are packed and uploaded as one")
+        if not self._like:
+            self._begin(leaves, shape, len(values) == 1 and leaves[0] is values[0])
+        kinds = self._kinds
+        is_like = len(leaves) == len(kinds)
+        for leaf, kind in zip(leaves, kinds):
+            is_like = is_like and leaf.shape == kind[0] and leaf.dtype is kind[1]
+        if not is_like:
+            raise ValueError(f"a request of this batcher is {_said(self._like)}, and this one is {_said(leaves)}")
+        loop = running_loop()
         now = time.perf_counter()
         answer = Answer(self, leaves, now, None if deadline is None else now + deadline, loop)
         largest = self._sizes[-1]
@@ -354,16 +282,10 @@ class Batcher:
                 raise RequestRefused(
                     "full", f"{self._max_queue} requests wait already, as many as may; try again later, or raise max_queue"
                 )
-            if deadline is not None:
-                before = each.in_flight + len(waiting) // largest
-                # Where nobody is before it, it is taken: only a batch says what batches take now.
-                expected = (before // self._slots + 1) * each.batch_s if before else 0.0
-                if deadline <= 0 or expected > deadline:
-                    self._counts.count("refused_late", 1)
-                    raise RequestRefused("late", f"the answer would take {expected:.6f} s by what batches took lately, which is past the deadline")
             waiting.append(answer)
             many = len(waiting)
-            if loop is None and (many in (1, largest) or waiting[0]._loop is not None):
+            # Without a free slot nothing leaves: then whoever frees one looks again.
+            if loop is None and each.free and (many == 1 or many == largest or waiting[0]._loop is not None):
                 self._changed.notify_all()
         if loop is not None:
             if many >= largest:
@@ -372,7 +294,24 @@ class Batcher:
                 loop.call_later(self._max_delay, self._tick, each)
         return answer
 
-    def _begin(self, leaves: list[Any], shape: Any) -> None:
+    def _refuse_late(self, each: Class, deadline: float) -> None:
+        """Refuse a request that would be answered too late, by what batches took lately.
+
+        Late answers are worth nothing and hold up those behind them, so this leaves some room.
+        """
+        with self._lock:
+            took_s = each.takes(time.perf_counter())
+            before_s = self._rule.expected(len(each.waiting), each.in_flight, self._slots, took_s)
+        expected = self._max_delay + (before_s or took_s) + each.loop_s
+        if expected <= deadline:
+            return
+        with self._lock:
+            if self._is_closed:
+                raise RequestRefused("closed", "the batcher is closed") from self._lost
+            self._counts.count("refused_late", 1)
+        raise RequestRefused("late", f"the answer would take {expected:.6f} s by what batches took lately, which is past the deadline")
+
+    def _begin(self, leaves: list[Any], shape: Any, is_bare: bool) -> None:
         """The first request says what all are like. Each slot gets its memory."""
         if not leaves:
             raise ValueError("a request needs at least one tensor")
@@ -385,20 +324,18 @@ class Batcher:
                     each.slots.append(slot)
                     each.free.append(slot)
             self._shape = shape
+            self._kinds = [(leaf.shape, leaf.dtype) for leaf in leaves]
+            self._is_bare = is_bare
             self._like = [leaf.clone() for leaf in leaves]
 
     # ------------------------------------------------------------------------------------------ batches
 
-    def _due(self, each: _Class, now: float) -> float | None:
-        """In how many seconds a batch leaves: 0 or less is now, none if nobody waits."""
+    def _due(self, each: Class, now: float) -> float | None:
+        """In how many seconds a batch leaves: 0 is now, none if nobody waits."""
         waiting = each.waiting
-        if not waiting:
-            return None
-        if len(waiting) >= self._sizes[-1] or self._is_closed:
-            return 0.0
-        return waiting[0]._arrived + self._max_delay - now
+        return self._rule.due(len(waiting), now - waiting[0]._arrived, not self._is_closed) if waiting else None
 
-    def _tick(self, each: _Class) -> None:
+    def _tick(self, each: Class) -> None:
         """Launch what is due, in the event loop."""
         while True:
             now = time.perf_counter()
@@ -408,7 +345,7 @@ class Batcher:
             if batch is not None:
                 self._launch(each, batch)
             elif due is not None and due > 0:
-                loop = _running_loop()
+                loop = running_loop()
                 if loop is not None:
                     loop.call_later(due, self._tick, each)
                 return
@@ -424,12 +361,12 @@ class Batcher:
         """Launch what threads have asked for."""
         self._on_device()
         while True:
-            found: tuple[_Class, _Batch] | None = None
+            found: tuple[Class, _Batch] | None = None
             with self._lock:
                 while found is None:
                     now = time.perf_counter()
                     soonest: float | None = None
-                    for each in self._classes:
+                    for each in self._by_urgency:
                         due = self._due(each, now)
                         if due is None or not each.free:
                             continue
@@ -447,31 +384,33 @@ class Batcher:
                         self._changed.wait(soonest)
             self._launch(*found)
 
-    def _take(self, each: _Class, now: float) -> _Batch:
+    def _take(self, each: Class, now: float) -> _Batch:
         """Take the oldest requests and a slot. The lock is held; a batch may be empty."""
         answers: list[Answer] = []
-        waited = []
-        expired = []
-        while each.waiting and len(answers) < self._sizes[-1]:
-            answer = each.waiting.popleft()
-            if answer._state != _QUEUED:
+        expired: list[Answer] = []
+        waiting, largest = each.waiting, self._sizes[-1]
+        due = min(now, max(waiting[0]._arrived + self._max_delay, each.freed))
+        while waiting and len(answers) < largest:
+            answer = waiting.popleft()
+            if answer._state != QUEUED:
                 continue
             if answer._deadline is not None and answer._deadline <= now:
                 answer._end(None, RequestExpired("the deadline passed while the request waited"))
                 expired.append(answer)
                 continue
-            answer._state = _LAUNCHED
-            waited.append(now - answer._arrived)
+            answer._state = LAUNCHED
             answers.append(answer)
-        self._counts.left(waited)
-        self._counts.count("expired", len(expired))
+        arrived = [answer._arrived for answer in answers]
+        self._counts.left(arrived, now)
+        if expired:
+            self._counts.count("expired", len(expired))
         each.in_flight += 1
-        size = next(size for size in self._sizes if size >= len(answers))
-        return _Batch(answers, expired, each.free.pop(), size, now)
+        return _Batch(answers, arrived, expired, each.free.pop(), self._rule.size_of(len(answers)), due)
 
-    def _launch(self, each: _Class, batch: _Batch) -> None:
+    def _launch(self, each: Class, batch: _Batch) -> None:
         """Pack and submit a batch, and hand it to the thread that waits for it."""
-        _tell(batch.expired)
+        if batch.expired:
+            tell(batch.expired)
         try:
             if batch.answers:
                 batch.results = self._submit(batch.slot, batch.size, [answer._leaves for answer in batch.answers])
@@ -479,7 +418,7 @@ class Batcher:
             batch.error = error
         each.launched.put(batch)
 
-    def _submit(self, slot: _Slot, size: int, requests: list[list[Any]]) -> tuple[Any, list[Any]]:
+    def _submit(self, slot: _Slot, size: int, requests: list[list[Any]]) -> list[Any]:
         """Submit rows to a slot that is idle, and return the rows of its results, which are there when its last event is over."""
         torch = self._torch
         many = len(requests)
@@ -488,41 +427,53 @@ class Batcher:
             if many < size:
                 slab[many:size].zero_()
         points = slot.points
-        with torch.inference_mode(), torch.cuda.device(self._device), torch.cuda.stream(slot.stream):
-            points[0].record()
-            for device, slab in zip(slot.device, slot.host):
-                device[:size].copy_(slab[:size], non_blocking=True)
-            points[1].record()
+        # The context of a stream makes its device the current one too, and brings both back.
+        with torch.inference_mode(), torch.cuda.stream(slot.stream):
+            points[0].record(slot.stream)
+            for device, slab in slot.rows_of(size):
+                device.copy_(slab, non_blocking=True)
+            points[1].record(slot.stream)
             graph = slot.graphs.get(size)
             if graph is None:
                 made = self._run(slot, size)
             else:
                 graph[0].replay()
                 made = graph[1]
-            points[2].record()
-        leaves, shape = _tree.tensors_of(made)
-        with torch.inference_mode(), torch.cuda.device(self._device), torch.cuda.stream(slot.down):
+            points[2].record(slot.stream)
+            leaves, shape = _tree.tensors_of(made)
+            torch.cuda.set_stream(slot.down)
             slot.down.wait_event(points[2])
-            hosts = []
+            columns = []
             for leaf in leaves:
                 if leaf.dim() == 0 or leaf.shape[0] != size:
                     raise ValueError(f"the model was given {size} rows and returned a tensor of shape {tuple(leaf.shape)}; it has to return a row for each")
                 host = torch.empty((many, *leaf.shape[1:]), dtype=leaf.dtype, pin_memory=True)
-                hosts.append(host.copy_(leaf[:many], non_blocking=True))
-            points[3].record()
-        return shape, [host.unbind(0) for host in hosts]
+                columns.append(host.copy_(leaf if many == size else leaf[:many], non_blocking=True))
+            points[3].record(slot.down)
+            # While the device works.
+            unbound = [column.unbind(0) for column in columns]
+            if len(leaves) == 1 and leaves[0] is made:
+                return list(unbound[0])
+            return [shape.unflatten([column[at] for column in unbound]) for at in range(many)]
 
     def _run(self, slot: _Slot, size: int) -> Any:
-        return self._model(*self._shape.unflatten([device[:size] for device in slot.device]))
+        rows = [device for device, _ in slot.rows_of(size)]
+        return self._model(*(rows if self._is_bare else self._shape.unflatten(rows)))
 
     # ------------------------------------------------------------------------------------------ ends
 
-    def _finish(self, each: _Class) -> None:
+    def _finish(self, each: Class) -> None:
         """Wait for the batches of a class, in the sequence in which they were launched."""
         self._on_device()
         while True:
-            batch = each.launched.get()
+            try:
+                batch = each.launched.get(timeout=_PATIENCE_S if self._sleepers else None)
+            except queue.Empty:
+                # Whoever was to wake them was interrupted.
+                self._wake_threads(len(self._sleepers))
+                continue
             if batch is None:
+                self._wake_threads(len(self._sleepers))
                 return
             if batch.error is None and batch.results is not None:
                 try:
@@ -531,23 +482,54 @@ class Batcher:
                     batch.error = error
             if batch.error is not None:
                 self._again(batch)
-            elif batch.answers:
-                self._give(batch)
-            self._free(each, batch)
+            self._over(each, batch)
 
-    def _give(self, batch: _Batch) -> None:
-        now = time.perf_counter()
+    def _over(self, each: Class, batch: _Batch) -> None:
+        """Give the answers and the slot back, and see to it that whoever has to launches the next batch."""
+        answers = batch.answers if batch.error is None else []
         points = batch.slot.points
-        times = tuple(before.elapsed_time(after) for before, after in zip(points, points[1:]))
-        shape, columns = batch.results
-        rows = [shape.unflatten([column[at] for column in columns]) for at in range(len(batch.answers))]
-        totals = []
+        times = [before.elapsed_time(after) for before, after in zip(points, points[1:])] if answers else []
+        wants_graph = self._graphs and bool(answers) and batch.size not in batch.slot.graphs
+        sleepers = self._sleepers
         with self._lock:
-            for answer, row in zip(batch.answers, rows):
-                totals.append(now - answer._arrived)
-                answer._end(row, None)
-            self._counts.batch(batch.size, len(batch.answers), times, totals)
-        _tell(batch.answers)
+            now = time.perf_counter()
+            has_woken = bool(sleepers)
+            for answer, row in zip(answers, batch.results or ()):
+                answer._value, answer._leaves = row, NOTHING
+                answer._state = ENDED
+                if answer._locks:
+                    sleepers.extend(answer._locks)
+                    answer._locks = None
+            if answers:
+                self._counts.batch(batch.size, times, batch.arrived, now)
+            if wants_graph and batch.size not in self.not_captured and (each.name, batch.size) not in self._asked:
+                self._asked.add((each.name, batch.size))
+                self._to_capture.put((each, batch.size))
+            each.in_flight -= 1
+            loop = self._free(each, batch.slot, now)
+        if sleepers and not has_woken:
+            self._wake_threads(_AWAKE)
+        tell(answers, each, loop, self._tick)
+        # With what it took to tell everybody: the last of them waited for that too.
+        with self._lock:
+            now = time.perf_counter()
+            each.took(now - batch.due, now)
+
+    def _wake_threads(self, many: int) -> None:
+        with self._lock:
+            woken = [self._sleepers.popleft() for _ in range(min(many, len(self._sleepers)))]
+        for lock in woken:
+            lock.release()
+
+    def _free(self, each: Class, slot: _Slot, now: float) -> Any:
+        """Give a slot back, and return the event loop that has to look whether a batch is due. The lock is held."""
+        each.free.append(slot)
+        each.freed = now
+        loop = each.waiting[0]._loop if each.waiting else None
+        # Nobody else is woken, who would take the interpreter's lock for nothing.
+        if self._wants_slot or self._is_closed or (each.waiting and (loop is None or loop.is_closed())):
+            self._changed.notify_all()
+        return loop
 
     def _again(self, batch: _Batch) -> None:
         """Run the requests of a batch that failed one by one; what fails alone has failed."""
@@ -562,40 +544,23 @@ class Batcher:
             size = self._sizes[0]
             if failed is None:
                 try:
-                    shape, columns = self._submit(batch.slot, size, [answer._leaves])
+                    value = self._submit(batch.slot, size, [answer._leaves])[0]
                     batch.slot.points[3].synchronize()
-                    value = shape.unflatten([column[0] for column in columns])
                 except Exception as alone:
                     failed = alone
             with self._lock:
                 answer._end(value, failed)
                 if failed is None:
-                    self._counts.batch(size, 1, (0.0, 0.0, 0.0), [time.perf_counter() - answer._arrived])
+                    self._counts.batch(size, [0.0, 0.0, 0.0], [answer._arrived], time.perf_counter())
                 else:
                     self._counts.count("failed", 1)
-            _tell([answer])
+            tell([answer])
 
     def _lose(self, error: BaseException) -> None:
         """The device is lost: nothing runs there any more."""
         with self._lock:
             self._lost = error
         self._refuse_what_waits(error)
-
-    def _free(self, each: _Class, batch: _Batch) -> None:
-        """Give a slot back, and see to it that whoever has to launches the next batch."""
-        wants_graph = self._graphs and batch.error is None and batch.answers and batch.size not in batch.slot.graphs
-        with self._lock:
-            each.in_flight -= 1
-            took = time.perf_counter() - batch.left
-            each.batch_s = took if each.batch_s == 0.0 else (7 * each.batch_s + took) / 8
-            each.free.append(batch.slot)
-            loop = each.waiting[0]._loop if each.waiting else None
-            if wants_graph and batch.size not in self.not_captured and (each.name, batch.size) not in self._asked:
-                self._asked.add((each.name, batch.size))
-                self._to_capture.put((each, batch.size))
-            self._changed.notify_all()
-        if loop is not None:
-            _soon(loop, self._tick, each)
 
     # ------------------------------------------------------------------------------------------ graphs
 
@@ -610,7 +575,9 @@ class Batcher:
             for slot in each.slots:
                 with self._lock:
                     while slot not in each.free and not self._is_closed:
+                        self._wants_slot = True
                         self._changed.wait()
+                    self._wants_slot = False
                     if self._is_closed:
                         return
                     each.free.remove(slot)
@@ -619,17 +586,14 @@ class Batcher:
                 except Exception as error:
                     self.not_captured[size] = f"{type(error).__name__}: {error}"
                 with self._lock:
-                    each.free.append(slot)
-                    loop = each.waiting[0]._loop if each.waiting else None
-                    self._changed.notify_all()
-                if loop is not None:
-                    _soon(loop, self._tick, each)
+                    loop = self._free(each, slot, time.perf_counter())
+                tell((), each, loop, self._tick)
                 if size in self.not_captured:
                     break
 
     def _captured(self, slot: _Slot, size: int) -> tuple[Any, Any]:
         torch = self._torch
-        with torch.inference_mode(), torch.cuda.device(self._device), torch.cuda.stream(slot.stream):
+        with torch.inference_mode(), torch.cuda.stream(slot.stream):
             # What libraries make at their first call in a thread cannot be captured.
             self._run(slot, size)
             slot.stream.synchronize()
@@ -651,7 +615,9 @@ class Batcher:
     def statistics(self) -> BatcherStatistics:
         """What has become of the requests so far, as a copy."""
         with self._lock:
-            waiting = sum(answer._state == _QUEUED for each in self._classes for answer in each.waiting)
+            self._counts.count("refused_late", self._overdue)
+            self._overdue = 0
+            waiting = sum(answer._state == QUEUED for each in self._classes for answer in each.waiting)
             return self._counts.now(waiting, sum(each.in_flight for each in self._classes))
 
     def refuse(self) -> None:
@@ -684,14 +650,14 @@ class Batcher:
             for each in self._classes:
                 while each.waiting:
                     answer = each.waiting.popleft()
-                    if answer._state == _QUEUED:
+                    if answer._state == QUEUED:
                         refused = RequestRefused("closed", "the batcher was closed while the request waited")
                         refused.__cause__ = because
                         answer._end(None, refused)
                         ended.append(answer)
             self._counts.count("dropped", len(ended))
             self._changed.notify_all()
-        _tell(ended)
+        tell(ended)
 
     async def aclose(self) -> BatcherStatistics:
         """Close without stopping the event loop."""

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sidestream import _sidestream
+from sidestream import _far_off, _sidestream
 from sidestream import _units as units
 from sidestream._arguments import positive, whole
 from sidestream._devices import device_name, of_torch, on_torch
@@ -57,6 +57,9 @@ def benchmark(
 
     On the processor both are one time, measured by the clock.
 
+    Where less than half of the roofline is reached, ``fn`` is called once more under PyTorch's profiler, and ``far_off`` says what the launch of its longest
+    kernel tells: too few blocks, a last round of them that is nearly empty, few warps for the sake of registers or shared memory.
+
     Args:
         fn: What to measure. What it returns is dropped.
         args: Its arguments.
@@ -98,6 +101,11 @@ def benchmark(
         taken = _on_processor(call, args, repeat) if cuda is None else _on_device(cuda, call, args, repeat)
     name = getattr(fn, "__name__", None) or type(fn).__name__
     roofline = _roofline(taken, flops or 0.0, bytes or 0.0, peak_flops, dtype)
+    far_off: tuple[str, ...] = ()
+    if cuda is not None and roofline is not None and roofline.share < _far_off.FAR:
+        torch: Any = sys.modules["torch"]
+        with torch.cuda.device(cuda):
+            far_off = _far_off.asked(torch, call, args)
     return Benchmark(
         name=name,
         device=taken.device,
@@ -108,6 +116,7 @@ def benchmark(
         includes_host=taken.includes_host,
         roofline=roofline,
         roofline_unknown=_why_no_roofline(taken, roofline, flops, bytes, dtype),
+        far_off=far_off,
     )
 
 
@@ -151,6 +160,7 @@ class Benchmark(Result):
             asks for more than the driver queues, or takes the host too long to hold the device back.
         roofline: The least time for the work that was stated, where the device's peaks are known.
         roofline_unknown: Why there is no roofline although work was stated.
+        far_off: Where less than half of the roofline is reached, what one call under PyTorch's profiler tells of that.
     """
 
     name: str
@@ -162,6 +172,7 @@ class Benchmark(Result):
     includes_host: bool
     roofline: Roofline | None
     roofline_unknown: str | None
+    far_off: tuple[str, ...] = ()
 
     @property
     def median_ns(self) -> float:
@@ -205,6 +216,7 @@ class Benchmark(Result):
             "includes_host": self.includes_host,
             "roofline": None if self.roofline is None else asdict(self.roofline),
             "roofline_unknown": self.roofline_unknown,
+            "far_off": list(self.far_off),
             "samples_ns": list(self.samples_ns),
             "host_samples_ns": list(self.host_samples_ns),
         }
@@ -245,6 +257,7 @@ class Benchmark(Result):
                 yield f"more than {roofline.dtype or 'the given peak'} allows: give dtype= or peak_flops= of the arithmetic that ran, or count again"
             elif roofline.share > 1.05:
                 yield "more than the memory allows: the bytes are fewer than stated, or stay in the cache"
+        yield from self.far_off
         if self.roofline_unknown is not None:
             yield self.roofline_unknown
 

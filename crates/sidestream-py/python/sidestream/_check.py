@@ -377,7 +377,8 @@ class NamedStream:
     """A stream by its name in the report.
 
     Attributes:
-        name: The name, as the sides of a race have it.
+        name: The name, as the sides of a race have it: what the program calls the stream, where that was heard and no other is
+            called so.
         device: The number of its GPU.
         handle: The handle, as in ``torch.cuda.Stream.cuda_stream``.
     """
@@ -557,12 +558,13 @@ class CheckedRun:
         races = "no race" if certain == 0 else "1 race" if certain == 1 else f"{certain} races"
         if certain < count:
             races += " and 1 warning" if count - certain == 1 else f" and {count - certain} warnings"
-        parts = [f"{races} in {found.operations:,} operations"]
+        operations = "1 operation" if found.operations == 1 else f"{found.operations:,} operations"
+        parts = [f"{races} in {operations}"]
         if self._simulation is not None:
-            count = len(self._simulation.devices)
-            parts[0] += " on a simulated GPU" if count == 1 else f" on {count} simulated GPUs"
+            devices = len(self._simulation.devices)
+            parts[0] += " on a simulated GPU" if devices == 1 else f" on {devices} simulated GPUs"
         if self._steps is not None and self._steps.made <= self._steps.first and not found.operations:
-            parts[0] += f": nothing was checked, since the program made {self._steps.made} steps"
+            parts[0] += f": nothing was checked, since the program made {self._steps.made} step" + ("" if self._steps.made == 1 else "s")
         elif not found.operations and found.ended is None:
             parts[0] += ": nothing was checked, since nothing ran on a GPU"
             if self._simulation is None:
@@ -581,10 +583,7 @@ class CheckedRun:
             parts.append("\n".join(lines))
         parts += [str(race) for at, race in enumerate(found.races) if at not in mended]
         parts += [str(lint) for lint in found.lints]
-        named = [stream for stream in found.streams if stream.handle > 2]
-        if found.races and named:
-            known = _known(found.races)
-            streams = (f"{s.name} = {known.get(s.name, '')}0x{s.handle:x} on cuda:{s.device}" for s in named)
+        if found.races and (streams := _streams(found.races, found.streams)):
             parts.append("streams: " + ", ".join(streams))
         if found.suppressed:
             parts.append("suppressed: " + ", ".join(str(one) for one in found.suppressed))
@@ -600,7 +599,8 @@ class CheckedRun:
         return "\n\n".join(parts)
 
     def __repr__(self) -> str:
-        return f"<CheckedRun: {len(self.races)} races in {self.operations} operations>"
+        races, operations = len(self.races), self.operations
+        return f"<CheckedRun: {races} race{'s' * (races != 1)} in {operations} operation{'s' * (operations != 1)}>"
 
     def _repr_html_(self) -> str:
         return f'<pre style="white-space:pre-wrap">{html.escape(str(self))}</pre>'
@@ -650,14 +650,20 @@ def _without(found: _Found, suppress: tuple[Suppression, ...]) -> _Found:
     )
 
 
-def _known(races: tuple[CheckedRace, ...]) -> dict[str, str]:
-    """What the program calls the streams, where a race was found."""
+def _streams(races: tuple[CheckedRace, ...], streams: tuple[NamedStream, ...]) -> list[str]:
+    """Which streams the names stand for; what the program calls one where a race was found, if it calls others so, too."""
     known: dict[str, str] = {}
     for race in races:
         for name, side in zip(race.names, (race.first, race.second), strict=True):
-            if name is not None and not name.startswith("torch."):
+            if name is not None and not name.startswith("torch.") and name != side.stream:
                 known.setdefault(side.stream, f"`{name}`, ")
-    return known
+    shown = []
+    for stream in streams:
+        if stream.handle > 2:
+            shown.append(f"{stream.name} = {known.get(stream.name, '')}0x{stream.handle:x} on cuda:{stream.device}")
+        elif stream.handle < 2 and not stream.name.startswith("default"):
+            shown.append(f"{stream.name} = the default stream of cuda:{stream.device}")
+    return shown
 
 
 def _lints(values: list[Mapping[str, Any]], places: Any) -> tuple[Remark, ...]:

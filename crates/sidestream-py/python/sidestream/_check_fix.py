@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import functools
+import inspect
+import itertools
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -53,35 +56,52 @@ def namer(hidden: list[str]) -> Callable[[Handle | None, Handle | None], tuple[s
         while frame is not None:
             file = frame.f_code.co_filename
             if not file.startswith(tuple(hidden)) and not is_library(file):
-                return _name(first, frame), _name(second, frame)
+                with _locals(frame) as names:
+                    return _name(first, frame, names), _name(second, frame, names)
             frame = frame.f_back
         return None, None
 
     return called
 
 
-def _name(stream: Handle | None, frame: FrameType) -> str | None:
+@contextlib.contextmanager
+def _locals(frame: FrameType) -> Iterator[dict[str, Any]]:
+    """The local variables of a frame.
+
+    Before Python 3.13 those of a function are copied into a dictionary that the frame keeps, so that a tensor would outlive its ``del`` and what
+    happens to its memory would be another story: it is emptied.
+    """
+    names = frame.f_locals
+    try:
+        yield names
+    finally:
+        if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13):
+            names.clear()
+
+
+def _name(stream: Handle | None, frame: FrameType, names: dict[str, Any]) -> str | None:
     if stream is None:
         return None
     device, handle = stream
     import torch
 
-    if handle in (0, 1):
-        return "torch.cuda.default_stream()" if device == 0 else f"torch.cuda.default_stream({device})"
+    handles = (0, 1) if handle in (0, 1) else (handle,)
 
     def is_it(value: Any) -> bool:
-        return isinstance(value, torch.cuda.Stream) and value.cuda_stream == handle
+        return isinstance(value, torch.cuda.Stream) and value.cuda_stream in handles and (handle > 1 or value.device_index == device)
 
-    for names in (frame.f_locals, frame.f_globals):
-        for name, value in names.items():
+    for those in (names, frame.f_globals):
+        for name, value in those.items():
             if name.isidentifier() and is_it(value):
                 return name
-    for name, value in frame.f_locals.items():
+    for name, value in names.items():
         fields = getattr(value, "__dict__", None)
         if name.isidentifier() and isinstance(fields, dict) and not isinstance(value, (type, ModuleType)):
             for field, inner in fields.items():
                 if isinstance(field, str) and field.isidentifier() and is_it(inner):
                     return f"{name}.{field}"
+    if handle in (0, 1):
+        return "torch.cuda.default_stream()" if device == 0 else f"torch.cuda.default_stream({device})"
     if torch.cuda.is_available() and torch.cuda.current_stream(device).cuda_stream == handle:
         return "torch.cuda.current_stream()"
     return None
@@ -90,18 +110,28 @@ def _name(stream: Handle | None, frame: FrameType) -> str | None:
 def patch(mends: Iterable[Mend], races: Sequence[CheckedRace]) -> str:
     """The calls as a unified diff of the program's files, with what could not be placed in front, as comments."""
     calls: dict[str, dict[int, list[str]]] = {}
-    unplaced = []
+    notes = []
     for mend in mends:
         try:
             file, line, call = _placed(mend, races[mend.first])
         except _Unplaced as why:
             at = f" at {mend.place.file}:{mend.place.line}" if mend.place else ""
-            unplaced.append(f"# not placed: {mend.call}{at}: {why}\n")
+            notes.append(f"# not placed: {mend.call}{at}: {why}\n")
             continue
-        those = calls.setdefault(file, {}).setdefault(line, [])
-        if call not in those:
-            those.append(call)
-    out = "".join(unplaced)
+        in_loop = mend.kind == "sync" and _is_in_loop(file, line)
+        placed = [(line, call)]
+        if in_loop and (by_event := _by_event(file, line, [races[at] for at in mend.races])):
+            placed = by_event
+        elif in_loop:
+            notes.append(
+                f"# {shown(file)}:{line}: `{call}` holds up the host each time, and the next check will say SYNC_IN_LOOP of it; to queue work ahead, "
+                "use the memory one step later, or two pieces in turn\n"
+            )
+        for line, call in placed:
+            those = calls.setdefault(file, {}).setdefault(line, [])
+            if call not in those:
+                those.append(call)
+    out = "".join(notes)
     for file, by_line in calls.items():
         before = Path(file).read_text(encoding="utf-8").splitlines(keepends=True)
         after: list[str] = []
@@ -136,6 +166,51 @@ def _placed(mend: Mend, race: CheckedRace) -> tuple[str, int, str]:
     if own(race.first.stack) == mend.place:
         raise _Unplaced("both accesses come from this line")
     return mend.place.file, _start(mend.place), call
+
+
+def _is_in_loop(file: str, line: int) -> bool:
+    tree = ast.parse(Path(file).read_text(encoding="utf-8"))
+    loops = (node for node in ast.walk(tree) if isinstance(node, (ast.For, ast.While, ast.AsyncFor)))
+    return any(loop.lineno < line <= (loop.end_lineno or 0) for loop in loops)
+
+
+def _by_event(file: str, line: int, races: Sequence[CheckedRace]) -> list[tuple[int, str]] | None:
+    """An event behind the device's accesses, and the wait for it in front of this line: the host does not wait for what the stream is given in between.
+
+    None if nothing is in between, or if not all of these accesses come in front of the line each time that it is reached.
+    """
+    source = Path(file).read_text(encoding="utf-8")
+    around = [block for block in _blocks(ast.parse(source)) if any(statement.lineno == line for statement in block)]
+    firsts = [own(race.first.stack) for race in races]
+    names = {race.names[0] for race in races}
+    if len(around) != 1 or len(names) != 1:
+        return None
+    (block,), (stream,) = around, names
+    at = next(number for number, statement in enumerate(block) if statement.lineno == line)
+
+    def index(place: Place | None) -> int | None:
+        within = (number for number, statement in enumerate(block) if place and statement.lineno <= place.line <= (statement.end_lineno or 0))
+        return next(within, None) if place and place.file == file else None
+
+    indices = [index(place) for place in firsts]
+    behind = max((-1 if index is None else index for index in indices), default=-1)
+    if None in indices or behind + 1 >= at:
+        return None
+    # In front of the next statement, which stands on a line of its own as that of the wait does.
+    following = block[behind + 1]
+    if source.splitlines()[following.lineno - 1][: following.col_offset].strip() or hasattr(following, "decorator_list"):
+        return None
+    name = next(name for number in itertools.count() if (name := f"done_{number}" if number else "done") not in source)
+    return [(following.lineno, f"{name} = {stream}.record_event()"), (line, f"{name}.synchronize()")]
+
+
+def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
+    """The statements that come one after the other."""
+    for node in ast.walk(tree):
+        for field in ("body", "orelse", "finalbody"):
+            block = getattr(node, field, None)
+            if isinstance(block, list):
+                yield block
 
 
 def _start(place: Place) -> int:

@@ -195,13 +195,29 @@ def _streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     put(stack, external, "__new__", staticmethod(make))
 
 
+class _Token:
+    """Dies with the object whose attribute it is, and says so then."""
+
+    __slots__ = ("_died",)
+
+    def __init__(self, died: Callable[[], None]) -> None:
+        self._died = died
+
+    def __del__(self) -> None:
+        self._died()
+
+
 def _made_streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
-    """PyTorch does not tell who asks for a stream, nor when nobody holds it any more."""
+    """PyTorch does not tell who asks for a stream, nor when nobody holds it any more.
+
+    A weak reference to a stream is of no use: PyTorch frees a `torch.cuda.Stream` without clearing its weak references, so the callback is never
+    made, and the reference points to freed memory. What the stream's attributes hold dies with it.
+    """
     import torch
 
     stream = torch.cuda.Stream
     new = stream.__new__
-    held: set[weakref.ref[Any]] = set()
+    is_over = False
 
     def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
         made = new(cls, *args, **kwargs)
@@ -211,15 +227,19 @@ def _made_streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         device, handle = made.device_index, made.cuda_stream
         at, steps = recorder.stream_made(device, handle)
 
-        def let_go(reference: weakref.ref[Any]) -> None:
-            held.discard(reference)
-            recorder.stream_let_go(at, steps, device, handle)
+        def let_go() -> None:
+            if not is_over:
+                recorder.stream_let_go(at, steps, device, handle)
 
-        held.add(weakref.ref(made, let_go))
+        made._sidestream_made = _Token(let_go)
         return made
 
+    def end() -> None:
+        nonlocal is_over
+        is_over = True
+
     put(stack, stream, "__new__", staticmethod(make))
-    stack.callback(held.clear)
+    stack.callback(end)
 
 
 def _failures(recorder: Recorder, stack: contextlib.ExitStack) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+import threading
+import time
 from collections.abc import Generator
 from typing import Any, Generic, TypeVar
 
@@ -13,8 +15,12 @@ from sidestream._arguments import positive, truth
 
 Tree = TypeVar("Tree")
 
-#: The streams of downloads by the device's number.
-_streams: dict[int, Any] = {}
+#: What downloads are made with, by the device's number.
+_sides: dict[int, _Side] = {}
+#: Tensors of up to so many elements are copied and downloaded together: each on its own costs the host more than its bytes do.
+_SMALL = 4096
+#: How long a `RunningMean` that is not asked waits with the next download. To start one costs the host as much as several additions.
+_REFRESH_S = 0.02
 
 
 def fetch(values: Tree, *, snapshot: bool = True) -> Fetched[Tree]:
@@ -49,44 +55,95 @@ def fetch(values: Tree, *, snapshot: bool = True) -> Fetched[Tree]:
             raise TypeError("a tensor is sparse, nested or quantized, and only dense ones are fetched; convert it on the device before")
         if leaf.is_cuda:
             devices.setdefault(leaf.get_device(), []).append(at)
-    events: list[Any] = []
-    with torch.no_grad():
-        for at, leaf in enumerate(leaves):
-            leaf = leaf.detach()
-            if leaf.is_conj() or leaf.is_neg():
-                leaf = leaf.resolve_conj().resolve_neg()
-            leaves[at] = leaf.clone() if snapshot and not leaf.is_cuda else leaf
-        for device, places in devices.items():
-            events.append(_download(torch, device, leaves, places, snapshot))
+    for at, leaf in enumerate(leaves):
+        # From here on nothing is recorded for a backward pass.
+        leaf = leaf.detach()
+        if leaf.is_conj() or leaf.is_neg():
+            leaf = leaf.resolve_conj().resolve_neg()
+        leaves[at] = leaf.clone() if snapshot and not leaf.is_cuda else leaf
+    events = [_download(torch, device, leaves, places, snapshot) for device, places in devices.items()]
     return Fetched(shape.unflatten(leaves), events)
 
 
 def _download(torch: Any, device: int, leaves: list[Any], places: list[int], snapshot: bool) -> Any:
-    """Put copies in the place of the leaves of a device, and return an event behind them."""
-    current = torch.cuda.current_stream(device)
+    """Put copies in the place of the leaves of a device, and return an event behind them.
+
+    A loop calls this in each step, so it goes by the functions below `torch.cuda.stream`, which makes objects.
+    """
+    here = torch._C._cuda_getDevice()
+    current = torch._C._cuda_getCurrentStream(device)
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError("the current stream is being captured, and a download in a graph has no future; fetch behind the replay")
-    side = _side_stream(torch, device)
-    if snapshot:
-        for at in places:
-            leaves[at] = leaves[at].clone()
-    side.wait_stream(current)
-    with torch.cuda.stream(side):
-        for at in places:
-            source = leaves[at]
+    side = _side(torch, device)
+    sources = _copied(torch, leaves, places) if snapshot else [(leaves[at], [at]) for at in places]
+    side.follow(torch, current)
+    torch._C._cuda_setStream(*side.ids)
+    try:
+        for source, ats in sources:
             host = torch.empty_like(source, device="cpu", pin_memory=True)
             host.copy_(source, non_blocking=True)
             # Whoever lets go of it may do so before the copy has read it.
-            source.record_stream(side)
-            leaves[at] = host
-        return side.record_event()
+            source.record_stream(side.stream)
+            if len(ats) == 1:
+                leaves[ats[0]] = host
+            else:
+                begin = 0
+                for at in ats:
+                    like = leaves[at]
+                    leaves[at] = host[begin : begin + like.numel()].view(like.shape)
+                    begin += like.numel()
+        done = torch.cuda.Event()
+        done.record(side.stream)
+    finally:
+        torch._C._cuda_setStream(*current)
+        if here != device:
+            torch._C._cuda_setDevice(here)
+    return done
 
 
-def _side_stream(torch: Any, device: int) -> Any:
-    side = _streams.get(device)
+def _copied(torch: Any, leaves: list[Any], places: list[int]) -> list[tuple[Any, list[int]]]:
+    """Copies on the device, and which leaves each is of: small ones of a type have one together."""
+    if len(places) == 1:
+        return [(leaves[places[0]].clone(), places)]
+    small: dict[Any, list[int]] = {}
+    copies = []
+    for at in places:
+        leaf = leaves[at]
+        if 0 < leaf.numel() <= _SMALL and leaf.is_contiguous():
+            small.setdefault(leaf.dtype, []).append(at)
+        else:
+            copies.append((leaf.clone(), [at]))
+    for ats in small.values():
+        copies.append((leaves[ats[0]].clone() if len(ats) == 1 else torch.cat([leaves[at].view(-1) for at in ats]), ats))
+    return copies
+
+
+class _Side:
+    """The stream of a device's downloads, and what waits for others there."""
+
+    def __init__(self, torch: Any, device: int) -> None:
+        self.kind = torch.cuda.Stream
+        self.stream = torch.cuda.Stream(device)
+        self.ids = (self.stream.stream_id, self.stream.device_index, self.stream.device_type)
+        #: An event of each thread: between its record and the wait for it no other may record it.
+        self._own = threading.local()
+
+    def follow(self, torch: Any, current: tuple[int, int, int]) -> None:
+        """Let the stream wait for all that another one was given so far."""
+        own = self._own
+        if getattr(own, "ids", None) != current:
+            stream_id, device_index, device_type = current
+            own.ids, own.event = current, torch.cuda.Event()
+            own.stream = torch.cuda.Stream(stream_id=stream_id, device_index=device_index, device_type=device_type)
+        own.event.record(own.stream)
+        own.event.wait(self.stream)
+
+
+def _side(torch: Any, device: int) -> _Side:
+    side = _sides.get(device)
     # A check that simulates GPUs has streams of its own.
-    if side is None or type(side) is not torch.cuda.Stream:
-        side = _streams[device] = torch.cuda.Stream(device)
+    if side is None or side.kind is not torch.cuda.Stream:
+        side = _sides[device] = _Side(torch, device)
     return side
 
 
@@ -143,9 +200,11 @@ class RunningMean:
 
     def reset(self) -> None:
         """Forget all losses. Nothing waits."""
-        #: What the host gave, and the sums on the devices with the streams that added last.
+        #: What the host gave, and the sums on the devices with the handles of the streams that added last, and these.
         self._host = 0.0
-        self._sums: dict[int, tuple[Any, Any]] = {}
+        self._sums: dict[int, tuple[Any, int, Any]] = {}
+        #: When the next download is looked at.
+        self._next = 0.0
         self._weight = 0.0
         self._arrived = (0.0, 0.0)
         self._coming: tuple[Fetched[list[Any]], float, float] | None = None
@@ -175,13 +234,14 @@ class RunningMean:
         else:
             raise TypeError(f"loss is {type(loss).__name__}; give a tensor or a number")
         self._weight += weight * count
-        if self._sums:
+        if self._sums and time.perf_counter() >= self._next:
             self._look()
 
     def value(self) -> float:
         """Return the mean of the losses that have arrived, and nan before any has. Never waits.
 
-        As long as a download is under way, further losses wait for the next one, so the value is a few steps old.
+        As long as a download is under way, further losses wait for the next one, which `update` starts after 20 ms and this at once. So the value is a few
+        steps old.
         """
         if not self._sums:
             return _mean(self._host, self._weight)
@@ -203,20 +263,27 @@ class RunningMean:
         device = loss.get_device()
         if torch.cuda.is_current_stream_capturing():
             raise RuntimeError("the current stream is being captured, and a replay would not be counted; update behind the replay")
-        current = torch.cuda.current_stream(device)
-        with torch.no_grad():
-            total, last = self._sums.get(device, (None, None))
+        raw = torch._C._cuda_getCurrentRawStream(device)
+        total, last, stream = self._sums.get(device, (None, raw, None))
+        if total is None or last != raw:
+            current = torch.cuda.current_stream(device)
             if total is None:
                 # Later losses may come outside of inference mode, where none of its tensors could be added to.
                 with torch.inference_mode(False):
                     total = torch.zeros((), dtype=torch.float64, device=loss.device)
-            elif last != current:
-                current.wait_stream(last)
+            else:
+                current.wait_stream(stream)
                 total.record_stream(current)
-            total.add_(loss if loss.dim() == 0 else loss.sum(dtype=torch.float64), alpha=weight)
-        self._sums[device] = (total, current)
+            self._sums[device] = (total, raw, current)
+        if loss.dim() != 0:
+            loss = loss.sum(dtype=torch.float64)
+        if weight == 1.0:
+            total.add_(loss)
+        else:
+            total.add_(loss, alpha=weight)
 
     def _look(self) -> None:
+        self._next = time.perf_counter() + _REFRESH_S
         coming = self._coming
         if coming is not None:
             if not coming[0].done():
@@ -229,9 +296,10 @@ class RunningMean:
         torch: Any = sys.modules["torch"]
         with contextlib.ExitStack() as stack:
             # Behind the last additions, whichever streams are current now.
-            for _, stream in self._sums.values():
-                stack.enter_context(torch.cuda.stream(stream))
-            taken = fetch([total for total, _ in self._sums.values()])
+            for device, (_, raw, stream) in self._sums.items():
+                if torch._C._cuda_getCurrentRawStream(device) != raw:
+                    stack.enter_context(torch.cuda.stream(stream))
+            taken = fetch([total for total, _, _ in self._sums.values()])
         self._coming = (taken, self._host, self._weight)
         return self._coming
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from sidestream import _follow, _hand_over, _leaves, _ranks, _sidestream
+from sidestream import _follow, _hand_over, _leaves, _ranks, _sidestream, _waits
 from sidestream import _units as units
 from sidestream._arguments import one_of, whole, whole_item
 from sidestream._feed import Entry, Feed, Noted
@@ -35,6 +35,7 @@ def prefetch(
     *,
     keep: str = "grow",
     stream: Any = None,
+    max_pinned: int | None = None,
 ) -> Prefetcher[Batch]: ...
 @overload
 def prefetch(
@@ -45,6 +46,7 @@ def prefetch(
     transform: Callable[[Any], Batch],
     keep: str = "grow",
     stream: Any = None,
+    max_pinned: int | None = None,
 ) -> Prefetcher[Batch]: ...
 @overload
 def prefetch(
@@ -55,6 +57,7 @@ def prefetch(
     *,
     keep: str = "grow",
     stream: Any = None,
+    max_pinned: int | None = None,
 ) -> Prefetcher[Batch]: ...
 
 def prefetch(
@@ -65,6 +68,7 @@ def prefetch(
     *,
     keep: str = "grow",
     stream: Any = None,
+    max_pinned: int | None = None,
 ) -> Prefetcher[Any]:
     """Return the batches of ``loader`` on the device, each uploaded while those before it are computed.
 
@@ -99,6 +103,9 @@ def prefetch(
             gives you a copy of each batch, so that the memory never grows.
         stream: Take the batches on this stream instead of the current one. A simulated device has no current stream: by default
             the prefetcher makes one.
+        max_pinned: How many bytes of pinned memory it may pack batches into. Without a limit it takes those of the largest batch twice, and up to a quarter
+            more where batches grow; with room for one alone, packing a batch waits until the one before is uploaded. A batch that does not fit is a
+            ``ValueError`` where it is taken.
 
     Raises:
         TypeError: ``loader`` cannot be iterated over or is one tensor, ``device`` names no device, or an argument is of another kind.
@@ -106,13 +113,7 @@ def prefetch(
         DeviceError: The device cannot be opened.
     """
     kind: Any = _StatefulPrefetcher if _follow.has_state(loader) else Prefetcher
-    return kind(loader, device, depth, transform, keep=keep, stream=stream)  # type: ignore[no-any-return]
-
-
-#: With fewer batches nothing is said of a loader: the first one comes from a cold start.
-FEW_BATCHES = 10
-#: Where so much of the time is spent waiting for the loader, that is what to change.
-STARVED = 0.05
+    return kind(loader, device, depth, transform, keep=keep, stream=stream, max_pinned=max_pinned)  # type: ignore[no-any-return]
 
 
 class Prefetcher(Generic[Batch]):
@@ -131,12 +132,15 @@ class Prefetcher(Generic[Batch]):
         *,
         keep: str = "grow",
         stream: Any = None,
+        max_pinned: int | None = None,
     ) -> None:
         """Take the arguments of ``prefetch``."""
         depth = whole("depth", depth, 1, "the number of batches to have on the device")
         if depth > MOST_DEPTH:
             raise ValueError(f"depth is {depth}; give at most {MOST_DEPTH} batches, for each of which there is memory")
         one_of("keep", keep, ("grow", "copy"))
+        if max_pinned is not None:
+            max_pinned = whole("max_pinned", max_pinned, 1, "how many bytes of pinned memory there may be")
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is {transform!r}; give a function from batch to batch")
         if not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
@@ -148,7 +152,7 @@ class Prefetcher(Generic[Batch]):
         self._target = _hand_over.target(device, keep == "copy", stream)
         # One batch is in use, one is being transformed, and may still lie where it was uploaded when the next one comes.
         slots = depth + 1 if transform is not None and self._target.transforms_ahead else depth
-        self._ring = None if self._target.ring_device is None else _sidestream.Ring(self._target.ring_device, slots)
+        self._ring = None if self._target.ring_device is None else _sidestream.Ring(self._target.ring_device, slots, max_pinned)
         self._device = "cpu" if self._ring is None else self._ring.device
         self._grows = keep == "grow"
         self._noted = Noted()
@@ -261,6 +265,7 @@ class Prefetcher(Generic[Batch]):
             slots=of_ring.get("slots", 0),
             grown=of_ring.get("grown", 0),
             retired=of_ring.get("retired", 0),
+            pinned_bytes=of_ring.get("pinned_bytes", 0),
             elapsed_s=self._noted.elapsed_s,
             waited_for_loader_s=self._noted.loader_s,
             waited_for_slots_s=self._noted.slots_s,
@@ -296,6 +301,7 @@ class PrefetchStatistics(Result):
         slots: Batches that there is memory for on the device.
         grown: How many of them were added because all others were held.
         retired: How many are not used again; ``warnings`` says why.
+        pinned_bytes: Pinned memory that batches are packed into, which the prefetcher has until it is closed.
         elapsed_s: Seconds from the first batch that you asked for to the last that you took, your steps included.
         waited_for_loader_s: Seconds that you waited for the loader to give a batch.
         waited_for_slots_s: Seconds that you waited while a batch was packed, or for memory of the device.
@@ -309,6 +315,7 @@ class PrefetchStatistics(Result):
     slots: int
     grown: int
     retired: int
+    pinned_bytes: int
     elapsed_s: float
     waited_for_loader_s: float
     waited_for_slots_s: float
@@ -317,16 +324,7 @@ class PrefetchStatistics(Result):
     @property
     def verdict(self) -> str:
         """Whether the loader keeps up, in a sentence."""
-        if self.batches < FEW_BATCHES:
-            return f"{self.batches} batches are too few to say whether the loader keeps up"
-        share = self.waited_for_loader_s / self.elapsed_s if self.elapsed_s > 0 else 0.0
-        if share < STARVED:
-            return f"the loader keeps up: {100 * share:.0f} % of the time was spent waiting for it"
-        most = f"{1 / (1 - share):.1f} times as fast" if share < 0.99 else "many times as fast"
-        return (
-            f"your loader is the limit: {100 * share:.0f} % of the time was spent waiting for it, without which the loop would be {most} at most; "
-            "more workers (num_workers), or less work for a sample"
-        )
+        return _waits.verdict(self.batches, "batches", self.waited_for_loader_s, self.elapsed_s, "was spent waiting for it")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as a new dictionary, of the schema ``sidestream.prefetch/1``."""
@@ -340,7 +338,7 @@ class PrefetchStatistics(Result):
         lines = [
             f"{batches} to {self.device}: {units.size(self.bytes)}, {units.size(self.bytes_from_pinned)} of it "
             "from pinned memory where it was",
-            f"memory for {self.slots} batches, {self.grown} of them added because all others were held",
+            f"memory for {self.slots} batches, {self.grown} of them added because all others were held; {units.size(self.pinned_bytes)} of pinned memory to pack into",
             f"waited {self.waited_for_loader_s:.3f} s for the loader, {self.waited_for_slots_s:.3f} s for packing and memory, of {self.elapsed_s:.3f} s",
             self.verdict,
         ]

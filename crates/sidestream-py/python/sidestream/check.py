@@ -76,6 +76,16 @@ def main(arguments: list[str]) -> int:
         program = program[1:]
     if not program:
         parser.error("name a script, or a module with -m")
+    if given.module is None and given.program[0] != "--":
+        own = {name for action in parser._actions for name in action.option_strings if name.startswith("--")} - {"--help"}
+        behind = list(dict.fromkeys(name for word in program[1:] if (name := word.partition("=")[0]) in own))
+        if behind:
+            it, stands = ("it", "stands") if len(behind) == 1 else ("them", "stand")
+            print(
+                f"{', '.join(behind)} {stands} behind {program[0]}, so the program gets {it} and the check does not; options of the check stand in "
+                f"front of the script, and with -- in front of it this is not said",
+                file=sys.stderr,
+            )
     # What can be known before the program runs is said before.
     if given.memory < 0:
         parser.error(f"--memory {given.memory}: give a number of bytes, 0 or more")

@@ -4,21 +4,26 @@
 //! All host threads are one for the checker, so any order between them that was seen is taken for granted, and no race is
 //! reported that a lock forbids. What only the timing of two threads orders is found beside it, in `threads`.
 
+mod graphs;
+mod waits;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use sidestream::check::{Findings, OnRace, live};
 use sidestream::log::{Record, Sink};
 use sidestream::op::{
-    Access, Accesses, BufferId, DeviceId, EventId, GraphId, Kind, Memory, Mode, Op, OpId, SiteId,
-    StreamId, StreamKind, ThreadId,
+    Access, Accesses, BufferId, DeviceId, EventId, Kind, Memory, Mode, Op, OpId, SiteId, StreamId,
+    StreamKind, ThreadId,
 };
+
+use graphs::{Capture, Graph};
 
 use super::host::Watch;
 use super::memory::{HostMemory, Space};
 use super::reduce::Told;
 use super::remarks::Noticed;
 use super::threads::Threads;
-use super::touch::{Real, Touch, add, coalesce, meet};
+use super::touch::{Real, Touch, add, meet};
 
 /// All host threads.
 const HOST: ThreadId = ThreadId(0);
@@ -59,23 +64,6 @@ struct Note {
     touches: Vec<Touch>,
 }
 
-/// A capture that is under way.
-struct Capture {
-    key: u64,
-    /// Whose calls it records; everybody's if none. CUDA goes by streams: in its modes for one thread others work on streams of
-    /// their own meanwhile, and in the global mode they may not.
-    by: Option<std::thread::ThreadId>,
-    graph: Graph,
-}
-
-/// A graph that was captured: what a replay touches.
-struct Graph {
-    id: u32,
-    touches: Vec<Touch>,
-    /// The streams whose workspaces its products use.
-    workspaces: Vec<StreamId>,
-}
-
 /// The translation, and the checker behind it.
 pub struct Core {
     sink: Told,
@@ -85,6 +73,10 @@ pub struct Core {
     pub operations: u64,
     pub streams: HashMap<RawStream, StreamId>,
     pub stream_names: Vec<(RawStream, String)>,
+    /// What the program calls streams, as far as it was asked.
+    pub program_names: HashMap<StreamId, String>,
+    /// Where it was asked.
+    asked_names: HashSet<(StreamId, u32)>,
     blocking: Vec<u64>,
     events: HashMap<u64, (EventId, u32)>,
     event_count: u32,
@@ -111,6 +103,10 @@ pub struct Core {
     remarks: usize,
     /// Where the remarks were made that belong to the call that caused them.
     pub remarked: HashMap<OpId, Site>,
+    /// Of these, the waits for an event behind which its stream had more to do: nothing ran empty for them.
+    pub left_working: HashSet<OpId>,
+    /// Where an event was recorded last.
+    recorded: HashMap<EventId, StreamId>,
     /// What races with nothing.
     pub noticed: Noticed,
 }
@@ -135,6 +131,8 @@ impl Core {
             operations: 0,
             streams: HashMap::new(),
             stream_names: Vec::new(),
+            program_names: HashMap::new(),
+            asked_names: HashSet::new(),
             blocking: Vec::new(),
             events: HashMap::new(),
             event_count: 0,
@@ -155,6 +153,8 @@ impl Core {
             told: 0,
             remarks: 0,
             remarked: HashMap::new(),
+            left_working: HashSet::new(),
+            recorded: HashMap::new(),
             noticed: Noticed::default(),
         }
     }
@@ -204,6 +204,21 @@ impl Core {
         id
     }
 
+    /// Whether nobody has asked at this place what the program calls a stream, and it is not known.
+    pub fn lacks_name(&mut self, site: Site, stream: RawStream) -> bool {
+        let id = self.stream(stream);
+        !self.program_names.contains_key(&id) && self.asked_names.insert((id, site.stack))
+    }
+
+    /// The program calls the stream so. The first name stays: that is the one that was told so far.
+    pub fn learn_name(&mut self, stream: RawStream, name: Option<String>) {
+        // `torch.cuda.default_stream()` is no name of the program's.
+        if let Some(name) = name.filter(|name| !name.contains('(')) {
+            let id = self.stream(stream);
+            self.program_names.entry(id).or_insert(name);
+        }
+    }
+
     /// A stream that PyTorch did not make, and that the default stream waits for.
     pub fn note_blocking(&mut self, raw: u64) {
         if !self.blocking.contains(&raw) {
@@ -220,28 +235,6 @@ impl Core {
         self.known_sites.insert(site, id);
         self.sink.take(&Record::site(""));
         id
-    }
-
-    /// Whether a capture records what is called.
-    pub fn is_capturing(&self) -> bool {
-        self.captured_here().is_some()
-    }
-
-    /// The capture that records what this thread calls.
-    fn captured_here(&self) -> Option<usize> {
-        if self.captures.is_empty() {
-            return None;
-        }
-        let here = std::thread::current().id();
-        let captures = self.captures.iter();
-        captures
-            .map(|capture| capture.by)
-            .position(|by| by.is_none_or(|by| by == here))
-    }
-
-    fn captured_graph(&mut self) -> Option<&mut Graph> {
-        let at = self.captured_here()?;
-        Some(&mut self.captures[at].graph)
     }
 
     // -------------------------------------------------------------- telling the checker
@@ -424,37 +417,6 @@ impl Core {
         self.found()
     }
 
-    /// Adds the workspaces of these streams to the accesses of `self.op`.
-    fn use_workspaces(&mut self, of: &[StreamId]) {
-        for &stream in of {
-            let buffer = self.workspace(stream);
-            self.op.accesses.push(Access {
-                buffer,
-                start: 0,
-                end: 1,
-                mode: Mode::Write,
-            });
-        }
-    }
-
-    fn workspace(&mut self, of: StreamId) -> BufferId {
-        if let Some(&known) = self.workspaces.get(&of) {
-            return known;
-        }
-        let buffer = self.space.next_buffer();
-        let record = Record::buffer(Memory::Device, 1, None, "");
-        self.sink.take(&record);
-        self.workspaces.insert(of, buffer);
-        buffer
-    }
-
-    /// The stream whose workspace this is.
-    pub fn workspace_of(&self, buffer: BufferId) -> Option<StreamId> {
-        let mut all = self.workspaces.iter();
-        all.find(|(_, known)| **known == buffer)
-            .map(|(&stream, _)| stream)
-    }
-
     /// The engine hands gradients to what runs on this stream. It notes the stream for those of another's, and no
     /// operator says so. It does that for nothing else that backward uses.
     pub fn passed_by_engine(&mut self, site: Site, stream: RawStream, touches: &[Touch]) {
@@ -627,142 +589,6 @@ impl Core {
         if let Some(buffer) = noted {
             self.tell(Kind::RecordStream { buffer, stream }, site);
         }
-    }
-
-    fn event(&mut self, raw: u64, device: u32) -> EventId {
-        if let Some(&(known, at)) = self.events.get(&raw)
-            && at == device
-        {
-            return known;
-        }
-        let id = EventId(self.event_count);
-        self.event_count += 1;
-        let of = Some(DeviceId(device));
-        self.sink.take(&Record::event(true, of, ""));
-        self.events.insert(raw, (id, device));
-        id
-    }
-
-    /// An event comes to be; its handle may have been another's.
-    pub fn event_created(&mut self, raw: u64, device: u32) {
-        let event = self.event(raw, device);
-        self.tell(Kind::CreateEvent { event }, Site::default());
-    }
-
-    /// An event is gone.
-    pub fn event_deleted(&mut self, raw: u64) {
-        if let Some(&(event, _)) = self.events.get(&raw) {
-            self.tell(Kind::DestroyEvent { event }, Site::default());
-        }
-    }
-
-    /// `event.record(stream)`.
-    pub fn event_record(&mut self, site: Site, raw: u64, stream: RawStream) {
-        if self.is_capturing() {
-            return;
-        }
-        let event = self.event(raw, stream.device);
-        let stream = self.stream(stream);
-        self.tell(Kind::Record { event, stream }, site);
-    }
-
-    /// `stream.wait_event(event)`. An event from before the check holds nothing that the check knows.
-    pub fn event_wait(&mut self, site: Site, raw: u64, stream: RawStream) {
-        let Some(&(event, _)) = self.events.get(&raw) else {
-            return;
-        };
-        if self.is_capturing() {
-            return;
-        }
-        let stream = self.stream(stream);
-        self.tell(Kind::Wait { stream, event }, site);
-    }
-
-    /// `event.synchronize()`, or an event that was asked and is complete.
-    pub fn event_done(&mut self, site: Site, raw: u64, waited: bool) {
-        self.waited();
-        let Some(&(event, _)) = self.events.get(&raw) else {
-            return;
-        };
-        if !self.is_capturing() {
-            let kind = if waited {
-                Kind::SyncEvent { event }
-            } else {
-                Kind::QueryEvent { event, done: true }
-            };
-            self.tell(kind, site);
-            self.settle_copies();
-        }
-    }
-
-    /// `stream.synchronize()`, or a stream that was asked and is done.
-    pub fn stream_done(&mut self, site: Site, stream: RawStream, waited: bool) {
-        self.waited();
-        if self.is_capturing() {
-            return;
-        }
-        let stream = self.stream(stream);
-        let kind = if waited {
-            Kind::SyncStream { stream }
-        } else {
-            Kind::QueryStream { stream, done: true }
-        };
-        self.tell(kind, site);
-        self.settle_copies();
-    }
-
-    /// `torch.cuda.synchronize()`.
-    pub fn device_done(&mut self, site: Site, device: u32) {
-        self.waited();
-        if !self.is_capturing() {
-            let device = Some(DeviceId(device));
-            self.tell(Kind::SyncDevice { device }, site);
-            self.settle_copies();
-        }
-    }
-
-    /// From here to the end of the capture nothing runs.
-    /// It is what this thread calls that is recorded, or what all threads call.
-    pub fn capture_begin(&mut self, key: u64, of_all_threads: bool) {
-        let id = self.graph_count;
-        self.graph_count += 1;
-        let graph = Graph {
-            id,
-            touches: Vec::new(),
-            workspaces: Vec::new(),
-        };
-        let by = (!of_all_threads).then(|| std::thread::current().id());
-        self.captures.push(Capture { key, by, graph });
-    }
-
-    /// The capture has ended; a replay does what was called in it.
-    pub fn capture_end(&mut self) {
-        if let Some(at) = self.captured_here() {
-            let Capture { key, mut graph, .. } = self.captures.remove(at);
-            // From here on it matters who else uses them.
-            for &stream in &graph.workspaces {
-                self.workspace(stream);
-            }
-            coalesce(&mut graph.touches);
-            self.graphs.insert(key, graph);
-        }
-    }
-
-    /// A graph runs: all that it touches, at once.
-    pub fn replay(&mut self, site: Site, key: u64, stream: RawStream) -> bool {
-        let Some(graph) = self.graphs.remove(&key) else {
-            return false;
-        };
-        self.operations += 1;
-        let id = GraphId(graph.id);
-        let stream = self.stream(stream);
-        self.device_may_write();
-        self.put(&graph.touches, site);
-        self.use_workspaces(&graph.workspaces);
-        self.push(Kind::GraphLaunch { stream, graph: id }, site);
-        self.launched_at(site, stream);
-        self.graphs.insert(key, graph);
-        self.found()
     }
 
     // -------------------------------------------------------------- what is found

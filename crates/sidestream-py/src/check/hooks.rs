@@ -67,6 +67,18 @@ impl Recorder {
         self.told(py, name, tell);
     }
 
+    /// Asks what the program calls a stream, here where it names it.
+    #[cold]
+    fn ask_name(&self, py: Python<'_>, stream: RawStream) {
+        let nobody: Option<(u32, u64)> = None;
+        let called = self.called.bind(py);
+        let names = called.call1((Some((stream.device, stream.raw)), nobody));
+        let names = names.and_then(|names| names.extract::<(Option<String>, Option<String>)>());
+        if let Ok((name, _)) = names {
+            self.core.lock().learn_name(stream, name);
+        }
+    }
+
     /// Tells who hears the threads, if there are several, what this one does.
     fn of_threads(&self, py: Python<'_>, tell: impl FnOnce(&mut Threads, u32)) {
         if self.core.lock().threads.is_some() {
@@ -110,18 +122,28 @@ impl Recorder {
 
     fn on_event_record(&self, py: Python<'_>, event: u64, stream: u64) {
         let stream = self.raw(py, stream);
+        let mut lacks_name = false;
         self.told(py, "Event.record", |core, site| {
             core.event_record(site, event, stream);
+            lacks_name = core.lacks_name(site, stream);
         });
+        if lacks_name {
+            self.ask_name(py, stream);
+        }
     }
 
     fn on_event_wait(&self, py: Python<'_>, event: u64, stream: u64) {
         let stream = self.raw(py, stream);
         let in_backward = self.backwards.load(Ordering::Relaxed) > 0;
+        let mut lacks_name = false;
         self.told(py, "Stream.wait_event", |core, mut site| {
             site.waits_by_itself |= in_backward;
             core.event_wait(site, event, stream);
+            lacks_name = core.lacks_name(site, stream);
         });
+        if lacks_name {
+            self.ask_name(py, stream);
+        }
     }
 
     fn on_memory_allocation(&self, py: Python<'_>, ptr: u64) {

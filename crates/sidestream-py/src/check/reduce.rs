@@ -12,6 +12,7 @@ use sidestream::op::{BufferId, OpId, StreamId};
 use sidestream_program::{CannotReduce, Pair, reduce};
 
 use super::Recorder;
+use super::report::stream_name;
 
 /// Who is told of the operations: the checker, and the log if there is one.
 pub struct Told {
@@ -111,14 +112,12 @@ impl Recorder {
         };
         let streams: Vec<(StreamId, String)> = {
             let core = self.core.lock();
-            let known = |name: &str| {
-                core.stream_names
-                    .iter()
-                    .position(|(_, known)| known == name)
-            };
+            let all = (0..core.stream_names.len()).map(|at| StreamId(at as u32));
+            let all: Vec<(StreamId, String)> = all.map(|id| (id, stream_name(id, &core))).collect();
+            let known = |name: &str| all.iter().find(|(_, known)| known == name);
             let these = called.into_iter();
             these
-                .filter_map(|(stream, name)| Some((StreamId(known(&stream)? as u32), name)))
+                .filter_map(|(stream, name)| Some((known(&stream)?.0, name)))
                 .collect()
         };
         let pair = Pair {

@@ -155,6 +155,14 @@ impl Core {
         calls.last.push_back((step, call, site));
     }
 
+    /// Whether a stream was given work that the host does not know to be over.
+    pub(super) fn has_open_calls(&self, stream: StreamId) -> bool {
+        let over = self.findings.steps_known_to_host(stream);
+        let calls = self.noticed.calls.get(stream.0 as usize);
+        let last = calls.and_then(|calls| calls.last.back());
+        last.is_some_and(|(step, ..)| *step > over)
+    }
+
     fn calls_of(&mut self, stream: StreamId) -> &mut Calls {
         let at = stream.0 as usize;
         if self.noticed.calls.len() <= at {

@@ -8,7 +8,7 @@ use sidestream::check::{Fix, LintCode, Mend, Race, Report, Severity};
 use sidestream::op::{BufferId, OpId, SiteId, StreamId, ThreadId};
 use sidestream::order::Chain;
 
-use super::core::{COLLECTIVES, Core, Site};
+use super::core::{COLLECTIVES, Core, RawStream, Site};
 use super::threads::{Deed, Unheard};
 use super::touch::{Real, Touch};
 use super::{Names, Recorder};
@@ -107,10 +107,12 @@ impl Recorder {
                     None => "one of the two gets all of it, and may touch less".to_owned(),
                 }
             });
+            let names = called.and_then(|names| names.ok()?.extract().ok());
+            self.learn_names(streams, names.clone());
             let detail = Detail {
                 real,
                 doubt,
-                names: called.and_then(|names| names.ok()?.extract().ok()),
+                names,
                 tensor,
                 bytes,
             };
@@ -120,6 +122,20 @@ impl Recorder {
             }
         }
         first
+    }
+
+    fn learn_names(
+        &self,
+        streams: [Option<(u32, u64)>; 2],
+        names: Option<(Option<String>, Option<String>)>,
+    ) {
+        let mut core = self.core.lock();
+        let (first, second) = names.unwrap_or_default();
+        for (stream, name) in streams.into_iter().zip([first, second]) {
+            if let Some((device, raw)) = stream {
+                core.learn_name(RawStream { device, raw }, name);
+            }
+        }
     }
 
     /// What is raised, as JSON.
@@ -206,6 +222,7 @@ impl Recorder {
             LintCode::SyncInLoop => {
                 let site = core.remarked.get(&lint.op);
                 !site.is_some_and(|site| site.waits_by_itself)
+                    && !core.left_working.contains(&lint.op)
             }
             _ => true,
         });
@@ -228,8 +245,8 @@ impl Recorder {
             "operations": core.operations,
             "ended": core.findings.ended().or(refused),
             "host": core.watch.shown(),
-            "streams": core.stream_names.iter().filter(|(stream, _)| stream.raw & COLLECTIVES == 0).map(|(stream, name)| json!({
-                "name": name, "device": stream.device, "handle": stream.raw,
+            "streams": core.stream_names.iter().enumerate().filter(|(_, (stream, _))| stream.raw & COLLECTIVES == 0).map(|(at, (stream, _))| json!({
+                "name": stream_name(StreamId(at as u32), &core), "device": stream.device, "handle": stream.raw,
             })).collect::<Vec<_>>(),
         })
         .to_string()
@@ -341,9 +358,30 @@ fn chain_name(chain: Chain, core: &Core) -> String {
     }
 }
 
+/// The stream in the words of the report: as the program calls it, unless it calls another one so, too.
 pub(super) fn stream_name(stream: StreamId, core: &Core) -> String {
+    if let Some(name) = core.program_names.get(&stream) {
+        let is_other = |(other, known): (&StreamId, &String)| *other != stream && known == name;
+        let is_given = |(_, given): &(RawStream, String)| given == name;
+        if !core.program_names.iter().any(is_other) && !core.stream_names.iter().any(is_given) {
+            return name.clone();
+        }
+    }
     let known = core.stream_names.get(stream.0 as usize);
     known.map_or_else(|| format!("stream{}", stream.0), |(_, name)| name.clone())
+}
+
+/// The same where it stands in a call, that a program can take over.
+fn stream_in_code(stream: StreamId, core: &Core) -> String {
+    let name = stream_name(stream, core);
+    let known = core.stream_names.get(stream.0 as usize);
+    match known {
+        Some((RawStream { device, raw: 0 | 1 }, given)) if *given == name => match device {
+            0 => "torch.cuda.default_stream()".to_owned(),
+            device => format!("torch.cuda.default_stream({device})"),
+        },
+        _ => name,
+    }
 }
 
 /// Whether a stream is that of a group's collectives.
@@ -389,7 +427,7 @@ fn shown_mend(
     let first = mend.races.iter().filter(|&&at| places[at].is_some()).min();
     let race = &report.races[*first?];
     let site = |id: SiteId| core.sites.get(id.0 as usize).map(|site| site.stack);
-    let name = |stream| stream_name(stream, core);
+    let name = |stream| stream_in_code(stream, core);
     let (kind, call, at) = match mend.fix {
         Fix::WaitStream { source, .. } | Fix::SyncStream { stream: source, .. }
             if is_collectives(source, core) =>
@@ -426,11 +464,11 @@ fn shown_mend(
 
 /// The call that orders the two, in PyTorch's words. `{second}` stands for the place of the second one.
 fn fix(race: &Race, core: &Core) -> String {
-    let name = |stream| stream_name(stream, core);
+    let name = |stream| stream_in_code(stream, core);
     if let Some(Fix::RecordStream { stream, .. }) = noted(race) {
-        let stream = name(stream);
+        let (call, stream) = (name(stream), stream_name(stream, core));
         return format!(
-            "call `x.record_stream({stream})` on the earlier tensor before its last reference dies, so that its memory is not handed out while {stream} still uses it"
+            "call `x.record_stream({call})` on the earlier tensor before its last reference dies, so that its memory is not handed out while {stream} still uses it"
         );
     }
     match race.fix {
@@ -444,9 +482,9 @@ fn fix(race: &Race, core: &Core) -> String {
             format!("call `{stream}.wait_stream({source})` before {{second}}")
         }
         Fix::SyncStream { stream, .. } => {
-            let stream = name(stream);
+            let (call, stream) = (name(stream), stream_name(stream, core));
             format!(
-                "record an event on {stream} behind {{first}} and call `event.synchronize()` before {{second}} (or `{stream}.synchronize()`)"
+                "record an event on {stream} behind {{first}} and call `event.synchronize()` before {{second}} (or `{call}.synchronize()`)"
             )
         }
         Fix::SyncEvent { .. } => "call `event.synchronize()` before {second}".to_owned(),

@@ -55,7 +55,7 @@ fn start() -> Result<Vec<u8>, Error> {
         log.take(&Record::event(true, None, ""))?;
     }
     log.take(&Record::stream(Blocking, DeviceId(1), ""))?;
-    log.event(false, Some(DeviceId(1)), "")?;
+    log.take(&Record::event(false, Some(DeviceId(1)), ""))?;
     let mut buffer = BufferId(0);
     for memory in [
         Memory::Device,

@@ -38,7 +38,7 @@ impl<T: Pod> Pinned<T> {
             state: Mutex::new(BlockState::new(uses)),
             grant: Grant::Registered(vector),
         });
-        runtime.registered.tell(&block);
+        block.tell_alloc();
         Ok(Pinned::new(block, len))
     }
 
@@ -75,7 +75,7 @@ impl<T: Pod> Pinned<T> {
         if runtime.live.is_on() {
             let gone = &runtime.pinned.gone;
             gone.note(vector.address(), block.size_bytes, uses);
-            runtime.pinned.tell_free(block);
+            block.tell_free();
         }
         // SAFETY: it was taken apart in `register`, with so many values of this type. No device uses it:
         // all its uses are over, and the block holds nothing any more.

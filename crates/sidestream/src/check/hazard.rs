@@ -2,7 +2,7 @@
 
 use super::spans::SpanId;
 use crate::op::{Access, BufferId, Class, Kind, Memory, Mode, Op, OpId, SiteId, ThreadId};
-use crate::order::{Chain, Epoch, Known, Near};
+use crate::order::{Chain, Epoch, Known, Near, Open};
 
 /// What two unordered accesses do to each other. In the order of precedence: of several that fit
 /// one pair of operations and one buffer, the first is reported.
@@ -70,32 +70,27 @@ impl Severity {
 pub(super) enum Role {
     /// Any other work or host access.
     Work,
-    /// `cudaMemcpyAsync`.
-    CopyAsync,
-    /// `cudaMemcpy` without a host side: it returns before it is done (R20).
-    CopyOnDevice,
+    /// It may hold up its caller, for what is pageable or managed of its memory.
+    HoldsPageable,
+    HoldsManaged,
     /// `cudaMallocAsync`.
     Begin,
     /// The end of a life.
     End,
-    /// The end of a life by a `cudaFree` that may wait for the device (R31).
+    /// The end of a life by a call that may wait for the device.
     OpenEnd,
 }
 
 impl Role {
     #[inline]
     fn of(kind: &Kind) -> Role {
-        if let Kind::CudaFree {
-            stream_ordered: false,
-        } = kind
-        {
-            return Role::OpenEnd;
+        match Open::of(kind) {
+            Some(Open::Waits) => return Role::OpenEnd,
+            Some(Open::HoldsUp(Memory::Pageable)) => return Role::HoldsPageable,
+            Some(Open::HoldsUp(_)) => return Role::HoldsManaged,
+            None => {}
         }
         match kind.class() {
-            Class::Copy {
-                is_blocking: false, ..
-            } => Role::CopyAsync,
-            Class::Copy { from, to, .. } if !from.is_host() && !to.is_host() => Role::CopyOnDevice,
             Class::MallocAsync => Role::Begin,
             Class::FreeAsync | Class::Free => Role::End,
             Class::Kernel
@@ -151,7 +146,7 @@ impl Deed {
 
     fn role(self) -> Role {
         use Role::*;
-        [Work, CopyAsync, CopyOnDevice, Begin, End, OpenEnd][self.0 as usize % 8]
+        [Work, HoldsPageable, HoldsManaged, Begin, End, OpenEnd][self.0 as usize % 8]
     }
 
     fn is_host(self) -> bool {
@@ -317,25 +312,6 @@ pub(super) fn kind_of(first: &Use, second: &Use) -> RaceKind {
     }
 }
 
-/// Whether CUDA leaves open if the call returns before its work is done (R20, R22, R26).
-#[inline]
-pub(super) fn may_hold_up_its_caller(kind: &Kind) -> bool {
-    let Class::Copy {
-        from,
-        to,
-        is_blocking,
-        ..
-    } = kind.class()
-    else {
-        return false;
-    };
-    let open = match is_blocking {
-        false => Memory::Pageable,
-        true => Memory::Managed,
-    };
-    from == open || to == open
-}
-
 /// `warn` where CUDA leaves the behaviour open, and only there. `called_before` says whether the second
 /// access stands behind the return of the call that asked for the first.
 ///
@@ -349,16 +325,13 @@ pub(super) fn severity_of(
     memory: Memory,
     called_before: impl FnOnce() -> bool,
 ) -> Severity {
-    let on_host = second.is_host_access();
-    let open = match (first.deed.role(), memory) {
-        // R22: an asynchronous copy of pageable memory may or may not block its caller.
-        (Role::CopyAsync, Memory::Pageable) => on_host,
-        // R20, R26: nor is it said of a copy between device memories where managed memory is one.
-        (Role::CopyOnDevice, Memory::Managed) => on_host,
-        _ => false,
-    };
-    // R31: cudaFree may wait for the work that is pending, and what nobody has called yet is not.
-    let open = open || (second.deed.role() == Role::OpenEnd && first_in_stream);
+    let holds_up = matches!(
+        (first.deed.role(), memory),
+        (Role::HoldsPageable, Memory::Pageable) | (Role::HoldsManaged, Memory::Managed)
+    );
+    let open = holds_up && second.is_host_access()
+        // It may wait for the work that is pending, and what nobody has called yet is not.
+        || second.deed.role() == Role::OpenEnd && first_in_stream;
     if open && called_before() {
         Severity::Warn
     } else {

@@ -55,7 +55,7 @@ use std::collections::HashMap;
 
 use crate::log::{Record, Within};
 use crate::op::{BufferId, EventId, Kind, Memory, Op, OpId, SiteId, StreamId, ThreadId};
-use crate::order::{Chain, Clocks, Epoch, Force, Order, Performs, Runs, Step, Steps};
+use crate::order::{Chain, Clocks, Epoch, Force, Open, Order, Performs, Runs, Step, Steps};
 use hazard::{Now, Use};
 use lint::Lints;
 use shadow::{Shadow, Unordered};
@@ -260,7 +260,7 @@ impl Checker {
                 return Err(refused);
             }
         };
-        if runs == Runs::Now && hazard::may_hold_up_its_caller(&op.kind) {
+        if runs == Runs::Now && matches!(Open::of(&op.kind), Some(Open::HoldsUp(_))) {
             // The return of the call, so that it is known who has heard of it.
             steps.push(Step::on(Chain::Thread(op.thread)));
         }

@@ -150,6 +150,7 @@ impl Opened {
                 self.attribute(device, PCI_DEVICE),
             ),
             priorities,
+            extends_memory: false,
         }
     }
 

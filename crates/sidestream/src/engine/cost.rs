@@ -25,6 +25,9 @@ pub(super) struct Shape {
     pub tail_ns: f64,
     /// A known duration: no competition but for slots.
     pub fixed: bool,
+    /// Part of the body that is done while the blocks that fit at once run once: they hold their slots for so long. 0 if
+    /// nothing is known of blocks; then they are taken for short.
+    pub wave: f64,
 }
 
 fn fourth(d: f64) -> f64 {
@@ -77,6 +80,21 @@ impl Shape {
     }
 }
 
+/// Blocks that fit at once.
+struct Resident {
+    per_sm: f64,
+    blocks: f64,
+    /// Share of the thread slots that they fill.
+    occupancy: f64,
+}
+
+impl Resident {
+    /// Share of the device's thread slots that so many blocks can fill.
+    fn slots_of(&self, blocks: u64) -> f64 {
+        (blocks.max(1) as f64 / self.blocks).min(1.0) * self.occupancy
+    }
+}
+
 impl Profile {
     pub(super) fn step_ns(&self) -> f64 {
         self.chain_cycles / self.clock_ghz
@@ -98,9 +116,44 @@ impl Profile {
                     crowding: 0.0,
                     tail_ns: 0.0,
                     fixed: true,
+                    wave: 0.0,
+                }
+            }
+            KernelCost::Blocks {
+                blocks,
+                threads_per_block,
+                block_ns,
+            } => {
+                let resident = self.resident(*threads_per_block);
+                let waves = ((*blocks).max(1) as f64 / resident.blocks).max(1.0);
+                let slots = resident.slots_of(*blocks);
+                let block_ns = (*block_ns as f64).max(1.0);
+                Shape {
+                    slots,
+                    latency_ns: block_ns * waves * slots,
+                    issue: 0.0,
+                    bandwidth: 0.0,
+                    crowding: 0.0,
+                    tail_ns: block_ns * (waves.ceil() - waves),
+                    fixed: true,
+                    wave: 1.0 / waves,
                 }
             }
             KernelCost::Grid(grid) => self.grid_shape(grid),
+        }
+    }
+
+    /// What fits on the device at once of blocks with so many threads.
+    fn resident(&self, threads_per_block: u32) -> Resident {
+        let threads_per_block = f64::from(threads_per_block.max(1));
+        // Threads that never fit as a whole block are lost to this kernel.
+        let per_sm = (self.threads_per_sm / threads_per_block)
+            .floor()
+            .clamp(1.0, self.blocks_per_sm);
+        Resident {
+            per_sm,
+            blocks: self.sms * per_sm,
+            occupancy: (per_sm * threads_per_block / self.threads_per_sm).min(1.0),
         }
     }
 
@@ -109,12 +162,9 @@ impl Profile {
         let warps_per_block = (threads_per_block / WARP).ceil();
         let blocks = grid.blocks.max(1) as f64;
         let threads = blocks * threads_per_block;
-        // Threads that never fit as a whole block are lost to this kernel.
-        let blocks_per_sm = (self.threads_per_sm / threads_per_block)
-            .floor()
-            .clamp(1.0, self.blocks_per_sm);
-        let occupancy = (blocks_per_sm * threads_per_block / self.threads_per_sm).min(1.0);
-        let slots = (blocks / (self.sms * blocks_per_sm)).min(1.0) * occupancy;
+        let resident = self.resident(grid.threads_per_block);
+        let blocks_per_sm = resident.per_sm;
+        let slots = resident.slots_of(grid.blocks);
 
         // The mean thread: arithmetic, and trips to memory with one load and one store in flight (Little's law).
         let bytes = grid.bytes as f64;
@@ -138,6 +188,7 @@ impl Profile {
                 crowding: 0.0,
                 tail_ns: 0.0,
                 fixed: true,
+                wave: 0.0,
             };
         }
 
@@ -163,6 +214,7 @@ impl Profile {
             crowding: if per_sm < 1.0 { demand(1.0) } else { 0.0 },
             tail_ns: 0.0,
             fixed: false,
+            wave: (resident.blocks / blocks).min(1.0),
         };
 
         // The tail. Blocks come in whole waves per multiprocessor, at the pace of the longest thread ...

@@ -28,7 +28,8 @@
 //!   to 2 % behind a stream per stage where copies bind. Small uploads travel in the command stream; their bytes cost
 //!   host time instead.
 //! - **Kernels** share the thread slots of the device: the more urgent stream first, then the older kernel, and the next
-//!   one is given what is left. Equal sharing would be wrong by a quarter. A resident warp takes a dependent step, or a
+//!   one is given what is left. No block is stopped: a more urgent kernel that comes while the device is full waits until
+//!   blocks end. Blocks of a kernel end in waves, all at once. Equal sharing would be wrong by a quarter. A resident warp takes a dependent step, or a
 //!   trip to memory, in a fixed time (a small grid is bound by its chain) until the schedulers have no issue slot left, or
 //!   the memory no bandwidth; between the two the slow-down is soft, `(1 + d⁴)^¼` with `d` the demand. Issue and bandwidth
 //!   too go to the older kernel first: what two kernels are served together, less what the older one is served alone, is
@@ -63,7 +64,7 @@ pub use work::{Call, Engines, Grid, KernelCost, Work};
 
 use copies::{Bus, Flow, Request};
 use cost::Shape;
-use kernels::Kernels;
+use kernels::{Ended, Kernels};
 use retire::Slots;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet, VecDeque};

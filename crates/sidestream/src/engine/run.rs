@@ -140,13 +140,16 @@ impl Engine {
             }
             Source::Kernels(device) => {
                 let (slots, events) = (&mut self.slots, &mut self.events);
-                let tail_ns = self.devices[device].kernels.finish(time_ns, task, |begun| {
+                let kernels = &mut self.devices[device].kernels;
+                let ended = kernels.finish(time_ns, task, |begun| {
                     slots[begun].cause = Cause::Resource(TaskId(task));
                     begin(slots, events, time_ns, begun);
                 });
-                match whole(tail_ns) {
-                    0 => self.end(task),
-                    tail_ns => self.future.push(Reverse((later(time_ns, tail_ns), task))),
+                if let Ended::Body { tail_ns } = ended {
+                    match whole(tail_ns) {
+                        0 => self.end(task),
+                        tail_ns => self.future.push(Reverse((later(time_ns, tail_ns), task))),
+                    }
                 }
             }
         }

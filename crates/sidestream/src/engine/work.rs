@@ -128,12 +128,21 @@ pub enum Call {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum KernelCost {
-    /// A known duration.
+    /// A known duration, of blocks of which nothing is known: they are taken for short, and give way to a more urgent kernel at once.
     Duration {
         /// From the first block to the last when nothing else runs, ns.
         ns: u64,
         /// Share of the device that it fills, from [`KernelCost::LEAST_SHARE`] up to 1.
         share: f64,
+    },
+    /// Blocks that last a known time each, on whatever shares the device with them. None is stopped for a more urgent kernel.
+    Blocks {
+        /// Blocks.
+        blocks: u64,
+        /// Threads of a block, which decide how many fit at once.
+        threads_per_block: u32,
+        /// How long each runs, ns.
+        block_ns: u64,
     },
     /// A grid, whose time follows from its shape.
     Grid(Grid),
@@ -147,7 +156,7 @@ impl KernelCost {
     pub fn ends(&self) -> bool {
         match self {
             KernelCost::Duration { share, .. } => (Self::LEAST_SHARE..=1.0).contains(share),
-            KernelCost::Grid(_) => true,
+            KernelCost::Blocks { .. } | KernelCost::Grid(_) => true,
         }
     }
 }

@@ -87,6 +87,23 @@ impl DeviceMemory {
         Ok(DeviceMemory { held })
     }
 
+    /// Device memory that another library has. Dropping this gives nothing back. To the log each such value is memory of its own.
+    ///
+    /// # Safety
+    /// The bytes are memory of this device, under this address. They stay so as long as the value is there, and until all that was
+    /// submitted with them is over.
+    #[track_caller]
+    pub unsafe fn from_raw(device: &Device, address: u64, bytes: u64) -> DeviceMemory {
+        let wanted = Reserve::new(Memory::Device, device.id(), bytes);
+        let (runtime, address) = (&device.runtime, Address(address));
+        let frees = Kind::CudaFree {
+            stream_ordered: false,
+        };
+        let mut held = Held::of(runtime, wanted, address, frees, Location::caller());
+        held.frees = None;
+        DeviceMemory { held }
+    }
+
     /// `cudaFree`, here instead of where it is dropped.
     ///
     /// # Ordering
@@ -531,6 +548,25 @@ impl<'a> Region<'a> {
             of: Of::Lent(block, mode),
             start,
             end,
+        }
+    }
+
+    /// Some of its bytes.
+    ///
+    /// # Panics
+    /// If they are not within it.
+    #[track_caller]
+    pub fn part(&self, range: Range<u64>) -> Region<'a> {
+        let is_within = range.start <= range.end && range.end <= self.size_bytes();
+        assert!(
+            is_within,
+            "bytes {range:?} of a region that has {}",
+            self.size_bytes()
+        );
+        Region {
+            start: self.start + range.start,
+            end: self.start + range.end,
+            ..*self
         }
     }
 

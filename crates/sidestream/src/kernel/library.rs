@@ -22,7 +22,7 @@
 use smallvec::SmallVec;
 
 use super::part::NodeArg;
-use super::{Kernel, KernelArgs, KernelCost, Passed, Read, Value, Work, Write};
+use super::{Grid, Kernel, KernelArgs, KernelCost, Passed, Read, Value, Work, Write};
 use crate::backend::{Arg, HostArg};
 use crate::ptx;
 
@@ -30,6 +30,8 @@ use crate::ptx;
 pub type VectorAdd = (Read<f32>, Read<f32>, Write<f32>, Value<u64>);
 /// What [`overlap_step`] takes: `(input, output, n, work)`.
 pub type OverlapStep = (Read<f32>, Write<f32>, Value<u64>, Value<u32>);
+/// What [`dense`] takes: `(x, w, y, rows, width)`.
+pub type Dense = (Read<f32>, Read<f32>, Write<f32>, Value<u64>, Value<u64>);
 /// What [`fill_pattern`] takes: `(to, n, seed)`.
 pub type FillPattern = (Write<u32>, Value<u64>, Value<u32>);
 /// What [`check_pattern`] takes: `(from, n, seed, errors)`.
@@ -42,13 +44,17 @@ pub fn empty() -> Kernel<()> {
     kernel.and_on_host(|_, ()| ()).with_cost(|_| brief(0))
 }
 
-/// Keeps the device busy for this many nanoseconds. One block of one thread is enough.
+/// Keeps the device busy: each block for this many nanoseconds from its own start on. One block of one thread is enough.
 pub fn spin() -> Kernel<(Value<u64>,)> {
     // SAFETY: the entry takes one number of eight bytes and touches no memory.
     let kernel = unsafe { Kernel::<(Value<u64>,)>::from_ptx(ptx::SPIN, "spin") };
     kernel
         .and_on_host(|_, _| ())
-        .with_cost_of(|_, args| brief(number(args, 0)))
+        .with_cost_of(|grid, args| KernelCost::Blocks {
+            blocks: all(grid.blocks),
+            threads_per_block: u32::try_from(all(grid.threads)).unwrap_or(u32::MAX),
+            block_ns: number(args, 0),
+        })
 }
 
 /// Stops the device with an error. What comes after it fails, on a GPU until the process ends.
@@ -92,6 +98,65 @@ pub unsafe fn overlap_step() -> Kernel<OverlapStep> {
             }
         },
     )
+}
+
+/// `(x, w, y, rows, width)`: a layer of a perceptron, `y = max(0, x · w)`, for `rows` rows of `width` values; `w` has `width`
+/// rows of as many. Requests are measured with it ([`dense_grid`]). A value does not depend on the grid or on other rows.
+///
+/// # Safety
+/// Each launch has blocks of 256 threads, and views with `rows · width`, `width · width` and `rows · width` values.
+pub unsafe fn dense() -> Kernel<Dense> {
+    // SAFETY: the entry has these parameters, and touches what the caller promises to be there.
+    let kernel = unsafe { Kernel::from_ptx(ptx::DENSE, "dense") };
+    kernel
+        .with_cost_of(|grid, args| dense_cost(all(grid.blocks), number(args, 3), number(args, 4)))
+        .and_on_host(
+            |_, (x, w, y, rows, width): (&[f32], &[f32], &mut [f32], u64, u64)| {
+                let width = at_most(width).max(1);
+                let rows = x
+                    .chunks_exact(width)
+                    .zip(y.chunks_exact_mut(width))
+                    .take(at_most(rows));
+                for (x, y) in rows {
+                    y.fill(0.0);
+                    for (x, w) in x.iter().zip(w.chunks_exact(width)) {
+                        for (y, w) in y.iter_mut().zip(w) {
+                            *y = x.mul_add(*w, *y);
+                        }
+                    }
+                    y.iter_mut().for_each(|y| *y = y.max(0.0));
+                }
+            },
+        )
+}
+
+/// The grid with which [`dense`] is fastest: a block for each sixteen rows by sixteen columns.
+pub fn dense_grid(rows: u64, width: u64) -> Grid {
+    let tiles = dense_tiles(rows, width).max(1);
+    Grid::new(u32::try_from(tiles).unwrap_or(u32::MAX), DENSE_THREADS)
+}
+
+/// What [`dense`] asks of the simulated GPU with so many blocks.
+pub fn dense_cost(blocks: u64, rows: u64, width: u64) -> KernelCost {
+    let tiles = dense_tiles(rows, width);
+    let per_block = u64::from(DENSE_THREADS);
+    let chain_steps = tiles.div_ceil(blocks.max(1)).saturating_mul(width);
+    // For each value of a tile's depth a block loads sixteen of the rows and sixteen of a row of the weights, from the cache.
+    let loads = tiles.saturating_mul(width).saturating_mul(2 * 16 * 4);
+    KernelCost::Grid(Work {
+        blocks: blocks.max(1),
+        threads_per_block: DENSE_THREADS,
+        steps: tiles.saturating_mul(per_block).saturating_mul(width),
+        chain_steps,
+        bytes: loads.saturating_add(rows.saturating_mul(width).saturating_mul(4)),
+        access_bytes: 4,
+    })
+}
+
+const DENSE_THREADS: u32 = 256;
+
+fn dense_tiles(rows: u64, width: u64) -> u64 {
+    rows.div_ceil(16).saturating_mul(width.div_ceil(16))
 }
 
 /// `(to, n, seed)`: writes [`pattern`] to the first `n` places.
@@ -242,6 +307,12 @@ fn each_value<A: KernelArgs>(
             blocks.into(),
         ))
     })
+}
+
+/// Of what has three dimensions.
+fn all(of: [u32; 3]) -> u64 {
+    let each = of.into_iter().map(u64::from);
+    each.fold(1, u64::saturating_mul)
 }
 
 /// The argument at a place, which the kernel's type says is a number.

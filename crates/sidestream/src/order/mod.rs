@@ -27,6 +27,7 @@ mod far;
 mod frontier;
 pub mod live;
 mod misuse;
+mod open;
 mod rules;
 
 use std::fmt;
@@ -40,6 +41,7 @@ use capture::{Capture, CaptureId, Seen};
 pub use clocks::{Clocks, Epoch, Known, Near};
 pub use frontier::Frontier;
 pub use misuse::{Code, Misuse};
+pub use open::Open;
 pub use rules::may_hold_up;
 
 /// A rule of order, by its number in `docs/order.md`.

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::Error;
-use crate::buffer::{Pinned, Pod};
+use super::slot::Results;
+use crate::buffer::Pod;
 
 /// What a request will be answered with.
 ///
@@ -24,7 +25,7 @@ pub struct Answer<O: Pod> {
 
 /// The values of one row of a batch's results. They stay as they are as long as this is held, and with it the batch's memory.
 pub struct Row<O: Pod> {
-    batch: Arc<Pinned<O>>,
+    batch: Arc<Results<O>>,
     at: Range<usize>,
 }
 
@@ -176,7 +177,7 @@ impl<O: Pod> Drop for Answer<O> {
 }
 
 impl<O: Pod> Row<O> {
-    pub(super) fn new(batch: Arc<Pinned<O>>, at: Range<usize>) -> Row<O> {
+    pub(super) fn new(batch: Arc<Results<O>>, at: Range<usize>) -> Row<O> {
         Row { batch, at }
     }
 }

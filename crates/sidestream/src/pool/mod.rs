@@ -48,12 +48,15 @@
 //! alone; a lost device ends them all. A request whose caller dropped its [`Answer`] is left out.
 
 mod answer;
+mod calls;
+mod graphs;
 mod histogram;
 mod queue;
 mod rule;
 mod slot;
 mod statistics;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -63,16 +66,21 @@ use std::time::{Duration, Instant};
 use crate::buffer::{Pod, View, ViewMut};
 use crate::device::Device;
 use crate::error;
+use crate::graph::{BufKey, GraphBuilder};
 use crate::pipeline::Failed;
 use crate::stream::Stream;
 
 pub use answer::{Answer, Row};
+pub use calls::At;
+pub use graphs::Shape;
 pub use histogram::Histogram;
-pub use rule::{Leave, Rule};
-pub use slot::At;
+pub use rule::{Leave, Pace, Rule};
 pub use statistics::Statistics;
 
+use calls::Calls;
+use graphs::Graphs;
 use queue::{Queue, Request};
+use slot::Body;
 
 /// Runs the requests of many callers as batches. See [the module](self).
 ///
@@ -289,6 +297,63 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Settings<I, O> {
         F: FnMut(&At<'_>, View<'_, I>, ViewMut<'_, O>) -> Result<(), error::Error>,
         F: Send + 'static,
     {
+        self.start(|stream| {
+            Ok(Calls {
+                model: model(stream)?,
+                memory: None,
+            })
+        })
+    }
+
+    /// The same with a graph for each size and slot: a batch is one launch, whatever the model consists of.
+    ///
+    /// `describe` is called for the first batch of a size in each slot, on the slot's thread, with the rows and the room for the results; it adds the
+    /// nodes between them. A graph owns what it touches: whatever else the model reads, its weights for one, each graph gets its own copy of, by
+    /// [`GraphBuilder::own`]. Upload and download are nodes that stand around it.
+    ///
+    /// The nodes of a graph have the ordinary priority, whatever the class of the slot: that is fixed where a graph is made.
+    ///
+    /// ```
+    /// use sidestream::pool::Batcher;
+    /// use sidestream::prelude::*;
+    ///
+    /// let device = Device::open("sim:h200")?;
+    /// let scale = Kernel::<(Read<f32>, Read<f32>, Write<f32>)>::on_host("scale", |_, (x, by, y)| {
+    ///     for (y, x) in y.iter_mut().zip(x) {
+    ///         *y = by[0] * x;
+    ///     }
+    /// });
+    /// let batcher = Batcher::<f32, f32>::new(&device, 2, 2).serve_graphs(move |shape, nodes, x, y| {
+    ///     let by = nodes.own(shape.stream().alloc_from(&[3.0])?)?;
+    ///     nodes.launch(&scale, Grid::cover(2 * shape.size(), 256), (x.view(), by.view(), y.view_mut()))?;
+    ///     Ok(())
+    /// })?;
+    /// assert_eq!(batcher.submit(&[1.0, 2.0])?.wait()?[..], [3.0, 6.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the settings cannot be kept, or what the device answers. What `describe` answers, the requests of that batch end with.
+    pub fn serve_graphs<F>(self, describe: F) -> Result<Batcher<I, O>, error::Error>
+    where
+        F: FnMut(&Shape<'_>, &mut GraphBuilder, BufKey<I>, BufKey<O>) -> Result<(), error::Error>,
+        F: Clone + Send + 'static,
+    {
+        self.start(|_| {
+            Ok(Graphs {
+                describe: describe.clone(),
+                by_size: BTreeMap::new(),
+            })
+        })
+    }
+
+    fn start<B>(
+        self,
+        body: impl Fn(&Stream) -> Result<B, error::Error>,
+    ) -> Result<Batcher<I, O>, error::Error>
+    where
+        B: Body<I, O> + Send + 'static,
+    {
         let invalid = |why: String| error::Error::Invalid {
             call: "batcher",
             why,
@@ -317,19 +382,18 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Settings<I, O> {
         for (class, (name, priority)) in self.classes.iter().enumerate() {
             for slot in 0..self.slots {
                 let stream = self.device.stream_with_priority(name, *priority)?;
-                let act = model(&stream)?;
+                let body = body(&stream)?;
+                let thread = std::thread::Builder::new().name(format!("{name} {slot}"));
                 let slot = slot::Slot {
                     queue: Arc::clone(&queue),
                     class,
-                    number: slot,
                     stream,
                     row: self.row,
                     result: self.result,
                     is_timed: self.is_timed,
                     batches: 0,
                 };
-                let thread = std::thread::Builder::new().name(format!("{name} {}", slot.number));
-                let running = thread.spawn(move || slot.run(act));
+                let running = thread.spawn(move || slot.run(body));
                 let running =
                     running.map_err(|error| invalid(format!("a thread was refused: {error}")))?;
                 batcher.threads.push(running);

@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::Error;
 use super::answer::Cell;
-use super::rule::{Leave, Rule};
+use super::rule::{Leave, Pace, Rule};
 use super::statistics::Statistics;
 use crate::buffer::Pod;
 
@@ -41,8 +41,7 @@ struct Class<I, O: Pod> {
     is_forming: bool,
     /// Batches that are with the device.
     in_flight: usize,
-    /// What a batch took lately, from its leaving to its answers.
-    batch: Duration,
+    pace: Pace,
 }
 
 impl<I, O: Pod> Queue<I, O> {
@@ -51,7 +50,7 @@ impl<I, O: Pod> Queue<I, O> {
             waiting: VecDeque::new(),
             is_forming: false,
             in_flight: 0,
-            batch: Duration::ZERO,
+            pace: Pace::default(),
         };
         let state = State {
             classes: names.iter().map(class).collect(),
@@ -92,7 +91,10 @@ impl<I, O: Pod> Queue<I, O> {
             return Err(Error::Full { limit: self.limit });
         }
         if let Some(deadline) = request.deadline {
-            let expected = self.expected(class);
+            let waiting = class.waiting.len();
+            let expected = class
+                .pace
+                .expected(&self.rule, waiting, class.in_flight, self.slots);
             if request.arrived + expected > deadline {
                 statistics.refused_late += 1;
                 return Err(Error::Late { expected });
@@ -105,17 +107,6 @@ impl<I, O: Pod> Queue<I, O> {
             self.changed[at].notify_all();
         }
         Ok(())
-    }
-
-    /// How long a request that came now would take: the batches before it, in turn through the slots, and its own.
-    fn expected(&self, class: &Class<I, O>) -> Duration {
-        let before = class.in_flight + class.waiting.len() / self.rule.largest();
-        if before == 0 {
-            // Nobody is before it, and only a batch says what batches take now: one that took long once must not have all refused for ever.
-            return Duration::ZERO;
-        }
-        let rounds = before / self.slots + 1;
-        class.batch * u32::try_from(rounds).unwrap_or(u32::MAX)
     }
 
     /// The next batch of a class; waits for one. None when there will be no more. What has expired or was taken back is left out, and a batch may be
@@ -189,12 +180,7 @@ impl<I, O: Pod> Queue<I, O> {
     pub fn over(&self, at: usize, left: Instant) {
         let class = &mut self.state.lock().classes[at];
         class.in_flight -= 1;
-        let took = left.elapsed();
-        class.batch = match class.batch {
-            Duration::ZERO => took,
-            // Of the last eight or so, since load changes.
-            before => (before * 7 + took) / 8,
-        };
+        class.pace.note(left.elapsed());
     }
 
     /// Lets something be noted of what happened.

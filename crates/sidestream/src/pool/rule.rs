@@ -1,4 +1,4 @@
-//! When a batch leaves, and which size it has. Pure: who asks says what time it is.
+//! When a batch leaves, which size it has, and when it would be over. Pure: who asks says what time it is.
 
 use std::time::Duration;
 
@@ -59,5 +59,51 @@ impl Rule {
             return Leave::Now(waiting.min(self.largest()));
         }
         Leave::In(left)
+    }
+
+    /// How long a request that came now would take: the batches before it, in turn through the slots, and its own, each as long as they took lately.
+    ///
+    /// Zero where none is before it: only a batch says what batches take now, and one that took long once must not have all refused for ever.
+    pub fn expected(
+        &self,
+        waiting: usize,
+        in_flight: usize,
+        slots: usize,
+        batch: Duration,
+    ) -> Duration {
+        let before = in_flight + waiting / self.largest();
+        if before == 0 {
+            return Duration::ZERO;
+        }
+        let rounds = before / slots.max(1) + 1;
+        batch.saturating_mul(u32::try_from(rounds).unwrap_or(u32::MAX))
+    }
+}
+
+/// What batches took lately, from which follows when a request that came now would be answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Pace {
+    batch: Duration,
+}
+
+impl Pace {
+    /// A batch took so long, from its leaving to its answers.
+    pub fn note(&mut self, took: Duration) {
+        self.batch = match self.batch {
+            Duration::ZERO => took,
+            // Of the last eight or so, since load changes.
+            before => (before * 7 + took) / 8,
+        };
+    }
+
+    /// How long a request would take behind so many that wait and so many batches that run: [`Rule::expected`].
+    pub fn expected(
+        &self,
+        rule: &Rule,
+        waiting: usize,
+        in_flight: usize,
+        slots: usize,
+    ) -> Duration {
+        rule.expected(waiting, in_flight, slots, self.batch)
     }
 }

@@ -1,21 +1,21 @@
 //! A slot: a thread with a stream, which runs one batch after the other.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::Error;
 use super::answer::Row;
 use super::queue::{Queue, Request};
-use crate::buffer::{DeviceBuf, Pinned, Pod, View, ViewMut};
+use crate::buffer::{Pinned, Pod};
 use crate::error;
 use crate::event::TimedEvent;
-use crate::pipeline::{Cause, Failed, guarded};
-use crate::stream::{Rows, Stream};
+use crate::pipeline::{Cause, Failed};
+use crate::stream::Stream;
 
 pub(super) struct Slot<I, O: Pod> {
     pub queue: Arc<Queue<I, O>>,
     pub class: usize,
-    pub number: usize,
     pub stream: Stream,
     pub row: usize,
     pub result: usize,
@@ -23,64 +23,90 @@ pub(super) struct Slot<I, O: Pod> {
     pub batches: u64,
 }
 
-/// Which batch a model is called for.
-pub struct At<'a> {
-    stream: &'a Stream,
-    requests: usize,
-    size: usize,
+/// How a batch is computed: by calls, or as a graph.
+pub(super) trait Body<I: Pod, O: Pod> {
+    fn compute(&mut self, batch: &Batch<'_, I, O>) -> Result<Computed<O>, Failed>;
 }
 
-impl At<'_> {
-    /// Where the batch goes. The rows are there when what is put here runs, and the results are downloaded behind it.
-    pub fn stream(&self) -> &Stream {
-        self.stream
-    }
+/// What is to be computed, and where.
+pub(super) struct Batch<'a, I, O: Pod> {
+    pub stream: &'a Stream,
+    pub requests: &'a [Request<I, O>],
+    /// Rows, with those that fill it up.
+    pub size: usize,
+    /// Rows of the largest batch.
+    pub largest: usize,
+    /// Values of a row, and of its result.
+    pub row: usize,
+    pub result: usize,
+    /// Of its slot.
+    pub index: u64,
+    pub is_timed: bool,
+}
 
-    /// How many requests it has; the rows behind them are zeros.
-    pub fn requests(&self) -> usize {
-        self.requests
-    }
+/// A batch that is over.
+pub(super) struct Computed<O: Pod> {
+    pub results: Results<O>,
+    /// Around its upload, the model and its download; or around the whole. None if it is not timed.
+    pub points: Vec<TimedEvent>,
+}
 
-    /// How many rows it has.
-    pub fn size(&self) -> usize {
-        self.size
+/// The results of a batch, row after row.
+pub(super) enum Results<O: Pod> {
+    /// As they came from the device.
+    Pinned(Pinned<O>),
+    /// Out of memory that the next batch uses again.
+    Copied(Box<[O]>),
+}
+
+impl<O: Pod> Deref for Results<O> {
+    type Target = [O];
+
+    fn deref(&self) -> &[O] {
+        match self {
+            Results::Pinned(values) => values,
+            Results::Copied(values) => values,
+        }
     }
 }
 
-/// The memory of a slot, for its largest batch.
-struct Memory<I: Pod, O: Pod> {
-    /// On the host, while no batch has it.
-    rows: Option<Pinned<I>>,
-    x: DeviceBuf<I>,
-    y: DeviceBuf<O>,
+impl<I: Pod, O: Pod> Batch<'_, I, O> {
+    /// Writes the rows of the requests, and zeros behind them.
+    pub fn fill(&self, rows: &mut [I]) {
+        for (at, request) in rows.chunks_exact_mut(self.row).zip(self.requests) {
+            at.copy_from_slice(&request.values);
+        }
+        rows[self.requests.len() * self.row..self.size * self.row].fill(I::zeroed());
+    }
+
+    pub fn point(&self, points: &mut Vec<TimedEvent>) -> Result<(), error::Error> {
+        if self.is_timed {
+            points.push(self.stream.record_timed()?);
+        }
+        Ok(())
+    }
+
+    pub fn failed(&self, stage: &'static str) -> impl Fn(error::Error) -> Failed + use<I, O> {
+        let index = self.index;
+        move |error| Failed::new(stage, index, error)
+    }
 }
 
 impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Slot<I, O> {
-    pub fn run<F>(mut self, mut model: F)
-    where
-        F: FnMut(&At<'_>, View<'_, I>, ViewMut<'_, O>) -> Result<(), error::Error>,
-    {
-        let mut memory = None;
+    pub fn run(mut self, mut body: impl Body<I, O>) {
         while let Some(batch) = self.queue.take(self.class) {
             let left = Instant::now();
-            self.answer(batch, &mut memory, &mut model);
+            self.answer(batch, &mut body);
             self.queue.over(self.class, left);
         }
     }
 
     /// Runs a batch and answers its requests. If it fails, each of them alone.
-    fn answer<F>(
-        &mut self,
-        batch: Vec<Request<I, O>>,
-        memory: &mut Option<Memory<I, O>>,
-        model: &mut F,
-    ) where
-        F: FnMut(&At<'_>, View<'_, I>, ViewMut<'_, O>) -> Result<(), error::Error>,
-    {
+    fn answer(&mut self, batch: Vec<Request<I, O>>, body: &mut impl Body<I, O>) {
         if batch.is_empty() {
             return;
         }
-        match self.compute(&batch, memory, model) {
+        match self.compute(&batch, body) {
             Ok(results) => self.give(batch, results),
             Err(failed) => {
                 let is_lost = matches!(failed.cause, Cause::Runtime(error::Error::DeviceLost(_)));
@@ -92,108 +118,33 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Slot<I, O> {
                     self.fail(batch, failed);
                 } else {
                     for request in batch {
-                        self.answer(vec![request], memory, model);
+                        self.answer(vec![request], body);
                     }
                 }
             }
         }
     }
 
-    fn compute<F>(
+    fn compute(
         &mut self,
-        batch: &[Request<I, O>],
-        memory: &mut Option<Memory<I, O>>,
-        model: &mut F,
-    ) -> Result<Pinned<O>, Failed>
-    where
-        F: FnMut(&At<'_>, View<'_, I>, ViewMut<'_, O>) -> Result<(), error::Error>,
-    {
-        let index = self.batches;
-        self.batches += 1;
-        let requests = batch.len();
-        let size = self.queue.rule.size_of(requests);
-        let failed =
-            |stage: &'static str| move |error: error::Error| Failed::new(stage, index, error);
-
-        let slot = match memory {
-            Some(slot) => slot,
-            None => memory.insert(self.memory().map_err(failed("slot"))?),
-        };
-        let mut rows = match slot.rows.take() {
-            Some(rows) => rows,
-            // It went with a batch that failed.
-            None => {
-                let len = self.queue.rule.largest() * self.row;
-                self.stream.device().pinned(len).map_err(failed("slot"))?
-            }
-        };
-        for (at, request) in rows.chunks_exact_mut(self.row).zip(batch) {
-            at.copy_from_slice(&request.values);
-        }
-        rows[requests * self.row..size * self.row].fill(I::zeroed());
-
-        let mut points = Vec::new();
-        self.point(&mut points).map_err(failed("upload"))?;
-        let part = one(size * self.row);
-        let x = slot.x.slice_mut(..size * self.row);
-        let sent = self.stream.upload_rows(rows, part, x, part);
-        let sent = match sent {
-            Ok(sent) => sent,
-            Err(refused) => {
-                let (error, rows) = (refused.error, refused.value);
-                slot.rows = rows;
-                return Err(Failed::new("upload", index, error));
-            }
-        };
-        self.point(&mut points).map_err(failed("upload"))?;
-        let at = At {
+        requests: &[Request<I, O>],
+        body: &mut impl Body<I, O>,
+    ) -> Result<Results<O>, Failed> {
+        let batch = Batch {
             stream: &self.stream,
             requests,
-            size,
+            size: self.queue.rule.size_of(requests.len()),
+            largest: self.queue.rule.largest(),
+            row: self.row,
+            result: self.result,
+            index: self.batches,
+            is_timed: self.is_timed,
         };
-        let (x, y) = (&slot.x, &mut slot.y);
-        let ran = guarded("model", index, || {
-            model(
-                &at,
-                x.slice(..size * self.row),
-                y.slice_mut(..size * self.result),
-            )
-        });
-        // Also if it failed: what it was given goes its way, and the memory comes back.
-        let computed = ran.and_then(|()| {
-            self.point(&mut points).map_err(failed("download"))?;
-            let len = requests * self.result;
-            let home = self
-                .stream
-                .device()
-                .pinned(len)
-                .map_err(failed("download"))?;
-            let back = self.stream.download(slot.y.slice(..len), home);
-            let back = back.map_err(|refused| Failed::new("download", index, refused.error))?;
-            self.point(&mut points).map_err(failed("download"))?;
-            back.synchronize().map_err(failed("device"))
-        });
-        slot.rows = Some(sent.synchronize().map_err(failed("device"))?);
-        let results = computed?;
-        self.note(requests, size, &points)
-            .map_err(failed("device"))?;
-        Ok(results)
-    }
-
-    fn memory(&self) -> Result<Memory<I, O>, error::Error> {
-        let largest = self.queue.rule.largest();
-        Ok(Memory {
-            rows: None,
-            x: self.stream.alloc(largest * self.row)?,
-            y: self.stream.alloc(largest * self.result)?,
-        })
-    }
-
-    fn point(&self, points: &mut Vec<TimedEvent>) -> Result<(), error::Error> {
-        if self.is_timed {
-            points.push(self.stream.record_timed()?);
-        }
-        Ok(())
+        self.batches += 1;
+        let computed = body.compute(&batch)?;
+        self.note(requests.len(), batch.size, &computed.points)
+            .map_err(batch.failed("device"))?;
+        Ok(computed.results)
     }
 
     fn note(
@@ -209,21 +160,20 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Slot<I, O> {
         self.queue.note(|statistics| {
             *statistics.batches.entry(size).or_default() += 1;
             statistics.padding_rows += (size - requests) as u64;
-            let kept = [
-                &mut statistics.upload,
-                &mut statistics.compute,
-                &mut statistics.download,
-            ];
-            for (kept, time) in kept.into_iter().zip(times) {
-                if let Some(time) = time {
-                    kept.add(time);
+            match times {
+                [Some(upload), Some(compute), Some(download)] => {
+                    statistics.upload.add(upload);
+                    statistics.compute.add(compute);
+                    statistics.download.add(download);
                 }
+                [Some(whole), ..] => statistics.compute.add(whole),
+                _ => {}
             }
         });
         Ok(())
     }
 
-    fn give(&self, batch: Vec<Request<I, O>>, results: Pinned<O>) {
+    fn give(&self, batch: Vec<Request<I, O>>, results: Results<O>) {
         let results = Arc::new(results);
         let all = batch.len() as u64;
         let mut totals = Vec::with_capacity(batch.len());
@@ -257,13 +207,5 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Slot<I, O> {
             statistics.failed += told;
             statistics.cancelled += all - told;
         });
-    }
-}
-
-fn one(len: usize) -> Rows {
-    Rows {
-        len,
-        count: 1,
-        pitch: len,
     }
 }

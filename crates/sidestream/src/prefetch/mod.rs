@@ -90,6 +90,8 @@ pub struct Ring {
 struct Filling {
     staging: Vec<Staging>,
     next: usize,
+    /// How many bytes of pinned memory there may be, if that is limited.
+    most_bytes: Option<u64>,
 }
 
 /// Host memory that becomes one part of a batch on the device.
@@ -140,6 +142,8 @@ pub struct Statistics {
     pub grown: u64,
     /// How many are not used again, because the end of a use could not be recorded.
     pub retired: u64,
+    /// Pinned memory that it packs batches into, in bytes.
+    pub pinned_bytes: u64,
     /// What a person should know about that.
     pub warnings: Vec<String>,
 }
@@ -148,13 +152,14 @@ impl fmt::Display for Statistics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} batches, {}, of it {} copied from where they were; {} slots, {} added, {} retired",
+            "{} batches, {}, of it {} copied from where they were; {} slots, {} added, {} retired; {} pinned",
             self.batches,
             Size(self.bytes),
             Size(self.direct_bytes),
             self.slots,
             self.grown,
-            self.retired
+            self.retired,
+            Size(self.pinned_bytes)
         )?;
         let mut warnings = self.warnings.iter();
         warnings.try_for_each(|warning| write!(f, "\nwarning: {warning}"))
@@ -190,6 +195,18 @@ impl Ring {
             filling: Mutex::default(),
             copiers: Copiers::new(threads),
         })
+    }
+
+    /// The same ring with at most so many bytes of pinned memory to pack into. Without a limit it takes the largest batch twice, and
+    /// some more where batches grow: while one is copied to the device, the next is packed. Where there is room for one alone,
+    /// packing waits for the copy.
+    ///
+    /// # Errors
+    /// A [`put`](Ring::put) of a batch that does not fit is refused with [`Error::Invalid`].
+    #[must_use]
+    pub fn limit_pinned(mut self, most_bytes: u64) -> Ring {
+        self.filling.get_mut().most_bytes = Some(most_bytes);
+        self
     }
 
     /// Packs a batch and copies it to the device, in a slot that is free. Nothing if the ring is
@@ -253,8 +270,8 @@ impl Ring {
         let (device, upload) = (&self.shared.device, &self.shared.upload);
         let memory = slot.memory_for(device, upload, plan.total_bytes.max(ALIGN_BYTES))?;
         if plan.staged_bytes > 0 {
-            let staging = filling.next_of(device)?;
-            let host = staging.memory_of(device, plan.staged_bytes)?;
+            let (staging, most_bytes) = filling.next_of(device, plan.staged_bytes)?;
+            let host = staging.memory_of(device, plan.staged_bytes, most_bytes)?;
             let packed = 0..plan.staged_bytes;
             // SAFETY: nobody else has the pinned memory, since its last copy is over and the ring is locked.
             // The uses of the batch before are waited for. Both stay: slots and pinned memory go when
@@ -266,6 +283,7 @@ impl Ring {
                 upload.memcpy(host.bytes(packed.clone()), memory.bytes(packed))?;
             }
             staging.sent(upload)?;
+            self.shared.state.lock().statistics.pinned_bytes = filling.pinned_bytes();
         }
         for (leaf, &(start, bytes)) in leaves.iter().zip(&plan.layout) {
             if leaf.direct && bytes > 0 {
@@ -308,6 +326,7 @@ impl Ring {
         }
         let left = self.shared.close();
         let filling = std::mem::take(&mut *self.filling.lock());
+        self.shared.state.lock().statistics.pinned_bytes = 0;
         outside_callbacks(move || drop((left, filling)));
     }
 
@@ -339,14 +358,42 @@ impl Drop for Ring {
 }
 
 impl Filling {
-    /// The one whose last copy is the oldest.
-    fn next_of(&mut self, device: &Device) -> Result<&mut Staging> {
+    /// The one whose last copy is the oldest, and how many bytes it may have, which are enough.
+    #[track_caller]
+    fn next_of(&mut self, device: &Device, bytes: u64) -> Result<(&mut Staging, u64)> {
+        let most_bytes = self.most_bytes.unwrap_or(u64::MAX);
+        if bytes > most_bytes {
+            let why = format!(
+                "a batch of {} is packed into pinned memory, of which there may be {} (max_pinned, limit_pinned); raise that, give more, \
+                 smaller batches, or tensors that are pinned already, which are copied from where they are",
+                Size(bytes),
+                Size(most_bytes)
+            );
+            return Err(invalid("prefetch", &why));
+        }
         if self.staging.len() < STAGINGS {
             self.staging.push(Staging::new(device)?);
         }
         let at = self.next % STAGINGS;
         self.next = at + 1;
-        Ok(&mut self.staging[at])
+        let mut others = self.pinned_bytes() - self.staging[at].size_bytes();
+        if bytes > most_bytes.saturating_sub(others) {
+            // One alone: it is packed into again when its copy is over.
+            for (_, other) in self
+                .staging
+                .iter_mut()
+                .enumerate()
+                .filter(|(i, _)| *i != at)
+            {
+                other.give_back()?;
+            }
+            others = 0;
+        }
+        Ok((&mut self.staging[at], most_bytes - others))
+    }
+
+    fn pinned_bytes(&self) -> u64 {
+        self.staging.iter().map(Staging::size_bytes).sum()
     }
 }
 

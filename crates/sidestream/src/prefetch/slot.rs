@@ -322,19 +322,36 @@ impl Staging {
         })
     }
 
-    /// The memory, with room for so many bytes, when the last copy out of it is over.
+    /// The memory, with room for so many bytes, when the last copy out of it is over. Where it grows it is somewhat larger, but
+    /// not than `most_bytes`.
     #[track_caller]
-    pub fn memory_of(&mut self, device: &Device, bytes: u64) -> Result<&HostMemory> {
+    pub fn memory_of(
+        &mut self,
+        device: &Device,
+        bytes: u64,
+        most_bytes: u64,
+    ) -> Result<&HostMemory> {
         self.settle()?;
-        let has = self.memory.as_ref().map_or(0, HostMemory::size_bytes);
+        let has = self.size_bytes();
         let memory = match self.memory.take() {
             Some(memory) if has >= bytes => memory,
             old => {
                 drop(old);
-                HostMemory::pinned(device, larger(has, bytes))?
+                HostMemory::pinned(device, larger(has, bytes).min(most_bytes))?
             }
         };
         Ok(self.memory.insert(memory))
+    }
+
+    pub fn size_bytes(&self) -> u64 {
+        self.memory.as_ref().map_or(0, HostMemory::size_bytes)
+    }
+
+    /// Gives the memory back when the last copy out of it is over.
+    pub fn give_back(&mut self) -> Result<()> {
+        self.settle()?;
+        self.memory = None;
+        Ok(())
     }
 
     /// A copy out of it was put into the stream.

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::schedule::{Schedule, SplitMix};
+use super::schedule::Schedule;
 use super::work;
 use crate::engine::{Delay, Engine, LaneId, Profile, Task, TaskId, Work};
 use crate::op::{Op, OpId, StreamId};
@@ -18,7 +18,7 @@ pub(super) struct Core<P> {
     /// What the tasks from `first` on stand for; all earlier ones are over, and forgotten.
     parts: VecDeque<P>,
     first: u64,
-    random: SplitMix,
+    random: u64,
     threads: Vec<Option<LaneId>>,
     /// By the stream's id in the rule book.
     streams: Vec<Option<LaneId>>,
@@ -36,7 +36,7 @@ impl<P> Core<P> {
             schedule,
             parts: VecDeque::new(),
             first: 0,
-            random: SplitMix(schedule.seed()),
+            random: schedule.seed(),
             threads: Vec::new(),
             streams: Vec::new(),
             steps: Steps::new(),

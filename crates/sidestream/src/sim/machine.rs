@@ -65,10 +65,10 @@ pub struct Machine {
     retired: Mutex<Vec<Code>>,
 }
 
-/// The most and the least urgent priority, as on NVIDIA's devices since Ampere.
-const PRIORITIES: (i32, i32) = (-5, 0);
-
 impl Machine {
+    /// The most and the least urgent priority of its devices, as on NVIDIA's since Ampere.
+    pub const PRIORITIES: (i32, i32) = (-5, 0);
+
     /// A machine with these devices, each with its name, such as `sim:h200`. `memory_bytes` limits
     /// what there is of device memory, for each device; without it each has what its profile says.
     ///
@@ -277,6 +277,7 @@ fn caps(name: String, profile: &Profile, memory_bytes: Option<u64>) -> Caps {
         memory_bytes_per_s: profile.memory_bytes_per_s(),
         flops_per_s: profile.flops_per_s(),
         link_bytes_per_s: profile.link_bytes_per_s(),
-        priorities: PRIORITIES,
+        priorities: Machine::PRIORITIES,
+        extends_memory: true,
     }
 }

@@ -31,6 +31,8 @@ pub use machine::Machine;
 pub use memory::{Contents, Found, LIMIT_BYTES, Unplaceable};
 pub use record::Names;
 pub use schedule::{BadSchedule, Schedule};
+#[doc(hidden)]
+pub use schedule::{mixed, split_mix};
 
 /// A simulated machine: its devices, its memory and what was submitted so far.
 pub struct Sim {

@@ -57,7 +57,7 @@ impl Schedule {
     /// How late a step is made on purpose. `rank` grows from call to call.
     pub(super) fn delay(
         self,
-        random: &mut SplitMix,
+        random: &mut u64,
         rank: u64,
         chain: Chain,
         performs: Performs,
@@ -75,12 +75,12 @@ impl Schedule {
             },
             // Mostly nothing; else anything from nanoseconds to most of a second, so that every
             // order comes up, however long the work in between; now and then as late as can be.
-            Schedule::Seeded(_) => match random.next() % 16 {
+            Schedule::Seeded(_) => match split_mix(random) % 16 {
                 0..8 => Delay::None,
-                8 => Delay::UntilIdle(random.next() >> 1),
+                8 => Delay::UntilIdle(split_mix(random) >> 1),
                 _ => {
-                    let magnitude = random.next() % 30;
-                    Delay::ExtraNs(random.next() % (1 << magnitude))
+                    let magnitude = split_mix(random) % 30;
+                    Delay::ExtraNs(split_mix(random) % (1 << magnitude))
                 }
             },
         }
@@ -137,17 +137,18 @@ impl fmt::Display for BadSchedule {
 
 impl std::error::Error for BadSchedule {}
 
-/// Random numbers that are the same for a seed on every machine and forever: SplitMix64 (Steele,
-/// Lea and Flood, OOPSLA 2014).
-#[derive(Clone, Debug)]
-pub(super) struct SplitMix(pub u64);
+/// The next of some random numbers that are the same for a seed on every machine and forever: SplitMix64 (Steele, Lea
+/// and Flood, OOPSLA 2014). Tests and benchmarks draw from it too.
+#[doc(hidden)]
+pub fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed(*state)
+}
 
-impl SplitMix {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
+/// A number with its bits spread, as that does it.
+#[doc(hidden)]
+pub fn mixed(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }

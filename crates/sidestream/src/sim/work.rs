@@ -60,6 +60,15 @@ pub(super) fn kernel(op: &Op, cost: Option<KernelCost>, launches: u32) -> Work {
             ns: times(ns),
             share,
         },
+        KernelCost::Blocks {
+            blocks,
+            threads_per_block,
+            block_ns,
+        } => KernelCost::Blocks {
+            blocks,
+            threads_per_block,
+            block_ns: times(block_ns),
+        },
         KernelCost::Grid(grid) => KernelCost::Grid(Grid {
             steps: times(grid.steps),
             chain_steps: times(grid.chain_steps),

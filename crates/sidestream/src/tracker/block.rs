@@ -5,14 +5,16 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::cached::{Grant, Memories};
 use super::elsewhere::{drop_elsewhere, is_host_func, is_kernel};
-use super::memory::Grant;
-use super::runtime::{Place, Runtime};
-use super::stream::Core;
+use super::runtime::Runtime;
+use super::streams::Core;
+use super::telling::{Place, plain, write};
+use super::threads::as_thread;
 use super::uses::Uses;
 use crate::backend::Address;
-use crate::log::Pen;
-use crate::op::{BufferId, DeviceId, Memory, Mode, StreamId};
+use crate::log::{Pen, Within};
+use crate::op::{BufferId, DeviceId, Kind, Memory, Mode, StreamId};
 
 /// Memory that one owner holds. When it goes it takes its pending uses to the allocator; nothing
 /// waits and the driver is not called.
@@ -28,6 +30,15 @@ pub(crate) struct Block {
     pub state: Mutex<BlockState>,
     /// What the allocator knows it by, or the program's own memory.
     pub grant: Grant,
+}
+
+/// Bytes of a block that a call reads or writes.
+#[derive(Clone, Copy)]
+pub(crate) struct Touch<'a> {
+    pub block: &'a Block,
+    pub start: u64,
+    pub end: u64,
+    pub mode: Mode,
 }
 
 /// What the lock of a block guards.
@@ -59,13 +70,75 @@ impl BlockState {
         self.name = Some(name);
         name
     }
+}
 
-    pub fn known_name(&self) -> Option<BufferId> {
-        self.name
+/// Every address there is: the largest buffer that a log takes.
+const ALL_ADDRESSES: u64 = crate::log::limits::BUFFER_BYTES;
+
+impl Memories {
+    /// What the log calls a block, from here on. A range that is allocated at one place again and
+    /// again has two names that take turns: so there are not more and more of them, and a use that
+    /// outlives its owner is told from the next one's.
+    fn name(&self, block: &Block, pen: &mut Pen<'_>) -> BufferId {
+        let mut names = self.names.lock();
+        let root = *names.root.get_or_insert_with(|| {
+            let name = match self.memory {
+                Memory::Device => format!("memory of device {}", self.device.0),
+                _ => "pinned memory".to_owned(),
+            };
+            pen.new_buffer(self.memory, ALL_ADDRESSES, None, &name)
+        });
+        let range = (block.address, block.size_bytes, block.at);
+        let (turn, known) = names.of_ranges.entry(range).or_default();
+        *turn = !*turn;
+        *known[usize::from(*turn)].get_or_insert_with(|| {
+            let name = format!("{}:{}", block.at.file(), block.at.line());
+            let within = Within {
+                buffer: root,
+                start: block.address.0,
+            };
+            pen.new_buffer(self.memory, block.size_bytes, Some(within), &name)
+        })
     }
 }
 
 impl Block {
+    /// Tells the log, if anybody listens, that it begins.
+    pub fn tell_alloc(&self) {
+        if self.runtime.live.is_on() {
+            self.told_alloc();
+        }
+    }
+
+    #[cold]
+    fn told_alloc(&self) {
+        as_thread(&self.runtime, |thread| {
+            let mut pen = self.runtime.live.write();
+            let Some(open) = &mut pen else { return };
+            let buffer = self.state.lock().name(self, open);
+            let kind = Kind::Alloc {
+                buffer,
+                stream: self.home,
+                saw_events_of: None,
+            };
+            let op = plain(thread.id, kind, &mut pen, self.at);
+            write(&mut pen, &op);
+        });
+    }
+
+    /// Tells the log that the last reference to it is gone.
+    #[cold]
+    pub fn tell_free(&self) {
+        let Some(buffer) = self.state.lock().name else {
+            return;
+        };
+        as_thread(&self.runtime, |thread| {
+            let mut pen = self.runtime.live.write();
+            let op = plain(thread.id, Kind::Free { buffer }, &mut pen, self.at);
+            write(&mut pen, &op);
+        });
+    }
+
     /// Whether it would wait, where it is dropped, for a lock that is held by who waits for the calling code: a kernel is
     /// run by whoever asks the device, with any locks. For a function on the host a call may wait that finds the queue of
     /// the driver full, with the lock of the log and of its stream.
@@ -105,10 +178,10 @@ impl Drop for Block {
             // As a read: it stands beside the other uses, not behind them.
             uses.note(0..self.size_bytes, Mode::Read, core.noted_end());
         }
-        let memories = self.runtime.memories(self.memory, self.device);
         if self.runtime.live.is_on() {
-            memories.tell_free(self);
+            self.tell_free();
         }
+        let memories = self.runtime.memories(self.memory, self.device);
         match grant {
             Grant::Piece(piece) => memories.give(piece, uses),
             Grant::Registered(vector) => {

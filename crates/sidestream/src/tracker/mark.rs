@@ -3,14 +3,11 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
-
-use super::Core;
-use crate::backend::{Backend, Destroy};
-use crate::op::{DeviceId, EventId, Kind, StreamId};
+use super::recorded::Recorded;
+use super::streams::{Core, Made, State};
+use crate::op::{DeviceId, Kind, StreamId};
 use crate::order::Epoch;
 use crate::order::live::Point;
-use crate::process::Process;
 
 /// Where a use is over: a point, and how to wait for it.
 #[derive(Clone)]
@@ -31,44 +28,6 @@ pub(crate) struct Unrecorded {
     pub core: Option<Arc<Core>>,
     /// The event that was recorded behind it when it was asked for.
     pub event: OnceLock<Arc<Recorded>>,
-}
-
-/// A point with the event that was recorded there.
-pub(crate) struct Recorded {
-    pub point: Point,
-    pub stream: StreamId,
-    pub event: OwnEvent,
-}
-
-/// An event of the driver. Its id goes back to the spare ones when nobody waits for it any more.
-pub(crate) struct OwnEvent {
-    pub id: EventId,
-    pub device: DeviceId,
-    pub spare: Arc<SpareEvents>,
-}
-
-/// Events that can be recorded again.
-#[derive(Default)]
-pub(crate) struct SpareEvents(pub Mutex<Vec<EventId>>, Process);
-
-impl SpareEvents {
-    /// Gives all of them back.
-    pub fn close(&self, backend: &dyn Backend) {
-        let events = std::mem::take(&mut *self.0.lock());
-        for event in events {
-            // SAFETY: it was made here, and nobody has a spare one.
-            unsafe { backend.destroy(Destroy::Event(event)) };
-        }
-    }
-}
-
-impl Drop for OwnEvent {
-    fn drop(&mut self) {
-        // In a child of a fork the lock may be held by nobody who is there.
-        if self.spare.1.is_this() {
-            self.spare.0.lock().push(self.id);
-        }
-    }
 }
 
 impl Mark {
@@ -113,6 +72,41 @@ impl Mark {
             },
             Mark::Stream(at) => Kind::SyncStream { stream: at.stream },
         }
+    }
+}
+
+impl State {
+    /// The end of the stream, if an event was recorded there.
+    #[inline]
+    pub fn end(&self) -> Option<Mark> {
+        let newest = self.marks.back().filter(|_| self.is_marked);
+        newest.map(|mark| Mark::Recorded(Arc::clone(mark)))
+    }
+}
+
+impl Core {
+    /// Where the uses of memory end that was noted here and goes now.
+    pub fn noted_end(self: &Arc<Self>) -> Mark {
+        let mut state = self.state.lock();
+        if self.capture.get().is_some()
+            && let Some(last) = &*self.last.lock()
+            && last.point.covers(state.clock.point().epoch())
+        {
+            return Mark::Recorded(Arc::clone(last));
+        }
+        state.is_marked = false;
+        state.clock.unseen();
+        Mark::Stream(Arc::new(Unrecorded {
+            point: state.clock.point(),
+            stream: self.id,
+            device: self.device,
+            event: OnceLock::new(),
+            core: match self.made {
+                // The device keeps it.
+                Made::Safe { .. } => None,
+                Made::Explicit | Made::Adopted(_) => Some(Arc::clone(self)),
+            },
+        }))
     }
 }
 

@@ -1,108 +1,25 @@
-//! Memory for buffers: the cache, what it asks of the back end, and what the log is told.
+//! How memory is had and given back: what the cache asks of the back end, and which uses it waits for.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::block::{Block, BlockState};
-use super::gone::Gone;
-use super::runtime::{Place, Runtime, plain, write};
-use super::threads::{Thread, as_thread};
-use super::uses::{Conflicts, Uses, keep_last};
-use super::vector::Vector;
-use crate::alloc::{Cache, Granted, Growth, Need, On, Piece, Rules, Segment, Spare, State};
-use crate::backend::{Address, Backend, Reserve};
+use super::cached::{Carried, Grant, Memories};
+use super::runtime::{Runtime, Thread};
+use super::telling::Place;
+use super::threads::as_thread;
+use super::undone::Undone;
+use super::uses::Uses;
+use crate::alloc::{Granted, Growth, Need, Segment, State, Statistics};
+use crate::backend::Reserve;
 use crate::error::{Error, Result};
-use crate::log::{Pen, Within};
-use crate::op::{BufferId, DeviceId, Kind, Memory, StreamId};
+use crate::log::Pen;
+use crate::op::StreamId;
 use crate::order::Epoch;
 
-use crate::alloc::Statistics;
-
-/// The memory of one device, or the pinned memory of the machine.
-pub(crate) struct Memories {
-    memory: Memory,
-    device: DeviceId,
-    cache: Mutex<Cache<Carried>>,
-    names: Mutex<Names>,
-    /// Segments that should go back, and of which nobody could tell whether they are still used.
-    kept: Mutex<Vec<Segment<Carried>>>,
-    /// Segments that went back, and memory of the program that is not pinned any more, while somebody
-    /// listens.
-    pub gone: Gone,
-}
-
-/// What the log calls things.
-#[derive(Default)]
-struct Names {
-    /// All of this memory: buffers lie within it, at their addresses.
-    root: Option<BufferId>,
-    /// Where a range was allocated: whose turn it is, and the two names.
-    of_ranges: HashMap<Range, (bool, [Option<BufferId>; 2])>,
-}
-
-/// Where it starts, how long it is, and where in the source it was allocated.
-type Range = (Address, u64, Place);
-
-/// What a block holds.
-#[derive(Default)]
-pub(crate) enum Grant {
-    /// A piece of the cache.
-    Piece(Piece),
-    /// Memory of the program.
-    Registered(Vector),
-    /// Nothing any more.
-    #[default]
-    Nothing,
-}
-
-/// The last uses of a piece that nobody holds.
-#[derive(Clone, Default)]
-pub(crate) struct Carried(Conflicts);
-
-impl crate::alloc::Uses for Carried {
-    fn merge(&mut self, other: Carried) {
-        self.0.extend(other.0);
-        keep_last(&mut self.0);
-    }
-
-    #[inline]
-    fn on(&self) -> On {
-        let mut streams = self.0.iter().map(|mark| mark.stream());
-        match streams.next() {
-            None => On::Nobody,
-            Some(first) if streams.all(|other| other == first) => On::Only(first),
-            Some(_) => On::Several,
-        }
-    }
-}
-
 impl Memories {
-    pub fn of_device(device: DeviceId, limit_bytes: u64, spare: Option<Spare>) -> Memories {
-        let rules = Rules {
-            spare,
-            ..Rules::device(device, limit_bytes)
-        };
-        Memories::new(Memory::Device, device, rules)
-    }
-
-    pub fn pinned(limit_bytes: u64) -> Memories {
-        Memories::new(Memory::Pinned, DeviceId(0), Rules::pinned(limit_bytes))
-    }
-
-    fn new(memory: Memory, device: DeviceId, rules: Rules) -> Memories {
-        Memories {
-            memory,
-            device,
-            cache: Mutex::new(Cache::new(rules)),
-            names: Mutex::default(),
-            kept: Mutex::default(),
-            gone: Gone::default(),
-        }
-    }
-
     /// Memory for somebody who uses it on `home` first; none is the host.
     ///
     /// # Errors
@@ -140,54 +57,8 @@ impl Memories {
             state: Mutex::new(BlockState::new(uses)),
             grant: Grant::Piece(piece),
         });
-        if runtime.live.is_on() {
-            tell_alloc(&block);
-        }
+        block.tell_alloc();
         Ok(block)
-    }
-
-    /// Takes memory back from a block that goes. Neither waits nor calls the driver.
-    #[inline]
-    pub fn give(&self, piece: Piece, uses: Uses) {
-        self.cache.lock().free(piece, Carried(uses.all()));
-    }
-
-    /// Tells the log that the last reference to a block is gone.
-    #[cold]
-    pub fn tell_free(&self, block: &Block) {
-        let Some(buffer) = block.state.lock().known_name() else {
-            return;
-        };
-        as_thread(&block.runtime, |thread| {
-            let mut pen = block.runtime.live.write();
-            let op = plain(thread.id, Kind::Free { buffer }, &mut pen, block.at);
-            write(&mut pen, &op);
-        });
-    }
-
-    /// What the log calls a block, from here on. A range that is allocated at one place again and
-    /// again has two names that take turns: so there are not more and more of them, and a use that
-    /// outlives its owner is told from the next one's.
-    pub fn name(&self, block: &Block, pen: &mut Pen<'_>) -> BufferId {
-        let mut names = self.names.lock();
-        let root = *names.root.get_or_insert_with(|| {
-            let name = match self.memory {
-                Memory::Device => format!("memory of device {}", self.device.0),
-                _ => "pinned memory".to_owned(),
-            };
-            pen.new_buffer(self.memory, ALL_ADDRESSES, None, &name)
-        });
-        let range = (block.address, block.size_bytes, block.at);
-        let (turn, known) = names.of_ranges.entry(range).or_default();
-        *turn = !*turn;
-        *known[usize::from(*turn)].get_or_insert_with(|| {
-            let name = format!("{}:{}", block.at.file(), block.at.line());
-            let within = Within {
-                buffer: root,
-                start: block.address.0,
-            };
-            pen.new_buffer(self.memory, block.size_bytes, Some(within), &name)
-        })
     }
 
     /// What was counted, after a look at what is over by now. Where the device cannot say, it counts
@@ -212,19 +83,6 @@ impl Memories {
     pub fn empty(&self, runtime: &Arc<Runtime>, at: Place) -> Result<()> {
         let segments = self.cache.lock().empty_cache();
         self.release(runtime, segments, at)
-    }
-
-    /// Gives everything back: nobody holds any of it. Memory that a device may still use stays
-    /// where it is.
-    pub fn close(&mut self, backend: &dyn Backend, is_over: bool) {
-        self.gone.clear();
-        let kept = std::mem::take(self.kept.get_mut());
-        for segment in self.cache.get_mut().empty_cache().into_iter().chain(kept) {
-            if is_over {
-                // SAFETY: the cache has reserved it, nobody holds any of it, and all work is over.
-                unsafe { backend.unreserve(self.memory, self.device, segment.address) };
-            }
-        }
     }
 
     fn ask(
@@ -337,38 +195,6 @@ impl Memories {
     }
 }
 
-/// What is to be done with each of some things. A wait may panic with what a sink has to say: then what is left is kept.
-pub(super) struct Undone<'a, T> {
-    /// The next one at the end.
-    left: Vec<T>,
-    kept: &'a Mutex<Vec<T>>,
-}
-
-impl<'a, T> Undone<'a, T> {
-    pub fn new(kept: &'a Mutex<Vec<T>>, each: impl Iterator<Item = T>) -> Undone<'a, T> {
-        let mut left: Vec<T> = each.collect();
-        left.reverse();
-        Undone { left, kept }
-    }
-
-    pub fn next(&self) -> Option<&T> {
-        self.left.last()
-    }
-
-    /// Takes the next one.
-    pub fn take(&mut self) -> Option<T> {
-        self.left.pop()
-    }
-}
-
-impl<T> Drop for Undone<'_, T> {
-    fn drop(&mut self) {
-        if !self.left.is_empty() {
-            self.kept.lock().append(&mut self.left);
-        }
-    }
-}
-
 /// Uses that were not over when they were asked about.
 type Pending = SmallVec<[Epoch; 8]>;
 
@@ -400,22 +226,3 @@ fn look(
     }
     Ok(state)
 }
-
-#[cold]
-pub(super) fn tell_alloc(block: &Block) {
-    as_thread(&block.runtime, |thread| {
-        let mut pen = block.runtime.live.write();
-        let Some(open) = &mut pen else { return };
-        let buffer = block.state.lock().name(block, open);
-        let kind = Kind::Alloc {
-            buffer,
-            stream: block.home,
-            saw_events_of: None,
-        };
-        let op = plain(thread.id, kind, &mut pen, block.at);
-        write(&mut pen, &op);
-    });
-}
-
-/// Every address there is: the largest buffer that a log takes.
-const ALL_ADDRESSES: u64 = crate::log::limits::BUFFER_BYTES;

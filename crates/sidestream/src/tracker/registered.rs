@@ -1,78 +1,22 @@
-//! Memory of the program that is pinned: how it becomes so, and how it goes when its owner has.
-
-use std::sync::Arc;
+//! Memory of the program that its owner has dropped, and that is pinned still.
 
 use parking_lot::Mutex;
 
-use super::block::Block;
-use super::elsewhere::is_host_func;
-use super::memory::Undone;
-use super::memory::tell_alloc;
-use super::runtime::{Place, Runtime};
 use super::uses::{Conflicts, Uses};
 use super::vector::Vector;
 use crate::backend::Backend;
-use crate::error::{Error, Result};
 
 /// What is kept of registered memory.
 #[derive(Default)]
 pub(crate) struct Registered {
     /// Dropped by its owner, pinned still, and perhaps in use.
-    left: Mutex<Vec<Left>>,
+    pub(super) left: Mutex<Vec<Left>>,
 }
 
-struct Left {
-    vector: Vector,
-    size_bytes: u64,
-    uses: Conflicts,
-}
-
-impl Runtime {
-    /// Pins memory of the program, after what nobody needs any more is unpinned.
-    ///
-    /// # Errors
-    /// What the driver answers, or that a function on the host asked for it.
-    pub fn pin(self: &Arc<Self>, vector: &Vector, size_bytes: u64, at: Place) -> Result<()> {
-        self.check()?;
-        if is_host_func() {
-            return Err(in_host_func("register"));
-        }
-        self.registered.sweep(self, at)?;
-        if size_bytes == 0 {
-            return Ok(());
-        }
-        // SAFETY: the vector is there; whoever holds it frees it or gives it away after `unpin`.
-        let register = || unsafe { self.backend.register(vector.address(), size_bytes) };
-        self.seen(self.beside_captures(register))
-    }
-
-    /// Unpins it.
-    ///
-    /// # Safety
-    /// It was pinned, and all its uses are over.
-    pub unsafe fn unpin(&self, vector: &Vector, size_bytes: u64) {
-        // SAFETY: the caller's promise.
-        unsafe { unpin(&*self.backend, vector, size_bytes) };
-    }
-
-    /// Whether memory may be given back to the program.
-    ///
-    /// # Errors
-    /// If it is not the program's, a function on the host asks, or the device is lost.
-    pub fn may_unpin(&self, is_registered: bool) -> Result<()> {
-        self.check()?;
-        if !is_registered {
-            return Err(Error::Invalid {
-                call: "into_vec",
-                why: "the memory was not registered, so that it is no vector; copy the values out"
-                    .into(),
-            });
-        }
-        match is_host_func() {
-            true => Err(in_host_func("into_vec")),
-            false => Ok(()),
-        }
-    }
+pub(super) struct Left {
+    pub(super) vector: Vector,
+    pub(super) size_bytes: u64,
+    pub(super) uses: Conflicts,
 }
 
 impl Registered {
@@ -83,74 +27,6 @@ impl Registered {
             size_bytes,
             uses: uses.all(),
         });
-    }
-
-    /// Tells the log, if anybody listens, that a block begins.
-    pub fn tell(&self, block: &Block) {
-        if block.runtime.live.is_on() {
-            tell_alloc(block);
-        }
-    }
-
-    /// Unpins and frees what nobody uses any more. Waits for no work.
-    fn sweep(&self, runtime: &Arc<Runtime>, at: Place) -> Result<()> {
-        // Without tracking nobody knows what is over.
-        if !runtime.is_tracking || runtime.refuse_to_give_back().is_err() {
-            return Ok(());
-        }
-        self.each(runtime, |left| {
-            for mark in &left.uses {
-                if !runtime.query(mark, at)? {
-                    return Ok(false);
-                }
-            }
-            Ok(true)
-        })
-    }
-
-    /// Unpins and frees all of it, once its uses are over.
-    ///
-    /// # Errors
-    /// What failed on the device.
-    pub fn empty(&self, runtime: &Arc<Runtime>, at: Place) -> Result<()> {
-        if !runtime.is_tracking || is_host_func() {
-            return Ok(());
-        }
-        runtime.refuse_to_give_back()?;
-        self.each(runtime, |left| {
-            let mut marks = left.uses.iter();
-            marks.try_for_each(|mark| runtime.synchronize(mark, at))?;
-            Ok(true)
-        })
-    }
-
-    fn each(&self, runtime: &Arc<Runtime>, is_over: impl Fn(&Left) -> Result<bool>) -> Result<()> {
-        let mut result = Ok(());
-        let left = std::mem::take(&mut *self.left.lock());
-        let mut rest = Undone::new(&self.left, left.into_iter());
-        while let Some(left) = rest.next() {
-            let asked = is_over(left);
-            let Some(left) = rest.take() else { break };
-            match asked {
-                Ok(true) => {
-                    let Left {
-                        vector,
-                        size_bytes,
-                        uses,
-                    } = left;
-                    if runtime.live.is_on() {
-                        runtime.pinned.gone.note(vector.address(), size_bytes, uses);
-                    }
-                    free(&*runtime.backend, vector, size_bytes);
-                }
-                Ok(false) => self.left.lock().push(left),
-                Err(error) => {
-                    self.left.lock().push(left);
-                    result = Err(error);
-                }
-            }
-        }
-        result
     }
 
     /// Gives everything back: nobody holds any of it. What a device may still use stays where it is.
@@ -167,7 +43,7 @@ impl Registered {
 }
 
 /// Unpins and frees memory whose uses are over.
-fn free(backend: &dyn Backend, vector: Vector, size_bytes: u64) {
+pub(super) fn free(backend: &dyn Backend, vector: Vector, size_bytes: u64) {
     // SAFETY: its owner is gone and its uses are over; then it is not pinned any more.
     unsafe {
         unpin(backend, &vector, size_bytes);
@@ -178,18 +54,10 @@ fn free(backend: &dyn Backend, vector: Vector, size_bytes: u64) {
 /// An empty vector was never pinned.
 ///
 /// # Safety
-/// As [`Runtime::unpin`].
-unsafe fn unpin(backend: &dyn Backend, vector: &Vector, size_bytes: u64) {
+/// It was pinned, and all its uses are over.
+pub(super) unsafe fn unpin(backend: &dyn Backend, vector: &Vector, size_bytes: u64) {
     if size_bytes > 0 {
         // SAFETY: the caller's promise.
         unsafe { backend.unregister(vector.address()) };
-    }
-}
-
-fn in_host_func(call: &'static str) -> Error {
-    Error::Invalid {
-        call,
-        why: "a function on the host may not call the driver; do it on a thread of the program"
-            .into(),
     }
 }

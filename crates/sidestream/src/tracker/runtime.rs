@@ -4,24 +4,24 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::cached::Memories;
 use super::elsewhere::{is_kernel, outside_callbacks};
 use super::explicit::OfDevice;
-use super::mark::{Mark, OwnEvent, SpareEvents, Unrecorded};
-use super::memory::Memories;
 use super::process::Here;
+use super::recorded::{OwnEvent, SpareEvents};
 use super::registered::Registered;
-use super::stream::Streams;
-use super::threads::{Thread, as_thread};
+use super::streams::Streams;
+use super::telling::{Place, plain};
 use crate::alloc::Spare;
 use crate::backend::{Address, Backend, Create};
 use crate::error::{Error, Lost, Result};
-use crate::log::{Live, Pen};
-use crate::op::{Accesses, DeviceId, EventId, Kind, Memory, Op, OpId, SiteId, StreamId, ThreadId};
-use crate::order::live::{FEW, Point, ThreadClock};
+use crate::log::Live;
+use crate::op::{DeviceId, Kind, Memory, ThreadId};
+use crate::order::live::{FEW, ThreadClock};
 
 /// A machine with its devices: the back end, and all that the front end knows about it.
 pub(crate) struct Runtime {
@@ -53,6 +53,14 @@ pub(crate) struct Runtime {
     threads: AtomicU32,
 }
 
+/// A host thread, as one runtime sees it.
+pub(crate) struct Thread {
+    pub id: ThreadId,
+    /// Its current device, where blocking calls run.
+    pub current: DeviceId,
+    pub clock: ThreadClock,
+}
+
 /// How a machine is run.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -75,9 +83,6 @@ pub(crate) struct PerDevice {
     pub explicit: OfDevice,
 }
 
-/// After so long a wait says what it waits for.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 const IN_KERNEL: &str = "a kernel in Rust, and what states its cost, may not call the runtime, which may be waiting for \
                          it; let the host do it";
 
@@ -87,6 +92,7 @@ impl Runtime {
         let devices = devices.map(|(at, caps)| PerDevice {
             memories: Memories::of_device(
                 DeviceId(at as u32),
+                caps,
                 options
                     .memory_bytes
                     .map_or(caps.memory_bytes, |most| most.min(caps.memory_bytes)),
@@ -162,15 +168,16 @@ impl Runtime {
 
     /// The same where it is known that the calling code is neither a kernel nor a child of a fork.
     #[inline]
-    fn check_lost(&self) -> Result<()> {
+    pub fn check_lost(&self) -> Result<()> {
         match self.is_lost() {
             false => Ok(()),
             true => self.refuse(),
         }
     }
 
+    /// Why, where [`Runtime::check`] says no.
     #[cold]
-    fn refuse(&self) -> Result<()> {
+    pub fn refuse(&self) -> Result<()> {
         self.backend.check()?;
         if is_kernel() {
             return Err(Error::Refused {
@@ -229,16 +236,6 @@ impl Runtime {
         let known = self.lost.lock().get_or_insert(lost).clone();
         self.is_lost.store(true, Ordering::Relaxed);
         Error::DeviceLost(known)
-    }
-
-    /// The end of a public call: no lock is held. Whatever a sink has to say about the call is said.
-    #[inline]
-    #[track_caller]
-    pub fn raise(self: &Arc<Self>) {
-        if self.live.is_on() && self.backend.is_this_process() {
-            let thread = as_thread(self, |thread| thread.id);
-            self.live.raise(thread);
-        }
     }
 
     // -------------------------------------------------------------- threads
@@ -323,245 +320,6 @@ impl Runtime {
             }),
         }
     }
-
-    /// Whether a mark is over; the calling thread learns it.
-    pub fn query(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<bool> {
-        if is_kernel() || !self.backend.is_this_process() {
-            self.refuse()?;
-        }
-        let done = as_thread(self, |thread| self.ask(thread, mark, at));
-        self.raise();
-        done
-    }
-
-    /// Asks without waiting for anybody, for callers that hold locks.
-    pub fn peek(
-        self: &Arc<Self>,
-        thread: &mut Thread,
-        mark: &Mark,
-        pen: &mut Option<Pen<'_>>,
-        at: Place,
-    ) -> Result<bool> {
-        if thread.clock.knows(mark.epoch()) {
-            return Ok(true);
-        }
-        let event = match mark {
-            Mark::Recorded(_) => None,
-            Mark::Stream(end) => self.event_of_others(end, thread.id, pen, at)?,
-        };
-        let mark = event.as_ref().unwrap_or(mark);
-        let op = plain(thread.id, mark.asked(false), pen, at);
-        let done = self.seen(self.beside_captures(|| self.backend.peek(&op)))?;
-        if done {
-            thread.clock.saw(mark.point());
-            write(
-                pen,
-                &Op {
-                    kind: mark.asked(true),
-                    ..op
-                },
-            );
-        }
-        Ok(done)
-    }
-
-    fn ask(&self, thread: &mut Thread, mark: &Mark, at: Place) -> Result<bool> {
-        if thread.clock.knows(mark.epoch()) {
-            return Ok(true);
-        }
-        self.check_lost()?;
-        let event = self.answerable(mark, thread.id, at)?;
-        let mark = event.as_ref().unwrap_or(mark);
-        let mut op = plain(thread.id, mark.asked(false), &mut None, at);
-        op.id = self.live.nameless();
-        let done = self.seen(self.beside_captures(|| self.backend.query(&op)))?;
-        Ok(done && self.learned(thread, mark.point(), mark.asked(true), op.id, at)?)
-    }
-
-    /// The same mark with an event, where the log is told of the answer or others may have put more into the stream: if
-    /// the stream itself is asked, all of that is over too, for all that the answer says.
-    #[inline]
-    fn answerable(&self, mark: &Mark, thread: ThreadId, at: Place) -> Result<Option<Mark>> {
-        match mark {
-            Mark::Recorded(_) => Ok(None),
-            Mark::Stream(end) => self.answerable_end(end, thread, at),
-        }
-    }
-
-    #[inline(never)]
-    fn answerable_end(
-        &self,
-        end: &Unrecorded,
-        thread: ThreadId,
-        at: Place,
-    ) -> Result<Option<Mark>> {
-        let mut pen = self.live.write();
-        match pen {
-            None => self.event_of_others(end, thread, &mut pen, at),
-            Some(_) => {
-                let recorded = self.event_behind(end, thread, &mut pen, at)?;
-                Ok(Some(Mark::Recorded(recorded)))
-            }
-        }
-    }
-
-    /// Waits as long as it takes.
-    pub fn synchronize(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<()> {
-        match self.synchronize_for(mark, PATIENCE, at)? {
-            true => Ok(()),
-            false => self.wait_on(mark, at),
-        }
-    }
-
-    /// The rest of a wait that takes long. A simulated device waits in its own time, of which hours may pass in a
-    /// moment: so the clock is looked at here, where it costs nothing.
-    #[cold]
-    fn wait_on(self: &Arc<Self>, mark: &Mark, at: Place) -> Result<()> {
-        let mut told = Instant::now();
-        let mut waited = Duration::ZERO;
-        while !self.synchronize_for(mark, PATIENCE, at)? {
-            if told.elapsed() >= PATIENCE {
-                waited += told.elapsed();
-                told = Instant::now();
-                let stream = self.stream_name(mark.stream());
-                self.tell_of_wait(at, waited, &format!("for work on stream {stream:?}"));
-            }
-        }
-        Ok(())
-    }
-
-    fn tell_of_wait(&self, at: Place, waited: Duration, waits: &str) {
-        let waited = waited.as_secs();
-        (self.notice)(&format!(
-            "sidestream: {at} has waited more than {waited} s {waits}"
-        ));
-    }
-
-    /// What people call a stream.
-    fn stream_name(&self, id: StreamId) -> String {
-        let mut devices = self.devices.iter();
-        let core = devices.find_map(|device| device.streams.find(id));
-        core.map_or_else(|| format!("{}", id.0), |core| core.name().to_owned())
-    }
-
-    /// Waits for no longer than this; false if the time has passed first.
-    pub fn synchronize_for(
-        self: &Arc<Self>,
-        mark: &Mark,
-        at_most: Duration,
-        at: Place,
-    ) -> Result<bool> {
-        if is_kernel() || !self.backend.is_this_process() {
-            self.refuse()?;
-        }
-        let done = as_thread(self, |thread| {
-            if thread.clock.knows(mark.epoch()) {
-                return Ok(true);
-            }
-            self.check_lost()?;
-            let event = self.answerable(mark, thread.id, at)?;
-            let mark = event.as_ref().unwrap_or(mark);
-            let mut op = plain(thread.id, mark.awaited(), &mut None, at);
-            op.id = self.live.nameless();
-            let done = self.seen(self.beside_captures(|| self.backend.wait(&op, at_most)))?;
-            if done && !self.learned(thread, mark.point(), op.kind, op.id, at)? {
-                // Who listens has come since the call began, and was told nothing of what it has waited for.
-                thread.clock.saw(mark.point());
-            }
-            Ok(done)
-        });
-        #[cfg(feature = "observe")]
-        self.tell_times();
-        self.raise();
-        done
-    }
-
-    pub fn elapsed_ns(self: &Arc<Self>, from: EventId, to: EventId, at: Place) -> Result<f64> {
-        let ns = self.seen(self.backend.elapsed_ns(from, to))?;
-        as_thread(self, |thread| {
-            let mut pen = self.live.write();
-            let op = plain(thread.id, Kind::Elapsed { from, to }, &mut pen, at);
-            write(&mut pen, &op);
-        });
-        Ok(ns)
-    }
-
-    /// Gives the times that the device has kept to whoever wants them.
-    #[cfg(feature = "observe")]
-    pub fn tell_times(&self) {
-        if self.live.wants_times() {
-            let mut times = Vec::new();
-            self.backend.take_times(&mut times);
-            self.live.done(&times);
-        }
-    }
-
-    /// Waits as long as it takes for what a call of the explicit style asks for. The log was told
-    /// before: what it waits for is decided at the call.
-    pub fn finish(&self, op: &Op, at: Place) -> Result<()> {
-        let began = Instant::now();
-        if self.seen(self.backend.wait(op, PATIENCE))? {
-            return Ok(());
-        }
-        if began.elapsed() >= PATIENCE {
-            self.tell_of_wait(at, PATIENCE, &format!("in {:?}", op.kind));
-        }
-        self.seen(self.backend.wait(op, Duration::MAX)).map(|_| ())
-    }
-
-    /// Tells the log of a call that is the host's alone.
-    pub fn tell(
-        self: &Arc<Self>,
-        kind: Kind,
-        accesses: impl FnOnce(&mut Pen<'_>) -> Accesses,
-        at: Place,
-    ) {
-        if !self.live.is_on() || !self.backend.is_this_process() {
-            return;
-        }
-        as_thread(self, |thread| {
-            let mut pen = self.live.write();
-            let mut op = plain(thread.id, kind, &mut pen, at);
-            if let Some(pen) = &mut pen {
-                op.accesses = accesses(pen);
-                op.id = pen.next_op();
-            }
-            write(&mut pen, &op);
-        });
-    }
-
-    /// The thread knows that a point is over, and the log is told by which call. False if it cannot be
-    /// told: another thread has put something into the stream since the answer, and the log would have
-    /// it that this is over, too. So the stream is asked once more while nobody can put in anything.
-    pub fn learned(
-        &self,
-        thread: &mut Thread,
-        point: &Point,
-        by: Kind,
-        called: OpId,
-        at: Place,
-    ) -> Result<bool> {
-        let mut pen = self.live.write();
-        let op = plain(thread.id, by, &mut pen, at);
-        if let (Some(_), Kind::QueryStream { stream, .. } | Kind::SyncStream { stream }) =
-            (&pen, by)
-        {
-            let kind = Kind::QueryStream {
-                stream,
-                done: false,
-            };
-            let asked = Op { kind, ..op.clone() };
-            if !self.seen(self.beside_captures(|| self.backend.peek(&asked)))? {
-                return Ok(false);
-            }
-        }
-        thread.clock.saw(point);
-        if let Some(pen) = &mut pen {
-            pen.is_called(called, op.id);
-        }
-        write(&mut pen, &op);
-        Ok(true)
-    }
 }
 
 /// As long as it is there, captures of others forbid this thread nothing.
@@ -582,33 +340,6 @@ impl Relaxed<'_> {
 impl Drop for Relaxed<'_> {
     fn drop(&mut self) {
         self.runtime.backend.capture_mode(self.before);
-    }
-}
-
-/// Where the user's code made the call.
-pub(crate) type Place = &'static Location<'static>;
-
-/// An operation without accesses.
-#[inline]
-pub(crate) fn plain(thread: ThreadId, kind: Kind, pen: &mut Option<Pen<'_>>, at: Place) -> Op {
-    let (id, site) = match pen {
-        Some(pen) => (pen.next_op(), pen.site(at)),
-        None => (OpId(0), SiteId(0)),
-    };
-    Op {
-        id,
-        thread,
-        site,
-        kind,
-        accesses: Accesses::new(),
-    }
-}
-
-/// Tells the log, if anybody listens.
-#[inline]
-pub(crate) fn write(pen: &mut Option<Pen<'_>>, op: &Op) {
-    if let Some(pen) = pen {
-        pen.op(op);
     }
 }
 

@@ -4,17 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
-use super::runtime::Runtime;
-use crate::op::{DeviceId, ThreadId};
-use crate::order::live::ThreadClock;
-
-/// A host thread, as one runtime sees it.
-pub(crate) struct Thread {
-    pub id: ThreadId,
-    /// Its current device, where blocking calls run.
-    pub current: DeviceId,
-    pub clock: ThreadClock,
-}
+use super::runtime::{Runtime, Thread};
 
 thread_local! {
     static KNOWN: RefCell<Known> = const { RefCell::new(Known(Vec::new())) };

@@ -201,10 +201,22 @@ no json"#;
         assert_eq!(log("bench.json"), "bench gpu --json\n");
         assert_eq!(log("bench.log"), "noise\n");
         assert_eq!(log("overlap.log"), "overlap --device cuda:0\nnoise\n");
+        for (part, arguments) in [
+            ("priorities", "overlap --background --device cuda:0"),
+            ("requests", "bench requests --device cuda:0"),
+            (
+                "callers",
+                "bench requests --closed 2048 --graphs --device cuda:0",
+            ),
+        ] {
+            assert_eq!(log(&format!("{part}.log")), format!("{arguments}\nnoise\n"));
+        }
         assert_eq!(log("runtime.log"), "costs\n");
         let expected = "conformance: exit code 0, conformance.log\ndevices: exit code 0, devices.log\n\
                         bench: exit code 0, bench.json\noverlap: exit code 0, overlap.log\n\
-                        runtime: exit code 0, runtime.log\n";
+                        priorities: exit code 0, priorities.log\n\
+                        requests: exit code 0, requests.log\n\
+                        callers: exit code 0, callers.log\nruntime: exit code 0, runtime.log\n";
         assert_eq!((code, said.as_str()), (0, expected));
         assert_eq!(log("summary.txt"), expected);
         fs::remove_dir_all(folder).expect("it is there");
@@ -220,8 +232,8 @@ no json"#;
         let (code, said, folder) = bundle("bundle-part", &programs, &parts);
         let expected = "conformance: exit code 101, conformance.log\none test failed\n\
                         devices: missing from the bundle\nruntime: exit code 0, runtime.log\n\
-                        there is no part nonsense; there are conformance, devices, bench, overlap \
-                        and runtime\n";
+                        there is no part nonsense; there are conformance, devices, bench, overlap, \
+                        priorities, requests, callers and runtime\n";
         assert_eq!((code, said.as_str()), (1, expected));
         fs::remove_dir_all(folder).expect("it is there");
     }

@@ -2,7 +2,8 @@
 # Runs what `cargo xtask gpu-bundle` has collected, on a machine with a GPU and without Rust.
 #
 #   ./run.sh                      everything
-#   ./run.sh conformance bench    these parts: conformance devices bench overlap runtime
+#   ./run.sh conformance bench    these parts: conformance devices bench overlap priorities requests
+#                                 callers runtime
 #
 # Each part writes its own log into the folder OUT, ./out if that is not set, and `bench` its figures
 # into bench.json there. The last lines say how each part ended; they are in summary.txt too. The
@@ -45,16 +46,21 @@ run() {
     fi
 }
 
-[ $# -gt 0 ] || set -- conformance devices bench overlap runtime
+[ $# -gt 0 ] || set -- conformance devices bench overlap priorities requests callers runtime
 for part in "$@"; do
     case $part in
         conformance) run conformance conformance.log ./conformance ;;
         devices) run devices devices.log ./sidestream devices ;;
         bench) run bench bench.json ./sidestream bench gpu --json ;;
         overlap) run overlap overlap.log ./sidestream overlap --device cuda:0 ;;
+        priorities) run priorities priorities.log ./sidestream overlap --background --device cuda:0 ;;
+        requests) run requests requests.log ./sidestream bench requests --device cuda:0 ;;
+        callers)
+            run callers callers.log ./sidestream bench requests --closed 2048 --graphs --device cuda:0
+            ;;
         runtime) run runtime runtime.log ./runtime --bench ;;
         *)
-            say "there is no part $part; there are conformance, devices, bench, overlap and runtime"
+            say "there is no part $part; there are conformance, devices, bench, overlap, priorities, requests, callers and runtime"
             failed=1
             ;;
     esac

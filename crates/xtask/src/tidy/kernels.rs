@@ -2,7 +2,7 @@
 
 use super::Complaint;
 use super::tree::Tree;
-use crate::kernels::{BUILT, HEADER_LINES, SOURCES, header};
+use crate::kernels::{FOLDERS, HEADER_LINES, header, joined};
 
 /// Complaints about kernels that were changed and not built, and about PTX that was changed by hand.
 pub fn check(tree: &Tree) -> Vec<Complaint> {
@@ -11,18 +11,20 @@ pub fn check(tree: &Tree) -> Vec<Complaint> {
         files.filter_map(move |file| file.strip_prefix(folder)?.strip_suffix(end))
     };
     let mut out = Vec::new();
-    for name in names(SOURCES, ".cu") {
-        let source = format!("{SOURCES}{name}.cu");
-        let built = format!("{BUILT}{name}.ptx");
-        if !is_built(tree, &source, &built) {
-            let what = format!("{built} was not built from it; run `cargo xtask kernels`");
-            out.push(Complaint::new(&source, 1, what));
+    for (sources, ptx, _) in FOLDERS {
+        for name in names(sources, ".cu") {
+            let source = format!("{sources}{name}.cu");
+            let built = format!("{ptx}{name}.ptx");
+            if !is_built(tree, &source, &built) {
+                let what = format!("{built} was not built from it; run `cargo xtask kernels`");
+                out.push(Complaint::new(&source, 1, what));
+            }
         }
-    }
-    for name in names(BUILT, ".ptx") {
-        if !tree.has(&format!("{SOURCES}{name}.cu")) {
-            let what = format!("there is no {SOURCES}{name}.cu; take it out");
-            out.push(Complaint::new(&format!("{BUILT}{name}.ptx"), 1, what));
+        for name in names(ptx, ".ptx") {
+            if !tree.has(&format!("{sources}{name}.cu")) {
+                let what = format!("there is no {sources}{name}.cu; take it out");
+                out.push(Complaint::new(&format!("{ptx}{name}.ptx"), 1, what));
+            }
         }
     }
     out
@@ -35,7 +37,8 @@ fn is_built(tree: &Tree, source: &str, built: &str) -> bool {
     };
     let above = whole.split_inclusive('\n').take(HEADER_LINES);
     let (above, ptx) = whole.split_at(above.map(str::len).sum());
-    above == header(source, code, ptx)
+    let code = joined(source, code, |file| text(file).map(str::to_owned));
+    above == header(source, &code, ptx)
 }
 
 #[cfg(test)]
@@ -71,6 +74,17 @@ mod tests {
         assert_eq!(complaints(&[(SOURCE, "source"), (PTX, &other)]), [&*stale]);
         assert_eq!(complaints(&[(SOURCE, "source")]), [&*stale]);
         assert_eq!(complaints(&[(SOURCE, "source"), (PTX, "")]), [&*stale]);
+    }
+
+    #[test]
+    fn a_change_of_an_included_part_is_named() {
+        const PART: &str = "kernels/part.cuh";
+        let source = "before\n#include \"part.cuh\"\nafter\n";
+        let built = built("before\npart\nafter\n", "");
+        let files = |part| [(SOURCE, source), (PART, part), (PTX, &*built)];
+        assert_eq!(complaints(&files("part\n")), [""; 0]);
+        let stale = format!("1: {PTX} was not built from it; run `cargo xtask kernels`");
+        assert_eq!(complaints(&files("other\n")), [&*stale]);
     }
 
     #[test]

@@ -27,6 +27,24 @@ const LAYERS: &[&[&str]] = &[
     &["pool"],
 ];
 
+/// The files of `tracker`, in the same way: what is data stands below the runtime that holds it, what asks and waits
+/// above.
+const INSIDE_TRACKER: &[&[&str]] = &[
+    &["elsewhere", "process", "telling", "undone", "vector"],
+    &["captured", "recorded"],
+    &["streams"],
+    &["explicit", "mark"],
+    &["uses"],
+    &["gone", "registered"],
+    &["cached"],
+    &["runtime"],
+    &["threads"],
+    &["behind", "block"],
+    &["asking"],
+    &["memory", "pinning", "wakes"],
+    &["stream"],
+];
+
 /// Modules beside the layers, each with the only ones that it may name. No layer names them.
 const BESIDE: &[(&str, &[&str])] = &[
     ("check", &["op", "order", "log", "error"]),
@@ -52,10 +70,16 @@ const CRATES: &[(&str, &[&str])] = &[
     ("sidestream", &[]),
     ("sidestream-program", &["sidestream"]),
     ("sidestream-diagnose", &["sidestream"]),
+    ("sidestream-images", &["sidestream"]),
     // The two faces: of the terminal, and of Python, which brings the command too.
     (
         "sidestream-cli",
-        &["sidestream", "sidestream-program", "sidestream-diagnose"],
+        &[
+            "sidestream",
+            "sidestream-program",
+            "sidestream-diagnose",
+            "sidestream-images",
+        ],
     ),
     (
         "sidestream-py",
@@ -63,11 +87,15 @@ const CRATES: &[(&str, &[&str])] = &[
             "sidestream",
             "sidestream-program",
             "sidestream-diagnose",
+            "sidestream-images",
             "sidestream-cli",
         ],
     ),
-    ("stand-in", &["sidestream"]),
+    // It has a twin in Rust for each kernel of theirs.
+    ("stand-in", &["sidestream", "sidestream-images"]),
     ("benches", &["sidestream"]),
+    // An example, which nobody knows.
+    ("serve-example", &["sidestream"]),
     // A chore, of which xtask runs the program: it knows the product, and nobody knows it.
     ("truth", &["sidestream", "sidestream-diagnose"]),
     ("xtask", &[]),
@@ -127,7 +155,11 @@ pub fn check(file: &str, source: &Source) -> Vec<Complaint> {
     let mut out = Vec::new();
     for path in &source.paths {
         let named = absolute(path, &home);
-        let why = named.first().and_then(|to| refusal(from, to));
+        let why = match (&home[..], &named[..]) {
+            ([a, from, ..], [b, to, ..]) if a == "tracker" && b == "tracker" => within(from, to),
+            (_, [to, ..]) => refusal(from, to),
+            _ => None,
+        };
         out.extend(why.map(|why| Complaint::new(file, path.line, why)));
     }
     out
@@ -165,26 +197,50 @@ fn refusal(from: &str, to: &str) -> Option<String> {
     if (from, to) == ATTACHES {
         return None;
     }
-    match (layer(from), layer(to)) {
-        (Some(mine), Some(other)) if other < mine => None,
-        (Some(mine), Some(other)) if other == mine => Some(format!(
-            "`{from}` names `{to}`, which stands beside it: that is the way to a circle"
-        )),
-        (_, Some(_)) => Some(format!(
-            "`{from}` names `{to}`, which is built on it: upward"
-        )),
+    match (layer(LAYERS, from), layer(LAYERS, to)) {
+        (mine, Some(other)) => upward((from, mine), (to, other)),
         (_, None) => Some(format!(
             "`{from}` names `{to}`, which only reads the log; no layer needs it"
         )),
     }
 }
 
-fn layer(module: &str) -> Option<usize> {
-    LAYERS.iter().position(|row| row.contains(&module))
+/// The same for two files of `tracker`.
+fn within(from: &str, to: &str) -> Option<String> {
+    if from == to {
+        return None;
+    }
+    let Some(mine) = layer(INSIDE_TRACKER, from) else {
+        return Some(format!(
+            "`tracker::{from}` is in no layer; add it to the table in crates/xtask/src/tidy/layers.rs"
+        ));
+    };
+    match layer(INSIDE_TRACKER, to) {
+        Some(other) => upward((from, Some(mine)), (to, other)),
+        None => Some(format!(
+            "`tracker::{to}` is no file of a layer; name the one where it lives"
+        )),
+    }
+}
+
+fn upward((from, mine): (&str, Option<usize>), (to, other): (&str, usize)) -> Option<String> {
+    match mine {
+        Some(mine) if other < mine => None,
+        Some(mine) if other == mine => Some(format!(
+            "`{from}` names `{to}`, which stands beside it: that is the way to a circle"
+        )),
+        _ => Some(format!(
+            "`{from}` names `{to}`, which is built on it: upward"
+        )),
+    }
+}
+
+fn layer(rows: &[&[&str]], module: &str) -> Option<usize> {
+    rows.iter().position(|row| row.contains(&module))
 }
 
 fn is_known(module: &str) -> bool {
-    layer(module).is_some() || BESIDE.iter().any(|(name, _)| *name == module)
+    layer(LAYERS, module).is_some() || BESIDE.iter().any(|(name, _)| *name == module)
 }
 
 /// The module that a file of the runtime is, or nothing for other files.
@@ -298,6 +354,32 @@ mod tests {
                 [format!("1: `{one}` names `{other}`, {beside}")]
             );
         }
+    }
+
+    #[test]
+    fn the_files_of_the_tracker_have_layers_too() {
+        let found = |file: &str, text: &str| complaints(&format!("tracker/{file}"), text);
+        let downward =
+            "use super::super::runtime::Thread;\nuse super::Stream;\nuse super::held::Held;";
+        assert_eq!(found("stream/issue.rs", downward), [""; 0]);
+        assert_eq!(found("mod.rs", "pub use stream::Stream;"), [""; 0]);
+        assert_eq!(
+            found("runtime.rs", "use super::threads::as_thread;"),
+            ["1: `runtime` names `threads`, which is built on it: upward"]
+        );
+        assert_eq!(
+            found("memory.rs", "use crate::tracker::wakes::Asked;"),
+            ["1: `memory` names `wakes`, which stands beside it: that is the way to a circle"]
+        );
+        assert_eq!(
+            found("block.rs", "use super::Mark;"),
+            ["1: `tracker::Mark` is no file of a layer; name the one where it lives"]
+        );
+        let table = "add it to the table in crates/xtask/src/tidy/layers.rs";
+        assert_eq!(
+            found("extra.rs", "use super::mark::Mark;"),
+            [format!("1: `tracker::extra` is in no layer; {table}")]
+        );
     }
 
     #[test]

@@ -11,10 +11,12 @@ mod lives;
 mod order;
 mod state;
 
+use sidestream::sim::split_mix;
+
 use super::prog::{Act, Prog};
 use state::Gen;
 
-/// A small generator of random numbers (splitmix64).
+/// A small generator of random numbers.
 pub struct Rng(u64);
 
 impl Rng {
@@ -23,11 +25,7 @@ impl Rng {
     }
 
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        split_mix(&mut self.0)
     }
 
     /// A number from 0 to `n - 1`.

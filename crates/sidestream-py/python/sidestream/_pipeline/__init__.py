@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sidestream._pipeline._choice import Choice
-from sidestream._pipeline._pipeline import Pipeline
+from sidestream._pipeline._pipeline import Pipeline, PipelineStatistics
 from sidestream._pipeline._stage import Stage, StageError
 
-__all__ = ["Choice", "Pipeline", "Stage", "StageError"]
+__all__ = ["Choice", "Pipeline", "PipelineStatistics", "Stage", "StageError"]

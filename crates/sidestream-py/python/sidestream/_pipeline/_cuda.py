@@ -24,7 +24,7 @@ from sidestream._pipeline._graphs import Buffers, Captured, CaptureFailed, notin
 from sidestream._pipeline._plan import CALLER, ENTRY, UPLOAD, UPLOADED, end_steps, hand_over_steps, item_steps
 from sidestream._pipeline._serial import Flow
 from sidestream._pipeline._stage import Chain
-from sidestream._pipeline._upload import PLAIN, Staging, is_plain, leaves_of
+from sidestream._pipeline._upload import PLAIN, Pinned, Staging, is_plain, leaves_of
 from sidestream._sidestream import DIRECT_BYTES
 from sidestream._tree import tensors_of
 
@@ -39,9 +39,9 @@ _Stream = tuple[int, int, int]
 class Slot:
     """What one of the items in flight has to itself."""
 
-    def __init__(self, stages: int) -> None:
+    def __init__(self, stages: int, pinned: Pinned) -> None:
         """Make the events; memory comes with the first item."""
-        self.staging = Staging()
+        self.staging = Staging(pinned)
         self.events: dict[int | None, Any] = {number: torch.cuda.Event() for number in range(stages)}
         self.events[ENTRY] = torch.cuda.Event()
         self.events[UPLOADED] = self.staging.copied
@@ -57,7 +57,7 @@ class Slot:
 class OnCuda:
     """Issues items in one of the modes. May be asked for another mode with any item."""
 
-    def __init__(self, chain: Chain, captures: tuple[bool, ...], depth: int, device: int) -> None:
+    def __init__(self, chain: Chain, captures: tuple[bool, ...], depth: int, device: int, max_pinned: int | None) -> None:
         """Make streams, events and slots.
 
         Args:
@@ -65,6 +65,7 @@ class OnCuda:
             captures: Which of them the user allows to be captured.
             depth: How many items are in flight.
             device: The number of the device.
+            max_pinned: How many bytes of pinned memory there may be, if that is limited.
         """
         torch.cuda.init()
         self._flow = Flow(chain)
@@ -75,7 +76,8 @@ class OnCuda:
         self._streams: dict[int, Any] = {
             name: torch.cuda.Stream(self._device) for name in (UPLOAD, *range(len(chain.stages)))
         }
-        self._slots = [Slot(len(chain.stages)) for _ in range(depth)]
+        self.pinned = Pinned(max_pinned)
+        self._slots = [Slot(len(chain.stages), self.pinned) for _ in range(depth)]
         self._plans = {
             (uploads, entry): item_steps(chain.levels, uploads=uploads, entry=entry)
             for uploads in (False, True)
@@ -169,6 +171,11 @@ class OnCuda:
             self.source.synchronize()
             self.source = None
             self._sources.clear()
+
+    def is_idle(self) -> bool:
+        """Whether the device has done all that the stages and the caller's stream were given. Never waits."""
+        finals: list[Any] = [_stream(self._entered)] if isinstance(self._entered, tuple) else self._finals
+        return all(stream.query() for stream in [*finals, torch.cuda.current_stream(self._index)])
 
     def drain(self) -> None:
         """Wait on the host until the GPU has done all that was issued, here and on the caller's stream."""

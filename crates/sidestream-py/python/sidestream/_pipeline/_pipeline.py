@@ -6,16 +6,22 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from sidestream import _waits
+from sidestream import _units as units
 from sidestream._arguments import one_of, truth, whole, whole_item
 from sidestream._devices import of_torch
 from sidestream._leaves import makes_each_anew
 from sidestream._pipeline._choice import GRAPHS, MODES, SERIAL, SERIAL_GRAPHS, STREAMS, Choice, Chooser
 from sidestream._pipeline._plan import default_depth
 from sidestream._pipeline._stage import Stage, chain
+from sidestream._results import Result
 
 AUTO = "auto"
+#: Only where the loader took longer for an item than this the device is asked whether it has work.
+_SLOW_S = 0.0002
 
 
 class Pipeline:
@@ -48,6 +54,8 @@ class Pipeline:
         depth: How many items are in flight at most; by default one more than there are levels.
         device: A CUDA device, or ``"cpu"``. By default PyTorch's current CUDA device, or the processor if there is none.
         measure: How many segments of each mode are measured. A segment is 10 items and at least 50 ms.
+        max_pinned: How many bytes of pinned memory the items in flight may be packed into. An item with which that is not enough is a ``ValueError``
+            in its place.
 
     Raises:
         ImportError: PyTorch is not installed.
@@ -66,6 +74,7 @@ class Pipeline:
         depth: int | None = None,
         device: Any = None,
         measure: int = 5,
+        max_pinned: int | None = None,
     ) -> None:
         """Prepare the stages; nothing runs yet."""
         self._chain = chain(stages)
@@ -74,14 +83,19 @@ class Pipeline:
         in_flight = default_depth(self._chain.levels) if depth is None else depth
         self._depth = whole("depth", in_flight, 1, "how many items are in flight")
         measure = whole("measure", measure, 1, "how many segments of each mode are measured")
+        if max_pinned is not None:
+            max_pinned = whole("max_pinned", max_pinned, 1, "how many bytes of pinned memory there may be")
         captures = tuple(capture if stage.capture is None else stage.capture for stage in self._chain.stages)
         if mode in (GRAPHS, SERIAL_GRAPHS) and not any(captures):
             raise ValueError(f"mode is {mode!r} and no stage may be captured; say capture=True, or Stage(…, capture=True)")
         self._mode = mode
         self._measure = measure
         self._any_capture = any(captures)
-        self._processor, self._cuda, self._why = _backends(self._chain, captures, self._depth, device)
+        self._processor, self._cuda, self._why = _backends(self._chain, captures, self._depth, device, max_pinned)
         self._running: weakref.ref[Run] | None = None
+        self._items = 0
+        self._elapsed_s = self._waited_s = self._idle_s = 0.0
+        self._is_slow = False
         self._chooser: Chooser
         self.remeasure()
 
@@ -154,6 +168,17 @@ class Pipeline:
             notes=tuple(cuda.notes()) if cuda is not None else (),
         )
 
+    @property
+    def statistics(self) -> PipelineStatistics:
+        """What it has done so far, in all runs, and whether the loader keeps up. ``print`` shows it."""
+        return PipelineStatistics(
+            items=self._items,
+            pinned_bytes=0 if self._cuda is None else self._cuda.pinned.bytes,
+            elapsed_s=self._elapsed_s,
+            waited_for_items_s=self._waited_s,
+            idle_s=self._idle_s,
+        )
+
     def __reduce__(self) -> Any:
         raise TypeError("a pipeline has streams of this process and cannot be pickled; make it in the process that runs it")
 
@@ -172,13 +197,17 @@ class Pipeline:
         number = 0
         # Whether all came out, or the caller went away before anything failed.
         ended = left = False
+        since = time.perf_counter()
         self._begin(may_refill)
         try:
             while failure is None:
                 try:
                     if cuda is not None and cuda.source is not None:
                         cuda.let_loader_go_on()
+                    since = self._passed(since)
+                    is_idle = cuda is None or (self._is_slow and cuda.is_idle())
                     item = next(items)
+                    since = self._waited(since, is_idle)
                 except StopIteration:
                     break
                 except Exception as error:  # noqa: BLE001 - it is raised once the results before it were handed out.
@@ -210,7 +239,25 @@ class Pipeline:
         finally:
             # It has this frame in its traceback, and would keep the item in it alive.
             failure = None
+            if not left:
+                self._passed(since)
             self._finish(ended, left, bool(pending))
+
+    def _passed(self, since: float) -> float:
+        now = time.perf_counter()
+        self._elapsed_s += now - since
+        return now
+
+    def _waited(self, since: float, is_idle: bool) -> float:
+        """Note how long the next item took, before which the device had work or none."""
+        now = self._passed(since)
+        waited = now - since
+        self._items += 1
+        self._waited_s += waited
+        if is_idle:
+            self._idle_s += waited
+        self._is_slow = waited > _SLOW_S
+        return now
 
     def _begin(self, may_refill: bool) -> None:
         if self._cuda is not None:
@@ -240,6 +287,39 @@ class Pipeline:
             cuda.drain()
         if chooser.measuring and (ended or left):
             chooser.end_run(time.perf_counter(), now if left else None)
+
+
+@dataclass(frozen=True)
+class PipelineStatistics(Result):
+    """What a pipeline has done so far.
+
+    Attributes:
+        items: Items that it was given.
+        pinned_bytes: Pinned memory that items are copied into before they are uploaded.
+        elapsed_s: Seconds in its runs, with what your loop does with the results.
+        waited_for_items_s: Seconds in which the loader made the next item.
+        idle_s: How much of that was while the device had nothing to do, from before the wait began: the least that the loader costs.
+    """
+
+    items: int
+    pinned_bytes: int
+    elapsed_s: float
+    waited_for_items_s: float
+    idle_s: float
+
+    @property
+    def verdict(self) -> str:
+        """Whether the loader keeps up, in a sentence."""
+        return _waits.verdict(self.items, "items", self.idle_s, self.elapsed_s, "the stages had nothing to do but to wait for it")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as a new dictionary, of the schema ``sidestream.pipeline/1``."""
+        return {"schema": "sidestream.pipeline/1", **asdict(self), "verdict": self.verdict}
+
+    def __str__(self) -> str:
+        items = "1 item" if self.items == 1 else f"{self.items} items"
+        waited = f"waited {self.waited_for_items_s:.3f} s for items, {self.idle_s:.3f} s of it with an idle device, of {self.elapsed_s:.3f} s"
+        return f"{items}; {units.size(self.pinned_bytes)} of pinned memory\n{waited}\n{self.verdict}"
 
 
 class Run(Iterator[Any]):
@@ -311,7 +391,7 @@ def may_refill(items: Any) -> bool:
     return type(items) not in (list, tuple) and not makes_each_anew(items)
 
 
-def _backends(stages: Any, captures: tuple[bool, ...], depth: int, device: Any) -> tuple[Any, Any, str]:
+def _backends(stages: Any, captures: tuple[bool, ...], depth: int, device: Any, max_pinned: int | None) -> tuple[Any, Any, str]:
     # PyTorch is imported here, so that the package can be imported without it.
     try:
         import torch
@@ -325,4 +405,4 @@ def _backends(stages: Any, captures: tuple[bool, ...], depth: int, device: Any) 
         return OnProcessor(stages), None, f"{why}, so the stages run one after the other on the processor"
     from sidestream._pipeline._cuda import OnCuda
 
-    return None, OnCuda(stages, captures, depth, where.index), ""
+    return None, OnCuda(stages, captures, depth, where.index, max_pinned), ""

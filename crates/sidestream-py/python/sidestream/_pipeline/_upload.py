@@ -8,16 +8,41 @@ from typing import Any
 import torch
 
 from sidestream._tree import flatten
+from sidestream._units import size
 
 #: The class of most tensors. To look it up in its module each time is a good part of what a short stage costs.
 PLAIN = torch.Tensor
 
 
+class Pinned:
+    """How many bytes of pinned memory the slots of a pipeline have, and how many they may have."""
+
+    def __init__(self, most_bytes: int | None) -> None:
+        """Begin with none."""
+        self.bytes = 0
+        self.most_bytes = most_bytes
+
+    def change(self, before: int, after: int) -> None:
+        """Note that a buffer gives way to another.
+
+        Raises:
+            ValueError: That would be too many.
+        """
+        held = self.bytes - before + after
+        if self.most_bytes is not None and held > self.most_bytes:
+            raise ValueError(
+                f"the items in flight need {size(held)} of pinned memory, of which there may be {size(self.most_bytes)}; raise max_pinned, lower depth, "
+                "or give items that are pinned already, which are copied from where they are"
+            )
+        self.bytes = held
+
+
 class Staging:
     """Pinned memory of one slot, for what comes unpinned. A buffer is used again for each item of the same shape."""
 
-    def __init__(self) -> None:
+    def __init__(self, pinned: Pinned) -> None:
         """Hold nothing yet."""
+        self._pinned = pinned
         self._buffers: dict[int, tuple[Any, Any]] = {}
         # Recorded behind the slot's last copy to the device.
         self.copied = torch.cuda.Event()
@@ -30,6 +55,7 @@ class Staging:
         known, buffer = self._buffers.get(place, (None, None))
         if known != layout:
             # The old buffer goes back to PyTorch, which knows of the copy that may still read it.
+            self._pinned.change(0 if buffer is None else buffer.nbytes, leaf.nbytes)
             buffer = torch.empty_like(leaf, device="cpu", pin_memory=True, requires_grad=False)
             self._buffers[place] = (layout, buffer)
         else:

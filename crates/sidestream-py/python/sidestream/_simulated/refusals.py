@@ -7,7 +7,7 @@ import importlib.abc
 import importlib.machinery
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -24,6 +24,8 @@ _LIBRARIES = {
 }
 #: Where Triton launches its kernels. That it is imported says nothing: PyTorch imports it itself.
 _TRITON = "triton.runtime.jit"
+#: What builds extensions. It brings in setuptools, so nobody should import it who does not want it.
+_EXTENSIONS = "torch.utils.cpp_extension"
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
@@ -48,22 +50,27 @@ class Refusals:
         return NotSimulated(text)
 
     def install(self, stack: contextlib.ExitStack) -> None:
-        finder = _Finder(self)
+        def triton(module: Any) -> None:
+            put(stack, module.JITFunction, "run", self.refusing("a kernel of Triton, which runs on a GPU only"))
+
+        def extensions(module: Any) -> None:
+            for name in ("load", "load_inline"):
+                put(stack, module, name, self.refusing("an extension in C++ or CUDA (torch.utils.cpp_extension)"))
+
+        those = {_TRITON: triton, _EXTENSIONS: extensions}
+        finder = _Finder(self, those)
         sys.meta_path.insert(0, finder)
         stack.callback(sys.meta_path.remove, finder)
-        if _TRITON in sys.modules:
-            put(stack, sys.modules[_TRITON].JITFunction, "run", self.refusing("a kernel of Triton, which runs on a GPU only"))
+        for name, refuse in those.items():
+            if name in sys.modules:
+                refuse(sys.modules[name])
         for name in ("_broadcast", "_broadcast_coalesced", "_scatter", "_gather"):
             if hasattr(torch._C, name):
                 put(stack, torch._C, name, self.refusing("torch.nn.parallel, which copies between GPUs without operators"))
         from torch import distributed
-        from torch.utils import cpp_extension as extension
 
         if distributed.is_available():
             self._distributed(stack)
-
-        for name in ("load", "load_inline"):
-            put(stack, extension, name, self.refusing("an extension in C++ or CUDA (torch.utils.cpp_extension)"))
 
     def refusing(self, what: str) -> Callable[..., Any]:
         def refuse(*_: Any, **__: Any) -> Any:
@@ -85,31 +92,34 @@ class Refusals:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Refuses to import libraries that launch kernels of their own, and finds Triton's launches."""
+    """Refuses to import libraries that launch kernels of their own, and what others have for a GPU once they are imported."""
 
-    def __init__(self, refusals: Refusals) -> None:
+    def __init__(self, refusals: Refusals, parts: Mapping[str, Callable[[ModuleType], None]]) -> None:
         self.refusals = refusals
+        self.parts = parts
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name == _TRITON:
-            return self._launching(name, path)
+        if refuse := self.parts.get(name):
+            return self._refusing_part(name, path, refuse)
         why = _LIBRARIES.get(name)
         if why is None or importlib.machinery.PathFinder.find_spec(name, path) is None:
             return None
         raise ModuleNotFoundError(str(self.refusals.refused(f"{name}: {why}")), name=name)
 
-    def _launching(self, name: str, path: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
+    def _refusing_part(
+        self, name: str, path: Sequence[str] | None, refuse: Callable[[ModuleType], None]
+    ) -> importlib.machinery.ModuleSpec | None:
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
                 run(module)
+                # An import that began inside may end when the simulation has ended.
                 if self in sys.meta_path:
-                    kind: Any = module.__dict__["JITFunction"]
-                    kind.run = self.refusals.refusing("a kernel of Triton, which runs on a GPU only")
+                    refuse(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

@@ -357,7 +357,8 @@ def classes(streams: Streams) -> tuple[type, type, type]:
             raise RuntimeError("an event of a simulated GPU cannot be shared with another process")
 
         def __del__(self) -> None:
-            if self.cuda_event:
+            # None where the interpreter ends, which takes modules apart.
+            if self.cuda_event and _gpu_trace.EventDeletionCallbacks is not None:
                 _gpu_trace.EventDeletionCallbacks.fire_callbacks(self.cuda_event)
 
         def __repr__(self) -> str:

@@ -5,10 +5,9 @@ use std::cmp::Ordering;
 use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
-use super::super::block::{Block, BlockState};
+use super::super::block::{Block, BlockState, Touch};
 use super::super::mark::Mark;
 use super::super::uses::Uses;
-use super::issue::Touch;
 use crate::op::Mode;
 
 /// The state of every touched block.

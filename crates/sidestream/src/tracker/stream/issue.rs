@@ -8,20 +8,24 @@
 use std::sync::atomic;
 use std::sync::{Arc, OnceLock};
 
-use super::super::block::Block;
-use super::super::mark::{Mark, OwnEvent, Recorded, Unrecorded};
-use super::super::runtime::{Place, plain, write};
-use super::super::threads::{Caller, Thread};
+use parking_lot::MutexGuard;
+
+use super::super::block::{Block, Touch};
+use super::super::mark::{Mark, Unrecorded};
+use super::super::recorded::{OwnEvent, Recorded};
+use super::super::runtime::Thread;
+use super::super::streams::State;
+use super::super::telling::{Place, plain, write};
+use super::super::threads::Caller;
 use super::super::uses::{Conflicts, keep_last};
+use super::Stream;
 use super::held::Held;
-use super::{State, Stream};
 use crate::backend::Payload;
 use crate::error::{Error, Result};
 use crate::log::Pen;
 use crate::op::{Access, Accesses, EventId, Kind, Mode, Op};
 use crate::order::live::{Point, StreamClock};
 use crate::order::may_hold_up;
-use parking_lot::MutexGuard;
 
 /// Something to be put into a stream.
 pub(crate) struct Call<'a> {
@@ -44,15 +48,6 @@ pub(crate) struct Bare<'a> {
     /// Whether it runs; if not, it becomes part of a capture.
     pub runs: bool,
     pub at: Place,
-}
-
-/// Bytes of a block that a call reads or writes.
-#[derive(Clone, Copy)]
-pub(crate) struct Touch<'a> {
-    pub block: &'a Block,
-    pub start: u64,
-    pub end: u64,
-    pub mode: Mode,
 }
 
 /// The first bytes of a block that a call reads, and that nobody else can name: no lock is taken.
@@ -176,9 +171,14 @@ impl Stream {
                 Ok(())
             })?;
         }
-        match call.runs && runtime.is_synchronous {
+        self.wait_if_synchronous(call.runs, call.at)
+    }
+
+    #[inline]
+    fn wait_if_synchronous(&self, runs: bool, at: Place) -> Result<()> {
+        match runs && self.runtime.is_synchronous {
             false => Ok(()),
-            true => self.finish_at(call.at).map_err(Error::behind_submit),
+            true => self.finish_at(at).map_err(Error::behind_submit),
         }
     }
 
@@ -232,15 +232,19 @@ impl Stream {
         at: Place,
         done: impl FnOnce(&StreamClock),
     ) -> Result<()> {
-        self.begin(at, |step| {
-            step.link(kind, runs, behind)?;
+        // As `begin` does it, which would move the result through two closures: thirty instructions of an event's record.
+        self.runtime.check()?;
+        let mut caller = Caller::of(&self.runtime);
+        let mut step = self.step(caller.thread(), at);
+        let submitted = step.submit(kind);
+        if submitted.is_ok() {
+            step.linked(runs, behind);
             done(&step.state.clock);
-            Ok(())
-        })?;
-        match runs && self.runtime.is_synchronous {
-            false => Ok(()),
-            true => self.finish_at(at).map_err(Error::behind_submit),
         }
+        step.close();
+        drop(caller);
+        submitted?;
+        self.wait_if_synchronous(runs, at)
     }
 
     /// Puts a call into the stream by which it joins a capture; `joined` is called behind it, before
@@ -285,13 +289,12 @@ impl Stream {
             event,
         };
         self.begin_by(caller.thread(), at, |step| {
-            step.link(kind, runs, Some(&point))
+            step.submit(kind)?;
+            step.linked(runs, Some(&point));
+            Ok(())
         })?;
         drop(caller);
-        match runs && self.runtime.is_synchronous {
-            false => Ok(()),
-            true => self.finish_at(at).map_err(Error::behind_submit),
-        }
+        self.wait_if_synchronous(runs, at)
     }
 
     /// Makes the stream wait for what a use of these bytes would have to stand behind.
@@ -580,10 +583,9 @@ impl Step<'_> {
         }
     }
 
-    /// A call of the explicit style that touches no memory, such as a wait for the point `behind`.
+    /// A call of the explicit style was put in that touches no memory, such as a wait for the point `behind`.
     #[inline(always)]
-    fn link(&mut self, kind: Kind, runs: bool, behind: Option<&Point>) -> Result<()> {
-        self.submit(kind)?;
+    fn linked(&mut self, runs: bool, behind: Option<&Point>) {
         if runs {
             self.state.is_marked = false;
             match behind {
@@ -591,7 +593,6 @@ impl Step<'_> {
                 None => _ = self.state.clock.submitted(&self.thread.clock),
             }
         }
-        Ok(())
     }
 
     /// Records an event at the end of the stream.

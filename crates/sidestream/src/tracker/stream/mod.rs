@@ -1,8 +1,8 @@
-//! The streams of a device, with what is known of their ends.
+//! Streams as handles: how one is had, and what is asked of it.
 
+mod ends;
 mod held;
 mod issue;
-mod outside;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use super::explicit::Capturing;
-use super::mark::{Mark, OwnEvent, Recorded};
-use super::runtime::{Place, Runtime};
-use crate::backend::{Backend, Create, Destroy};
+use super::captured::Capturing;
+use super::runtime::Runtime;
+use super::streams::{Core, Made, State, Streams};
+use super::telling::Place;
+use crate::backend::Create;
 use crate::error::{Error, Result};
-use crate::op::{DeviceId, EventId, StreamId, StreamKind};
-use crate::order::live::{Point, StreamClock};
+use crate::op::{DeviceId, StreamId, StreamKind};
+use crate::order::live::StreamClock;
 
-pub(crate) use issue::{Bare, Call, Source, Touch, belong, is_of};
-pub(crate) use outside::{Ended, Made};
+pub(crate) use issue::{Bare, Call, Source, belong, is_of};
 
 /// A stream of a device. Clones are the same stream.
 ///
@@ -31,73 +31,6 @@ pub struct Stream {
     // Before the runtime: it holds marks, as an `Event` does.
     pub(crate) core: Arc<Core>,
     pub(crate) runtime: Arc<Runtime>,
-}
-
-/// What clones of a stream share, and what stays when they are gone.
-pub(crate) struct Core {
-    pub id: StreamId,
-    pub device: DeviceId,
-    name: String,
-    pub priority: i32,
-    made: Made,
-    /// Whether an event is recorded behind every call that uses memory.
-    is_marking: bool,
-    /// Whether code that is not ours may put work into it: its handle was given away, or is theirs, or
-    /// everybody has it.
-    is_shared: AtomicBool,
-    /// Whether memory was noted on it, which somebody may wait for at any time.
-    is_noted: AtomicBool,
-    /// What it takes part in. A stream of the safe API does so only if other code sees to it.
-    pub capture: Capturing,
-    /// The newest event that was recorded for those who wait for memory that was noted. While it is
-    /// locked the stream joins no capture of ours. No other lock is taken meanwhile.
-    last: Mutex<Option<Arc<Recorded>>>,
-    pub state: Mutex<State>,
-}
-
-/// What the lock of a stream guards.
-pub(crate) struct State {
-    pub clock: StreamClock,
-    /// Whether the newest mark is the end of the stream: nothing has come behind it.
-    is_marked: bool,
-    /// Marks that were made, the newest last; one that nobody else holds is made anew.
-    marks: VecDeque<Arc<Recorded>>,
-    /// What streams of the explicit style wait for, recorded for each wait; made for the first.
-    link: Option<OwnEvent>,
-}
-
-/// The streams of a device that were made so far. The driver's streams are kept: making one takes
-/// longer than all that is done here.
-#[derive(Default)]
-pub(crate) struct Streams {
-    made: Mutex<Vec<Arc<Core>>>,
-}
-
-impl State {
-    /// The end of the stream, if an event was recorded there.
-    #[inline]
-    fn end(&self) -> Option<Mark> {
-        let newest = self.marks.back().filter(|_| self.is_marked);
-        newest.map(|mark| Mark::Recorded(Arc::clone(mark)))
-    }
-
-    /// A mark that nobody waits for any more becomes the end of the stream. Only a few are looked
-    /// at: marks die in about the sequence in which they were made.
-    #[inline]
-    fn renew_mark(&mut self) -> Option<EventId> {
-        for _ in 0..self.marks.len().min(4) {
-            let mut oldest = self.marks.pop_front()?;
-            let spare = Arc::get_mut(&mut oldest).map(|spare| {
-                self.clock.point_into(&mut spare.point);
-                spare.event.id
-            });
-            self.marks.push_back(oldest);
-            if spare.is_some() {
-                return spare;
-            }
-        }
-        None
-    }
 }
 
 impl Core {
@@ -158,11 +91,6 @@ impl Core {
             }),
         }))
     }
-
-    /// The end of the stream so far.
-    pub fn end(&self) -> Point {
-        self.state.lock().clock.point()
-    }
 }
 
 impl Streams {
@@ -192,12 +120,6 @@ impl Streams {
         Ok(Stream { runtime, core })
     }
 
-    /// A stream, if it is one of these.
-    pub fn find(&self, id: StreamId) -> Option<Arc<Core>> {
-        let made = self.made.lock();
-        made.iter().find(|core| core.id == id).cloned()
-    }
-
     /// A handle for every stream there is.
     pub fn all(&self, runtime: &Arc<Runtime>) -> Vec<Stream> {
         let made = self.made.lock();
@@ -206,15 +128,6 @@ impl Streams {
             core: Arc::clone(core),
         });
         handles.collect()
-    }
-
-    /// Gives all of them back: nobody holds any.
-    pub fn close(&self, backend: &dyn Backend) {
-        let made = std::mem::take(&mut *self.made.lock());
-        for core in made {
-            // SAFETY: it was made here, and nobody has a handle.
-            unsafe { backend.destroy(Destroy::Stream(core.id)) };
-        }
     }
 
     fn idle(

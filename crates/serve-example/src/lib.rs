@@ -1,0 +1,131 @@
+//! A web server whose requests run as batches on a GPU.
+//!
+//! `POST /scores` takes `{"values": [1, 2, 3, 4], "urgent": true, "within_ms": 20}`, of which only the values have to be there,
+//! and answers `{"scores": [...]}`. `GET /metrics` is for Prometheus. A server that is stopped answers what it has taken.
+//!
+//! A handler awaits the answer of its request and holds no thread meanwhile. A client that goes away drops its handler,
+//! and with it the answer: then the request is not computed, if it still waits.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+use sidestream::pool::{At, Batcher, Error, Wish};
+use sidestream::prelude::{Device, Grid, Kernel, Read, View, ViewMut, Write};
+
+/// Values of a request.
+pub const VALUES: usize = 4;
+/// Values of its answer.
+pub const SCORES: usize = 2;
+
+/// A batcher that is shared by the handlers.
+pub type Shared = Arc<Batcher<f32, f32>>;
+
+/// The model: of each row the sum, and the largest value. Another one is another kernel, or several.
+///
+/// # Errors
+/// What the device answers.
+pub fn batcher(device: &Device) -> sidestream::error::Result<Shared> {
+    let scores = Kernel::<(Read<f32>, Write<f32>)>::on_host("scores", |_, (x, y)| {
+        let rows = x.chunks_exact(VALUES).zip(y.chunks_exact_mut(SCORES));
+        for (x, y) in rows {
+            y[0] = x.iter().sum();
+            y[1] = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        }
+    });
+    let batcher = Batcher::new(device, VALUES, SCORES)
+        .sizes(&[1, 4, 16, 64])
+        .max_delay(Duration::from_micros(500))
+        .max_queue(1024)
+        .classes(&[("usual", 0), ("urgent", -1)])
+        .serve(move |_slot| {
+            let scores = scores.clone();
+            Ok(move |at: &At<'_>, x: View<'_, f32>, y: ViewMut<'_, f32>| {
+                let grid = Grid::cover(at.size(), 256);
+                at.stream().launch(&scores, grid, (x, y))
+            })
+        })?;
+    Ok(Arc::new(batcher))
+}
+
+/// Serves until `stopped`, then answers what has been taken.
+///
+/// # Errors
+/// What the listener answers.
+pub async fn serve(
+    listener: tokio::net::TcpListener,
+    batcher: Shared,
+    stopped: impl Future<Output = ()> + Send + 'static,
+) -> std::io::Result<()> {
+    let router = Router::new()
+        .route("/scores", post(scores))
+        .route("/metrics", get(metrics))
+        .with_state(batcher);
+    axum::serve(listener, router)
+        .with_graceful_shutdown(stopped)
+        .await
+}
+
+/// What a client asks.
+#[derive(Deserialize)]
+struct Question {
+    values: [f32; VALUES],
+    #[serde(default)]
+    urgent: bool,
+    within_ms: Option<u64>,
+}
+
+/// What it is answered.
+#[derive(Serialize)]
+struct Scores {
+    scores: Vec<f32>,
+}
+
+async fn scores(
+    State(batcher): State<Shared>,
+    Json(question): Json<Question>,
+) -> Result<Json<Scores>, Refused> {
+    let within = question.within_ms.map(Duration::from_millis);
+    let wish = Wish {
+        class: Some(if question.urgent { "urgent" } else { "usual" }),
+        // A deadline that no clock reaches is none.
+        deadline: within.and_then(|within| Instant::now().checked_add(within)),
+    };
+    let answer = batcher.submit_with(&question.values, &wish)?;
+    let scores = answer.await?.to_vec();
+    Ok(Json(Scores { scores }))
+}
+
+async fn metrics(State(batcher): State<Shared>) -> Response {
+    let text = batcher.statistics().prometheus("scores");
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
+}
+
+/// Why there is no answer, as a client understands it.
+struct Refused(Error);
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Refused {
+        Refused(error)
+    }
+}
+
+impl IntoResponse for Refused {
+    fn into_response(self) -> Response {
+        let status = match &self.0 {
+            // Come again later, or ask somebody else.
+            Error::Full { .. } | Error::Late { .. } | Error::Closed => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Error::Expired => StatusCode::GATEWAY_TIMEOUT,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        (status, self.0.to_string()).into_response()
+    }
+}

@@ -1,0 +1,375 @@
+//! The run: a loader's batches through a pipeline of the library.
+
+use std::collections::VecDeque;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use sidestream::buffer::Pinned;
+use sidestream::device::{Device, Options};
+use sidestream::pipeline::{Pipeline, Report, per_item, per_row};
+use sidestream_images::augment::{Batch, Drawn, Form, Layout, Mixed, Plan};
+use sidestream_images::decode::Decoder;
+use sidestream_images::load::{self, BrokenPicture, Loader};
+use sidestream_images::source::Dataset;
+use sidestream_images::{Key, Size};
+
+use crate::device::{Named, named};
+use crate::failure::Failure;
+
+/// What is to be done.
+pub struct Asked<'a> {
+    pub plan: Plan,
+    pub form: Form,
+    pub device: &'a str,
+    pub driver: Option<&'a Path>,
+    pub epochs: u64,
+    pub depth: Option<usize>,
+    pub slab_bytes: Option<u64>,
+    pub load: load::Options,
+}
+
+/// How it went.
+pub struct Outcome {
+    pub report: Report,
+    pub is_simulated: bool,
+    pub pictures: u64,
+    pub batch: u32,
+    /// Of one picture.
+    pub shape: [usize; 3],
+    pub seconds: f64,
+    /// How long the source waited for a batch to be decoded.
+    pub starved_seconds: f64,
+    /// How long the host was busy with results: statistics, and writing.
+    pub results_seconds: f64,
+    /// What the stages took of a batch that was alone, if one was.
+    pub alone: Vec<(String, Duration)>,
+    pub broken: Vec<BrokenPicture>,
+    pub interrupted: bool,
+}
+
+/// A batch of results.
+pub struct Done<'a> {
+    pub bytes: &'a [u8],
+    pub pictures: usize,
+    pub shape: [usize; 3],
+    /// -1 where there is none.
+    pub labels: &'a [i64],
+}
+
+/// What a batch has beside its pixels.
+struct Beside {
+    drawn: Drawn,
+    labels: Vec<i64>,
+}
+
+/// What the source tells of a run.
+#[derive(Default)]
+struct Told {
+    /// Batches whose work is not yet submitted, and those that are on the device, the oldest first.
+    waiting: VecDeque<Arc<Beside>>,
+    running: VecDeque<Arc<Beside>>,
+    starved: Duration,
+    broken: Vec<BrokenPicture>,
+}
+
+/// Uploads are whole pages, so that a batch sends little more than it has.
+const PAGE: usize = 4096;
+/// The headers of so many pictures decide how large a slab is.
+const HEADERS: u64 = 2048;
+
+/// Runs it, and gives each batch to `consume` in order.
+pub fn run(
+    asked: &Asked<'_>,
+    data: &Arc<Dataset>,
+    mut consume: impl FnMut(&Done<'_>) -> Result<(), Failure>,
+) -> Result<Outcome, Failure> {
+    let (name, is_simulated) = match named(asked.device, asked.driver)? {
+        Named::Cuda(number) => (format!("cuda:{number}"), false),
+        Named::Simulated(_) if asked.device == "auto" => ("sim:h200".to_owned(), true),
+        Named::Simulated(_) => (asked.device.to_owned(), true),
+    };
+    let options = match asked.driver {
+        // SAFETY: whoever names a library as the driver answers for its being one.
+        Some(file) => unsafe { Options::new().driver(file) },
+        None => Options::new(),
+    };
+    let device = Device::open_with(&name, &options)?;
+
+    let slab = match asked.slab_bytes {
+        Some(bytes) => bytes,
+        None => slab_bytes(data, asked)?,
+    };
+    let rows = (slab as usize).div_ceil(PAGE).max(1);
+    let size = result_size(data, asked)?;
+    let shape = shape(size, asked.form.layout);
+    let batch = asked.load.batch as usize;
+    let room = batch * shape.iter().product::<usize>() * asked.form.kind.bytes();
+
+    let mut load = asked.load.clone();
+    load.max_slab_bytes = (rows * PAGE) as u64;
+    load.depth = load.depth.max(asked.depth.unwrap_or_default());
+    let choosing = asked.plan.clone();
+    // A picture whose region cannot be said is refused with its batch, by `draw`, in words.
+    let choose =
+        move |key: Key, size: Size| choosing.region(key, size).unwrap_or_else(|_| whole(size));
+    let pinning = device.clone();
+    let make = move |bytes: usize| {
+        pinning
+            .pinned::<u8>(bytes.next_multiple_of(PAGE))
+            .map_err(|error| error.to_string())
+    };
+    let mut loader: Loader<Pinned<u8>> =
+        Loader::new(Arc::clone(data), load, choose, make).map_err(in_words)?;
+
+    let told = Arc::new(Mutex::new(Told::default()));
+    let of_stage = Arc::clone(&told);
+    let of_source = Arc::clone(&told);
+    let (plan, form, epochs) = (asked.plan.clone(), asked.form, asked.epochs);
+    let mut pipeline = Pipeline::new(&device, rows)
+        .upload(per_row::<u8>(PAGE))
+        .stage("augment", per_item::<u8>(room), move |at, slab, output| {
+            let beside = {
+                let mut told = lock(&of_stage);
+                let beside = told.waiting.pop_front();
+                beside.inspect(|beside| told.running.push_back(Arc::clone(beside)))
+            };
+            let Some(beside) = beside else { return Ok(()) };
+            let drawn = &beside.drawn;
+            let (used, made) = (at.rows() * PAGE, drawn.bytes(form));
+            drawn.launch(
+                at.stream(),
+                slab.slice(..used),
+                form,
+                output.slice_mut(..made),
+            )
+        })
+        .download(per_item::<u8>(room), |(_, output)| output)
+        .timed();
+    if let Some(depth) = asked.depth {
+        pipeline = pipeline.depth(depth);
+    }
+    let running = pipeline
+        .fill_on_thread(move |_, slab| {
+            let waits = Instant::now();
+            let next = loop {
+                match loader.next()? {
+                    Some(next) => break Some(next),
+                    None if loader.epoch() >= epochs => break None,
+                    None => {}
+                }
+            };
+            let mut told = lock(&of_source);
+            told.starved += waits.elapsed();
+            let Some(mut next) = next else {
+                return Ok(None);
+            };
+            told.broken.extend_from_slice(next.broken());
+            let drawn = plan.draw(&Batch::placed(next.placed()), next.keys())?;
+            let labels = next.labels().iter();
+            let labels = labels.map(|label| label.map_or(-1, i64::from)).collect();
+            told.waiting.push_back(Arc::new(Beside { drawn, labels }));
+            let used = (next.used_bytes() as usize).div_ceil(PAGE).max(1);
+            if let Some(filled) = next.take_slab() {
+                loader.give_back(std::mem::replace(slab, filled));
+            }
+            Ok(Some(used))
+        })
+        .map_err(Failure::input)?;
+
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let (cancel, flag) = (running.cancel(), Arc::clone(&interrupted));
+    // In a library that Python runs, Python's own handler stays.
+    let _ = ctrlc::set_handler(move || {
+        flag.store(true, Ordering::Relaxed);
+        cancel.cancel();
+    });
+
+    let total = expected(data, asked);
+    let start = Instant::now();
+    let mut outcome = Outcome {
+        report: running.report(),
+        is_simulated,
+        pictures: 0,
+        batch: asked.load.batch,
+        shape,
+        seconds: 0.0,
+        starved_seconds: 0.0,
+        results_seconds: 0.0,
+        alone: Vec::new(),
+        broken: Vec::new(),
+        interrupted: false,
+    };
+    let bar = std::io::stderr().is_terminal();
+    let mut running = running;
+    for item in running.by_ref() {
+        let item = item.map_err(|failed| Failure::input(words_of(&failed)))?;
+        let beside = lock(&told).running.pop_front();
+        let Some(beside) = beside else { break };
+        let labels = mixed_labels(&beside);
+        let pictures = beside.drawn.pictures();
+        let arrived = Instant::now();
+        consume(&Done {
+            bytes: &item[..beside.drawn.bytes(form)],
+            pictures,
+            shape,
+            labels: &labels,
+        })?;
+        outcome.results_seconds += arrived.elapsed().as_secs_f64();
+        outcome.pictures += pictures as u64;
+        if bar {
+            let told = lock(&told);
+            progress(outcome.pictures, total, start.elapsed(), told.starved);
+        }
+    }
+    if bar {
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
+    }
+    outcome.seconds = start.elapsed().as_secs_f64();
+    outcome.report = running.report();
+    outcome.alone = running.plan().map(|plan| plan.stages).unwrap_or_default();
+    outcome.interrupted = interrupted.load(Ordering::Relaxed);
+    let mut told = lock(&told);
+    outcome.starved_seconds = told.starved.as_secs_f64().min(outcome.seconds);
+    outcome.broken = std::mem::take(&mut told.broken);
+    Ok(outcome)
+}
+
+/// The label of a mixed picture is that of its larger part.
+fn mixed_labels(beside: &Beside) -> Vec<i64> {
+    let each = beside.drawn.mixed().iter().zip(&beside.labels);
+    each.map(|(Mixed { partner, share }, own)| match *share < 0.5 {
+        true => beside.labels[*partner],
+        false => *own,
+    })
+    .collect()
+}
+
+fn progress(done: u64, total: u64, took: Duration, starved: Duration) {
+    let rate = done as f64 / took.as_secs_f64().max(1e-9);
+    let binds = match starved > took / 2 {
+        true => "decoding binds",
+        false => "the device binds",
+    };
+    let filled = (20 * done / total.max(1)).min(20) as usize;
+    // Whether anybody sees it does not matter.
+    let _ = write!(
+        std::io::stderr(),
+        "\r[{}{}] {done}/{total} pictures, {rate:.0}/s, {binds}\x1b[K",
+        "#".repeat(filled),
+        ".".repeat(20 - filled)
+    );
+}
+
+fn expected(data: &Dataset, asked: &Asked<'_>) -> u64 {
+    data.len() / u64::from(asked.load.world.max(1)) * asked.epochs
+}
+
+fn whole(size: Size) -> sidestream_images::Region {
+    sidestream_images::Region {
+        left: 0,
+        top: 0,
+        size,
+    }
+}
+
+fn shape(size: Size, layout: Layout) -> [usize; 3] {
+    let (width, height) = (size.width as usize, size.height as usize);
+    match layout {
+        Layout::Nchw => [3, height, width],
+        Layout::Nhwc => [height, width, 3],
+    }
+}
+
+/// The headers of pictures all over the data, those that can be read.
+fn headers<'a>(data: &'a Dataset, asked: &Asked<'_>) -> impl Iterator<Item = (u64, Size)> + 'a {
+    let many = data.len();
+    let step = many.div_ceil(HEADERS).max(1);
+    let decoder = Decoder::new(asked.load.decode);
+    let mut bytes = Vec::new();
+    (0..many).step_by(step as usize).filter_map(move |sample| {
+        data.read(sample, &mut bytes).ok()?;
+        let header = decoder.look(&bytes).ok()?;
+        Some((sample, decoder.size(&header)))
+    })
+}
+
+/// What is wrong with the first picture.
+fn first_fault(data: &Dataset, asked: &Asked<'_>) -> String {
+    let mut bytes = Vec::new();
+    let read = data.read(0, &mut bytes);
+    let looked = read.and_then(|()| Decoder::new(asked.load.decode).look(&bytes));
+    match looked {
+        Ok(_) => format!("the first, {}, can", data.name(0)),
+        Err(why) => format!("of {}: {why}", data.name(0)),
+    }
+}
+
+/// Room for as many pictures as a batch has, each as large as the largest that were looked at.
+fn slab_bytes(data: &Dataset, asked: &Asked<'_>) -> Result<u64, Failure> {
+    let key = |sample| Key {
+        seed: asked.load.seed,
+        epoch: 0,
+        sample,
+    };
+    let most = |(sample, size): (u64, Size)| {
+        // Another epoch may draw a larger part: the whole, unless what is needed never depends on a draw.
+        let region = asked.plan.region(key(sample), size);
+        let held = match asked.epochs {
+            1 => region.map_or(size, |region| region.size),
+            _ => size,
+        };
+        3 * u64::from(held.width) * u64::from(held.height) + load::ALIGN_BYTES
+    };
+    let mut sizes: Vec<u64> = headers(data, asked).map(most).collect();
+    sizes.sort_unstable_by(|a, b| b.cmp(a));
+    let batch = asked.load.batch as usize;
+    let largest = sizes.first().copied().unwrap_or(0);
+    let sum: u64 = sizes.iter().take(batch).sum();
+    // Fewer were looked at than there are in a batch: the rest may be as large as the largest.
+    let seen = sizes.len() as u64;
+    let rest = match seen == data.len() {
+        true => 0,
+        false => (batch as u64).saturating_sub(seen) * largest,
+    };
+    // What replaces a broken picture may be larger, and so may pictures that were not looked at.
+    Ok((sum + sum / 4 + rest).max(PAGE as u64))
+}
+
+/// The size of every result, by the first picture that can be read.
+fn result_size(data: &Dataset, asked: &Asked<'_>) -> Result<Size, Failure> {
+    let Some((sample, size)) = headers(data, asked).next() else {
+        return Err(Failure::input(format!(
+            "none of the pictures that were looked at can be read; {}",
+            first_fault(data, asked)
+        )));
+    };
+    let key = Key {
+        seed: asked.load.seed,
+        epoch: 0,
+        sample,
+    };
+    let drawn = asked
+        .plan
+        .draw(&Batch::uniform(size, 1, Layout::Nhwc), &[key])?;
+    Ok(drawn.size())
+}
+
+fn in_words(error: sidestream_images::Error) -> Failure {
+    Failure::input(error)
+}
+
+/// The failure of an item, with what caused it.
+fn words_of(failed: &sidestream::pipeline::Failed) -> String {
+    let text = failed.to_string();
+    match text.contains("bytes") && text.contains("max_slab_bytes") {
+        true => format!("{text} (here it is --slab-mib)"),
+        false => text,
+    }
+}
+
+fn lock(told: &Mutex<Told>) -> std::sync::MutexGuard<'_, Told> {
+    told.lock().unwrap_or_else(PoisonError::into_inner)
+}

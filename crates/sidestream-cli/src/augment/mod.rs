@@ -1,0 +1,417 @@
+//! `sidestream augment`: a folder of pictures through decoding, upload, augmentation and download, all at once.
+
+mod job;
+mod sheet;
+mod statistics;
+mod write;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use serde_json::json;
+use sidestream_images::augment::{self, Form, Kind, Layout, Operator, Plan};
+use sidestream_images::load::OnBroken;
+use sidestream_images::source::{self, Dataset};
+
+use crate::failure::{Exit, Failure, SUCCESS, print, shown};
+use job::{Asked, Outcome};
+use statistics::Statistics;
+use write::Writer;
+
+/// Decode, upload and augment pictures at once, and write them or say what they are like
+///
+/// PATH is a folder (a class for each sub-folder), a text file with a path or `path,label` in each line, or an archive
+/// (`.tar`) in WebDataset's layout. Without one, forty pictures of the program's own are taken.
+///
+/// Worker threads decode only what the operators need of a picture, into pinned memory; the GPU augments batch after
+/// batch beside that. What is drawn at random depends on the seed, the epoch and the picture alone. On a simulated GPU the
+/// results are the same, and its times are simulated.
+///
+/// Under torchrun each process takes its share (RANK and WORLD_SIZE), and puts its rank into the names of its files.
+///
+/// Exit code: 0 if all went well, 2 if the input, an argument or the device is at fault, 130 after Ctrl-C; only whole
+/// batches are written.
+#[derive(Parser)]
+pub struct Args {
+    /// Folder, list or archive
+    path: Option<PathBuf>,
+    /// Operators with torchvision's names and arguments, such as "RandomResizedCrop(224) RandomHorizontalFlip()"
+    #[arg(long, value_name = "OPERATORS", default_value = USUAL)]
+    ops: String,
+    /// One launch for each operator, as in torchvision's sequence, to compare with
+    #[arg(long)]
+    no_fuse: bool,
+    /// Write the pictures: FILE.npy, with their labels in FILE.labels.npy, or FILE.safetensors
+    #[arg(long, short, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Say mean, deviation and range of each colour before `Normalize`, which wants to know the first two
+    #[arg(long)]
+    stats: bool,
+    /// Write a contact sheet: sixteen pictures as they are, and augmented
+    #[arg(long, value_name = "FILE.png")]
+    sheet: Option<PathBuf>,
+    /// Pictures in a batch
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
+    batch: u32,
+    /// How often the pictures are gone through
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    epochs: u64,
+    /// What order and parameters are drawn from
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Take the pictures in the order of their names
+    #[arg(long)]
+    in_order: bool,
+    /// Type of the results; u8 is what operators without ToDtype give
+    #[arg(long, value_enum)]
+    dtype: Option<Dtype>,
+    /// Order of the values of a result
+    #[arg(long, value_enum, default_value = "nchw")]
+    layout: Order,
+    /// What becomes of broken files: `fail` ends the run, `skip` leaves them out, `replace` takes another picture
+    #[arg(long, value_enum, default_value = "skip")]
+    broken: Broken,
+    /// Threads that decode, up to 1024; by default as many as there are processors
+    #[arg(long, default_value_t = 0, hide_default_value = true, value_parser = clap::value_parser!(u16).range(0..=1024))]
+    workers: u16,
+    /// Batches on the device at once; by default the first three go alone and are timed, and that decides
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=64))]
+    depth: Option<u16>,
+    /// Most pinned memory of a batch, in MiB; by default what the headers of its largest pictures say
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    slab_mib: Option<u64>,
+    /// Which share of the pictures, from 0; torchrun's RANK if that is set
+    #[arg(long, requires = "world")]
+    rank: Option<u32>,
+    /// How many shares; torchrun's WORLD_SIZE if that is set
+    #[arg(long, requires = "rank", value_parser = clap::value_parser!(u32).range(1..))]
+    world: Option<u32>,
+    /// The GPU: auto, cuda:0 and so on; sim:h200, sim:a100, sim:a10g, sim:rtx4090 or sim:FILE.toml
+    #[arg(long, default_value = "auto")]
+    device: String,
+    /// The library of the CUDA driver, if not the one that the system has
+    #[arg(long, value_name = "FILE")]
+    driver: Option<PathBuf>,
+    /// Print one JSON object instead of the text
+    #[arg(long)]
+    json: bool,
+}
+
+/// What most train on.
+const USUAL: &str = "RandomResizedCrop(224) RandomHorizontalFlip() ToDtype(scale=True) \
+                     Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))";
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Dtype {
+    F32,
+    F16,
+    Bf16,
+    U8,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Order {
+    Nchw,
+    Nhwc,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Broken {
+    Fail,
+    Skip,
+    Replace,
+}
+
+/// Runs the command.
+pub fn main(args: &Args) -> Result<Exit, Failure> {
+    let plan = plan(args)?;
+    let form = form(args, &plan)?;
+    let data = Arc::new(data(args)?);
+    let (rank, world) = share(args)?;
+    let mut writer = match &args.out {
+        Some(file) => Some(Writer::create(&write::named(file, rank, world), form)?),
+        None => None,
+    };
+    let mut statistics = args.stats.then(|| Statistics::before(normalized(&plan)));
+    // Of several ranks one draws it: it is the same for all.
+    if let Some(file) = args.sheet.as_ref().filter(|_| rank == 0) {
+        sheet::write(file, &data, &plan, args.seed)?;
+    }
+    let asked = Asked {
+        plan: plan.clone(),
+        form,
+        device: &args.device,
+        driver: args.driver.as_deref(),
+        epochs: args.epochs,
+        depth: args.depth.map(usize::from),
+        slab_bytes: args.slab_mib.map(|mib| mib << 20),
+        load: sidestream_images::load::Options {
+            batch: args.batch,
+            seed: args.seed,
+            shuffle: !args.in_order,
+            rank,
+            world,
+            workers: usize::from(args.workers),
+            broken: match args.broken {
+                Broken::Fail => OnBroken::Fail,
+                Broken::Skip => OnBroken::Skip,
+                Broken::Replace => OnBroken::Replace,
+            },
+            ..Default::default()
+        },
+    };
+    let outcome = job::run(&asked, &data, |batch| {
+        if let Some(statistics) = &mut statistics {
+            statistics.add(batch, form);
+        }
+        match &mut writer {
+            Some(writer) => writer.add(batch),
+            None => Ok(()),
+        }
+    })?;
+    let written = match writer {
+        Some(writer) => Some(writer.finish()?),
+        None => None,
+    };
+    let json = outcome.json(&data, statistics.as_ref(), written.as_deref());
+    match args.json {
+        true => print(format_args!("{json}\n"))?,
+        false => {
+            let mut text = outcome.text();
+            if let Some(statistics) = &statistics {
+                text += &statistics.text(plan.is_numeric());
+            }
+            if let Some(file) = &written {
+                text += &format!("Written: {}.\n", shown(file));
+            }
+            if let Some(file) = args.sheet.as_ref().filter(|_| rank == 0) {
+                text += &format!("Contact sheet: {}.\n", shown(file));
+            }
+            print(text)?;
+        }
+    }
+    Ok(if outcome.interrupted { 130 } else { SUCCESS })
+}
+
+fn plan(args: &Args) -> Result<Plan, Failure> {
+    let plan = augment::parse(&args.ops).and_then(Plan::new);
+    let plan = plan.map_err(|error| Failure::input(format!("--ops: {error}")))?;
+    Ok(if args.no_fuse { plan.unfused() } else { plan })
+}
+
+fn form(args: &Args, plan: &Plan) -> Result<Form, Failure> {
+    let kind = match (args.dtype, plan.is_numeric()) {
+        (Some(Dtype::U8), true) => {
+            let why = "--dtype u8: behind ToDtype values are floating-point numbers; leave ToDtype out, or ask for f32, f16 or bf16";
+            return Err(Failure::input(why));
+        }
+        (Some(Dtype::U8), false) | (None, false) => Kind::U8,
+        (Some(Dtype::F16), _) => Kind::F16,
+        (Some(Dtype::Bf16), _) => Kind::Bf16,
+        (Some(Dtype::F32), _) | (None, true) => Kind::F32,
+    };
+    let layout = match args.layout {
+        Order::Nchw => Layout::Nchw,
+        Order::Nhwc => Layout::Nhwc,
+    };
+    Ok(Form { layout, kind })
+}
+
+fn data(args: &Args) -> Result<Dataset, Failure> {
+    let data = match &args.path {
+        Some(path) => Dataset::open(path),
+        None => {
+            let samples = source::samples(args.seed).into_iter();
+            Dataset::memory(
+                samples
+                    .map(|one| (one.name, one.bytes, Some(one.label)))
+                    .collect(),
+            )
+        }
+    };
+    data.map_err(Failure::input)
+}
+
+/// The share of this process: as asked for, else as torchrun says.
+fn share(args: &Args) -> Result<(u32, u32), Failure> {
+    if let (Some(rank), Some(world)) = (args.rank, args.world) {
+        return Ok((rank, world));
+    }
+    let told = |name: &str| match std::env::var(name) {
+        Err(_) => Ok(None),
+        Ok(text) => text.parse::<u32>().map(Some).map_err(|_| {
+            Failure::input(format!(
+                "{name} is {text:?}, which is no whole number; unset it, or give --rank and --world"
+            ))
+        }),
+    };
+    match (told("RANK")?, told("WORLD_SIZE")?) {
+        (Some(rank), Some(world)) => Ok((rank, world)),
+        _ => Ok((0, 1)),
+    }
+}
+
+impl Outcome {
+    fn json(
+        &self,
+        data: &Dataset,
+        statistics: Option<&Statistics>,
+        written: Option<&std::path::Path>,
+    ) -> serde_json::Value {
+        let broken = self.broken.iter().map(
+            |one| json!({"name": one.name, "why": one.why.to_string(), "replaced_by": one.replaced_by}),
+        );
+        let timed = self.report.timed.as_ref();
+        let stages = timed.map(|timed| {
+            let each = match self.alone.is_empty() {
+                true => timed.stages.iter(),
+                false => self.alone.iter(),
+            };
+            let each = each.map(|(name, time)| json!({"name": name, "ns": time.as_nanos() as u64}));
+            each.collect::<Vec<_>>()
+        });
+        json!({
+            "schema": "sidestream.augment/1",
+            "device": self.report.device,
+            "is_simulated": self.is_simulated,
+            "decoder": sidestream_images::decode::identity(),
+            "classes": data.classes(),
+            "pictures": self.pictures,
+            "batches": self.report.delivered,
+            "shape": self.shape,
+            "interrupted": self.interrupted,
+            "seconds": self.seconds,
+            "waited_for_decoding_seconds": self.starved_seconds,
+            "binds": self.binds(),
+            "stages": stages,
+            "device_elapsed_ns": timed.map(|timed| timed.elapsed.as_nanos() as u64),
+            "results_seconds": self.results_seconds,
+            "device_limit_ns": timed.filter(|_| self.serial().is_some()).map(|timed| timed.limit.as_nanos() as u64),
+            "device_serial_ns": self.serial().map(|time| time.as_nanos() as u64),
+            "broken": broken.collect::<Vec<_>>(),
+            "statistics": statistics.map(Statistics::json),
+            "written": written.map(|file| file.to_string_lossy()),
+        })
+    }
+
+    fn text(&self) -> String {
+        let rate = self.pictures as f64 / self.seconds.max(1e-9);
+        let mut text = format!(
+            "{} on {}, decoded by {}\n\n  {} each, {} at most a batch, {:.2} s: {:.0} pictures/s\n",
+            counted(self.pictures, "picture"),
+            self.report.device,
+            sidestream_images::decode::identity(),
+            self.shape
+                .iter()
+                .map(usize::to_string)
+                .collect::<Vec<_>>()
+                .join(" x "),
+            self.batch,
+            self.seconds,
+            rate
+        );
+        let share = 100.0 * self.starved_seconds / self.seconds.max(1e-9);
+        let results = 100.0 * self.results_seconds / self.seconds.max(1e-9);
+        text += &format!(
+            "  waiting for decoded pictures {share:.0} % of the time, the host busy with results {results:.0} %\n"
+        );
+        if let Some(timed) = &self.report.timed {
+            let simulated = if self.is_simulated { ", simulated" } else { "" };
+            // Between the stages of batches that share the device lies whatever it waited for.
+            let (which, stages) = match self.alone.is_empty() {
+                true => ("a batch", &timed.stages),
+                false => ("a batch alone", &self.alone),
+            };
+            text += &format!("\nOn the device{simulated}, {which}:\n");
+            for (name, time) in stages {
+                text += &format!("  {name:<9} {:>9.1} µs\n", time.as_secs_f64() * 1e6);
+            }
+            let (elapsed, limit) = (timed.elapsed.as_secs_f64(), timed.limit.as_secs_f64());
+            text += &format!("  all batches {:.2} ms", 1e3 * elapsed);
+            if let Some(serial) = self.serial() {
+                text += &format!(
+                    "; one stage after the other they would take {:.2} ms, and at best {:.2} ms ({:.0} % reached)",
+                    1e3 * serial.as_secs_f64(),
+                    1e3 * limit,
+                    100.0 * limit / elapsed.max(1e-12)
+                );
+            }
+            text += &format!("\n\n{}", self.report.timeline(96));
+        }
+        text += &format!("\n{}\n", self.verdict());
+        if !self.broken.is_empty() {
+            text += &format!("{} broken:\n", counted(self.broken.len() as u64, "picture"));
+            for one in self.broken.iter().take(10) {
+                text += &format!("  {}: {}\n", one.name, one.why);
+            }
+            if self.broken.len() > 10 {
+                text += &format!("  and {} more\n", self.broken.len() - 10);
+            }
+        }
+        if self.interrupted {
+            text += "Interrupted: what was on the device is there, the rest is not.\n";
+        }
+        text
+    }
+
+    /// What all batches would take on the device one stage after the other, if a batch was timed alone. Otherwise stages look longer
+    /// than they are, and so does the limit.
+    fn serial(&self) -> Option<Duration> {
+        let timed = self.report.timed.as_ref()?;
+        let alone: Duration = self.alone.iter().map(|(_, time)| *time).sum();
+        (!self.alone.is_empty() && timed.limit <= timed.elapsed).then(|| alone * timed.items)
+    }
+
+    /// What sets the time of the whole.
+    fn binds(&self) -> &'static str {
+        let most = 0.5 * self.seconds;
+        let timed = self.report.timed.as_ref();
+        match () {
+            () if self.starved_seconds > most => "decode",
+            () if self.is_simulated => "simulation",
+            () if self.results_seconds > most => "results",
+            () if timed.is_some_and(|timed| timed.is_host_bound) => "host",
+            () => "device",
+        }
+    }
+
+    fn verdict(&self) -> String {
+        match self.binds() {
+            "decode" => "Decoding is the limit: more processors or smaller files help, a faster GPU does not.".into(),
+            "results" => "What the host does with the results is the limit: writing them, or statistics. Neither decoding nor the device is.".into(),
+            "host" => "The device is idle more than half of the time: decoding, results and the host's own calls hold it up together.".into(),
+            "simulation" => "The simulated GPU computes on this processor, which sets the time here: on a real one only its own times count.".into(),
+            _ => {
+                let stage = self.report.timed.as_ref().map_or("the device", |timed| &timed.binds);
+                format!("The device is the limit, by its stage `{stage}`: decoding keeps up.")
+            }
+        }
+    }
+}
+
+fn counted(many: u64, what: &str) -> String {
+    format!("{many} {what}{}", if many == 1 { "" } else { "s" })
+}
+
+/// What `Normalize` takes off, and what it divides by.
+fn normalized(plan: &Plan) -> ([f32; 3], [f32; 3]) {
+    let found = plan.operators().iter().find_map(|operator| match operator {
+        Operator::Normalize { mean, std } => Some((*mean, *std)),
+        _ => None,
+    });
+    found.unwrap_or(([0.0; 3], [1.0; 3]))
+}
+
+/// How to get from values behind `ToDtype` and `Normalize` back to levels from 0 to 255.
+fn levels(plan: &Plan) -> impl Fn(f32, usize) -> f32 + use<> {
+    let (mean, std) = normalized(plan);
+    let is_scaled = |operator: &Operator| matches!(operator, Operator::ToDtype { scale: true });
+    let scale = if plan.operators().iter().any(is_scaled) {
+        255.0
+    } else {
+        1.0
+    };
+    move |value, colour| (value * std[colour] + mean[colour]) * scale
+}

@@ -1,0 +1,188 @@
+//! Results in files: NumPy's `.npy`, and `.safetensors`.
+//!
+//! Both begin with a header that says how many pictures follow. It is written when that is known, into room that was kept for
+//! it, and the file gets its name when it is whole: nobody meets half a file.
+
+use std::fs::File;
+use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+use sidestream_images::augment::{Form, Kind};
+
+use super::job::Done;
+use crate::failure::{Failure, shown};
+
+/// A file that results go to.
+pub struct Writer {
+    file: BufWriter<File>,
+    name: PathBuf,
+    part: PathBuf,
+    is_safetensors: bool,
+    kind: Kind,
+    shape: [usize; 3],
+    labels: Vec<i64>,
+    pictures: u64,
+}
+
+/// Room for the header: a multiple of 64 in both formats, so that the values are aligned.
+const HEADER: usize = 512;
+
+impl Writer {
+    /// Begins a file.
+    pub fn create(name: &Path, form: Form) -> Result<Writer, Failure> {
+        let end = name.extension().and_then(|end| end.to_str());
+        let is_safetensors = match end {
+            Some("safetensors") => true,
+            Some("npy") if form.kind == Kind::Bf16 => {
+                let why = "a .npy file has no bf16; write .safetensors, or ask for --dtype f16";
+                return Err(Failure::input(format!("{}: {why}", shown(name))));
+            }
+            Some("npy") => false,
+            _ => {
+                return Err(Failure::input(format!(
+                    "--out {}: its name says which format it has; end it in .npy or .safetensors",
+                    shown(name)
+                )));
+            }
+        };
+        let part = beside(name, "part");
+        let file = File::create(&part).map_err(|error| Failure::file("write", &part, &error))?;
+        let mut writer = Writer {
+            file: BufWriter::with_capacity(1 << 20, file),
+            name: name.to_owned(),
+            part,
+            is_safetensors,
+            kind: form.kind,
+            shape: [0; 3],
+            labels: Vec::new(),
+            pictures: 0,
+        };
+        writer.put(&[0; HEADER])?;
+        Ok(writer)
+    }
+
+    /// A batch more.
+    pub fn add(&mut self, batch: &Done<'_>) -> Result<(), Failure> {
+        self.shape = batch.shape;
+        self.labels.extend_from_slice(batch.labels);
+        self.pictures += batch.pictures as u64;
+        self.put(batch.bytes)
+    }
+
+    /// The file gets its header and its name, which is returned.
+    pub fn finish(mut self) -> Result<PathBuf, Failure> {
+        let labels: Vec<u8> = self
+            .labels
+            .iter()
+            .flat_map(|label| label.to_le_bytes())
+            .collect();
+        let header = match self.is_safetensors {
+            true => {
+                self.put(&labels)?;
+                self.safetensors(labels.len())
+            }
+            false => {
+                let file = self.name.with_file_name(labels_name(&self.name));
+                let mut bytes = npy("<i8", &self.labels.len().to_string(), ",");
+                bytes.extend_from_slice(&labels);
+                std::fs::write(&file, bytes)
+                    .map_err(|error| Failure::file("write", &file, &error))?;
+                let [a, b, c] = self.shape;
+                npy(
+                    self.kind_in_npy(),
+                    &self.pictures.to_string(),
+                    &format!(", {a}, {b}, {c}"),
+                )
+            }
+        };
+        let part = std::mem::take(&mut self.part);
+        let fault = |error: std::io::Error| Failure::file("write", &part, &error);
+        self.file.flush().map_err(fault)?;
+        let file = self.file.get_mut();
+        file.seek(SeekFrom::Start(0)).map_err(fault)?;
+        file.write_all(&header).map_err(fault)?;
+        std::fs::rename(&part, &self.name)
+            .map_err(|error| Failure::file("write", &self.name, &error))?;
+        Ok(std::mem::take(&mut self.name))
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        let written = self.file.write_all(bytes);
+        written.map_err(|error| Failure::file("write", &self.part, &error))
+    }
+
+    fn kind_in_npy(&self) -> &'static str {
+        match self.kind {
+            Kind::U8 => "|u1",
+            Kind::F16 | Kind::Bf16 => "<f2",
+            Kind::F32 => "<f4",
+        }
+    }
+
+    /// Eight bytes of length, and JSON that ends in spaces (<https://huggingface.co/docs/safetensors>).
+    fn safetensors(&self, label_bytes: usize) -> Vec<u8> {
+        let dtype = match self.kind {
+            Kind::U8 => "U8",
+            Kind::F16 => "F16",
+            Kind::Bf16 => "BF16",
+            Kind::F32 => "F32",
+        };
+        let [a, b, c] = self.shape;
+        let end = self.pictures * (a * b * c * self.kind.bytes()) as u64;
+        let header = json!({
+            "images": {"dtype": dtype, "shape": [self.pictures, a, b, c], "data_offsets": [0, end]},
+            "labels": {"dtype": "I64", "shape": [self.pictures], "data_offsets": [end, end + label_bytes as u64]},
+        });
+        let mut bytes = ((HEADER - 8) as u64).to_le_bytes().to_vec();
+        bytes.extend_from_slice(header.to_string().as_bytes());
+        bytes.resize(HEADER, b' ');
+        bytes
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // Not finished: half a file is nobody's. Whether it goes is not worth a word beside the failure that led here.
+        if !self.part.as_os_str().is_empty() {
+            let _ = std::fs::remove_file(&self.part);
+        }
+    }
+}
+
+/// Version 1 of NumPy's format (`numpy.lib.format`), with room for a longer header.
+fn npy(kind: &str, count: &str, rest: &str) -> Vec<u8> {
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend_from_slice(&((HEADER - 10) as u16).to_le_bytes());
+    let header =
+        format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({count}{rest}), }}");
+    bytes.extend_from_slice(header.as_bytes());
+    bytes.resize(HEADER - 1, b' ');
+    bytes.push(b'\n');
+    bytes
+}
+
+/// The name with the rank in it, if there are several.
+pub fn named(file: &Path, rank: u32, world: u32) -> PathBuf {
+    match (world, file.extension()) {
+        (2.., Some(end)) => {
+            let mut rank = std::ffi::OsString::from(format!("rank{rank}."));
+            rank.push(end);
+            file.with_extension(rank)
+        }
+        _ => file.to_owned(),
+    }
+}
+
+fn beside(file: &Path, end: &str) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".");
+    name.push(end);
+    PathBuf::from(name)
+}
+
+fn labels_name(file: &Path) -> std::ffi::OsString {
+    let mut name = file.file_stem().unwrap_or_default().to_owned();
+    name.push(".labels.npy");
+    name
+}

@@ -1,0 +1,325 @@
+//! `sidestream bench requests`: many callers and one device, in four ways.
+
+mod load;
+mod measured;
+mod model;
+mod outcome;
+mod simulated;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use serde_json::{Value, json};
+
+use crate::device::{self, Named};
+use crate::failure::{Exit, Failure, SUCCESS, print};
+use crate::width::Width;
+use load::Load;
+use model::Model;
+use outcome::Outcome;
+
+/// Compare ways to answer the requests of many callers
+///
+/// Requests of one row each arrive at random moments (a Poisson process) at the rate that is given, whether earlier
+/// ones are answered or not. They are computed one by one on one stream; one by one on a pool of streams; as
+/// batches; and as batches on several streams. Latency counts from when a request was to arrive, so that a program that
+/// falls behind cannot hide it. Goodput counts what was answered before its deadline; what cannot be is refused.
+///
+/// The model is a perceptron, --layers layers of --row values, or any of which you say with --kernel-us how long it
+/// takes. On a GPU `pool::Batcher` runs it in real time. On a simulated one time is simulated: the same rule decides when
+/// a batch leaves, calls and work take what the device's figures say, and what the batcher itself costs the host is
+/// left out. The same seed gives the same figures there.
+///
+/// Exit code: 0 if the ways were compared, 2 if an argument, the device or a file is at fault.
+#[derive(Parser)]
+pub struct Args {
+    /// Requests a second, on average
+    #[arg(long, value_name = "PER_S", default_value_t = 20_000.0, value_parser = rate)]
+    rate: f64,
+    /// Where the random arrivals begin
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// When the requests arrive, in the place of --rate: a time in seconds on each line
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["rate", "seed", "seconds", "requests", "closed"])]
+    arrivals: Option<PathBuf>,
+    /// For how long they arrive
+    #[arg(long, default_value_t = 1.0, value_parser = seconds)]
+    seconds: f64,
+    /// How many arrive, in the place of --seconds
+    #[arg(long, value_name = "COUNT", conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..=load::MOST))]
+    requests: Option<u64>,
+    /// No rate: so many callers, each of whom asks again when it is answered. What counts then is requests a second
+    #[arg(long, value_name = "CALLERS", conflicts_with_all = ["rate", "deadline_ms"], value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    closed: Option<u32>,
+    /// By when an answer is of use
+    #[arg(long, value_name = "MS", default_value_t = 10.0, value_parser = milliseconds)]
+    deadline_ms: f64,
+    /// Which ways, such as one,both
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Way::One, Way::Pool, Way::Batching, Way::Both])]
+    ways: Vec<Way>,
+    /// How many streams `pool` and `both` have
+    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    streams: u32,
+    /// The most requests of a batch; its sizes are the powers of two up to this
+    #[arg(long, value_name = "ROWS", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    max_batch: u32,
+    /// How long a request waits for others while a stream is free
+    #[arg(long, value_name = "US", default_value_t = 200.0, value_parser = microseconds)]
+    max_delay_us: f64,
+    /// How many requests may wait; more are refused
+    #[arg(long, value_name = "COUNT", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    max_queue: u32,
+    /// A batch is one launch of a graph, not a call for each kernel
+    #[arg(long)]
+    graphs: bool,
+    /// Layers of the perceptron
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=100))]
+    layers: u32,
+    /// Values of a request; the weights of a layer are its square
+    #[arg(long, value_name = "VALUES", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=8192))]
+    row: u32,
+    /// How long the model takes instead, in microseconds, by the size of a batch: 1:40,64:90. A size in between takes
+    /// what the next larger one does, and a larger one than the last in proportion
+    #[arg(long, value_name = "SIZE:US,…", value_delimiter = ',', value_parser = model::size_and_us, conflicts_with_all = ["layers", "row"])]
+    kernel_us: Vec<(u32, f64)>,
+    /// The GPU: cuda:0, cuda:1 and so on; sim:h200, sim:a100, sim:a10g, sim:rtx4090 or sim:FILE.toml; auto
+    /// for cuda:0 if there is one
+    #[arg(long, default_value = "sim:h200")]
+    device: String,
+    /// The library of the CUDA driver, if not the one that the system has
+    #[arg(long, value_name = "FILE")]
+    driver: Option<PathBuf>,
+    /// Print one JSON object instead of the table
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    lines: Width,
+}
+
+/// How requests are computed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum Way {
+    /// Each alone, on one stream
+    One,
+    /// Each alone, on several streams
+    Pool,
+    /// As batches, on one stream
+    Batching,
+    /// As batches, on several streams
+    Both,
+}
+
+/// What a way consists of.
+#[derive(Clone, Debug)]
+struct Setup {
+    slots: usize,
+    sizes: Vec<usize>,
+    max_delay: Duration,
+    max_queue: usize,
+    deadline: Option<Duration>,
+    is_graphs: bool,
+}
+
+/// Runs the command.
+pub fn main(args: &Args) -> Result<Exit, Failure> {
+    let model = Model::of(args)?;
+    let load = Load::of(args)?;
+    let named = device::named(&args.device, args.driver.as_deref())?;
+    let (title, is_simulated, outcomes) = match named {
+        Named::Simulated(profile) => {
+            let each = |&way: &Way| {
+                (
+                    way,
+                    simulated::run(&profile, &model, &args.setup(way), &load),
+                )
+            };
+            let outcomes: Vec<_> = args.ways.iter().map(each).collect();
+            (profile.name.clone(), true, outcomes)
+        }
+        Named::Cuda(number) => {
+            let bench = measured::Bench::open(number, args.driver.as_deref())?;
+            let mut outcomes = Vec::new();
+            for &way in &args.ways {
+                outcomes.push((way, bench.run(&model, &args.setup(way), &load)?));
+            }
+            (bench.name.clone(), false, outcomes)
+        }
+    };
+    let verdict = args.verdict(&load, &outcomes);
+    if args.json {
+        let json = args.as_json(&title, is_simulated, &load, &outcomes, &verdict);
+        print(format_args!("{json}\n"))?;
+        return Ok(SUCCESS);
+    }
+    let head = format!(
+        "{} on {}{title}: {}{}\n\n",
+        load.in_words(),
+        if is_simulated { "a simulated " } else { "" },
+        model.in_words(),
+        if args.graphs { ", as graphs" } else { "" },
+    );
+    let table = outcome::table(&outcomes, load.is_closed());
+    print(
+        args.lines
+            .lines()
+            .wrapped(&(head + &table + "\n" + &verdict + "\n")),
+    )?;
+    Ok(SUCCESS)
+}
+
+impl Args {
+    fn setup(&self, way: Way) -> Setup {
+        let is_batched = matches!(way, Way::Batching | Way::Both);
+        let is_many = matches!(way, Way::Pool | Way::Both);
+        let largest = if is_batched {
+            self.max_batch as usize
+        } else {
+            1
+        };
+        let powers = std::iter::successors(Some(1), |size| Some(size * 2));
+        let below = powers.take_while(|&size| size < largest);
+        let delay_us = if is_batched { self.max_delay_us } else { 0.0 };
+        let deadline = Duration::from_nanos((self.deadline_ms * 1e6) as u64);
+        Setup {
+            slots: if is_many { self.streams as usize } else { 1 },
+            sizes: below.chain([largest]).collect(),
+            max_delay: Duration::from_nanos((delay_us * 1e3) as u64),
+            max_queue: self.max_queue as usize,
+            deadline: self.closed.is_none().then_some(deadline),
+            is_graphs: self.graphs,
+        }
+    }
+
+    /// One sentence: which way is best, and why.
+    fn verdict(&self, load: &Load, outcomes: &[(Way, Outcome)]) -> String {
+        let by_worth = |(_, a): &&(Way, Outcome), (_, b): &&(Way, Outcome)| {
+            let worth = |of: &Outcome| {
+                if load.is_closed() {
+                    of.per_s()
+                } else {
+                    of.in_time as f64
+                }
+            };
+            // A part in a thousand is luck: then the tail decides.
+            let close = (worth(a) - worth(b)).abs() <= 1e-3 * worth(a).max(worth(b));
+            match close && !load.is_closed() {
+                true => b.quantile_ns(0.99).cmp(&a.quantile_ns(0.99)),
+                false => worth(a).total_cmp(&worth(b)),
+            }
+        };
+        // Of equals the last is taken, and the simpler way stands first.
+        let Some((way, best)) = outcomes.iter().rev().max_by(by_worth) else {
+            return "No way was asked for.".to_owned();
+        };
+        if best.answered == 0 {
+            return "No way answers anything: nothing arrived, or all of it was refused or failed."
+                .to_owned();
+        }
+        if outcomes.len() == 1 {
+            return format!("{}: {}.", way.title(), best.in_words(load.is_closed()));
+        }
+        let why = match way {
+            Way::One => {
+                "its requests wait for no batch and share the device with no other".to_owned()
+            }
+            Way::Pool => format!(
+                "up to {} requests run side by side, and none waits for a batch",
+                self.streams
+            ),
+            Way::Batching | Way::Both => format!(
+                "a batch held {:.1} requests on average, which cost the host one request's calls",
+                best.mean_batch()
+            ),
+        };
+        let others = outcomes.iter().rev().filter(|(other, _)| other != way);
+        let Some((second, next)) = others.max_by(by_worth) else {
+            return format!("{}: {}.", way.title(), best.in_words(load.is_closed()));
+        };
+        format!(
+            "Best is {} with {}, as {why}; next is {} with {}.",
+            way.words(),
+            best.in_words(load.is_closed()),
+            second.words(),
+            next.in_words(load.is_closed())
+        )
+    }
+
+    fn as_json(
+        &self,
+        title: &str,
+        is_simulated: bool,
+        load: &Load,
+        outcomes: &[(Way, Outcome)],
+        verdict: &str,
+    ) -> Value {
+        let ways = outcomes.iter().map(|(way, outcome)| {
+            let setup = self.setup(*way);
+            outcome.as_json(way.name(), setup.slots, setup.sizes.last().copied())
+        });
+        json!({"schema": "sidestream.bench.requests/1", "device": self.device, "device_name": title,
+               "simulated": is_simulated, "load": load.as_json(),
+               "deadline_ms": self.closed.is_none().then_some(self.deadline_ms),
+               "graphs": self.graphs, "max_delay_us": self.max_delay_us,
+               "max_queue": self.max_queue, "ways": ways.collect::<Vec<_>>(), "verdict": verdict})
+    }
+}
+
+impl Way {
+    fn name(self) -> &'static str {
+        match self {
+            Way::One => "one",
+            Way::Pool => "pool",
+            Way::Batching => "batching",
+            Way::Both => "both",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Way::One => "One stream",
+            Way::Pool => "A pool of streams",
+            Way::Batching => "Batches",
+            Way::Both => "Batches on a pool of streams",
+        }
+    }
+
+    fn words(self) -> &'static str {
+        match self {
+            Way::One => "one stream",
+            Way::Pool => "a pool of streams",
+            Way::Batching => "batches",
+            Way::Both => "batches on a pool of streams",
+        }
+    }
+}
+
+// ------------------------------------------------------------------ numbers of the command line
+
+fn rate(text: &str) -> Result<f64, String> {
+    within(
+        text,
+        1e-3,
+        1e8,
+        "requests a second, from 0.001 to 100000000",
+    )
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    within(text, 1e-6, 3600.0, "seconds, from 0.000001 to 3600")
+}
+
+fn milliseconds(text: &str) -> Result<f64, String> {
+    within(text, 1e-3, 3.6e6, "milliseconds, from 0.001 to 3600000")
+}
+
+fn microseconds(text: &str) -> Result<f64, String> {
+    within(text, 0.0, 1e9, "microseconds, from 0 to 1000000000")
+}
+
+fn within(text: &str, least: f64, most: f64, what: &str) -> Result<f64, String> {
+    match text.trim().parse::<f64>() {
+        Ok(number) if (least..=most).contains(&number) => Ok(number),
+        _ => Err(format!("{text:?} is out of range; give {what}")),
+    }
+}

@@ -1,0 +1,259 @@
+//! `--background`: what a priority is worth to a kernel beside work that fills the device.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sidestream::engine::Profile;
+use sidestream::event::Event;
+use sidestream::kernel::{Grid, library};
+use sidestream::stream::Stream;
+
+use super::time;
+use crate::bench::own::Own;
+use crate::bench::rounds::{Clock, median};
+use crate::device::Named;
+use crate::failure::Failure;
+use crate::raw::Gpu;
+use crate::width::Lines;
+
+/// Microseconds of a block of the background.
+const BLOCKS_US: [u64; 3] = [20, 200, 1000];
+/// Microseconds of the kernel that somebody waits for.
+const KERNELS_US: [u64; 2] = [10, 100];
+/// Streams with background work.
+const STREAMS: [usize; 2] = [1, 4];
+/// Kernels on each of them, and how often each fills the device.
+const KERNELS: usize = 4;
+const WAVES: u32 = 4;
+/// Of a block of the background: it divides the threads of every multiprocessor without a rest.
+const THREADS: u32 = 512;
+/// How often each is tried; the kernel comes at so many moments of a block, evenly spread.
+const TRIES: u32 = 21;
+/// Until the first kernel has begun.
+const LEAD: Duration = Duration::from_micros(50);
+
+/// A latency in nanoseconds: half of the tries took at most the first, all of them the second.
+#[derive(Clone, Copy)]
+struct Latency {
+    median_ns: f64,
+    worst_ns: f64,
+}
+
+/// One kernel beside one background.
+struct Row {
+    block_us: u64,
+    kernel_us: u64,
+    streams: usize,
+    alone: Latency,
+    /// On a stream of the background's priority.
+    equal: Latency,
+    /// On a stream of the most urgent one.
+    urgent: Latency,
+}
+
+/// What `overlap --background` says, as JSON and as text.
+pub fn compared(
+    named: Named,
+    device: &str,
+    driver: Option<&Path>,
+    lines: Lines,
+) -> Result<(Value, String), Failure> {
+    let (title, measured, simulated) = match named {
+        Named::Simulated(profile) => {
+            let threads = profile.threads_per_sm as u32;
+            let title = format!("a simulated {}", profile.name);
+            (title, None, rows(&Own::simulated(*profile), threads)?)
+        }
+        Named::Cuda(number) => {
+            let gpu = Gpu::open(driver, number)?;
+            let own = Own::cuda(&gpu, number, driver)?;
+            let measured = rows(&own, gpu.threads_per_sm)?;
+            let profile = Profile::h200();
+            let threads = profile.threads_per_sm as u32;
+            let simulated = rows(&Own::simulated(profile), threads)?;
+            (gpu.name.clone(), Some(measured), simulated)
+        }
+    };
+    let shown = measured.as_deref().unwrap_or(&simulated);
+    let verdict = verdict(shown);
+    let mut text = format!(
+        "a kernel beside work that fills {title}: from its launch until the host knows that it is over,\nmedian of {TRIES} (worst)\n\n"
+    );
+    text += &table(shown);
+    if measured.is_some() {
+        text += "\nthe same on a simulated NVIDIA H200\n\n";
+        text += &table(&simulated);
+        let worst = shown.iter().zip(&simulated).map(|(a, b)| apart(a, b));
+        let worst = worst.fold(0.0, f64::max);
+        text += &format!(
+            "\nThe medians of urgent kernels differ by {:.0} % at most.\n",
+            100.0 * worst
+        );
+    }
+    text += &format!("\n{verdict}\n");
+    let as_json = |rows: &[Row]| rows.iter().map(Row::as_json).collect::<Vec<_>>();
+    let json = json!({"schema": "sidestream.overlap.background/1", "device": device,
+                      "device_name": title.trim_start_matches("a simulated "),
+                      "simulated": measured.is_none(), "tries": TRIES,
+                      "rows": as_json(shown),
+                      "simulated_rows": measured.is_some().then(|| as_json(&simulated)),
+                      "verdict": verdict});
+    Ok((json, lines.wrapped(&text)))
+}
+
+fn rows(own: &Own, threads_per_sm: u32) -> Result<Vec<Row>, Failure> {
+    let (most_urgent, least_urgent) = own.device.caps().priorities;
+    let mut rows = Vec::new();
+    for block_us in BLOCKS_US {
+        for kernel_us in KERNELS_US {
+            for streams in STREAMS {
+                let job = Background {
+                    own,
+                    block: Duration::from_micros(block_us),
+                    kernel: Duration::from_micros(kernel_us),
+                    full: own.sms * (threads_per_sm / THREADS).max(1),
+                    streams: (0..streams)
+                        .map(|n| {
+                            let name = format!("background {n}");
+                            own.device.stream_with_priority(&name, least_urgent)
+                        })
+                        .collect::<Result<_, _>>()?,
+                };
+                rows.push(Row {
+                    block_us,
+                    kernel_us,
+                    streams,
+                    alone: job.latency(least_urgent, false)?,
+                    equal: job.latency(least_urgent, true)?,
+                    urgent: job.latency(most_urgent, true)?,
+                });
+            }
+        }
+    }
+    Ok(rows)
+}
+
+struct Background<'a> {
+    own: &'a Own,
+    block: Duration,
+    kernel: Duration,
+    /// So many blocks fill the device.
+    full: u32,
+    streams: Vec<Stream>,
+}
+
+impl Background<'_> {
+    /// How long the kernel takes on a stream of this priority.
+    fn latency(&self, priority: i32, is_beside: bool) -> Result<Latency, Failure> {
+        let device = &self.own.device;
+        let stream = device.stream_with_priority("kernel", priority)?;
+        let (spin, small) = (library::spin(), Grid::new(self.own.sms, 128));
+        let ns = |time: Duration| time.as_nanos() as u64;
+        let mut tries = Vec::new();
+        // The first does not count: it loads the kernel.
+        for moment in 0..=TRIES {
+            device.synchronize()?;
+            if is_beside {
+                let grid = Grid::new(self.full * WAVES, THREADS);
+                for _ in 0..KERNELS {
+                    for background in &self.streams {
+                        background.launch(&spin, grid, (ns(self.block),))?;
+                    }
+                }
+                let within = self.block * (2 * moment + 1) / (2 * TRIES);
+                let last = self.streams[0].record_event()?;
+                pause(&self.own.clock, &last, LEAD + within)?;
+            }
+            let start_ns = self.own.clock.now_ns();
+            stream.launch(&spin, small, (ns(self.kernel),))?;
+            stream.synchronize()?;
+            if moment > 0 {
+                tries.push((self.own.clock.now_ns() - start_ns) as f64);
+            }
+        }
+        device.synchronize()?;
+        Ok(Latency {
+            median_ns: median(&tries),
+            worst_ns: tries.iter().copied().fold(0.0, f64::max),
+        })
+    }
+}
+
+/// Lets so much time go by, before which the work at the event is not over.
+fn pause(clock: &Clock, unfinished: &Event, time: Duration) -> Result<(), Failure> {
+    match clock {
+        Clock::Host(_) => {
+            let start = Instant::now();
+            while start.elapsed() < time {
+                std::hint::spin_loop();
+            }
+        }
+        Clock::Simulated(_) => {
+            unfinished.synchronize_for(time)?;
+        }
+    }
+    Ok(())
+}
+
+fn table(rows: &[Row]) -> String {
+    let mut out = format!(
+        "  {:>7} {:>7} {:>7}  {:>9}  {:>21}  {:>21}\n",
+        "blocks", "kernel", "streams", "alone", "same priority", "urgent"
+    );
+    let both = |latency: Latency| {
+        let (median, worst) = (latency.median_ns as u64, latency.worst_ns as u64);
+        format!("{} ({})", time(median), time(worst))
+    };
+    for row in rows {
+        out += &format!(
+            "  {:>7} {:>7} {:>7}  {:>9}  {:>21}  {:>21}\n",
+            format!("{} µs", row.block_us),
+            format!("{} µs", row.kernel_us),
+            row.streams,
+            time(row.alone.median_ns as u64),
+            both(row.equal),
+            both(row.urgent),
+        );
+    }
+    out
+}
+
+/// How far the medians of the urgent kernel are apart, as a part of the second.
+fn apart(measured: &Row, simulated: &Row) -> f64 {
+    (measured.urgent.median_ns / simulated.urgent.median_ns - 1.0).abs()
+}
+
+fn verdict(rows: &[Row]) -> String {
+    let gain = |row: &Row| row.equal.median_ns / row.urgent.median_ns;
+    let gains = rows.iter().map(gain);
+    let (least, most) = (
+        gains.clone().fold(f64::INFINITY, f64::min),
+        gains.fold(0.0, f64::max),
+    );
+    let longest = BLOCKS_US[BLOCKS_US.len() - 1];
+    let waited = |block_us: u64| {
+        let of = rows.iter().filter(move |row| row.block_us == block_us);
+        of.map(|row| row.urgent.median_ns - row.alone.median_ns)
+            .fold(0.0, f64::max)
+    };
+    if most < 1.1 {
+        return "Do not bother: a priority makes no difference here.".to_owned();
+    }
+    format!(
+        "A priority makes the kernel {least:.1} to {most:.1} times as fast here. It stops no block: beside blocks of {} µs \
+         the kernel still waits {}, beside blocks of {longest} µs {}.",
+        BLOCKS_US[0],
+        time(waited(BLOCKS_US[0]) as u64),
+        time(waited(longest) as u64),
+    )
+}
+
+impl Row {
+    fn as_json(&self) -> Value {
+        let latency = |of: Latency| json!({"median_ns": of.median_ns, "worst_ns": of.worst_ns});
+        json!({"block_us": self.block_us, "kernel_us": self.kernel_us, "streams": self.streams,
+               "alone": latency(self.alone), "equal": latency(self.equal),
+               "urgent": latency(self.urgent)})
+    }
+}

@@ -1,0 +1,194 @@
+//! `sidestream augment`: pictures in, batches out, on the simulated GPU and on the driver's stand-in.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::command::{Ran, sidestream};
+use serde_json::Value;
+
+/// Half of the work of the usual operators, and nothing random but the flip.
+const SMALL: &str = "Resize((24, 32)) RandomHorizontalFlip()";
+
+fn file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("augment_{name}"))
+}
+
+fn augment(more: &[&str]) -> Ran {
+    let mut args = vec!["augment"];
+    args.extend(more);
+    if !more.contains(&"--device") {
+        args.extend(["--device", "sim:h200"]);
+    }
+    sidestream(&args)
+}
+
+#[track_caller]
+fn json(more: &[&str]) -> Value {
+    let ran = augment(&[more, &["--json"]].concat());
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    serde_json::from_str(&ran.out).expect("JSON")
+}
+
+fn shown(path: &Path) -> &str {
+    path.to_str().expect("UTF-8")
+}
+
+/// The header of a .npy file, and what follows.
+fn npy(path: &Path) -> (String, Vec<u8>) {
+    let bytes = fs::read(path).expect("the file is there");
+    assert_eq!(&bytes[..8], b"\x93NUMPY\x01\0");
+    let end = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    let header = String::from_utf8(bytes[10..end].to_vec()).expect("text");
+    (header.trim_end().to_owned(), bytes[end..].to_vec())
+}
+
+#[test]
+fn what_is_written_depends_on_the_seed_and_on_nothing_else() {
+    let run = |name: &str, more: &[&str]| {
+        let path = file(&format!("{name}.npy"));
+        let said = json(&[&["--ops", SMALL, "--in-order", "-o", shown(&path)], more].concat());
+        assert_eq!(said["pictures"], 40);
+        let (header, values) = npy(&path);
+        assert_eq!(
+            header,
+            "{'descr': '|u1', 'fortran_order': False, 'shape': (40, 3, 24, 32), }"
+        );
+        let (header, labels) = npy(&file(&format!("{name}.labels.npy")));
+        assert_eq!(
+            header,
+            "{'descr': '<i8', 'fortran_order': False, 'shape': (40,), }"
+        );
+        assert!(!file(&format!("{name}.npy.part")).exists());
+        (values, labels)
+    };
+    let one = run("one", &["--batch", "40", "--workers", "1"]);
+    let other = run("other", &["--batch", "7", "--depth", "2"]);
+    assert_eq!(one, other);
+    assert_eq!(one.0.len(), 40 * 3 * 24 * 32);
+    // Ten of each class, in the order of their names.
+    assert_eq!(one.1[8 * 10], 1);
+    assert_ne!(one.0, run("seed", &["--seed", "1"]).0);
+}
+
+#[test]
+fn the_driver_gives_what_the_simulated_gpu_gives() {
+    let driver = sidestream_stand_in::library().expect("Cargo has built it beside this test");
+    let driver = shown(&driver);
+    let run = |name: &str, more: &[&str]| {
+        let path = file(&format!("{name}.safetensors"));
+        let ops = "RandomResizedCrop(32) ToDtype(scale=True)";
+        json(&[&["--ops", ops, "--batch", "16", "-o", shown(&path)], more].concat());
+        fs::read(path).expect("the file is there")
+    };
+    let simulated = run("simulated", &[]);
+    let driven = run("driven", &["--device", "cuda:0", "--driver", driver]);
+    assert_eq!(simulated, driven);
+    let header = std::str::from_utf8(&simulated[8..512]).expect("text");
+    let header: Value = serde_json::from_str(header).expect("JSON");
+    assert_eq!(
+        header["images"]["shape"],
+        serde_json::json!([40, 3, 32, 32])
+    );
+    assert_eq!(header["labels"]["data_offsets"][1], simulated.len() - 512);
+}
+
+#[test]
+fn broken_files_are_named_and_left_out_or_end_the_run() {
+    let folder = file("broken");
+    let _ = fs::remove_dir_all(&folder);
+    for sample in sidestream_images::source::samples(3) {
+        let path = folder.join(&sample.name);
+        fs::create_dir_all(path.parent().expect("a class")).expect("a folder");
+        let whole = sample.bytes.len();
+        let kept = if sample.name == "sea/03.jpg" {
+            whole / 2
+        } else {
+            whole
+        };
+        fs::write(path, &sample.bytes[..kept]).expect("a file");
+    }
+    let said = json(&[shown(&folder), "--ops", SMALL]);
+    assert_eq!(said["pictures"], 39);
+    assert_eq!(
+        said["broken"][0]["name"]
+            .as_str()
+            .map(|name| name.ends_with("sea/03.jpg")),
+        Some(true)
+    );
+    assert_eq!(said["broken"][0]["why"], "it ends before the picture does");
+    assert_eq!(
+        json(&[shown(&folder), "--ops", SMALL, "--broken", "replace"])["pictures"],
+        40
+    );
+    let path = file("failed.npy");
+    let ran = augment(&[
+        shown(&folder),
+        "--ops",
+        SMALL,
+        "--broken",
+        "fail",
+        "-o",
+        shown(&path),
+    ]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.err.contains("sea/03.jpg"), "{}", ran.err);
+    assert!(!path.exists() && !file("failed.npy.part").exists());
+}
+
+#[test]
+fn ranks_share_the_pictures_and_a_sheet_and_figures_are_told() {
+    let sheet = file("sheet.png");
+    let said = json(&[
+        "--ops",
+        "Resize((8, 8)) ToDtype(scale=True)",
+        "--stats",
+        "--sheet",
+        shown(&sheet),
+        "--rank",
+        "1",
+        "--world",
+        "3",
+        "-o",
+        shown(&file("share.npy")),
+    ]);
+    assert_eq!(said["pictures"], 13);
+    assert!(npy(&file("share.rank1.npy")).0.contains("(13, 3, 8, 8)"));
+    let mean = said["statistics"]["mean"][0].as_f64().expect("a number");
+    assert!(mean > 0.1 && mean < 0.9, "{mean}");
+    assert_eq!(&fs::read(sheet).expect("a sheet")[1..4], b"PNG");
+    let ran = augment(&["--ops", SMALL]);
+    assert!(ran.out.starts_with("40 pictures on "), "{}", ran.out);
+    assert!(
+        ran.out
+            .contains("On the device, simulated, a batch:\n  upload "),
+        "{}",
+        ran.out
+    );
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_anything_is_written() {
+    for (more, says) in [
+        (
+            &["--ops", "Resize("][..],
+            "--ops: augment: a value was expected at character 8",
+        ),
+        (&["-o", "pictures.jpg"], "end it in .npy or .safetensors"),
+        (
+            &["-o", "x.npy", "--dtype", "bf16"],
+            "a .npy file has no bf16",
+        ),
+        (&["--dtype", "u8"], "leave ToDtype out"),
+        (&["/there/is/no/such/folder"], "/there/is/no/such/folder"),
+        (&["--slab-mib", "1", "--ops", SMALL], "--slab-mib"),
+        (
+            &["--ops", "Resize(64)"],
+            "end with an operator that gives all of them one size",
+        ),
+        (&["--rank", "0"], "--world"),
+    ] {
+        let ran = augment(more);
+        assert_eq!(ran.code, 2, "{more:?}");
+        assert!(ran.err.contains(says), "{more:?}: {}", ran.err);
+    }
+}

@@ -1,0 +1,160 @@
+//! What one thread of the host did, in order, as the causes need it.
+
+use super::{Because, Inside, LATENCY_NS, OWN_NS};
+use crate::measure::{DeviceTime, Held};
+use crate::model::{Memory, Name, Range};
+
+/// So many ranges are remembered between two calls of a thread.
+const MOST_RECENT: usize = 256;
+
+/// A stretch of a thread's own work, with the innermost range around most of it.
+pub type Own = (i64, i64, Option<Because>);
+
+/// A stretch with a name.
+pub type Named = (i64, i64, Because);
+
+/// What one thread did, in order.
+#[derive(Default)]
+pub struct Lane {
+    /// How many calls it made.
+    pub calls: usize,
+    /// When the last call was over.
+    called_ns: Option<i64>,
+    /// Ranges that may overlap the time since then.
+    recent: Vec<(i64, i64, Name)>,
+    /// Long stretches without any call, with the innermost range around most of each.
+    pub own: Vec<Own>,
+    /// What is done once, apart.
+    pub initial: Vec<Named>,
+    /// When a capture began that is not over.
+    pub captures: Option<(i64, Because)>,
+    /// Waits for data, apart.
+    pub loading: Vec<Named>,
+    /// Calls that held up the host, apart.
+    pub held: Vec<(Named, Held)>,
+    /// How long those took.
+    pub held_ns: u64,
+    /// Ranges that may be open, with whether they are operators.
+    open: Vec<(i64, Name, bool)>,
+    /// The last call, if it copied from or to memory of the host: whether that is pageable.
+    pub copied: Option<Memory>,
+    /// When the last step of the profiler was over.
+    pub step_over_ns: Option<i64>,
+}
+
+impl Lane {
+    /// A call begins: a long time without any is the thread's own work.
+    pub fn act(&mut self, start: i64, end: i64) {
+        if let Some(called) = self.called_ns
+            && called < start
+            && called.abs_diff(start) >= OWN_NS
+        {
+            let because = self.innermost(called, start).map(Because::of);
+            self.own.push((called, start, because));
+        }
+        self.calls += 1;
+        self.called_ns = Some(self.called_ns.map_or(end, |called| called.max(end)));
+        self.recent.retain(|range| range.1 > start);
+    }
+
+    /// How much of a stretch is the thread's own work: neither a wait for data nor done once.
+    pub fn own_ns_of(&self, (start, end, _): &Own) -> u64 {
+        let length = start.abs_diff(*end);
+        let loading_ns = within_ns(&self.loading, *start, *end);
+        let once_ns = within_ns(&self.initial, *start, *end);
+        length.saturating_sub(loading_ns.saturating_add(once_ns))
+    }
+
+    /// A range that may stand for the thread's own work.
+    pub fn notice(&mut self, range: &Range) {
+        if range.duration_ns < OWN_NS / 5 {
+            return;
+        }
+        if self.recent.len() >= MOST_RECENT {
+            self.recent.drain(..MOST_RECENT / 2);
+        }
+        self.recent
+            .push((range.start_ns, range.end_ns(), range.name));
+    }
+
+    /// The innermost range around most of a stretch; else the one around most of it, if that is not next to nothing.
+    fn innermost(&self, start: i64, end: i64) -> Option<Name> {
+        let shared = |range: &(i64, i64, Name)| {
+            range.1.min(end).saturating_sub(range.0.max(start)).max(0) as u64
+        };
+        let length = start.abs_diff(end);
+        let around = self
+            .recent
+            .iter()
+            .filter(|range| shared(range) > length / 2);
+        let innermost = around.min_by_key(|range| (range.0.abs_diff(range.1), -range.0));
+        let most = self.recent.iter().max_by_key(|range| shared(range));
+        let most = most.filter(|range| shared(range) > length / 5);
+        innermost.or(most).map(|range| range.2)
+    }
+
+    /// A range begins: those that are over are open no more.
+    pub fn enter(&mut self, start: i64, range: (i64, Name, bool)) {
+        while self.open.pop_if(|open| open.0 <= start).is_some() {}
+        self.open.push(range);
+    }
+
+    /// What is open at a moment.
+    pub fn inside(&mut self, start: i64) -> Inside {
+        while self.open.pop_if(|open| open.0 <= start).is_some() {}
+        let mut inside = Inside::default();
+        // Files may hold ranges that do not nest; the innermost are near the end all the same.
+        let open = self.open.iter().rev().take(64);
+        let open = open.filter(|open| open.0 > start);
+        let operators = open.clone().filter(|open| open.2).map(|open| open.1);
+        for (place, name) in inside.iter_mut().rev().zip(operators) {
+            *place = Some(name);
+        }
+        if inside[2].is_none() {
+            inside[2] = open.map(|open| open.1).next();
+        }
+        inside
+    }
+
+    /// Of the calls that held up the thread while the gap began or inside it, the longest.
+    pub fn held_before(&self, start: i64, late: i64) -> Option<(Named, Held)> {
+        // A wait that ended just before was over when the device was: the host needs a moment to
+        // notice.
+        let noticed = start.saturating_sub(LATENCY_NS as i64);
+        let first = self.held.partition_point(|(held, _)| held.0 < late);
+        let recent = self.held[..first].iter().rev();
+        let recent = recent.take_while(|(held, _)| held.1 > noticed);
+        recent
+            .max_by_key(|(held, _)| held.1.abs_diff(held.0))
+            .copied()
+    }
+
+    /// How long the thread was not held up while the device was in use.
+    pub fn own_ns(&self, device: &DeviceTime) -> u64 {
+        device.span_ns.saturating_sub(self.held_ns)
+    }
+}
+
+/// Adds a stretch to an ordered list, as far as it lies behind all of those before it: of two that
+/// lie in each other the outer one stays.
+pub fn apart(list: &mut Vec<Named>, (start, end, because): Named) {
+    let start = list.last().map_or(start, |last| start.max(last.1));
+    if start < end {
+        list.push((start, end, because));
+    }
+}
+
+/// The stretches of an ordered list, apart from each other, that overlap another one.
+pub fn overlapping(list: &[Named], start: i64, end: i64) -> impl Iterator<Item = &Named> {
+    let first = list.partition_point(|stretch| stretch.1 <= start);
+    list[first..]
+        .iter()
+        .take_while(move |stretch| stretch.0 < end)
+}
+
+/// How much of some time the stretches of an ordered list cover.
+pub fn within_ns(list: &[Named], start: i64, end: i64) -> u64 {
+    let inside = overlapping(list, start, end);
+    let lengths = inside.map(|named| named.0.max(start).abs_diff(named.1.min(end)));
+    lengths.fold(0, u64::saturating_add)
+}

@@ -1,0 +1,16 @@
+//! Reading a header never panics, and what it says of size and turn fits together.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use sidestream_images::header::Header;
+
+fuzz_target!(|bytes: &[u8]| {
+    let Ok(header) = Header::read(bytes) else {
+        return;
+    };
+    let (stored, turned) = (header.size, header.turned());
+    assert!(stored.width > 0 && stored.height > 0);
+    let pixels = |size: sidestream_images::Size| u64::from(size.width) * u64::from(size.height);
+    assert_eq!(pixels(stored), pixels(turned));
+});

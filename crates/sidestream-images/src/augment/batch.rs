@@ -1,0 +1,77 @@
+//! Where the pictures of a batch lie.
+
+use super::Layout;
+use crate::{Placed, Region, Size};
+
+/// Where the bytes of each picture lie, counted from the start of one piece of memory.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    pub(super) pictures: Vec<Picture>,
+}
+
+/// A picture: the place of its first byte, and from one to the next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Picture {
+    pub offset: u64,
+    pub held: Region,
+    pub full: Size,
+    /// Along a row, down a column, and between colours.
+    pub stride: [u32; 3],
+}
+
+impl Batch {
+    /// Pictures in a slab.
+    pub fn placed(pictures: &[Placed]) -> Batch {
+        let picture = |placed: &Placed| Picture {
+            offset: placed.offset,
+            held: placed.held,
+            full: placed.full,
+            stride: [3, 3 * placed.held.size.width, 1],
+        };
+        Batch {
+            pictures: pictures.iter().map(picture).collect(),
+        }
+    }
+
+    /// So many whole pictures of one size, one behind the other.
+    pub fn uniform(size: Size, count: usize, layout: Layout) -> Batch {
+        let Size { width, height } = size;
+        let stride = match layout {
+            Layout::Nhwc => [3, width.saturating_mul(3), 1],
+            Layout::Nchw => [1, width, width.saturating_mul(height)],
+        };
+        let each = 3 * u64::from(width) * u64::from(height);
+        let picture = |at: u64| Picture {
+            offset: at * each,
+            held: Region {
+                left: 0,
+                top: 0,
+                size,
+            },
+            full: size,
+            stride,
+        };
+        Batch {
+            pictures: (0..count as u64).map(picture).collect(),
+        }
+    }
+
+    /// How many pictures.
+    pub fn len(&self) -> usize {
+        self.pictures.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.pictures.is_empty()
+    }
+
+    /// How many bytes the memory has at least.
+    pub fn bytes(&self) -> u64 {
+        let end = |picture: &Picture| {
+            let Size { width, height } = picture.held.size;
+            picture.offset + 3 * u64::from(width) * u64::from(height)
+        };
+        self.pictures.iter().map(end).max().unwrap_or_default()
+    }
+}

@@ -1,0 +1,510 @@
+//! From operators to what happens to one picture: the parameters are drawn here.
+//!
+//! The distributions are torchvision's. The numbers come from the picture's key and the operator's place, each operator
+//! draws the same ones whatever came before, and nothing else counts.
+
+use super::geometry::{self, Matrix};
+use super::operator::{Interpolation, MAX_SIDE, Operator, Target};
+use super::step::{Neighbours, Step};
+use crate::random::Draws;
+use crate::{Key, Size};
+
+/// What happens to a picture.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Act {
+    /// What lies outside of the picture has the colour `fill`.
+    Crop {
+        left: i64,
+        top: i64,
+        size: Size,
+        fill: [f32; 3],
+    },
+    Resize {
+        size: Size,
+        antialias: bool,
+    },
+    Flip {
+        horizontal: bool,
+    },
+    Warp {
+        /// From the result to the picture.
+        map: Matrix,
+        size: Size,
+        interpolation: Interpolation,
+        fill: Option<[f32; 3]>,
+    },
+    Colour(Step),
+    Neighbours(Neighbours),
+    Erase {
+        left: u32,
+        top: u32,
+        size: Size,
+        value: [f32; 3],
+    },
+}
+
+/// What another picture of the batch adds to this one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Mixing {
+    /// Everywhere, and this picture counts with so much.
+    Everywhere(f64),
+    /// In this part: left, top, right, bottom.
+    Within([u32; 4]),
+}
+
+/// All that happens to one picture.
+#[derive(Clone, Debug)]
+pub struct Acts {
+    pub acts: Vec<Act>,
+    pub mixing: Option<Mixing>,
+    /// The size of the result.
+    pub size: Size,
+}
+
+/// How values leave: `value * scale + bias`, for values from 0 to 255.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Units {
+    pub scale: [f32; 3],
+    pub bias: [f32; 3],
+}
+
+impl Units {
+    /// As the bytes are.
+    pub const BYTES: Units = Units {
+        scale: [1.0; 3],
+        bias: [0.0; 3],
+    };
+
+    /// Behind these operators.
+    pub fn behind(operators: &[Operator]) -> Units {
+        let mut units = Units::BYTES;
+        for operator in operators {
+            match operator {
+                Operator::ToDtype { scale: true } => units.scale = [1.0 / 255.0; 3],
+                Operator::Normalize { mean, std } => {
+                    for at in 0..3 {
+                        units.scale[at] /= std[at];
+                        units.bias[at] = (units.bias[at] - mean[at]) / std[at];
+                    }
+                }
+                _ => {}
+            }
+        }
+        units
+    }
+
+    /// A colour in these units.
+    pub fn of_bytes(&self, value: [f32; 3]) -> [f32; 3] {
+        std::array::from_fn(|at| value[at] * self.scale[at] + self.bias[at])
+    }
+
+    fn bytes_of(&self, value: [f32; 3]) -> [f32; 3] {
+        std::array::from_fn(|at| (value[at] - self.bias[at]) / self.scale[at])
+    }
+}
+
+/// Draws what happens to a picture of this size.
+pub fn draw(operators: &[Operator], key: Key, full: Size) -> Acts {
+    let mut acts = Acts {
+        acts: Vec::new(),
+        mixing: None,
+        size: full,
+    };
+    for (at, operator) in operators.iter().enumerate() {
+        let units = Units::behind(&operators[..at]);
+        one(operator, units, &mut Draws::new(key, at as u32), &mut acts);
+    }
+    acts
+}
+
+fn one(operator: &Operator, units: Units, draws: &mut Draws, acts: &mut Acts) {
+    let size = acts.size;
+    match operator {
+        Operator::RandomResizedCrop {
+            size: target,
+            scale,
+            ratio,
+            antialias,
+        } => {
+            let (left, top, part) = resized_crop(draws, size, *scale, *ratio);
+            acts.crop(left.into(), top.into(), part, [0.0; 3]);
+            acts.resize(*target, *antialias);
+        }
+        Operator::RandomCrop {
+            size: target,
+            padding,
+            pad_if_needed,
+            fill,
+        } => {
+            let [mut left, mut top, right, bottom] = padding.map(i64::from);
+            let (w, h) = (i64::from(target.width), i64::from(target.height));
+            let mut width = i64::from(size.width) + left + right;
+            let mut height = i64::from(size.height) + top + bottom;
+            if *pad_if_needed {
+                // On both sides by as much as is missing, as torchvision does.
+                let (more_x, more_y) = ((w - width).max(0), (h - height).max(0));
+                (left, top) = (left + more_x, top + more_y);
+                (width, height) = (width + 2 * more_x, height + 2 * more_y);
+            }
+            let mut below = |room: i64| i64::from(draws.below(room.max(0) as u32 + 1));
+            let (y, x) = (below(height - h), below(width - w));
+            acts.crop(x - left, y - top, *target, units.bytes_of(*fill));
+        }
+        Operator::CenterCrop { size: target } => {
+            // torchvision pads first, with the smaller half before, and rounds the rest to even.
+            let place = |whole: u32, part: u32| {
+                let (whole, part) = (i64::from(whole), i64::from(part));
+                if part > whole {
+                    -((part - whole) / 2)
+                } else {
+                    ((whole - part) as f64 / 2.0).round_ties_even() as i64
+                }
+            };
+            let left = place(size.width, target.width);
+            let top = place(size.height, target.height);
+            acts.crop(left, top, *target, [0.0; 3]);
+        }
+        Operator::Resize {
+            size: target,
+            antialias,
+        } => acts.resize(resized(size, *target), *antialias),
+        Operator::RandomHorizontalFlip { p } => {
+            if draws.happens(*p) {
+                acts.acts.push(Act::Flip { horizontal: true });
+            }
+        }
+        Operator::RandomVerticalFlip { p } => {
+            if draws.happens(*p) {
+                acts.acts.push(Act::Flip { horizontal: false });
+            }
+        }
+        Operator::RandomRotation {
+            degrees,
+            interpolation,
+            expand,
+            center,
+            fill,
+        } => {
+            let angle = draws.between(degrees[0], degrees[1]);
+            let center = center.map_or([0.0; 2], |center| from_middle(center, size));
+            let inverse = geometry::inverse_affine(center, -angle, [0.0; 2], 1.0, [0.0; 2]);
+            let result = if *expand {
+                geometry::expanded(inverse, size)
+            } else {
+                size
+            };
+            let fill = Some(units.bytes_of(*fill));
+            acts.warp(inverse, result, *interpolation, fill);
+        }
+        Operator::RandomAffine {
+            degrees,
+            translate,
+            scale,
+            shear,
+            interpolation,
+            center,
+            fill,
+        } => {
+            let angle = draws.between(degrees[0], degrees[1]);
+            let [x, y] = translate.unwrap_or([0.0; 2]);
+            let most = [x * f64::from(size.width), y * f64::from(size.height)];
+            let moved = most.map(|most| draws.between(-most, most).round_ties_even());
+            let scale = scale.map_or(1.0, |[low, high]| draws.between(low, high));
+            let sheared =
+                [[0, 1], [2, 3]].map(|[low, high]| draws.between(shear[low], shear[high]));
+            let center = center.map_or([0.0; 2], |center| from_middle(center, size));
+            let inverse = geometry::inverse_affine(center, angle, moved, scale, sheared);
+            acts.warp(inverse, size, *interpolation, Some(units.bytes_of(*fill)));
+        }
+        Operator::RandomPerspective {
+            distortion_scale,
+            p,
+            interpolation,
+            fill,
+        } => {
+            let happens = draws.happens(*p);
+            if let Some(map) = distorted(draws, size, *distortion_scale).filter(|_| happens) {
+                acts.acts.push(Act::Warp {
+                    map,
+                    size,
+                    interpolation: *interpolation,
+                    fill: Some(units.bytes_of(*fill)),
+                });
+            }
+        }
+        Operator::ColorJitter {
+            brightness,
+            contrast,
+            saturation,
+            hue,
+        } => {
+            let order = draws.order::<4>();
+            let all = [brightness, contrast, saturation, hue];
+            let steps: [fn(f32) -> Step; 4] = [
+                Step::brightness,
+                Step::contrast,
+                Step::saturation,
+                Step::hue,
+            ];
+            // Each has its number, whether it is wanted or not and whenever it happens.
+            let drawn = all.map(|range| range.map(|[low, high]| draws.between(low, high) as f32));
+            for at in order {
+                acts.colour(drawn[at].map(steps[at]));
+            }
+        }
+        Operator::Grayscale => acts.colour(Some(Step::grayscale())),
+        Operator::RandomGrayscale { p } => {
+            acts.colour(draws.happens(*p).then(Step::grayscale));
+        }
+        Operator::GaussianBlur { kernel_size, sigma } => {
+            let sigma = draws.between(sigma[0], sigma[1]);
+            let blur = Neighbours::gaussian(*kernel_size, sigma);
+            acts.acts.push(Act::Neighbours(blur));
+        }
+        Operator::RandomErasing {
+            p,
+            scale,
+            ratio,
+            value,
+        } => {
+            let happens = draws.happens(*p);
+            if let Some((left, top, size)) = erased(draws, size, *scale, *ratio).filter(|_| happens)
+            {
+                acts.acts.push(Act::Erase {
+                    left,
+                    top,
+                    size,
+                    value: units.bytes_of(*value),
+                });
+            }
+        }
+        Operator::RandAugment {
+            num_ops,
+            magnitude,
+            num_magnitude_bins,
+            interpolation,
+            fill,
+        } => {
+            let fill = fill.map(|fill| units.bytes_of(fill));
+            for _ in 0..*num_ops {
+                let (which, negative) = (draws.below(14), draws.happens(0.5));
+                let share = f64::from(*magnitude) / f64::from(num_magnitude_bins - 1);
+                let drawn = (which, share, negative);
+                rand_augment(drawn, *interpolation, fill, acts);
+            }
+        }
+        Operator::MixUp { alpha } => acts.mixing = Some(Mixing::Everywhere(draws.beta(*alpha))),
+        Operator::CutMix { alpha } => {
+            let kept = draws.beta(*alpha);
+            let (x, y) = (draws.below(size.width), draws.below(size.height));
+            let half = 0.5 * (1.0 - kept).sqrt();
+            let along = |at: u32, whole: u32| {
+                let reach = (half * f64::from(whole)) as u32;
+                [at.saturating_sub(reach), (at + reach).min(whole)]
+            };
+            let ([left, right], [top, bottom]) = (along(x, size.width), along(y, size.height));
+            acts.mixing = Some(Mixing::Within([left, top, right, bottom]));
+        }
+        Operator::ToDtype { .. } | Operator::Normalize { .. } => {}
+    }
+}
+
+impl Acts {
+    fn crop(&mut self, left: i64, top: i64, size: Size, fill: [f32; 3]) {
+        self.acts.push(Act::Crop {
+            left,
+            top,
+            size,
+            fill,
+        });
+        self.size = size;
+    }
+
+    fn resize(&mut self, size: Size, antialias: bool) {
+        if size != self.size {
+            self.acts.push(Act::Resize { size, antialias });
+            self.size = size;
+        }
+    }
+
+    fn warp(
+        &mut self,
+        inverse: [f64; 6],
+        size: Size,
+        interpolation: Interpolation,
+        fill: Option<[f32; 3]>,
+    ) {
+        self.acts.push(Act::Warp {
+            map: geometry::about_middles(inverse, size, self.size),
+            size,
+            interpolation,
+            fill,
+        });
+        self.size = size;
+    }
+
+    fn colour(&mut self, step: Option<Step>) {
+        self.acts.extend(step.map(Act::Colour));
+    }
+}
+
+fn from_middle(center: [f64; 2], size: Size) -> [f64; 2] {
+    [
+        center[0] - f64::from(size.width) / 2.0,
+        center[1] - f64::from(size.height) / 2.0,
+    ]
+}
+
+/// As torchvision's `RandomResizedCrop.make_params`: ten tries, then the middle.
+fn resized_crop(
+    draws: &mut Draws,
+    full: Size,
+    scale: [f64; 2],
+    ratio: [f64; 2],
+) -> (u32, u32, Size) {
+    let (w, h) = (f64::from(full.width), f64::from(full.height));
+    let place = |draws: &mut Draws, size: Size| {
+        let top = draws.below(full.height - size.height + 1);
+        (draws.below(full.width - size.width + 1), top, size)
+    };
+    for _ in 0..10 {
+        let area = w * h * draws.between(scale[0], scale[1]);
+        let ratio = draws.between(ratio[0].ln(), ratio[1].ln()).exp();
+        let size = Size {
+            width: (area * ratio).sqrt().round_ties_even() as u32,
+            height: (area / ratio).sqrt().round_ties_even() as u32,
+        };
+        let fits = |length: u32, whole: u32| (1..=whole).contains(&length);
+        if fits(size.width, full.width) && fits(size.height, full.height) {
+            return place(draws, size);
+        }
+    }
+    let length = |length: f64| (length.round_ties_even() as u32).max(1);
+    let size = match w / h {
+        own if own < ratio[0] => Size {
+            width: full.width,
+            height: length(w / ratio[0]).min(full.height),
+        },
+        own if own > ratio[1] => Size {
+            width: length(h * ratio[1]).min(full.width),
+            height: full.height,
+        },
+        _ => full,
+    };
+    let left = (full.width - size.width) / 2;
+    (left, (full.height - size.height) / 2, size)
+}
+
+/// As torchvision's `RandomErasing.make_params`; nothing if ten tries do not fit.
+fn erased(
+    draws: &mut Draws,
+    full: Size,
+    scale: [f64; 2],
+    ratio: [f64; 2],
+) -> Option<(u32, u32, Size)> {
+    let whole = f64::from(full.width) * f64::from(full.height);
+    for _ in 0..10 {
+        let area = whole * draws.between(scale[0], scale[1]);
+        let ratio = draws.between(ratio[0].ln(), ratio[1].ln()).exp();
+        let size = Size {
+            width: (area / ratio).sqrt().round_ties_even() as u32,
+            height: (area * ratio).sqrt().round_ties_even() as u32,
+        };
+        if size.width < full.width && size.height < full.height {
+            let top = draws.below(full.height - size.height + 1);
+            let left = draws.below(full.width - size.width + 1);
+            return Some((left, top, size));
+        }
+    }
+    None
+}
+
+/// As torchvision's `RandomPerspective.make_params`.
+fn distorted(draws: &mut Draws, size: Size, distortion: f64) -> Option<Matrix> {
+    let bound = |length: u32| (distortion * f64::from(length / 2)) as u32 + 1;
+    let (bx, by) = (bound(size.width), bound(size.height));
+    let (w, h) = (f64::from(size.width), f64::from(size.height));
+    let mut near = |bound: u32| f64::from(draws.below(bound));
+    let top_left = [near(bx), near(by)];
+    let top_right = [w - f64::from(bx) + near(bx), near(by)];
+    let bottom_right = [w - f64::from(bx) + near(bx), h - f64::from(by) + near(by)];
+    let bottom_left = [near(bx), h - f64::from(by) + near(by)];
+    let to = [
+        [0.0, 0.0],
+        [w - 1.0, 0.0],
+        [w - 1.0, h - 1.0],
+        [0.0, h - 1.0],
+    ];
+    geometry::perspective([top_left, top_right, bottom_right, bottom_left], to)
+}
+
+fn resized(size: Size, target: Target) -> Size {
+    let (side, most) = match target {
+        Target::Exact(size) => return size,
+        Target::Shorter { side, most } => (u64::from(side), most),
+    };
+    let (short, long) = (size.width.min(size.height), size.width.max(size.height));
+    let (mut new_short, mut new_long) = (side, side * u64::from(long) / u64::from(short.max(1)));
+    if let Some(most) = most.map(u64::from).filter(|&most| new_long > most) {
+        (new_short, new_long) = (most * new_short / new_long, most);
+    }
+    let at_most = |length: u64| length.clamp(1, u64::from(MAX_SIDE)) as u32;
+    let (short, long) = (at_most(new_short), at_most(new_long));
+    match size.width <= size.height {
+        true => Size {
+            width: short,
+            height: long,
+        },
+        false => Size {
+            width: long,
+            height: short,
+        },
+    }
+}
+
+/// One of torchvision's fourteen, in its order.
+fn rand_augment(
+    (which, share, negative): (u32, f64, bool),
+    interpolation: Interpolation,
+    fill: Option<[f32; 3]>,
+    acts: &mut Acts,
+) {
+    let size = acts.size;
+    let signed = |most: f64| {
+        if negative {
+            -most * share
+        } else {
+            most * share
+        }
+    };
+    let corner = from_middle([0.0; 2], size);
+    let mut affine = |center, angle, moved, shear: [f64; 2]| {
+        let inverse = geometry::inverse_affine(center, angle, moved, 1.0, shear);
+        acts.warp(inverse, size, interpolation, fill);
+    };
+    let sheared = signed(0.3).atan().to_degrees();
+    let moved = |length: u32| signed(150.0 / 331.0 * f64::from(length)).trunc();
+    let factor = 1.0 + signed(0.9) as f32;
+    match which {
+        1 => affine(corner, 0.0, [0.0; 2], [sheared, 0.0]),
+        2 => affine(corner, 0.0, [0.0; 2], [0.0, sheared]),
+        3 => affine([0.0; 2], 0.0, [moved(size.width), 0.0], [0.0; 2]),
+        4 => affine([0.0; 2], 0.0, [0.0, moved(size.height)], [0.0; 2]),
+        // Its angle has the other sign.
+        5 => affine([0.0; 2], -signed(30.0), [0.0; 2], [0.0; 2]),
+        6 => acts.colour(Some(Step::brightness(factor))),
+        7 => acts.colour(Some(Step::saturation(factor))),
+        8 => acts.colour(Some(Step::contrast(factor))),
+        9 => acts
+            .acts
+            .push(Act::Neighbours(Neighbours::sharpness(factor))),
+        10 => {
+            let bits = (8.0 - 4.0 * share).round_ties_even() as u32;
+            acts.colour(Some(Step::posterize(bits)));
+        }
+        11 => acts.colour(Some(Step::solarize((1.0 - share) as f32 * 255.0))),
+        12 => acts.colour(Some(Step::autocontrast())),
+        13 => acts.colour(Some(Step::equalize())),
+        _ => {}
+    }
+}

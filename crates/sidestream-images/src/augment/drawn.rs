@@ -1,0 +1,357 @@
+//! A batch whose parameters are drawn.
+
+use rayon::prelude::*;
+use sidestream::error::Result;
+
+use super::batch::{Batch, Picture};
+use super::draw::{Mixing, Units};
+use super::form::{Form, Kind};
+use super::operator::invalid;
+use super::pass::Pass;
+use super::record::{BYTES, NUMBERS, Record, STEPS, wide};
+use super::render::{self, Input};
+use super::statistics::WORDS;
+use super::{Plan, checked};
+use crate::{Key, Region, Size};
+
+/// What is done with a batch: plain numbers, which a GPU gets in one small copy.
+#[derive(Clone, Debug)]
+pub struct Drawn {
+    /// Of each pass one record a picture.
+    pub(super) records: Vec<Record>,
+    pub(super) pictures: usize,
+    pub(super) size: Size,
+    /// The bytes of the input.
+    pub(super) bytes: u64,
+    /// The values that even and odd passes hand on.
+    pub(super) between: [usize; 2],
+    mixed: Vec<Mixed>,
+    is_numeric: bool,
+}
+
+/// Of which pictures one of the results consists.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mixed {
+    /// The place of the other picture in the batch; its own, if none is mixed in.
+    pub partner: usize,
+    /// How much of the result is its own: the weight of its own label.
+    pub share: f64,
+}
+
+/// From so many pictures on they are drawn on several cores: before, waking those takes longer.
+const TO_SHARE: usize = 64;
+
+/// The third side of a grid.
+const MOST_PICTURES: usize = 65_535;
+
+impl Drawn {
+    pub(super) fn new(plan: &Plan, batch: &Batch, keys: &[Key]) -> Result<Drawn> {
+        let pictures = batch.len();
+        if keys.len() != pictures {
+            let keys = keys.len();
+            return Err(invalid(format!(
+                "there are {pictures} pictures and {keys} keys; give one key for each picture"
+            )));
+        }
+        if pictures == 0 {
+            return Err(invalid(
+                "the batch has no pictures; give at least one".into(),
+            ));
+        }
+        if pictures > MOST_PICTURES {
+            return Err(invalid(format!(
+                "the batch has {pictures} pictures; give at most {MOST_PICTURES}, as many as a grid has layers"
+            )));
+        }
+        let draw = |at: usize| {
+            let picture = &batch.pictures[at];
+            checked(picture.full, || format!("picture {at} of the batch"))?;
+            let (mut passes, acts) = plan.passes(keys[at], picture.full);
+            fits(at, &passes)?;
+            place(at, picture, &mut passes[0])?;
+            Ok((passes, acts.mixing))
+        };
+        let drawn: Vec<Result<_>> = match pictures < TO_SHARE {
+            true => (0..pictures).map(draw).collect(),
+            false => {
+                let places = (0..pictures).into_par_iter().with_min_len(TO_SHARE / 4);
+                places.map(draw).collect()
+            }
+        };
+        // Of several refusals the first picture's.
+        let drawn: Result<Vec<_>> = drawn.into_iter().collect();
+        let (all, mixings): (Vec<_>, Vec<_>) = drawn?.into_iter().unzip();
+        let units = plan.units();
+        let count = all.iter().map(Vec::len).max().unwrap_or(1);
+        let size = all[0].last().map(|pass| pass.size).unwrap_or(Size {
+            width: 1,
+            height: 1,
+        });
+        if let Some((at, other)) = all.iter().enumerate().find_map(|(at, passes)| {
+            let last = passes.last()?.size;
+            (last != size).then_some((at, last))
+        }) {
+            return Err(invalid(format!(
+                "picture {at} becomes {} x {}, and picture 0 {} x {}; end with an operator that gives all of them one size, \
+                 such as Resize((224, 224)) or RandomCrop(224)",
+                other.height, other.width, size.height, size.width
+            )));
+        }
+        let mut records = vec![Record::default(); count * pictures];
+        let mut ends = vec![0u64; count];
+        for (at, passes) in all.iter().enumerate() {
+            // A picture with fewer passes has the last ones.
+            let first = count - passes.len();
+            for (step, pass) in (first..).zip(passes) {
+                let record = &mut records[step * pictures + at];
+                *record = pass.record;
+                if step > first {
+                    let before = &all[at][step - first - 1];
+                    let start = ends[step - 1] - 3 * area(before.size);
+                    record.source = wide(start);
+                    record.stride = [3, 3 * before.size.width as i32, 1];
+                    record.kind = NUMBERS;
+                    record.readable = readable(pass.window, pass.window, before.size.width, record);
+                }
+                let values = 3 * area(pass.size);
+                record.target = wide(match step + 1 == count {
+                    true => at as u64 * values,
+                    false => ends[step],
+                });
+                ends[step] += values;
+                if step + 1 == count {
+                    finish(&units, record);
+                    mix(record, mixings[at], at, pictures);
+                }
+            }
+        }
+        let most = |parity: usize| {
+            let between = ends[..count - 1].iter().skip(parity).step_by(2);
+            between.copied().max().unwrap_or_default() as usize
+        };
+        let last = &records[(count - 1) * pictures..];
+        Ok(Drawn {
+            mixed: last
+                .iter()
+                .enumerate()
+                .map(|(at, record)| mixed(at, record))
+                .collect(),
+            pictures,
+            size,
+            bytes: batch.bytes(),
+            between: [most(0), most(1)],
+            is_numeric: plan.is_numeric(),
+            records,
+        })
+    }
+
+    /// The size of each result.
+    pub fn size(&self) -> Size {
+        self.size
+    }
+
+    /// How many pictures.
+    pub fn pictures(&self) -> usize {
+        self.pictures
+    }
+
+    /// How many launches write pictures, one behind the other. A launch for statistics comes before some of them.
+    pub fn passes(&self) -> usize {
+        self.records.len() / self.pictures
+    }
+
+    /// Of what each result consists, for its label.
+    pub fn mixed(&self) -> &[Mixed] {
+        &self.mixed
+    }
+
+    /// How many bytes the results have.
+    pub fn bytes(&self, form: Form) -> usize {
+        self.pictures * 3 * area(self.size) as usize * form.kind.bytes()
+    }
+
+    /// The results, computed on the processor's cores.
+    ///
+    /// # Errors
+    /// If the input is shorter than its batch said, or values in units of their own should become bytes.
+    pub fn host(&self, input: &[u8], form: Form) -> Result<Vec<u8>> {
+        let mut output = vec![0; self.bytes(form)];
+        self.host_into(input, form, &mut output)?;
+        Ok(output)
+    }
+
+    /// The same, into memory that is there.
+    ///
+    /// # Errors
+    /// As [`host`](Drawn::host); also if the memory has another length than [`bytes`](Drawn::bytes).
+    pub fn host_into(&self, input: &[u8], form: Form, output: &mut [u8]) -> Result<()> {
+        self.check(input.len() as u64, form, output.len())?;
+        let mut between: [Vec<f32>; 2] = [Vec::new(), Vec::new()];
+        for pass in 0..self.passes() {
+            let records = self.pass(pass);
+            let [even, odd] = &mut between;
+            let (from, to) = if pass % 2 == 0 {
+                (odd, even)
+            } else {
+                (even, odd)
+            };
+            let read = Input {
+                bytes: input,
+                numbers: from,
+            };
+            let mut words = Vec::new();
+            if is_measured(records) {
+                words = vec![0; WORDS * self.pictures];
+                let each = words.par_chunks_mut(WORDS).zip(records);
+                each.for_each(|(words, record)| render::measure(&read, record, words));
+            }
+            let picture = |at| render::render(&read, records, at, &words);
+            if pass + 1 == self.passes() {
+                let each = output.len() / self.pictures;
+                let parts = output.par_chunks_mut(each).enumerate();
+                parts.for_each(|(at, to)| form.store(&picture(at), self.size, to));
+            } else {
+                let there = records.par_iter().enumerate();
+                let made: Vec<Vec<[f32; 3]>> = there
+                    .map(|(at, record)| match record.kind {
+                        super::record::SKIPPED => Vec::new(),
+                        _ => picture(at),
+                    })
+                    .collect();
+                *to = made.into_iter().flatten().flatten().collect();
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn check(&self, input: u64, form: Form, output: usize) -> Result<()> {
+        if self.is_numeric && form.kind == Kind::U8 {
+            return Err(invalid(
+                "values are numbers behind ToDtype, and bytes are asked for; ask for F32, F16 or Bf16".into(),
+            ));
+        }
+        if input < self.bytes {
+            let needed = self.bytes;
+            return Err(invalid(format!(
+                "the input has {input} bytes, and the pictures lie in {needed}; give all of it"
+            )));
+        }
+        let needed = self.bytes(form);
+        if output != needed {
+            return Err(invalid(format!(
+                "the results have {needed} bytes, and there is room for {output}; make the room that `bytes` says"
+            )));
+        }
+        Ok(())
+    }
+
+    pub(super) fn pass(&self, pass: usize) -> &[Record] {
+        &self.records[pass * self.pictures..][..self.pictures]
+    }
+}
+
+/// Whether some picture of a pass needs statistics.
+pub fn is_measured(records: &[Record]) -> bool {
+    records.iter().any(|record| record.measured < STEPS as u32)
+}
+
+fn area(size: Size) -> u64 {
+    u64::from(size.width) * u64::from(size.height)
+}
+
+/// Refuses what a filter over neighbours cannot be mirrored in.
+fn fits(at: usize, passes: &[Pass]) -> Result<()> {
+    for pass in passes {
+        checked(pass.size, || format!("the result of picture {at}"))?;
+        let [x, y] = pass.record.radius;
+        let Size { width, height } = pass.size;
+        if pass.record.keeps_edge == 0 && (x >= width || y >= height) {
+            return Err(invalid(format!(
+                "picture {at} is {height} x {width} where it is blurred, which is too small for a kernel of {} x {}; \
+                 blur it when it is larger, or with a smaller kernel",
+                2 * y + 1,
+                2 * x + 1
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Says where the first pass finds its picture.
+fn place(at: usize, picture: &Picture, pass: &mut Pass) -> Result<()> {
+    let (needed, held) = (pass.region(), picture.held);
+    let end = |first: u32, length: u32| u64::from(first) + u64::from(length);
+    let covers = |first: u32, length: u32, from: u32, long: u32| {
+        from <= first && end(first, length) <= end(from, long)
+    };
+    if !covers(needed.left, needed.size.width, held.left, held.size.width)
+        || !covers(needed.top, needed.size.height, held.top, held.size.height)
+    {
+        return Err(invalid(format!(
+            "of picture {at} there are {held:?}, and {needed:?} is needed; decode what `Plan::region` says for the same key"
+        )));
+    }
+    let window = pass.window;
+    let stride = picture.stride.map(i64::from);
+    // From the first byte that is there to the window's first pixel, which may lie before it.
+    let x = i64::from(window.left) - i64::from(held.left);
+    let y = i64::from(window.top) - i64::from(held.top);
+    let first = picture.offset as i64 + x * stride[0] + y * stride[1];
+    let record = &mut pass.record;
+    record.source = wide(first as u64);
+    record.stride = stride.map(|stride| stride as i32);
+    record.kind = BYTES;
+    record.readable = readable(window, held, 0, record);
+    Ok(())
+}
+
+/// The pixels of the window that are there, counted from its corner.
+fn readable(window: Region, held: Region, row: u32, record: &mut Record) -> [i32; 4] {
+    if row > 0 {
+        // The window is a part of what the pass before has made.
+        let first = super::record::long(record.source);
+        let inside = u64::from(window.top) * u64::from(row) + u64::from(window.left);
+        record.source = wide(first + 3 * inside);
+    }
+    let along = |from: u32, length: u32, there: u32, long: u32| {
+        let first = i64::from(there) - i64::from(from);
+        let last = first + i64::from(long) - 1;
+        [first.max(0) as i32, last.min(i64::from(length) - 1) as i32]
+    };
+    let [left, right] = along(window.left, window.size.width, held.left, held.size.width);
+    let [top, bottom] = along(window.top, window.size.height, held.top, held.size.height);
+    [left, top, right, bottom]
+}
+
+/// The units of the result.
+fn finish(units: &Units, record: &mut Record) {
+    (record.scale, record.bias) = (units.scale, units.bias);
+    for erased in &mut record.erase {
+        erased.value = units.of_bytes(erased.value);
+    }
+}
+
+fn mix(record: &mut Record, mixing: Option<Mixing>, at: usize, pictures: usize) {
+    // torchvision rolls the batch by one.
+    record.partner = ((at + pictures - 1) % pictures) as u32;
+    match mixing {
+        Some(Mixing::Everywhere(share)) => record.share = share as f32,
+        Some(Mixing::Within(part)) => record.within = part,
+        None => record.partner = at as u32,
+    }
+}
+
+fn mixed(at: usize, record: &Record) -> Mixed {
+    let [left, top, right, bottom] = record.within.map(f64::from);
+    let part = (right - left) * (bottom - top) / f64::from(record.width) / f64::from(record.height);
+    match record.is_mixed() {
+        true => Mixed {
+            partner: record.partner as usize,
+            share: f64::from(record.share) - part,
+        },
+        false => Mixed {
+            partner: at,
+            share: 1.0,
+        },
+    }
+}

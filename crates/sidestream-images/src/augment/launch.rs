@@ -1,0 +1,456 @@
+//! The passes on a GPU.
+
+use std::sync::LazyLock;
+
+use sidestream::buffer::{View, ViewMut};
+use sidestream::error::Result;
+use sidestream::explicit::{self, Arg, Region};
+use sidestream::kernel::{Grid, Kernel, Read, Value, Write};
+use sidestream::stream::Stream;
+
+use super::drawn::{Drawn, is_measured};
+use super::form::Form;
+use super::operator::invalid;
+use super::record::{BILINEAR, BYTES, NEAREST, RECORD_WORDS, Record, SKIPPED};
+use super::statistics::WORDS;
+
+/// Bytes, numbers of the pass before, records, statistics, and the result; of all but the records how many bytes there are;
+/// pictures, form of the result, and rows of a tile, or how many pixels of the input the plain kernels have room for.
+type Render = (
+    Read<u8>,
+    Read<u8>,
+    Read<Record>,
+    Read<u32>,
+    Write<u8>,
+    Value<u64>,
+    Value<u64>,
+    Value<u64>,
+    Value<u64>,
+    Value<u32>,
+    Value<u32>,
+    Value<u32>,
+);
+
+/// The same without a result.
+type Measure = (
+    Read<u8>,
+    Read<u8>,
+    Read<Record>,
+    Write<u32>,
+    Value<u64>,
+    Value<u64>,
+    Value<u32>,
+    Value<u32>,
+);
+
+const PTX: &str = include_str!("ptx/augment.ptx");
+
+static RENDER: LazyLock<Kernel<Render>> = LazyLock::new(|| render("augment_render"));
+static PLAIN: LazyLock<Kernel<Render>> = LazyLock::new(|| render("augment_plain"));
+static BLURRED: LazyLock<Kernel<Render>> = LazyLock::new(|| render("augment_blurred"));
+static MEASURE: LazyLock<Kernel<Measure>> = LazyLock::new(|| {
+    // SAFETY: as for `render`.
+    let kernel = unsafe { Kernel::<Measure>::from_ptx(PTX, "augment_measure") };
+    kernel.and_on_host(|_, (bytes, numbers, records, words, _, _, _, _)| {
+        twin::measure(bytes, numbers, records, words);
+    })
+});
+
+fn render(name: &str) -> Kernel<Render> {
+    // SAFETY: the entries have these parameters. They read of the input what a record says, which lies in the bytes that `Drawn::check`
+    // asks for, and clamp every place to it; they write the results, of which the records say the places, no further than they are told
+    // that the view goes.
+    let kernel = unsafe { Kernel::<Render>::from_ptx(PTX, name) };
+    kernel.and_on_host(
+        |_, (bytes, numbers, records, words, output, _, _, _, _, _, form, _)| {
+            twin::render(bytes, numbers, records, words, output, form);
+        },
+    )
+}
+
+/// What the entries do, in Rust: for the simulated GPU, and for the stand-in for the driver.
+pub mod twin {
+    use rayon::prelude::*;
+
+    use super::super::form::Form;
+    use super::super::record::{RECORD_WORDS, Record, SKIPPED, long};
+    use super::super::render::{self, Input};
+    use super::super::statistics::WORDS;
+    use crate::Size;
+
+    /// The bytes of a record, and the words of statistics of a picture.
+    pub const SIZES: (u64, u64) = (4 * RECORD_WORDS as u64, WORDS as u64);
+
+    /// `augment_render`, `augment_plain` and `augment_blurred`.
+    pub fn render(
+        bytes: &[u8],
+        numbers: &[u8],
+        records: &[Record],
+        words: &[u32],
+        output: &mut [u8],
+        form: u32,
+    ) {
+        let (form, input) = (Form::of_code(form), input(bytes, numbers));
+        let all: Vec<usize> = (0..records.len())
+            .filter(|&at| records[at].kind != SKIPPED)
+            .collect();
+        let made: Vec<_> = all
+            .par_iter()
+            .map(|&at| render::render(&input, records, at, words))
+            .collect();
+        for (&at, picture) in all.iter().zip(&made) {
+            let Record {
+                width,
+                height,
+                target,
+                ..
+            } = records[at];
+            let first = long(target) as usize * form.kind.bytes();
+            if let Some(to) = output.get_mut(first..) {
+                form.store(picture, Size { width, height }, to);
+            }
+        }
+    }
+
+    /// Memory of a device is aligned for numbers.
+    fn input<'a>(bytes: &'a [u8], numbers: &'a [u8]) -> Input<'a> {
+        let whole = &numbers[..numbers.len() / 4 * 4];
+        let numbers = sidestream::bytemuck::try_cast_slice(whole).unwrap_or_default();
+        Input { bytes, numbers }
+    }
+
+    /// `augment_measure`.
+    pub fn measure(bytes: &[u8], numbers: &[u8], records: &[Record], words: &mut [u32]) {
+        let input = input(bytes, numbers);
+        let each = words.par_chunks_mut(WORDS).zip(records);
+        each.for_each(|(words, record)| render::measure(&input, record, words));
+    }
+}
+
+/// The memory that a batch needs on the device, beside its input and its results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Needs {
+    /// Bytes of the records, which come from [`Drawn::records`].
+    pub records_bytes: usize,
+    /// Bytes that even and odd passes hand on.
+    pub between_bytes: [usize; 2],
+    /// Bytes of the statistics, for each pass that has them.
+    pub statistics_bytes: usize,
+    /// How many passes have statistics.
+    pub measured: usize,
+}
+
+/// Memory of the explicit style for a batch: as much as [`Drawn::needs`] says, and input and results.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffers<'a> {
+    /// The pictures.
+    pub input: Region<'a>,
+    /// What [`Drawn::records`] gives.
+    pub records: Region<'a>,
+    /// What even and odd passes hand on.
+    pub between: [Region<'a>; 2],
+    /// All zero; a part of it for each pass that is measured.
+    pub statistics: Region<'a>,
+    /// The results.
+    pub output: Region<'a>,
+}
+
+impl Drawn {
+    /// Puts the launches for this batch into a stream: one small copy and, mostly, one launch.
+    ///
+    /// The result is that of [`host`](Drawn::host), up to the rounding of what lies between pixels and of blurs.
+    ///
+    /// # Ordering
+    /// Runs behind the earlier work of the stream, the last writes of the input and all uses of the results' memory. Does not
+    /// hold up the host.
+    ///
+    /// # Errors
+    /// As [`host_into`](Drawn::host_into), or what the driver answers.
+    #[track_caller]
+    pub fn launch(
+        &self,
+        stream: &Stream,
+        input: View<'_, u8>,
+        form: Form,
+        mut output: ViewMut<'_, u8>,
+    ) -> Result<()> {
+        self.check(input.len() as u64, form, output.len())?;
+        let needs = self.needs();
+        let records = stream.alloc_from(&self.records)?;
+        let mut even = stream.alloc::<u8>(needs.between_bytes[0].max(1))?;
+        let mut odd = stream.alloc::<u8>(needs.between_bytes[1].max(1))?;
+        let words = needs.statistics_bytes / 4;
+        let mut statistics = stream.alloc_zeroed::<u32>((words * needs.measured).max(1))?;
+        let mut measured = 0;
+        for pass in 0..self.passes() {
+            let shape = self.shape(pass, form);
+            let records = || records.slice(pass * self.pictures..(pass + 1) * self.pictures);
+            let (from, to) = match pass % 2 {
+                0 => (odd.view(), even.view_mut()),
+                _ => (even.view(), odd.view_mut()),
+            };
+            let (bytes, numbers) = (input.len() as u64, from.len() as u64);
+            let pictures = self.pictures as u32;
+            let of_pass = measured * words..(measured + usize::from(shape.is_measured)) * words;
+            if shape.is_measured {
+                let words = statistics.slice_mut(of_pass.clone());
+                let args = (
+                    input,
+                    from,
+                    records(),
+                    words,
+                    bytes,
+                    numbers,
+                    pictures,
+                    shape.last,
+                );
+                stream.launch(&MEASURE, shape.grid, args)?;
+                measured += 1;
+            }
+            let to = match pass + 1 == self.passes() {
+                true => output.reborrow(),
+                false => to,
+            };
+            let room = to.len() as u64;
+            let args = (
+                input,
+                from,
+                records(),
+                statistics.slice(of_pass.clone()),
+                to,
+                bytes,
+                numbers,
+                4 * of_pass.len() as u64,
+                room,
+                pictures,
+                shape.form.code(),
+                shape.last,
+            );
+            stream.launch(shape.kernel, shape.grid, args)?;
+        }
+        Ok(())
+    }
+
+    /// The same in the explicit style, where the caller has the memory.
+    ///
+    /// # Ordering
+    /// Stands behind the earlier work of the stream; does not hold up the host.
+    ///
+    /// # Safety
+    /// The memory stays until the launches are over, and the caller has ordered them against all conflicting accesses, as
+    /// [`explicit::Stream::launch`] asks. In the order of the stream the records are there and the statistics are zero.
+    ///
+    /// # Errors
+    /// As [`launch`](Drawn::launch); also if the memory is less than [`needs`](Drawn::needs) says.
+    #[track_caller]
+    pub unsafe fn launch_explicit(
+        &self,
+        stream: &explicit::Stream,
+        form: Form,
+        buffers: &Buffers<'_>,
+    ) -> Result<()> {
+        let Buffers {
+            input,
+            records,
+            between,
+            statistics,
+            output,
+        } = *buffers;
+        self.check(input.size_bytes(), form, output.size_bytes() as usize)?;
+        let needs = self.needs();
+        let statistics_bytes = needs.statistics_bytes * needs.measured;
+        for (what, region, needed) in [
+            ("the records", records, needs.records_bytes),
+            ("even passes", between[0], needs.between_bytes[0]),
+            ("odd passes", between[1], needs.between_bytes[1]),
+            ("the statistics", statistics, statistics_bytes),
+        ] {
+            let there = region.size_bytes();
+            if there < needed as u64 {
+                return Err(invalid(format!(
+                    "the memory for {what} has {there} bytes and needs {needed}; make what `needs` says"
+                )));
+            }
+        }
+        let mut measured = 0;
+        for pass in 0..self.passes() {
+            let shape = self.shape(pass, form);
+            let each = (needs.records_bytes / self.passes()) as u64;
+            let records = records.part(pass as u64 * each..(pass as u64 + 1) * each);
+            let (from, to) = (between[(pass + 1) % 2], between[pass % 2]);
+            let to = if pass + 1 == self.passes() {
+                output
+            } else {
+                to
+            };
+            let words = needs.statistics_bytes as u64;
+            let first = measured * words;
+            let part = first..first + if shape.is_measured { words } else { 0 };
+            let words = statistics.part(part);
+            let sizes = [input, from, words, to].map(|region| Arg::value(region.size_bytes()));
+            let pictures = Arg::value(self.pictures as u32);
+            let last = Arg::value(shape.last);
+            let read = [input, from, records].map(Arg::Reads);
+            // SAFETY: these are the parameters in their order, each of its type; what is read is not written. The rest the caller has
+            // promised.
+            unsafe {
+                if shape.is_measured {
+                    measured += 1;
+                    let args = [
+                        read[0],
+                        read[1],
+                        read[2],
+                        Arg::Writes(words),
+                        sizes[0],
+                        sizes[1],
+                        pictures,
+                        last,
+                    ];
+                    stream.launch(&MEASURE, shape.grid, &args)?;
+                }
+                let code = Arg::value(shape.form.code());
+                let args = [
+                    read[0],
+                    read[1],
+                    read[2],
+                    Arg::Reads(words),
+                    Arg::Writes(to),
+                    sizes[0],
+                    sizes[1],
+                    sizes[2],
+                    sizes[3],
+                    pictures,
+                    code,
+                    last,
+                ];
+                stream.launch(shape.kernel, shape.grid, &args)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the kernels are told, for [`Buffers::records`].
+    pub fn records(&self) -> &[u8] {
+        sidestream::bytemuck::cast_slice(&self.records)
+    }
+
+    /// The memory that the launches need.
+    pub fn needs(&self) -> Needs {
+        let measured = (0..self.passes()).filter(|&pass| is_measured(self.pass(pass)));
+        Needs {
+            records_bytes: 4 * RECORD_WORDS * self.records.len(),
+            between_bytes: self.between.map(|values| 4 * values),
+            statistics_bytes: 4 * WORDS * self.pictures,
+            measured: measured.count(),
+        }
+    }
+
+    fn shape(&self, pass: usize, form: Form) -> Shape {
+        let records = self.pass(pass);
+        let there = || records.iter().filter(|record| record.kind != SKIPPED);
+        let most = |of: fn(&Record) -> u32| there().map(of).max().unwrap_or_default();
+        let radius = [
+            most(|record| record.radius[0]),
+            most(|record| record.radius[1]),
+        ];
+        let [width, height] = [most(|record| record.width), most(|record| record.height)];
+        let grid = |[columns, rows]: [u32; 2], shared_bytes: u32| {
+            let tiles = |length: u32, of: u32| length.div_ceil(of).max(1);
+            let blocks = [
+                tiles(width, columns),
+                tiles(height, rows),
+                self.pictures as u32,
+            ];
+            Grid {
+                blocks,
+                threads: [THREADS, 1, 1],
+                shared_bytes,
+            }
+        };
+        let is_last = pass + 1 == self.passes();
+        let form = if is_last { form } else { Form::BETWEEN };
+        if there().all(is_plain) {
+            let (kernel, beside) = match radius {
+                [0, 0] => (&PLAIN, 0),
+                _ => (&BLURRED, PLAIN_RADIUS),
+            };
+            let [wide, tall] = PLAIN_TILE.map(|length| length + 2 * beside);
+            let pixels = there().map(|record| behind(record, [wide, tall])).max();
+            let last = pixels.unwrap_or_default();
+            let shared = 12 * (wide + 1) * tall + 4 * last;
+            if shared <= MOST_SHARED {
+                return Shape {
+                    grid: grid(PLAIN_TILE, shared),
+                    last,
+                    is_measured: false,
+                    kernel,
+                    form,
+                };
+            }
+        }
+        // What a block holds in shared memory is a tile with its neighbours, and the same smoothed along rows.
+        let rows = match radius[0].max(radius[1]) {
+            0..=4 => 32,
+            5..=11 => 16,
+            _ => 8,
+        };
+        let tall = rows + 2 * radius[1];
+        let shared = 12 * (COLUMNS + 2 * radius[0]) * tall + 12 * COLUMNS * tall;
+        Shape {
+            grid: grid([COLUMNS, rows], shared),
+            last: rows,
+            is_measured: is_measured(records),
+            kernel: &RENDER,
+            form,
+        }
+    }
+}
+
+/// The columns of a tile, and the threads of a block: as in `kernels/augment.cu`.
+const COLUMNS: u32 = 32;
+const THREADS: u32 = 256;
+/// The columns and rows of a tile of the plain kernels, and their largest blur.
+const PLAIN_TILE: [u32; 2] = [64, 32];
+const PLAIN_RADIUS: u32 = 3;
+/// So many bytes of shared memory the plain kernels take at most, so that three blocks fit into a multiprocessor.
+const MOST_SHARED: u32 = 72 << 10;
+
+/// How a pass is launched.
+struct Shape {
+    grid: Grid,
+    /// The last argument of its kernel.
+    last: u32,
+    is_measured: bool,
+    kernel: &'static LazyLock<Kernel<Render>>,
+    form: Form,
+}
+
+/// At most so many pixels of the input lie behind a tile of so many columns and rows.
+fn behind(record: &Record, [wide, tall]: [u32; 2]) -> u32 {
+    let along = |axis: usize| {
+        let [across, down] = [record.map[3 * axis], record.map[3 * axis + 1]].map(f32::abs);
+        // A pixel to each side for what lies between pixels, and one for rounding.
+        let reach = (across * (wide - 1) as f32 + down * (tall - 1) as f32).ceil() + 4.0;
+        let there = record.readable[2 + axis] - record.readable[axis] + 1;
+        (reach as u32).min(there.unsigned_abs())
+    };
+    along(0).saturating_mul(along(1)).min(MOST_SHARED)
+}
+
+/// Whether the plain kernels do all of it: an affine map of bytes, at most one canvas, a small blur, units, erasing.
+fn is_plain(record: &Record) -> bool {
+    let is_affine = |map: &[f32; 9]| map[6] == 0.0 && map[7] == 0.0;
+    let canvases = &record.canvas[..record.canvases as usize];
+    record.kind == BYTES
+        && [NEAREST, BILINEAR].contains(&record.filter)
+        && is_affine(&record.map)
+        && canvases.len() <= 1
+        && canvases.iter().all(|canvas| is_affine(&canvas.map))
+        && record.steps == 0
+        && record.levels == 0
+        && record.keeps_edge == 0
+        && !record.is_mixed()
+        // A blur or nothing: what it smooths is not needed besides.
+        && (!record.has_neighbours() || record.own == 0.0 && record.around == 1.0)
+        && record.radius.iter().all(|&radius| radius <= PLAIN_RADIUS)
+}

@@ -1,0 +1,146 @@
+//! Augmentation: torchvision's operators, with one definition for the processor and for the GPU.
+//!
+//! A [`Plan`] draws the parameters of its operators for each picture by the picture's [`Key`] alone. Geometric operators are
+//! composed into one map, which is sampled once; blur, colours, erasing, mixing and normalisation follow in the same
+//! launch, as far as no step needs figures of the whole picture.
+//!
+//! ```
+//! use sidestream_images::augment::{Batch, Form, Kind, Layout, Operator, Plan, Target};
+//! use sidestream_images::{Key, Size};
+//!
+//! let size = Size { width: 8, height: 8 };
+//! let plan = Plan::new(vec![
+//!     Operator::Resize { size: Target::Exact(size), antialias: true },
+//!     Operator::RandomHorizontalFlip { p: 0.5 },
+//!     Operator::ToDtype { scale: true },
+//! ])?;
+//! let batch = Batch::uniform(Size { width: 16, height: 12 }, 2, Layout::Nhwc);
+//! let keys = [0, 1].map(|sample| Key { seed: 0, epoch: 0, sample });
+//! let drawn = plan.draw(&batch, &keys)?;
+//! let form = Form { layout: Layout::Nchw, kind: Kind::F32 };
+//! let pictures = vec![128; 2 * 3 * 16 * 12];
+//! let result = drawn.host(&pictures, form)?;
+//! assert_eq!(result.len(), 2 * 3 * 8 * 8 * 4);
+//! assert_eq!(result[..4], (128f32 * (1.0 / 255.0)).to_le_bytes());
+//! # Ok::<(), sidestream::error::Error>(())
+//! ```
+
+mod batch;
+mod draw;
+mod drawn;
+mod form;
+mod geometry;
+mod launch;
+mod operator;
+mod parse;
+mod pass;
+#[doc(hidden)]
+pub mod record;
+mod render;
+mod statistics;
+mod step;
+
+pub use batch::Batch;
+pub use drawn::{Drawn, Mixed};
+pub use form::{Form, Kind, Layout};
+#[doc(hidden)]
+pub use launch::twin;
+pub use launch::{Buffers, Needs};
+pub use operator::{Interpolation, MAX_SIDE, Operator, Target};
+pub use parse::parse;
+
+use sidestream::error::Result;
+
+use crate::{Key, Region, Size};
+use draw::Units;
+use operator::invalid;
+
+/// The largest radius of a blur: kernels have at most 31 places.
+pub const MAX_RADIUS: u32 = 15;
+
+/// Operators in their order, checked.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    operators: Vec<Operator>,
+    fuse: bool,
+}
+
+impl Plan {
+    /// A plan of these operators.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](sidestream::error::Error::Invalid) if an argument or the sequence means nothing; it names the operator and what to give instead.
+    pub fn new(operators: Vec<Operator>) -> Result<Plan> {
+        operator::check(&operators)?;
+        Ok(Plan {
+            operators,
+            fuse: true,
+        })
+    }
+
+    /// The same plan, one operator after the other as in torchvision: each samples anew, and values are rounded to levels of bytes
+    /// behind each. For comparisons; it takes a launch for each operator.
+    pub fn unfused(self) -> Plan {
+        Plan {
+            fuse: false,
+            ..self
+        }
+    }
+
+    /// Its operators.
+    pub fn operators(&self) -> &[Operator] {
+        &self.operators
+    }
+
+    /// Whether results are floating-point numbers in their own units, and not levels of bytes.
+    pub fn is_numeric(&self) -> bool {
+        self.operators
+            .iter()
+            .any(|operator| matches!(operator, Operator::ToDtype { .. }))
+    }
+
+    /// The part of a picture of this size that the result depends on: no other pixel has to be there. The result is the same,
+    /// to the last bit, as with the whole picture.
+    ///
+    /// # Errors
+    /// If the picture is empty or too large.
+    pub fn region(&self, key: Key, full: Size) -> Result<Region> {
+        checked(full, || format!("the picture of sample {}", key.sample))?;
+        Ok(self.passes(key, full).0[0].region())
+    }
+
+    /// Draws what happens to each picture of a batch. Both are in the same order.
+    ///
+    /// A picture's parameters depend on its key and its size, and on nothing else of the batch. Only what `MixUp` and
+    /// `CutMix` mix in is another picture of the batch: the one before it, and for the first one the last.
+    ///
+    /// # Errors
+    /// If there are not as many keys as pictures, if results would have different sizes, if a picture is too small for a blur, or if
+    /// less of a picture is there than its [`region`](Plan::region).
+    pub fn draw(&self, batch: &Batch, keys: &[Key]) -> Result<Drawn> {
+        Drawn::new(self, batch, keys)
+    }
+
+    fn passes(&self, key: Key, full: Size) -> (Vec<pass::Pass>, draw::Acts) {
+        let acts = draw::draw(&self.operators, key, full);
+        // A colour operator alone rounds as torchvision's. In company values are rounded once, at the end.
+        let is_one = matches!(acts.acts[..], [draw::Act::Colour(_)]) && !self.is_numeric();
+        (pass::passes(&acts, full, self.fuse && !is_one), acts)
+    }
+
+    fn units(&self) -> Units {
+        Units::behind(&self.operators)
+    }
+}
+
+fn checked(size: Size, what: impl Fn() -> String) -> Result<()> {
+    let fits = |length: u32| (1..=MAX_SIDE).contains(&length);
+    if fits(size.width) && fits(size.height) {
+        return Ok(());
+    }
+    let Size { width, height } = size;
+    let what = what();
+    Err(invalid(format!(
+        "{what} is {height} x {width}; give 1 to {MAX_SIDE} pixels a side"
+    )))
+}

@@ -1,0 +1,304 @@
+//! The passes on the processor: what the CUDA kernel computes, in the same order. That fuses multiplications and additions of what lies
+//! between pixels and of blurs, which is the only difference.
+//! The simulated GPU runs this too.
+
+use super::pass::footprint;
+use super::record::{
+    BYTES, Canvas, FOOTPRINT, HARD, NEAREST, NUMBERS, Record, SKIPPED, STEPS, TWICE, long,
+};
+use super::statistics::{self, Statistics, WORDS};
+use super::step::clamp;
+
+/// What a pass reads.
+#[derive(Clone, Copy)]
+pub struct Input<'a> {
+    pub bytes: &'a [u8],
+    pub numbers: &'a [f32],
+}
+
+type Pixel = [f32; 3];
+
+impl Input<'_> {
+    /// A pixel of the window. Where nothing is there it is black: the front end has refused that.
+    fn pixel(&self, of: &Record, x: i32, y: i32) -> Pixel {
+        let x = x.clamp(of.readable[0], of.readable[2]);
+        let y = y.clamp(of.readable[1], of.readable[3]);
+        let [across, down, apart] = of.stride.map(i64::from);
+        let first = long(of.source) as i64 + i64::from(x) * across + i64::from(y) * down;
+        [0, 1, 2].map(|colour| {
+            let at = usize::try_from(first + colour * apart).unwrap_or(usize::MAX);
+            match of.kind {
+                BYTES => self.bytes.get(at).copied().map_or(0.0, f32::from),
+                NUMBERS => self.numbers.get(at).copied().unwrap_or_default(),
+                _ => 0.0,
+            }
+        })
+    }
+}
+
+/// The place of a pixel's centre, and by what it is to be divided.
+fn place(map: &[f32; 9], x: u32, y: u32) -> [f32; 3] {
+    let (x, y) = (x as f32 + 0.5, y as f32 + 0.5);
+    [0, 3, 6].map(|row| map[row] * x + map[row + 1] * y + map[row + 2])
+}
+
+/// The same, divided. Nothing behind the viewer.
+fn placed(map: &[f32; 9], x: u32, y: u32) -> Option<[f32; 2]> {
+    let [px, py, w] = place(map, x, y);
+    if map[6] == 0.0 && map[7] == 0.0 {
+        return Some([px, py]);
+    }
+    (w > 0.0).then(|| [px / w, py / w])
+}
+
+/// A pixel of the result of the warp.
+fn warped(input: &Input<'_>, of: &Record, x: u32, y: u32) -> Pixel {
+    let mut pixel = match placed(&of.map, x, y) {
+        None => [0.0; 3],
+        Some(at) if of.filter == NEAREST => {
+            let [x, y] = at.map(|at| (at - 0.5).round_ties_even() as i32);
+            input.pixel(of, x, y)
+        }
+        Some(at) => match footprint_at(of, at, x, y) {
+            Some(shape) => filtered(input, of, at, shape),
+            None => bilinear(input, of, at),
+        },
+    };
+    for canvas in &of.canvas[..of.canvases as usize] {
+        pixel = on_canvas(canvas, pixel, x, y);
+    }
+    if of.levels != 0 {
+        pixel = pixel.map(f32::round_ties_even);
+    }
+    pixel
+}
+
+fn bilinear(input: &Input<'_>, of: &Record, [x, y]: [f32; 2]) -> Pixel {
+    // Far outside all is the pixel at the edge; and no number is too large for a whole one.
+    let (x, y) = ((x - 0.5).clamp(-1e6, 1e6), (y - 0.5).clamp(-1e6, 1e6));
+    let (left, top) = (x.floor(), y.floor());
+    let (fx, fy) = (x - left, y - top);
+    let (left, top) = (left as i32, top as i32);
+    let [a, b] = [0, 1].map(|dx| input.pixel(of, left + dx, top));
+    let [c, d] = [0, 1].map(|dx| input.pixel(of, left + dx, top + 1));
+    std::array::from_fn(|at| {
+        let upper = a[at] + fx * (b[at] - a[at]);
+        let lower = c[at] + fx * (d[at] - c[at]);
+        upper + fy * (lower - upper)
+    })
+}
+
+/// The footprint of a pixel, if it is larger than what lies between four pixels.
+fn footprint_at(of: &Record, [px, py]: [f32; 2], x: u32, y: u32) -> Option<[f32; 6]> {
+    if of.filter != FOOTPRINT {
+        return None;
+    }
+    let m = &of.map;
+    if m[6] == 0.0 && m[7] == 0.0 {
+        return Some(of.footprint);
+    }
+    let [_, _, w] = place(m, x, y).map(f64::from);
+    let m = m.map(f64::from);
+    let (px, py) = (f64::from(px), f64::from(py));
+    let a = [(m[0] - m[6] * px) / w, (m[3] - m[6] * py) / w];
+    let b = [(m[1] - m[7] * px) / w, (m[4] - m[7] * py) / w];
+    let length = |[x, y]: [f64; 2]| (x * x + y * y).sqrt();
+    let is_large = length(a) > 1.0 || length(b) > 1.0;
+    is_large.then(|| footprint(a, b).map(|value| value as f32))
+}
+
+/// Weighs the pixels of a footprint. At the edge of the window those that are there count for all.
+fn filtered(input: &Input<'_>, of: &Record, [x, y]: [f32; 2], shape: [f32; 6]) -> Pixel {
+    let [xx, xy, yx, yy, reach_x, reach_y] = shape;
+    let limit = |at: f32| at.clamp(-1e6, 1e6);
+    let first = |at: f32, reach: f32, low: i32| (limit(at - reach).floor() as i32).max(low);
+    let last = |at: f32, reach: f32, high: i32| (limit(at + reach).ceil() as i32).min(high);
+    let (left, right) = (
+        first(x, reach_x, of.readable[0]),
+        last(x, reach_x, of.readable[2]),
+    );
+    let (top, bottom) = (
+        first(y, reach_y, of.readable[1]),
+        last(y, reach_y, of.readable[3]),
+    );
+    let (mut sum, mut total) = ([0.0f32; 3], 0.0f32);
+    for row in top..=bottom {
+        let dy = row as f32 + 0.5 - y;
+        for column in left..=right {
+            let dx = column as f32 + 0.5 - x;
+            let across = 1.0 - (xx * dx + xy * dy).abs();
+            let down = 1.0 - (yx * dx + yy * dy).abs();
+            if across > 0.0 && down > 0.0 {
+                let weight = across * down;
+                let pixel = input.pixel(of, column, row);
+                for at in 0..3 {
+                    sum[at] += weight * pixel[at];
+                }
+                total += weight;
+            }
+        }
+    }
+    match total > 0.0 {
+        true => sum.map(|sum| sum / total),
+        false => bilinear(input, of, [x, y]),
+    }
+}
+
+/// Where the canvas ends, its fill begins.
+fn on_canvas(canvas: &Canvas, pixel: Pixel, x: u32, y: u32) -> Pixel {
+    let inside = match placed(&canvas.map, x, y) {
+        None => 0.0,
+        Some([x, y]) if canvas.edge == HARD => {
+            // The pixel that is nearest is one of the canvas.
+            let [x, y] = [x, y].map(|at| (at - 0.5).round_ties_even());
+            let is_in = x >= 0.0 && y >= 0.0 && x < canvas.width && y < canvas.height;
+            f32::from(is_in)
+        }
+        Some([x, y]) => {
+            let share = |at: f32, length: f32| {
+                (at + 0.5).clamp(0.0, 1.0) * (length - at + 0.5).clamp(0.0, 1.0)
+            };
+            share(x, canvas.width) * share(y, canvas.height)
+        }
+    };
+    if inside == 1.0 {
+        return pixel;
+    }
+    let first = if canvas.edge == TWICE { inside } else { 1.0 };
+    std::array::from_fn(|at| {
+        let fill = canvas.fill[at];
+        inside * (first * pixel[at] - fill) + fill
+    })
+}
+
+/// A place beside the picture, mirrored into it.
+fn mirrored(at: i32, length: u32) -> u32 {
+    let last = length as i32 - 1;
+    let at = at.abs();
+    (last - (last - at).abs()).clamp(0, last) as u32
+}
+
+/// The steps `first..last` of a pixel.
+fn coloured(
+    of: &Record,
+    mut pixel: Pixel,
+    first: u32,
+    last: u32,
+    figures: Option<&Statistics>,
+) -> Pixel {
+    for step in &of.step[first as usize..last as usize] {
+        pixel = step.apply(pixel, of.levels != 0, figures);
+    }
+    pixel
+}
+
+/// The picture behind its first `steps` steps, by rows; `smoothed` if the filter over neighbours has come before.
+fn picture(
+    input: &Input<'_>,
+    of: &Record,
+    steps: u32,
+    smoothed: bool,
+    figures: Option<&Statistics>,
+) -> Vec<Pixel> {
+    let (width, height) = (of.width, of.height);
+    let before = steps.min(of.steps_before);
+    let places = (0..height).flat_map(|y| (0..width).map(move |x| (x, y)));
+    let picture: Vec<Pixel> = places
+        .map(|(x, y)| coloured(of, warped(input, of, x, y), 0, before, figures))
+        .collect();
+    if !smoothed {
+        return picture;
+    }
+    let at = |x: u32, y: u32| (y * width + x) as usize;
+    let [radius_x, radius_y] = of.radius.map(|radius| radius as i32);
+    let mut across = vec![[0.0; 3]; picture.len()];
+    for y in 0..height {
+        for x in 0..width {
+            let mut sum = [0.0; 3];
+            for k in -radius_x..=radius_x {
+                let from = picture[at(mirrored(x as i32 + k, width), y)];
+                let weight = of.weights[0][k.unsigned_abs() as usize];
+                for c in 0..3 {
+                    sum[c] += weight * from[c];
+                }
+            }
+            across[at(x, y)] = sum;
+        }
+    }
+    let mut result = Vec::with_capacity(picture.len());
+    for y in 0..height {
+        for x in 0..width {
+            let mut sum = [0.0; 3];
+            for k in -radius_y..=radius_y {
+                let from = across[at(x, mirrored(y as i32 + k, height))];
+                let weight = of.weights[1][k.unsigned_abs() as usize];
+                for c in 0..3 {
+                    sum[c] += weight * from[c];
+                }
+            }
+            let own = picture[at(x, y)];
+            let is_edge = x == 0 || y == 0 || x + 1 == width || y + 1 == height;
+            let pixel = match of.keeps_edge != 0 && is_edge {
+                true => own,
+                false => std::array::from_fn(|c| clamp(of.own * own[c] + of.around * sum[c])),
+            };
+            let pixel = match of.levels != 0 {
+                true => pixel.map(f32::round_ties_even),
+                false => pixel,
+            };
+            result.push(coloured(of, pixel, of.steps_before, steps, figures));
+        }
+    }
+    result
+}
+
+/// Adds what a pass needs to know of its whole picture to the picture's words.
+pub fn measure(input: &Input<'_>, of: &Record, words: &mut [u32]) {
+    if of.kind == SKIPPED || of.measured >= STEPS as u32 {
+        return;
+    }
+    let smoothed = of.has_neighbours() && of.measured >= of.steps_before;
+    for pixel in picture(input, of, of.measured, smoothed, None) {
+        statistics::add(words, pixel, of.levels != 0);
+    }
+}
+
+/// A picture alone, in the units of the result.
+fn finished(input: &Input<'_>, of: &Record, words: &[u32]) -> Vec<Pixel> {
+    let figures = (of.measured < STEPS as u32).then(|| Statistics::of(words, of.width * of.height));
+    let mut all = picture(input, of, of.steps, of.has_neighbours(), figures.as_ref());
+    let places = (0..of.height).flat_map(|y| (0..of.width).map(move |x| (x, y)));
+    for (pixel, (x, y)) in all.iter_mut().zip(places) {
+        *pixel = std::array::from_fn(|at| pixel[at] * of.scale[at] + of.bias[at]);
+        for erased in &of.erase[..of.erased as usize] {
+            if is_within(erased.within, x, y) {
+                *pixel = erased.value;
+            }
+        }
+    }
+    all
+}
+
+fn is_within([left, top, right, bottom]: [u32; 4], x: u32, y: u32) -> bool {
+    (left..right).contains(&x) && (top..bottom).contains(&y)
+}
+
+/// The picture `at` of a pass, by rows.
+pub fn render(input: &Input<'_>, records: &[Record], at: usize, words: &[u32]) -> Vec<Pixel> {
+    let of = &records[at];
+    let words_of = |at: usize| words.get(at * WORDS..(at + 1) * WORDS).unwrap_or_default();
+    let mut own = finished(input, of, words_of(at));
+    let partner = records.get(of.partner as usize).filter(|_| of.is_mixed());
+    if let Some(partner) = partner {
+        let other = finished(input, partner, words_of(of.partner as usize));
+        let places = (0..of.height).flat_map(|y| (0..of.width).map(move |x| (x, y)));
+        for ((own, other), (x, y)) in own.iter_mut().zip(other).zip(places) {
+            let share = match is_within(of.within, x, y) {
+                true => 0.0,
+                false => of.share,
+            };
+            *own = std::array::from_fn(|c| share * own[c] + (1.0 - share) * other[c]);
+        }
+    }
+    own
+}

@@ -1,0 +1,74 @@
+//! Figures of a whole picture, which contrast, automatic contrast and equalisation need.
+//!
+//! They are summed in whole numbers, so that the sum does not depend on the order of the threads that add to it.
+
+use super::step::gray;
+
+/// The words of one picture: the sum of the greys in 65,536ths, which has two, and a histogram of each colour.
+pub const WORDS: usize = 2 + 3 * 256 + 2;
+
+/// What a pixel adds to the words.
+pub fn add(words: &mut [u32], pixel: [f32; 3], levels: bool) {
+    let sum = u64::from(words[0]) | u64::from(words[1]) << 32;
+    let sum = sum + u64::from(fixed(gray(pixel, levels)));
+    (words[0], words[1]) = (sum as u32, (sum >> 32) as u32);
+    for (at, value) in pixel.into_iter().enumerate() {
+        let level = value.round_ties_even().clamp(0.0, 255.0) as usize;
+        words[2 + 256 * at + level] += 1;
+    }
+}
+
+fn fixed(value: f32) -> u32 {
+    (value * 65_536.0).round_ties_even() as u32
+}
+
+/// What the words say.
+pub struct Statistics {
+    pub mean: f32,
+    pub low: [f32; 3],
+    /// From the lowest to the highest value, by 255. With one value alone `low` is 0 and this 1.
+    pub span: [f32; 3],
+    pub equalized: [[u8; 256]; 3],
+}
+
+impl Statistics {
+    pub fn of(words: &[u32], pixels: u32) -> Statistics {
+        let sum = u64::from(words[0]) | u64::from(words[1]) << 32;
+        let mut all = Statistics {
+            mean: (sum as f64 / 65_536.0 / f64::from(pixels.max(1))) as f32,
+            low: [0.0; 3],
+            span: [1.0; 3],
+            equalized: [[0; 256]; 3],
+        };
+        for at in 0..3 {
+            let histogram = &words[2 + 256 * at..][..256];
+            let is_there = |&&count: &&u32| count > 0;
+            let low = histogram
+                .iter()
+                .take_while(|count| !is_there(count))
+                .count();
+            let high = 255
+                - histogram
+                    .iter()
+                    .rev()
+                    .take_while(|count| !is_there(count))
+                    .count()
+                    .min(255);
+            if low < high {
+                all.low[at] = low as f32;
+                all.span[at] = (high - low) as f32 * (1.0 / 255.0);
+            }
+            // Pillow's rule, as torchvision has it: the last level that occurs does not count.
+            let step = (pixels - histogram[high]) / 255;
+            let mut below = 0u32;
+            for (level, out) in all.equalized[at].iter_mut().enumerate() {
+                *out = match step {
+                    0 => level as u8,
+                    _ => ((below + step / 2) / step).min(255) as u8,
+                };
+                below += histogram[level];
+            }
+        }
+        all
+    }
+}

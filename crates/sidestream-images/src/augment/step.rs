@@ -1,0 +1,226 @@
+//! What happens to colours and among neighbours, and its form on the processor.
+//!
+//! Values are from 0 to 255. The CUDA form is in `kernels/augment.cu`, function by function under the same names.
+
+use sidestream::bytemuck::{Pod, Zeroable};
+
+use super::MAX_RADIUS;
+use super::statistics::Statistics;
+
+/// A step that changes each pixel by itself, or with figures of the whole picture.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Pod, Zeroable)]
+#[bytemuck(crate = "sidestream::bytemuck")]
+pub struct Step {
+    pub kind: u32,
+    pub value: f32,
+}
+
+pub const BRIGHTNESS: u32 = 0;
+pub const CONTRAST: u32 = 1;
+pub const SATURATION: u32 = 2;
+pub const HUE: u32 = 3;
+pub const GRAYSCALE: u32 = 4;
+pub const POSTERIZE: u32 = 5;
+pub const SOLARIZE: u32 = 6;
+pub const AUTOCONTRAST: u32 = 7;
+pub const EQUALIZE: u32 = 8;
+
+/// A separable filter over the neighbours of each pixel: `own * pixel + around * filtered`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Neighbours {
+    /// To the left and right, and up and down.
+    pub radius: [u32; 2],
+    /// For the pixel itself, the one beside it and so on, on both sides.
+    pub weights: [[f32; WEIGHTS]; 2],
+    pub own: f32,
+    pub around: f32,
+    /// Pixels at the edge stay as they are. Otherwise the picture is mirrored there.
+    pub keeps_edge: bool,
+}
+
+/// A weight for each distance.
+pub const WEIGHTS: usize = MAX_RADIUS as usize + 1;
+
+impl Step {
+    pub fn brightness(factor: f32) -> Step {
+        Step::new(BRIGHTNESS, factor)
+    }
+
+    pub fn contrast(factor: f32) -> Step {
+        Step::new(CONTRAST, factor)
+    }
+
+    pub fn saturation(factor: f32) -> Step {
+        Step::new(SATURATION, factor)
+    }
+
+    pub fn hue(turn: f32) -> Step {
+        Step::new(HUE, turn)
+    }
+
+    pub fn grayscale() -> Step {
+        Step::new(GRAYSCALE, 0.0)
+    }
+
+    /// So many of the eight bits stay.
+    pub fn posterize(bits: u32) -> Step {
+        let step = (1u32 << (8 - bits.min(8))) as f32;
+        Step::new(POSTERIZE, step)
+    }
+
+    pub fn solarize(threshold: f32) -> Step {
+        Step::new(SOLARIZE, threshold)
+    }
+
+    pub fn autocontrast() -> Step {
+        Step::new(AUTOCONTRAST, 0.0)
+    }
+
+    pub fn equalize() -> Step {
+        Step::new(EQUALIZE, 0.0)
+    }
+
+    fn new(kind: u32, value: f32) -> Step {
+        Step { kind, value }
+    }
+
+    /// Whether it needs figures of the whole picture as it is before this step.
+    pub fn needs_statistics(&self) -> bool {
+        [CONTRAST, AUTOCONTRAST, EQUALIZE].contains(&self.kind)
+    }
+
+    /// The pixel behind this step. With `levels` it is one of bytes, rounded as torchvision does.
+    pub fn apply(
+        &self,
+        pixel: [f32; 3],
+        levels: bool,
+        statistics: Option<&Statistics>,
+    ) -> [f32; 3] {
+        let f = self.value;
+        let blend = |other: f32| pixel.map(|v| clamp(v * f + other * (1.0 - f)));
+        let result = match self.kind {
+            BRIGHTNESS => pixel.map(|v| clamp(v * f)),
+            CONTRAST => match statistics {
+                Some(of) => blend(of.mean),
+                None => pixel,
+            },
+            SATURATION => blend(gray(pixel, levels)),
+            HUE => return hue(pixel, f, levels),
+            GRAYSCALE => [gray(pixel, levels); 3],
+            POSTERIZE => pixel.map(|v| (v.round_ties_even() / f).floor() * f),
+            SOLARIZE => pixel.map(|v| if v >= f { 255.0 - v } else { v }),
+            AUTOCONTRAST => match statistics {
+                Some(of) => std::array::from_fn(|at| clamp((pixel[at] - of.low[at]) / of.span[at])),
+                None => pixel,
+            },
+            EQUALIZE => match statistics {
+                Some(of) => std::array::from_fn(|at| {
+                    let level = pixel[at].round_ties_even() as usize;
+                    f32::from(of.equalized[at][level.min(255)])
+                }),
+                None => pixel,
+            },
+            _ => pixel,
+        };
+        if levels {
+            result.map(f32::trunc)
+        } else {
+            result
+        }
+    }
+}
+
+pub fn clamp(value: f32) -> f32 {
+    value.clamp(0.0, 255.0)
+}
+
+/// Brightness as ITU-R BT.601 weighs it, with the digits of torchvision.
+pub fn gray([r, g, b]: [f32; 3], levels: bool) -> f32 {
+    let gray = 0.2989 * r + 0.587 * g + 0.114 * b;
+    if levels { gray.floor() } else { gray }
+}
+
+/// Turns the hue, by way of HSV as Pillow and torchvision do.
+fn hue(pixel: [f32; 3], turn: f32, levels: bool) -> [f32; 3] {
+    let [r, g, b] = pixel.map(|v| v / 255.0);
+    let (most, least) = (r.max(g).max(b), r.min(g).min(b));
+    let range = most - least;
+    if range <= 0.0 {
+        return pixel;
+    }
+    let saturation = range / most;
+    let [rc, gc, bc] = [r, g, b].map(|v| (most - v) / range);
+    let sixth = if most == r {
+        bc - gc
+    } else if most == g {
+        2.0 + rc - bc
+    } else {
+        4.0 + gc - rc
+    };
+    let h = sixth / 6.0 + turn + 2.0;
+    let h6 = (h - h.floor()) * 6.0;
+    let i = h6.floor();
+    let f = h6 - i;
+    let p = most * (1.0 - saturation);
+    let q = most * (1.0 - saturation * f);
+    let t = most * (1.0 - saturation * (1.0 - f));
+    let turned = match i as i32 {
+        1 => [q, most, p],
+        2 => [p, most, t],
+        3 => [p, q, most],
+        4 => [t, p, most],
+        5 => [most, p, q],
+        _ => [most, t, p],
+    };
+    // torchvision makes bytes of it so.
+    match levels {
+        true => turned.map(|v| (v.clamp(0.0, 1.0) * 255.999).floor()),
+        false => turned.map(|v| clamp(v * 255.0)),
+    }
+}
+
+impl Neighbours {
+    /// torchvision's kernel: it is sampled, and its sum is 1.
+    pub fn gaussian(kernel_size: [u32; 2], sigma: f64) -> Neighbours {
+        let side = |size: u32| {
+            let radius = size / 2;
+            // Places are apart by the square root of one half, so that the exponent needs no factor.
+            let lim = (f64::from(size) - 1.0) / (2.0 * 2f64.sqrt());
+            let apart = if radius == 0 {
+                0.0
+            } else {
+                lim / f64::from(radius)
+            };
+            let weight = |at: u32| (-(f64::from(at) * apart / sigma).powi(2)).exp();
+            let sum: f64 = 1.0 + 2.0 * (1..=radius).map(weight).sum::<f64>();
+            let mut weights = [0.0; WEIGHTS];
+            for at in 0..=radius.min(MAX_RADIUS) {
+                weights[at as usize] = (weight(at) / sum) as f32;
+            }
+            (radius, weights)
+        };
+        let ((rx, across), (ry, down)) = (side(kernel_size[0]), side(kernel_size[1]));
+        Neighbours {
+            radius: [rx, ry],
+            weights: [across, down],
+            own: 0.0,
+            around: 1.0,
+            keeps_edge: false,
+        }
+    }
+
+    /// Away from a smoothed picture, of which the middle weighs 5 and its eight neighbours 1.
+    pub fn sharpness(factor: f32) -> Neighbours {
+        let mut third = [0.0; WEIGHTS];
+        third[..2].fill(1.0 / 3.0);
+        // Nine parts of the mean of all nine, and four of the middle.
+        Neighbours {
+            radius: [1, 1],
+            weights: [third; 2],
+            own: factor + (1.0 - factor) * (4.0 / 13.0),
+            around: (1.0 - factor) * (9.0 / 13.0),
+            keeps_edge: true,
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! nvJPEG's decoder on the hardware engines of a GPU: baseline JPEG straight into device memory.
+//!
+//! The library comes with CUDA's toolkit or with a wheel, and is loaded when the first engines are opened, so that
+//! nothing depends on it. Its functions are those of [NVIDIA's documentation][docs]. Only the batched calls reach the
+//! engines; one call at a time is made, since on an H200 (CUDA 13.0) three states used by three threads at once did not
+//! come back, and one state with batches of 128 and more kept all seven engines busy by itself.
+//!
+//! Pixels differ a little from those of a decoder on the processor: the engines interpolate colour of less resolution
+//! in another way.
+//!
+//! [docs]: https://docs.nvidia.com/cuda/nvjpeg/
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::path::{Path, PathBuf};
+use std::ptr;
+use std::sync::Arc;
+
+use libloading::Library;
+
+use crate::placed::Size;
+
+/// `nvjpegStatus_t`; zero is success.
+type Status = c_int;
+/// `nvjpegBackend_t`: the hardware engines.
+const BACKEND_HARDWARE: c_int = 3;
+/// `nvjpegOutputFormat_t`: red, green and blue bytes of a pixel behind each other.
+const OUTPUT_RGBI: c_int = 5;
+/// Where the library is looked for when nobody says where it is: the newest first.
+const FILES: [&str; 3] = ["libnvjpeg.so.13", "libnvjpeg.so.12", "libnvjpeg.so"];
+
+/// `nvjpegImage_t`: where a picture goes.
+#[repr(C)]
+struct Image {
+    channel: [u64; 4],
+    pitch: [usize; 4],
+}
+
+/// The functions of the library.
+struct Functions {
+    create_ex:
+        unsafe extern "C" fn(c_int, *mut c_void, *mut c_void, c_uint, *mut *mut c_void) -> Status,
+    destroy: unsafe extern "C" fn(*mut c_void) -> Status,
+    state_create: unsafe extern "C" fn(*mut c_void, *mut *mut c_void) -> Status,
+    state_destroy: unsafe extern "C" fn(*mut c_void) -> Status,
+    hardware: unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut c_uint) -> Status,
+    initialize: unsafe extern "C" fn(*mut c_void, *mut c_void, c_int, c_int, c_int) -> Status,
+    decode: unsafe extern "C" fn(
+        *mut c_void,
+        *mut c_void,
+        *const *const u8,
+        *const usize,
+        *mut Image,
+        *mut c_void,
+    ) -> Status,
+    file: PathBuf,
+    // What the functions point into; never unloaded, because its threads may still run.
+    _library: ManuallyDrop<Library>,
+}
+
+/// Why a GPU's engines cannot be used, or did not decode.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EngineError {
+    /// The library is not there.
+    NoLibrary {
+        /// Each file that was tried, with what the system said.
+        tried: Vec<(PathBuf, String)>,
+    },
+    /// The library has no such function: it is too old.
+    NoFunction {
+        /// Where it was looked for.
+        file: PathBuf,
+        /// Which.
+        function: &'static str,
+    },
+    /// The GPU has no engines.
+    NoEngines,
+    /// A call failed.
+    Failed {
+        /// The function of nvJPEG.
+        call: &'static str,
+        /// What it answered.
+        status: i32,
+    },
+    /// A batch has more pictures than the engines were opened for.
+    TooMany {
+        /// How many pictures.
+        pictures: usize,
+        /// How many there may be.
+        at_most: usize,
+    },
+}
+
+/// A picture for the engines.
+#[derive(Debug, Clone, Copy)]
+pub struct Encoded<'a> {
+    /// The file.
+    pub bytes: &'a [u8],
+    /// What its header says.
+    pub size: Size,
+    /// The address in device memory where its first pixel goes; rows follow each other without gaps.
+    pub to: u64,
+}
+
+/// The hardware engines of one GPU.
+pub struct Engines {
+    functions: Arc<Functions>,
+    handle: *mut c_void,
+    state: *mut c_void,
+    engines: u32,
+    at_most: usize,
+    initialized: usize,
+}
+
+// SAFETY: nvJPEG's handles belong to no thread; `&mut self` at each call sees to it that one thread uses them at a time.
+unsafe impl Send for Engines {}
+
+impl Engines {
+    /// Opens the engines of the device whose context is current, for batches of at most `at_most` pictures, with nvJPEG
+    /// from this file or from where the system has it.
+    ///
+    /// # Errors
+    /// If there is no library or the GPU has no engines.
+    pub fn open(file: Option<&Path>, at_most: usize) -> Result<Engines, EngineError> {
+        let functions = Arc::new(Functions::load(file)?);
+        let mut handle = ptr::null_mut();
+        // SAFETY: no allocators of our own, no flags, and a place for the handle.
+        let status = unsafe {
+            (functions.create_ex)(
+                BACKEND_HARDWARE,
+                ptr::null_mut(),
+                ptr::null_mut(),
+                0,
+                &mut handle,
+            )
+        };
+        // What a GPU without engines answers: ARCH_MISMATCH or IMPLEMENTATION_NOT_SUPPORTED.
+        if matches!(status, 7 | 9) {
+            return Err(EngineError::NoEngines);
+        }
+        said("nvjpegCreateEx", status)?;
+        // From here on, dropping it gives back what is there.
+        let mut opened = Engines {
+            functions,
+            handle,
+            state: ptr::null_mut(),
+            engines: 0,
+            at_most,
+            initialized: 0,
+        };
+        let (mut engines, mut cores): (c_uint, c_uint) = (0, 0);
+        // SAFETY: the handle was made above, and the answers have a place each.
+        said("nvjpegGetHardwareDecoderInfo", unsafe {
+            (opened.functions.hardware)(opened.handle, &mut engines, &mut cores)
+        })?;
+        if engines == 0 {
+            return Err(EngineError::NoEngines);
+        }
+        opened.engines = engines;
+        // SAFETY: the handle was made above, and the state has a place.
+        said("nvjpegJpegStateCreate", unsafe {
+            (opened.functions.state_create)(opened.handle, &mut opened.state)
+        })?;
+        Ok(opened)
+    }
+
+    /// How many engines the GPU has.
+    pub fn count(&self) -> u32 {
+        self.engines
+    }
+
+    /// The library in use.
+    pub fn file(&self) -> &Path {
+        &self.functions.file
+    }
+
+    /// Puts the decoding of these pictures on a stream. The host blocks while it parses them, which is most of the time
+    /// that the engines take.
+    ///
+    /// # Errors
+    /// If nvJPEG refuses the batch. What it wrote until then is undefined.
+    ///
+    /// # Safety
+    /// - `stream` is a stream of the context that is current, which is the one that the engines were opened in.
+    /// - At each address there are three bytes for each pixel, which nothing else uses until the stream has come past
+    ///   this call.
+    /// - The files' bytes stay as they are until then.
+    /// - Each file is baseline JPEG whose header says the size given here.
+    pub unsafe fn decode(
+        &mut self,
+        pictures: &[Encoded<'_>],
+        stream: u64,
+    ) -> Result<(), EngineError> {
+        if pictures.is_empty() {
+            return Ok(());
+        }
+        if pictures.len() > self.at_most {
+            let (pictures, at_most) = (pictures.len(), self.at_most);
+            return Err(EngineError::TooMany { pictures, at_most });
+        }
+        if self.initialized != pictures.len() {
+            // It holds for batches of one size only.
+            let count = c_int::try_from(pictures.len()).unwrap_or(c_int::MAX);
+            // SAFETY: handle and state are alive, one thread parses, and the format is known.
+            said("nvjpegDecodeBatchedInitialize", unsafe {
+                (self.functions.initialize)(self.handle, self.state, count, 1, OUTPUT_RGBI)
+            })?;
+            self.initialized = pictures.len();
+        }
+        let files: Vec<*const u8> = pictures.iter().map(|one| one.bytes.as_ptr()).collect();
+        let lengths: Vec<usize> = pictures.iter().map(|one| one.bytes.len()).collect();
+        let mut images: Vec<Image> = pictures.iter().map(Image::of).collect();
+        // SAFETY: three lists as long as the state was initialised for; the caller answers for what they point to, and
+        // for the stream.
+        said("nvjpegDecodeBatched", unsafe {
+            (self.functions.decode)(
+                self.handle,
+                self.state,
+                files.as_ptr(),
+                lengths.as_ptr(),
+                images.as_mut_ptr(),
+                stream as *mut c_void,
+            )
+        })
+        .inspect_err(|_| self.initialized = 0)
+    }
+}
+
+impl Image {
+    fn of(picture: &Encoded<'_>) -> Image {
+        let row_bytes = picture.size.width as usize * 3;
+        Image {
+            channel: [picture.to, 0, 0, 0],
+            pitch: [row_bytes, 0, 0, 0],
+        }
+    }
+}
+
+impl Drop for Engines {
+    fn drop(&mut self) {
+        // A failure to give something back cannot be mended here.
+        if !self.state.is_null() {
+            // SAFETY: made by the same library, and used by nobody any more.
+            unsafe { (self.functions.state_destroy)(self.state) };
+        }
+        // SAFETY: as above.
+        unsafe { (self.functions.destroy)(self.handle) };
+    }
+}
+
+impl Functions {
+    fn load(file: Option<&Path>) -> Result<Functions, EngineError> {
+        let files: Vec<PathBuf> = match file {
+            Some(file) => vec![file.to_owned()],
+            None => FILES.iter().map(PathBuf::from).collect(),
+        };
+        let mut tried = Vec::new();
+        for file in files {
+            // SAFETY: it is nvJPEG, or what the caller named as such; loading it runs its initialisers.
+            match unsafe { Library::new(&file) } {
+                Ok(library) => return Functions::of(library, file),
+                Err(error) => tried.push((file, error.to_string())),
+            }
+        }
+        Err(EngineError::NoLibrary { tried })
+    }
+
+    fn of(library: Library, file: PathBuf) -> Result<Functions, EngineError> {
+        /// # Safety
+        /// The function of this name has the type `F`.
+        unsafe fn found<F: Copy>(
+            library: &Library,
+            file: &Path,
+            function: &'static str,
+        ) -> Result<F, EngineError> {
+            // SAFETY: the caller promises the type.
+            let symbol = unsafe { library.get::<F>(function.as_bytes()) };
+            symbol
+                .map(|symbol| *symbol)
+                .map_err(|_| EngineError::NoFunction {
+                    file: file.to_owned(),
+                    function,
+                })
+        }
+        // SAFETY: the types are those of `nvjpeg.h`.
+        unsafe {
+            Ok(Functions {
+                create_ex: found(&library, &file, "nvjpegCreateEx")?,
+                destroy: found(&library, &file, "nvjpegDestroy")?,
+                state_create: found(&library, &file, "nvjpegJpegStateCreate")?,
+                state_destroy: found(&library, &file, "nvjpegJpegStateDestroy")?,
+                hardware: found(&library, &file, "nvjpegGetHardwareDecoderInfo")?,
+                initialize: found(&library, &file, "nvjpegDecodeBatchedInitialize")?,
+                decode: found(&library, &file, "nvjpegDecodeBatched")?,
+                file,
+                _library: ManuallyDrop::new(library),
+            })
+        }
+    }
+}
+
+fn said(call: &'static str, status: Status) -> Result<(), EngineError> {
+    match status {
+        0 => Ok(()),
+        status => Err(EngineError::Failed { call, status }),
+    }
+}
+
+/// The name of a status in `nvjpeg.h`.
+fn named(status: i32) -> &'static str {
+    match status {
+        1 => "not initialized",
+        2 => "invalid parameter",
+        3 => "bad JPEG",
+        4 => "JPEG not supported",
+        5 => "allocator failure",
+        6 => "execution failed",
+        7 => "architecture mismatch",
+        8 => "internal error",
+        9 => "implementation not supported",
+        10 => "incomplete bit stream",
+        _ => "unknown",
+    }
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EngineError::NoLibrary { tried } => {
+                write!(f, "nvJPEG could not be loaded; tried")?;
+                for (at, (file, why)) in tried.iter().enumerate() {
+                    let comma = if at == 0 { "" } else { "," };
+                    write!(f, "{comma} {} ({why})", file.display())?;
+                }
+                write!(
+                    f,
+                    "; install CUDA's toolkit or the wheel nvidia-nvjpeg, or decode on the processor"
+                )
+            }
+            EngineError::NoFunction { file, function } => write!(
+                f,
+                "{} has no function {function}: it is too old; nvJPEG of CUDA 12 or later is needed",
+                file.display()
+            ),
+            EngineError::NoEngines => {
+                write!(
+                    f,
+                    "this GPU has no engines for JPEG: decode on the processor"
+                )
+            }
+            EngineError::Failed { call, status } => {
+                write!(f, "{call} failed: {} ({status})", named(*status))
+            }
+            EngineError::TooMany { pictures, at_most } => {
+                write!(
+                    f,
+                    "{pictures} pictures at once, and the engines were opened for {at_most}"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for EngineError {}

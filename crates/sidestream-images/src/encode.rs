@@ -1,0 +1,19 @@
+//! Pixels become a PNG file, for sheets that people look at.
+
+use crate::{Error, Result, Size};
+
+/// A PNG of rows of red, green and blue bytes.
+///
+/// # Errors
+/// [`Error::Options`] if there are not three bytes for each pixel.
+pub fn encode_png(size: Size, pixels: &[u8]) -> Result<Vec<u8>> {
+    let refused = |error: png::EncodingError| Error::Options(format!("a PNG: {error}"));
+    let mut file = Vec::new();
+    let mut encoder = png::Encoder::new(&mut file, size.width, size.height);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    let mut writer = encoder.write_header().map_err(refused)?;
+    writer.write_image_data(pixels).map_err(refused)?;
+    writer.finish().map_err(refused)?;
+    Ok(file)
+}

@@ -1,0 +1,210 @@
+//! The segments of a JPEG up to its first scan (ITU-T T.81, annex B).
+
+use super::exif::{self, Orientation};
+use super::{Coding, Format, Header, big16};
+use crate::{Broken, Size};
+
+/// Marker codes, of the annex's table B.1.
+const RST0: u8 = 0xD0;
+const SOI: u8 = 0xD8;
+const EOI: u8 = 0xD9;
+const SOS: u8 = 0xDA;
+const DRI: u8 = 0xDD;
+const APP1: u8 = 0xE1;
+const APP14: u8 = 0xEE;
+const TEM: u8 = 0x01;
+
+/// What the frame header says.
+#[derive(Clone, Copy)]
+struct Frame {
+    /// How many blocks of 8 × 8 samples there are, over all channels.
+    blocks: u64,
+    coding: Coding,
+    precision_bits: u8,
+    size: Size,
+    channels: u8,
+    sampling: (u8, u8),
+}
+
+pub(super) fn read(bytes: &[u8]) -> Result<Header, Broken> {
+    walk(bytes).map(|(header, _, _)| header)
+}
+
+/// Whether the file ends before the picture does. That no decoder has to tell: the mark of the end is missing, or what lies before
+/// it cannot hold so many blocks.
+pub(super) fn is_cut(bytes: &[u8]) -> bool {
+    let Ok((_, frame, first_scan)) = walk(bytes) else {
+        return true;
+    };
+    let Some(end) = end_of_picture(bytes, first_scan) else {
+        return true;
+    };
+    // In bits, per block: of its first coefficient a code of at least one; and, unless other scans bring them (where one code
+    // may stand for many blocks), of the others one too.
+    let least = match frame.coding {
+        Coding::Sequential => 2 * frame.blocks,
+        Coding::Progressive => frame.blocks,
+        Coding::Lossless | Coding::Arithmetic => 0,
+    };
+    least > (end - first_scan) as u64 * 8
+}
+
+/// Where the mark of the end is, from the first scan on.
+fn end_of_picture(bytes: &[u8], mut at: usize) -> Option<usize> {
+    loop {
+        // Here a segment begins: first that of a scan, whose code was read.
+        at = at.checked_add(big16(bytes, at)?.into())?;
+        let code = loop {
+            at += memchr::memchr(0xFF, bytes.get(at..)?)? + 1;
+            match *bytes.get(at)? {
+                // A 0xFF among the coefficients, a restart marker, or a filling byte.
+                0 | RST0..=0xD7 => at += 1,
+                0xFF => {}
+                code => break code,
+            }
+        };
+        at += 1;
+        if code == EOI {
+            return Some(at);
+        }
+    }
+}
+
+/// The header, its frame, and where the first scan's segment begins.
+fn walk(bytes: &[u8]) -> Result<(Header, Frame, usize), Broken> {
+    let mut frame = None;
+    let mut orientation = Orientation::Upright;
+    let mut restart_interval = 0;
+    let mut adobe_transform = None;
+    let mut at = 2;
+    let frame = loop {
+        let (code, next) = marker(bytes, at)?;
+        at = next;
+        match code {
+            SOI | TEM | RST0..=0xD7 => continue,
+            EOI => return Err(damaged("it ends before its first scan")),
+            SOS => match frame {
+                Some(frame) => break frame,
+                None => return Err(damaged("a scan begins before a frame header")),
+            },
+            _ => {}
+        }
+        let length = big16(bytes, at).ok_or(Broken::Truncated)? as usize;
+        if length < 2 {
+            return Err(damaged("the length of a segment is less than 2"));
+        }
+        let segment = bytes.get(at + 2..at + length).ok_or(Broken::Truncated)?;
+        at += length;
+        match code {
+            // All frame headers, but for three codes between them that mean other things.
+            0xC0..=0xCF if ![0xC4, 0xC8, 0xCC].contains(&code) => {
+                let found = self::frame(code, segment)?;
+                if frame.replace(found).is_some() {
+                    return Err(damaged("it has two frame headers"));
+                }
+            }
+            DRI => {
+                restart_interval =
+                    big16(segment, 0).ok_or_else(|| damaged("a restart interval is cut"))?
+            }
+            APP1 => {
+                if let Some(tiff) = segment.strip_prefix(b"Exif\0\0") {
+                    orientation = exif::orientation(tiff);
+                }
+            }
+            APP14 if segment.starts_with(b"Adobe") => adobe_transform = segment.get(11).copied(),
+            _ => {}
+        }
+    };
+    let header = Header {
+        format: Format::Jpeg {
+            coding: frame.coding,
+            sampling: frame.sampling,
+            restart_interval,
+            adobe_transform,
+        },
+        size: frame.size,
+        precision_bits: frame.precision_bits,
+        channels: frame.channels,
+        orientation,
+    };
+    Ok((header, frame, at))
+}
+
+/// The next marker, and where what follows it begins. Bytes before it are passed over, as decoders do, and may be filled
+/// up with 0xFF.
+fn marker(bytes: &[u8], from: usize) -> Result<(u8, usize), Broken> {
+    let rest = bytes.get(from..).ok_or(Broken::Truncated)?;
+    let pair = rest
+        .windows(2)
+        .position(|two| two[0] == 0xFF && two[1] != 0xFF && two[1] != 0);
+    let at = from + pair.ok_or(Broken::Truncated)?;
+    Ok((bytes[at + 1], at + 2))
+}
+
+fn frame(code: u8, segment: &[u8]) -> Result<Frame, Broken> {
+    let cut = || damaged("the frame header is cut");
+    let [precision_bits, _, _, _, _, channels] = *segment.first_chunk().ok_or_else(cut)?;
+    let height = u32::from(big16(segment, 1).ok_or_else(cut)?);
+    let width = u32::from(big16(segment, 3).ok_or_else(cut)?);
+    if width == 0 {
+        return Err(damaged("it has no columns"));
+    }
+    if height == 0 {
+        // The number of rows may follow the first scan (marker DNL); no decoder that is used for training reads that.
+        return Err(Broken::Unsupported(
+            "its header leaves the number of rows open".into(),
+        ));
+    }
+    let mut largest = (1, 1);
+    let mut smallest = (u8::MAX, u8::MAX);
+    for channel in 0..usize::from(channels) {
+        let factors = *segment.get(6 + channel * 3 + 1).ok_or_else(cut)?;
+        let (across, down) = (factors >> 4, factors & 15);
+        if !(1..=4).contains(&across) || !(1..=4).contains(&down) {
+            return Err(damaged("a sampling factor is not between 1 and 4"));
+        }
+        largest = (largest.0.max(across), largest.1.max(down));
+        smallest = (smallest.0.min(across), smallest.1.min(down));
+    }
+    let blocks = |channel: usize| {
+        let factors = segment.get(6 + channel * 3 + 1).copied().unwrap_or(0x11);
+        let samples = |all: u32, factor: u8, largest: u8| {
+            let samples = (u64::from(all) * u64::from(factor)).div_ceil(largest.into());
+            samples.div_ceil(8)
+        };
+        samples(width, factors >> 4, largest.0) * samples(height, factors & 15, largest.1)
+    };
+    let blocks = (0..channels.into()).map(blocks).sum();
+    if ![1, 3, 4].contains(&channels) {
+        return Err(Broken::Unsupported(format!("it has {channels} channels")));
+    }
+    // The factors of a single channel mean nothing.
+    let sampling = match channels {
+        1 => (1, 1),
+        _ => (largest.0 / smallest.0, largest.1 / smallest.1),
+    };
+    let coding = match code {
+        0xC0 | 0xC1 => Coding::Sequential,
+        0xC2 => Coding::Progressive,
+        0xC3 => Coding::Lossless,
+        0xC9..=0xCB => Coding::Arithmetic,
+        _ => {
+            return Err(Broken::Unsupported(
+                "it is coded in a hierarchy of frames".into(),
+            ));
+        }
+    };
+    Ok(Frame {
+        blocks,
+        coding,
+        precision_bits,
+        size: Size { width, height },
+        channels,
+        sampling,
+    })
+}
+
+fn damaged(why: &str) -> Broken {
+    Broken::Damaged(why.into())
+}

@@ -1,0 +1,324 @@
+//! Where pictures come from: a folder, a list, the shards of an archive, or memory.
+//!
+//! A [`Dataset`] is a list of samples in an order that depends on nothing but their names. Reading one is a single read
+//! from its file at a known place; an archive is walked once, when it is opened. So each sample can be had at any time,
+//! and shuffling is as good as the order that it is given, over all archives.
+
+mod folder;
+mod list;
+mod samples;
+mod shards;
+
+pub use samples::{Sample, samples, write_samples};
+
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::{Broken, Error, Result};
+
+/// How many bytes the file of one picture may have unless told otherwise: 256 MiB.
+pub const MAX_FILE_BYTES: u64 = 256 << 20;
+
+/// Pictures with their labels, in an order that never changes.
+#[derive(Debug)]
+pub struct Dataset {
+    place: Place,
+    /// The names behind each other, and where each ends: a vector of strings would take three times the memory.
+    names: String,
+    ends: Vec<u64>,
+    /// Empty if no sample has a label.
+    labels: Vec<u32>,
+    classes: Vec<String>,
+    max_file_bytes: u64,
+    identity: u64,
+}
+
+/// What the names are names of.
+#[derive(Debug)]
+enum Place {
+    /// Files, below this folder unless absolute.
+    Files(PathBuf),
+    /// Members of archives.
+    Shards(shards::Shards),
+    /// The bytes of each.
+    Memory(Vec<Vec<u8>>),
+}
+
+/// A label that no sample has: it stands for none.
+const NO_LABEL: u32 = u32::MAX;
+
+impl Dataset {
+    /// A folder with a sub-folder for each class: `root/cat/1.jpg`. The classes are numbered in the order of their
+    /// names. A folder that holds pictures and no folders gives samples without labels.
+    ///
+    /// Taken are files whose names end in `.jpg`, `.jpeg`, `.jpe`, `.jfif` or `.png`, in any case and at any depth of a
+    /// class, but for hidden ones; what they are is told by their bytes. Links are followed.
+    ///
+    /// # Errors
+    /// [`Error::Source`] if a folder cannot be read, a link leads back, there are no pictures, or there are pictures both
+    /// beside the folders and in them.
+    pub fn folder(root: impl AsRef<Path>) -> Result<Dataset> {
+        folder::open(root.as_ref(), None)
+    }
+
+    /// A folder whose classes are these, and numbered in this order. Other sub-folders are left out.
+    ///
+    /// # Errors
+    /// As [`Dataset::folder`], and if a class has no sub-folder or is named twice.
+    pub fn folder_of_classes(root: impl AsRef<Path>, classes: &[&str]) -> Result<Dataset> {
+        folder::open(root.as_ref(), Some(classes))
+    }
+
+    /// A text file that names a picture in each line, by a path from the list's own folder: `path` or `path,label`, where
+    /// a label is a number. The last comma of a line separates, if a number follows it. Empty lines are left out. All
+    /// lines have a label, or none.
+    ///
+    /// # Errors
+    /// [`Error::Source`] with the line.
+    pub fn list(file: impl AsRef<Path>) -> Result<Dataset> {
+        list::open(file.as_ref())
+    }
+
+    /// Shards of tar in WebDataset's layout: the members of a sample follow each other and have the same name up to the first
+    /// full stop after the last slash: `0001.jpg` and `0001.cls`. The picture is `jpg`, `jpeg` or `png`, the label is a
+    /// number in `cls`, or `label` or `cls` in an object in `json`.
+    ///
+    /// # Errors
+    /// [`Error::Source`] with archive and member if an archive is damaged or ends early, has two pictures in a sample, or a
+    /// label that is none. Archives that are compressed as a whole are refused: they can only be read from front to back.
+    pub fn shards(archives: &[impl AsRef<Path>]) -> Result<Dataset> {
+        shards::open(
+            archives
+                .iter()
+                .map(|path| path.as_ref().to_owned())
+                .collect(),
+        )
+    }
+
+    /// What the path is: a folder, an archive (`.tar`) or else a list.
+    ///
+    /// # Errors
+    /// Those of the three.
+    pub fn open(path: impl AsRef<Path>) -> Result<Dataset> {
+        let path = path.as_ref();
+        let about = path
+            .metadata()
+            .map_err(|error| Error::source(path.display(), error))?;
+        if about.is_dir() {
+            return Dataset::folder(path);
+        }
+        match path
+            .extension()
+            .is_some_and(|end| end.eq_ignore_ascii_case("tar"))
+        {
+            true => Dataset::shards(&[path]),
+            false => Dataset::list(path),
+        }
+    }
+
+    /// Pictures that are in memory: a name, the bytes of its file, and a label.
+    ///
+    /// # Errors
+    /// [`Error::Source`] if there are none, or only some have a label.
+    pub fn memory(pictures: Vec<(String, Vec<u8>, Option<u32>)>) -> Result<Dataset> {
+        let mut draft = Draft::default();
+        let mut all = Vec::with_capacity(pictures.len());
+        for (name, bytes, label) in pictures {
+            draft.add(&name, label)?;
+            all.push(bytes);
+        }
+        draft.finish(Place::Memory(all), Vec::new(), "memory")
+    }
+
+    /// The same, with another limit on the bytes of a file.
+    pub fn with_max_file_bytes(mut self, max_file_bytes: u64) -> Dataset {
+        self.max_file_bytes = max_file_bytes;
+        self
+    }
+
+    /// How many samples.
+    pub fn len(&self) -> u64 {
+        self.ends.len() as u64
+    }
+
+    /// Never: a data set without samples is refused when it is opened.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// The names of the classes, if they have names.
+    pub fn classes(&self) -> &[String] {
+        &self.classes
+    }
+
+    /// The label of a sample, if it has one.
+    ///
+    /// # Panics
+    /// If there are not so many samples.
+    #[track_caller]
+    pub fn label(&self, sample: u64) -> Option<u32> {
+        assert!(sample < self.len(), "sample {sample} of {}", self.len());
+        let label = self.labels.get(sample as usize).copied();
+        label.filter(|label| *label != NO_LABEL)
+    }
+
+    /// What to call a sample in a message: its path, or archive and member.
+    ///
+    /// # Panics
+    /// If there are not so many samples.
+    #[track_caller]
+    pub fn name(&self, sample: u64) -> String {
+        let name = self.short_name(sample);
+        match &self.place {
+            Place::Files(root) => root.join(name).display().to_string(),
+            Place::Shards(shards) => format!("{}: {name}", shards.archive(sample).display()),
+            Place::Memory(_) => name.to_string(),
+        }
+    }
+
+    fn short_name(&self, sample: u64) -> &str {
+        let sample = sample as usize;
+        let start = sample.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.names[start as usize..self.ends[sample] as usize]
+    }
+
+    /// A digest of the names and labels: two data sets with the same digest have the same samples by the same numbers. The
+    /// bytes of the pictures are not in it, since that would mean to read them all; nor is the folder that they are in.
+    pub fn identity(&self) -> u64 {
+        self.identity
+    }
+
+    /// Reads the file of a sample into `into`, whose content is replaced.
+    ///
+    /// # Errors
+    /// [`Broken::Unreadable`] or [`Broken::TooLong`].
+    ///
+    /// # Panics
+    /// If there are not so many samples.
+    pub fn read(&self, sample: u64, into: &mut Vec<u8>) -> Result<(), Broken> {
+        into.clear();
+        match &self.place {
+            Place::Files(root) => {
+                let path = root.join(self.short_name(sample));
+                // Before it is opened: to open a pipe would wait for a writer, perhaps for ever.
+                if !path.metadata().map_err(unreadable)?.is_file() {
+                    return Err(Broken::Unreadable("it is not a file".into()));
+                }
+                let file = File::open(path).map_err(unreadable)?;
+                let about = file.metadata().map_err(unreadable)?;
+                self.allow(about.len())?;
+                into.reserve_exact(about.len() as usize);
+                // A file that grows meanwhile is read up to the limit.
+                let most = self.max_file_bytes.saturating_add(1);
+                file.take(most).read_to_end(into).map_err(unreadable)?;
+                self.allow(into.len() as u64)
+            }
+            Place::Shards(shards) => {
+                let (file, at, length) = shards.member(sample);
+                self.allow(length)?;
+                into.resize(length as usize, 0);
+                file.read_exact_at(into, at).map_err(unreadable)
+            }
+            Place::Memory(all) => {
+                let bytes = &all[sample as usize];
+                self.allow(bytes.len() as u64)?;
+                into.extend_from_slice(bytes);
+                Ok(())
+            }
+        }
+    }
+
+    fn allow(&self, size_bytes: u64) -> Result<(), Broken> {
+        match size_bytes > self.max_file_bytes {
+            true => Err(Broken::TooLong {
+                size_bytes,
+                max_bytes: self.max_file_bytes,
+            }),
+            false => Ok(()),
+        }
+    }
+}
+
+fn unreadable(error: std::io::Error) -> Broken {
+    Broken::Unreadable(error.to_string())
+}
+
+/// A data set while its samples are listed.
+#[derive(Default)]
+struct Draft {
+    names: String,
+    ends: Vec<u64>,
+    labels: Vec<u32>,
+    labelled: u64,
+}
+
+impl Draft {
+    fn add(&mut self, name: &str, label: Option<u32>) -> Result<()> {
+        if label == Some(NO_LABEL) {
+            return Err(Error::source(
+                name,
+                format!("the label {NO_LABEL} stands for none; choose another"),
+            ));
+        }
+        self.names.push_str(name);
+        self.ends.push(self.names.len() as u64);
+        self.labels.push(label.unwrap_or(NO_LABEL));
+        self.labelled += u64::from(label.is_some());
+        Ok(())
+    }
+
+    fn finish(
+        self,
+        place: Place,
+        classes: Vec<String>,
+        what: impl std::fmt::Display,
+    ) -> Result<Dataset> {
+        let many = self.ends.len() as u64;
+        if many == 0 {
+            return Err(Error::source(what, "there are no pictures"));
+        }
+        if self.labelled != 0 && self.labelled != many {
+            let first = self
+                .labels
+                .iter()
+                .position(|label| *label == NO_LABEL)
+                .unwrap_or(0);
+            let start = first.checked_sub(1).map_or(0, |before| self.ends[before]);
+            let name = &self.names[start as usize..self.ends[first] as usize];
+            let some = many - self.labelled;
+            let why = format!(
+                "{some} of {many} samples have no label, of which `{name}` is the first; label all or none"
+            );
+            return Err(Error::source(what, why));
+        }
+        let mut digest = Xxh3::new();
+        let mut start = 0;
+        for (end, label) in self.ends.iter().zip(&self.labels) {
+            digest.update(&(end - start).to_le_bytes());
+            digest.update(&label.to_le_bytes());
+            start = *end;
+        }
+        digest.update(self.names.as_bytes());
+        for class in &classes {
+            digest.update(&(class.len() as u64).to_le_bytes());
+            digest.update(class.as_bytes());
+        }
+        Ok(Dataset {
+            place,
+            labels: if self.labelled == 0 {
+                Vec::new()
+            } else {
+                self.labels
+            },
+            names: self.names,
+            ends: self.ends,
+            classes,
+            max_file_bytes: MAX_FILE_BYTES,
+            identity: digest.digest(),
+        })
+    }
+}

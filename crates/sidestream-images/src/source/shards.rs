@@ -1,0 +1,299 @@
+//! Archives of tar in WebDataset's layout. Each is walked once, from header to header, so that every sample is a read at
+//! a known place afterwards.
+//!
+//! The headers are read by the crate `tar`, with their checksums. What follows a header is read here, so that it is
+//! bounded: a name, a label, the records of pax.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::path::{Path, PathBuf};
+
+use tar::{Archive, EntryType, PaxExtensions};
+
+use super::{Dataset, Draft, Place};
+use crate::{Error, Result};
+
+/// Names and labels are short. What is longer is no name and no label.
+const MAX_NAME_BYTES: u64 = 1 << 16;
+const MAX_LABEL_BYTES: u64 = 1 << 20;
+
+/// Archives, and where in them the pictures are.
+#[derive(Debug)]
+pub(super) struct Shards {
+    archives: Vec<(PathBuf, File)>,
+    members: Vec<Member>,
+}
+
+#[derive(Debug)]
+struct Member {
+    archive: u32,
+    at: u64,
+    length: u64,
+}
+
+impl Shards {
+    pub fn archive(&self, sample: u64) -> &Path {
+        &self.archives[self.members[sample as usize].archive as usize].0
+    }
+
+    /// The file, and which bytes of it.
+    pub fn member(&self, sample: u64) -> (&File, u64, u64) {
+        let Member {
+            archive,
+            at,
+            length,
+        } = self.members[sample as usize];
+        (&self.archives[archive as usize].1, at, length)
+    }
+}
+
+/// A sample of which some members have been met.
+#[derive(Default)]
+struct Group {
+    key: String,
+    picture: Option<(String, Member)>,
+    label: Option<u32>,
+}
+
+pub(super) fn open(paths: Vec<PathBuf>) -> Result<Dataset> {
+    let mut draft = Draft::default();
+    let mut shards = Shards {
+        archives: Vec::new(),
+        members: Vec::new(),
+    };
+    for (path, archive) in paths.into_iter().zip(0..) {
+        let wrong = |why: String| Error::source(path.display(), why);
+        let file = File::open(&path).map_err(|error| wrong(error.to_string()))?;
+        walk(&path, archive, &file, &mut draft, &mut shards.members)?;
+        shards.archives.push((path, file));
+    }
+    let what = match &shards.archives[..] {
+        [] => return Err(Error::source("shards", "no archive is named")),
+        [(path, _)] => path.display().to_string(),
+        [(first, _), .., (last, _)] => format!("{} to {}", first.display(), last.display()),
+    };
+    draft.finish(Place::Shards(shards), Vec::new(), what)
+}
+
+fn walk(
+    path: &Path,
+    archive: u32,
+    file: &File,
+    draft: &mut Draft,
+    members: &mut Vec<Member>,
+) -> Result<()> {
+    let wrong = |why: String| Error::source(path.display(), why);
+    let length = file
+        .metadata()
+        .map_err(|error| wrong(error.to_string()))?
+        .len();
+    let mut first = [0; 4];
+    let mut start = file;
+    let found = start
+        .read(&mut first)
+        .map_err(|error| wrong(error.to_string()))?;
+    if first[..found].starts_with(&[0x1F, 0x8B])
+        || first[..found].starts_with(&[0x28, 0xB5, 0x2F, 0xFD])
+    {
+        let why = "it is compressed as a whole; unpack it first: pictures are compressed already";
+        return Err(wrong(why.into()));
+    }
+    start.rewind().map_err(|error| wrong(error.to_string()))?;
+    let mut tar = Archive::new(file);
+    let entries = tar
+        .entries_with_seek()
+        .map_err(|error| wrong(error.to_string()))?;
+    let mut group = Group::default();
+    let mut done = HashSet::new();
+    let mut long_name = None;
+    let mut after = String::from("the beginning");
+    let mut end_of_last = 0;
+    // Raw: long names and records of pax come as entries, and nothing is read unasked.
+    for entry in entries.raw(true) {
+        let mut entry = entry.map_err(|error| {
+            let why = format!("it is damaged after {after}: {error}; copy it anew");
+            wrong(why)
+        })?;
+        let kind = entry.header().entry_type();
+        let size = entry.size();
+        end_of_last = entry
+            .raw_file_position()
+            .saturating_add(size)
+            .div_ceil(512)
+            .saturating_mul(512);
+        let mut content = |most: u64, what: &str| -> Result<Vec<u8>> {
+            if size > most {
+                return Err(wrong(format!(
+                    "after {after}: {what} of {size} bytes, and {most} are allowed"
+                )));
+            }
+            let mut bytes = Vec::new();
+            entry
+                .read_to_end(&mut bytes)
+                .map_err(|error| wrong(format!("after {after}: {error}")))?;
+            match bytes.len() as u64 == size {
+                true => Ok(bytes),
+                false => Err(wrong(format!(
+                    "it ends within {what} after {after}; copy it anew"
+                ))),
+            }
+        };
+        match kind {
+            EntryType::GNULongName => {
+                let mut name = content(MAX_NAME_BYTES, "a name")?;
+                name.truncate(
+                    name.iter()
+                        .position(|byte| *byte == 0)
+                        .unwrap_or(name.len()),
+                );
+                long_name = Some(name);
+                continue;
+            }
+            EntryType::XHeader => {
+                let records = content(MAX_LABEL_BYTES, "the records of pax")?;
+                for record in PaxExtensions::new(&records) {
+                    let record =
+                        record.map_err(|error| wrong(format!("after {after}: {error}")))?;
+                    match record.key_bytes() {
+                        b"path" => long_name = Some(record.value_bytes().to_vec()),
+                        b"size" => {
+                            let why = format!(
+                                "after {after}: a member's size is given by pax, so it has over 8 GB; no picture has"
+                            );
+                            return Err(wrong(why));
+                        }
+                        _ => {}
+                    }
+                }
+                continue;
+            }
+            EntryType::Regular | EntryType::Continuous => {}
+            EntryType::GNUSparse => {
+                return Err(wrong(format!(
+                    "after {after}: a member with holes; pack the archive without `--sparse`"
+                )));
+            }
+            // Folders, links, records for the whole archive: no samples. Their name must not pass to the next.
+            _ => {
+                long_name = None;
+                continue;
+            }
+        }
+        let at = entry.raw_file_position();
+        let name = long_name
+            .take()
+            .unwrap_or_else(|| entry.path_bytes().into_owned());
+        let name = String::from_utf8(name).map_err(|_| {
+            wrong(format!(
+                "after {after}: a name is not UTF-8; rename the member"
+            ))
+        })?;
+        if at.checked_add(size).is_none_or(|end| end > length) {
+            return Err(wrong(format!("it ends within `{name}`; copy it anew")));
+        }
+        after = format!("`{name}`");
+        let Some((key, end)) = split(&name) else {
+            continue;
+        };
+        if group.key != key {
+            settle(std::mem::take(&mut group), draft, members)?;
+            if !done.insert(xxhash_rust::xxh3::xxh3_128(key.as_bytes())) {
+                let why = format!(
+                    "the members of `{key}` do not follow each other, or there are two such samples"
+                );
+                return Err(wrong(why));
+            }
+            group.key = key.to_string();
+        }
+        let end = end.to_ascii_lowercase();
+        match end.as_str() {
+            "jpg" | "jpeg" | "png" => {
+                let member = Member {
+                    archive,
+                    at,
+                    length: size,
+                };
+                if let Some((other, _)) = group.picture.replace((name.clone(), member)) {
+                    return Err(wrong(format!(
+                        "`{other}` and `{name}` are two pictures of one sample"
+                    )));
+                }
+            }
+            "cls" | "json" => {
+                let bytes = {
+                    let mut bytes = Vec::new();
+                    if size > MAX_LABEL_BYTES {
+                        return Err(wrong(format!(
+                            "`{name}` has {size} bytes, and a label has at most {MAX_LABEL_BYTES}"
+                        )));
+                    }
+                    entry
+                        .read_to_end(&mut bytes)
+                        .map_err(|error| wrong(format!("`{name}`: {error}")))?;
+                    bytes
+                };
+                let label = match end.as_str() {
+                    "cls" => number(&bytes).map(Some),
+                    _ => of_json(&bytes),
+                };
+                let why = || {
+                    format!(
+                        "`{name}` is no label: it has to be a number from 0 to {}",
+                        u32::MAX - 1
+                    )
+                };
+                // A `cls` beside a `json` says more plainly what is meant.
+                match label.ok_or_else(|| wrong(why()))? {
+                    Some(label) if end == "cls" || group.label.is_none() => {
+                        group.label = Some(label)
+                    }
+                    _ => {}
+                }
+            }
+            _ => {}
+        }
+    }
+    // An archive ends with a block of zeros. One that was cut between two members would else just have fewer samples.
+    if end_of_last >= length {
+        return Err(wrong(format!(
+            "it ends after {after} without the mark of an archive's end; copy it anew"
+        )));
+    }
+    settle(group, draft, members)
+}
+
+/// A sample without a picture is left out, as WebDataset's readers do.
+fn settle(group: Group, draft: &mut Draft, members: &mut Vec<Member>) -> Result<()> {
+    if let Some((name, member)) = group.picture {
+        draft.add(&name, group.label)?;
+        members.push(member);
+    }
+    Ok(())
+}
+
+/// Key and end of a member's name: the end begins at the first full stop of the last part.
+fn split(name: &str) -> Option<(&str, &str)> {
+    let last = name.rfind('/').map_or(0, |slash| slash + 1);
+    let stop = last + name[last..].find('.')?;
+    // A hidden file is no sample.
+    (stop > last).then(|| (&name[..stop], &name[stop + 1..]))
+}
+
+fn number(bytes: &[u8]) -> Option<u32> {
+    let number: u32 = std::str::from_utf8(bytes).ok()?.trim().parse().ok()?;
+    (number != super::NO_LABEL).then_some(number)
+}
+
+/// The label in an object, if it has one.
+fn of_json(bytes: &[u8]) -> Option<Option<u32>> {
+    let value: serde_json::Value = serde_json::from_slice(bytes).ok()?;
+    let label = ["label", "cls"].iter().find_map(|key| value.get(key));
+    match label {
+        None => Some(None),
+        Some(label) => {
+            let label = u32::try_from(label.as_u64()?).ok()?;
+            (label != super::NO_LABEL).then_some(Some(label))
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Random plans: the launches, the processor's form and a decoded part have one result, and no picture depends on its neighbours.
+
+use sidestream::device::Device;
+use sidestream_images::Placed;
+use sidestream_images::augment::{
+    Batch, Form, Interpolation, Kind, Layout, Operator, Plan, Target,
+};
+
+use super::{key, noise, picture, size};
+
+fn operators(dice: &mut impl FnMut() -> u64) -> Vec<Operator> {
+    let fill = [(dice() % 256) as f32, 0.0, 90.0];
+    let interpolation = match dice() % 2 {
+        0 => Interpolation::Nearest,
+        _ => Interpolation::Bilinear,
+    };
+    let target = size(16 + (dice() % 40) as u32, 16 + (dice() % 40) as u32);
+    let mut all = Vec::new();
+    for _ in 0..1 + dice() % 5 {
+        all.push(match dice() % 13 {
+            0 => Operator::RandomCrop {
+                size: target,
+                padding: [(dice() % 9) as u32; 4],
+                pad_if_needed: true,
+                fill,
+            },
+            1 => Operator::CenterCrop { size: target },
+            2 => Operator::RandomHorizontalFlip { p: 0.5 },
+            3 => Operator::RandomVerticalFlip { p: 0.5 },
+            4 => Operator::RandomRotation {
+                degrees: [-80.0, 120.0],
+                interpolation,
+                expand: false,
+                center: None,
+                fill,
+            },
+            5 => Operator::RandomAffine {
+                degrees: [-20.0, 20.0],
+                translate: Some([0.2, 0.1]),
+                scale: Some([0.5, 2.0]),
+                shear: [-10.0, 10.0, -5.0, 5.0],
+                interpolation,
+                center: Some([3.0, 4.0]),
+                fill,
+            },
+            6 => Operator::RandomPerspective {
+                distortion_scale: 0.6,
+                p: 0.8,
+                interpolation,
+                fill,
+            },
+            7 => Operator::ColorJitter {
+                brightness: Some([0.6, 1.4]),
+                contrast: Some([0.6, 1.4]),
+                saturation: Some([0.5, 1.5]),
+                hue: Some([-0.2, 0.2]),
+            },
+            8 => Operator::RandomGrayscale { p: 0.5 },
+            9 => Operator::GaussianBlur {
+                kernel_size: [7, 3 + 2 * (dice() % 4) as u32],
+                sigma: [0.1, 2.0],
+            },
+            10 => Operator::RandAugment {
+                num_ops: 2,
+                magnitude: 9,
+                num_magnitude_bins: 31,
+                interpolation,
+                fill: None,
+            },
+            11 => Operator::Resize {
+                size: Target::Exact(target),
+                antialias: !dice().is_multiple_of(4),
+            },
+            _ => Operator::RandomErasing {
+                p: 0.7,
+                scale: [0.02, 0.3],
+                ratio: [0.3, 3.3],
+                value: fill,
+            },
+        });
+    }
+    all.push(Operator::RandomResizedCrop {
+        size: target,
+        scale: [0.08, 1.0],
+        ratio: [0.75, 4.0 / 3.0],
+        antialias: true,
+    });
+    if dice().is_multiple_of(2) {
+        all.push(Operator::ToDtype { scale: true });
+        all.push(Operator::Normalize {
+            mean: [0.485, 0.456, 0.406],
+            std: [0.229, 0.224, 0.225],
+        });
+    }
+    match dice() % 4 {
+        0 => all.push(Operator::MixUp { alpha: 0.4 }),
+        1 => all.push(Operator::CutMix { alpha: 1.0 }),
+        _ => {}
+    }
+    all
+}
+
+/// A plan, and pictures of several sizes for it.
+fn drawn(seed: u64) -> (Plan, Form, Vec<Placed>, Vec<u8>) {
+    println!("seed {seed}");
+    let mut dice = noise(seed);
+    let plan = Plan::new(operators(&mut dice)).unwrap();
+    let plan = if dice().is_multiple_of(4) {
+        plan.unfused()
+    } else {
+        plan
+    };
+    let kinds = [Kind::F32, Kind::F16, Kind::Bf16, Kind::U8];
+    let kind = match plan.is_numeric() {
+        true => kinds[(dice() % 3) as usize],
+        false => kinds[(dice() % 4) as usize],
+    };
+    let layout = [Layout::Nchw, Layout::Nhwc][(dice() % 2) as usize];
+    let (mut placed, mut slab) = (Vec::new(), Vec::new());
+    for at in 0..3 {
+        let full = size(20 + (dice() % 70) as u32, 20 + (dice() % 70) as u32);
+        placed.push(Placed {
+            offset: slab.len() as u64,
+            held: sidestream_images::Region {
+                left: 0,
+                top: 0,
+                size: full,
+            },
+            full,
+        });
+        slab.extend(picture(full, seed + at));
+    }
+    (plan, Form { layout, kind }, placed, slab)
+}
+
+const SEEDS: u64 = 40;
+
+#[test]
+fn a_launch_has_the_result_of_the_processor() {
+    let device = Device::open("sim:h200").unwrap();
+    let stream = device.stream("augment").unwrap();
+    for seed in 0..SEEDS {
+        let (plan, form, placed, slab) = drawn(seed);
+        let keys = [seed, seed + 1, seed + 2].map(key);
+        let drawn = plan.draw(&Batch::placed(&placed), &keys).unwrap();
+        let input = stream.alloc_from(&slab).unwrap();
+        let mut output = stream.alloc::<u8>(drawn.bytes(form)).unwrap();
+        drawn
+            .launch(&stream, input.view(), form, output.view_mut())
+            .unwrap();
+        let launched = stream.to_vec(output.view()).unwrap();
+        assert!(
+            launched == drawn.host(&slab, form).unwrap(),
+            "seed {seed}: {:?}",
+            plan.operators()
+        );
+    }
+}
+
+#[test]
+fn a_part_that_was_decoded_gives_what_the_whole_gives() {
+    for seed in 0..SEEDS {
+        let (plan, form, placed, slab) = drawn(seed);
+        let keys = [seed, seed + 1, seed + 2].map(key);
+        let whole = plan
+            .draw(&Batch::placed(&placed), &keys)
+            .unwrap()
+            .host(&slab, form)
+            .unwrap();
+        let (mut parts, mut small) = (Vec::new(), Vec::new());
+        for (placed, key) in placed.iter().zip(keys) {
+            let held = plan.region(key, placed.full).unwrap();
+            parts.push(Placed {
+                offset: small.len() as u64,
+                held,
+                full: placed.full,
+            });
+            for y in held.top..held.top + held.size.height {
+                let row = placed.offset + 3 * u64::from(y * placed.full.width + held.left);
+                small.extend(&slab[row as usize..][..3 * held.size.width as usize]);
+            }
+        }
+        let part = plan
+            .draw(&Batch::placed(&parts), &keys)
+            .unwrap()
+            .host(&small, form)
+            .unwrap();
+        assert!(part == whole, "seed {seed}: {:?}", plan.operators());
+    }
+}
+
+#[test]
+fn a_picture_is_the_same_in_any_batch() {
+    for seed in 0..SEEDS {
+        let (plan, form, placed, slab) = drawn(seed);
+        let is_mixed = |operator: &Operator| {
+            matches!(operator, Operator::MixUp { .. } | Operator::CutMix { .. })
+        };
+        if plan.operators().iter().any(is_mixed) {
+            continue;
+        }
+        let keys = [seed, seed + 1, seed + 2].map(key);
+        let drawn = plan.draw(&Batch::placed(&placed), &keys).unwrap();
+        let all = drawn.host(&slab, form).unwrap();
+        for at in 0..3 {
+            let alone = plan
+                .draw(&Batch::placed(&placed[at..=at]), &keys[at..=at])
+                .unwrap();
+            let alone = alone.host(&slab, form).unwrap();
+            assert!(
+                all[at * alone.len()..][..alone.len()] == alone,
+                "seed {seed}, picture {at}"
+            );
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Each file drives one public boundary of the crate.
+
+mod pictures;
+
+mod augment;
+mod decode;
+mod load;
+mod order;
+mod source;

@@ -1,0 +1,337 @@
+//! Folders, lists and archives, good and bad.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use sidestream_images::Broken;
+use sidestream_images::source::{Dataset, samples, write_samples};
+
+use crate::pictures::{Draw, Jpeg};
+
+/// An empty folder for one test.
+pub fn folder(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("images-{name}-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&path);
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+fn put(root: &Path, name: &str, bytes: &[u8]) {
+    let path = root.join(name);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, bytes).unwrap();
+}
+
+/// Names without the folder, and labels.
+fn listed(data: &Dataset, root: &Path) -> Vec<(String, Option<u32>)> {
+    let short = |name: String| {
+        name.replace(&format!("{}", root.display()), "")
+            .trim_start_matches('/')
+            .to_string()
+    };
+    (0..data.len())
+        .map(|sample| (short(data.name(sample)), data.label(sample)))
+        .collect()
+}
+
+fn refused(opened: sidestream_images::Result<Dataset>) -> String {
+    opened.map(|data| data.len()).unwrap_err().to_string()
+}
+
+#[test]
+fn a_folder_gives_a_class_for_each_sub_folder() {
+    let root = folder("classes");
+    for name in [
+        "dog/b.JPG",
+        "dog/a.png",
+        "cat/deep/c.jpeg",
+        "cat/.hidden.jpg",
+        "cat/notes.txt",
+        "ant/x.jfif",
+    ] {
+        put(&root, name, b"bytes");
+    }
+    let data = Dataset::folder(&root).unwrap();
+    assert_eq!(data.classes(), ["ant", "cat", "dog"]);
+    let expected = [
+        ("ant/x.jfif", 0),
+        ("cat/deep/c.jpeg", 1),
+        ("dog/a.png", 2),
+        ("dog/b.JPG", 2),
+    ];
+    assert_eq!(
+        listed(&data, &root),
+        expected.map(|(name, label)| (name.to_string(), Some(label)))
+    );
+    let mut bytes = vec![1, 2];
+    data.read(3, &mut bytes).unwrap();
+    assert_eq!(bytes, b"bytes");
+
+    let own = Dataset::folder_of_classes(&root, &["dog", "ant"]).unwrap();
+    let expected = [("dog/a.png", 0), ("dog/b.JPG", 0), ("ant/x.jfif", 1)];
+    assert_eq!(
+        listed(&own, &root),
+        expected.map(|(name, label)| (name.to_string(), Some(label)))
+    );
+    assert_ne!(own.identity(), data.identity());
+    assert_eq!(data.identity(), Dataset::folder(&root).unwrap().identity());
+    assert!(
+        refused(Dataset::folder_of_classes(&root, &["cow"]))
+            .contains("there is no sub-folder `cow`")
+    );
+    assert!(refused(Dataset::folder_of_classes(&root, &["cat", "cat"])).contains("named twice"));
+
+    put(&root, "lost.jpg", b"");
+    assert!(refused(Dataset::folder(&root)).contains("`lost.jpg` lies beside the folders"));
+}
+
+#[test]
+fn a_folder_without_folders_has_no_labels() {
+    let root = folder("flat");
+    put(&root, "b.jpg", b"");
+    put(&root, "a.jpg", b"");
+    let data = Dataset::open(&root).unwrap();
+    assert_eq!(
+        listed(&data, &root),
+        [("a.jpg".into(), None), ("b.jpg".into(), None)]
+    );
+    assert!(refused(Dataset::folder(folder("empty"))).contains("there are no pictures"));
+    assert!(refused(Dataset::open(root.join("none"))).contains("none: "));
+}
+
+#[test]
+fn links_are_followed_but_not_in_circles() {
+    let root = folder("links");
+    put(&root, "a/1.jpg", b"");
+    std::os::unix::fs::symlink(root.join("a"), root.join("b")).unwrap();
+    assert_eq!(Dataset::folder(&root).unwrap().len(), 2);
+    std::os::unix::fs::symlink(&root, root.join("a/up")).unwrap();
+    assert!(
+        refused(Dataset::folder(&root)).contains("loop"),
+        "{}",
+        refused(Dataset::folder(&root))
+    );
+}
+
+#[test]
+fn a_list_names_paths_and_labels() {
+    let root = folder("list");
+    let list = |text: &str| {
+        put(&root, "list.csv", text.as_bytes());
+        Dataset::list(root.join("list.csv"))
+    };
+    let data = list("\u{feff}a.jpg, 3\r\n\r\nsub/with, comma.jpg,0\n/abs/c.png,12").unwrap();
+    let expected = [("a.jpg", 3), ("sub/with, comma.jpg", 0), ("abs/c.png", 12)];
+    assert_eq!(
+        listed(&data, &root),
+        expected.map(|(name, label)| (name.to_string(), Some(label)))
+    );
+    assert_eq!(
+        listed(&list("a, b.jpg\n").unwrap(), &root),
+        [("a, b.jpg".into(), None)]
+    );
+
+    let why = refused(list("a.jpg,1\nb.jpg\n"));
+    assert!(
+        why.contains("1 of 2 samples have no label, of which `b.jpg` is the first"),
+        "{why}"
+    );
+    let why = refused(list("a.jpg,1\nb.jpg,99999999999\n"));
+    assert!(
+        why.contains("list.csv:2: the label 99999999999 is too large"),
+        "{why}"
+    );
+    assert!(refused(list("")).contains("there are no pictures"));
+    assert!(
+        refused(list(&"x".repeat(70_000)))
+            .contains("list.csv:1: the line has more than 65536 bytes")
+    );
+    assert!(refused(list("a\0b")).contains("zero byte"));
+    put(&root, "raw", &[0xFF, 0xD8, 0xFF, 0xE0]);
+    assert!(refused(Dataset::list(root.join("raw"))).contains("raw:1: the line is not UTF-8"));
+}
+
+/// An archive of these members.
+fn tar(members: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut tar = tar::Builder::new(Vec::new());
+    for (name, bytes) in members {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(bytes.len() as u64);
+        header.set_mode(0o644);
+        tar.append_data(&mut header, name, *bytes).unwrap();
+    }
+    tar.into_inner().unwrap()
+}
+
+fn open_tar(root: &Path, bytes: &[u8]) -> sidestream_images::Result<Dataset> {
+    put(root, "shard.tar", bytes);
+    Dataset::open(root.join("shard.tar"))
+}
+
+#[test]
+fn shards_give_a_sample_for_each_key() {
+    let root = folder("shards");
+    let long = format!("{}/0003.jpg", "folder".repeat(30));
+    let first = tar(&[
+        ("0001.jpg", b"one"),
+        ("0001.cls", b" 7\n"),
+        ("dir.v2/0002.json", br#"{"label": 5, "text": "x"}"#),
+        ("dir.v2/0002.seg.png", b"no picture of it"),
+        ("dir.v2/0002.jpeg", b"two"),
+        ("words.txt", b"no sample"),
+    ]);
+    let second = tar(&[(&long, b"three"), (&long.replace("jpg", "cls"), b"0")]);
+    put(&root, "1.tar", &first);
+    put(&root, "2.tar", &second);
+    let data = Dataset::shards(&[root.join("1.tar"), root.join("2.tar")]).unwrap();
+    let expected = [
+        ("1.tar: 0001.jpg", 7),
+        ("1.tar: dir.v2/0002.jpeg", 5),
+        (&*format!("2.tar: {long}"), 0),
+    ];
+    let expected = expected.map(|(name, label)| (name.to_string(), Some(label)));
+    assert_eq!(listed(&data, &root), expected);
+    let mut bytes = Vec::new();
+    for (sample, content) in [(2, &b"three"[..]), (0, b"one"), (1, b"two")] {
+        data.read(sample, &mut bytes).unwrap();
+        assert_eq!(bytes, content);
+    }
+}
+
+#[test]
+fn names_of_pax_are_read() {
+    let root = folder("pax");
+    let mut builder = tar::Builder::new(Vec::new());
+    builder
+        .append_pax_extensions([("path", &b"new/name.jpg"[..])])
+        .unwrap();
+    let mut header = tar::Header::new_ustar();
+    header.set_size(3);
+    header.set_path("old.jpg").unwrap();
+    header.set_cksum();
+    builder.append(&header, &b"abc"[..]).unwrap();
+    let data = open_tar(&root, &builder.into_inner().unwrap()).unwrap();
+    assert_eq!(
+        listed(&data, &root),
+        [("shard.tar: new/name.jpg".into(), None)]
+    );
+}
+
+#[test]
+fn bad_archives_are_refused_with_the_member() {
+    let root = folder("bad-tar");
+    let why = |members: &[(&str, &[u8])]| refused(open_tar(&root, &tar(members)));
+    assert!(
+        why(&[("a.jpg", b""), ("a.png", b"")])
+            .contains("`a.jpg` and `a.png` are two pictures of one sample")
+    );
+    assert!(
+        why(&[("a.jpg", b""), ("b.jpg", b""), ("a.cls", b"1")])
+            .contains("the members of `a` do not follow each other")
+    );
+    assert!(why(&[("a.jpg", b""), ("a.cls", b"cat")]).contains("`a.cls` is no label"));
+    assert!(why(&[("a.jpg", b""), ("a.json", b"{")]).contains("`a.json` is no label"));
+    assert!(why(&[("a.txt", b"")]).contains("there are no pictures"));
+    assert!(
+        why(&[("a.jpg", b""), ("a.cls", b"1"), ("b.jpg", b"")])
+            .contains("1 of 2 samples have no label")
+    );
+    assert!(refused(open_tar(&root, &[0x1F, 0x8B, 8, 0])).contains("compressed as a whole"));
+    assert!(refused(Dataset::shards(&[] as &[&str])).contains("no archive is named"));
+}
+
+#[test]
+fn an_archive_that_was_cut_or_changed_never_panics_and_rarely_passes() {
+    let root = folder("mutated-tar");
+    let long = format!("{}.jpg", "n".repeat(150));
+    let good = tar(&[
+        ("a.jpg", &[7; 700]),
+        ("a.cls", b"1"),
+        (&long, &[8; 100]),
+        (&long.replace("jpg", "cls"), b"2"),
+    ]);
+    assert_eq!(open_tar(&root, &good).unwrap().len(), 2);
+    // Two blocks of zeros end it; the second is only for old tape drives.
+    for length in (0..good.len() - 1024).step_by(64) {
+        assert!(
+            open_tar(&root, &good[..length]).is_err(),
+            "{length} of {}",
+            good.len()
+        );
+    }
+    let mut draw = Draw::new(3);
+    for round in 0..400 {
+        let mut bytes = good.clone();
+        // Into headers mostly: the members are small.
+        for _ in 0..1 + draw.below(3) {
+            let at = draw.below(bytes.len() as u64) as usize;
+            bytes[at] = draw.next() as u8;
+        }
+        if let Ok(data) = open_tar(&root, &bytes) {
+            let mut into = Vec::new();
+            for sample in 0..data.len() {
+                data.read(sample, &mut into)
+                    .unwrap_or_else(|why| panic!("{round}: {why}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn long_files_and_lost_ones_are_broken_pictures() {
+    let root = folder("long");
+    put(&root, "a.jpg", &[0; 100]);
+    put(&root, "b.jpg", b"");
+    let data = Dataset::folder(&root).unwrap().with_max_file_bytes(99);
+    let mut bytes = Vec::new();
+    let long = Broken::TooLong {
+        size_bytes: 100,
+        max_bytes: 99,
+    };
+    assert_eq!(data.read(0, &mut bytes), Err(long));
+    fs::remove_file(root.join("b.jpg")).unwrap();
+    assert!(matches!(
+        data.read(1, &mut bytes),
+        Err(Broken::Unreadable(_))
+    ));
+    fs::create_dir(root.join("b.jpg")).unwrap();
+    assert_eq!(
+        data.read(1, &mut bytes),
+        Err(Broken::Unreadable("it is not a file".into()))
+    );
+    let file = tar(&[("a.jpg", &[0; 100])]);
+    let data = open_tar(&root, &file).unwrap().with_max_file_bytes(99);
+    assert!(matches!(
+        data.read(0, &mut bytes),
+        Err(Broken::TooLong { .. })
+    ));
+}
+
+#[test]
+fn sample_pictures_are_many_small_and_good() {
+    let all = samples(1);
+    assert_eq!(all.len(), 40);
+    let bytes: usize = all.iter().map(|sample| sample.bytes.len()).sum();
+    assert!((200_000..900_000).contains(&bytes), "{bytes} bytes");
+    let root = folder("samples");
+    write_samples(&root, 1).unwrap();
+    let data = Dataset::folder(&root).unwrap();
+    assert_eq!(
+        (data.len(), data.classes()),
+        (
+            40,
+            &["city", "flowers", "hills", "sea"].map(String::from)[..]
+        )
+    );
+    let mut bytes = Vec::new();
+    data.read(17, &mut bytes).unwrap();
+    assert!(bytes == all[17].bytes);
+    // The test pictures of other files are encoded by the same library; these have texture.
+    assert!(
+        all[0].bytes.len()
+            > Jpeg::default()
+                .encode(all[0].size.width, all[0].size.height)
+                .len()
+    );
+}

@@ -1,0 +1,83 @@
+"""What ``truth_gpu.py`` and ``decode_gpu.py`` share: a GPU or, to see that the code runs, the processor in its place."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+#: One step of a loop, which gets its number.
+Step = Callable[[int], None]
+
+
+class Nothing:
+    """Stands for streams and events where there is no GPU."""
+
+    def __getattr__(self, name: str) -> Callable[..., Nothing]:
+        return lambda *_args, **_named: self
+
+
+class Machine:
+    """By the name that the option ``--device`` has: "cuda" or "cpu"."""
+
+    def __init__(self, name: str) -> None:
+        self.is_cuda = name == "cuda"
+        self.device = torch.device("cuda:0" if self.is_cuda else "cpu")
+
+    def side_stream(self) -> Any:
+        return torch.cuda.Stream() if self.is_cuda else Nothing()
+
+    def current(self) -> Any:
+        return torch.cuda.current_stream() if self.is_cuda else Nothing()
+
+    def on(self, stream: Any) -> Any:
+        return torch.cuda.stream(stream) if self.is_cuda else contextlib.nullcontext()
+
+    def event(self) -> Any:
+        return torch.cuda.Event() if self.is_cuda else Nothing()
+
+    def synchronize(self) -> None:
+        if self.is_cuda:
+            torch.cuda.synchronize()
+
+    def busy(self, seconds: float) -> int:
+        """Work of the program's own on the processor, in Python, for so long."""
+        end, turns = time.perf_counter() + (seconds if self.is_cuda else 1e-5), 0
+        while time.perf_counter() < end:
+            turns += 1
+        return turns
+
+    def captured(self, work: Callable[[], object]) -> Callable[[], object]:
+        """The same as a graph."""
+        if not self.is_cuda:
+            return work
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                work()
+        torch.cuda.current_stream().wait_stream(stream)
+        self.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            work()
+        return graph.replay
+
+    def timed_ms(self, step: Step, warm_up: int, first: int, steps: int, windows: int) -> float:
+        """The median step of so many windows, of so many steps each, behind some that warm up."""
+        for at in range(warm_up):
+            step(at)
+        self.synchronize()
+        times, at = [], first
+        for _ in range(windows if self.is_cuda else 1):
+            begun = time.perf_counter()
+            for _ in range(steps):
+                step(at)
+                at += 1
+            self.synchronize()
+            times.append((time.perf_counter() - begun) / steps * 1e3)
+        return statistics.median(times)

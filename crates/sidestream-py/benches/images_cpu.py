@@ -1,0 +1,105 @@
+"""Pictures per second of ``sidestream.images.Loader``, beside a DataLoader of PyTorch with torchvision.
+
+``python images_cpu.py [FOLDER] [--workers 2] [--rounds 3]``, with torchvision and Pillow installed. Without a folder it makes pictures
+of 500 x 375 pixels. All are read from the page cache.
+
+What is compared is not the same work, and each row says what it is: a DataLoader crops, resizes and flips on the processor, since
+its batches need pictures of one size. A slab takes them as they are; there the rest is for the GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from sidestream import images
+
+BATCH = 64
+
+
+def make(folder: Path, count: int) -> None:
+    """Mosaics of sample pictures, as JPEG of quality 90 by Pillow."""
+    from PIL import Image
+
+    with tempfile.TemporaryDirectory() as small:
+        images.write_samples(small, 1)
+        tiles = [Image.open(path).resize((250, 188)) for path in sorted(Path(small).rglob("*.jpg"))]
+        for number in range(count):
+            whole = Image.new("RGB", (500, 375))
+            for quarter in range(4):
+                tile = tiles[(7 * number + quarter) % len(tiles)]
+                whole.paste(tile, (250 * (quarter % 2), 188 * (quarter // 2)))
+            path = folder / str(number % 4) / f"{number}.jpg"
+            path.parent.mkdir(exist_ok=True)
+            whole.save(path, quality=90)
+
+
+def of_torchvision(folder: Path, workers: int, decoder: str, floats: bool) -> Callable[[], int]:
+    from torchvision import io
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+
+    last: list[Any] = [v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.25] * 3)] if floats else []
+    first: list[Any] = [v2.PILToTensor()] if decoder == "Pillow" else []
+    crop = [v2.RandomResizedCrop(224, antialias=True), v2.RandomHorizontalFlip()]
+    load = {"Pillow": {}, "torchvision": {"loader": lambda path: io.decode_image(io.read_file(path), io.ImageReadMode.RGB)}}
+    data = ImageFolder(str(folder), v2.Compose([*crop, *first, *last]), **load[decoder])
+    loader = torch.utils.data.DataLoader(
+        data, BATCH, shuffle=True, num_workers=workers, persistent_workers=True, multiprocessing_context="fork"
+    )
+    return lambda: sum(len(labels) for _, labels in loader)
+
+
+def of_sidestream(folder: Path, workers: int) -> Callable[[], int]:
+    def run() -> int:
+        # A new one each time: one that lives prepares batches while the other rows are timed.
+        with images.Loader(folder, batch_size=BATCH, workers=workers, pin_memory=False) as loader:
+            return sum(len(batch) for batch in loader)
+
+    return run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--pictures", type=int, default=1024)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as made:
+        folder = args.folder or Path(made)
+        if args.folder is None:
+            make(folder, args.pictures)
+        paths = [path for path in folder.rglob("*") if path.is_file()]
+        mean = sum(path.stat().st_size for path in paths) / len(paths) / 1024
+        print(f"{len(paths)} files, {mean:.0f} KiB each on average; {args.workers} workers; by {images.decoder()}")
+        rows = {
+            "DataLoader, Pillow, crop, flip, float32": of_torchvision(folder, args.workers, "Pillow", True),
+            "DataLoader, torchvision's decoder, crop, flip, uint8": of_torchvision(folder, args.workers, "torchvision", False),
+            "sidestream, whole pictures into a slab": of_sidestream(folder, args.workers),
+        }
+        rates: dict[str, list[float]] = {name: [] for name in rows}
+        for run in rows.values():
+            run()  # Workers start, files come into the cache.
+        for _ in range(args.rounds):
+            for name, run in rows.items():
+                start = time.perf_counter()
+                count = run()
+                rates[name].append(count / (time.perf_counter() - start))
+        base = rates["DataLoader, Pillow, crop, flip, float32"]
+        for name, each in rates.items():
+            ratio = statistics.median(ours / theirs for ours, theirs in zip(each, base, strict=True))
+            print(f"{name:55} {statistics.median(each):7.0f} pictures/s, {ratio:.2f} x")
+        print(f"peak memory of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MiB")
+
+
+if __name__ == "__main__":
+    main()

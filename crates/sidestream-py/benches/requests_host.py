@@ -1,0 +1,171 @@
+"""What a request to a `Batcher` costs the host: its own code with a device that is done at once. Needs PyTorch and no GPU.
+
+    python crates/sidestream-py/benches/requests_host.py [--quick]
+
+One JSON object: microseconds of processor time a request, of all threads together, the best of five turns. The interpreter runs one thread at a time, so
+this bounds what any GPU behind it can serve. `refused_us` is a request whose deadline is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+import sidestream
+from sidestream import Batcher, RequestRefused
+
+QUICK = "--quick" in sys.argv
+COUNT = 512 if QUICK else 8000
+WIDTH = 512
+SIZES = tuple(1 << power for power in range(10))
+
+
+class Stream:
+    """Work put there is over."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def wait_event(self, _: object) -> None:
+        pass
+
+    wait_stream = wait_event
+
+    def synchronize(self) -> None:
+        pass
+
+
+class Event(Stream):
+    def record(self, *_: object) -> None:
+        pass
+
+    def elapsed_time(self, _: object) -> float:
+        return 0.01
+
+
+class Torch:
+    """PyTorch, whose GPU is the processor."""
+
+    cuda = SimpleNamespace(
+        Stream=Stream,
+        Event=Event,
+        is_available=lambda: True,
+        current_device=lambda: 0,
+        current_stream=lambda _=None: Stream(),
+        set_device=lambda _: None,
+        stream=lambda _: contextlib.nullcontext(),
+        device=lambda _: contextlib.nullcontext(),
+        set_stream=lambda _: None,
+    )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(torch, name)
+
+    def zeros(self, *shape: Any, device: Any = None, pin_memory: bool = False, **how: Any) -> Any:
+        return torch.zeros(*shape, **how)
+
+    def empty(self, *shape: Any, device: Any = None, pin_memory: bool = False, **how: Any) -> Any:
+        return torch.empty(*shape, **how)
+
+
+def batcher(**how: Any) -> Batcher:
+    sys.modules["torch"] = Torch()  # type: ignore[assignment]
+    try:
+        return Batcher(lambda x: x, SIZES, how.pop("max_delay", 0.0005), graphs=False, device="cpu", **how)
+    finally:
+        sys.modules["torch"] = torch
+
+
+def best(run: Callable[[], float]) -> float:
+    """Microseconds a request."""
+    return min(run() for _ in range(1 if QUICK else 5)) * 1e6
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    rows = list(torch.randn(1024, WIDTH).unbind(0))
+    said: dict[str, float] = {}
+
+    def submits() -> float:
+        with batcher(max_delay=1000.0) as one:
+            one.submit(rows[0])
+            start = time.process_time()
+            for at in range(500):
+                one.submit(rows[at])
+            return (time.process_time() - start) / 500
+
+    said["submit_us"] = best(submits)
+
+    def refuses() -> float:
+        with batcher(max_delay=1000.0) as one:
+            one.submit(rows[0])
+            start = time.process_time()
+            for at in range(1000):
+                try:
+                    one.submit(rows[at], deadline=0.0)
+                except RequestRefused:
+                    pass
+            return (time.process_time() - start) / 1000
+
+    said["refused_us"] = best(refuses)
+
+    async def closed(one: Batcher, callers: int) -> float:
+        async def caller(x: torch.Tensor) -> None:
+            for _ in range(COUNT // callers):
+                await one.submit(x)
+
+        start = time.process_time()
+        await asyncio.gather(*(caller(x) for x in rows[:callers]))
+        return (time.process_time() - start) / (COUNT // callers * callers)
+
+    def looped(callers: int) -> float:
+        with batcher() as one:
+            one.submit(rows[0]).result()
+            return asyncio.run(closed(one, callers))
+
+    for callers in (64, 256) if QUICK else (64, 256, 1024):
+        said[f"asyncio_{callers}_us"] = best(lambda callers=callers: looped(callers))  # type: ignore[misc]
+
+    def threaded() -> float:
+        with batcher(max_delay=0.0001) as one:
+            one.submit(rows[0]).result()
+
+            def caller(x: torch.Tensor) -> None:
+                for _ in range(COUNT // 64):
+                    one.submit(x).result()
+
+            threads = [threading.Thread(target=caller, args=(x,)) for x in rows[:64]]
+            start = time.process_time()
+            for each in threads:
+                each.start()
+            for each in threads:
+                each.join()
+            took = (time.process_time() - start) / (COUNT // 64 * 64)
+            said["threads_mean_batch"] = one.statistics.mean_batch
+            return took
+
+    said["threads_64_us"] = best(threaded)
+
+    def burst() -> float:
+        with batcher() as one:
+            one.submit(rows[0]).result()
+            start = time.process_time()
+            for answer in [one.submit(x) for x in rows[:512] * (1 if QUICK else 8)]:
+                answer.result()
+            return (time.process_time() - start) / (one.statistics.answered - 1)
+
+    said["one_thread_512_at_once_us"] = best(burst)
+    print(json.dumps({"part": "host", "torch": torch.__version__, "package": sidestream.__version__} | {k: round(v, 2) for k, v in said.items()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Pictures for training: folders, lists and shards in, batches of decoded pictures out, augmented in one launch a batch.
+
+Files are read and decoded by threads of the package, without the interpreter. Importing this needs neither PyTorch nor a GPU.
+"""
+
+from sidestream._sidestream import ImageError, image_decoder as decoder, write_sample_images as write_samples
+from sidestream.images._augment import Compose, from_torchvision
+from sidestream.images._loader import Batch as Batch, Broken as Broken, Loader, Placed as Placed
+from sidestream.images._operators import (
+    CenterCrop,
+    ColorJitter,
+    CutMix,
+    GaussianBlur,
+    Grayscale,
+    MixUp,
+    Normalize,
+    Operator as Operator,
+    RandAugment,
+    RandomAffine,
+    RandomCrop,
+    RandomErasing,
+    RandomGrayscale,
+    RandomHorizontalFlip,
+    RandomPerspective,
+    RandomResizedCrop,
+    RandomRotation,
+    RandomVerticalFlip,
+    Resize,
+    ToDtype,
+)
+
+__all__ = [
+    "CenterCrop",
+    "ColorJitter",
+    "Compose",
+    "CutMix",
+    "GaussianBlur",
+    "Grayscale",
+    "ImageError",
+    "Loader",
+    "MixUp",
+    "Normalize",
+    "RandAugment",
+    "RandomAffine",
+    "RandomCrop",
+    "RandomErasing",
+    "RandomGrayscale",
+    "RandomHorizontalFlip",
+    "RandomPerspective",
+    "RandomResizedCrop",
+    "RandomRotation",
+    "RandomVerticalFlip",
+    "Resize",
+    "ToDtype",
+    "decoder",
+    "from_torchvision",
+    "write_samples",
+]

@@ -1,0 +1,305 @@
+"""Augmentation of tensors."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sidestream._arguments import truth, whole
+from sidestream._sidestream import AugmentBatch, AugmentPlan
+from sidestream.images import _operators as operators
+from sidestream.images._operators import Operator
+
+if TYPE_CHECKING:
+    from sidestream.images._loader import Batch
+
+
+class Compose:
+    """Operators, applied to a batch of pictures: on a GPU in one launch, on the processor on all cores.
+
+    Geometric operators are composed into one map that is sampled once; a blur, colours, erasing, mixing and normalisation follow in the
+    same launch. What a picture gets depends on ``seed``, ``epoch`` and its number in ``samples`` alone: neither on the batch that it is
+    in nor on who loaded it or how often the run was resumed. Only what ``MixUp`` and ``CutMix`` mix in is another picture of the batch.
+
+    Args:
+        transforms: Operators of ``sidestream.images``. ``from_torchvision`` makes them of torchvision's.
+        seed: Of the run.
+        fuse: Whether operators are composed. Without, each samples anew and rounds to levels of bytes, as torchvision does on tensors of
+            bytes: for comparisons.
+        channels_last: Whether results lie in memory as PyTorch's ``channels_last``.
+
+    Raises:
+        TypeError: A transform is no operator.
+        ValueError: An argument of an operator or the sequence means nothing.
+    """
+
+    def __init__(self, transforms: Iterable[Operator], *, seed: int = 0, fuse: bool = True, channels_last: bool = False) -> None:
+        """Check the operators."""
+        self.transforms = list(transforms)
+        for transform in self.transforms:
+            if not isinstance(transform, Operator):
+                raise TypeError(f"{transform!r} is no operator of sidestream.images; from_torchvision translates those of torchvision")
+        truth("fuse", fuse)
+        truth("channels_last", channels_last)
+        self.seed = whole("seed", seed, 0, "the seed of the run")
+        self._channels_last = channels_last
+        given = [(type(transform).__name__, transform._given) for transform in self.transforms]
+        self._plan = AugmentPlan(given, fuse)
+        kinds = [transform.dtype for transform in self.transforms if isinstance(transform, operators.ToDtype)]
+        self._kind = kinds[-1] if kinds else "uint8"
+        mixes = [transform for transform in self.transforms if isinstance(transform, (operators.MixUp, operators.CutMix))]
+        self._mixes = mixes[-1] if mixes else None
+        #: The number of the next picture that comes without one.
+        self._next = 0
+
+    def __repr__(self) -> str:
+        """Return the operators."""
+        return f"Compose([{', '.join(map(repr, self.transforms))}])"
+
+    def __call__(self, batch: Any, labels: Any = None, *, epoch: int = 0, samples: Sequence[int] | Any = None) -> Any:
+        """Return the augmented batch; with ``labels``, both.
+
+        On a GPU the work is put into PyTorch's current stream, and the host does not wait. The result is a new tensor.
+
+        Args:
+            batch: A tensor of bytes of the shape (pictures, 3, height, width), contiguous or ``channels_last``.
+            labels: Classes as whole numbers, or rows of weights. With ``MixUp`` or ``CutMix`` they become rows of weights.
+            epoch: How often the data has been seen before.
+            samples: For each picture its number in the data set. Without them they are counted from the first call on, and a result can
+                be repeated only with all calls before it.
+
+        Raises:
+            TypeError: ``batch`` is no tensor of bytes.
+            ValueError: Its shape is another, ``samples`` are not as many as pictures, or pictures are too small for an operator.
+        """
+        import torch
+
+        if not isinstance(batch, torch.Tensor) or batch.dtype != torch.uint8:
+            kind = batch.dtype if isinstance(batch, torch.Tensor) else type(batch).__name__
+            raise TypeError(f"batch is of {kind}; give a tensor of torch.uint8")
+        if batch.dim() != 4 or batch.shape[1] != 3:
+            raise ValueError(f"batch has the shape {tuple(batch.shape)}; give (pictures, 3, height, width)")
+        count, _, height, width = batch.shape
+        numbers = self._numbers(samples, count)
+        is_nhwc = not batch.is_contiguous() and batch.is_contiguous(memory_format=torch.channels_last)
+        source = batch if is_nhwc else batch.contiguous()
+        epoch = whole("epoch", epoch, 0, "how often the data was seen before")
+        drawn = self._plan.draw((height, width), is_nhwc, self.seed, epoch, numbers)
+        format_ = torch.channels_last if self._channels_last else torch.contiguous_format
+        result = torch.empty((count, 3, *drawn.size), dtype=getattr(torch, self._kind), device=batch.device, memory_format=format_)
+        self._run(torch, drawn, source, result)
+        if labels is None:
+            return result
+        return result, labels if self._mixes is None else self._mixed(torch, drawn, labels)
+
+    def of_loader(self, slab: Any, labels: Any, batch: Batch) -> tuple[Any, Any]:
+        """Return the pictures of a loader's batch, augmented where its bytes are, and their labels.
+
+        Sizes of the pictures may differ, if the operators give all of them one. A picture's parameters depend on the seed of this, the
+        epoch and its number in the data.
+
+        Args:
+            slab: ``batch.slab``, or a copy of it on a device.
+            labels: The classes as a tensor, on the same device. With ``MixUp`` or ``CutMix`` they become rows of weights.
+            batch: What a ``Loader`` gave.
+
+        Raises:
+            ValueError: Results have different sizes, or less of a picture is there than its result needs.
+        """
+        import torch
+
+        drawn = self._plan.draw_placed(batch.placed, self.seed, batch.epoch, batch.samples)  # type: ignore[arg-type]
+        format_ = torch.channels_last if self._channels_last else torch.contiguous_format
+        shape = (len(batch), 3, *drawn.size)
+        result = torch.empty(shape, dtype=getattr(torch, self._kind), device=slab.device, memory_format=format_)
+        self._run(torch, drawn, slab, result)
+        return result, labels if self._mixes is None else self._mixed(torch, drawn, labels)
+
+    def region(self, height: int, width: int, *, epoch: int = 0, sample: int = 0) -> tuple[int, int, int, int]:
+        """Return left, top, width and height of the part of a picture that its result depends on: no more need be decoded."""
+        return self._plan.region((self.seed, epoch, sample), height, width)
+
+    def _numbers(self, samples: Any, count: int) -> list[int]:
+        if samples is None:
+            numbers = list(range(self._next, self._next + count))
+            self._next += count
+            return numbers
+        numbers = samples.tolist() if hasattr(samples, "tolist") else list(samples)
+        if len(numbers) != count:
+            raise ValueError(f"samples has {len(numbers)} numbers, and the batch {count} pictures; give one for each")
+        if set(map(type, numbers)) == {int} and min(numbers) >= 0:
+            return numbers
+        return [whole("samples", number, 0, "numbers of pictures") for number in numbers]
+
+    def _run(self, torch: Any, drawn: AugmentBatch, source: Any, result: Any) -> None:
+        if not source.is_cuda:
+            drawn.host(_piece(source, source.data_ptr()), _piece(result, result.data_ptr()), self._kind, self._channels_last)
+            return
+        if getattr(torch.cuda, "is_simulated", False):
+            plain = torch._C.TensorBase.data_ptr
+            drawn.host(_piece(source, plain(source)), _piece(result, plain(result)), self._kind, self._channels_last)
+            _tell([(source, True, False, None), (result, False, True, None)])
+            return
+        records_bytes, even, odd, statistics = drawn.needs()
+        # PyTorch keeps pinned memory, and gives it out again when the copy from it is over.
+        staged = torch.empty(records_bytes, dtype=torch.uint8, pin_memory=True)
+        drawn.records(_piece(staged, staged.data_ptr()))
+        with torch.cuda.device(source.device):
+            records = staged.to(source.device, non_blocking=True)
+            # What a plan without passes between or statistics does not need has a place, and no bytes.
+            room = torch.empty(even + odd, dtype=torch.uint8, device=source.device) if even + odd else records[:0]
+            words = torch.zeros(statistics, dtype=torch.uint8, device=source.device) if statistics else records[:0]
+            at, zero = room.data_ptr() or records.data_ptr(), words.data_ptr() or records.data_ptr()
+            pieces = [
+                _piece(source, source.data_ptr()),
+                (records.data_ptr(), records_bytes),
+                (at, even),
+                (at + even, odd),
+                (zero, statistics),
+                _piece(result, result.data_ptr()),
+            ]
+            drawn.launch(f"cuda:{source.device.index}", None, pieces, self._kind, self._channels_last)
+        _tell([(source, True, False, None), (records, True, False, None), (result, False, True, None)])
+
+    def _mixed(self, torch: Any, drawn: AugmentBatch, labels: Any) -> Any:
+        assert self._mixes is not None
+        classes = self._mixes.num_classes
+        if labels.dim() == 1:
+            if classes is None:
+                raise ValueError(f"labels are numbers of classes, and {type(self._mixes).__name__} has no num_classes; give it")
+            labels = torch.nn.functional.one_hot(labels, classes)
+        rows = labels.float()
+        partners, shares = zip(*drawn.mixed(), strict=True)
+        share = torch.tensor(shares, dtype=torch.float32)
+        other = torch.tensor(partners)
+        if rows.is_cuda:
+            share = share.pin_memory().to(rows.device, non_blocking=True)
+            other = other.pin_memory().to(rows.device, non_blocking=True)
+        return rows * share[:, None] + rows[other] * (1 - share)[:, None]
+
+
+def _piece(tensor: Any, address: int) -> tuple[int, int]:
+    return address, tensor.numel() * tensor.element_size()
+
+
+def _tell(given: list[tuple[Any, bool, bool, str | None]]) -> None:
+    """A check hears of the launch, if one listens."""
+    hooks = sys.modules.get("sidestream._check_hooks")
+    for recorder in [] if hooks is None else hooks._listening:
+        recorder.launched("sidestream.images.Compose", given)
+
+
+# ------------------------------------------------------------------ torchvision
+
+
+def from_torchvision(transforms: Any, *, seed: int = 0, fuse: bool = True, channels_last: bool = False) -> Compose:
+    """Return the same of operators of ``torchvision.transforms.v2``, or of a ``Compose`` of them.
+
+    Random numbers are drawn from the same distributions, and are others.
+
+    Args:
+        transforms: A ``Compose``, a sequence of operators, or one.
+        seed: As of ``Compose``.
+        fuse: As of ``Compose``.
+        channels_last: As of ``Compose``.
+
+    Raises:
+        ValueError: It has operators or arguments that are not known here; all of them are named.
+    """
+    found: list[Operator] = []
+    refused: list[str] = []
+    for transform in _flat(transforms):
+        name = type(transform).__name__
+        translate = _TRANSLATED.get(name)
+        if translate is None and name not in _DROPPED:
+            refused.append(f"{name} is not known here")
+        if translate is None:
+            continue
+        try:
+            found.append(translate(transform))
+        except (TypeError, ValueError, AttributeError) as error:
+            refused.append(f"{name}: {error}")
+    if refused:
+        raise ValueError("sidestream.images cannot do this: " + "; ".join(refused))
+    return Compose(found, seed=seed, fuse=fuse, channels_last=channels_last)
+
+
+#: They make tensors of images, which is what `Compose` takes.
+_DROPPED = ("ToImage", "PILToTensor", "ToPureTensor", "Identity")
+
+
+def _flat(transforms: Any) -> Iterable[Any]:
+    inner = transforms if isinstance(transforms, (list, tuple)) else getattr(transforms, "transforms", None)
+    if inner is None or type(transforms).__name__ not in ("Compose", "list", "tuple", "Sequential"):
+        yield transforms
+        return
+    for transform in inner:
+        yield from _flat(transform)
+
+
+def _fill(transform: Any) -> Any:
+    fill = transform.fill
+    if isinstance(fill, dict):
+        raise ValueError("fill is a dictionary; give a number or three")
+    return fill
+
+
+def _named(kind: Callable[..., Operator], *names: str) -> Callable[[Any], Operator]:
+    return lambda transform: kind(**{name: getattr(transform, name) for name in names})
+
+
+def _filled(kind: Callable[..., Operator], *names: str) -> Callable[[Any], Operator]:
+    def translate(transform: Any) -> Operator:
+        fill = _fill(transform)
+        if fill is None and kind is not operators.RandAugment:
+            fill = 0
+        return kind(fill=fill, **{name: getattr(transform, name) for name in names})
+
+    return translate
+
+
+def _to_dtype(transform: Any) -> Operator:
+    dtype = transform.dtype
+    if isinstance(dtype, dict):
+        raise ValueError("dtype is a dictionary; give one type")
+    return operators.ToDtype(dtype, transform.scale)
+
+
+def _mixes(kind: Callable[..., Operator]) -> Callable[[Any], Operator]:
+    return lambda transform: kind(alpha=transform.alpha, num_classes=transform.num_classes)
+
+
+def _erasing(transform: Any) -> Operator:
+    if transform.value is None:
+        raise ValueError('value is "random"; give a number or three')
+    return operators.RandomErasing(transform.p, transform.scale, transform.ratio, transform.value)
+
+
+def _crop(transform: Any) -> Operator:
+    fill = _fill(transform)
+    fill = 0 if fill is None else fill
+    return operators.RandomCrop(transform.size, transform.padding, transform.pad_if_needed, fill, transform.padding_mode)
+
+
+_TRANSLATED: dict[str, Callable[[Any], Operator]] = {
+    "RandomResizedCrop": _named(operators.RandomResizedCrop, "size", "scale", "ratio", "interpolation", "antialias"),
+    "RandomCrop": _crop,
+    "CenterCrop": _named(operators.CenterCrop, "size"),
+    "Resize": _named(operators.Resize, "size", "interpolation", "max_size", "antialias"),
+    "RandomHorizontalFlip": _named(operators.RandomHorizontalFlip, "p"),
+    "RandomVerticalFlip": _named(operators.RandomVerticalFlip, "p"),
+    "RandomRotation": _filled(operators.RandomRotation, "degrees", "interpolation", "expand", "center"),
+    "RandomAffine": _filled(operators.RandomAffine, "degrees", "translate", "scale", "shear", "interpolation", "center"),
+    "RandomPerspective": _filled(operators.RandomPerspective, "distortion_scale", "p", "interpolation"),
+    "ColorJitter": _named(operators.ColorJitter, "brightness", "contrast", "saturation", "hue"),
+    "Grayscale": _named(operators.Grayscale, "num_output_channels"),
+    "RandomGrayscale": _named(operators.RandomGrayscale, "p"),
+    "GaussianBlur": _named(operators.GaussianBlur, "kernel_size", "sigma"),
+    "RandomErasing": _erasing,
+    "RandAugment": _filled(operators.RandAugment, "num_ops", "magnitude", "num_magnitude_bins", "interpolation"),
+    "MixUp": _mixes(operators.MixUp),
+    "CutMix": _mixes(operators.CutMix),
+    "ToDtype": _to_dtype,
+    "Normalize": _named(operators.Normalize, "mean", "std"),
+}

@@ -1,0 +1,344 @@
+"""``Loader``: batches of pictures, decoded by threads."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import os
+import sys
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from sidestream._arguments import whole
+from sidestream._sidestream import ImageBatch, ImageLoader
+
+if TYPE_CHECKING:
+    import torch
+
+    from sidestream._prefetch import Prefetcher
+    from sidestream.images._augment import Compose
+
+__all__ = ["Batch", "Broken", "Loader", "Placed"]
+
+
+class Placed(NamedTuple):
+    """Where a picture lies in the slab: rows of red, green and blue bytes without gaps, from byte ``offset`` on."""
+
+    offset: int
+    left: int
+    """The first column that is there."""
+    top: int
+    """The first row that is there."""
+    width: int
+    height: int
+    full_width: int
+    """The width of the whole picture."""
+    full_height: int
+
+
+class Broken(NamedTuple):
+    """A picture that could not be decoded."""
+
+    sample: int
+    """Its place in the unshuffled list."""
+    name: str
+    why: str
+    replaced_by: int | None
+    """The sample that stands in for it, if one does."""
+
+
+class Batch:
+    """Pictures of different sizes behind each other in one slab of bytes.
+
+    The slab goes back to the loader when nobody has the batch, its slab, or what was made of that, any more.
+    """
+
+    def __init__(self, batch: ImageBatch) -> None:
+        self._batch = batch
+        address, self._bytes = batch.memory()
+        self._tensor: torch.Tensor | None = batch.take_tensor()
+        # What shares this memory shares the array, and the array owns the batch.
+        self._array: Any = None
+        if self._tensor is None:
+            self._array = (ctypes.c_uint8 * self._bytes).from_address(address)
+            self._array.owner = batch
+        self.placed: list[Placed] = [Placed(*one) for one in batch.placed()]
+        self.labels: list[int | None] = batch.labels()
+        """The label of each picture; ``None`` where the data has none."""
+        self.samples: list[int] = batch.samples()
+        """The place of each picture in the unshuffled list."""
+        self.epoch: int = batch.epoch()
+        self.broken: list[Broken] = [Broken(*one) for one in batch.broken()]
+        """The pictures that should have been in it."""
+
+    def __len__(self) -> int:
+        return len(self.placed)
+
+    def __repr__(self) -> str:
+        return f"Batch({len(self)} pictures in {self._bytes} bytes, epoch {self.epoch})"
+
+    @property
+    def slab(self) -> torch.Tensor:
+        """The bytes as a tensor of uint8; page-locked if the loader pins memory. It shares the memory."""
+        if self._tensor is not None:
+            return self._tensor[: self._bytes]
+        import torch
+
+        return torch.frombuffer(self._array, dtype=torch.uint8)
+
+    @property
+    def view(self) -> memoryview:
+        """The bytes, without PyTorch. It shares the memory."""
+        if self._tensor is not None:
+            return memoryview(self.slab.numpy())
+        return memoryview(self._array).cast("B")
+
+    def picture(self, index: int) -> torch.Tensor:
+        """One picture, as rows, columns and three channels of uint8. It shares the memory."""
+        placed = self.placed[index]
+        flat = self.slab[placed.offset : placed.offset + placed.width * placed.height * 3]
+        return flat.view(placed.height, placed.width, 3)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """``slab``, ``table`` (a row of seven numbers for each picture, as ``Placed`` names them) and ``labels`` (-1 for none)."""
+        import torch
+
+        table = torch.tensor(self.placed, dtype=torch.int64).reshape(-1, len(Placed._fields))
+        labels = torch.tensor([-1 if label is None else label for label in self.labels], dtype=torch.int64)
+        return {"slab": self.slab, "table": table, "labels": labels}
+
+
+class Loader:
+    """Batches of the pictures of a folder, a list or shards, decoded by threads.
+
+    >>> for batch in Loader("train", batch_size=256, seed=1):  # doctest: +SKIP
+    ...     first, label = batch.picture(0), batch.labels[0]
+
+    ``data`` is a folder with a sub-folder for each class (or pictures alone), a text file with a line ``path`` or
+    ``path,label`` for each picture, an archive ``.tar`` in WebDataset's layout, or a sequence of such archives. JPEG and PNG
+    are told apart by their bytes.
+
+    A ``for`` loop gives the rest of the current epoch; the next loop gives the next epoch. The order, and with it each batch,
+    depends on the data, ``seed`` and the epoch alone: not on ``workers`` or ``depth``. ``rank`` and ``world`` are those of
+    ``torch.distributed`` where that is in use. All ranks get equally many samples; ``uneven`` says whether the last ones of an
+    epoch are dropped or its first ones repeated.
+
+    ``broken`` says what becomes of pictures that cannot be decoded: ``"raise"`` an ``ImageError`` that names the file, ``"skip"``
+    them, or ``"replace"`` them by the next good picture. ``faulty=True`` takes JPEGs that were cut short or have other faults for
+    what can be decoded of them. ``orientation=True`` turns pictures as EXIF says.
+
+    With ``augment``, only that part of a picture is decoded that its result depends on, and ``prefetch`` gives the results.
+
+    ``workers`` threads decode (0: one for each processor); at most ``depth`` batches are prepared ahead. Slabs are page-locked
+    if ``pin_memory``, which by default they are where PyTorch can use CUDA.
+    """
+
+    def __init__(
+        self,
+        data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        *,
+        batch_size: int = 64,
+        seed: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        classes: Sequence[str] | None = None,
+        rank: int | None = None,
+        world: int | None = None,
+        uneven: Literal["drop", "repeat"] = "drop",
+        workers: int = 0,
+        depth: int = 3,
+        broken: Literal["raise", "skip", "replace"] = "raise",
+        faulty: bool = False,
+        orientation: bool = False,
+        max_pixels: int = 178_956_970,
+        max_file_bytes: int = 256 << 20,
+        max_slab_bytes: int = 2 << 30,
+        pin_memory: bool | None = None,
+        augment: Compose | None = None,
+    ) -> None:
+        for name, value in (("batch_size", batch_size), ("depth", depth)):
+            whole(name, value, 1, "a number of " + ("pictures" if name == "batch_size" else "batches"))
+        whole("seed", seed, 0, "the seed of the run")
+        whole("workers", workers, 0, "a number of threads")
+        if augment is not None and not hasattr(augment, "of_loader"):
+            raise TypeError(f"augment is {type(augment).__name__}; give a Compose of sidestream.images")
+        if (rank is None) != (world is None):
+            raise ValueError("`rank` and `world` belong together: give both, or neither")
+        if rank is None or world is None:
+            rank, world = _of_distributed()
+        if uneven not in ("drop", "repeat"):
+            raise ValueError(f'`uneven` is {uneven!r}; it is "drop" or "repeat"')
+        if pin_memory is None:
+            torch = sys.modules.get("torch")
+            pin_memory = torch is not None and torch.cuda.is_available()
+        paths = [data] if isinstance(data, (str, os.PathLike)) else list(data)
+        self._loader = ImageLoader(
+            [os.fspath(path) for path in paths],
+            classes=None if classes is None else list(classes),
+            batch_size=batch_size,
+            seed=seed,
+            shuffle=shuffle,
+            drop_last=drop_last,
+            rank=rank,
+            world=world,
+            repeat=uneven == "repeat",
+            workers=workers,
+            depth=depth,
+            broken=broken,
+            faulty=faulty,
+            orientation=orientation,
+            max_pixels=max_pixels,
+            max_file_bytes=max_file_bytes,
+            max_slab_bytes=max_slab_bytes,
+            pin=_pinned if pin_memory else None,
+            augment=None if augment is None else (augment._plan, augment.seed),
+        )
+        self._augment = augment
+        #: What a prefetcher has of it and nobody has taken yet, by number, each with where the loader stood before.
+        self._ahead: dict[int, tuple[Batch, dict[str, Any]]] = {}
+        self._numbers = itertools.count()
+        # Before the interpreter ends, since threads that need it then would never get it.
+        self._finalizer = weakref.finalize(self, self._loader.close)
+
+    def __iter__(self) -> Iterator[Batch]:
+        self._back_to_taken()
+        while (batch := self._loader.next()) is not None:
+            yield Batch(batch)
+
+    def prefetch(self, device: Any = None, depth: int = 2) -> Prefetcher[tuple[torch.Tensor, torch.Tensor]]:
+        """Give augmented pictures and their labels on a device, each batch uploaded and augmented beside the one in use.
+
+        A slab goes up in one copy, and the operators of ``augment`` run on a stream of their own. What this returns is what
+        ``sidestream.prefetch`` returns, to be gone through once for each epoch; ``state_dict`` of it counts the batches that you took.
+        Labels are -1 where the data has none.
+
+        Raises:
+            ValueError: The loader was made without ``augment``.
+        """
+        if self._augment is None:
+            raise ValueError("the loader has no `augment`, so its pictures have different sizes; give `Loader` a `Compose`")
+        from sidestream import prefetch
+
+        if isinstance(device, str) and device.startswith("sim:"):
+            raise ValueError(f"device is {device!r}; pictures go to a GPU that PyTorch knows, or to the processor: give \"cuda\" or \"cpu\"")
+        feed = _Feed(self, self._augment)
+        return prefetch(feed, device, depth, feed.augmented)
+
+    def __len__(self) -> int:
+        """How many batches a whole epoch has."""
+        return self._loader.batches()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next batch belongs to, unless this one is over."""
+        return self._loader.epoch()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch. In that epoch already, it stays where it is, so that a resumed run may call it."""
+        if epoch < 0:
+            raise ValueError(f"`epoch` is {epoch}; epochs count from 0")
+        if epoch != self._loader.epoch():
+            self._loader.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where it stands: behind the last batch that was taken, from it or from what ``prefetch`` gave. It is the same on all ranks."""
+        ahead = min(self._ahead, default=None)
+        return self._given() if ahead is None else self._ahead[ahead][1]
+
+    def _given(self) -> dict[str, Any]:
+        state: dict[str, Any] = json.loads(self._loader.state())
+        return state
+
+    def _back_to_taken(self) -> None:
+        """A loop that was left early had batches ahead: they come again."""
+        state = self.state_dict()
+        if self._ahead:
+            self._ahead.clear()
+            self._loader.load_state(json.dumps(state))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go where the state says. A state of other data, another decoder or another order is a ``ValueError``."""
+        self._ahead.clear()
+        self._loader.load_state(json.dumps(state))
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes, by number."""
+        return self._loader.classes()
+
+    @property
+    def samples(self) -> int:
+        """How many pictures there are, for all ranks together."""
+        return self._loader.samples()
+
+    @property
+    def loaded(self) -> int:
+        """How many pictures came out so far."""
+        return self._loader.counts()[0]
+
+    @property
+    def broken(self) -> int:
+        """How many broken pictures were skipped or replaced so far; ``Batch.broken`` names them."""
+        return self._loader.counts()[1]
+
+    def name(self, sample: int) -> str:
+        """The path of a sample, or its archive and member."""
+        return self._loader.name(sample)
+
+    def close(self) -> None:
+        """End the threads. Batches that were handed out stay valid."""
+        self._finalizer()
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Feed:
+    """A loader's batches as what ``prefetch`` uploads: the slab and the labels, and a number, since nobody can look into a ``Batch``."""
+
+    def __init__(self, loader: Loader, augment: Compose) -> None:
+        self._loader = loader
+        self._augment = augment
+        self.state_dict = loader._given
+        self.load_state_dict = loader.load_state_dict
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
+        loader = self._loader
+        loader._back_to_taken()
+        while True:
+            before = loader._given()
+            batch = loader._loader.next()
+            if batch is None:
+                return
+            number = next(loader._numbers)
+            made = Batch(batch)
+            loader._ahead[number] = made, before
+            yield made.slab, made.tensors()["labels"], number
+
+    def augmented(self, item: tuple[torch.Tensor, torch.Tensor, int]) -> tuple[torch.Tensor, torch.Tensor]:
+        slab, labels, number = item
+        batch, _ = self._loader._ahead.pop(number)
+        return self._augment.of_loader(slab, labels, batch)
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+
+def _of_distributed() -> tuple[int, int]:
+    torch = sys.modules.get("torch")
+    distributed = getattr(torch, "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def _pinned(size_bytes: int) -> tuple[torch.Tensor, int]:
+    import torch
+
+    tensor = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
+    return tensor, tensor.data_ptr()

@@ -1,0 +1,108 @@
+//! Events, and what the host or a stream waits for.
+
+use sidestream::log::Record;
+use sidestream::op::{DeviceId, EventId, Kind};
+
+use super::{Core, RawStream, Site};
+
+impl Core {
+    fn event(&mut self, raw: u64, device: u32) -> EventId {
+        if let Some(&(known, at)) = self.events.get(&raw)
+            && at == device
+        {
+            return known;
+        }
+        let id = EventId(self.event_count);
+        self.event_count += 1;
+        let of = Some(DeviceId(device));
+        self.sink.take(&Record::event(true, of, ""));
+        self.events.insert(raw, (id, device));
+        id
+    }
+
+    /// An event comes to be; its handle may have been another's.
+    pub fn event_created(&mut self, raw: u64, device: u32) {
+        let event = self.event(raw, device);
+        self.tell(Kind::CreateEvent { event }, Site::default());
+    }
+
+    /// An event is gone.
+    pub fn event_deleted(&mut self, raw: u64) {
+        if let Some(&(event, _)) = self.events.get(&raw) {
+            self.tell(Kind::DestroyEvent { event }, Site::default());
+            self.recorded.remove(&event);
+        }
+    }
+
+    /// `event.record(stream)`.
+    pub fn event_record(&mut self, site: Site, raw: u64, stream: RawStream) {
+        if self.is_capturing() {
+            return;
+        }
+        let event = self.event(raw, stream.device);
+        let stream = self.stream(stream);
+        self.recorded.insert(event, stream);
+        self.tell(Kind::Record { event, stream }, site);
+    }
+
+    /// `stream.wait_event(event)`. An event from before the check holds nothing that the check knows.
+    pub fn event_wait(&mut self, site: Site, raw: u64, stream: RawStream) {
+        let Some(&(event, _)) = self.events.get(&raw) else {
+            return;
+        };
+        if self.is_capturing() {
+            return;
+        }
+        let stream = self.stream(stream);
+        self.tell(Kind::Wait { stream, event }, site);
+    }
+
+    /// `event.synchronize()`, or an event that was asked and is complete.
+    pub fn event_done(&mut self, site: Site, raw: u64, waited: bool) {
+        self.waited();
+        let Some(&(event, _)) = self.events.get(&raw) else {
+            return;
+        };
+        if !self.is_capturing() {
+            let kind = if waited {
+                Kind::SyncEvent { event }
+            } else {
+                Kind::QueryEvent { event, done: true }
+            };
+            self.tell(kind, site);
+            if let Some(&stream) = self.recorded.get(&event)
+                && self.has_open_calls(stream)
+            {
+                self.left_working
+                    .extend(self.remarked.get_key_value(&self.op.id).map(|(op, _)| *op));
+            }
+            self.settle_copies();
+        }
+    }
+
+    /// `stream.synchronize()`, or a stream that was asked and is done.
+    pub fn stream_done(&mut self, site: Site, stream: RawStream, waited: bool) {
+        self.waited();
+        if self.is_capturing() {
+            return;
+        }
+        let stream = self.stream(stream);
+        let kind = if waited {
+            Kind::SyncStream { stream }
+        } else {
+            Kind::QueryStream { stream, done: true }
+        };
+        self.tell(kind, site);
+        self.settle_copies();
+    }
+
+    /// `torch.cuda.synchronize()`.
+    pub fn device_done(&mut self, site: Site, device: u32) {
+        self.waited();
+        if !self.is_capturing() {
+            let device = Some(DeviceId(device));
+            self.tell(Kind::SyncDevice { device }, site);
+            self.settle_copies();
+        }
+    }
+}

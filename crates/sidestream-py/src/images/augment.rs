@@ -1,0 +1,373 @@
+//! Plans of augmentations. `sidestream.images` has the operators that people write, with torchvision's arguments; here they
+//! become those of the library, and tensors are addresses.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use sidestream::explicit::DeviceMemory;
+use sidestream_images::augment::{
+    Batch, Buffers, Drawn, Form, Interpolation, Kind, Layout, Operator, Plan, Target,
+};
+use sidestream_images::{Key, Placed, Region, Size};
+
+use crate::devices;
+use crate::failure::of_runtime;
+use crate::stream::stream_of;
+
+/// Operators, checked.
+#[pyclass(module = "sidestream._sidestream", frozen)]
+pub struct AugmentPlan(Plan);
+
+/// A batch whose parameters are drawn.
+#[pyclass(module = "sidestream._sidestream", frozen)]
+pub struct AugmentBatch(Drawn);
+
+/// Where a picture lies: its first byte; left, top, width and height of what is there; width and height of the whole.
+type Lies = (u64, u32, u32, u32, u32, u32, u32);
+
+/// A piece of memory: its address and its bytes.
+type Piece = (u64, u64);
+
+#[pymethods]
+impl AugmentPlan {
+    /// A plan of operators, each with its name and its arguments.
+    #[new]
+    fn new(operators: Vec<(String, Bound<'_, PyDict>)>, fuse: bool) -> PyResult<AugmentPlan> {
+        let operators: PyResult<Vec<_>> = operators
+            .iter()
+            .map(|(name, given)| operator(name, &Given(given)))
+            .collect();
+        let plan = Plan::new(operators?).map_err(of_runtime)?;
+        Ok(AugmentPlan(if fuse { plan } else { plan.unfused() }))
+    }
+
+    /// Left, top, width and height of the part of a picture that its result depends on.
+    fn region(
+        &self,
+        key: (u64, u64, u64),
+        height: u32,
+        width: u32,
+    ) -> PyResult<(u32, u32, u32, u32)> {
+        let region = self.0.region(key_of(key), Size { width, height });
+        let region = region.map_err(of_runtime)?;
+        let Size { width, height } = region.size;
+        Ok((region.left, region.top, width, height))
+    }
+
+    /// Draws the parameters for pictures of one height and width, of which each has its number in `samples`.
+    fn draw(
+        &self,
+        py: Python<'_>,
+        size: (u32, u32),
+        is_nhwc: bool,
+        seed: u64,
+        epoch: u64,
+        samples: Vec<u64>,
+    ) -> PyResult<AugmentBatch> {
+        let drawn = py.detach(|| {
+            let (height, width) = size;
+            let batch = Batch::uniform(Size { width, height }, samples.len(), layout(is_nhwc));
+            let key = |sample: u64| key_of((seed, epoch, sample));
+            let keys: Vec<_> = samples.into_iter().map(key).collect();
+            self.0.draw(&batch, &keys)
+        });
+        drawn.map(AugmentBatch).map_err(of_runtime)
+    }
+
+    /// The same for pictures of different sizes behind each other in one piece of memory.
+    fn draw_placed(
+        &self,
+        py: Python<'_>,
+        placed: Vec<Lies>,
+        seed: u64,
+        epoch: u64,
+        samples: Vec<u64>,
+    ) -> PyResult<AugmentBatch> {
+        let drawn = py.detach(|| {
+            let placed: Vec<Placed> = placed.into_iter().map(placed_of).collect();
+            let key = |sample: u64| key_of((seed, epoch, sample));
+            let keys: Vec<_> = samples.into_iter().map(key).collect();
+            self.0.draw(&Batch::placed(&placed), &keys)
+        });
+        drawn.map(AugmentBatch).map_err(of_runtime)
+    }
+}
+
+impl AugmentPlan {
+    /// The plan.
+    pub fn plan(&self) -> &Plan {
+        &self.0
+    }
+}
+
+#[pymethods]
+impl AugmentBatch {
+    /// Height and width of each result.
+    #[getter]
+    fn size(&self) -> (u32, u32) {
+        let Size { width, height } = self.0.size();
+        (height, width)
+    }
+
+    /// How many launches write pictures.
+    #[getter]
+    fn passes(&self) -> usize {
+        self.0.passes()
+    }
+
+    /// Writes what the kernels are told to memory of the host. The caller keeps it, and nobody else knows it.
+    fn records(&self, room: Piece) -> PyResult<()> {
+        let records = self.0.records();
+        if room.1 as usize != records.len() {
+            return Err(PyValueError::new_err(format!(
+                "the records have {} bytes, and there is room for {}; make the room that `needs` says",
+                records.len(),
+                room.1
+            )));
+        }
+        // SAFETY: the Python package has a new tensor of so many bytes there, which it holds during the call.
+        unsafe { std::slice::from_raw_parts_mut(room.0 as *mut u8, records.len()) }
+            .copy_from_slice(records);
+        Ok(())
+    }
+
+    /// Bytes of the records, of what even and odd passes hand on, and of statistics.
+    fn needs(&self) -> (usize, usize, usize, usize) {
+        let needs = self.0.needs();
+        let [even, odd] = needs.between_bytes;
+        let statistics = needs.statistics_bytes * needs.measured;
+        (needs.records_bytes, even, odd, statistics)
+    }
+
+    /// Which picture is mixed into each, and how much of it is its own.
+    fn mixed(&self) -> Vec<(usize, f64)> {
+        let mixed = self.0.mixed().iter();
+        mixed.map(|mixed| (mixed.partner, mixed.share)).collect()
+    }
+
+    /// Computes the results on the processor. The caller keeps both pieces, and nobody writes them meanwhile.
+    fn host(
+        &self,
+        py: Python<'_>,
+        input: Piece,
+        output: Piece,
+        kind: &str,
+        is_nhwc: bool,
+    ) -> PyResult<()> {
+        let form = form(kind, is_nhwc)?;
+        let (read, room) = (input.1 as usize, output.1 as usize);
+        // SAFETY: the Python package has tensors there of so many bytes, which it holds during the call; the results' one is
+        // new, so that nobody else knows it, and nobody writes the other: as for any operator of PyTorch's.
+        let (input, output) = unsafe {
+            (
+                std::slice::from_raw_parts(input.0 as *const u8, read),
+                std::slice::from_raw_parts_mut(output.0 as *mut u8, room),
+            )
+        };
+        py.detach(|| self.0.host_into(input, form, output))
+            .map_err(of_runtime)
+    }
+
+    /// Puts the launches into a stream: `None` is PyTorch's current one. The pieces are input, records, what even and odd passes hand
+    /// on, statistics, and results; all belong to PyTorch, whose allocator knows in which stream they are used.
+    fn launch(
+        &self,
+        py: Python<'_>,
+        device: &str,
+        stream: &Bound<'_, PyAny>,
+        pieces: [Piece; 6],
+        kind: &str,
+        is_nhwc: bool,
+    ) -> PyResult<()> {
+        let form = form(kind, is_nhwc)?;
+        let device = devices::open(device)?;
+        let stream = stream_of(&device, stream)?;
+        py.detach(|| {
+            // SAFETY: the caller has tensors there, on this device. Their memory goes back to PyTorch's allocator in the order
+            // of the stream that is current, which is this one.
+            let memory =
+                pieces.map(|(at, bytes)| unsafe { DeviceMemory::from_raw(&device, at, bytes) });
+            let [input, records, even, odd, statistics, output] = &memory;
+            let buffers = Buffers {
+                input: input.all(),
+                records: records.all(),
+                between: [even.all(), odd.all()],
+                statistics: statistics.all(),
+                output: output.all(),
+            };
+            // SAFETY: the stream is PyTorch's current one: the copy of the records and the zeros of the statistics are
+            // in it, and whoever gives a tensor to an operator has ordered it behind its last write.
+            unsafe { self.0.launch_explicit(&stream, form, &buffers) }
+        })
+        .map_err(of_runtime)
+    }
+}
+
+fn key_of((seed, epoch, sample): (u64, u64, u64)) -> Key {
+    Key {
+        seed,
+        epoch,
+        sample,
+    }
+}
+
+fn placed_of((offset, left, top, width, height, full_width, full_height): Lies) -> Placed {
+    Placed {
+        offset,
+        held: Region {
+            left,
+            top,
+            size: Size { width, height },
+        },
+        full: Size {
+            width: full_width,
+            height: full_height,
+        },
+    }
+}
+
+fn layout(is_nhwc: bool) -> Layout {
+    if is_nhwc { Layout::Nhwc } else { Layout::Nchw }
+}
+
+fn form(kind: &str, is_nhwc: bool) -> PyResult<Form> {
+    let kind = match kind {
+        "uint8" => Kind::U8,
+        "float16" => Kind::F16,
+        "bfloat16" => Kind::Bf16,
+        "float32" => Kind::F32,
+        _ => {
+            return Err(PyValueError::new_err(format!(
+                "results of {kind} cannot be made; ask for float32, float16, bfloat16 or uint8"
+            )));
+        }
+    };
+    Ok(Form {
+        layout: layout(is_nhwc),
+        kind,
+    })
+}
+
+/// The arguments of an operator, by name.
+struct Given<'a, 'py>(&'a Bound<'py, PyDict>);
+
+impl<'py> Given<'_, 'py> {
+    fn get<T>(&self, name: &str) -> PyResult<T>
+    where
+        T: for<'a> FromPyObject<'a, 'py, Error: Into<PyErr>>,
+    {
+        let value = self.0.get_item(name)?;
+        let value = value.ok_or_else(|| PyValueError::new_err(format!("{name} is missing")))?;
+        value.extract().map_err(Into::into)
+    }
+
+    /// Height and width.
+    fn size(&self) -> PyResult<Size> {
+        let [height, width] = self.get("size")?;
+        Ok(Size { width, height })
+    }
+
+    fn interpolation(&self) -> PyResult<Interpolation> {
+        Ok(match self.get::<bool>("bilinear")? {
+            true => Interpolation::Bilinear,
+            false => Interpolation::Nearest,
+        })
+    }
+}
+
+fn operator(name: &str, given: &Given<'_, '_>) -> PyResult<Operator> {
+    Ok(match name {
+        "RandomResizedCrop" => Operator::RandomResizedCrop {
+            size: given.size()?,
+            scale: given.get("scale")?,
+            ratio: given.get("ratio")?,
+            antialias: given.get("antialias")?,
+        },
+        "RandomCrop" => Operator::RandomCrop {
+            size: given.size()?,
+            padding: given.get("padding")?,
+            pad_if_needed: given.get("pad_if_needed")?,
+            fill: given.get("fill")?,
+        },
+        "CenterCrop" => Operator::CenterCrop {
+            size: given.size()?,
+        },
+        "Resize" => Operator::Resize {
+            size: match given.get::<Option<u32>>("side")? {
+                Some(side) => Target::Shorter {
+                    side,
+                    most: given.get("max_size")?,
+                },
+                None => Target::Exact(given.size()?),
+            },
+            antialias: given.get("antialias")?,
+        },
+        "RandomHorizontalFlip" => Operator::RandomHorizontalFlip { p: given.get("p")? },
+        "RandomVerticalFlip" => Operator::RandomVerticalFlip { p: given.get("p")? },
+        "RandomRotation" => Operator::RandomRotation {
+            degrees: given.get("degrees")?,
+            interpolation: given.interpolation()?,
+            expand: given.get("expand")?,
+            center: given.get("center")?,
+            fill: given.get("fill")?,
+        },
+        "RandomAffine" => Operator::RandomAffine {
+            degrees: given.get("degrees")?,
+            translate: given.get("translate")?,
+            scale: given.get("scale")?,
+            shear: given.get("shear")?,
+            interpolation: given.interpolation()?,
+            center: given.get("center")?,
+            fill: given.get("fill")?,
+        },
+        "RandomPerspective" => Operator::RandomPerspective {
+            distortion_scale: given.get("distortion_scale")?,
+            p: given.get("p")?,
+            interpolation: given.interpolation()?,
+            fill: given.get("fill")?,
+        },
+        "ColorJitter" => Operator::ColorJitter {
+            brightness: given.get("brightness")?,
+            contrast: given.get("contrast")?,
+            saturation: given.get("saturation")?,
+            hue: given.get("hue")?,
+        },
+        "Grayscale" => Operator::Grayscale,
+        "RandomGrayscale" => Operator::RandomGrayscale { p: given.get("p")? },
+        "GaussianBlur" => Operator::GaussianBlur {
+            kernel_size: given.get("kernel_size")?,
+            sigma: given.get("sigma")?,
+        },
+        "RandomErasing" => Operator::RandomErasing {
+            p: given.get("p")?,
+            scale: given.get("scale")?,
+            ratio: given.get("ratio")?,
+            value: given.get("value")?,
+        },
+        "RandAugment" => Operator::RandAugment {
+            num_ops: given.get("num_ops")?,
+            magnitude: given.get("magnitude")?,
+            num_magnitude_bins: given.get("num_magnitude_bins")?,
+            interpolation: given.interpolation()?,
+            fill: given.get("fill")?,
+        },
+        "MixUp" => Operator::MixUp {
+            alpha: given.get("alpha")?,
+        },
+        "CutMix" => Operator::CutMix {
+            alpha: given.get("alpha")?,
+        },
+        "ToDtype" => Operator::ToDtype {
+            scale: given.get("scale")?,
+        },
+        "Normalize" => Operator::Normalize {
+            mean: given.get("mean")?,
+            std: given.get("std")?,
+        },
+        _ => {
+            return Err(PyValueError::new_err(format!(
+                "{name} is no operator of sidestream.images"
+            )));
+        }
+    })
+}

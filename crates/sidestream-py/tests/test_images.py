@@ -1,0 +1,314 @@
+"""Pictures in files, batches out."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import threading
+import warnings
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sidestream import images
+from sidestream.images import ImageError, Loader
+
+if sys.platform != "linux":  # pragma: no cover
+    pytest.skip("forks", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty pictures of four classes."""
+    folder = tmp_path_factory.mktemp("samples")
+    images.write_samples(folder, 1)
+    return folder
+
+
+@pytest.fixture
+def few(samples: Path, tmp_path: Path) -> Path:
+    """A list of five of them, of which the fourth is cut short."""
+    cut = tmp_path / "cut.jpg"
+    cut.write_bytes((samples / "sea/03.jpg").read_bytes()[:2000])
+    names = [samples / f"sea/0{number}.jpg" for number in (0, 1, 2)]
+    lines = [*names, cut, samples / "sea/04.jpg"]
+    (tmp_path / "list.txt").write_text("".join(f"{line},{label}\n" for label, line in enumerate(lines)))
+    return tmp_path / "list.txt"
+
+
+def digest(loader: Loader) -> list[tuple[list[int], bytes]]:
+    """The rest of the epoch."""
+    found = []
+    for batch in loader:
+        view = batch.view
+        each = [bytes(view[at.offset : at.offset + at.width * at.height * 3]) for at in batch.placed]
+        found.append((batch.samples, b"".join(each)))
+    return found
+
+
+def test_an_epoch_has_each_picture_once_with_its_class(samples: Path) -> None:
+    with Loader(samples, batch_size=16, workers=2) as loader:
+        assert (loader.classes, loader.samples, len(loader)) == (["city", "flowers", "hills", "sea"], 40, 3)
+        batches = list(loader)
+        assert [len(batch) for batch in batches] == [16, 16, 8]
+        for batch in batches:
+            assert batch.epoch == 0
+            for sample, label, placed in zip(batch.samples, batch.labels, batch.placed, strict=True):
+                assert label is not None and loader.classes[label] in loader.name(sample)
+                assert (placed.width, placed.height) == (placed.full_width, placed.full_height)
+                assert placed.offset % 16 == 0
+        assert sorted(sample for batch in batches for sample in batch.samples) == list(range(40))
+        assert (loader.epoch, loader.loaded, loader.broken) == (1, 40, 0)
+
+
+def test_batches_depend_on_the_seed_and_not_on_the_workers(samples: Path) -> None:
+    one, many, other = (Loader(samples, workers=workers, depth=workers, seed=seed) for workers, seed in [(1, 3), (4, 3), (2, 4)])
+    first = digest(one)
+    assert first == digest(many)
+    assert first != digest(other)
+    assert first != digest(one)
+
+
+def test_a_state_resumes_and_says_where_it_does_not_fit(samples: Path) -> None:
+    loader = Loader(samples, batch_size=8, seed=3)
+    batches = iter(loader)
+    next(batches), next(batches)
+    state = json.loads(json.dumps(loader.state_dict()))
+    rest = digest(loader)
+    resumed = Loader(samples, batch_size=8, seed=3, workers=1)
+    resumed.load_state_dict(state)
+    resumed.set_epoch(0)  # As loops do; it is in that epoch.
+    assert digest(resumed) == rest
+    with pytest.raises(ValueError, match="the state has seed 3, and this loader 4; make the loader with the same options"):
+        Loader(samples, seed=4).load_state_dict(state)
+    with pytest.raises(ValueError, match="the files or their labels have changed since"):
+        Loader(samples, seed=3, classes=["sea", "city"]).load_state_dict(state)
+    with pytest.raises(ValueError, match="this is no state of a loader"):
+        loader.load_state_dict({"epoch": 1})
+
+
+def test_ranks_share_an_epoch(samples: Path) -> None:
+    both = [Loader(samples, batch_size=7, rank=rank, world=2) for rank in (0, 1)]
+    seen = [[sample for batch in loader for sample in batch.samples] for loader in both]
+    assert len(seen[0]) == len(seen[1]) == 20
+    assert sorted(seen[0] + seen[1]) == list(range(40))
+    with pytest.raises(ValueError, match="`rank` and `world` belong together"):
+        Loader(samples, rank=1)
+    with pytest.raises(ValueError, match="`rank` is 2 and `world` is 2"):
+        Loader(samples, rank=2, world=2)
+
+
+def test_broken_pictures_raise_are_skipped_or_replaced(few: Path) -> None:
+    with pytest.raises(ImageError, match=r"cut\.jpg \(sample 3\): it ends before the picture does"):
+        list(Loader(few, shuffle=False))
+    skipping = Loader(few, shuffle=False, broken="skip")
+    (batch,) = skipping
+    assert (batch.labels, skipping.broken) == ([0, 1, 2, 4], 1)
+    (broken,) = batch.broken
+    assert broken.name.endswith("cut.jpg") and broken.replaced_by is None
+    (batch,) = Loader(few, shuffle=False, broken="replace")
+    assert batch.labels == [0, 1, 2, 4, 4]
+    assert batch.broken[0].replaced_by == 4
+    (batch,) = Loader(few, shuffle=False, faulty=True)
+    assert batch.labels == [0, 1, 2, 3, 4]
+    with pytest.raises(ValueError, match='`broken` is "maybe"; it is "raise", "skip" or "replace"'):
+        Loader(few, broken="maybe")  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ImageError, match="nothing: "):
+        Loader(tmp_path / "nothing")
+    with pytest.raises(ImageError, match="there are no pictures"):
+        Loader(tmp_path)
+    (tmp_path / "bad.tar").write_bytes(b"x" * 2048)
+    with pytest.raises(ImageError, match=r"bad\.tar: it is damaged after the beginning"):
+        Loader([tmp_path / "bad.tar"])
+    with pytest.raises(ValueError, match='`uneven` is 1; it is "drop" or "repeat"'):
+        Loader(tmp_path, uneven=1)  # type: ignore[arg-type]
+
+
+def test_memory_stays_as_long_as_anybody_has_it(samples: Path) -> None:
+    loader = Loader(samples, batch_size=8, pin_memory=False)
+    batch = next(iter(loader))
+    at, view = batch.placed[3], batch.view
+    before = bytes(view[at.offset : at.offset + 300])
+    gone = weakref.ref(batch)
+    del batch
+    gc.collect()
+    assert gone() is None
+    digest(loader)
+    loader.close()
+    assert bytes(view[at.offset : at.offset + 300]) == before
+    with pytest.raises(RuntimeError, match="the loader was closed"):
+        loader.epoch  # noqa: B018
+
+
+@pytest.mark.torch
+def test_pictures_are_tensors_over_the_slab(samples: Path) -> None:
+    import torch
+
+    loader = Loader(samples, batch_size=5, pin_memory=False)
+    batch = next(iter(loader))
+    tensors = batch.tensors()
+    assert tensors["table"].shape == (5, 7) and tensors["labels"].tolist() == batch.labels
+    picture, placed = batch.picture(2), batch.placed[2]
+    assert (picture.dtype, picture.shape) == (torch.uint8, (placed.height, placed.width, 3))
+    assert picture.data_ptr() == batch.slab.data_ptr() + placed.offset
+    del batch, tensors
+    gc.collect()
+    before = picture.clone()
+    digest(loader)
+    assert torch.equal(picture, before)
+
+
+@pytest.mark.torch
+def test_slabs_may_be_tensors_that_pytorch_made(samples: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from sidestream.images import _loader
+
+    made: list[Any] = []
+
+    def unpinned(size_bytes: int) -> tuple[torch.Tensor, int]:
+        made.append(torch.empty(size_bytes, dtype=torch.uint8))
+        return made[-1], made[-1].data_ptr()
+
+    monkeypatch.setattr(_loader, "_pinned", unpinned)
+    expected = digest(Loader(samples, batch_size=8, pin_memory=False))
+    loader = Loader(samples, batch_size=8, pin_memory=True)
+    batches = list(loader)
+    assert len({batch.slab.data_ptr() for batch in batches}) == 5
+    assert {batch.slab.data_ptr() for batch in batches} <= {tensor.data_ptr() for tensor in made}
+    assert [batch.samples for batch in batches] == [samples for samples, _ in expected]
+    # Its workers ask the interpreter for tensors: nobody may hold on to that while they end.
+    del loader, batches
+    gc.collect()
+
+    def refuse(size_bytes: int) -> Any:
+        raise MemoryError(f"no {size_bytes} bytes")
+
+    monkeypatch.setattr(_loader, "_pinned", refuse)
+    with pytest.raises(MemoryError, match=r"no memory for a slab: .*no \d+ bytes"):
+        next(iter(Loader(samples, pin_memory=True)))
+
+
+def test_other_threads_run_while_one_waits(samples: Path) -> None:
+    loaders = [Loader(samples, workers=1) for _ in range(3)]
+    results: dict[int, int] = {}
+
+    def drain(number: int) -> None:
+        results[number] = sum(len(batch) for batch in loaders[number])
+
+    threads = [threading.Thread(target=drain, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {0: 40, 1: 40, 2: 40}
+
+
+def test_a_loader_may_be_left_behind_at_exit(samples: Path) -> None:
+    """Neither a loader that still works nor one that waits holds up the end of the interpreter."""
+    script = f"""
+from sidestream.images import Loader
+kept = iter(Loader({str(samples)!r}, batch_size=4))
+next(kept)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_a_signal_ends_a_wait(samples: Path) -> None:
+    """Ctrl-C, while the workers wait for memory that never comes."""
+    script = f"""
+import os, signal, threading
+from sidestream.images import Loader, _loader
+def never(size_bytes):
+    os.kill(os.getpid(), signal.SIGINT)
+    threading.Event().wait()
+_loader._pinned = never
+loader = Loader({str(samples)!r}, workers=1, pin_memory=True)
+try:
+    next(iter(loader))
+except KeyboardInterrupt:
+    os._exit(7)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], timeout=60)
+    assert ended.returncode == 7
+
+
+def test_a_pipe_is_no_picture(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "never.jpg")
+    (tmp_path / "list.txt").write_text("never.jpg\n")
+    with pytest.raises(ImageError, match="it is not a file"):
+        next(iter(Loader(tmp_path / "list.txt")))
+
+
+def test_a_child_of_a_fork_makes_its_own_loader(samples: Path) -> None:
+    loader = Loader(samples, batch_size=4)
+    next(iter(loader))
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            next(iter(loader))
+        except RuntimeError as error:
+            if "make a loader in each process" in str(error) and len(digest(Loader(samples))) == 1:
+                del loader
+                gc.collect()
+                code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_loader_gives_augmented_batches_on_a_device(samples: Path) -> None:
+    torch = pytest.importorskip("torch")
+    operators = [images.RandomResizedCrop(32), images.RandomHorizontalFlip(), images.ToDtype("float32", scale=True)]
+    augment = images.Compose(operators, seed=7)
+    with Loader(samples, batch_size=16, seed=3) as whole, Loader(samples, batch_size=16, seed=3, augment=augment) as parts:
+        wanted = [augment.of_loader(batch.slab, torch.tensor(batch.labels), batch) for batch in whole]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            found = list(parts.prefetch("cpu"))
+        assert [len(labels) for _, labels in found] == [16, 16, 8]
+        for (pictures, labels), (same, classes) in zip(found, wanted, strict=True):
+            assert torch.equal(pictures, same) and torch.equal(labels, classes)
+        # Less was decoded for it.
+        assert sum(len(batch.slab) for batch in parts) < sum(len(batch.slab) for batch in whole) / 1.2
+        with pytest.raises(ValueError, match="has no `augment`"):
+            whole.prefetch("cpu")
+
+
+def test_what_was_read_ahead_and_not_taken_comes_again(samples: Path) -> None:
+    torch = pytest.importorskip("torch")
+    augment = images.Compose([images.Resize((16, 16))])
+    with Loader(samples, batch_size=4, seed=3, augment=augment) as whole_epoch:
+        wanted = [labels.tolist() for _, labels in whole_epoch.prefetch("cpu")]
+    with Loader(samples, batch_size=4, seed=3, augment=augment) as loader, Loader(samples, batch_size=4, seed=3, augment=augment) as other:
+        found = []
+        for _, labels in loader.prefetch("cpu"):
+            found.append(labels.tolist())
+            if len(found) == 3:
+                break
+        assert loader.state_dict()["seen"] == 12
+        other.load_state_dict(loader.state_dict())
+        found += [labels.tolist() for _, labels in loader.prefetch("cpu")]
+        assert found == wanted
+        assert [torch.tensor(batch.labels).tolist() for batch in other] == wanted[3:]
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "says"),
+    [
+        ({"batch_size": 0}, ValueError, "batch_size"),
+        ({"workers": -1}, ValueError, "workers"),
+        ({"seed": -1}, ValueError, "seed"),
+        ({"augment": [images.Resize(3)]}, TypeError, "give a Compose"),
+    ],
+)
+def test_arguments_are_refused_by_name(samples: Path, given: dict[str, Any], kind: type[Exception], says: str) -> None:
+    with pytest.raises(kind, match=says):
+        Loader(samples, **given)

@@ -1,0 +1,122 @@
+//! Memory for buffers as the runtime keeps it: the cache with its last uses, and the log's names.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+use super::gone::Gone;
+use super::telling::Place;
+use super::uses::{Conflicts, Uses, keep_last};
+use super::vector::Vector;
+use crate::alloc::{Cache, On, Piece, Rules, Segment, Spare};
+use crate::backend::{Address, Backend, Caps};
+use crate::op::{BufferId, DeviceId, Memory};
+
+/// The memory of one device, or the pinned memory of the machine.
+pub(crate) struct Memories {
+    pub(super) memory: Memory,
+    pub(super) device: DeviceId,
+    pub(super) cache: Mutex<Cache<Carried>>,
+    pub(super) names: Mutex<Names>,
+    /// Segments that should go back, and of which nobody could tell whether they are still used.
+    pub(super) kept: Mutex<Vec<Segment<Carried>>>,
+    /// Segments that went back, and memory of the program that is not pinned any more, while somebody
+    /// listens.
+    pub gone: Gone,
+}
+
+/// What the log calls things.
+#[derive(Default)]
+pub(super) struct Names {
+    /// All of this memory: buffers lie within it, at their addresses.
+    pub(super) root: Option<BufferId>,
+    /// Where a range was allocated: whose turn it is, and the two names.
+    pub(super) of_ranges: HashMap<Range, (bool, [Option<BufferId>; 2])>,
+}
+
+/// Where it starts, how long it is, and where in the source it was allocated.
+pub(super) type Range = (Address, u64, Place);
+
+/// What a block holds.
+#[derive(Default)]
+pub(crate) enum Grant {
+    /// A piece of the cache.
+    Piece(Piece),
+    /// Memory of the program.
+    Registered(Vector),
+    /// Nothing any more.
+    #[default]
+    Nothing,
+}
+
+/// The last uses of a piece that nobody holds.
+#[derive(Clone, Default)]
+pub(crate) struct Carried(pub(super) Conflicts);
+
+impl crate::alloc::Uses for Carried {
+    fn merge(&mut self, other: Carried) {
+        self.0.extend(other.0);
+        keep_last(&mut self.0);
+    }
+
+    #[inline]
+    fn on(&self) -> On {
+        let mut streams = self.0.iter().map(|mark| mark.stream());
+        match streams.next() {
+            None => On::Nobody,
+            Some(first) if streams.all(|other| other == first) => On::Only(first),
+            Some(_) => On::Several,
+        }
+    }
+}
+
+impl Memories {
+    /// Of a device with these abilities, which gives so much memory.
+    pub fn of_device(
+        device: DeviceId,
+        caps: &Caps,
+        limit_bytes: u64,
+        spare: Option<Spare>,
+    ) -> Memories {
+        let rules = Rules {
+            spare,
+            joins: caps.extends_memory,
+            ..Rules::device(device, limit_bytes)
+        };
+        Memories::new(Memory::Device, device, rules)
+    }
+
+    pub fn pinned(limit_bytes: u64) -> Memories {
+        Memories::new(Memory::Pinned, DeviceId(0), Rules::pinned(limit_bytes))
+    }
+
+    fn new(memory: Memory, device: DeviceId, rules: Rules) -> Memories {
+        Memories {
+            memory,
+            device,
+            cache: Mutex::new(Cache::new(rules)),
+            names: Mutex::default(),
+            kept: Mutex::default(),
+            gone: Gone::default(),
+        }
+    }
+
+    /// Takes memory back from a block that goes. Neither waits nor calls the driver.
+    #[inline]
+    pub fn give(&self, piece: Piece, uses: Uses) {
+        self.cache.lock().free(piece, Carried(uses.all()));
+    }
+
+    /// Gives everything back: nobody holds any of it. Memory that a device may still use stays
+    /// where it is.
+    pub fn close(&mut self, backend: &dyn Backend, is_over: bool) {
+        self.gone.clear();
+        let kept = std::mem::take(self.kept.get_mut());
+        for segment in self.cache.get_mut().empty_cache().into_iter().chain(kept) {
+            if is_over {
+                // SAFETY: the cache has reserved it, nobody holds any of it, and all work is over.
+                unsafe { backend.unreserve(self.memory, self.device, segment.address) };
+            }
+        }
+    }
+}

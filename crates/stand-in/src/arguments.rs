@@ -1,0 +1,68 @@
+//! What a function of the driver is given: places for its answers, lists, and the parameters of kernels.
+
+use std::ffi::{CStr, c_char, c_void};
+use std::mem::MaybeUninit;
+
+use crate::codes::{Answer, INVALID_VALUE};
+
+/// What a function writes its answer into; none if it is null.
+pub type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
+
+/// Writes an answer. Nothing is done if there is no place for it.
+pub fn give<T>(place: Out<T>, answer: impl FnOnce() -> Answer<T>) -> Answer<()> {
+    place.ok_or(INVALID_VALUE)?.write(answer()?);
+    Ok(())
+}
+
+/// # Safety
+/// If it is not null, so many can be read.
+pub unsafe fn list<'a, T>(at: *const T, count: usize) -> Answer<&'a [T]> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if at.is_null() || count > MOST_NODES {
+        return Err(INVALID_VALUE);
+    }
+    // SAFETY: the caller promises it.
+    Ok(unsafe { std::slice::from_raw_parts(at, count) })
+}
+
+/// The most nodes that one may stand behind.
+pub const MOST_NODES: usize = 1 << 20;
+
+/// The values of a kernel's parameters, each of so many bytes, in words of eight: a structure has
+/// several.
+///
+/// # Safety
+/// If it is not null it points to as many pointers, and each that is not null to that many bytes.
+pub unsafe fn values(params: *mut *mut c_void, bytes: &[u64]) -> Answer<Vec<u64>> {
+    if params.is_null() && !bytes.is_empty() {
+        return Err(INVALID_VALUE);
+    }
+    let mut words = Vec::new();
+    for (at, &len) in bytes.iter().enumerate() {
+        // SAFETY: the caller promises it.
+        let from = unsafe { *params.add(at) }.cast::<u8>();
+        if from.is_null() {
+            return Err(INVALID_VALUE);
+        }
+        for start in (0..len as usize).step_by(8) {
+            let mut word = [0; 8];
+            let left = (len as usize - start).min(8);
+            // SAFETY: the caller promises that `len` bytes are there, and there is room for eight.
+            unsafe {
+                let from = from.add(start);
+                from.copy_to_nonoverlapping(word.as_mut_ptr(), left);
+            }
+            words.push(u64::from_le_bytes(word));
+        }
+    }
+    Ok(words)
+}
+
+/// A constant text, or null for an unknown code.
+pub fn word(place: Out<*const c_char>, text: Option<&'static CStr>) -> Answer<()> {
+    let at = text.map_or(std::ptr::null(), CStr::as_ptr);
+    give(place, || Ok(at))?;
+    text.map(|_| ()).ok_or(INVALID_VALUE)
+}
