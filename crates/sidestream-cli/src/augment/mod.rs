@@ -49,7 +49,7 @@ pub struct Args {
     /// Say mean, deviation and range of each colour before `Normalize`, which wants to know the first two
     #[arg(long)]
     stats: bool,
-    /// Write a contact sheet: sixteen pictures as they are, and augmented
+    /// Write a contact sheet: sixteen pictures as they are, and augmented (of several ranks, the first writes it)
     #[arg(long, value_name = "FILE.png")]
     sheet: Option<PathBuf>,
     /// Pictures in a batch

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use jpeg_encoder::{ColorType, Encoder, SamplingFactor};
+use rayon::prelude::*;
 
 use crate::{Error, Result, Size};
 
@@ -28,9 +29,9 @@ const EACH: u32 = 10;
 /// Forty pictures of four classes, between 160 × 120 and 400 × 300 pixels, as JPEG (4:2:0, quality 85). Equal seeds give
 /// equal bytes.
 pub fn samples(seed: u64) -> Vec<Sample> {
-    let numbers =
-        (0..CLASSES.len() as u32).flat_map(|class| (0..EACH).map(move |number| (class, number)));
-    let made = numbers.map(|(class, number)| {
+    let numbers = (0..CLASSES.len() as u32 * EACH).into_par_iter();
+    let made = numbers.map(|nth| {
+        let (class, number) = (nth / EACH, nth % EACH);
         let mut draw =
             Draw(seed ^ (u64::from(class * EACH + number + 1)).wrapping_mul(0xD134_2543_DE82_EF95));
         let width = 160 + draw.below(241);
@@ -120,17 +121,25 @@ fn paint(class: u32, size: Size, draw: &mut Draw) -> Vec<u8> {
         .map(|_| std::array::from_fn(|_| draw.share()))
         .collect();
     let mut pixels = Vec::with_capacity(width * height * 3);
+    // How high each of the four ridges is in each column.
+    let ridges: Vec<[f32; 4]> = (0..width)
+        .map(|column| {
+            let x = column as f32 / width as f32;
+            std::array::from_fn(|nth| {
+                let nth = nth as f32;
+                horizon + 0.15 * nth - 0.22 * texture(x * 4.0, nth * 9.0, salt)
+            })
+        })
+        .collect();
     for row in 0..height {
-        for column in 0..width {
+        for (column, ridges) in ridges.iter().enumerate() {
             let (x, y) = (column as f32 / width as f32, row as f32 / height as f32);
             let fine = |scale: f32| texture(x * scale, y * scale, salt);
             let near_sun = 1.0 / (1.0 + 300.0 * ((x - sun_x).powi(2) + (y - sun_y).powi(2)));
-            let above = mix(
-                sky[0],
-                sky[1],
-                (y / horizon).min(1.0) * 0.8 + 0.3 * fine(5.0),
-            );
-            let above = mix(above, [255.0, 245.0, 210.0], near_sun);
+            let above = || {
+                let clouds = (y / horizon).min(1.0) * 0.8 + 0.3 * fine(5.0);
+                mix(mix(sky[0], sky[1], clouds), [255.0, 245.0, 210.0], near_sun)
+            };
             let colour = match class {
                 0 => {
                     let block = (x * 9.0) as u32;
@@ -144,7 +153,7 @@ fn paint(class: u32, size: Size, draw: &mut Draw) -> Vec<u8> {
                     );
                     let lit = hash((x * 54.0) as u32, (y * 48.0) as u32, salt) > 0.5;
                     match (y > roof, window && lit) {
-                        (false, _) => above,
+                        (false, _) => above(),
                         (true, true) => [240.0, 220.0, 140.0],
                         (true, false) => mix(wall, [20.0; 3], 0.4 * fine(40.0)),
                     }
@@ -154,6 +163,10 @@ fn paint(class: u32, size: Size, draw: &mut Draw) -> Vec<u8> {
                     for [bx, by, size, red, blue, petals] in &blobs {
                         let (dx, dy) = (x - bx, (y - by) * height as f32 / width as f32);
                         let away = (dx * dx + dy * dy).sqrt() / (0.03 + 0.06 * size);
+                        if away >= 1.0 {
+                            // No petal is as long, and an angle is dear.
+                            continue;
+                        }
                         let petal =
                             0.75 + 0.25 * (dy.atan2(dx) * (4.0 + 5.0 * petals).floor()).cos();
                         if away < petal {
@@ -168,25 +181,19 @@ fn paint(class: u32, size: Size, draw: &mut Draw) -> Vec<u8> {
                     }
                     colour
                 }
-                2 => {
-                    let ridge = |nth: u32| {
-                        horizon + 0.15 * nth as f32
-                            - 0.22 * texture(x * 4.0, nth as f32 * 9.0, salt)
-                    };
-                    match (0..4).rev().find(|nth| y > ridge(*nth)) {
-                        None => above,
-                        Some(nth) => {
-                            let far = mix(ground, sky[1], 0.6 - 0.2 * nth as f32);
-                            mix(
-                                far,
-                                [15.0, 30.0, 10.0],
-                                0.7 * fine(12.0 + 18.0 * nth as f32),
-                            )
-                        }
+                2 => match (0..4).rev().find(|nth| y > ridges[*nth]) {
+                    None => above(),
+                    Some(nth) => {
+                        let far = mix(ground, sky[1], 0.6 - 0.2 * nth as f32);
+                        mix(
+                            far,
+                            [15.0, 30.0, 10.0],
+                            0.7 * fine(12.0 + 18.0 * nth as f32),
+                        )
                     }
-                }
+                },
                 _ => match y > horizon {
-                    false => above,
+                    false => above(),
                     true => {
                         let depth = y - horizon;
                         let wave =
