@@ -1,10 +1,10 @@
 """Pictures per second of ``sidestream.images.Loader``, beside a DataLoader of PyTorch with torchvision.
 
-``python images_cpu.py [FOLDER] [--workers 2] [--rounds 3]``, with torchvision and Pillow installed. Without a folder it makes pictures
-of 500 x 375 pixels. All are read from the page cache.
+``python images_cpu.py [FOLDER] [--workers 2] [--rounds 3] [--epochs 1]``, with torchvision and Pillow installed. Without a folder it
+makes pictures of 500 x 375 pixels. All are read from the page cache.
 
-What is compared is not the same work, and each row says what it is: a DataLoader crops, resizes and flips on the processor, since
-its batches need pictures of one size. A slab takes them as they are; there the rest is for the GPU.
+Each row says what it does. A DataLoader crops, resizes and flips on its workers, since its batches need pictures of one size. Ours
+decodes the part that is needed into a slab; the rest runs on the GPU, or on the processor where PyTorch has none.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def make(folder: Path, count: int) -> None:
             whole.save(path, quality=90)
 
 
-def of_torchvision(folder: Path, workers: int, decoder: str, floats: bool) -> Callable[[], int]:
+def of_torchvision(folder: Path, workers: int, epochs: int, decoder: str, floats: bool) -> Callable[[], int]:
     from torchvision import io
     from torchvision.datasets import ImageFolder
     from torchvision.transforms import v2
@@ -54,14 +54,24 @@ def of_torchvision(folder: Path, workers: int, decoder: str, floats: bool) -> Ca
     loader = torch.utils.data.DataLoader(
         data, BATCH, shuffle=True, num_workers=workers, persistent_workers=True, multiprocessing_context="fork"
     )
-    return lambda: sum(len(labels) for _, labels in loader)
+    return lambda: sum(len(labels) for _ in range(epochs) for _, labels in loader)
 
 
-def of_sidestream(folder: Path, workers: int) -> Callable[[], int]:
+def of_sidestream(folder: Path, workers: int, epochs: int, operators: list[images.Operator], *, runs: bool) -> Callable[[], int]:
+    """With operators, only what they need is decoded; ``runs`` says whether they run, too."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    augment = images.Compose(operators) if operators else None
+
     def run() -> int:
         # A new one each time: one that lives prepares batches while the other rows are timed.
-        with images.Loader(folder, batch_size=BATCH, workers=workers, pin_memory=False) as loader:
-            return sum(len(batch) for batch in loader)
+        with images.Loader(folder, batch_size=BATCH, workers=workers, augment=augment) as loader:
+            if not runs:
+                return sum(len(batch) for _ in range(epochs) for batch in loader)
+            batches = loader.prefetch(device)
+            count = sum(len(labels) for _ in range(epochs) for _, labels in batches)
+            if device == "cuda":
+                torch.cuda.synchronize()
+            return count
 
     return run
 
@@ -71,6 +81,7 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--pictures", type=int, default=1024)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -81,10 +92,19 @@ def main() -> None:
         paths = [path for path in folder.rglob("*") if path.is_file()]
         mean = sum(path.stat().st_size for path in paths) / len(paths) / 1024
         print(f"{len(paths)} files, {mean:.0f} KiB each on average; {args.workers} workers; by {images.decoder()}")
+        how = folder, args.workers, args.epochs
+        usual: list[images.Operator] = [
+            images.RandomResizedCrop(224),
+            images.RandomHorizontalFlip(),
+            images.ToDtype(torch.float32, scale=True),
+            images.Normalize([0.5] * 3, [0.25] * 3),
+        ]
         rows = {
-            "DataLoader, Pillow, crop, flip, float32": of_torchvision(folder, args.workers, "Pillow", True),
-            "DataLoader, torchvision's decoder, crop, flip, uint8": of_torchvision(folder, args.workers, "torchvision", False),
-            "sidestream, whole pictures into a slab": of_sidestream(folder, args.workers),
+            "DataLoader, Pillow, crop, flip, float32": of_torchvision(*how, "Pillow", True),
+            "DataLoader, torchvision's decoder, crop, flip, uint8": of_torchvision(*how, "torchvision", False),
+            "sidestream, whole pictures into a slab": of_sidestream(*how, [], runs=False),
+            "sidestream, what a crop needs into a slab": of_sidestream(*how, usual, runs=False),
+            "sidestream, crop, flip, float32": of_sidestream(*how, usual, runs=True),
         }
         rates: dict[str, list[float]] = {name: [] for name in rows}
         for run in rows.values():

@@ -2,7 +2,7 @@
 
     python crates/sidestream-py/benches/requests_gpu.py [--quick] [PART …]
 
-Parts: alone, closed, threads, opened, start, overload, right, urgent. One JSON object a line. Latency of the open loop counts from when a request
+Parts: alone, closed, threads, opened, start, memory, overload, right, urgent. One JSON object a line. Latency of the open loop counts from when a request
 was to arrive, not from when it could be sent. docs/performance.md has the figures.
 """
 
@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -238,6 +239,34 @@ def start() -> dict[str, Any]:
 
 
 @part
+def memory() -> dict[str, Any]:
+    """What the graphs of all sizes in a slot hold, against the graph of the largest alone."""
+    wide = 256 if QUICK else 4096
+    model = torch.nn.Sequential(*(torch.nn.Linear(wide, wide) for _ in range(4))).eval().requires_grad_(False).to("cuda")
+    row = torch.zeros(wide)
+
+    def held(sizes: tuple[int, ...]) -> int:
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        with Batcher(model, sizes, 0.0, slots=1) as batcher:
+            until = time.perf_counter() + 10
+            while time.perf_counter() < until:
+                for size in sizes:
+                    for answer in [batcher.submit(row) for _ in range(size)]:
+                        answer.result()
+                if all(len(slot.graphs) == len(sizes) for each in batcher._classes for slot in each.slots):
+                    break
+            # What batches without a graph left behind is the cache's.
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            return torch.cuda.memory_reserved() - before
+
+    alone, together = held(SIZES[-1:]), held(SIZES)
+    return {"largest_mb": alone / 1e6, "all_sizes_mb": together / 1e6, "ratio": together / max(1, alone), "ok": QUICK or together <= 1.2 * alone}
+
+
+@part
 def overload() -> dict[str, Any]:
     """Three times as many as it can serve, with a deadline of 20 ms."""
     with Batcher(perceptron(), SIZES, 0.0005, slots=3, max_queue=2048) as batcher:
@@ -262,10 +291,15 @@ def right() -> dict[str, Any]:
         many = torch.randint(-2, 3, (SIZES[-1], WIDTH)).float()
         expected = ((many.cuda() @ weights).relu() @ weights).cpu()
         each = list(many.unbind(0))
-        batches = 200 if QUICK else 10_000
-        while sum(batcher.statistics.batches.values()) < batches:
-            picked = [draw.randrange(len(each)) for _ in range(draw.choice(SIZES[:8]))]
-            for at, answer in [(at, batcher.submit(each[at])) for at in picked]:
+        batches = 200 if QUICK else 100_000
+        # As many groups under way as keep all slots busy. Small ones are drawn more often, so that batches are many.
+        waiting: deque[list[tuple[int, sidestream.Answer]]] = deque()
+        while sum(batcher.statistics.batches.values()) < batches or waiting:
+            if len(waiting) < 6 and sum(batcher.statistics.batches.values()) < batches:
+                (size,) = draw.choices(SIZES[:8], [1 / size for size in SIZES[:8]])
+                waiting.append([(at, batcher.submit(each[at])) for at in draw.choices(range(len(each)), k=size)])
+                continue
+            for at, answer in waiting.popleft():
                 wrong += not torch.equal(answer.result(), expected[at])
                 count += 1
         return {"answers": count, "batches": sum(batcher.statistics.batches.values()), "wrong": wrong, "ok": wrong == 0}

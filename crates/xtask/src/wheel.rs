@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
@@ -18,9 +19,19 @@ const REQUIREMENTS: &str = "requirements-wheel.txt";
 const GLIBC: (u32, u32) = (2, 17);
 const STANDARD: &str = "manylinux2014";
 
+/// What builds the fast decoder of JPEGs, which a wheel has and a plain build does without.
+const TOOLS: [&str; 2] = ["cmake", "nasm"];
+
 /// Builds the wheel, tries whether it keeps its promise, and says where it is.
 pub fn run() -> Result<bool> {
     let version = version_of_python()?;
+    for tool in TOOLS {
+        let found = Command::new(tool).arg("--version").output();
+        ensure!(
+            found.is_ok_and(|ran| ran.status.success()),
+            "{tool} is missing, which libjpeg-turbo is built with; install it (on Debian and Ubuntu: apt-get install {tool})"
+        );
+    }
     let target = cargo::Workspace::read()?.target_dir;
     let environment = Environment {
         folder: target.join("wheel"),
@@ -61,6 +72,7 @@ fn build(environment: &Environment, wheels: &Path) -> Result<PathBuf> {
     let mut build = environment.python(&["-m", "maturin", "build", "--release", "--locked"]);
     build
         .args(["--strip", "--zig", "--compatibility", STANDARD])
+        .args(["--features", "turbojpeg"])
         .env("PATH", path)
         .arg("--interpreter")
         .arg(environment.interpreter())
