@@ -446,6 +446,9 @@ fn an_urgent_kernel_waits_for_the_rest_of_a_block() {
             let behind = ns("equal", "median_ns") - alone;
             assert!(behind > 10.0 * block_ns, "{row}");
         }
+        // A graph has the priority of the stream that it is launched on.
+        let by_graph = ns("urgent_graph", "median_ns") - ns("urgent", "median_ns");
+        assert!(by_graph.abs() < 0.1 * block_ns + 5e3, "{row}");
     }
     let verdict = json["verdict"].as_str().expect("a sentence");
     assert!(verdict.contains("30.1 times as fast"), "{verdict}");

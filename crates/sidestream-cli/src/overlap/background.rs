@@ -50,6 +50,15 @@ struct Row {
     equal: Latency,
     /// On a stream of the most urgent one.
     urgent: Latency,
+    /// There, as a graph of this one kernel.
+    graph: Latency,
+}
+
+/// How the kernel is launched.
+#[derive(Clone, Copy, PartialEq)]
+enum By {
+    Call,
+    Graph,
 }
 
 /// What `overlap --background` says, as JSON and as text.
@@ -124,9 +133,10 @@ fn rows(own: &Own, threads_per_sm: u32) -> Result<Vec<Row>, Failure> {
                     block_us,
                     kernel_us,
                     streams,
-                    alone: job.latency(least_urgent, false)?,
-                    equal: job.latency(least_urgent, true)?,
-                    urgent: job.latency(most_urgent, true)?,
+                    alone: job.latency(least_urgent, By::Call, false)?,
+                    equal: job.latency(least_urgent, By::Call, true)?,
+                    urgent: job.latency(most_urgent, By::Call, true)?,
+                    graph: job.latency(most_urgent, By::Graph, true)?,
                 });
             }
         }
@@ -145,11 +155,14 @@ struct Background<'a> {
 
 impl Background<'_> {
     /// How long the kernel takes on a stream of this priority.
-    fn latency(&self, priority: i32, is_beside: bool) -> Result<Latency, Failure> {
+    fn latency(&self, priority: i32, by: By, is_beside: bool) -> Result<Latency, Failure> {
         let device = &self.own.device;
         let stream = device.stream_with_priority("kernel", priority)?;
         let (spin, small) = (library::spin(), Grid::new(self.own.sms, 128));
         let ns = |time: Duration| time.as_nanos() as u64;
+        let mut nodes = device.graph();
+        nodes.launch(&spin, small, (ns(self.kernel),))?;
+        let mut graph = nodes.build()?;
         let mut tries = Vec::new();
         // The first does not count: it loads the kernel.
         for moment in 0..=TRIES {
@@ -166,7 +179,10 @@ impl Background<'_> {
                 pause(&self.own.clock, &last, LEAD + within)?;
             }
             let start_ns = self.own.clock.now_ns();
-            stream.launch(&spin, small, (ns(self.kernel),))?;
+            match by {
+                By::Call => stream.launch(&spin, small, (ns(self.kernel),))?,
+                By::Graph => drop(graph.launch(&stream)?),
+            }
             stream.synchronize()?;
             if moment > 0 {
                 tries.push((self.own.clock.now_ns() - start_ns) as f64);
@@ -198,8 +214,8 @@ fn pause(clock: &Clock, unfinished: &Event, time: Duration) -> Result<(), Failur
 
 fn table(rows: &[Row]) -> String {
     let mut out = format!(
-        "  {:>7} {:>7} {:>7}  {:>9}  {:>21}  {:>21}\n",
-        "blocks", "kernel", "streams", "alone", "same priority", "urgent"
+        "  {:>7} {:>7} {:>7}  {:>9}  {:>19}  {:>19}  {:>19}\n",
+        "blocks", "kernel", "streams", "alone", "same priority", "urgent", "urgent, as a graph"
     );
     let both = |latency: Latency| {
         let (median, worst) = (latency.median_ns as u64, latency.worst_ns as u64);
@@ -207,13 +223,14 @@ fn table(rows: &[Row]) -> String {
     };
     for row in rows {
         out += &format!(
-            "  {:>7} {:>7} {:>7}  {:>9}  {:>21}  {:>21}\n",
+            "  {:>7} {:>7} {:>7}  {:>9}  {:>19}  {:>19}  {:>19}\n",
             format!("{} µs", row.block_us),
             format!("{} µs", row.kernel_us),
             row.streams,
             time(row.alone.median_ns as u64),
             both(row.equal),
             both(row.urgent),
+            both(row.graph),
         );
     }
     out
@@ -254,6 +271,6 @@ impl Row {
         let latency = |of: Latency| json!({"median_ns": of.median_ns, "worst_ns": of.worst_ns});
         json!({"block_us": self.block_us, "kernel_us": self.kernel_us, "streams": self.streams,
                "alone": latency(self.alone), "equal": latency(self.equal),
-               "urgent": latency(self.urgent)})
+               "urgent": latency(self.urgent), "urgent_graph": latency(self.graph)})
     }
 }

@@ -374,6 +374,14 @@ impl Engine {
         self.add_lane(Some(device), priority)
     }
 
+    /// How urgent the kernels of a lane are; a lower one is more urgent.
+    ///
+    /// # Panics
+    /// If the lane does not exist.
+    pub fn priority(&self, lane: LaneId) -> i32 {
+        self.lanes[lane.0 as usize].priority
+    }
+
     fn add_lane(&mut self, device: Option<u32>, priority: i32) -> LaneId {
         self.lanes.push(Lane {
             device,

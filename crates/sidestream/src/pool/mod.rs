@@ -311,7 +311,7 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Settings<I, O> {
     /// nodes between them. A graph owns what it touches: whatever else the model reads, its weights for one, each graph gets its own copy of, by
     /// [`GraphBuilder::own`]. Upload and download are nodes that stand around it.
     ///
-    /// The nodes of a graph have the ordinary priority, whatever the class of the slot: that is fixed where a graph is made.
+    /// The kernels of a graph have the priority of the slot's stream, as launches have.
     ///
     /// ```
     /// use sidestream::pool::Batcher;

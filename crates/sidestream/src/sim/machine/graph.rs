@@ -1,6 +1,8 @@
 //! Executable graphs: every node is a task of its own, so that uploads, kernels and downloads of a
 //! graph run on their engines and beside the work of other streams.
 
+use std::collections::BTreeMap;
+
 use super::capture::Captured;
 use super::command::{Command, Effect};
 use super::state::{Part, State};
@@ -16,8 +18,8 @@ pub(super) struct Graph {
     pub ordered: GraphId,
     pub device: DeviceId,
     pub nodes: Vec<GraphNode>,
-    /// Its own alone: launches of one graph never overlap (R49).
-    pub lanes: Vec<LaneId>,
+    /// Its own alone, by the priority of the stream that it is launched on: launches of one graph never overlap (R49).
+    pub lanes: BTreeMap<i32, Vec<LaneId>>,
     /// The end of its last launch.
     pub last: Option<TaskId>,
 }
@@ -149,11 +151,14 @@ impl State {
         let Some(mut graph) = self.tables.take_graph(id) else {
             return entry;
         };
+        // Nodes have the priority of the stream, unless a graph is instantiated with
+        // CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY (cuGraphInstantiateWithFlags), which the runtime does not do.
+        let lane = self.core.lane(step.chain);
+        let priority = self.core.engine.priority(lane);
+        let lanes = graph.lanes.entry(priority).or_default();
         let most = graph.nodes.iter().map(|node| node.lane + 1).max();
-        while graph.lanes.len() < most.unwrap_or(0) {
-            graph
-                .lanes
-                .push(self.core.engine.add_stream(graph.device.0, 0));
+        while lanes.len() < most.unwrap_or(0) {
+            lanes.push(self.core.engine.add_stream(graph.device.0, priority));
         }
         let mut tasks: Vec<TaskId> = Vec::with_capacity(graph.nodes.len());
         let (mut after, mut ends) = (Vec::new(), vec![entry]);
@@ -166,7 +171,7 @@ impl State {
                 ..step.clone()
             };
             let delay = self.core.delay(OpId(serial as u32), serial, &does, true);
-            let task = Task::new(graph.lanes[node.lane], node.work);
+            let task = Task::new(lanes[node.lane], node.work);
             let task = task.after(&after).delay(delay).in_graph();
             let task = self.core.push(task, point(node.call, node.effect.again()));
             tasks.push(task);
@@ -174,7 +179,6 @@ impl State {
                 ends.push(task);
             }
         }
-        let lane = self.core.lane(step.chain);
         let exit = Task::new(lane, Work::Marker).after(&ends);
         let exit = self.core.push(exit, point(call, Effect::Nothing));
         graph.last = Some(exit);

@@ -1,5 +1,7 @@
 //! Making streams, events and graphs.
 
+use std::collections::BTreeMap;
+
 use super::command::Command;
 use super::graph::Graph;
 use super::state::{State, refused};
@@ -112,7 +114,7 @@ impl State {
             ordered: GraphId(self.tables.graphs_so_far() as u32),
             device,
             nodes: Vec::new(),
-            lanes: Vec::new(),
+            lanes: BTreeMap::new(),
             last: None,
         })
     }
