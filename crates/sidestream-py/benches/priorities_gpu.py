@@ -73,6 +73,7 @@ def main() -> None:
     x = torch.randn(ROWS, WIDTH, device="cuda")
     small = torch.randn(WIDTH, WIDTH, device="cuda")
     by = streams()
+    torch.cuda.synchronize()
     for stream in by.values():
         with torch.cuda.stream(stream):
             model(x), small @ small
