@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use jpeg_encoder::{ColorType, SamplingFactor};
 use sidestream_images::decode::Decoder;
+use sidestream_images::decode::nvjpeg::Engines;
 use sidestream_images::header::Header;
 use sidestream_images::load::{ALIGN_BYTES, Batch, Loader, OnBroken, Options};
 use sidestream_images::source::Dataset;
@@ -18,7 +19,7 @@ type Files = Vec<(String, Vec<u8>, Option<u32>)>;
 /// Most are baseline; some are progressive, grey or PNG.
 fn files(many: u32) -> Files {
     let file = |number: u32| {
-        let (width, height) = (9 + number * 7 % 40, 8 + number * 5 % 30);
+        let (width, height) = (64 + number * 7 % 40, 65 + number * 5 % 30);
         let jpeg = Jpeg {
             progressive: number % 7 == 3,
             restart: if number % 4 == 1 { 2 } else { 0 },
@@ -170,6 +171,10 @@ fn engines_get_baseline_files_that_are_whole_by_their_marks() {
         };
         assert_eq!(takes(&jpeg.encode(64, 64)), None, "{colours:?}");
     }
+    for (width, height, is_taken) in [(64, 64, true), (63, 64, false), (64, 63, false)] {
+        let bytes = Jpeg::default().encode(width, height);
+        assert_eq!(takes(&bytes).is_some(), is_taken, "{width} × {height}");
+    }
     assert_eq!(takes(&files(6)[5].1), None);
     assert_eq!(takes(&[]), None);
 }
@@ -228,7 +233,7 @@ fn what_is_to_be_turned_is_decoded_on_the_processor() {
             orientation: (number % 2 == 1).then_some(6),
             ..Jpeg::default()
         };
-        (number.to_string(), jpeg.encode(40, 24), None)
+        (number.to_string(), jpeg.encode(80, 64), None)
     };
     let mut options = some();
     for (orient, many) in [(false, 4), (true, 2)] {
@@ -361,4 +366,12 @@ fn a_run_resumes_with_the_same_share_alone() {
         let why = made.err().unwrap().to_string();
         assert!(why.contains("it is a part of the pictures"), "{why}");
     }
+}
+
+#[test]
+fn without_the_library_its_wheels_are_named() {
+    let opened = Engines::open(&["/nowhere/libnvjpeg.so.13".into()]);
+    let why = opened.err().unwrap().to_string();
+    assert!(why.starts_with("nvJPEG could not be loaded; tried /nowhere/libnvjpeg.so.13 ("));
+    assert!(why.contains("nvidia-nvjpeg for CUDA 13, nvidia-nvjpeg-cu12 for CUDA 12"));
 }

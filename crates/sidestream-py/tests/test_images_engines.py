@@ -84,9 +84,9 @@ def test_without_the_wait_for_the_engines_it_races(mixed: Path, monkeypatch: pyt
     from sidestream.images import _engines
 
     monkeypatch.setattr(_engines.OnDevice, "take", lambda self: self.pixels)
-    # Nor does the thread that reads ahead wait, before the first batches are taken.
-    monkeypatch.setattr(_engines, "_MOST_READ", 40)
-    with sidestream.check(simulate=1) as run, loader(mixed, decode="gpu", batch_size=2) as racy:
+    # Nor does the thread that reads ahead wait, which would do for most batches.
+    monkeypatch.setattr(_engines.Engines, "wait", lambda self: None)
+    with sidestream.check(simulate=1) as run, loader(mixed, decode="gpu") as racy:
         for _ in racy.prefetch("cuda"):
             pass
     assert any("sidestream.images.Loader" in str(race) for race in run.races)

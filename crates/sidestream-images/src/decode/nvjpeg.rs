@@ -166,16 +166,20 @@ impl Engines {
         &self.functions.file
     }
 
-    /// Puts the decoding of these pictures on a stream. The host blocks while it parses them, which is most of the time
-    /// that the engines take.
+    /// Decodes these pictures. What is put on the stream from here on finds them decoded.
+    ///
+    /// # Ordering
+    /// The host blocks for most of the time that the engines take. They do **not** wait for what is on the stream already: on an
+    /// H100, nvJPEG of CUDA 12 and 13 wrote while the stream was still busy, and also while it waited for an event (measured by the
+    /// developers of torchcodec, pull request 1634). Only a wait of the host comes before.
     ///
     /// # Errors
     /// If nvJPEG refuses the batch. What it wrote until then is undefined.
     ///
     /// # Safety
     /// - `stream` is a stream of the context that is current, which is the one that the engines were opened in.
-    /// - At each address there are three bytes for each pixel, which nothing else uses until the stream has come past
-    ///   this call.
+    /// - At each address there are three bytes for each pixel. Whatever was to use them is over, not just ahead in the stream, and nothing
+    ///   else uses them until the stream has come past this call.
     /// - The files' bytes stay as they are until then.
     /// - Each file is baseline JPEG whose header says the size given here.
     pub unsafe fn decode(

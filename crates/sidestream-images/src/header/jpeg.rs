@@ -14,6 +14,11 @@ const APP1: u8 = 0xE1;
 const APP14: u8 = 0xEE;
 const TEM: u8 = 0x01;
 
+/// How many columns and rows NVIDIA's decoders take of a JPEG, as drivers answer GStreamer's `nvjpegdec`. A picture that engines
+/// refuse costs its whole batch.
+const ENGINE_COLUMNS: std::ops::RangeInclusive<u32> = 64..=32_768;
+const ENGINE_ROWS: std::ops::RangeInclusive<u32> = 64..=16_384;
+
 /// What the frame header says.
 #[derive(Clone, Copy)]
 struct Frame {
@@ -241,7 +246,10 @@ fn frame(code: u8, segment: &[u8]) -> Result<Frame, Broken> {
             Some((_, 0x11 | 0x12 | 0x21 | 0x22)),
             Some((_, 0x11)),
             Some((_, 0x11)),
-        ] => code == 0xC0 && channels == 3 && precision_bits == 8,
+        ] => {
+            let is_baseline = code == 0xC0 && channels == 3 && precision_bits == 8;
+            is_baseline && ENGINE_COLUMNS.contains(&width) && ENGINE_ROWS.contains(&height)
+        }
         _ => false,
     };
     if ![1, 3, 4].contains(&channels) {

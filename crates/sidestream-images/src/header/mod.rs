@@ -83,8 +83,8 @@ impl Header {
     }
 
     /// That part of a file which a GPU's hardware [engines](crate::decode::nvjpeg::Engines) take, without what stands behind the
-    /// picture's end. Nothing if it is no baseline JPEG of three channels with colours in half the resolution at most, or is not
-    /// whole by its marks: what is missing the engines may fill with grey.
+    /// picture's end. Nothing if it is no baseline JPEG of three channels with colours in half the resolution at most, is smaller than
+    /// 64 × 64 or larger than 32,768 × 16,384, or is not whole by its marks: what is missing the engines may fill with grey.
     pub fn for_engines(bytes: &[u8]) -> Option<&[u8]> {
         jpeg::for_engines(bytes)
     }

@@ -49,11 +49,11 @@ impl ImageEngines {
             .map_err(refused)
     }
 
-    /// Puts the decoding of a batch's files into a stream: from the slab, which lies there, to the memory of the device that begins
-    /// there. Answers why they were refused, if they were. Other threads run meanwhile.
+    /// Decodes the files of a batch: from the slab, which lies there, to the memory of the device that begins there. What is put into
+    /// the stream from here on finds them decoded. Answers why they were refused, if they were. Other threads run meanwhile.
     ///
-    /// The caller keeps both until the stream has come past this call; nobody else uses the memory of the device until then, and
-    /// nobody writes the slab.
+    /// The caller keeps both until the stream has come past this call. Nobody writes the slab until then, and nobody else uses the memory
+    /// of the device: nor does anything that the stream has still to do, for which the engines do not wait.
     fn decode(
         &self,
         py: Python<'_>,

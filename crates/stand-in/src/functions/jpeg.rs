@@ -1,7 +1,7 @@
-//! nvJPEG's functions, for whoever loads this file in its place too: pictures are decoded on the processor, and their pixels
-//! go to the device in the order of the stream.
+//! nvJPEG's functions, for whoever loads this file in its place too: pictures are decoded on the processor.
 //!
-//! Codes are nvJPEG's own. It is stricter than the library in this: a batch has as many pictures as were said before.
+//! As those of the hardware engines, their pixels are written when the call is made, whatever the stream still has to do. Codes are
+//! nvJPEG's own.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
@@ -134,8 +134,8 @@ unsafe extern "C" fn nvjpegDecodeBatched(
                 list(images, count)?,
             )
         };
+        streams::stream(driver, here, stream)?;
         let mut decoder = Decoder::new(Options::default());
-        let mut all = Vec::new();
         for ((&file, &length), image) in files.iter().zip(lengths).zip(images) {
             // SAFETY: as above, so many bytes are there.
             let file = unsafe { list(file, length)? };
@@ -156,11 +156,12 @@ unsafe extern "C" fn nvjpegDecodeBatched(
             let decoded = decoder.decode(file, &header, whole, &mut pixels);
             decoded.map_err(|_| BAD_JPEG)?;
             let at = pixels.as_ptr().expose_provenance() as u64;
-            let copy = memory::row(image.channel[0], at, pixels.len());
-            memory::copy(driver, here, &[copy], stream)?;
-            all.push(pixels);
+            memory::copy_blocking(
+                driver,
+                here,
+                memory::row(image.channel[0], at, pixels.len()),
+            )?;
         }
-        // The library's own call blocks for most of the time that its engines take.
-        streams::synchronize(driver, here, stream)
+        Ok(())
     })
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +13,6 @@ from sidestream.images._augment import tell
 if TYPE_CHECKING:
     import torch
     from sidestream.images._loader import Batch
-
-#: Batches whose slabs are kept, since the device may still read them. A call lasts about as long as the engines do, so that one more
-#: than the last is hardly ever needed.
-_MOST_READ = 2
 
 #: The stream of each GPU's engines. The engines keep what they need from call to call, so that one stream has to order all of them.
 _streams: dict[int, torch.cuda.Stream] = {}
@@ -51,8 +46,8 @@ class Engines:
         import torch
 
         self._device = torch.device(name)
-        #: Slabs that the device reads, each with an event behind that.
-        self._read: deque[tuple[Any, Batch]] = deque()
+        #: The batch whose slab the device may still read.
+        self._read: Batch | None = None
         self._address: Any = torch.Tensor.data_ptr
         with torch.cuda.device(self._device):
             if getattr(torch.cuda, "is_simulated", False):
@@ -73,20 +68,28 @@ class Engines:
         slab, uploaded, why = batch.slab, end - start, None
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             pixels = torch.empty(size_bytes, dtype=torch.uint8, device=self._device)
+            # The engines write at once, and not behind what the stream has still to do with this memory.
+            self.wait()
+            self._read = batch
             if uploaded:
                 pixels[:uploaded].copy_(slab[start:end], non_blocking=True)
             if many:
                 why = batch.decode_by(self._engines, self._address(pixels), self._stream.cuda_stream)
                 tell("sidestream.images.Loader", [(slab[:start], True, False, None), (pixels[uploaded:], False, True, None)])
             ready = self._stream.record_event()
-        self._read.append((ready, batch))
-        self.wait(_MOST_READ if why is None else 0)
-        return OnDevice(pixels, ready) if why is None else why
+        if why is not None:
+            self.wait()
+            return why
+        return OnDevice(pixels, ready)
 
-    def wait(self, most: int = 0) -> None:
-        """Wait until the device reads so many slabs at most."""
-        while len(self._read) > most:
-            self._read.popleft()[0].synchronize()
+    def wait(self) -> None:
+        """Wait until the stream is through with all that it was given. The thread sleeps meanwhile."""
+        import torch
+
+        behind = torch.cuda.Event(blocking=True)
+        behind.record(self._stream)
+        behind.synchronize()
+        self._read = None
 
 
 def _opened(ordinal: int, cuda: str | None) -> ImageEngines:
