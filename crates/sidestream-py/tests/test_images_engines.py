@@ -99,8 +99,10 @@ def test_a_batch_that_engines_refuse_is_decoded_on_the_processor(mixed: Path, tm
             expected = epoch(other, "cpu")
             lost = other.broken
         with loader(data, broken=broken, decode="gpu") as engines:
-            with pytest.warns(UserWarning, match=r"engines refused a batch of pictures \(it is damaged.*Loader.refused counts"):
+            with pytest.warns(UserWarning, match=r"engines refused a batch of pictures \(it is damaged.*Loader.refused counts") as said:
                 found = epoch(engines, "cuda")
+            # It is said where the loop stands.
+            assert [warning.filename for warning in said] == [__file__]
             assert same(found, expected)
             assert (engines.refused, engines.broken) == (1, lost) == (1, 2)
             with warnings.catch_warnings():

@@ -305,7 +305,8 @@ class Loader:
             warnings.warn(
                 f"a GPU's engines refused a batch of pictures ({why}), and the processor decoded it: that takes longer, and its pixels differ "
                 "a little. Loader.refused counts such batches",
-                stacklevel=2,
+                # The loop over the prefetcher.
+                stacklevel=5,
             )
 
     def _back_to_taken(self) -> None:
