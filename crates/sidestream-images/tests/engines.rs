@@ -375,3 +375,23 @@ fn without_the_library_its_wheels_are_named() {
     assert!(why.starts_with("nvJPEG could not be loaded; tried /nowhere/libnvjpeg.so.13 ("));
     assert!(why.contains("nvidia-nvjpeg for CUDA 13, nvidia-nvjpeg-cu12 for CUDA 12"));
 }
+
+#[test]
+fn what_engines_would_write_is_bounded_too() {
+    for engine_share in [0.0, 0.5, 1.0] {
+        let bytes_of = |max_slab_bytes| {
+            let options = Options {
+                engine_share,
+                max_slab_bytes,
+                batch: 20,
+                ..some()
+            };
+            let batch = loader(files(20), &options).next()?;
+            Ok(batch.unwrap().pixels_bytes())
+        };
+        let all = bytes_of(2 << 30).unwrap();
+        assert!(bytes_of(all).is_ok());
+        let refused: Result<u64, Error> = bytes_of(all * 3 / 4);
+        assert!(matches!(refused, Err(Error::Slab { .. })), "{refused:?}");
+    }
+}

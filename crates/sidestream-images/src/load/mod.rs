@@ -75,7 +75,7 @@ pub struct Options {
     pub broken: OnBroken,
     /// How pictures are decoded.
     pub decode: decode::Options,
-    /// How many bytes a slab may have.
+    /// How many bytes a slab may have, and the pixels of a batch with those that engines write.
     pub max_slab_bytes: u64,
     /// Which part of the baseline JPEGs is left to a GPU's [engines](decode::nvjpeg): 0 none, which is the default, and 1 all. Of
     /// the rest the workers take care beside them. Which file belongs to which part, its number alone decides, so that no
@@ -343,8 +343,9 @@ impl<S: Slab> Loader<S> {
             epoch: batch.epoch,
             place: batch.first_place,
         };
-        self.broken -= batch.broken.len() as u64;
-        self.loaded -= batch.len() as u64;
+        // It does not come out, and may have been given here before.
+        self.broken = self.broken.saturating_sub(batch.broken.len() as u64);
+        self.loaded = self.loaded.saturating_sub(batch.len() as u64);
         let many = self.shared.desk.plan.many(at).unwrap_or(0);
         let batch = self.shared.on_processor(at, many)?;
         self.broken += batch.broken.len() as u64;

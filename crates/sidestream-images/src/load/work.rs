@@ -177,20 +177,31 @@ impl<S: Slab> Shared<S> {
             };
         }
         // Files first, so that a picture that comes to stand in for a broken one finds room behind all others.
-        let (mut files, mut pixels) = (0u64, 0u64);
+        let (mut files, mut pixels, mut written) = (0u64, 0u64, 0u64);
         let mut places = Vec::new();
         for picture in &pictures {
             if let Picture::Read(read) = picture {
+                let of_pixels = size_bytes(read.region.size);
                 let (end, size_bytes) = match read.for_engines {
                     true => (&mut files, read.bytes.len() as u64),
-                    false => (&mut pixels, size_bytes(read.region.size)),
+                    false => (&mut pixels, of_pixels),
                 };
+                written += if read.for_engines { of_pixels } else { 0 };
                 let offset = end.next_multiple_of(ALIGN_BYTES);
                 *end = offset + size_bytes;
                 places.push((read.for_engines, offset..*end));
             }
         }
         let first_pixel = files.next_multiple_of(ALIGN_BYTES);
+        // What engines write is in no slab, and a header may claim as much of it.
+        let most = self.options.max_slab_bytes;
+        if pixels + written > most {
+            slab.into_iter().for_each(|slab| self.desk.give_back(slab));
+            return Err(Error::Slab {
+                size_bytes: pixels + written,
+                max_bytes: most,
+            });
+        }
         let slab = self.large_enough(slab, first_pixel + pixels, 0)?;
         let of_kind = |kind: bool| {
             let places = places.iter().filter(move |(is_file, _)| *is_file == kind);
