@@ -255,6 +255,8 @@ class Loader:
         """
         if self._augment is None:
             raise ValueError("the loader has no `augment`, so its pictures have different sizes; give `Loader` a `Compose`")
+        # Results are its tensors, which `prefetch` gives where it is imported.
+        import torch  # noqa: F401
         from sidestream import prefetch
 
         if isinstance(device, str) and device.startswith("sim:"):
