@@ -4,9 +4,9 @@ python benches/images_gpu.py [FOLDER] [--workers 16] [--seconds 2] [--json FILE]
 python benches/images_gpu.py --dry    # on a simulated GPU: every row, and no figure means anything
 
 Without a folder it makes 1,024 pictures of 500 x 375 pixels (JPEG of quality 90, 4:2:0), which needs Pillow; where that is not installed, it
-takes the package's sample pictures, of some 300 x 220. Each row loads, decodes and augments for so many seconds, behind a few batches that do
-not count; first alone, then with a training step of a convolutional network on each batch. Cores are the seconds of the processor that all
-threads of the process took, for each second of the clock. All of it takes less than a minute on an H200.
+takes the package's sample pictures, of some 300 x 220. Each row loads, decodes and augments for so many seconds, behind a few batches that do not
+count; first alone, then with a training step of a convolutional network on each batch. Cores are the seconds of the processor that all
+threads of the process took, for each second of the clock. Before that it says how far the engines' pixels are from the processor's.
 """
 
 from __future__ import annotations
@@ -41,6 +41,17 @@ def batches(loader: images.Loader) -> Iterator[Any]:
     """Epoch after epoch."""
     while True:
         yield from loader.prefetch("cuda")
+
+
+def apart(folder: Path, count: int, share: float) -> tuple[float, int, int]:
+    """Of a batch that engines decode, the mean and the largest difference from the processor's in levels; and how many batches they refused."""
+    whole = images.Compose([images.Resize((256, 256))])
+    with contextlib.ExitStack() as stack:
+        options: list[dict[str, Any]] = [{}, {"decode": "gpu", "engine_share": share}]
+        loaders = [stack.enter_context(images.Loader(folder, batch_size=count, augment=whole, **one)) for one in options]
+        ours, theirs = (next(batches(loader))[0].cpu().int() for loader in loaders)
+        difference = (ours - theirs).abs()
+        return difference.float().mean().item(), int(difference.max()), loaders[1].refused
 
 
 def training(side: int, width: int, dry: bool) -> Callable[[Any, Any], None]:
@@ -114,6 +125,10 @@ def main() -> None:
         name = "simulated" if args.dry else torch.cuda.get_device_name()
         mean = sum(path.stat().st_size for path in files) / len(files) / 1024
         print(f"{name}; {len(files)} files, {mean:.0f} KiB each on average; batches of {args.batch}; else by {images.decoder()}")
+        result: dict[str, Any] = {"device": name, "batch": args.batch}
+        for share in args.shares:
+            mean, most, refused = result[f"apart, share {share:g}"] = apart(folder, args.batch, share)
+            print(f"share {share:g}: pixels of 256 x 256 are {mean:.3f} levels in the mean and {most} at most from the processor's, {refused} batches refused")
         rows: dict[str, dict[str, Any]] = {
             f"processor, {workers} workers": {"workers": workers},
             "engines, 1 worker": {"workers": 1, "decode": "gpu"},
@@ -121,7 +136,6 @@ def main() -> None:
         for share in args.shares:
             rows[f"engines, {workers} workers, share {share:g}"] = {"workers": workers, "decode": "gpu", "engine_share": share}
         step = training(side, 8 if args.dry else 64, args.dry)
-        result: dict[str, Any] = {"device": name, "batch": args.batch}
         for title, beside in (("alone", None), ("beside a training step", step)):
             print(f"\n{title:42}{'pictures/s':>12}{'cores':>8}{'refused':>9}")
             figures = result[title] = {}

@@ -109,14 +109,14 @@ def test_a_batch_that_engines_refuse_is_decoded_on_the_processor(mixed: Path, tm
                 warnings.simplefilter("error")
                 assert len(epoch(engines, "cuda")) == 4
     with loader(data, decode="gpu", batch_size=1, shuffle=False) as failing, warnings.catch_warnings():
-        said = []
+        named = []
         warnings.simplefilter("ignore")
         for _ in range(3):
             try:
                 epoch(failing, "cuda")
             except ImageError as error:
-                said.append(str(error).split(":")[0].rsplit("/", 1)[1])
-        assert said == ["hidden.jpg (sample 5)", "cut.jpg (sample 6)"]
+                named.append(str(error).split(":")[0].rsplit("/", 1)[1])
+        assert named == ["hidden.jpg (sample 5)", "cut.jpg (sample 6)"]
 
 
 def test_a_batch_of_broken_pictures_alone_does_not_come(mixed: Path, tmp_path: Path, simulated: Any) -> None:

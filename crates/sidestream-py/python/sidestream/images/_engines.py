@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     import torch
     from sidestream.images._loader import Batch
 
+#: More urgent than the training: behind the engines there are short kernels for colours, and the next batch waits for them.
+_PRIORITY = -1
+
 #: The stream of each GPU's engines. The engines keep what they need from call to call, so that one stream has to order all of them.
 _streams: dict[int, torch.cuda.Stream] = {}
 
@@ -52,12 +55,12 @@ class Engines:
         with torch.cuda.device(self._device):
             if getattr(torch.cuda, "is_simulated", False):
                 self._address = torch._C.TensorBase.data_ptr
-                self._engines, self._stream = ImageEngines(None, []), torch.cuda.Stream(self._device)
+                self._engines, self._stream = ImageEngines(None, []), torch.cuda.Stream(self._device, _PRIORITY)
                 return
             ordinal = self._device.index or 0
             self._engines = _opened(ordinal, torch.version.cuda)
             if ordinal not in _streams:
-                _streams[ordinal] = torch.cuda.Stream(self._device)
+                _streams[ordinal] = torch.cuda.Stream(self._device, _PRIORITY)
             self._stream = _streams[ordinal]
 
     def put(self, batch: Batch) -> OnDevice | str:
