@@ -7,14 +7,14 @@
 //! Without a folder it takes sample pictures of its own.
 
 use std::error::Error;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use sidestream::device::Device;
 use sidestream::explicit;
-use sidestream_images::decode::nvjpeg::{Encoded, Engines};
+use sidestream_images::decode::nvjpeg::{self, Encoded, Engines};
 use sidestream_images::decode::{Decoder, Options};
-use sidestream_images::header::Format;
+use sidestream_images::header::Header;
 use sidestream_images::source::{self, Dataset};
 use sidestream_images::{Region, Size};
 
@@ -38,9 +38,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut bytes = Vec::new();
         data.read(sample, &mut bytes)?;
         let header = decoder.look(&bytes)?;
-        match header.format {
-            Format::Jpeg { .. } if header.is_for_engines() => files.push((bytes, header.size)),
-            _ => println!("{} is not for the engines", data.name(sample)),
+        match Header::for_engines(&bytes) {
+            Some(file) => files.push((file.to_vec(), header.size)),
+            None => println!("{} is not for the engines", data.name(sample)),
         }
     }
     if files.is_empty() {
@@ -54,7 +54,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let stream = device.stream("engines")?;
     let raw = explicit::Stream::of(&stream);
     let handle = raw.as_raw().ok_or("the stream has no handle")?;
-    let mut engines = Engines::open(library.as_deref().map(Path::new), BATCH)?;
+    let files_of_library: Vec<PathBuf> = match library {
+        Some(file) => vec![file.into()],
+        None => nvjpeg::FILES.map(PathBuf::from).into(),
+    };
+    let mut engines = Engines::open(&files_of_library)?;
     println!("{} engines, {}", engines.count(), engines.file().display());
 
     let bytes_of = |size: Size| 3 * size.width as usize * size.height as usize;
@@ -73,6 +77,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         });
         at += bytes_of(*size) as u64;
     }
+    // The buffer is allocated in the order of the stream, for which the engines do not wait.
+    stream.synchronize()?;
     let mut took = Vec::new();
     for round in 0..ROUNDS + 4 {
         let start = Instant::now();

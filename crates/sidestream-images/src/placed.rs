@@ -37,7 +37,7 @@ pub struct Region {
 /// of the whole picture all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed {
-    /// The first byte, counted from the start of the slab.
+    /// The first byte, counted from that of the first picture.
     pub offset: u64,
     /// The part of the picture that is there.
     pub held: Region,

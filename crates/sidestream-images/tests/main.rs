@@ -4,6 +4,7 @@ mod pictures;
 
 mod augment;
 mod decode;
+mod engines;
 mod load;
 mod order;
 mod source;

@@ -87,7 +87,9 @@ def on_stand_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str
     if library is None:
         pytest.fail("SIDESTREAM_STAND_IN names no library: `cargo xtask python` builds it and runs these tests")
     folder = tmp_path_factory.mktemp("driver")
-    (folder / "libcuda.so.1").symlink_to(library)
+    # It stands in for nvJPEG too.
+    for name in ("libcuda.so.1", "libnvjpeg.so.13"):
+        (folder / name).symlink_to(library)
 
     def run(code: str) -> str:
         start = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"

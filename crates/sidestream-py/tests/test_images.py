@@ -282,6 +282,19 @@ def test_a_loader_gives_augmented_batches_on_a_device(samples: Path) -> None:
             whole.prefetch("cpu")
 
 
+@pytest.mark.torch
+def test_a_program_that_does_not_import_pytorch_gets_its_tensors(samples: Path) -> None:
+    script = f"""
+import sys
+from sidestream import images
+loader = images.Loader({str(samples)!r}, augment=images.Compose([images.Resize((8, 8))]))
+assert "torch" not in sys.modules
+batches = loader.prefetch("cpu")
+assert "torch" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
 def test_what_was_read_ahead_and_not_taken_comes_again(samples: Path) -> None:
     torch = pytest.importorskip("torch")
     augment = images.Compose([images.Resize((16, 16))])

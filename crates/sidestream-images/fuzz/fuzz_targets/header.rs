@@ -6,6 +6,8 @@ use libfuzzer_sys::fuzz_target;
 use sidestream_images::header::Header;
 
 fuzz_target!(|bytes: &[u8]| {
+    let file = Header::for_engines(bytes);
+    assert!(file.is_none_or(|file| file.ends_with(&[0xFF, 0xD9])));
     let Ok(header) = Header::read(bytes) else {
         return;
     };

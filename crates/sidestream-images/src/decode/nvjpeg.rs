@@ -15,7 +15,6 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::Arc;
 
 use libloading::Library;
 
@@ -27,8 +26,8 @@ type Status = c_int;
 const BACKEND_HARDWARE: c_int = 3;
 /// `nvjpegOutputFormat_t`: red, green and blue bytes of a pixel behind each other.
 const OUTPUT_RGBI: c_int = 5;
-/// Where the library is looked for when nobody says where it is: the newest first.
-const FILES: [&str; 3] = ["libnvjpeg.so.13", "libnvjpeg.so.12", "libnvjpeg.so"];
+/// What the library is called where the system finds it by name: the newest first.
+pub const FILES: [&str; 3] = ["libnvjpeg.so.13", "libnvjpeg.so.12", "libnvjpeg.so"];
 
 /// `nvjpegImage_t`: where a picture goes.
 #[repr(C)]
@@ -83,13 +82,6 @@ pub enum EngineError {
         /// What it answered.
         status: i32,
     },
-    /// A batch has more pictures than the engines were opened for.
-    TooMany {
-        /// How many pictures.
-        pictures: usize,
-        /// How many there may be.
-        at_most: usize,
-    },
 }
 
 /// A picture for the engines.
@@ -105,11 +97,11 @@ pub struct Encoded<'a> {
 
 /// The hardware engines of one GPU.
 pub struct Engines {
-    functions: Arc<Functions>,
+    functions: Functions,
     handle: *mut c_void,
     state: *mut c_void,
     engines: u32,
-    at_most: usize,
+    /// How many pictures a call takes; 0 if it has to be said anew.
     initialized: usize,
 }
 
@@ -117,13 +109,13 @@ pub struct Engines {
 unsafe impl Send for Engines {}
 
 impl Engines {
-    /// Opens the engines of the device whose context is current, for batches of at most `at_most` pictures, with nvJPEG
-    /// from this file or from where the system has it.
+    /// Opens the engines of the device whose context is current, with nvJPEG from the first of these files that can be loaded:
+    /// paths, or names such as [`FILES`].
     ///
     /// # Errors
     /// If there is no library or the GPU has no engines.
-    pub fn open(file: Option<&Path>, at_most: usize) -> Result<Engines, EngineError> {
-        let functions = Arc::new(Functions::load(file)?);
+    pub fn open(files: &[PathBuf]) -> Result<Engines, EngineError> {
+        let functions = Functions::load(files)?;
         let mut handle = ptr::null_mut();
         // SAFETY: no allocators of our own, no flags, and a place for the handle.
         let status = unsafe {
@@ -146,7 +138,6 @@ impl Engines {
             handle,
             state: ptr::null_mut(),
             engines: 0,
-            at_most,
             initialized: 0,
         };
         let (mut engines, mut cores): (c_uint, c_uint) = (0, 0);
@@ -175,16 +166,20 @@ impl Engines {
         &self.functions.file
     }
 
-    /// Puts the decoding of these pictures on a stream. The host blocks while it parses them, which is most of the time
-    /// that the engines take.
+    /// Decodes these pictures. What is put on the stream from here on finds them decoded.
+    ///
+    /// # Ordering
+    /// The host blocks for most of the time that the engines take. They do **not** wait for what is on the stream already: on an
+    /// H100, nvJPEG of CUDA 12 and 13 wrote while the stream was still busy, and also while it waited for an event (measured by the
+    /// developers of torchcodec, pull request 1634). Only a wait of the host comes before.
     ///
     /// # Errors
     /// If nvJPEG refuses the batch. What it wrote until then is undefined.
     ///
     /// # Safety
     /// - `stream` is a stream of the context that is current, which is the one that the engines were opened in.
-    /// - At each address there are three bytes for each pixel, which nothing else uses until the stream has come past
-    ///   this call.
+    /// - At each address there are three bytes for each pixel. Whatever was to use them is over, not just ahead in the stream, and nothing
+    ///   else uses them until the stream has come past this call.
     /// - The files' bytes stay as they are until then.
     /// - Each file is baseline JPEG whose header says the size given here.
     pub unsafe fn decode(
@@ -195,22 +190,29 @@ impl Engines {
         if pictures.is_empty() {
             return Ok(());
         }
-        if pictures.len() > self.at_most {
-            let (pictures, at_most) = (pictures.len(), self.at_most);
-            return Err(EngineError::TooMany { pictures, at_most });
-        }
-        if self.initialized != pictures.len() {
-            // It holds for batches of one size only.
-            let count = c_int::try_from(pictures.len()).unwrap_or(c_int::MAX);
+        // A call takes as many pictures as were said before, and to say another number costs time. If a few are missing, the
+        // smallest one is decoded again, to where it goes anyway.
+        let wanted = match self.initialized {
+            count if (pictures.len()..=pictures.len() + pictures.len() / 8).contains(&count) => {
+                count
+            }
+            _ => pictures.len(),
+        };
+        let smallest = pictures.iter().min_by_key(|one| one.bytes.len());
+        let again = smallest.into_iter().cycle().take(wanted - pictures.len());
+        let pictures: Vec<&Encoded<'_>> = pictures.iter().chain(again).collect();
+        if self.initialized != wanted {
+            self.initialized = 0;
+            let count = c_int::try_from(wanted).unwrap_or(c_int::MAX);
             // SAFETY: handle and state are alive, one thread parses, and the format is known.
             said("nvjpegDecodeBatchedInitialize", unsafe {
                 (self.functions.initialize)(self.handle, self.state, count, 1, OUTPUT_RGBI)
             })?;
-            self.initialized = pictures.len();
+            self.initialized = wanted;
         }
         let files: Vec<*const u8> = pictures.iter().map(|one| one.bytes.as_ptr()).collect();
         let lengths: Vec<usize> = pictures.iter().map(|one| one.bytes.len()).collect();
-        let mut images: Vec<Image> = pictures.iter().map(Image::of).collect();
+        let mut images: Vec<Image> = pictures.iter().map(|one| Image::of(one)).collect();
         // SAFETY: three lists as long as the state was initialised for; the caller answers for what they point to, and
         // for the stream.
         said("nvjpegDecodeBatched", unsafe {
@@ -250,17 +252,13 @@ impl Drop for Engines {
 }
 
 impl Functions {
-    fn load(file: Option<&Path>) -> Result<Functions, EngineError> {
-        let files: Vec<PathBuf> = match file {
-            Some(file) => vec![file.to_owned()],
-            None => FILES.iter().map(PathBuf::from).collect(),
-        };
+    fn load(files: &[PathBuf]) -> Result<Functions, EngineError> {
         let mut tried = Vec::new();
         for file in files {
             // SAFETY: it is nvJPEG, or what the caller named as such; loading it runs its initialisers.
-            match unsafe { Library::new(&file) } {
-                Ok(library) => return Functions::of(library, file),
-                Err(error) => tried.push((file, error.to_string())),
+            match unsafe { Library::new(file) } {
+                Ok(library) => return Functions::of(library, file.clone()),
+                Err(error) => tried.push((file.clone(), error.to_string())),
             }
         }
         Err(EngineError::NoLibrary { tried })
@@ -335,7 +333,8 @@ impl fmt::Display for EngineError {
                 }
                 write!(
                     f,
-                    "; install CUDA's toolkit or the wheel nvidia-nvjpeg, or decode on the processor"
+                    "; install CUDA's toolkit or a wheel (nvidia-nvjpeg for CUDA 13, nvidia-nvjpeg-cu12 for CUDA 12), or decode on \
+                     the processor"
                 )
             }
             EngineError::NoFunction { file, function } => write!(
@@ -351,12 +350,6 @@ impl fmt::Display for EngineError {
             }
             EngineError::Failed { call, status } => {
                 write!(f, "{call} failed: {} ({status})", named(*status))
-            }
-            EngineError::TooMany { pictures, at_most } => {
-                write!(
-                    f,
-                    "{pictures} pictures at once, and the engines were opened for {at_most}"
-                )
             }
         }
     }

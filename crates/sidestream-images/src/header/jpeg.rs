@@ -14,11 +14,20 @@ const APP1: u8 = 0xE1;
 const APP14: u8 = 0xEE;
 const TEM: u8 = 0x01;
 
+/// How many columns and rows NVIDIA's decoders take of a JPEG, as drivers answer GStreamer's `nvjpegdec`. A picture that engines
+/// refuse costs its whole batch.
+const ENGINE_COLUMNS: std::ops::RangeInclusive<u32> = 64..=32_768;
+const ENGINE_ROWS: std::ops::RangeInclusive<u32> = 64..=16_384;
+
 /// What the frame header says.
 #[derive(Clone, Copy)]
 struct Frame {
     /// How many blocks of 8 × 8 samples there are, over all channels.
     blocks: u64,
+    /// How many units a scan of all channels consists of: each has the blocks of one or two rows and columns of luma.
+    units: u64,
+    /// It is of a kind that the engines of GPUs know.
+    is_for_engines: bool,
     coding: Coding,
     precision_bits: u8,
     size: Size,
@@ -39,14 +48,63 @@ pub(super) fn is_cut(bytes: &[u8]) -> bool {
     let Some(end) = end_of_picture(bytes, first_scan) else {
         return true;
     };
-    // In bits, per block: of its first coefficient a code of at least one; and, unless other scans bring them (where one code
-    // may stand for many blocks), of the others one too.
-    let least = match frame.coding {
-        Coding::Sequential => 2 * frame.blocks,
-        Coding::Progressive => frame.blocks,
-        Coding::Lossless | Coding::Arithmetic => 0,
+    frame.needs_more_than(end - first_scan)
+}
+
+impl Frame {
+    /// Whether its blocks cannot lie in so many bytes.
+    fn needs_more_than(&self, size_bytes: usize) -> bool {
+        // In bits, per block: of its first coefficient a code of at least one; and, unless other scans bring them (where one code
+        // may stand for many blocks), of the others one too.
+        let least = match self.coding {
+            Coding::Sequential => 2 * self.blocks,
+            Coding::Progressive => self.blocks,
+            Coding::Lossless | Coding::Arithmetic => 0,
+        };
+        least > size_bytes as u64 * 8
+    }
+}
+
+/// The file up to the end of its picture, if that is one scan of a kind which the engines of GPUs know, and whole by its marks: no
+/// other stands in the scan than those that the restart interval asks for, in their sequence.
+pub(super) fn for_engines(bytes: &[u8]) -> Option<&[u8]> {
+    let (header, frame, first_scan) = walk(bytes).ok()?;
+    let Format::Jpeg {
+        restart_interval,
+        adobe_transform: None | Some(1),
+        ..
+    } = header.format
+    else {
+        return None;
     };
-    least > (end - first_scan) as u64 * 8
+    let channels = *bytes.get(first_scan + 2)?;
+    if !frame.is_for_engines || channels != 3 {
+        return None;
+    }
+    let mut at = first_scan + usize::from(big16(bytes, first_scan)?);
+    let mut restarts = 0u64;
+    loop {
+        at += memchr::memchr(0xFF, bytes.get(at..)?)? + 1;
+        match *bytes.get(at)? {
+            // A 0xFF among the coefficients.
+            0 => at += 1,
+            // A filling byte.
+            0xFF => {}
+            code if code == RST0 + (restarts % 8) as u8 => {
+                restarts += 1;
+                at += 1;
+            }
+            EOI => break,
+            _ => return None,
+        }
+    }
+    at += 1;
+    let asked = match u64::from(restart_interval) {
+        0 => 0,
+        interval => frame.units.div_ceil(interval) - 1,
+    };
+    let is_whole = restarts == asked && !frame.needs_more_than(at - first_scan);
+    is_whole.then(|| &bytes[..at])
 }
 
 /// Where the mark of the end is, from the first scan on.
@@ -176,6 +234,24 @@ fn frame(code: u8, segment: &[u8]) -> Result<Frame, Broken> {
         samples(width, factors >> 4, largest.0) * samples(height, factors & 15, largest.1)
     };
     let blocks = (0..channels.into()).map(blocks).sum();
+    let units = |all: u32, largest: u8| u64::from(all.div_ceil(8 * u32::from(largest)));
+    let of_channel = |at: usize| {
+        let start = 6 + 3 * at;
+        Some((*segment.get(start)?, *segment.get(start + 1)?))
+    };
+    let is_for_engines = match [0, 1, 2].map(of_channel) {
+        // Channels that are named so are no brightness and colours.
+        [Some((b'R', _)), Some((b'G', _)), Some((b'B', _))] => false,
+        [
+            Some((_, 0x11 | 0x12 | 0x21 | 0x22)),
+            Some((_, 0x11)),
+            Some((_, 0x11)),
+        ] => {
+            let is_baseline = code == 0xC0 && channels == 3 && precision_bits == 8;
+            is_baseline && ENGINE_COLUMNS.contains(&width) && ENGINE_ROWS.contains(&height)
+        }
+        _ => false,
+    };
     if ![1, 3, 4].contains(&channels) {
         return Err(Broken::Unsupported(format!("it has {channels} channels")));
     }
@@ -197,6 +273,8 @@ fn frame(code: u8, segment: &[u8]) -> Result<Frame, Broken> {
     };
     Ok(Frame {
         blocks,
+        units: units(width, largest.0) * units(height, largest.1),
+        is_for_engines,
         coding,
         precision_bits,
         size: Size { width, height },

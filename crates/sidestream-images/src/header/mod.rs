@@ -82,18 +82,11 @@ impl Header {
         Err(Broken::Unknown)
     }
 
-    /// Whether a GPU's hardware [engines](crate::decode::nvjpeg::Engines) take it: baseline JPEG of three channels, with colours in half
-    /// the resolution at most.
-    pub fn is_for_engines(&self) -> bool {
-        match self.format {
-            Format::Jpeg {
-                coding: Coding::Sequential,
-                sampling: (1..=2, 1..=2),
-                adobe_transform: None | Some(1),
-                restart_interval: _,
-            } => self.precision_bits == 8 && self.channels == 3,
-            Format::Jpeg { .. } | Format::Png { .. } => false,
-        }
+    /// That part of a file which a GPU's hardware [engines](crate::decode::nvjpeg::Engines) take, without what stands behind the
+    /// picture's end. Nothing if it is no baseline JPEG of three channels with colours in half the resolution at most, is smaller than
+    /// 64 × 64 or larger than 32,768 × 16,384, or is not whole by its marks: what is missing the engines may fill with grey.
+    pub fn for_engines(bytes: &[u8]) -> Option<&[u8]> {
+        jpeg::for_engines(bytes)
     }
 
     /// Whether a JPEG ends before its picture does, by its marks alone.

@@ -4,7 +4,7 @@
 //!
 //! 1. *Reading*: each picture's file is read and its header looked at, by any worker.
 //! 2. *Laying out*: now all sizes are known. The slab is made large enough before anything is in it, and cut into pieces.
-//! 3. *Decoding*: each picture is decoded into its piece, by any worker.
+//! 3. *Decoding*: each picture is decoded into its piece, by any worker; or its file is copied there, for a GPU's engines.
 //! 4. *Finishing*: broken pictures are dealt with.
 //! 5. *Done*: it waits for its turn.
 //!
@@ -13,6 +13,7 @@
 //! is what holds the workers back if nobody takes any.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use parking_lot::{Condvar, Mutex};
 
@@ -72,6 +73,8 @@ pub(super) enum Picture<S> {
     Read(Read),
     Cut(Read, Placed, Piece<S>),
     Decoded(Placed, Key),
+    /// Its file is in the slab, for a GPU's engines.
+    Encoded(Placed, Key, Range<u64>),
     Broken(Broken),
     Failed(Error),
 }
@@ -80,6 +83,8 @@ pub(super) enum Picture<S> {
 pub(super) struct Read {
     pub key: Key,
     pub bytes: Vec<u8>,
+    /// A GPU's engines will decode it.
+    pub for_engines: bool,
     pub header: Header,
     pub size: Size,
     pub region: Region,

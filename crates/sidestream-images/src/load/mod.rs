@@ -37,12 +37,14 @@ pub use slab::Slab;
 pub use state::State;
 pub use work::ALIGN_BYTES;
 
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::decode::{self, size_bytes};
 use crate::order::{Order, Uneven};
+use crate::random::philox;
 use crate::source::Dataset;
 use crate::{Broken, Error, Key, Placed, Region, Result, Size};
 use desk::Desk;
@@ -73,8 +75,15 @@ pub struct Options {
     pub broken: OnBroken,
     /// How pictures are decoded.
     pub decode: decode::Options,
-    /// How many bytes a slab may have.
+    /// How many bytes a slab may have, and the pixels of a batch with those that engines write.
     pub max_slab_bytes: u64,
+    /// Which part of the baseline JPEGs is left to a GPU's [engines](decode::nvjpeg): 0 none, which is the default, and 1 all. Of
+    /// the rest the workers take care beside them. Which file belongs to which part, its number alone decides, so that no
+    /// result depends on who was faster.
+    ///
+    /// What is left is whole by its marks, and not to be turned. Its file comes in the slab instead of its pixels:
+    /// [`Batch::encoded`].
+    pub engine_share: f64,
 }
 
 impl Default for Options {
@@ -92,9 +101,37 @@ impl Default for Options {
             broken: OnBroken::Fail,
             decode: decode::Options::default(),
             max_slab_bytes: 2 << 30,
+            engine_share: 0.0,
         }
     }
 }
+
+impl Options {
+    /// Which decoders make the pixels. Part of what a [`State`] is bound to.
+    pub fn decoder(&self) -> String {
+        let processor = decode::identity();
+        match self.engine_share {
+            0.0 => processor.into(),
+            share => format!("engines of nvJPEG for {share} of baseline JPEG, else {processor}"),
+        }
+    }
+
+    /// Whether engines get this sample, if it is for them.
+    fn engines_take(&self, sample: u64) -> bool {
+        let [word, ..] = philox([sample as u32, (sample >> 32) as u32, 0, 0], ENGINES);
+        f64::from(word) < self.engine_share * (f64::from(u32::MAX) + 1.0)
+    }
+
+    fn threads(&self) -> usize {
+        match self.workers {
+            0 => thread::available_parallelism().map_or(1, usize::from),
+            workers => workers,
+        }
+    }
+}
+
+/// The key by which samples are shared out, so that it is none by which anything else is drawn.
+const ENGINES: [u32; 2] = [0x6A70_6567, 0x656E_6769];
 
 /// What becomes of a picture that cannot be decoded. In any case it is named.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -225,10 +262,13 @@ impl<S: Slab> Loader<S> {
                 options.batch
             ));
         }
-        let workers = match options.workers {
-            0 => thread::available_parallelism().map_or(1, usize::from),
-            workers => workers,
-        };
+        let share = options.engine_share;
+        if !(0.0..=1.0).contains(&share) {
+            return refused(format!(
+                "`engine_share` is {share}; it is a part of the pictures, from 0 to 1"
+            ));
+        }
+        let workers = options.threads();
         let shared = Arc::new(Shared {
             dataset,
             order,
@@ -287,6 +327,30 @@ impl<S: Slab> Loader<S> {
                 return Ok(Some(batch));
             }
         }
+    }
+
+    /// The same batch with all its pictures decoded on the processor, for one whose files engines refused. What is broken is dealt
+    /// with as in any batch; nothing comes if all of it is.
+    ///
+    /// # Ordering
+    /// It reads and decodes on threads of its own, beside the workers, and returns when that is done.
+    ///
+    /// # Errors
+    /// As `next`.
+    pub fn on_processor(&mut self, batch: &Batch<S>) -> Result<Option<Batch<S>>> {
+        self.same_process()?;
+        let at = At {
+            epoch: batch.epoch,
+            place: batch.first_place,
+        };
+        // It does not come out, and may have been given here before.
+        self.broken = self.broken.saturating_sub(batch.broken.len() as u64);
+        self.loaded = self.loaded.saturating_sub(batch.len() as u64);
+        let many = self.shared.desk.plan.many(at).unwrap_or(0);
+        let batch = self.shared.on_processor(at, many)?;
+        self.broken += batch.broken.len() as u64;
+        self.loaded += batch.len() as u64;
+        Ok(Some(batch).filter(|batch| !batch.is_empty()))
     }
 
     /// Waits until [`next`](Loader::next) would not wait, but no longer than this; whether it would not.
@@ -399,14 +463,29 @@ impl<S: Slab> Drop for Loader<S> {
     }
 }
 
+/// A picture that engines are to decode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encoded {
+    /// Its place in the batch.
+    pub picture: usize,
+    /// Where its file lies in the slab.
+    pub file: Range<u64>,
+}
+
 /// Pictures behind each other in a slab. Dropping it gives the slab back to the loader.
+///
+/// With [`Options::engine_share`] the slab begins with the files of those that engines decode, and the [pixels](Batch::decoded) of the
+/// others follow. Those go to the beginning of a device's memory; [`Placed`] counts from there, and behind them there is
+/// a place for each picture of the engines.
 pub struct Batch<S: Slab = Vec<u8>> {
     /// Taken out by the caller, or here.
     slab: Option<S>,
     home: Weak<Shared<S>>,
     epoch: u64,
     first_place: u64,
-    used_bytes: u64,
+    decoded: Range<u64>,
+    encoded: Vec<Encoded>,
+    pixels_bytes: u64,
     placed: Vec<Placed>,
     keys: Vec<Key>,
     labels: Vec<Option<u32>>,
@@ -456,7 +535,22 @@ impl<S: Slab> Batch<S> {
 
     /// How many bytes of the slab are used, from its beginning. The slab is longer.
     pub fn used_bytes(&self) -> u64 {
-        self.used_bytes
+        self.decoded.end
+    }
+
+    /// Where the pixels are in the slab: from its beginning, unless there are files for engines before them.
+    pub fn decoded(&self) -> Range<u64> {
+        self.decoded.clone()
+    }
+
+    /// What engines are to decode, each to where its [`Placed`] says.
+    pub fn encoded(&self) -> &[Encoded] {
+        &self.encoded
+    }
+
+    /// How many bytes the pixels of all pictures have, those of the engines too.
+    pub fn pixels_bytes(&self) -> u64 {
+        self.pixels_bytes
     }
 
     /// The slab, or nothing if it was taken out.
@@ -480,12 +574,13 @@ impl<S: Slab + AsRef<[u8]>> Batch<S> {
     /// The pixels of a picture: rows of red, green and blue bytes.
     ///
     /// # Panics
-    /// If there are not so many, or the slab was taken out.
+    /// If there are not so many, it is for engines, or the slab was taken out.
     #[track_caller]
     pub fn pixels(&self, picture: usize) -> &[u8] {
         let placed = self.placed[picture];
         let slab = self.slab.as_ref().expect("the slab is still in the batch");
-        &slab.as_ref()[placed.offset as usize..][..size_bytes(placed.held.size) as usize]
+        let decoded = self.decoded.start as usize..self.decoded.end as usize;
+        &slab.as_ref()[decoded][placed.offset as usize..][..size_bytes(placed.held.size) as usize]
     }
 }
 

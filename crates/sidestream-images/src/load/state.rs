@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Loader, Slab};
-use crate::decode::{self, Damage};
+use crate::decode::Damage;
 use crate::order::Uneven;
 use crate::{Error, Result};
 
@@ -31,7 +31,7 @@ pub struct State {
     pub samples: u64,
     /// The digest of their names and labels, in hexadecimal.
     pub data: String,
-    /// Which decoder made the pixels.
+    /// Which decoders made the pixels, and which part each.
     pub decoder: String,
     /// Whether pictures are turned as EXIF says.
     pub oriented: bool,
@@ -71,7 +71,7 @@ impl<S: Slab> Loader<S> {
             repeat: order.uneven == Uneven::Repeat,
             samples: order.samples,
             data: format!("{:016x}", self.dataset().identity()),
-            decoder: decode::identity().to_string(),
+            decoder: options.decoder(),
             oriented: options.decode.orient,
             faulty: options.decode.damage == Damage::Accept,
         }
@@ -107,7 +107,7 @@ impl<S: Slab> Loader<S> {
             return refuse("data of", &shown(state), &shown(&here), remedy);
         }
         if state.decoder != here.decoder {
-            let remedy = "the pixels would be others: use the same build, or begin anew";
+            let remedy = "the pixels would be others: use the same build and the same share of a GPU's engines, or begin anew";
             return refuse("pictures by", &state.decoder, &here.decoder, remedy);
         }
         let options = [

@@ -1,12 +1,15 @@
 //! What a worker does with a task.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::thread;
 
 use super::desk::{Desk, Picture, Read, Task};
-use super::slab::{Slab, Whole, cut};
-use super::{At, Batch, BrokenPicture, Chooses, Makes, OnBroken, Options};
-use crate::decode::{Decoder, is_within, message, size_bytes};
+use super::slab::{Piece, Slab, Whole, cut};
+use super::{At, Batch, BrokenPicture, Chooses, Encoded, Makes, OnBroken, Options};
+use crate::decode::{Decoder, is_within, message, size_bytes, whole};
+use crate::header::Header;
 use crate::order::Order;
 use crate::source::Dataset;
 use crate::{Error, Key, Placed, Result};
@@ -48,19 +51,16 @@ impl<S: Slab> Shared<S> {
                 index,
                 at,
                 mut buffer,
-            } => {
-                let key = self.key(at.epoch, at.place);
-                match self.read(key, &mut buffer, decoder) {
-                    Ok(picture) => {
-                        let picture = Picture::Read(Read {
-                            bytes: buffer,
-                            ..picture
-                        });
-                        self.desk.put(batch, index, picture, None);
-                    }
-                    Err(picture) => self.desk.put(batch, index, picture, Some(buffer)),
+            } => match self.read(self.key(at.epoch, at.place), &mut buffer, decoder, true) {
+                Ok(picture) => {
+                    let picture = Picture::Read(Read {
+                        bytes: buffer,
+                        ..picture
+                    });
+                    self.desk.put(batch, index, picture, None);
                 }
-            }
+                Err(picture) => self.desk.put(batch, index, picture, Some(buffer)),
+            },
             Task::LayOut {
                 batch,
                 pictures,
@@ -74,15 +74,9 @@ impl<S: Slab> Shared<S> {
                 index,
                 read,
                 placed,
-                mut piece,
+                piece,
             } => {
-                let decoded = decoder.decode(&read.bytes, &read.header, read.region, &mut piece);
-                // Before it counts as done: the slab can be had back only without pieces.
-                drop(piece);
-                let picture = match decoded {
-                    Ok(()) => Picture::Decoded(placed, read.key),
-                    Err(why) => Picture::Broken(why),
-                };
+                let picture = decode(&read, placed, piece, decoder);
                 self.desk.put(batch, index, picture, Some(read.bytes));
             }
             Task::Finish {
@@ -105,17 +99,39 @@ impl<S: Slab> Shared<S> {
         }
     }
 
-    /// Reads a file into the buffer, and finds out what is wanted of it.
+    /// Reads a file into the buffer, and finds out what is wanted of it, and whether that is for engines, if there are any.
     #[expect(
         clippy::result_large_err,
         reason = "either is moved to the desk at once"
     )]
-    fn read(&self, key: Key, buffer: &mut Vec<u8>, decoder: &Decoder) -> Result<Read, Picture<S>> {
+    fn read(
+        &self,
+        key: Key,
+        buffer: &mut Vec<u8>,
+        decoder: &Decoder,
+        has_engines: bool,
+    ) -> Result<Read, Picture<S>> {
         self.dataset
             .read(key.sample, buffer)
             .map_err(Picture::Broken)?;
         let header = decoder.look(buffer).map_err(Picture::Broken)?;
         let size = decoder.size(&header);
+        let is_upright = !self.options.decode.orient || header.orientation == Default::default();
+        if has_engines
+            && is_upright
+            && self.options.engines_take(key.sample)
+            && let Some(file) = Header::for_engines(buffer).map(<[u8]>::len)
+        {
+            buffer.truncate(file);
+            return Ok(Read {
+                key,
+                bytes: Vec::new(),
+                for_engines: true,
+                header,
+                size,
+                region: whole(size),
+            });
+        }
         let name = || self.dataset.name(key.sample);
         let chosen = catch_unwind(AssertUnwindSafe(|| (self.choose)(key, size)));
         let region = chosen.map_err(|panic| {
@@ -134,6 +150,7 @@ impl<S: Slab> Shared<S> {
         Ok(Read {
             key,
             bytes: Vec::new(),
+            for_engines: false,
             header,
             size,
             region,
@@ -159,31 +176,60 @@ impl<S: Slab> Shared<S> {
                 _ => Err(Error::Worker("a failure was lost".into())),
             };
         }
-        let mut end = 0u64;
-        let mut all = Vec::new();
+        // Files first, so that a picture that comes to stand in for a broken one finds room behind all others.
+        let (mut files, mut pixels, mut written) = (0u64, 0u64, 0u64);
+        let mut places = Vec::new();
         for picture in &pictures {
             if let Picture::Read(read) = picture {
-                let placed = Placed {
-                    offset: end.next_multiple_of(ALIGN_BYTES),
-                    held: read.region,
-                    full: read.size,
+                let of_pixels = size_bytes(read.region.size);
+                let (end, size_bytes) = match read.for_engines {
+                    true => (&mut files, read.bytes.len() as u64),
+                    false => (&mut pixels, of_pixels),
                 };
-                end = placed.offset + size_bytes(read.region.size);
-                all.push((placed, end));
+                written += if read.for_engines { of_pixels } else { 0 };
+                let offset = end.next_multiple_of(ALIGN_BYTES);
+                *end = offset + size_bytes;
+                places.push((read.for_engines, offset..*end));
             }
         }
-        let slab = self.large_enough(slab, end, 0)?;
-        let ranges = all
-            .iter()
-            .map(|(placed, end)| placed.offset as usize..*end as usize);
-        let (whole, pieces) = cut(slab, ranges);
-        let mut cuts = all.iter().zip(pieces);
+        let first_pixel = files.next_multiple_of(ALIGN_BYTES);
+        // What engines write is in no slab, and a header may claim as much of it.
+        let most = self.options.max_slab_bytes;
+        if pixels + written > most {
+            slab.into_iter().for_each(|slab| self.desk.give_back(slab));
+            return Err(Error::Slab {
+                size_bytes: pixels + written,
+                max_bytes: most,
+            });
+        }
+        let slab = self.large_enough(slab, first_pixel + pixels, 0)?;
+        let of_kind = |kind: bool| {
+            let places = places.iter().filter(move |(is_file, _)| *is_file == kind);
+            places.map(|(_, range)| range.start as usize..range.end as usize)
+        };
+        let first = first_pixel as usize;
+        let of_pixels = of_kind(false).map(|range| first + range.start..first + range.end);
+        let many_files = of_kind(true).count();
+        let (whole, mut pieces) = cut(slab, of_kind(true).chain(of_pixels));
+        let of_pixels = pieces.split_off(many_files);
+        let (mut of_files, mut of_pixels) = (pieces.into_iter(), of_pixels.into_iter());
+        let mut places = places.into_iter();
         for picture in &mut pictures {
             if matches!(picture, Picture::Read(_))
                 && let Picture::Read(read) = std::mem::replace(picture, Picture::Open)
-                && let Some(((placed, _), piece)) = cuts.next()
+                && let Some((is_file, range)) = places.next()
+                && let Some(piece) = if is_file {
+                    of_files.next()
+                } else {
+                    of_pixels.next()
+                }
             {
-                *picture = Picture::Cut(read, *placed, piece);
+                let placed = Placed {
+                    offset: range.start,
+                    held: read.region,
+                    full: read.size,
+                };
+                *picture = Picture::Cut(read, placed, piece);
             }
         }
         Ok((pictures, whole))
@@ -228,6 +274,54 @@ impl<S: Slab> Shared<S> {
         Ok(slab)
     }
 
+    /// Makes a batch anew, without engines, on threads that end with it.
+    pub fn on_processor(self: &Arc<Self>, at: At, many: u64) -> Result<Batch<S>> {
+        let read = |place: u64, decoder: &mut Decoder| {
+            let mut buffer = Vec::new();
+            match self.read(self.key(at.epoch, place), &mut buffer, decoder, false) {
+                Ok(read) => Picture::Read(Read {
+                    bytes: buffer,
+                    ..read
+                }),
+                Err(picture) => picture,
+            }
+        };
+        let pictures = self.each((at.place..at.place + many).collect(), read)?;
+        let (pictures, whole) = self.lay_out(pictures, None)?;
+        let pictures = self.each(pictures, |picture, decoder| match picture {
+            Picture::Cut(read, placed, piece) => decode(&read, placed, piece, decoder),
+            other => other,
+        })?;
+        self.finish(at, pictures, whole, &mut Decoder::new(self.options.decode))
+    }
+
+    fn each<T: Send, R: Send>(
+        &self,
+        all: Vec<T>,
+        f: impl Fn(T, &mut Decoder) -> R + Sync,
+    ) -> Result<Vec<R>> {
+        let share = all.len().div_ceil(self.options.threads()).max(1);
+        let mut all = all.into_iter();
+        thread::scope(|scope| {
+            let mut threads = Vec::new();
+            while all.len() > 0 {
+                let some: Vec<T> = all.by_ref().take(share).collect();
+                let f = &f;
+                threads.push(scope.spawn(move || {
+                    let mut decoder = Decoder::new(self.options.decode);
+                    let some = some.into_iter().map(|one| f(one, &mut decoder));
+                    some.collect::<Vec<R>>()
+                }));
+            }
+            let mut done = Vec::new();
+            for thread in threads {
+                let some = thread.join();
+                done.extend(some.map_err(|panic| Error::Worker(message(&*panic)))?);
+            }
+            Ok(done)
+        })
+    }
+
     /// Deals with the broken pictures, and makes the batch.
     fn finish(
         self: &Arc<Self>,
@@ -239,15 +333,27 @@ impl<S: Slab> Shared<S> {
         let slab = whole.take();
         let mut slab =
             slab.ok_or_else(|| Error::Worker("a piece of a slab is still in use".into()))?;
-        let ends = pictures.iter().map(|picture| match picture {
-            Picture::Decoded(placed, _) => placed.offset + size_bytes(placed.held.size),
-            _ => 0,
-        });
-        let mut batch = Batch::new(self, at, ends.max().unwrap_or(0));
+        let (mut files, mut pixels) = (0, 0);
+        for picture in &pictures {
+            match picture {
+                Picture::Encoded(_, _, file) => files = file.end.max(files),
+                Picture::Decoded(placed, _) => {
+                    pixels = pixels.max(placed.offset + size_bytes(placed.held.size))
+                }
+                _ => {}
+            }
+        }
+        let first_pixel = files.next_multiple_of(ALIGN_BYTES);
+        let mut batch = Batch::new(self, at, first_pixel..first_pixel + pixels);
         for (picture, place) in pictures.into_iter().zip(at.place..) {
             match picture {
                 Picture::Decoded(placed, key) => {
                     batch.add(placed, key, self.dataset.label(key.sample))
+                }
+                Picture::Encoded(placed, key, file) => {
+                    let picture = batch.len();
+                    batch.encoded.push(Encoded { picture, file });
+                    batch.add(placed, key, self.dataset.label(key.sample));
                 }
                 Picture::Failed(error) => return Err(error),
                 Picture::Broken(why) => {
@@ -284,11 +390,12 @@ impl<S: Slab> Shared<S> {
             }
         }
         batch.slab = Some(slab);
+        batch.place_encoded();
         Ok(batch)
     }
 
     /// The next good picture of the epoch takes the place of a broken one. Its pixels go behind all others, so that none of
-    /// them moves.
+    /// them moves: it is decoded here, whatever engines there are.
     fn replace(
         &self,
         at: At,
@@ -303,22 +410,22 @@ impl<S: Slab> Shared<S> {
         let mut buffer = Vec::new();
         for step in 1..=tries {
             let key = self.key(at.epoch, (place + step) % places);
-            let read = match self.read(key, &mut buffer, decoder) {
+            let read = match self.read(key, &mut buffer, decoder, false) {
                 Ok(read) => read,
                 Err(Picture::Failed(error)) => return Err(error),
                 Err(_) => continue,
             };
-            let offset = batch.used_bytes.next_multiple_of(ALIGN_BYTES);
-            let end = offset + size_bytes(read.region.size);
-            slab = self.large_enough(Some(slab), end, batch.used_bytes as usize)?;
-            let into = &mut slab.bytes()[offset as usize..end as usize];
+            let start = batch.decoded.end.next_multiple_of(ALIGN_BYTES);
+            let end = start + size_bytes(read.region.size);
+            slab = self.large_enough(Some(slab), end, batch.decoded.end as usize)?;
+            let into = &mut slab.bytes()[start as usize..end as usize];
             if decoder
                 .decode(&buffer, &read.header, read.region, into)
                 .is_ok()
             {
-                batch.used_bytes = end;
+                batch.decoded.end = end;
                 let placed = Placed {
-                    offset,
+                    offset: start - batch.decoded.start,
                     held: read.region,
                     full: read.size,
                 };
@@ -334,17 +441,38 @@ impl<S: Slab> Shared<S> {
     }
 }
 
+/// Brings a picture into its piece, or its file.
+fn decode<S: Slab>(
+    read: &Read,
+    placed: Placed,
+    mut piece: Piece<S>,
+    decoder: &mut Decoder,
+) -> Picture<S> {
+    // The piece is gone when this returns: the slab can be had back only without any.
+    if read.for_engines {
+        piece.copy_from_slice(&read.bytes);
+        let file = placed.offset..placed.offset + read.bytes.len() as u64;
+        return Picture::Encoded(placed, read.key, file);
+    }
+    match decoder.decode(&read.bytes, &read.header, read.region, &mut piece) {
+        Ok(()) => Picture::Decoded(placed, read.key),
+        Err(why) => Picture::Broken(why),
+    }
+}
+
 /// How many pictures are tried in place of a broken one.
 const MAX_TRIES: u64 = 100;
 
 impl<S: Slab> Batch<S> {
-    fn new(shared: &Arc<Shared<S>>, at: At, used_bytes: u64) -> Batch<S> {
+    fn new(shared: &Arc<Shared<S>>, at: At, decoded: Range<u64>) -> Batch<S> {
         Batch {
             slab: None,
             home: Arc::downgrade(shared),
             epoch: at.epoch,
             first_place: at.place,
-            used_bytes,
+            pixels_bytes: decoded.end - decoded.start,
+            decoded,
+            encoded: Vec::new(),
             placed: Vec::new(),
             keys: Vec::new(),
             labels: Vec::new(),
@@ -356,5 +484,16 @@ impl<S: Slab> Batch<S> {
         self.placed.push(placed);
         self.keys.push(key);
         self.labels.push(label);
+    }
+
+    /// What engines decode comes behind all that is decoded.
+    fn place_encoded(&mut self) {
+        let mut end = self.decoded.end - self.decoded.start;
+        for Encoded { picture, .. } in &self.encoded {
+            let placed = &mut self.placed[*picture];
+            placed.offset = end.next_multiple_of(ALIGN_BYTES);
+            end = placed.offset + size_bytes(placed.held.size);
+        }
+        self.pixels_bytes = end;
     }
 }

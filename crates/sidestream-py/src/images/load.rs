@@ -33,7 +33,7 @@ pub struct ImageBatch {
 }
 
 /// Where the bytes of a slab are.
-enum Memory {
+pub enum Memory {
     Own(Vec<u8>),
     /// A tensor that nobody else has yet, its address and its bytes.
     Tensor(Py<PyAny>, usize, usize),
@@ -67,7 +67,7 @@ impl ImageLoader {
     /// seed, pictures are decoded as far as their results need them.
     #[new]
     #[pyo3(signature = (paths, *, classes, batch_size, seed, shuffle, drop_last, rank, world, repeat, workers, depth, broken, faulty,
-                        orientation, max_pixels, max_file_bytes, max_slab_bytes, pin, augment))]
+                        orientation, max_pixels, max_file_bytes, max_slab_bytes, pin, augment, engine_share))]
     #[expect(
         clippy::too_many_arguments,
         reason = "each is an option of the class that Python's users meet"
@@ -93,6 +93,7 @@ impl ImageLoader {
         max_slab_bytes: u64,
         pin: Option<Py<PyAny>>,
         augment: Option<(Py<AugmentPlan>, u64)>,
+        engine_share: f64,
     ) -> PyResult<ImageLoader> {
         let broken = match broken {
             "raise" => OnBroken::Fail,
@@ -126,6 +127,7 @@ impl ImageLoader {
                 ..decode::Options::default()
             },
             max_slab_bytes,
+            engine_share,
         };
         let augment = augment.map(|(plan, seed)| (plan.get().plan().clone(), seed));
         let choose = move |key: Key, size: Size| {
@@ -174,6 +176,14 @@ impl ImageLoader {
                 Ok(None) => py.check_signals()?,
             }
         }
+    }
+
+    /// The same batch without engines, for one that they refused; nothing if all of it is broken.
+    fn on_processor(&self, py: Python<'_>, batch: &ImageBatch) -> PyResult<Option<ImageBatch>> {
+        let made = self.with(py, |loader| loader.on_processor(&batch.batch.lock()))?;
+        Ok(made.map(|batch| ImageBatch {
+            batch: Mutex::new(batch),
+        }))
     }
 
     /// Ends the workers. Batches that were handed out stay.
@@ -238,6 +248,13 @@ impl ImageLoader {
     }
 }
 
+impl ImageBatch {
+    /// What the loader gave.
+    pub fn batch(&self) -> &Mutex<Batch<Memory>> {
+        &self.batch
+    }
+}
+
 impl ImageLoader {
     fn with<R: Send>(
         &self,
@@ -278,6 +295,15 @@ impl ImageBatch {
                 None
             }
         }
+    }
+
+    /// Where the pixels of the slab begin and end, how many bytes those of all pictures have on a device, and how many pictures engines
+    /// decode.
+    fn parts(&self) -> (u64, u64, u64, usize) {
+        let batch = self.batch.lock();
+        let decoded = batch.decoded();
+        let many = batch.encoded().len();
+        (decoded.start, decoded.end, batch.pixels_bytes(), many)
     }
 
     /// Of each picture the offset, then column, row, width and height of what is held, then width and height of all.

@@ -1,6 +1,7 @@
 //! Pictures for `sidestream.images`.
 
 mod augment;
+mod engines;
 mod load;
 
 use pyo3::prelude::*;
@@ -9,6 +10,7 @@ use pyo3::prelude::*;
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<augment::AugmentPlan>()?;
     module.add_class::<augment::AugmentBatch>()?;
+    module.add_class::<engines::ImageEngines>()?;
     module.add_class::<load::ImageLoader>()?;
     module.add_class::<load::ImageBatch>()?;
     module.add_function(wrap_pyfunction!(load::write_sample_images, module)?)?;

@@ -1,7 +1,8 @@
-//! The functions that the shared library exports, by what they are about: here the driver, its devices and contexts.
+//! The functions that the shared library exports, by what they are about: here the driver, its devices and contexts; nvJPEG's in a file.
 
 mod code;
 mod graphs;
+mod jpeg;
 mod work;
 
 use std::ffi::{c_char, c_int, c_uint};

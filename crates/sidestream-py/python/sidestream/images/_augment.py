@@ -139,7 +139,7 @@ class Compose:
         if getattr(torch.cuda, "is_simulated", False):
             plain = torch._C.TensorBase.data_ptr
             drawn.host(_piece(source, plain(source)), _piece(result, plain(result)), self._kind, self._channels_last)
-            _tell([(source, True, False, None), (result, False, True, None)])
+            tell(_NAME, [(source, True, False, None), (result, False, True, None)])
             return
         records_bytes, even, odd, statistics = drawn.needs()
         # PyTorch keeps pinned memory, and gives it out again when the copy from it is over.
@@ -160,7 +160,7 @@ class Compose:
                 _piece(result, result.data_ptr()),
             ]
             drawn.launch(f"cuda:{source.device.index}", None, pieces, self._kind, self._channels_last)
-        _tell([(source, True, False, None), (records, True, False, None), (result, False, True, None)])
+        tell(_NAME, [(source, True, False, None), (records, True, False, None), (result, False, True, None)])
 
     def _mixed(self, torch: Any, drawn: AugmentBatch, labels: Any) -> Any:
         assert self._mixes is not None
@@ -183,11 +183,15 @@ def _piece(tensor: Any, address: int) -> tuple[int, int]:
     return address, tensor.numel() * tensor.element_size()
 
 
-def _tell(given: list[tuple[Any, bool, bool, str | None]]) -> None:
-    """A check hears of the launch, if one listens."""
+#: What a check calls the launch.
+_NAME = "sidestream.images.Compose"
+
+
+def tell(name: str, given: list[tuple[Any, bool, bool, str | None]]) -> None:
+    """A check hears of a launch, if one listens: of each tensor whether it is read and written."""
     hooks = sys.modules.get("sidestream._check_hooks")
     for recorder in [] if hooks is None else hooks._listening:
-        recorder.launched("sidestream.images.Compose", given)
+        recorder.launched(name, given)
 
 
 # ------------------------------------------------------------------ torchvision

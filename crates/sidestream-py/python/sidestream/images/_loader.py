@@ -7,12 +7,15 @@ import itertools
 import json
 import os
 import sys
+import warnings
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from sidestream._arguments import whole
-from sidestream._sidestream import ImageBatch, ImageLoader
+from sidestream._arguments import one_of, whole
+from sidestream._sidestream import ImageBatch, ImageEngines, ImageLoader
+from sidestream.images._engines import Engines, OnDevice
 
 if TYPE_CHECKING:
     import torch
@@ -57,12 +60,12 @@ class Batch:
 
     def __init__(self, batch: ImageBatch) -> None:
         self._batch = batch
-        address, self._bytes = batch.memory()
+        self._address, self._bytes = batch.memory()
         self._tensor: torch.Tensor | None = batch.take_tensor()
         # What shares this memory shares the array, and the array owns the batch.
         self._array: Any = None
         if self._tensor is None:
-            self._array = (ctypes.c_uint8 * self._bytes).from_address(address)
+            self._array = (ctypes.c_uint8 * self._bytes).from_address(self._address)
             self._array.owner = batch
         self.placed: list[Placed] = [Placed(*one) for one in batch.placed()]
         self.labels: list[int | None] = batch.labels()
@@ -72,6 +75,15 @@ class Batch:
         self.epoch: int = batch.epoch()
         self.broken: list[Broken] = [Broken(*one) for one in batch.broken()]
         """The pictures that should have been in it."""
+
+    @property
+    def parts(self) -> tuple[int, int, int, int]:
+        """Where the decoded pixels of the slab begin and end, the bytes of all pixels on a device, and how many pictures engines decode."""
+        return self._batch.parts()
+
+    def decode_by(self, engines: ImageEngines, to: int, stream: int) -> str | None:
+        """Have the files of the slab decoded to memory of a device, which begins there. A text says why they were refused."""
+        return engines.decode(self._batch, self._address, to, stream)
 
     def __len__(self) -> int:
         return len(self.placed)
@@ -131,6 +143,11 @@ class Loader:
 
     With ``augment``, only that part of a picture is decoded that its result depends on, and ``prefetch`` gives the results.
 
+    ``decode="gpu"`` leaves baseline JPEGs to the hardware engines that data-centre GPUs have since the A100, beside which the threads
+    decode the rest. It needs nvJPEG (the wheel ``nvidia-nvjpeg`` for CUDA 13, ``nvidia-nvjpeg-cu12`` for CUDA 12), ``augment``, and
+    ``prefetch`` on a GPU. Pixels differ a little from the processor's. With an ``engine_share`` below 1 the threads get a part of the
+    baseline JPEGs too: which, the number of the sample alone decides.
+
     ``workers`` threads decode (0: one for each processor); at most ``depth`` batches are prepared ahead. Slabs are page-locked
     if ``pin_memory``, which by default they are where PyTorch can use CUDA.
     """
@@ -157,6 +174,8 @@ class Loader:
         max_slab_bytes: int = 2 << 30,
         pin_memory: bool | None = None,
         augment: Compose | None = None,
+        decode: Literal["cpu", "gpu"] = "cpu",
+        engine_share: float = 1.0,
     ) -> None:
         for name, value in (("batch_size", batch_size), ("depth", depth)):
             whole(name, value, 1, "a number of " + ("pictures" if name == "batch_size" else "batches"))
@@ -164,6 +183,11 @@ class Loader:
         whole("workers", workers, 0, "a number of threads")
         if augment is not None and not hasattr(augment, "of_loader"):
             raise TypeError(f"augment is {type(augment).__name__}; give a Compose of sidestream.images")
+        one_of("decode", decode, ("cpu", "gpu"))
+        if decode == "gpu" and augment is None:
+            raise ValueError('decode is "gpu", whose pictures are nowhere but on the device: give `augment` too, and go through `prefetch("cuda")`')
+        if decode == "cpu" and engine_share != 1.0:
+            raise ValueError(f'engine_share is {engine_share!r}, and decode "cpu": give decode="gpu", or leave it out')
         if (rank is None) != (world is None):
             raise ValueError("`rank` and `world` belong together: give both, or neither")
         if rank is None or world is None:
@@ -172,7 +196,8 @@ class Loader:
             raise ValueError(f'`uneven` is {uneven!r}; it is "drop" or "repeat"')
         if pin_memory is None:
             torch = sys.modules.get("torch")
-            pin_memory = torch is not None and torch.cuda.is_available()
+            # Where a check simulates a GPU, its threads do so, and not those that decode.
+            pin_memory = torch is not None and torch.cuda.is_available() and not getattr(torch.cuda, "is_simulated", False)
         paths = [data] if isinstance(data, (str, os.PathLike)) else list(data)
         self._loader = ImageLoader(
             [os.fspath(path) for path in paths],
@@ -194,15 +219,22 @@ class Loader:
             max_slab_bytes=max_slab_bytes,
             pin=_pinned if pin_memory else None,
             augment=None if augment is None else (augment._plan, augment.seed),
+            engine_share=engine_share if decode == "gpu" else 0.0,
         )
         self._augment = augment
-        #: What a prefetcher has of it and nobody has taken yet, by number, each with where the loader stood before.
-        self._ahead: dict[int, tuple[Batch, dict[str, Any]]] = {}
+        self._decode = decode
+        self._refused = 0
+        #: Why engines refused the first of them, as long as nobody was told.
+        self._unsaid: str | None = None
+        #: What a prefetcher has of it and nobody has taken yet, by number.
+        self._ahead: dict[int, _Ahead] = {}
         self._numbers = itertools.count()
         # Before the interpreter ends, since threads that need it then would never get it.
         self._finalizer = weakref.finalize(self, self._loader.close)
 
     def __iter__(self) -> Iterator[Batch]:
+        if self._decode == "gpu":
+            raise ValueError('decode is "gpu", and a batch of the loader itself has no pixels: go through `prefetch("cuda")`, or give decode="cpu"')
         self._back_to_taken()
         while (batch := self._loader.next()) is not None:
             yield Batch(batch)
@@ -214,17 +246,29 @@ class Loader:
         ``sidestream.prefetch`` returns, to be gone through once for each epoch; ``state_dict`` of it counts the batches that you took.
         Labels are -1 where the data has none.
 
+        With ``decode="gpu"`` the thread that reads ahead also has the engines decode, which keeps it for as long as they need. A batch that
+        they refuse is decoded on the processor instead: a warning says so once, and ``refused`` counts.
+
         Raises:
-            ValueError: The loader was made without ``augment``.
+            ValueError: The loader was made without ``augment``, or with ``decode="gpu"`` and this is no GPU.
+            DeviceError: With ``decode="gpu"``, the GPU has no engines, or there is no nvJPEG.
         """
         if self._augment is None:
             raise ValueError("the loader has no `augment`, so its pictures have different sizes; give `Loader` a `Compose`")
+        # Results are its tensors, which `prefetch` gives where it is imported.
+        import torch  # noqa: F401
         from sidestream import prefetch
 
         if isinstance(device, str) and device.startswith("sim:"):
             raise ValueError(f"device is {device!r}; pictures go to a GPU that PyTorch knows, or to the processor: give \"cuda\" or \"cpu\"")
         feed = _Feed(self, self._augment)
-        return prefetch(feed, device, depth, feed.augmented)
+        prefetcher = prefetch(feed, device, depth, feed.augmented)
+        if self._decode == "gpu":
+            name = prefetcher._target.name
+            if not name.startswith("cuda"):
+                raise ValueError(f'decode is "gpu", and the pictures go to {name!r}: give `prefetch` a GPU, as "cuda", or `Loader` decode="cpu"')
+            feed.engines = Engines(name)
+        return prefetcher
 
     def __len__(self) -> int:
         """How many batches a whole epoch has."""
@@ -245,11 +289,27 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """Where it stands: behind the last batch that was taken, from it or from what ``prefetch`` gave. It is the same on all ranks."""
         ahead = min(self._ahead, default=None)
-        return self._given() if ahead is None else self._ahead[ahead][1]
+        return self._given() if ahead is None else self._ahead[ahead].before
 
     def _given(self) -> dict[str, Any]:
         state: dict[str, Any] = json.loads(self._loader.state())
         return state
+
+    def _note_refused(self, why: str) -> None:
+        self._refused += 1
+        if self._refused == 1:
+            self._unsaid = why
+
+    def _warn_of_refused(self) -> None:
+        """Say once that engines refused a batch, in the thread of whoever takes them."""
+        why, self._unsaid = self._unsaid, None
+        if why is not None:
+            warnings.warn(
+                f"a GPU's engines refused a batch of pictures ({why}), and the processor decoded it: that takes longer, and its pixels differ "
+                "a little. Loader.refused counts such batches",
+                # The loop over the prefetcher.
+                stacklevel=5,
+            )
 
     def _back_to_taken(self) -> None:
         """A loop that was left early had batches ahead: they come again."""
@@ -283,6 +343,11 @@ class Loader:
         """How many broken pictures were skipped or replaced so far; ``Batch.broken`` names them."""
         return self._loader.counts()[1]
 
+    @property
+    def refused(self) -> int:
+        """How many batches a GPU's engines refused, so that the processor decoded them."""
+        return self._refused
+
     def name(self, sample: int) -> str:
         """The path of a sample, or its archive and member."""
         return self._loader.name(sample)
@@ -298,32 +363,78 @@ class Loader:
         self.close()
 
 
+#: The slab if it is to be uploaded, the labels and the number of the batch.
+_Item: TypeAlias = "tuple[torch.Tensor | None, torch.Tensor, int]"
+
+
+@dataclass
+class _Ahead:
+    """What was read ahead."""
+
+    batch: Batch
+    #: Where the loader stood before.
+    before: dict[str, Any]
+    #: Its pixels, if engines decoded some of them.
+    pixels: OnDevice | None
+
+
 class _Feed:
-    """A loader's batches as what ``prefetch`` uploads: the slab and the labels, and a number, since nobody can look into a ``Batch``."""
+    """A loader's batches as what ``prefetch`` uploads: the slab and the labels, and a number, since nobody can look into a ``Batch``.
+
+    Where there are engines, no slab is among them: its pixels are on the device already.
+    """
 
     def __init__(self, loader: Loader, augment: Compose) -> None:
         self._loader = loader
         self._augment = augment
+        self.engines: Engines | None = None
         self.state_dict = loader._given
         self.load_state_dict = loader.load_state_dict
 
-    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
-        loader = self._loader
-        loader._back_to_taken()
+    def __iter__(self) -> Iterator[_Item]:
+        self._loader._back_to_taken()
+        try:
+            while (item := self._next()) is not None:
+                yield item
+        except GeneratorExit:
+            # Nobody will take what is ahead; only where it began is still asked for.
+            for ahead in self._loader._ahead.values():
+                ahead.pixels = None
+            raise
+        finally:
+            if self.engines is not None:
+                self.engines.wait()
+
+    def _next(self) -> _Item | None:
+        loader, pixels = self._loader, None
         while True:
             before = loader._given()
             batch = loader._loader.next()
             if batch is None:
-                return
-            number = next(loader._numbers)
+                return None
             made = Batch(batch)
-            loader._ahead[number] = made, before
-            yield made.slab, made.tensors()["labels"], number
+            if self.engines is not None:
+                put = self.engines.put(made)
+                if isinstance(put, str):
+                    loader._note_refused(put)
+                    batch = loader._loader.on_processor(batch)
+                    if batch is None:
+                        continue
+                    made = Batch(batch)
+                    put = self.engines.put(made)
+                    assert isinstance(put, OnDevice), "there is nothing left to refuse"
+                pixels = put
+            number = next(loader._numbers)
+            loader._ahead[number] = _Ahead(made, before, pixels)
+            return made.slab if pixels is None else None, made.tensors()["labels"], number
 
-    def augmented(self, item: tuple[torch.Tensor, torch.Tensor, int]) -> tuple[torch.Tensor, torch.Tensor]:
+    def augmented(self, item: _Item) -> tuple[torch.Tensor, torch.Tensor]:
         slab, labels, number = item
-        batch, _ = self._loader._ahead.pop(number)
-        return self._augment.of_loader(slab, labels, batch)
+        ahead = self._loader._ahead.pop(number)
+        if ahead.pixels is not None:
+            self._loader._warn_of_refused()
+            slab = ahead.pixels.take()
+        return self._augment.of_loader(slab, labels, ahead.batch)
 
     def __len__(self) -> int:
         return len(self._loader)

@@ -1,0 +1,162 @@
+"""Pictures per second of ``sidestream.images.Loader`` on a GPU, decoded by its engines and on the processor, and the cores that it takes.
+
+python benches/images_gpu.py [FOLDER] [--workers 16] [--seconds 2] [--json FILE]
+python benches/images_gpu.py --dry    # on a simulated GPU: every row, and no figure means anything
+
+Without a folder it makes 1,024 pictures of 500 x 375 pixels (JPEG of quality 90, 4:2:0), which needs Pillow; where that is not installed, it
+takes the package's sample pictures, of some 300 x 220. Each row loads, decodes and augments for so many seconds, behind a few batches that do not
+count; first alone, then with a training step of a convolutional network on each batch. Cores are the seconds of the processor that all
+threads of the process took, for each second of the clock. Before that it says how far the engines' pixels are from the processor's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from images_cpu import make
+from torch.nn import functional
+
+import sidestream
+from sidestream import images
+
+#: Batches of a row that do not count, among them those that were ready before anybody asked.
+WARM_UP = 6
+
+
+def compose(side: int) -> images.Compose:
+    numbers = [images.ToDtype("float32", scale=True), images.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))]
+    return images.Compose([images.RandomResizedCrop(side), images.RandomHorizontalFlip(), *numbers])
+
+
+def batches(loader: images.Loader) -> Iterator[Any]:
+    """Epoch after epoch."""
+    while True:
+        yield from loader.prefetch("cuda")
+
+
+def apart(folder: Path, count: int, share: float) -> tuple[float, int, int]:
+    """Of a batch that engines decode, the mean and the largest difference from the processor's in levels; and how many batches they refused."""
+    whole = images.Compose([images.Resize((256, 256))])
+    with contextlib.ExitStack() as stack:
+        options: list[dict[str, Any]] = [{}, {"decode": "gpu", "engine_share": share}]
+        loaders = [stack.enter_context(images.Loader(folder, batch_size=count, augment=whole, **one)) for one in options]
+        ours, theirs = (next(batches(loader))[0].cpu().int() for loader in loaders)
+        difference = (ours - theirs).abs()
+        return difference.float().mean().item(), int(difference.max()), loaders[1].refused
+
+
+def training(side: int, width: int, dry: bool) -> Callable[[Any, Any], None]:
+    """Nine convolutions with batch normalisation in bfloat16, forwards, backwards and a step of SGD."""
+    layers: list[torch.nn.Module] = []
+    before = 3
+    for number in range(3 if dry else 9):
+        after = width * 2 ** (number // 2)
+        stride = 2 if number % 2 == 0 else 1
+        layers += [torch.nn.Conv2d(before, after, 3, stride, 1, bias=False), torch.nn.BatchNorm2d(after), torch.nn.ReLU(inplace=True)]
+        before = after
+    network = torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(before, 10)).to("cuda")
+    if not dry:
+        network = network.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
+
+    def step(pictures: Any, labels: Any) -> None:
+        with contextlib.nullcontext() if dry else torch.autocast("cuda", torch.bfloat16):
+            loss = functional.cross_entropy(network(pictures), labels.clamp(0, 9))
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def measured(source: Iterator[Any], step: Callable[[Any, Any], None] | None, seconds: float) -> dict[str, float]:
+    def one() -> int:
+        pictures, labels = next(source)
+        if step is not None:
+            step(pictures, labels)
+        return len(labels)
+
+    for _ in range(WARM_UP):
+        one()
+    torch.cuda.synchronize()
+    clock, processor = time.perf_counter(), time.process_time()
+    count = one()
+    while time.perf_counter() - clock < seconds:
+        count += one()
+    torch.cuda.synchronize()
+    clock, processor = time.perf_counter() - clock, time.process_time() - processor
+    return {"pictures_per_s": count / clock, "cores": processor / clock}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--dry", action="store_true", help="on a simulated GPU, with few and small batches")
+    parser.add_argument("--workers", type=int, default=16)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--pictures", type=int, default=1024)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each row")
+    parser.add_argument("--shares", type=float, nargs="*", default=[1.0, 0.8, 0.6], help="engine_share of the rows with all workers")
+    parser.add_argument("--json", metavar="FILE", help="a file for the figures")
+    args = parser.parse_args()
+    if args.dry:
+        args.workers, args.batch, args.seconds = 2, 8, 0.0
+    side, workers = (16 if args.dry else 224), args.workers
+    with tempfile.TemporaryDirectory() as made, contextlib.ExitStack() as stack:
+        folder = args.folder or Path(made)
+        if args.folder is None:
+            if importlib.util.find_spec("PIL") and not args.dry:
+                make(folder, args.pictures)
+            else:
+                for seed in range(1 if args.dry else args.pictures // 40):
+                    images.write_samples(folder / f"{seed}", seed)
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        if args.dry:
+            stack.enter_context(sidestream.check(simulate=1))
+        name = "simulated" if args.dry else torch.cuda.get_device_name()
+        mean = sum(path.stat().st_size for path in files) / len(files) / 1024
+        print(f"{name}; {len(files)} files, {mean:.0f} KiB each on average; batches of {args.batch}; else by {images.decoder()}")
+        result: dict[str, Any] = {"device": name, "batch": args.batch}
+        for share in args.shares:
+            mean, most, refused = result[f"apart, share {share:g}"] = apart(folder, args.batch, share)
+            print(f"share {share:g}: pixels of 256 x 256 are {mean:.3f} levels in the mean and {most} at most from the processor's, {refused} batches refused")
+        rows: dict[str, dict[str, Any]] = {
+            f"processor, {workers} workers": {"workers": workers},
+            "engines, 1 worker": {"workers": 1, "decode": "gpu"},
+        }
+        for share in args.shares:
+            rows[f"engines, {workers} workers, share {share:g}"] = {"workers": workers, "decode": "gpu", "engine_share": share}
+        step = training(side, 8 if args.dry else 64, args.dry)
+        for title, beside in (("alone", None), ("beside a training step", step)):
+            print(f"\n{title:42}{'pictures/s':>12}{'cores':>8}{'refused':>9}")
+            figures = result[title] = {}
+            if beside is not None:
+                fixed = torch.rand(args.batch, 3, side, side).to("cuda"), torch.zeros(args.batch, dtype=torch.int64).to("cuda")
+                figures["the step alone"] = measured(iter(lambda fixed=fixed: fixed, None), beside, args.seconds)
+                figures["the step alone"]["refused"] = 0
+                show("the step alone", figures["the step alone"])
+            for row, options in rows.items():
+                with images.Loader(folder, batch_size=args.batch, drop_last=True, augment=compose(side), **options) as loader:
+                    source = batches(loader)
+                    figures[row] = measured(source, beside, args.seconds) | {"refused": loader.refused}
+                    source.close()
+                show(row, figures[row])
+    if args.json:
+        Path(args.json).write_text(json.dumps(result, indent=1), encoding="utf-8")
+
+
+def show(row: str, figures: dict[str, float]) -> None:
+    print(f"{row:42}{figures['pictures_per_s']:12.0f}{figures['cores']:8.2f}{figures['refused']:9.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""A GPU's engines for JPEG, which decode a part of a loader's pictures into memory of the device."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sidestream._sidestream import DeviceError, ImageEngines
+from sidestream.images._augment import tell
+
+if TYPE_CHECKING:
+    import torch
+    from sidestream.images._loader import Batch
+
+#: More urgent than the training: behind the engines there are short kernels for colours, and the next batch waits for them.
+_PRIORITY = -1
+
+#: The stream of each GPU's engines. The engines keep what they need from call to call, so that one stream has to order all of them.
+_streams: dict[int, torch.cuda.Stream] = {}
+
+
+@dataclass
+class OnDevice:
+    """The pixels of a batch, and an event behind whatever writes them."""
+
+    pixels: torch.Tensor
+    ready: Any
+
+    def take(self) -> torch.Tensor:
+        """Return the pixels, for work on the current stream."""
+        import torch
+
+        current = torch.cuda.current_stream(self.pixels.device)
+        current.wait_event(self.ready)
+        self.pixels.record_stream(current)
+        return self.pixels
+
+
+class Engines:
+    """The engines of the GPU of this name, or what stands in for them where a check simulates one.
+
+    Raises:
+        DeviceError: The GPU has no engines, or nvJPEG cannot be loaded.
+    """
+
+    def __init__(self, name: str) -> None:
+        import torch
+
+        self._device = torch.device(name)
+        #: The batch whose slab the device may still read.
+        self._read: Batch | None = None
+        self._address: Any = torch.Tensor.data_ptr
+        with torch.cuda.device(self._device):
+            if getattr(torch.cuda, "is_simulated", False):
+                self._address = torch._C.TensorBase.data_ptr
+                self._engines, self._stream = ImageEngines(None, []), torch.cuda.Stream(self._device, _PRIORITY)
+                return
+            ordinal = self._device.index or 0
+            self._engines = _opened(ordinal, torch.version.cuda)
+            if ordinal not in _streams:
+                _streams[ordinal] = torch.cuda.Stream(self._device, _PRIORITY)
+            self._stream = _streams[ordinal]
+
+    def put(self, batch: Batch) -> OnDevice | str:
+        """Upload what the processor decoded of a batch, and have the rest decoded. A text says why the engines refused it."""
+        import torch
+
+        start, end, size_bytes, many = batch.parts
+        slab, uploaded, why = batch.slab, end - start, None
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            pixels = torch.empty(size_bytes, dtype=torch.uint8, device=self._device)
+            # The engines write at once, and not behind what the stream has still to do with this memory.
+            self.wait()
+            self._read = batch
+            if uploaded:
+                pixels[:uploaded].copy_(slab[start:end], non_blocking=True)
+            if many:
+                why = batch.decode_by(self._engines, self._address(pixels), self._stream.cuda_stream)
+                tell("sidestream.images.Loader", [(slab[:start], True, False, None), (pixels[uploaded:], False, True, None)])
+            ready = self._stream.record_event()
+        if why is not None:
+            self.wait()
+            return why
+        return OnDevice(pixels, ready)
+
+    def wait(self) -> None:
+        """Wait until the stream is through with all that it was given. The thread sleeps meanwhile."""
+        import torch
+
+        behind = torch.cuda.Event(blocking=True)
+        behind.record(self._stream)
+        behind.synchronize()
+        self._read = None
+
+
+def _opened(ordinal: int, cuda: str | None) -> ImageEngines:
+    """Open the engines of a GPU, with nvJPEG of the system or of a wheel, and of these that of PyTorch's CUDA first."""
+    package = importlib.util.find_spec("nvidia")
+    folders = list(package.submodule_search_locations or []) if package is not None else []
+    files = [file for folder in folders for file in Path(folder).glob("*/lib/libnvjpeg.so.*")]
+    files.sort(key=lambda file: (file.name.endswith(f".{(cuda or '').split('.')[0]}"), file.name), reverse=True)
+    try:
+        return ImageEngines(ordinal, [str(file) for file in files])
+    except DeviceError as error:
+        where = "" if files else f"; none is in nvidia/*/lib of {', '.join(folders) or 'the installed packages'} either"
+        raise DeviceError(f'decode="gpu": {error}{where}') from None
