@@ -24,9 +24,13 @@ def test_a_small_tensor_comes_by_a_kernel_on_the_current_stream(on_stand_in: OnS
     assert on_stand_in(
         START
         + """
+from types import SimpleNamespace
+
 side = sidestream.Stream("cuda:0", name="side")
+# PyTorch's name for the default stream.
+default = SimpleNamespace(cuda_stream=0, synchronize=sidestream.Stream.of(0).synchronize)
 for values in (torch.tensor(2.5), torch.arange(12).view(3, 4), torch.ones(4096, dtype=torch.float64), torch.tensor([True, False])):
-    for stream in (double.current, side):
+    for stream in (double.current, side, default):
         with double.on(stream):
             x = double.on_device(values)
             fetched = sidestream.fetch(x)
