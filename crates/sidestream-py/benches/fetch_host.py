@@ -1,56 +1,71 @@
-"""What a call of `fetch` and `RunningMean.update` costs the host in its own code: on a simulated GPU, beside PyTorch's calls alone. Needs no GPU.
+"""What a call of `fetch` and `RunningMean.update` costs the host, on the driver that stands in for CUDA's. Needs PyTorch and no GPU.
 
-    python crates/sidestream-py/benches/fetch_host.py [--quick]
+    cargo build -p sidestream-stand-in --lib
+    python crates/sidestream-py/benches/fetch_host.py target/debug/libsidestream_stand_in.so [--quick]
 
-One JSON object: microseconds of processor time a call, the least of seven turns. A simulated GPU with the check listening takes ten times as long for each
-of PyTorch's calls as a real one, so what a change does counts here, and not the figures.
+One JSON object: microseconds of processor time of the calling thread a call, the least of seven turns. The driver's own share is that of the one that stands
+in, and no GPU's.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-import torch
-
-import sidestream
-
-TIMES = 20 if "--quick" in sys.argv else 400
+#: More would wait for the device that stands in.
+TIMES = 20 if "--quick" in sys.argv else 200
 
 
-def least(call: Callable[[], object]) -> float:
+def least(call: Callable[[], object], after: Callable[[], object]) -> float:
     best = float("inf")
     for _ in range(7):
         start = time.thread_time()
         for _ in range(TIMES):
             call()
         best = min(best, (time.thread_time() - start) / TIMES)
+        after()
     return round(best * 1e6, 2)
 
 
-def main() -> None:
-    with sidestream.check(simulate=1):
-        x = torch.ones((), device="cuda", requires_grad=True) * 2
-        many = [torch.ones(8, device="cuda") for _ in range(10)]
-        mean, read = sidestream.RunningMean(), sidestream.RunningMean()
+def measured() -> None:
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    import sidestream
+    import torch
+    from device_double import Double
 
-        def asked() -> None:
-            read.update(x)
-            read.value()
+    double = Double()
+    x = double.on_device(torch.tensor(2.0))
+    mean, read = sidestream.RunningMean(), sidestream.RunningMean()
 
-        rows: dict[str, Callable[[], object]] = {
-            "clone": lambda: x.detach().clone(),
-            "fetch": lambda: sidestream.fetch(x),
-            "fetch_in_place": lambda: sidestream.fetch(x.detach(), snapshot=False),
-            "fetch_ten": lambda: sidestream.fetch(many),
-            "update": lambda: mean.update(x),
-            "update_and_value": asked,
-        }
-        said = {f"{name}_us": least(call) for name, call in rows.items()}
+    def asked() -> None:
+        read.update(x)
+        read.value()
+
+    rows: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+        "fetch": (lambda: sidestream.fetch(x), double.current.synchronize),
+        "update": (lambda: mean.update(x), mean.result),
+        "update_and_value": (asked, read.result),
+    }
+    said = {f"{name}_us": least(call, after) for name, (call, after) in rows.items()}
     print(json.dumps({"part": "host", "torch": torch.__version__} | said))
 
 
+def main() -> int:
+    libraries = [name for name in sys.argv[1:] if not name.startswith("--")]
+    if not libraries:
+        measured()
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "libcuda.so.1").symlink_to(Path(libraries[0]).resolve())
+        again = [sys.executable, __file__, *(name for name in sys.argv[1:] if name.startswith("--"))]
+        return subprocess.run(again, env={**os.environ, "LD_LIBRARY_PATH": folder}).returncode
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

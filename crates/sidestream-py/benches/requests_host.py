@@ -3,7 +3,11 @@
     python crates/sidestream-py/benches/requests_host.py [--quick]
 
 One JSON object: microseconds of processor time a request, of all threads together, the best of five turns. The interpreter runs one thread at a time, so
-this bounds what any GPU behind it can serve. `refused_us` is a request whose deadline is over.
+this bounds what any GPU behind it can serve. `refused_us` is a request whose deadline is over, `refused_late_us` one whose
+deadline cannot be kept.
+
+A second object is of one event loop that is asked three times as much as it can serve, with a deadline of 20 ms and a device that takes 1 ms for a batch: which
+share of the accepted kept their deadline, and how many a second were answered in time, told to a callback and to a task. These are by the clock.
 """
 
 from __future__ import annotations
@@ -45,11 +49,31 @@ class Stream:
 
 
 class Event(Stream):
+    """One behind the work that the device was given so far."""
+
+    #: When all of it is over.
+    device_over = 0.0
+    over = 0.0
+
     def record(self, *_: object) -> None:
-        pass
+        self.over = Event.device_over
+
+    def query(self) -> bool:
+        return time.perf_counter() >= self.over
+
+    def synchronize(self) -> None:
+        left = self.over - time.perf_counter()
+        if left > 0:
+            time.sleep(left)
 
     def elapsed_time(self, _: object) -> float:
         return 0.01
+
+
+def worked(x: torch.Tensor) -> torch.Tensor:
+    """A model that takes the device a millisecond."""
+    Event.device_over = max(Event.device_over, time.perf_counter()) + 0.001
+    return x
 
 
 class Torch:
@@ -77,10 +101,10 @@ class Torch:
         return torch.empty(*shape, **how)
 
 
-def batcher(**how: Any) -> Batcher:
+def batcher(model: Callable[..., Any] = lambda x: x, **how: Any) -> Batcher:
     sys.modules["torch"] = Torch()  # type: ignore[assignment]
     try:
-        return Batcher(lambda x: x, SIZES, how.pop("max_delay", 0.0005), graphs=False, device="cpu", **how)
+        return Batcher(model, SIZES, how.pop("max_delay", 0.0005), graphs=False, device="cpu", **how)
     finally:
         sys.modules["torch"] = torch
 
@@ -92,7 +116,7 @@ def best(run: Callable[[], float]) -> float:
 
 def main() -> None:
     torch.set_num_threads(1)
-    rows = list(torch.randn(1024, WIDTH).unbind(0))
+    rows = rows_of(1024)
     said: dict[str, float] = {}
 
     def submits() -> float:
@@ -105,18 +129,19 @@ def main() -> None:
 
     said["submit_us"] = best(submits)
 
-    def refuses() -> float:
+    def refuses(deadline: float) -> float:
         with batcher(max_delay=1000.0) as one:
             one.submit(rows[0])
             start = time.process_time()
             for at in range(1000):
                 try:
-                    one.submit(rows[at], deadline=0.0)
+                    one.submit(rows[at], deadline=deadline)
                 except RequestRefused:
                     pass
             return (time.process_time() - start) / 1000
 
-    said["refused_us"] = best(refuses)
+    said["refused_us"] = best(lambda: refuses(0.0))
+    said["refused_late_us"] = best(lambda: refuses(0.001))
 
     async def closed(one: Batcher, callers: int) -> float:
         async def caller(x: torch.Tensor) -> None:
@@ -164,7 +189,32 @@ def main() -> None:
             return (time.process_time() - start) / (one.statistics.answered - 1)
 
     said["one_thread_512_at_once_us"] = best(burst)
-    print(json.dumps({"part": "host", "torch": torch.__version__, "package": sidestream.__version__} | {k: round(v, 2) for k, v in said.items()}))
+    print(json.dumps({"part": "host", "torch": torch.__version__, "package": sidestream.__version__} | {k: round(v, 2) for k, v in said.items()}), flush=True)
+    print(json.dumps({"part": "overload"} | overloaded()))
+
+
+def overloaded() -> dict[str, Any]:
+    """Arrivals at three times the rate of the closed loop, three turns each."""
+    from requests_gpu import closed_loop, open_loop
+
+    lasting = 1.0 if QUICK else 3.0
+    found: dict[str, Any] = {}
+    for told in ("callback", "task"):
+        turns = []
+        for _ in range(1 if QUICK else 3):
+            with batcher(worked, max_queue=2048) as one:
+                one.submit(rows_of(1)[0]).result()
+                most = asyncio.run(closed_loop(one, 256, 1.0))
+                said = asyncio.run(open_loop(one, 3 * most, lasting, deadline=0.02, by_task=told == "task"))
+                accepted = max(1, said["requests"] - said["refused"])
+                turns.append({"closed_per_s": round(most), "kept": round(1 - (said["late"] + said["expired"]) / accepted, 4)})
+                turns[-1] |= {"goodput_per_s": round(said["goodput"]), "accepted": accepted, "refused": said["refused"]}
+        found[told] = turns
+    return found
+
+
+def rows_of(count: int) -> list[torch.Tensor]:
+    return list(torch.randn(count, WIDTH).unbind(0))
 
 
 if __name__ == "__main__":

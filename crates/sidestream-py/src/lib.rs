@@ -13,6 +13,7 @@ mod diagnose;
 mod dlpack;
 mod event;
 mod failure;
+mod fetch;
 mod guard;
 mod images;
 mod prefetch;
@@ -40,6 +41,8 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     images::add(module)?;
     module.add_class::<stream::Stream>()?;
     module.add_class::<event::Event>()?;
+    module.add_class::<fetch::Outbox>()?;
+    module.add_class::<fetch::Posted>()?;
     module.add_class::<array::DeviceArray>()?;
     module.add_class::<prefetch::Ring>()?;
     module.add_class::<prefetch::Ticket>()?;

@@ -18,7 +18,7 @@ use crate::process::PerProcess;
 /// CUDA's names for the default streams. 0 is the legacy stream too, and is never handed out: elsewhere it also
 /// means "no stream".
 const LEGACY: u64 = 1;
-const PER_THREAD: u64 = 2;
+pub const PER_THREAD: u64 = 2;
 
 /// A stream of a device, for Python.
 #[pyclass(module = "sidestream._sidestream", subclass, frozen)]

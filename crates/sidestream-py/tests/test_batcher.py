@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import pickle
 import random
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -273,6 +275,105 @@ def test_deadlines_are_looked_at_before_a_request_is_queued_and_before_it_leaves
             batcher.submit(row(4), deadline=1e-200)
         batcher.submit(row(4), deadline=FOREVER).result(60)
     assert (batcher.statistics.refused_late, batcher.statistics.expired) == (2, 1)
+
+
+@pytest.fixture
+def behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[Behind]:
+    """A device that is behind, and threads of batchers that do not hear of its end."""
+    import torch
+
+    device = Behind()
+    plain: Any = torch.cuda.Event
+    query, synchronize = plain.query, plain.synchronize
+
+    def held(event: Any) -> None:
+        if threading.current_thread().name.startswith("batcher"):
+            assert device.is_heard.wait(30)
+        synchronize(event)
+
+    # To who asks once the simulated one is never over.
+    monkeypatch.setattr(plain, "query", lambda event: device.is_over and (query(event) or query(event)))
+    monkeypatch.setattr(plain, "synchronize", held)
+    yield device
+
+
+class Behind:
+    """Whether the device is over with what it was given, and whether threads hear of it."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self.is_heard = threading.Event()
+
+    async def __aenter__(self) -> None:
+        pass
+
+    async def __aexit__(self, *_: object) -> None:
+        self.is_heard.set()
+
+
+async def turns() -> None:
+    """Let the event loop go on."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def awaited(answer: sidestream.Answer) -> float:
+    return float((await answer).item())
+
+
+def test_an_event_loop_that_is_asked_ends_what_is_over_before_a_thread_does(behind: Behind) -> None:
+    async def main() -> None:
+        async with Batcher(lambda x: x.sum(1), (1, 2), 0.0, graphs=False) as batcher, behind:
+            tasks = [asyncio.ensure_future(awaited(batcher.submit(row(n)))) for n in range(2)]
+            for behind.is_over in (False, True):
+                await turns()
+                with pytest.raises(RequestRefused, match="its deadline is over"):
+                    batcher.submit(row(9), deadline=0.0)
+                await turns()
+                assert all(task.done() is behind.is_over for task in tasks)
+            assert [task.result() for task in tasks] == [0.0, 3.0]
+            assert (batcher.statistics.answered, batcher.statistics.in_flight) == (2, 0)
+
+    asyncio.run(main())
+
+
+def test_what_tasks_do_with_their_answers_counts_for_the_next_deadline(behind: Behind, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("sidestream._batcher.time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    async def takes_long(answer: sidestream.Answer) -> None:
+        await answer
+        now[0] += 0.25
+
+    async def main() -> None:
+        async with Batcher(lambda x: x.sum(1), (1, 4), 0.0, graphs=False) as batcher, behind:
+            tasks = [asyncio.ensure_future(takes_long(batcher.submit(row(n)))) for n in range(4)]
+            await turns()
+            behind.is_over = True
+            with pytest.raises(RequestRefused):
+                batcher.submit(row(0), deadline=0.0)
+            await asyncio.gather(*tasks)
+            # The last of them had its answer after a second, and what is accepted has some room.
+            for deadline in (0.9, 1.1):
+                with pytest.raises(RequestRefused, match="by what batches took lately"):
+                    batcher.submit(row(0), deadline=deadline)
+            assert batcher.statistics.refused_late == 3
+            kept = batcher.submit(row(2), deadline=1.3)
+            await turns()
+            with pytest.raises(RequestRefused):
+                batcher.submit(row(0), deadline=0.0)
+            assert await awaited(kept) == 6
+            # Only a batch says what batches take now: after a while one is tried again.
+            now[0] += 5.0
+            batcher.submit(row(0), deadline=0.01)
+            await turns()
+
+    asyncio.run(main())
+
+
+def test_a_refusal_can_be_sent_to_another_process() -> None:
+    sent = pickle.loads(pickle.dumps(RequestRefused("full", "too many wait")))
+    assert (sent.reason, str(sent)) == ("full", "too many wait")
 
 
 def test_closing_computes_what_waits_or_ends_it() -> None:

@@ -72,6 +72,8 @@ def test_structures_come_out_as_they_went_in(found: sidestream.CheckedRun) -> No
     tensors = [result["a"][0], result["a"][1][0], result["pair"].left, result["scores"].loss, result["host"]]
     assert all(tensor.device.type == "cpu" and not tensor.requires_grad for tensor in tensors)
     assert sidestream.fetch([1, "a"]).result() == [1, "a"]
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(2, device="cuda"), torch.ones(1, device="cuda")])
+    assert packed.is_cuda and sidestream.fetch(packed).result().data.tolist() == [1, 1, 1]
     assert found.is_clean, str(found)
 
 

@@ -82,6 +82,19 @@ fn a_pattern_is_found_again_and_a_change_in_it_is_counted() -> Result<()> {
 }
 
 #[test]
+fn a_piece_is_copied_as_far_as_it_is_told() -> Result<()> {
+    let device = Device::open("sim:h200")?;
+    let stream = device.stream("compute")?;
+    // SAFETY: the launch is told less than what its views have.
+    let copy = unsafe { library::copy_piece() };
+    let from = stream.alloc_from(&[1u8, 2, 3, 4])?;
+    let mut to = stream.alloc_zeroed::<u8>(4)?;
+    stream.launch(&copy, Grid::new(1, 32), (from.view(), to.view_mut(), 3))?;
+    assert_eq!(stream.to_vec(to.view())?, [1, 2, 3, 0]);
+    Ok(())
+}
+
+#[test]
 fn sums_are_of_each_pair() -> Result<()> {
     let device = Device::open("sim:h200")?;
     let stream = device.stream("compute")?;

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
@@ -20,12 +19,18 @@ NOTHING: list[Any] = []
 
 
 class RequestRefused(RuntimeError):
-    """A request that was not taken, or that waited when the batcher was closed: ``reason`` is ``"full"``, ``"late"`` or ``"closed"``."""
+    """A request that was not taken, or that waited when the batcher was closed: ``reason`` is ``"full"``, ``"late"`` or ``"closed"``.
 
-    def __init__(self, reason: str, text: str) -> None:
-        """Say why."""
-        super().__init__(text)
-        self.reason = reason
+    It is made of that and a text. A server that is behind makes many of these, so it has no ``__init__`` of its own.
+    """
+
+    @property
+    def reason(self) -> str:
+        """Why, in a word."""
+        return str(self.args[0])
+
+    def __str__(self) -> str:
+        return str(self.args[1])
 
 
 class RequestExpired(TimeoutError):
@@ -71,7 +76,7 @@ class Answer:
         return True
 
     def add_done_callback(self, call: Callable[[Answer], object]) -> None:
-        """Call with this answer when it has ended, from a thread of the batcher: at once if it has. What it raises is logged."""
+        """Call with this answer when it has ended, from a thread of the batcher or an event loop that asks it: at once if it has. What it raises is logged."""
         with self._batcher._lock:
             has_ended = self._state == ENDED
             if not has_ended:
@@ -150,9 +155,23 @@ class Answer:
         return f"<Answer: {('waits', 'with the device', 'there')[self._state]}>"
 
 
-def tell(answers: Iterable[Answer], each: Class | None = None, loop: Any = None, tick: Callable[[Class], None] | None = None) -> None:
-    """Wake those who wait, each event loop once, and have a class looked at in its loop. Without the batcher's lock, since it calls code of others."""
-    loops: dict[Any, list[Any]] = {} if loop is None else {loop: []}
+def tell(
+    answers: Iterable[Answer],
+    each: Class | None = None,
+    loop: Any = None,
+    tick: Callable[[Class], None] | None = None,
+    told: Callable[[], None] | None = None,
+) -> None:
+    """Wake those who wait, each event loop once, and have a class looked at in its loop. Without the batcher's lock, since it calls code of others.
+
+    Args:
+        answers: What has ended.
+        each: The class that is looked at.
+        loop: In which loop; that of its oldest request.
+        tick: What looks.
+        told: Is called when all have been told: in an event loop behind the tasks that have gone on.
+    """
+    loops: dict[Any, list[Any]] = {}
     for answer in answers:
         if answer._locks:
             for lock in answer._locks:
@@ -163,10 +182,19 @@ def tell(answers: Iterable[Answer], each: Class | None = None, loop: Any = None,
         if answer._calls:
             for call in answer._calls:
                 _called(call, answer)
+    if told is not None and not loops:
+        told()
+    if loop is not None:
+        loops.setdefault(loop, [])
+    here = running_loop()
     for one, futures in loops.items():
+        what = futures, told if futures else None, each, tick if one is loop else None
+        if one is here:
+            _wake(*what)
+            continue
         # Of a loop that is closed nobody waits.
         with contextlib.suppress(RuntimeError):
-            one.call_soon_threadsafe(_wake, futures, each, time.perf_counter(), tick if one is loop else None)
+            one.call_soon_threadsafe(_wake, *what)
 
 
 def _called(call: Callable[[Answer], object], answer: Answer) -> None:
@@ -177,16 +205,16 @@ def _called(call: Callable[[Answer], object], answer: Answer) -> None:
         logging.getLogger("sidestream").exception("a callback of an answer raised %s, which was ignored", type(error).__name__)
 
 
-def _wake(futures: list[Any], each: Class | None, told: float, tick: Callable[[Class], None] | None) -> None:
+def _wake(futures: list[Any], told: Callable[[], None] | None, each: Class | None, tick: Callable[[Class], None] | None) -> None:
     """Go on in an event loop."""
     for future in futures:
         if not future.done():
             future.set_result(None)
-    if each is not None:
-        each.loop_s = (7 * each.loop_s + time.perf_counter() - told) / 8
-        if tick is not None:
-            # Behind the tasks that go on, which may ask again.
-            running_loop().call_soon(tick, each)
+    # Behind the tasks that go on, which may ask again.
+    if told is not None:
+        running_loop().call_soon(told)
+    if tick is not None:
+        running_loop().call_soon(tick, each)
 
 
 def running_loop() -> Any:

@@ -3,28 +3,37 @@
 PyTorch's calls let go of the interpreter's lock and take it again, and a thread that takes it from a busy event loop may wait for 5 ms each time. So a batch
 whose requests come from an event loop is packed and launched by the loop itself; a thread of the batcher does that for requests of threads. Another waits for
 the device, and needs the lock twice a batch: after the wait it ends the requests, frees the slot and wakes the loop, which is where the lock may be lost again,
-in that sequence. What happens for each request is little, and what can be done once a batch is done once a batch.
+in that sequence. A loop that is asked meanwhile looks itself what is over, and does the same without a change of threads. What happens for each request is little, and what can be done once a batch is done once a batch.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import queue
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from sidestream import _tree
 from sidestream._answer import ENDED, LAUNCHED, NOTHING, QUEUED, Answer, RequestExpired, RequestRefused, running_loop, tell
 from sidestream._arguments import truth, whole
 from sidestream._sidestream import BatcherStatistics, BatchRule
 
-#: In which time what batches took is worth half, while there are none.
+#: The longest one is not the longest that there will be. Room costs little: a loop that is behind catches up by so much sooner.
+_ROOM = 1.25
+#: For how long what batches took is believed while there are none, and in which time it is worth half after that.
+_BELIEVED_S = 0.1
 _HALF_LIFE_S = 0.1
+#: How often that is looked at.
+_LOOK_S = 0.002
+#: Of how many batches the one counts that took longest. One answer in a hundred may be late, and where a loop is behind, whatever is accepted has just as much
+#: time left as is expected.
+_LATELY = 256
 #: How many of the threads whose requests have ended are awake at once. With 64 of them 4 took half the time of all at once (`benches/requests_host.py`), and
 #: fewer left in smaller batches.
 _AWAKE = 4
@@ -70,44 +79,60 @@ class Class:
         self.waiting: deque[Answer] = deque()
         self.free: list[_Slot] = []
         self.slots: list[_Slot] = []
-        #: What a batch took lately from when it was due, and how far from that the last ones were.
-        self.batch_s = 0.0
-        self.spread_s = 0.0
-        self.noted = 0.0
-        #: How late the event loop heard of it.
-        self.loop_s = 0.0
+        #: What a batch took lately from when it was due until the last caller had its answer: in the mean, and the longest of the last ones.
+        self.mean_s = 0.0
+        self.longest_s = 0.0
+        self._lately: deque[float] = deque(maxlen=_LATELY)
+        self._noted = 0.0
+        #: In how many seconds a request would be answered that came now, until when that is so, and the refusal of one that cannot wait so long. Nothing where
+        #: it has to be asked.
+        self.expected: tuple[float, float, str] | None = None
         #: When a slot became free last.
         self.freed = 0.0
         #: Batches that were launched, for the thread that waits for them.
         self.launched: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
+        #: The same, for whoever finds one over first.
+        self.running: deque[_Batch] = deque()
         self.in_flight = 0
 
     def took(self, seconds: float, now: float) -> None:
-        """Note what a batch took: a mean and a mean distance from it, as in RFC 6298, "Computing TCP's Retransmission Timer"."""
-        if self.batch_s == 0.0:
-            self.batch_s = seconds
-        else:
-            self._forget(now)
-        self.spread_s = (3 * self.spread_s + abs(seconds - self.batch_s)) / 4
-        self.batch_s = (7 * self.batch_s + seconds) / 8
-        self.noted = now
+        """Note what a batch took. The batcher's lock is held."""
+        self._forget(now)
+        self.mean_s = seconds if self.mean_s == 0.0 else (7 * self.mean_s + seconds) / 8
+        self._lately.append(seconds)
+        self.longest_s = max(self._lately)
+        self._noted = now
+        self.expected = None
 
     def _forget(self, now: float) -> None:
-        """What took long once is worth less and less, so that one is tried again: only a batch says what batches take now."""
-        share = 0.5 ** ((now - self.noted) / _HALF_LIFE_S)
-        self.batch_s *= share
-        self.spread_s *= share
-        self.noted = now
+        """What took long once is worth less and less while there is nothing to be noted, so that one is tried again: only a batch says what batches take now."""
+        idle_s = now - self._noted - _BELIEVED_S
+        if self.in_flight == 0 and idle_s > 0 and self._lately:
+            share = 0.5 ** (idle_s / _HALF_LIFE_S)
+            self.mean_s *= share
+            self.longest_s *= share
+            self._lately.clear()
+            self._lately.append(self.longest_s)
+            self._noted = now - _BELIEVED_S
 
-    def takes(self, now: float) -> float:
-        """What a batch may take now, with room as in that RFC: four times the mean distance."""
-        if self.in_flight == 0:
-            self._forget(now)
-        return self.batch_s + 4 * self.spread_s
+    def expects(self, rule: BatchRule, slots: int, max_delay: float, now: float) -> tuple[float, float, str]:
+        """Say in how many seconds a request would be answered that came now, with room: those that were accepted are to be answered in time.
+
+        One batch of the last ones took longest, and so may its own. A mean with room for what is usual is not enough: what holds up an event loop or a thread
+        that waits for the interpreter comes seldom and lasts for milliseconds.
+        """
+        self._forget(now)
+        before_s = rule.expected(len(self.waiting), self.in_flight, slots, self.mean_s)
+        seconds = max_delay + (before_s or self.mean_s) + max(0.0, _ROOM * self.longest_s - self.mean_s)
+        # While there are batches each says anew; then what they took is believed for a while, and worth a little less with each look.
+        until = math.inf if self.in_flight else max(self._noted + _BELIEVED_S, now) + _LOOK_S
+        text = f"the answer would take {seconds:.6f} s by what batches took lately, which is past the deadline"
+        self.expected = found = seconds, until, text
+        return found
 
 
 class _Batch:
-    __slots__ = ("answers", "arrived", "due", "error", "expired", "results", "size", "slot")
+    __slots__ = ("answers", "arrived", "due", "error", "expired", "is_over", "results", "size", "slot")
 
     def __init__(self, answers: list[Answer], arrived: list[float], expired: list[Answer], slot: _Slot, size: int, due: float) -> None:
         self.answers = answers
@@ -120,6 +145,8 @@ class _Batch:
         self.due = due
         self.results: Any = None
         self.error: BaseException | None = None
+        #: Whether somebody ends it already.
+        self.is_over = False
 
 
 class Batcher:
@@ -193,8 +220,10 @@ class Batcher:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._counts = BatcherStatistics()
-        #: Requests whose deadline was over, which are not among the counts yet.
-        self._overdue = 0
+        #: Requests that were refused for their deadline and are not among the counts yet.
+        self._late = 0
+        #: The event loop that will look which batches are over.
+        self._looking: Any = None
         self._classes = [Class(name, priority) for name, priority in (classes or {"default": 0}).items()]
         self._by_name = {each.name: each for each in self._classes}
         self._by_urgency = sorted(self._classes, key=lambda each: each.priority)
@@ -239,17 +268,20 @@ class Batcher:
             ValueError: There is no such class, or it has not the shapes that the first request had.
             TypeError: A value is on a device.
         """
-        if deadline is not None and deadline <= 0 and not self._is_closed:
-            # First of all: where a loop is behind with what arrives, it catches up by refusing, which has to cost next to nothing.
-            with self._lock:
-                self._overdue += 1
-            raise RequestRefused("late", "its deadline is over")
         try:
             each = self._classes[0] if of is None else self._by_name[of]
         except KeyError:
             raise ValueError(f"there is no class {of!r}; there is {', '.join(map(repr, self._by_name))}") from None
         if deadline is not None:
-            self._refuse_late(each, deadline)
+            # First of all: where a loop is behind with what arrives, it catches up by refusing, which has to cost next to nothing.
+            expected = each.expected
+            if deadline <= 0:
+                self._refuse_late(each, "its deadline is over")
+            elif expected is None or time.perf_counter() >= expected[1]:
+                with self._lock:
+                    expected = each.expects(self._rule, self._slots, self._max_delay, time.perf_counter())
+            if expected is not None and deadline < expected[0]:
+                self._refuse_late(each, expected[2])
         if self._is_bare and len(values) == 1 and type(values[0]) is self._torch.Tensor:
             leaves: list[Any] = [values[0]]
             shape: Any = None
@@ -284,32 +316,29 @@ class Batcher:
                 )
             waiting.append(answer)
             many = len(waiting)
+            if many % largest == 0:
+                each.expected = None
             # Without a free slot nothing leaves: then whoever frees one looks again.
             if loop is None and each.free and (many == 1 or many == largest or waiting[0]._loop is not None):
                 self._changed.notify_all()
         if loop is not None:
+            if each.running:
+                self._look_soon(loop)
             if many >= largest:
                 self._tick(each)
             elif many == 1:
                 loop.call_later(self._max_delay, self._tick, each)
         return answer
 
-    def _refuse_late(self, each: Class, deadline: float) -> None:
-        """Refuse a request that would be answered too late, by what batches took lately.
-
-        Late answers are worth nothing and hold up those behind them, so this leaves some room.
-        """
+    def _refuse_late(self, each: Class, text: str) -> NoReturn:
+        """Refuse a request that would be answered too late. Late answers are worth nothing and hold up those behind them."""
+        if each.running:
+            self._look_soon(running_loop())
         with self._lock:
-            took_s = each.takes(time.perf_counter())
-            before_s = self._rule.expected(len(each.waiting), each.in_flight, self._slots, took_s)
-        expected = self._max_delay + (before_s or took_s) + each.loop_s
-        if expected <= deadline:
-            return
-        with self._lock:
-            if self._is_closed:
-                raise RequestRefused("closed", "the batcher is closed") from self._lost
-            self._counts.count("refused_late", 1)
-        raise RequestRefused("late", f"the answer would take {expected:.6f} s by what batches took lately, which is past the deadline")
+            if not self._is_closed:
+                self._late += 1
+                raise RequestRefused("late", text)
+        raise RequestRefused("closed", "the batcher is closed") from self._lost
 
     def _begin(self, leaves: list[Any], shape: Any, is_bare: bool) -> None:
         """The first request says what all are like. Each slot gets its memory."""
@@ -405,6 +434,7 @@ class Batcher:
         if expired:
             self._counts.count("expired", len(expired))
         each.in_flight += 1
+        each.expected = None
         return _Batch(answers, arrived, expired, each.free.pop(), self._rule.size_of(len(answers)), due)
 
     def _launch(self, each: Class, batch: _Batch) -> None:
@@ -416,6 +446,7 @@ class Batcher:
                 batch.results = self._submit(batch.slot, batch.size, [answer._leaves for answer in batch.answers])
         except Exception as error:
             batch.error = error
+        each.running.append(batch)
         each.launched.put(batch)
 
     def _submit(self, slot: _Slot, size: int, requests: list[list[Any]]) -> list[Any]:
@@ -475,14 +506,54 @@ class Batcher:
             if batch is None:
                 self._wake_threads(len(self._sleepers))
                 return
-            if batch.error is None and batch.results is not None:
+            error = batch.error
+            if error is None and batch.results is not None and not batch.is_over:
                 try:
                     batch.slot.points[3].synchronize()
-                except Exception as error:
-                    batch.error = error
+                except Exception as lost:
+                    error = lost
+            if not self._is_mine(each, batch):
+                continue
+            batch.error = error
             if batch.error is not None:
                 self._again(batch)
             self._over(each, batch)
+
+    def _is_mine(self, each: Class, batch: _Batch) -> bool:
+        """Tell whether a batch that is over is to be ended by who asks: the first one."""
+        with self._lock:
+            is_mine = not batch.is_over
+            batch.is_over = True
+            if is_mine:
+                each.running.remove(batch)
+        return is_mine
+
+    def _look_soon(self, loop: Any) -> None:
+        """Have an event loop look in its next turn what is over. One that is busy is there before a thread, which has to wait for the interpreter's lock."""
+        if loop is not None and loop is not self._looking:
+            self._looking = loop
+            loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        """End what is over, in an event loop. What failed is left to the thread, since it runs again."""
+        self._looking = None
+        for each in self._by_urgency:
+            while True:
+                with self._lock:
+                    batch = each.running[0] if each.running else None
+                if batch is None or batch.error is not None or batch.results is None:
+                    break
+                try:
+                    if not batch.slot.points[3].query():
+                        break
+                    # Which does not wait now, and says of what stands before it that it is over, too.
+                    batch.slot.points[3].synchronize()
+                except Exception:
+                    # The thread hears of it too.
+                    break
+                if not self._is_mine(each, batch):
+                    break
+                self._over(each, batch)
 
     def _over(self, each: Class, batch: _Batch) -> None:
         """Give the answers and the slot back, and see to it that whoever has to launches the next batch."""
@@ -509,8 +580,10 @@ class Batcher:
             loop = self._free(each, batch.slot, now)
         if sleepers and not has_woken:
             self._wake_threads(_AWAKE)
-        tell(answers, each, loop, self._tick)
-        # With what it took to tell everybody: the last of them waited for that too.
+        tell(answers, each, loop, self._tick, lambda: self._told(each, batch))
+
+    def _told(self, each: Class, batch: _Batch) -> None:
+        """Note what a batch took, with what it took to tell everybody: the last of them waited for that too."""
         with self._lock:
             now = time.perf_counter()
             each.took(now - batch.due, now)
@@ -525,6 +598,7 @@ class Batcher:
         """Give a slot back, and return the event loop that has to look whether a batch is due. The lock is held."""
         each.free.append(slot)
         each.freed = now
+        each.expected = None
         loop = each.waiting[0]._loop if each.waiting else None
         # Nobody else is woken, who would take the interpreter's lock for nothing.
         if self._wants_slot or self._is_closed or (each.waiting and (loop is None or loop.is_closed())):
@@ -615,8 +689,8 @@ class Batcher:
     def statistics(self) -> BatcherStatistics:
         """What has become of the requests so far, as a copy."""
         with self._lock:
-            self._counts.count("refused_late", self._overdue)
-            self._overdue = 0
+            self._counts.count("refused_late", self._late)
+            self._late = 0
             waiting = sum(answer._state == QUEUED for each in self._classes for answer in each.waiting)
             return self._counts.now(waiting, sum(each.in_flight for each in self._classes))
 
@@ -641,6 +715,10 @@ class Batcher:
         self._to_capture.put(None)
         for thread in self._threads:
             thread.join()
+        with self._lock:
+            # An event loop may be about to end a batch.
+            while any(each.in_flight for each in self._classes):
+                self._changed.wait()
         return self.statistics
 
     def _refuse_what_waits(self, because: BaseException | None) -> None:

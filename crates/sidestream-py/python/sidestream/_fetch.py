@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import sys
 import threading
-import time
+from collections import deque
 from collections.abc import Generator
 from typing import Any, Generic, TypeVar
 
-from sidestream import _tree
+from sidestream import _sidestream, _tree
 from sidestream._arguments import positive, truth
 
 Tree = TypeVar("Tree")
 
 #: What downloads are made with, by the device's number.
 _sides: dict[int, _Side] = {}
-#: Tensors of up to so many elements are copied and downloaded together: each on its own costs the host more than its bytes do.
+#: A tensor of up to so many elements is small: to start a copy of its own costs the host more than its bytes do.
 _SMALL = 4096
-#: How long a `RunningMean` that is not asked waits with the next download. To start one costs the host as much as several additions.
-_REFRESH_S = 0.02
+#: Small results are put into pages of so many elements.
+_PAGE = 1024
+#: Of how many losses that are under way a `RunningMean` that is not asked looks which have arrived.
+_MANY = 32
 
 
 def fetch(values: Tree, *, snapshot: bool = True) -> Fetched[Tree]:
     """Download tensors of the device into pinned memory, and return a future of the same structure with tensors of the host.
 
-    The download runs on a stream of its own behind all that the current stream was given so far. Neither the host nor the current
-    stream waits for it, so this replaces ``.item()``, ``.cpu()`` and ``.tolist()`` in a loop whose next steps do not depend on the value.
+    Tensors of up to 4,096 elements are written to the host by a kernel on the current stream, larger ones come on a stream of their own behind all that
+    the current stream was given so far. Neither the host nor the current stream waits for a download, so this replaces ``.item()``, ``.cpu()`` and
+    ``.tolist()`` in a loop whose next steps do not depend on the value.
 
     ``values`` is a tensor, or nested dictionaries and other mappings, lists, tuples, named tuples and dataclasses of them; what is
     no tensor is handed on as it is. What comes out requires no grad.
 
-    The values are those of the moment of the call: they are copied on the device first, so that whatever the current stream does to the
+    The values are those of the moment of the call: large ones are copied on the device first, so that whatever the current stream does to the
     tensors later changes nothing. With ``snapshot=False`` there is no such copy. Then nothing may write to the tensors until the result is
     there; to let go of them is allowed either way.
 
@@ -45,6 +47,11 @@ def fetch(values: Tree, *, snapshot: bool = True) -> Fetched[Tree]:
         RuntimeError: The current stream is being captured into a graph.
     """
     truth("snapshot", snapshot)
+    if getattr(values, "is_cuda", False):
+        alone = _posted(sys.modules["torch"], values)
+        if alone is not None:
+            host, posted = alone
+            return Fetched(host, [posted])
     leaves, shape = _tree.tensors_of(values)
     if not leaves:
         return Fetched(values, [])
@@ -61,65 +68,108 @@ def fetch(values: Tree, *, snapshot: bool = True) -> Fetched[Tree]:
         if leaf.is_conj() or leaf.is_neg():
             leaf = leaf.resolve_conj().resolve_neg()
         leaves[at] = leaf.clone() if snapshot and not leaf.is_cuda else leaf
-    events = [_download(torch, device, leaves, places, snapshot) for device, places in devices.items()]
+    events = [event for device, places in devices.items() for event in _download(torch, device, leaves, places, snapshot)]
     return Fetched(shape.unflatten(leaves), events)
 
 
-def _download(torch: Any, device: int, leaves: list[Any], places: list[int], snapshot: bool) -> Any:
-    """Put copies in the place of the leaves of a device, and return an event behind them.
-
-    A loop calls this in each step, so it goes by the functions below `torch.cuda.stream`, which makes objects.
-    """
+def _download(torch: Any, device: int, leaves: list[Any], places: list[int], snapshot: bool) -> list[Any]:
+    """Put copies in the place of the leaves of a device, and return what to wait for."""
+    _refuse_capture(torch)
+    events = []
+    large = []
+    for ats in _together(leaves, places) if snapshot else [[at] for at in places]:
+        is_copy = len(ats) > 1
+        source = torch.cat([leaves[at].view(-1) for at in ats]) if is_copy else leaves[ats[0]]
+        small = _posted(torch, source)
+        if small is None:
+            large.append((source.clone() if snapshot and not is_copy else source, ats))
+        else:
+            host, posted = small
+            events.append(posted)
+            _placed(leaves, ats, host)
+    if not large:
+        return events
     here = torch._C._cuda_getDevice()
     current = torch._C._cuda_getCurrentStream(device)
-    if torch.cuda.is_current_stream_capturing():
-        raise RuntimeError("the current stream is being captured, and a download in a graph has no future; fetch behind the replay")
     side = _side(torch, device)
-    sources = _copied(torch, leaves, places) if snapshot else [(leaves[at], [at]) for at in places]
     side.follow(torch, current)
     torch._C._cuda_setStream(*side.ids)
     try:
-        for source, ats in sources:
+        for source, ats in large:
             host = torch.empty_like(source, device="cpu", pin_memory=True)
             host.copy_(source, non_blocking=True)
             # Whoever lets go of it may do so before the copy has read it.
             source.record_stream(side.stream)
-            if len(ats) == 1:
-                leaves[ats[0]] = host
-            else:
-                begin = 0
-                for at in ats:
-                    like = leaves[at]
-                    leaves[at] = host[begin : begin + like.numel()].view(like.shape)
-                    begin += like.numel()
+            _placed(leaves, ats, host)
         done = torch.cuda.Event()
         done.record(side.stream)
     finally:
         torch._C._cuda_setStream(*current)
         if here != device:
             torch._C._cuda_setDevice(here)
-    return done
+    return [*events, done]
 
 
-def _copied(torch: Any, leaves: list[Any], places: list[int]) -> list[tuple[Any, list[int]]]:
-    """Copies on the device, and which leaves each is of: small ones of a type have one together."""
-    if len(places) == 1:
-        return [(leaves[places[0]].clone(), places)]
+def _refuse_capture(torch: Any) -> None:
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError("the current stream is being captured, and a download in a graph has no future; fetch behind the replay")
+
+
+def _placed(leaves: list[Any], ats: list[int], host: Any) -> None:
+    """Put what came of some leaves together into their places."""
+    if len(ats) == 1:
+        leaves[ats[0]] = host
+        return
+    begin = 0
+    for at in ats:
+        like = leaves[at]
+        leaves[at] = host[begin : begin + like.numel()].view(like.shape)
+        begin += like.numel()
+
+
+def _posted(torch: Any, tensor: Any) -> tuple[Any, Any] | None:
+    """Copy a small tensor by a kernel on the current stream. Return where it will be and what to wait for, or nothing for what is no such tensor.
+
+    A loop calls this in each step: it makes one call of PyTorch and one of the extension.
+    """
+    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
+        return None
+    count = tensor.numel()
+    if not 0 < count <= _SMALL:
+        return None
+    # Whoever listens to operators, such as a check, hears those of the other way. What only shows where a bit of the tensor is set has no address to read.
+    if torch._C._len_torch_dispatch_stack() or not tensor.is_contiguous() or tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg():
+        return None
+    device = tensor.get_device()
+    side = _side(torch, device)
+    if side.outbox is None:
+        return None
+    try:
+        source = tensor.data_ptr()
+    except RuntimeError:
+        # A transform of `torch.func` stands before it.
+        return None
+    _refuse_capture(torch)
+    host, address = side.room(torch, tensor, count)
+    stream = torch._C._cuda_getCurrentRawStream(device)
+    return host, side.outbox.post(source, address, count * host.element_size(), stream, host)
+
+
+def _together(leaves: list[Any], places: list[int]) -> list[list[int]]:
+    """Which leaves are copied together: small ones of a type."""
     small: dict[Any, list[int]] = {}
-    copies = []
+    groups = []
     for at in places:
         leaf = leaves[at]
         if 0 < leaf.numel() <= _SMALL and leaf.is_contiguous():
             small.setdefault(leaf.dtype, []).append(at)
         else:
-            copies.append((leaf.clone(), [at]))
-    for ats in small.values():
-        copies.append((leaves[ats[0]].clone() if len(ats) == 1 else torch.cat([leaves[at].view(-1) for at in ats]), ats))
-    return copies
+            groups.append([at])
+    return [*groups, *small.values()]
 
 
 class _Side:
-    """The stream of a device's downloads, and what waits for others there."""
+    """What leaves a device: small tensors by kernels on the caller's stream, others on a stream of downloads."""
 
     def __init__(self, torch: Any, device: int) -> None:
         self.kind = torch.cuda.Stream
@@ -127,6 +177,26 @@ class _Side:
         self.ids = (self.stream.stream_id, self.stream.device_index, self.stream.device_type)
         #: An event of each thread: between its record and the wait for it no other may record it.
         self._own = threading.local()
+        #: A simulated GPU has no driver.
+        self.outbox = None if getattr(torch.cuda, "is_simulated", False) else _sidestream.Outbox(f"cuda:{device}")
+        #: By type: memory for small results, where it lies, and how many elements of it are given away.
+        self._pages: dict[Any, tuple[Any, int, int]] = {}
+        self._lock = threading.Lock()
+
+    def room(self, torch: Any, like: Any, count: int) -> tuple[Any, int]:
+        """Return pinned memory for a small tensor, as a tensor and as an address. A page goes when all that lies in it is gone."""
+        if count > _PAGE:
+            host = torch.empty_like(like, device="cpu", pin_memory=True)
+            return host, host.data_ptr()
+        with self._lock:
+            page, address, at = self._pages.get(like.dtype, (None, 0, _PAGE))
+            if at + count > _PAGE:
+                # Those of inference mode could not be changed outside of it.
+                with torch.inference_mode(False):
+                    page = torch.empty(_PAGE, dtype=like.dtype, device="cpu", pin_memory=True)
+                address, at = page.data_ptr(), 0
+            self._pages[like.dtype] = page, address, at + count
+        return page.as_strided(like.shape, like.stride(), at), address + at * like.element_size()
 
     def follow(self, torch: Any, current: tuple[int, int, int]) -> None:
         """Let the stream wait for all that another one was given so far."""
@@ -190,8 +260,8 @@ class Fetched(Generic[Tree]):
 class RunningMean:
     """The mean of losses of a loop that does not wait for them.
 
-    Each ``update`` adds on the device, in double precision, and the sum is downloaded beside the steps that follow. A number of the host
-    counts at once. Losses may come from several devices, and be made on several streams.
+    Each ``update`` fetches the loss, and the host adds up in double precision what has arrived. A number of the host counts at once. Losses may come
+    from several devices, and be made on several streams.
     """
 
     def __init__(self) -> None:
@@ -200,14 +270,11 @@ class RunningMean:
 
     def reset(self) -> None:
         """Forget all losses. Nothing waits."""
-        #: What the host gave, and the sums on the devices with the handles of the streams that added last, and these.
-        self._host = 0.0
-        self._sums: dict[int, tuple[Any, int, Any]] = {}
-        #: When the next download is looked at.
-        self._next = 0.0
+        #: Of what has arrived.
+        self._sum = 0.0
         self._weight = 0.0
-        self._arrived = (0.0, 0.0)
-        self._coming: tuple[Fetched[list[Any]], float, float] | None = None
+        #: What is under way, for how much it counts, and all that is worth.
+        self._coming: deque[tuple[Fetched[Any], float, float]] = deque()
 
     def update(self, loss: Any, weight: float = 1.0) -> None:
         """Count a loss. The host does not wait, and neither does the device.
@@ -223,90 +290,42 @@ class RunningMean:
         """
         weight = 1.0 if weight == 1.0 else positive("weight", weight, "for how much a loss counts")
         if getattr(loss, "is_cuda", False):
-            self._add(loss.detach(), weight)
-            count: int = loss.numel()
-        elif hasattr(loss, "detach"):
-            self._host += weight * float(loss.detach().double().sum())
+            if loss.dtype.is_complex:
+                raise TypeError("loss is complex; give a tensor of real numbers")
             count = loss.numel()
+            alone = loss if count == 1 else loss.detach().sum(dtype=sys.modules["torch"].float64)
+            self._coming.append((fetch(alone), weight, weight * count))
+            if len(self._coming) >= _MANY:
+                self._look()
+            return
+        if hasattr(loss, "detach"):
+            self._sum += weight * float(loss.detach().double().sum())
+            self._weight += weight * loss.numel()
         elif isinstance(loss, (int, float)) or hasattr(loss, "__float__"):
-            self._host += weight * float(loss)
-            count = 1
+            self._sum += weight * float(loss)
+            self._weight += weight
         else:
             raise TypeError(f"loss is {type(loss).__name__}; give a tensor or a number")
-        self._weight += weight * count
-        if self._sums and time.perf_counter() >= self._next:
-            self._look()
 
     def value(self) -> float:
-        """Return the mean of the losses that have arrived, and nan before any has. Never waits.
-
-        As long as a download is under way, further losses wait for the next one, which `update` starts after 20 ms and this at once. So the value is a few
-        steps old.
-        """
-        if not self._sums:
-            return _mean(self._host, self._weight)
+        """Return the mean of the losses that have arrived, and nan before any has. Never waits."""
         self._look()
-        return _mean(*self._arrived)
+        return self._sum / self._weight if self._weight else math.nan
 
     def result(self) -> float:
         """Wait for all losses that were counted, and return their mean; nan if there are none."""
-        if self._sums:
-            coming = self._coming
-            if coming is None or coming[2] != self._weight:
-                coming = self._start()
-            self._take(coming)
-            return _mean(*self._arrived)
-        return _mean(self._host, self._weight)
-
-    def _add(self, loss: Any, weight: float) -> None:
-        torch: Any = sys.modules["torch"]
-        device = loss.get_device()
-        if torch.cuda.is_current_stream_capturing():
-            raise RuntimeError("the current stream is being captured, and a replay would not be counted; update behind the replay")
-        raw = torch._C._cuda_getCurrentRawStream(device)
-        total, last, stream = self._sums.get(device, (None, raw, None))
-        if total is None or last != raw:
-            current = torch.cuda.current_stream(device)
-            if total is None:
-                # Later losses may come outside of inference mode, where none of its tensors could be added to.
-                with torch.inference_mode(False):
-                    total = torch.zeros((), dtype=torch.float64, device=loss.device)
-            else:
-                current.wait_stream(stream)
-                total.record_stream(current)
-            self._sums[device] = (total, raw, current)
-        if loss.dim() != 0:
-            loss = loss.sum(dtype=torch.float64)
-        if weight == 1.0:
-            total.add_(loss)
-        else:
-            total.add_(loss, alpha=weight)
+        while self._coming:
+            self._take()
+        return self.value()
 
     def _look(self) -> None:
-        self._next = time.perf_counter() + _REFRESH_S
-        coming = self._coming
-        if coming is not None:
-            if not coming[0].done():
-                return
-            self._take(coming)
-        if self._arrived[1] != self._weight:
-            self._start()
+        while self._coming and self._coming[0][0].done():
+            self._take()
 
-    def _start(self) -> tuple[Fetched[list[Any]], float, float]:
-        torch: Any = sys.modules["torch"]
-        with contextlib.ExitStack() as stack:
-            # Behind the last additions, whichever streams are current now.
-            for device, (_, raw, stream) in self._sums.items():
-                if torch._C._cuda_getCurrentRawStream(device) != raw:
-                    stack.enter_context(torch.cuda.stream(stream))
-            taken = fetch([total for total, _, _ in self._sums.values()])
-        self._coming = (taken, self._host, self._weight)
-        return self._coming
-
-    def _take(self, coming: tuple[Fetched[list[Any]], float, float]) -> None:
-        fetched, host, weight = coming
-        self._arrived = (host + sum(float(total) for total in fetched.result()), weight)
-        self._coming = None
+    def _take(self) -> None:
+        fetched, weight, worth = self._coming.popleft()
+        self._sum += weight * float(fetched.result())
+        self._weight += worth
 
     def __float__(self) -> float:
         return self.value()
@@ -314,6 +333,3 @@ class RunningMean:
     def __repr__(self) -> str:
         return f"<RunningMean: {self.value():.6g}>"
 
-
-def _mean(total: float, weight: float) -> float:
-    return total / weight if weight else math.nan

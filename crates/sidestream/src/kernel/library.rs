@@ -34,6 +34,8 @@ pub type OverlapStep = (Read<f32>, Write<f32>, Value<u64>, Value<u32>);
 pub type Dense = (Read<f32>, Read<f32>, Write<f32>, Value<u64>, Value<u64>);
 /// What [`fill_pattern`] takes: `(to, n, seed)`.
 pub type FillPattern = (Write<u32>, Value<u64>, Value<u32>);
+/// What [`copy_piece`] takes: `(from, to, bytes)`.
+pub type CopyPiece = (Read<u8>, Write<u8>, Value<u64>);
 /// What [`check_pattern`] takes: `(from, n, seed, errors)`.
 pub type CheckPattern = (Read<u32>, Value<u64>, Value<u32>, Write<u32>);
 
@@ -189,6 +191,23 @@ pub unsafe fn check_pattern() -> Kernel<CheckPattern> {
             let values = (0..n).zip(from);
             let wrong = values.filter(|&(at, &found)| found != pattern(at, seed));
             errors[0] = errors[0].wrapping_add(wrong.count() as u32);
+        },
+    )
+}
+
+/// `(from, to, bytes)`: copies the first `bytes` bytes. In the explicit style either side may be page-locked memory of the host, which the
+/// kernel reaches through the link: a few bytes are there sooner than by a copy engine, and wait behind no long copy there.
+///
+/// # Safety
+/// Each launch is told a number that is no more than what each of its views has.
+pub unsafe fn copy_piece() -> Kernel<CopyPiece> {
+    // SAFETY: as for `vector_add`.
+    let kernel = unsafe { Kernel::from_ptx(ptx::GATHER, "copy_piece") };
+    each_value(kernel, |args| (number(args, 2).div_ceil(4), 4, 1)).and_on_host(
+        |_, (from, to, bytes): (&[u8], &mut [u8], u64)| {
+            for (to, from) in to.iter_mut().zip(from).take(at_most(bytes)) {
+                *to = *from;
+            }
         },
     )
 }

@@ -1,0 +1,83 @@
+"""A GPU for PyTorch's build for the processor, on the driver that stands in: tensors in pinned memory that say they are on a device.
+
+They can be read and written, and kernels of the driver reach them. Operators on them run at once on the processor; what the package itself gives the
+driver runs there, on the stream that is current.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+import sidestream
+import torch
+
+
+class Double:
+    """Takes the place of what ``sidestream.fetch`` asks of ``torch.cuda``."""
+
+    def __init__(self) -> None:
+        self.current = sidestream.Stream("cuda:0", name="current")
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        self.is_capturing = False
+        #: First addresses of memory of the device, with the bytes.
+        self._device: dict[int, int] = {}
+        #: What was allocated for the host, so that a test sees what is used again.
+        self.pages: list[int] = []
+        here: Any = ctypes.c_void_p()
+        assert self._driver.cuDevicePrimaryCtxRetain(ctypes.byref(here), 0) == 0
+        assert self._driver.cuCtxSetCurrent(here) == 0
+        self._empty = torch.empty
+        like: Any = torch.empty_like
+        kinds: Any = torch.Tensor
+        cuda: Any = torch.cuda
+        core: Any = torch._C
+        kinds.is_cuda = property(lambda tensor: any(at <= tensor.data_ptr() < at + size for at, size in self._device.items()))
+        kinds.get_device = lambda tensor: 0
+        cuda.is_current_stream_capturing = lambda: self.is_capturing
+        core._cuda_getCurrentRawStream = lambda device: self.current.cuda_stream
+
+        def empty(*size: Any, pin_memory: bool = False, **how: Any) -> Any:
+            return self._pinned(torch.Size(size), how["dtype"]) if pin_memory else self._empty(*size, **how)
+
+        def empty_like(other: Any, pin_memory: bool = False, **how: Any) -> Any:
+            return self._pinned(other.shape, other.dtype) if pin_memory else like(other, **how)
+
+        torch.empty, torch.empty_like = empty, empty_like
+
+        class Stream:
+            stream_id = device_index = device_type = 0
+
+            def __init__(self, device: int) -> None:
+                pass
+
+        cuda.Stream = Stream
+
+    def on_device(self, values: Any) -> Any:
+        """A copy of a tensor that says it is on the device."""
+        made = self._memory(values.shape, values.dtype)
+        self._device[made.data_ptr()] = values.nbytes
+        return made.copy_(values)
+
+    def _pinned(self, shape: Any, dtype: Any) -> Any:
+        made = self._memory(shape, dtype)
+        self.pages.append(made.data_ptr())
+        return made
+
+    def _memory(self, shape: Any, dtype: Any) -> Any:
+        size = max(1, shape.numel()) * dtype.itemsize
+        at = ctypes.c_void_p()
+        assert self._driver.cuMemHostAlloc(ctypes.byref(at), ctypes.c_size_t(size), 0) == 0
+        assert at.value is not None
+        return torch.frombuffer((ctypes.c_char * size).from_address(at.value), dtype=dtype)[: shape.numel()].view(shape)
+
+    @contextlib.contextmanager
+    def on(self, stream: Any) -> Iterator[None]:
+        """Make another stream the current one."""
+        before, self.current = self.current, stream
+        try:
+            yield
+        finally:
+            self.current = before
