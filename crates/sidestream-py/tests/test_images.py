@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import os
+import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -89,6 +91,52 @@ def test_a_state_resumes_and_says_where_it_does_not_fit(samples: Path) -> None:
         Loader(samples, seed=3, classes=["sea", "city"]).load_state_dict(state)
     with pytest.raises(ValueError, match="this is no state of a loader"):
         loader.load_state_dict({"epoch": 1})
+
+
+def test_a_state_belongs_to_its_augmentation(samples: Path) -> None:
+    def loader(*operators: images.Operator, seed: int = 1, **more: Any) -> Loader:
+        return Loader(samples, batch_size=8, augment=images.Compose(operators, seed=seed, **more))
+
+    crop, flip = images.RandomResizedCrop(32), images.RandomHorizontalFlip()
+    saving = loader(crop, flip)
+    batches = iter(saving)
+    next(batches)
+    state = json.loads(json.dumps(saving.state_dict()))
+    resumed = loader(images.RandomResizedCrop([32, 32]), images.RandomHorizontalFlip(0.5))
+    resumed.load_state_dict(state)
+    assert next(iter(resumed)).samples == next(batches).samples
+    for other, says in [
+        (loader(crop, flip, seed=2), "the state has an augmentation with seed=1, and this loader one with seed=2; make the loader with the same"),
+        (loader(crop, flip, fuse=False), "the state has an augmentation with fuse=True, and this loader one with fuse=False"),
+        (loader(crop, images.RandomHorizontalFlip(0.1)), r"operator 1 of the augmentation is RandomHorizontalFlip\(p=0.5\) in the state, and Random.*p=0.1"),
+        (loader(crop), r"operator 1 of the augmentation is RandomHorizontalFlip\(p=0.5\) in the state, and none in this loader"),
+        (Loader(samples, batch_size=8), r"the state has an augmentation, Compose\(\[RandomResizedCrop.*, and this loader none"),
+    ]:
+        before = other.state_dict()
+        with pytest.raises(ValueError, match=says):
+            other.load_state_dict(state)
+        assert other.state_dict() == before
+    plain = Loader(samples, batch_size=8).state_dict()
+    with pytest.raises(ValueError, match=r"this loader has an augmentation, Compose\(.*, and the state none"):
+        saving.load_state_dict(plain)
+    # Of a version that did not say it.
+    del state["augment"]
+    with pytest.raises(ValueError, match="the state does not say how pictures were augmented, since an earlier version saved it"):
+        saving.load_state_dict(state)
+    saving.load_state_dict({**state, "augment": saving.state_dict()["augment"]})
+    del plain["augment"]
+    Loader(samples, batch_size=8).load_state_dict(plain)
+
+
+def test_a_loader_says_what_it_is(samples: Path) -> None:
+    loader = Loader(samples, batch_size=16)
+    expected = f"Loader({str(samples)!r}: 40 pictures, 3 batches of 16 an epoch, decoded by {images.decoder()})"
+    assert repr(loader) == expected
+    loader.close()
+    assert repr(loader) == expected
+    assert "40 pictures, rank 1 of 2, 2 batches of 16" in repr(Loader(samples, batch_size=16, rank=1, world=2))
+    with pytest.raises(TypeError, match="a Loader has threads, which cannot be sent to another process; send its arguments"):
+        pickle.dumps(loader)
 
 
 def test_ranks_share_an_epoch(samples: Path) -> None:
@@ -262,6 +310,62 @@ def test_a_child_of_a_fork_makes_its_own_loader(samples: Path) -> None:
         finally:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_child_that_is_killed_while_it_loads_leaves_its_parent_working(samples: Path) -> None:
+    expected = digest(Loader(samples, batch_size=4, seed=5))
+    loader = Loader(samples, batch_size=4, seed=5)
+    batches = iter(loader)
+    first = next(batches).samples
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            own = Loader(samples, batch_size=4, workers=2)
+            while True:
+                for _ in own:
+                    os.write(writes, b"!")
+        finally:
+            os._exit(1)
+    os.close(writes)
+    assert os.read(reads, 1) == b"!"
+    os.kill(child, signal.SIGKILL)
+    os.close(reads)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    assert [first, *(batch.samples for batch in batches)] == [samples for samples, _ in expected]
+    assert digest(Loader(samples, batch_size=4, seed=5)) == expected
+
+
+@pytest.mark.torch
+def test_a_worker_of_pytorch_is_told_to_make_its_own(samples: Path) -> None:
+    import torch
+
+    class Pictures(torch.utils.data.IterableDataset[Any]):  # type: ignore[misc]
+        def __init__(self, loader: Loader | None) -> None:
+            self.loader = loader
+
+        def __iter__(self) -> Any:
+            loader = Loader(samples, batch_size=16, seed=2) if self.loader is None else self.loader
+            return (batch.samples for batch in loader)
+
+    loader = Loader(samples, batch_size=16, seed=2)
+    load = {"batch_size": None, "num_workers": 1, "multiprocessing_context": "fork"}
+    wanted = [batch.samples for batch in Loader(samples, batch_size=16, seed=2)]
+    assert list(torch.utils.data.DataLoader(Pictures(None), **load)) == wanted
+    with pytest.raises(RuntimeError, match="from which this one was forked; make a loader in each process"):
+        list(torch.utils.data.DataLoader(Pictures(loader), **load))
+    assert [batch.samples for batch in loader] == wanted
+
+
+def test_what_goes_wrong_with_pictures_reads_as_itself_behind_prefetch(few: Path) -> None:
+    pytest.importorskip("torch")
+    augment = images.Compose([images.Resize((16, 16))])
+    with Loader(few, shuffle=False, augment=augment) as loader, pytest.raises(ImageError) as raised:
+        list(loader.prefetch("cpu"))
+    assert str(raised.value).startswith(str(few.parent / "cut.jpg"))
+    with Loader(few, augment=images.Compose([images.MixUp(num_classes=4)]), broken="skip") as loader:
+        with pytest.raises(ValueError, match="the label of sample 4 is 4, and MixUp has num_classes=4"):
+            list(loader.prefetch("cpu"))
 
 
 def test_a_loader_gives_augmented_batches_on_a_device(samples: Path) -> None:

@@ -9,10 +9,11 @@ import os
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 from sidestream._arguments import whole
-from sidestream._sidestream import ImageBatch, ImageLoader
+from sidestream._sidestream import ImageBatch, ImageLoader, image_decoder
+from sidestream.images._augment import same_augmentation
 
 if TYPE_CHECKING:
     import torch
@@ -196,11 +197,22 @@ class Loader:
             augment=None if augment is None else (augment._plan, augment.seed),
         )
         self._augment = augment
+        first = repr(str(paths[0])) + (f" and {len(paths) - 1} more" if paths[1:] else "")
+        share = f", rank {rank} of {world}" if world > 1 else ""
+        batches = f"{self._loader.batches()} batches of {batch_size}"
+        #: For `repr`, which a closed loader answers too.
+        self._text = f"Loader({first}: {self._loader.samples()} pictures{share}, {batches} an epoch, decoded by {image_decoder()})"
         #: What a prefetcher has of it and nobody has taken yet, by number, each with where the loader stood before.
         self._ahead: dict[int, tuple[Batch, dict[str, Any]]] = {}
         self._numbers = itertools.count()
         # Before the interpreter ends, since threads that need it then would never get it.
         self._finalizer = weakref.finalize(self, self._loader.close)
+
+    def __repr__(self) -> str:
+        return self._text
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Loader has threads, which cannot be sent to another process; send its arguments, and make it there")
 
     def __iter__(self) -> Iterator[Batch]:
         self._back_to_taken()
@@ -249,19 +261,25 @@ class Loader:
 
     def _given(self) -> dict[str, Any]:
         state: dict[str, Any] = json.loads(self._loader.state())
+        state["augment"] = None if self._augment is None else self._augment._identity()
         return state
+
+    def _go_to(self, state: dict[str, Any]) -> None:
+        """The augmentation is Python's: the extension's loader does not know of it."""
+        self._loader.load_state(json.dumps({name: value for name, value in state.items() if name != "augment"}))
 
     def _back_to_taken(self) -> None:
         """A loop that was left early had batches ahead: they come again."""
         state = self.state_dict()
         if self._ahead:
             self._ahead.clear()
-            self._loader.load_state(json.dumps(state))
+            self._go_to(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go where the state says. A state of other data, another decoder or another order is a ``ValueError``."""
+        """Go where the state says. A state of other data, another decoder, order or augmentation is a ``ValueError``."""
+        same_augmentation(state, self._augment)
+        self._go_to(state)
         self._ahead.clear()
-        self._loader.load_state(json.dumps(state))
 
     @property
     def classes(self) -> list[str]:
