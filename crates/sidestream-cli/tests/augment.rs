@@ -242,7 +242,7 @@ fn started(name: &Path, more: &[&str]) -> Child {
 /// Waits until so many bytes of the unfinished file are there.
 fn until_written(child: &mut Child, name: &Path, bytes: u64) -> PathBuf {
     let part = PathBuf::from(format!("{}.part", shown(name)));
-    while fs::metadata(&part).map_or(0, |about| about.len()) < bytes {
+    while !fs::metadata(&part).is_ok_and(|about| about.len() >= bytes) {
         assert_eq!(
             child.try_wait().expect("a child"),
             None,
@@ -287,11 +287,32 @@ fn a_signal_leaves_whole_batches_and_nothing_unfinished() {
 }
 
 #[test]
+fn a_second_signal_ends_what_is_stuck_and_leaves_nothing() {
+    let (name, sheet) = (file("stuck.npy"), file("stuck.png"));
+    // Whoever opens a pipe that nobody reads waits.
+    let pipe = format!("{}.part", shown(&sheet));
+    let _ = fs::remove_file(&pipe);
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("the command").success());
+    let mut child = started(&name, &["--sheet", shown(&sheet)]);
+    let part = until_written(&mut child, &name, 0);
+    let ended = loop {
+        // Two that come at once count as one.
+        signal(&child, "TERM");
+        if let Some(ended) = child.try_wait().expect("a child") {
+            break ended;
+        }
+    };
+    assert_eq!(ended.code(), Some(143));
+    assert!(!part.exists() && !name.exists());
+}
+
+#[test]
 fn an_unfinished_file_is_one_runs_alone_and_overwritten_when_that_is_gone() {
     let name = file("killed.npy");
     let _ = fs::remove_file(&name);
     let mut child = started(&name, &[]);
-    let part = until_written(&mut child, &name, 1);
+    let part = until_written(&mut child, &name, 0);
     let small = ["--ops", SMALL, "-o", shown(&name)];
     let ran = augment(&small);
     assert_eq!(ran.code, 2, "{}", ran.out);

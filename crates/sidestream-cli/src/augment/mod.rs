@@ -34,8 +34,8 @@ use write::{Writer, Written};
 ///
 /// Under torchrun each process takes its share (RANK and WORLD_SIZE), and puts its rank into the names of its files.
 ///
-/// While a file is written its name ends in `.part`, which one that a killed run left behind is overwritten by. After Ctrl-C or SIGTERM it
-/// holds the batches that were whole by then, and gets its name; a second one leaves nothing.
+/// While a file is written its name ends in `.part`; one that a killed run left behind is overwritten. After Ctrl-C or SIGTERM it holds the
+/// batches that were whole by then, and gets its name. A second one ends the program at once, and nothing is left.
 ///
 /// Exit code: 0 if all went well, 2 if the input, an argument or the device is at fault, 130 after Ctrl-C, 143 after SIGTERM.
 #[derive(Parser)]
