@@ -1,10 +1,10 @@
-//! Reading operators never panics, and a plan that was made of them draws a picture: it never panics, and never needs a part that the
-//! picture does not have.
+//! Reading operators never panics, and a plan that was made of them draws and computes a picture: it never panics, and never needs a part
+//! that the picture does not have.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sidestream_images::augment::{Batch, Layout, Plan, parse};
+use sidestream_images::augment::{Batch, Form, Kind, Layout, Plan, parse};
 use sidestream_images::{Key, Size};
 
 fuzz_target!(|input: (u8, u8, u64, &str)| {
@@ -25,5 +25,18 @@ fuzz_target!(|input: (u8, u8, u64, &str)| {
     assert!(region.size.width > 0 && region.left + region.size.width <= full.width);
     assert!(region.size.height > 0 && region.top + region.size.height <= full.height);
     // A blur may be larger than the picture; that is refused in words.
-    let _ = plan.draw(&Batch::uniform(full, 1, Layout::Nhwc), &[key]);
+    let Ok(drawn) = plan.draw(&Batch::uniform(full, 1, Layout::Nhwc), &[key]) else {
+        return;
+    };
+    let (size, between) = (drawn.size(), drawn.needs().between_bytes);
+    if u64::from(size.width) * u64::from(size.height) > 1 << 12 || between > [1 << 18; 2] {
+        return;
+    }
+    let form = Form {
+        layout: Layout::Nchw,
+        kind: if plan.is_numeric() { Kind::F32 } else { Kind::U8 },
+    };
+    let pixels = vec![200; 3 * (full.width * full.height) as usize];
+    let values = drawn.host(&pixels, form).expect("all of the picture");
+    assert_eq!(values.len(), drawn.bytes(form));
 });

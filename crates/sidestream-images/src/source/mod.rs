@@ -62,19 +62,23 @@ fn number_of(text: &str) -> Option<u32> {
 
 /// What to do with a file that begins so, if it is compressed: a member of an archive could then be reached only through all before it.
 fn compressed(path: &Path, first: &[u8]) -> Option<String> {
-    let known: [(&[u8], &str, &str); 5] = [
-        (&[0x1F, 0x8B], "gzip", "gunzip"),
-        (&[0x28, 0xB5, 0x2F, 0xFD], "zstd", "unzstd"),
-        (&[0xFD, b'7', b'z', b'X', b'Z'], "xz", "unxz"),
-        (b"BZh", "bzip2", "bunzip2"),
-        (b"PK\x03\x04", "zip", "unzip"),
+    let known: [(&[u8], &str, &str, &str); 5] = [
+        (&[0x1F, 0x8B], "gzip", "gunzip", "gz"),
+        (&[0x28, 0xB5, 0x2F, 0xFD], "zstd", "unzstd", "zst"),
+        (&[0xFD, b'7', b'z', b'X', b'Z'], "xz", "unxz", "xz"),
+        (b"BZh", "bzip2", "bunzip2", "bz2"),
+        (b"PK\x03\x04", "zip", "unzip", ""),
     ];
-    let (_, by, undo) = known
-        .iter()
-        .find(|(begins, ..)| first.starts_with(begins))?;
+    let found = known.iter().find(|(begins, ..)| first.starts_with(begins));
+    let (_, by, undo, end) = found?;
     let name = path.file_name().unwrap_or(path.as_os_str()).display();
+    // They tell by its name what the unpacked file is to be called.
+    let undo = match name.to_string().ends_with(end) {
+        true => format!("{undo} {name}"),
+        false => format!("{undo} < {name} > unpacked.tar"),
+    };
     Some(format!(
-        "it is compressed as a whole, by {by}, and pictures are read from their places in a file; unpack it first, by `{undo} {name}`: WebDataset's shards are not compressed, since pictures are"
+        "it is compressed as a whole, by {by}, and pictures are read from their places in a file; unpack it first, by `{undo}`: WebDataset's shards are not compressed, since pictures are"
     ))
 }
 
