@@ -168,7 +168,12 @@ fn a_list_names_paths_and_labels() {
             .contains("list.csv:1: the line has more than 65536 bytes")
     );
     assert!(refused(list("a\0b")).contains("zero byte"));
-    put(&root, "raw", &[0xFF, 0xD8, 0xFF, 0xE0]);
+    put(&root, "picture", &[0xFF, 0xD8, 0xFF, 0xE0]);
+    assert!(
+        refused(Dataset::open(root.join("picture")))
+            .contains("picture: it is a picture; give the folder that it is in")
+    );
+    put(&root, "raw", &[0xFF, 0xD8, 0, 0xE0]);
     assert!(refused(Dataset::list(root.join("raw"))).contains("raw:1: the line is not UTF-8"));
 }
 
@@ -279,6 +284,7 @@ fn bad_archives_are_refused_with_the_member() {
             .contains("1 of 2 samples have no label")
     );
     assert!(refused(Dataset::shards(&[] as &[&str])).contains("no archive is named"));
+    assert!(refused(Dataset::shards(&[&root])).contains("it is a folder; where several"));
 }
 
 #[test]

@@ -163,7 +163,7 @@ def test_broken_pictures_raise_are_skipped_or_replaced(few: Path) -> None:
     assert batch.broken[0].replaced_by == 4
     (batch,) = Loader(few, shuffle=False, faulty=True)
     assert batch.labels == [0, 1, 2, 3, 4]
-    with pytest.raises(ValueError, match='`broken` is "maybe"; it is "raise", "skip" or "replace"'):
+    with pytest.raises(ValueError, match='broken is .maybe.; give "raise", "skip" or "replace"'):
         Loader(few, broken="maybe")  # type: ignore[arg-type]
 
 
@@ -175,7 +175,7 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad.tar").write_bytes(b"x" * 2048)
     with pytest.raises(ImageError, match=r"bad\.tar: it is damaged after the beginning"):
         Loader([tmp_path / "bad.tar"])
-    with pytest.raises(ValueError, match='`uneven` is 1; it is "drop" or "repeat"'):
+    with pytest.raises(ValueError, match='uneven is 1; give "drop" or "repeat"'):
         Loader(tmp_path, uneven=1)  # type: ignore[arg-type]
 
 
@@ -411,8 +411,31 @@ def test_what_was_read_ahead_and_not_taken_comes_again(samples: Path) -> None:
         ({"workers": -1}, ValueError, "workers"),
         ({"seed": -1}, ValueError, "seed"),
         ({"augment": [images.Resize(3)]}, TypeError, "give a Compose"),
+        ({"batch_size": 2**40}, ValueError, r"batch_size is \d+; give a number of pictures, below 2\*\*32"),
+        ({"rank": -1, "world": 2}, ValueError, "rank is -1; give the number of this process, 0 or more"),
+        ({"max_pixels": -1}, ValueError, "max_pixels is -1; give"),
+        ({"max_file_bytes": "1 MB"}, TypeError, "max_file_bytes is '1 MB'; give a number of bytes"),
+        ({"shuffle": "no"}, TypeError, "shuffle is 'no'; give True or False"),
+        ({"pin_memory": 1}, TypeError, "pin_memory is 1; give True or False"),
+        ({"broken": None}, ValueError, 'broken is None; give "raise", "skip" or "replace"'),
+        ({"classes": "sea"}, TypeError, "classes is 'sea'; give a sequence of names"),
     ],
 )
 def test_arguments_are_refused_by_name(samples: Path, given: dict[str, Any], kind: type[Exception], says: str) -> None:
     with pytest.raises(kind, match=says):
         Loader(samples, **given)
+
+
+def test_what_is_no_data_is_refused(samples: Path) -> None:
+    nothing: Any
+    for nothing in (5, None, [], [5], b"train"):
+        with pytest.raises(TypeError, match="; give a folder, a list or an archive, as a text or a path, or a sequence of archives"):
+            Loader(nothing)
+    loader = Loader(samples)
+    state: Any = None
+    with pytest.raises(TypeError, match="state is NoneType; give what `state_dict` returned"):
+        loader.load_state_dict(state)
+    with pytest.raises(ValueError, match="epoch is -1; give the number of an epoch"):
+        loader.set_epoch(-1)
+    with pytest.raises(ValueError, match="sample is -1; give the number of a picture"):
+        loader.name(-1)

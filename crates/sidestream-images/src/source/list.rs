@@ -19,6 +19,10 @@ pub(super) fn open(file: &Path) -> Result<Dataset> {
     if let Some(why) = compressed(file, begin) {
         return Err(Error::source(file.display(), why));
     }
+    if begin.starts_with(&[0xFF, 0xD8, 0xFF]) || begin.starts_with(b"\x89PNG") {
+        let why = "it is a picture; give the folder that it is in, or a list of paths";
+        return Err(Error::source(file.display(), why));
+    }
     let mut draft = Draft::default();
     let mut line = Vec::new();
     // The first line: its number, its text, and whether it has a label.

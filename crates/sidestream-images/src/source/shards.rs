@@ -85,10 +85,12 @@ fn walk(
     members: &mut Vec<Member>,
 ) -> Result<()> {
     let wrong = |why: String| Error::source(path.display(), why);
-    let length = file
-        .metadata()
-        .map_err(|error| wrong(error.to_string()))?
-        .len();
+    let about = file.metadata().map_err(|error| wrong(error.to_string()))?;
+    if about.is_dir() {
+        let why = "it is a folder; where several sources are given, each is an archive";
+        return Err(wrong(why.into()));
+    }
+    let length = about.len();
     let mut first = [0; 8];
     let mut start = file;
     let found = start

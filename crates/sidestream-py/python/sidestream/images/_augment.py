@@ -212,6 +212,8 @@ def same_augmentation(state: dict[str, Any], augment: Compose | None) -> None:
     Raises:
         ValueError: They were. The text names what is in the state and what is here.
     """
+    if not isinstance(state, dict):
+        raise TypeError(f"state is {type(state).__name__}; give what `state_dict` returned")
     own = None if augment is None else augment._identity()
     if "augment" not in state:
         if own is None:

@@ -6,12 +6,13 @@ import ctypes
 import itertools
 import json
 import os
+import reprlib
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
-from sidestream._arguments import whole
+from sidestream._arguments import one_of, truth, whole
 from sidestream._sidestream import ImageBatch, ImageLoader, image_decoder
 from sidestream.images._augment import same_augmentation
 
@@ -159,24 +160,38 @@ class Loader:
         pin_memory: bool | None = None,
         augment: Compose | None = None,
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("depth", depth)):
-            whole(name, value, 1, "a number of " + ("pictures" if name == "batch_size" else "batches"))
-        whole("seed", seed, 0, "the seed of the run")
-        whole("workers", workers, 0, "a number of threads")
+        numbers = [
+            ("batch_size", batch_size, 1, 32, "a number of pictures"),
+            ("seed", seed, 0, 64, "the seed of the run"),
+            ("rank", 0 if rank is None else rank, 0, 32, "the number of this process"),
+            ("world", 1 if world is None else world, 1, 32, "how many processes share the data"),
+            ("workers", workers, 0, 32, "a number of threads"),
+            ("depth", depth, 1, 32, "a number of batches"),
+            ("max_pixels", max_pixels, 1, 64, "a number of pixels"),
+            ("max_file_bytes", max_file_bytes, 1, 64, "a number of bytes"),
+            ("max_slab_bytes", max_slab_bytes, 1, 64, "a number of bytes"),
+        ]
+        for name, value, least, bits, give in numbers:
+            if whole(name, value, least, give) >> bits:
+                raise ValueError(f"{name} is {value!r}; give {give}, below 2**{bits}")
+        for name, flag in (("shuffle", shuffle), ("drop_last", drop_last), ("faulty", faulty), ("orientation", orientation)):
+            truth(name, flag)
+        one_of("broken", broken, ("raise", "skip", "replace"))
+        one_of("uneven", uneven, ("drop", "repeat"))
         if augment is not None and not hasattr(augment, "of_loader"):
             raise TypeError(f"augment is {type(augment).__name__}; give a Compose of sidestream.images")
         if (rank is None) != (world is None):
             raise ValueError("`rank` and `world` belong together: give both, or neither")
         if rank is None or world is None:
             rank, world = _of_distributed()
-        if uneven not in ("drop", "repeat"):
-            raise ValueError(f'`uneven` is {uneven!r}; it is "drop" or "repeat"')
         if pin_memory is None:
             torch = sys.modules.get("torch")
             pin_memory = torch is not None and torch.cuda.is_available()
-        paths = [data] if isinstance(data, (str, os.PathLike)) else list(data)
+        paths = _paths(data)
+        if classes is not None and (isinstance(classes, str) or not all(isinstance(one, str) for one in classes)):
+            raise TypeError(f"classes is {classes!r}; give a sequence of names of sub-folders")
         self._loader = ImageLoader(
-            [os.fspath(path) for path in paths],
+            paths,
             classes=None if classes is None else list(classes),
             batch_size=batch_size,
             seed=seed,
@@ -193,13 +208,14 @@ class Loader:
             max_pixels=max_pixels,
             max_file_bytes=max_file_bytes,
             max_slab_bytes=max_slab_bytes,
-            pin=_pinned if pin_memory else None,
+            pin=_pinned if truth("pin_memory", pin_memory) else None,
             augment=None if augment is None else (augment._plan, augment.seed),
         )
         self._augment = augment
-        first = repr(str(paths[0])) + (f" and {len(paths) - 1} more" if paths[1:] else "")
+        first = repr(paths[0]) + (f" and {len(paths) - 1} more" if paths[1:] else "")
         share = f", rank {rank} of {world}" if world > 1 else ""
-        batches = f"{self._loader.batches()} batches of {batch_size}"
+        count = self._loader.batches()
+        batches = f"{count} batch{'es' if count != 1 else ''} of {batch_size}"
         #: For `repr`, which a closed loader answers too.
         self._text = f"Loader({first}: {self._loader.samples()} pictures{share}, {batches} an epoch, decoded by {image_decoder()})"
         #: What a prefetcher has of it and nobody has taken yet, by number, each with where the loader stood before.
@@ -249,8 +265,7 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch. In that epoch already, it stays where it is, so that a resumed run may call it."""
-        if epoch < 0:
-            raise ValueError(f"`epoch` is {epoch}; epochs count from 0")
+        whole("epoch", epoch, 0, "the number of an epoch")
         if epoch != self._loader.epoch():
             self._loader.set_epoch(epoch)
 
@@ -303,7 +318,7 @@ class Loader:
 
     def name(self, sample: int) -> str:
         """The path of a sample, or its archive and member."""
-        return self._loader.name(sample)
+        return self._loader.name(whole("sample", sample, 0, "the number of a picture"))
 
     def close(self) -> None:
         """End the threads. Batches that were handed out stay valid."""
@@ -345,6 +360,15 @@ class _Feed:
 
     def __len__(self) -> int:
         return len(self._loader)
+
+
+def _paths(data: Any) -> list[str]:
+    """The folder, list or archive, or the archives."""
+    is_one = isinstance(data, (str, os.PathLike))
+    paths = [data] if is_one else list(data) if hasattr(data, "__iter__") else []
+    if not paths or any(not isinstance(path, (str, os.PathLike)) for path in paths):
+        raise TypeError(f"data is {reprlib.repr(data)}; give a folder, a list or an archive, as a text or a path, or a sequence of archives")
+    return [os.fspath(path) for path in paths]
 
 
 def _of_distributed() -> tuple[int, int]:
