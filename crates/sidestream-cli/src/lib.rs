@@ -10,6 +10,7 @@ mod devices;
 mod diagnose;
 mod failure;
 mod input;
+mod interrupt;
 mod overlap;
 mod raw;
 mod reduce;

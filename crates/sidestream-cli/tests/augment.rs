@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use crate::command::{Ran, sidestream};
 use serde_json::Value;
@@ -107,8 +108,16 @@ fn broken_files_are_named_and_left_out_or_end_the_run() {
         };
         fs::write(path, &sample.bytes[..kept]).expect("a file");
     }
-    let said = json(&[shown(&folder), "--ops", SMALL]);
+    let sheet = file("broken.png");
+    let said = json(&[shown(&folder), "--ops", SMALL, "--sheet", shown(&sheet)]);
+    assert_eq!(said["sheet"], shown(&sheet));
     assert_eq!(said["pictures"], 39);
+    assert_eq!(said["of_pictures"], 40);
+    assert_eq!(
+        said["labels"][3],
+        serde_json::json!({"label": 3, "name": "sea", "pictures": 9})
+    );
+    assert_eq!(said["labels"].as_array().map(Vec::len), Some(4));
     assert_eq!(
         said["broken"][0]["name"]
             .as_str()
@@ -131,7 +140,10 @@ fn broken_files_are_named_and_left_out_or_end_the_run() {
         shown(&path),
     ]);
     assert_eq!(ran.code, 2);
-    assert!(ran.err.contains("sea/03.jpg"), "{}", ran.err);
+    let begins = format!("sidestream: {}", shown(&folder.join("sea/03.jpg")));
+    assert!(ran.err.starts_with(&begins), "{}", ran.err);
+    let text = augment(&[shown(&folder), "--ops", SMALL]).out;
+    assert!(text.starts_with("39 of 40 pictures on "), "{text}");
     assert!(!path.exists() && !file("failed.npy.part").exists());
 }
 
@@ -152,6 +164,11 @@ fn ranks_share_the_pictures_and_a_sheet_and_figures_are_told() {
         shown(&file("share.npy")),
     ]);
     assert_eq!(said["pictures"], 13);
+    assert_eq!(
+        said["labels_written"],
+        shown(&file("share.rank1.labels.npy"))
+    );
+    assert_eq!(said["sheet"], Value::Null);
     assert!(npy(&file("share.rank1.npy")).0.contains("(13, 3, 8, 8)"));
     let mean = said["statistics"]["mean"][0].as_f64().expect("a number");
     assert!(mean > 0.1 && mean < 0.9, "{mean}");
@@ -193,4 +210,160 @@ fn what_cannot_be_is_refused_before_anything_is_written() {
         assert_eq!(ran.code, 2, "{more:?}");
         assert!(ran.err.contains(says), "{more:?}: {}", ran.err);
     }
+}
+
+/// The command, started; it writes to `name` until a signal comes.
+fn started(name: &Path, more: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sidestream"));
+    command.args([
+        "augment",
+        "--device",
+        "sim:h200",
+        "--ops",
+        "Resize((64, 64))",
+    ]);
+    command.args([
+        "--epochs",
+        "100000",
+        "--batch",
+        "40",
+        "--json",
+        "-o",
+        shown(name),
+    ]);
+    let pipes = command
+        .args(more)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    pipes
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command was built")
+}
+
+/// Waits until so many bytes of the unfinished file are there.
+fn until_written(child: &mut Child, name: &Path, bytes: u64) -> PathBuf {
+    let part = PathBuf::from(format!("{}.part", shown(name)));
+    while !fs::metadata(&part).is_ok_and(|about| about.len() >= bytes) {
+        assert_eq!(
+            child.try_wait().expect("a child"),
+            None,
+            "it ended by itself"
+        );
+        std::thread::yield_now();
+    }
+    part
+}
+
+fn signal(child: &Child, name: &str) {
+    let kill = format!("kill -{name} {}", child.id());
+    let sent = Command::new("sh").args(["-c", &kill]).status();
+    assert!(sent.expect("a shell").success());
+}
+
+#[test]
+fn a_signal_leaves_whole_batches_and_nothing_unfinished() {
+    for (signalled, code) in [("TERM", 143), ("INT", 130)] {
+        let name = file(&format!("{signalled}.npy"));
+        let mut child = started(&name, &[]);
+        let part = until_written(&mut child, &name, 2 << 20);
+        signal(&child, signalled);
+        let ended = child.wait_with_output().expect("its output");
+        assert_eq!(ended.status.code(), Some(code));
+        assert!(!part.exists());
+        let said: Value = serde_json::from_slice(&ended.stdout).expect("JSON");
+        assert_eq!(said["interrupted"], true);
+        assert_eq!(said["of_pictures"], 4_000_000);
+        let pictures = said["pictures"].as_u64().expect("a number");
+        assert!(pictures > 0 && pictures.is_multiple_of(40), "{pictures}");
+        let (header, values) = npy(&name);
+        assert!(
+            header.contains(&format!("({pictures}, 3, 64, 64)")),
+            "{header}"
+        );
+        assert_eq!(values.len() as u64, pictures * 3 * 64 * 64);
+        let labels = said["labels_written"].as_str().expect("a file");
+        assert_eq!(npy(Path::new(labels)).1.len() as u64, 8 * pictures);
+        fs::remove_file(name).expect("the file is there");
+    }
+}
+
+#[test]
+fn a_second_signal_ends_what_is_stuck_and_leaves_nothing() {
+    let (name, sheet) = (file("stuck.npy"), file("stuck.png"));
+    // Whoever opens a pipe that nobody reads waits.
+    let pipe = format!("{}.part", shown(&sheet));
+    let _ = fs::remove_file(&pipe);
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("the command").success());
+    let mut child = started(&name, &["--sheet", shown(&sheet)]);
+    let part = until_written(&mut child, &name, 0);
+    let ended = loop {
+        // Two that come at once count as one.
+        signal(&child, "TERM");
+        if let Some(ended) = child.try_wait().expect("a child") {
+            break ended;
+        }
+    };
+    assert_eq!(ended.code(), Some(143));
+    assert!(!part.exists() && !name.exists());
+}
+
+#[test]
+fn an_unfinished_file_is_one_runs_alone_and_overwritten_when_that_is_gone() {
+    let name = file("killed.npy");
+    let _ = fs::remove_file(&name);
+    let mut child = started(&name, &[]);
+    let part = until_written(&mut child, &name, 0);
+    let small = ["--ops", SMALL, "-o", shown(&name)];
+    let ran = augment(&small);
+    assert_eq!(ran.code, 2, "{}", ran.out);
+    assert!(
+        ran.err
+            .contains("killed.npy.part: another run is writing it; wait for that"),
+        "{}",
+        ran.err
+    );
+    // The one whose file it is has it still.
+    assert!(part.exists());
+    signal(&child, "KILL");
+    child.wait().expect("it ended");
+    assert!(part.exists() && !name.exists());
+    assert_eq!(json(&small)["pictures"], 40);
+    assert_eq!(npy(&name).1.len(), 40 * 3 * 24 * 32);
+    assert!(!part.exists());
+}
+
+#[test]
+fn a_full_disk_is_named_and_nothing_is_taken_for_whole() {
+    let folder = file("full");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).expect("a folder");
+    // No file may have more than a few kilobytes, and the system says so in place of ending the process.
+    let limited = |more: &[&str]| {
+        let script = "trap '' XFSZ; ulimit -f 32; exec \"$0\" \"$@\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, env!("CARGO_BIN_EXE_sidestream"), "augment"]);
+        command
+            .args(["--device", "sim:h200", "--ops", SMALL])
+            .args(more);
+        command.output().expect("a shell")
+    };
+    for name in ["x.npy", "x.safetensors", "sheet.png"] {
+        let path = folder.join(name);
+        let option = if name == "sheet.png" { "--sheet" } else { "-o" };
+        let ran = limited(&[option, shown(&path)]);
+        let err = String::from_utf8_lossy(&ran.stderr).into_owned();
+        assert_eq!(ran.status.code(), Some(2), "{name}: {err}");
+        assert!(
+            err.contains(&format!("cannot write {}", shown(&path))),
+            "{err}"
+        );
+        assert!(
+            err.contains("nothing of it is kept: make room, or write elsewhere"),
+            "{err}"
+        );
+    }
+    let left = fs::read_dir(&folder).expect("the folder").count();
+    assert_eq!(left, 0);
 }

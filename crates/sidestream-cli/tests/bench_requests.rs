@@ -85,6 +85,18 @@ fn what_falls_behind_cannot_hide_it() {
 }
 
 #[test]
+fn a_short_load_shows_no_more_than_its_rate() {
+    // Of three a second the last comes well before the second is over.
+    for seed in 1..20 {
+        let load = format!("--rate 3 --seconds 1 --seed {seed}");
+        let json = json(&format!("{load} --ways one --kernel-us 1:100"));
+        assert!(of(&json, "one", "time_ns") >= 1e9, "{seed}");
+        let goodput = of(&json, "one", "goodput_per_s");
+        assert!(goodput <= of(&json, "one", "in_time"), "{seed}");
+    }
+}
+
+#[test]
 fn batches_win_where_the_calls_are_the_limit_and_streams_where_the_device_has_room() {
     let flood = json("--rate 100000 --seconds 0.05 --kernel-us 1:40,64:60");
     let verdict = flood["verdict"].as_str().expect("a sentence");

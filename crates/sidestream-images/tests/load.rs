@@ -313,11 +313,9 @@ fn a_state_of_something_else_is_refused() {
         )
         .contains("version 2")
     );
-    assert!(
-        State::from_json("{}")
-            .unwrap_err()
-            .to_string()
-            .contains("this is no state of a loader")
+    assert_eq!(
+        State::from_json("{}").unwrap_err().to_string(),
+        "this is no state of a loader: missing field `version`; give what was saved, as it was"
     );
 }
 

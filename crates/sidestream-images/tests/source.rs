@@ -132,23 +132,48 @@ fn a_list_names_paths_and_labels() {
         [("a, b.jpg".into(), None)]
     );
 
-    let why = refused(list("a.jpg,1\nb.jpg\n"));
-    assert!(
-        why.contains("1 of 2 samples have no label, of which `b.jpg` is the first"),
-        "{why}"
+    // What follows a comma belongs to a path where the whole ends as a picture does, and where nothing does.
+    let paths = ["a.jpg,b.png", "folder,of/words"];
+    assert_eq!(
+        listed(&list(&paths.join("\n")).unwrap(), &root),
+        paths.map(|path| (path.to_string(), None))
     );
-    let why = refused(list("a.jpg,1\nb.jpg,99999999999\n"));
-    assert!(
-        why.contains("list.csv:2: the label 99999999999 is too large"),
-        "{why}"
-    );
+    let number = "a whole number from 0 to 4294967294 is expected; number the classes";
+    for (text, says) in [
+        (
+            "a.jpg,1\nb.jpg\n",
+            "list.csv:2: `b.jpg` has no label, and line 1 has one; write `path,label` into every line",
+        ),
+        (
+            "path,label\n\na.jpg,1\n",
+            "list.csv:3: this line has a label, and line 1, `path,label`, has none",
+        ),
+        (
+            "a.jpg,cat\n",
+            "list.csv:1: `cat` is no label: behind the last comma",
+        ),
+        ("a.jpg,1\nb.jpg,99999999999\n", number),
+        ("a.jpg,4294967295\n", number),
+        ("a.jpg,-1\n", "`-1` is no label"),
+        ("a.jpg,1.5\n", "`1.5` is no label"),
+        ("picture,+1\n", "`+1` is no label"),
+        ("a.jpg,\n", "`` is no label"),
+    ] {
+        let why = refused(list(text));
+        assert!(why.contains(says), "{text:?}: {why}");
+    }
     assert!(refused(list("")).contains("there are no pictures"));
     assert!(
         refused(list(&"x".repeat(70_000)))
             .contains("list.csv:1: the line has more than 65536 bytes")
     );
     assert!(refused(list("a\0b")).contains("zero byte"));
-    put(&root, "raw", &[0xFF, 0xD8, 0xFF, 0xE0]);
+    put(&root, "picture", &[0xFF, 0xD8, 0xFF, 0xE0]);
+    assert!(
+        refused(Dataset::open(root.join("picture")))
+            .contains("picture: it is a picture; give the folder that it is in")
+    );
+    put(&root, "raw", &[0xFF, 0xD8, 0, 0xE0]);
     assert!(refused(Dataset::list(root.join("raw"))).contains("raw:1: the line is not UTF-8"));
 }
 
@@ -230,15 +255,74 @@ fn bad_archives_are_refused_with_the_member() {
         why(&[("a.jpg", b""), ("b.jpg", b""), ("a.cls", b"1")])
             .contains("the members of `a` do not follow each other")
     );
-    assert!(why(&[("a.jpg", b""), ("a.cls", b"cat")]).contains("`a.cls` is no label"));
-    assert!(why(&[("a.jpg", b""), ("a.json", b"{")]).contains("`a.json` is no label"));
+    let of_label = |name: &str, bytes: &[u8], says: &str| {
+        let why = why(&[("a.jpg", b""), (name, bytes)]);
+        assert!(why.contains(says), "{why}");
+    };
+    of_label(
+        "a.cls",
+        b"cat\n",
+        "shard.tar: `a.cls` is no label: it holds `cat`, and a whole number from 0 to 4294967294 is expected; number the classes",
+    );
+    of_label("a.cls", b"-1", "it holds `-1`, and");
+    of_label("a.cls", b"4294967295", "it holds `4294967295`, and");
+    of_label("a.cls", &[0xFF; 100], "it holds `����");
+    of_label(
+        "a.json",
+        b"{\n  label: 3}",
+        "`a.json` is no label: it is no JSON, from line 2, column 3 on; write an object such as {\"label\": 3}",
+    );
+    of_label(
+        "a.json",
+        br#"{"label": "cat"}"#,
+        r#"its `label` is `"cat"`, and a whole number"#,
+    );
+    of_label("a.json", br#"{"cls": 1.5}"#, "its `cls` is `1.5`, and");
     assert!(why(&[("a.txt", b"")]).contains("there are no pictures"));
     assert!(
         why(&[("a.jpg", b""), ("a.cls", b"1"), ("b.jpg", b"")])
             .contains("1 of 2 samples have no label")
     );
-    assert!(refused(open_tar(&root, &[0x1F, 0x8B, 8, 0])).contains("compressed as a whole"));
     assert!(refused(Dataset::shards(&[] as &[&str])).contains("no archive is named"));
+    assert!(refused(Dataset::shards(&[&root])).contains("it is a folder; where several"));
+}
+
+#[test]
+fn what_is_compressed_is_named_as_such_whatever_its_name() {
+    let root = folder("compressed");
+    for (name, begins, says) in [
+        (
+            "shard.tar",
+            &[0x1F, 0x8B, 8, 0][..],
+            "by `gunzip < shard.tar > unpacked.tar`",
+        ),
+        (
+            "shard.tar.gz",
+            &[0x1F, 0x8B, 8, 0],
+            "by `gunzip shard.tar.gz`",
+        ),
+        ("shard.tgz", &[0x1F, 0x8B], "by `gunzip shard.tgz`"),
+        (
+            "shard.tar.zst",
+            &[0x28, 0xB5, 0x2F, 0xFD, 0],
+            "by `unzstd shard.tar.zst`",
+        ),
+        ("shard.tar.xz", b"\xFD7zXZ\0", "by `unxz shard.tar.xz`"),
+        ("shard.tar.bz2", b"BZh91AY", "by `bunzip2 shard.tar.bz2`"),
+        ("pictures.zip", b"PK\x03\x04", "by `unzip pictures.zip`"),
+    ] {
+        put(&root, name, begins);
+        let why = refused(Dataset::open(root.join(name)));
+        assert!(
+            why.contains(&format!("{name}: it is compressed as a whole")),
+            "{why}"
+        );
+        assert!(
+            why.contains(says) && why.contains("WebDataset's shards are not compressed"),
+            "{why}"
+        );
+        assert_eq!(why, refused(Dataset::shards(&[root.join(name)])));
+    }
 }
 
 #[test]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import os
+import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -91,6 +93,52 @@ def test_a_state_resumes_and_says_where_it_does_not_fit(samples: Path) -> None:
         loader.load_state_dict({"epoch": 1})
 
 
+def test_a_state_belongs_to_its_augmentation(samples: Path) -> None:
+    def loader(*operators: images.Operator, seed: int = 1, **more: Any) -> Loader:
+        return Loader(samples, batch_size=8, augment=images.Compose(operators, seed=seed, **more))
+
+    crop, flip = images.RandomResizedCrop(32), images.RandomHorizontalFlip()
+    saving = loader(crop, flip)
+    batches = iter(saving)
+    next(batches)
+    state = json.loads(json.dumps(saving.state_dict()))
+    resumed = loader(images.RandomResizedCrop([32, 32]), images.RandomHorizontalFlip(0.5))
+    resumed.load_state_dict(state)
+    assert next(iter(resumed)).samples == next(batches).samples
+    for other, says in [
+        (loader(crop, flip, seed=2), "the state has an augmentation with seed=1, and this loader one with seed=2; make the loader with the same"),
+        (loader(crop, flip, fuse=False), "the state has an augmentation with fuse=True, and this loader one with fuse=False"),
+        (loader(crop, images.RandomHorizontalFlip(0.1)), r"operator 1 of the augmentation is RandomHorizontalFlip\(p=0.5\) in the state, and Random.*p=0.1"),
+        (loader(crop), r"operator 1 of the augmentation is RandomHorizontalFlip\(p=0.5\) in the state, and none in this loader"),
+        (Loader(samples, batch_size=8), r"the state has an augmentation, Compose\(\[RandomResizedCrop.*, and this loader none"),
+    ]:
+        before = other.state_dict()
+        with pytest.raises(ValueError, match=says):
+            other.load_state_dict(state)
+        assert other.state_dict() == before
+    plain = Loader(samples, batch_size=8).state_dict()
+    with pytest.raises(ValueError, match=r"this loader has an augmentation, Compose\(.*, and the state none"):
+        saving.load_state_dict(plain)
+    # Of a version that did not say it.
+    del state["augment"]
+    with pytest.raises(ValueError, match="the state does not say how pictures were augmented, since an earlier version saved it"):
+        saving.load_state_dict(state)
+    saving.load_state_dict({**state, "augment": saving.state_dict()["augment"]})
+    del plain["augment"]
+    Loader(samples, batch_size=8).load_state_dict(plain)
+
+
+def test_a_loader_says_what_it_is(samples: Path) -> None:
+    loader = Loader(samples, batch_size=16)
+    expected = f"Loader({str(samples)!r}: 40 pictures, 3 batches of 16 an epoch, decoded by {images.decoder()})"
+    assert repr(loader) == expected
+    loader.close()
+    assert repr(loader) == expected
+    assert "40 pictures, rank 1 of 2, 2 batches of 16" in repr(Loader(samples, batch_size=16, rank=1, world=2))
+    with pytest.raises(TypeError, match="a Loader has threads, which cannot be sent to another process; send its arguments"):
+        pickle.dumps(loader)
+
+
 def test_ranks_share_an_epoch(samples: Path) -> None:
     both = [Loader(samples, batch_size=7, rank=rank, world=2) for rank in (0, 1)]
     seen = [[sample for batch in loader for sample in batch.samples] for loader in both]
@@ -115,7 +163,7 @@ def test_broken_pictures_raise_are_skipped_or_replaced(few: Path) -> None:
     assert batch.broken[0].replaced_by == 4
     (batch,) = Loader(few, shuffle=False, faulty=True)
     assert batch.labels == [0, 1, 2, 3, 4]
-    with pytest.raises(ValueError, match='`broken` is "maybe"; it is "raise", "skip" or "replace"'):
+    with pytest.raises(ValueError, match='broken is .maybe.; give "raise", "skip" or "replace"'):
         Loader(few, broken="maybe")  # type: ignore[arg-type]
 
 
@@ -127,7 +175,7 @@ def test_what_cannot_be_opened_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad.tar").write_bytes(b"x" * 2048)
     with pytest.raises(ImageError, match=r"bad\.tar: it is damaged after the beginning"):
         Loader([tmp_path / "bad.tar"])
-    with pytest.raises(ValueError, match='`uneven` is 1; it is "drop" or "repeat"'):
+    with pytest.raises(ValueError, match='uneven is 1; give "drop" or "repeat"'):
         Loader(tmp_path, uneven=1)  # type: ignore[arg-type]
 
 
@@ -264,6 +312,62 @@ def test_a_child_of_a_fork_makes_its_own_loader(samples: Path) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
+def test_a_child_that_is_killed_while_it_loads_leaves_its_parent_working(samples: Path) -> None:
+    expected = digest(Loader(samples, batch_size=4, seed=5))
+    loader = Loader(samples, batch_size=4, seed=5)
+    batches = iter(loader)
+    first = next(batches).samples
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            own = Loader(samples, batch_size=4, workers=2)
+            while True:
+                for _ in own:
+                    os.write(writes, b"!")
+        finally:
+            os._exit(1)
+    os.close(writes)
+    assert os.read(reads, 1) == b"!"
+    os.kill(child, signal.SIGKILL)
+    os.close(reads)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    assert [first, *(batch.samples for batch in batches)] == [samples for samples, _ in expected]
+    assert digest(Loader(samples, batch_size=4, seed=5)) == expected
+
+
+@pytest.mark.torch
+def test_a_worker_of_pytorch_is_told_to_make_its_own(samples: Path) -> None:
+    import torch
+
+    class Pictures(torch.utils.data.IterableDataset[Any]):  # type: ignore[misc]
+        def __init__(self, loader: Loader | None) -> None:
+            self.loader = loader
+
+        def __iter__(self) -> Any:
+            loader = Loader(samples, batch_size=16, seed=2) if self.loader is None else self.loader
+            return (batch.samples for batch in loader)
+
+    loader = Loader(samples, batch_size=16, seed=2)
+    load = {"batch_size": None, "num_workers": 1, "multiprocessing_context": "fork"}
+    wanted = [batch.samples for batch in Loader(samples, batch_size=16, seed=2)]
+    assert list(torch.utils.data.DataLoader(Pictures(None), **load)) == wanted
+    with pytest.raises(RuntimeError, match="from which this one was forked; make a loader in each process"):
+        list(torch.utils.data.DataLoader(Pictures(loader), **load))
+    assert [batch.samples for batch in loader] == wanted
+
+
+def test_what_goes_wrong_with_pictures_reads_as_itself_behind_prefetch(few: Path) -> None:
+    pytest.importorskip("torch")
+    augment = images.Compose([images.Resize((16, 16))])
+    with Loader(few, shuffle=False, augment=augment) as loader, pytest.raises(ImageError) as raised:
+        list(loader.prefetch("cpu"))
+    assert str(raised.value).startswith(str(few.parent / "cut.jpg"))
+    with Loader(few, augment=images.Compose([images.MixUp(num_classes=4)]), broken="skip") as loader:
+        with pytest.raises(ValueError, match="the label of sample 4 is 4, and MixUp has num_classes=4"):
+            list(loader.prefetch("cpu"))
+
+
 def test_a_loader_gives_augmented_batches_on_a_device(samples: Path) -> None:
     torch = pytest.importorskip("torch")
     operators = [images.RandomResizedCrop(32), images.RandomHorizontalFlip(), images.ToDtype("float32", scale=True)]
@@ -320,8 +424,31 @@ def test_what_was_read_ahead_and_not_taken_comes_again(samples: Path) -> None:
         ({"workers": -1}, ValueError, "workers"),
         ({"seed": -1}, ValueError, "seed"),
         ({"augment": [images.Resize(3)]}, TypeError, "give a Compose"),
+        ({"batch_size": 2**40}, ValueError, r"batch_size is \d+; give a number of pictures, below 2\*\*32"),
+        ({"rank": -1, "world": 2}, ValueError, "rank is -1; give the number of this process, 0 or more"),
+        ({"max_pixels": -1}, ValueError, "max_pixels is -1; give"),
+        ({"max_file_bytes": "1 MB"}, TypeError, "max_file_bytes is '1 MB'; give a number of bytes"),
+        ({"shuffle": "no"}, TypeError, "shuffle is 'no'; give True or False"),
+        ({"pin_memory": 1}, TypeError, "pin_memory is 1; give True or False"),
+        ({"broken": None}, ValueError, 'broken is None; give "raise", "skip" or "replace"'),
+        ({"classes": "sea"}, TypeError, "classes is 'sea'; give a sequence of names"),
     ],
 )
 def test_arguments_are_refused_by_name(samples: Path, given: dict[str, Any], kind: type[Exception], says: str) -> None:
     with pytest.raises(kind, match=says):
         Loader(samples, **given)
+
+
+def test_what_is_no_data_is_refused(samples: Path) -> None:
+    nothing: Any
+    for nothing in (5, None, [], [5], b"train"):
+        with pytest.raises(TypeError, match="; give a folder, a list or an archive, as a text or a path, or a sequence of archives"):
+            Loader(nothing)
+    loader = Loader(samples)
+    state: Any = None
+    with pytest.raises(TypeError, match="state is NoneType; give what `state_dict` returned"):
+        loader.load_state_dict(state)
+    with pytest.raises(ValueError, match="epoch is -1; give the number of an epoch"):
+        loader.set_epoch(-1)
+    with pytest.raises(ValueError, match="sample is -1; give the number of a picture"):
+        loader.name(-1)

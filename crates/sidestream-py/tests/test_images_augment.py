@@ -112,8 +112,8 @@ def test_what_means_nothing_is_refused() -> None:
     crop: Any = images.CenterCrop(4)
     with pytest.raises(TypeError, match="is no operator of sidestream.images; from_torchvision translates"):
         images.Compose([lambda batch: batch])  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="operator 1, GaussianBlur: kernel_size is 8"):
-        images.Compose([crop, images.GaussianBlur(8)])
+    with pytest.raises(ValueError, match="operator 0, Normalize: it takes floating-point numbers; put ToDtype before it"):
+        images.Compose([images.Normalize((0, 0, 0), (1, 1, 1))])
     with pytest.raises(TypeError, match="batch is of torch.float32; give a tensor of torch.uint8"):
         images.Compose([crop])(batch().float())
     with pytest.raises(ValueError, match=r"give \(pictures, 3, height, width\)"):
@@ -122,10 +122,86 @@ def test_what_means_nothing_is_refused() -> None:
         images.Compose([crop])(batch(), samples=[1, 2])
     with pytest.raises(ValueError, match="the batch has no pictures"):
         images.Compose([crop])(torch.empty(0, 3, 4, 4, dtype=torch.uint8))
-    with pytest.raises(ValueError, match='interpolation of RandomRotation is .bicubic.; give "nearest" or "bilinear"'):
-        images.RandomRotation(10, "bicubic")
-    with pytest.raises(ValueError, match="dtype is int64; give float32"):
-        images.ToDtype(torch.int64)
+
+
+#: What type checkers would refuse.
+wrong: Any = "often"
+half: Any = 0.5
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: images.GaussianBlur(8), "GaussianBlur: kernel_size is 8; give an odd number"),
+        (lambda: images.RandomHorizontalFlip(1.5), "RandomHorizontalFlip: p is 1.5; give a probability, from 0 to 1"),
+        (lambda: images.RandomGrayscale(wrong), "RandomGrayscale: p is 'often'; give a number"),
+        (lambda: images.RandomResizedCrop(8, scale=(0.5, 0.1)), "RandomResizedCrop: scale is from 0.5 to 0.1; give"),
+        (lambda: images.RandomResizedCrop(8, scale=half), "RandomResizedCrop: scale is 0.5; give two numbers"),
+        (lambda: images.RandomResizedCrop(8, ratio=(0, 1)), "RandomResizedCrop: ratio is from 0 to 1; give numbers above 0"),
+        (lambda: images.RandomResizedCrop(2**40), "RandomResizedCrop: size is .*, which is out of range"),
+        (lambda: images.RandomResizedCrop(8, interpolation="nearest"), 'RandomResizedCrop: interpolation is .nearest.; give "bilinear"'),
+        (lambda: images.RandomRotation(-5), "RandomRotation: degrees is -5; give a number from 0 on"),
+        (lambda: images.RandomRotation((5, -5)), "RandomRotation: degrees is from 5 to -5; give"),
+        (lambda: images.RandomRotation(float("nan")), "RandomRotation: degrees is from NaN to NaN; give finite numbers"),
+        (lambda: images.RandomRotation(10, "bicubic"), 'RandomRotation: interpolation is .bicubic.; give "nearest" or "bilinear"'),
+        (lambda: images.RandomAffine(0, shear=(1, 2, 3)), "RandomAffine: shear is "),
+        (lambda: images.RandomAffine(0, translate=(2, 0)), "RandomAffine: translate has 2; give shares"),
+        (lambda: images.RandomCrop(8, padding=-1), "RandomCrop: padding is -1; give"),
+        (lambda: images.RandomCrop(8, fill=(1, 2)), r"RandomCrop: fill is \[1, 2\]; give one number, or three"),
+        (lambda: images.CenterCrop(0), "CenterCrop: size is 0; give one length"),
+        (lambda: images.Resize(64, max_size=32), "Resize: max_size is 32, and size 64"),
+        (lambda: images.ColorJitter(brightness=-1), "ColorJitter: brightness is -1; give 0 or more"),
+        (lambda: images.ColorJitter(hue=0.6), "ColorJitter: hue is from -0.6 to 0.6; give -0.5 to 0.5"),
+        (lambda: images.RandomErasing(value="random"), "RandomErasing: value is "),
+        (lambda: images.RandAugment(magnitude=40), "RandAugment: magnitude is 40 of 31 bins"),
+        (lambda: images.RandAugment(-1), "RandAugment: num_ops is -1; give a number of operators, 0 or more"),
+        (lambda: images.MixUp(alpha=0), "MixUp: alpha is 0; give a number above 0"),
+        (lambda: images.CutMix(num_classes=0), "CutMix: num_classes is 0; give how many classes there are, 1 or more"),
+        (lambda: images.Normalize((0, 0, 0), (1, 0, 1)), "Normalize: std has 0; give numbers above 0"),
+        (lambda: images.ToDtype("int64"), "ToDtype: dtype is 'int64'; give float32"),
+    ],
+)
+def test_an_operator_refuses_its_own_arguments(make: Callable[[], Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        make()
+
+
+def test_arguments_are_what_they_are_in_torchvision_too() -> None:
+    """Numbers of any kind, and one in the place of several."""
+    import torch
+
+    assert repr(images.RandomHorizontalFlip(torch.tensor(1))) == repr(images.RandomHorizontalFlip(1.0)) == "RandomHorizontalFlip(p=1.0)"
+    assert repr(images.GaussianBlur(3, 1)) == repr(images.GaussianBlur([3, 3], (1.0, 1.0)))
+    assert repr(images.ToDtype(torch.float16, scale=True)) == "ToDtype(float16, scale=True)"
+    assert repr(images.CutMix(num_classes=4)) == "CutMix(alpha=1.0, num_classes=4)"
+    assert repr(images.RandomCrop(8, padding=(1, 2))) == repr(images.RandomCrop((8, 8), padding=(1, 2, 1, 2)))
+
+
+def test_no_operators_give_a_copy() -> None:
+    import torch
+
+    pictures = batch()
+    for compose in (images.Compose([]), images.from_torchvision([])):
+        copy = compose(pictures)
+        assert torch.equal(copy, pictures) and copy.data_ptr() != pictures.data_ptr()
+        assert compose.region(40, 52) == (0, 0, 52, 40)
+
+
+def test_labels_that_are_no_classes_are_refused() -> None:
+    import torch
+
+    mix = images.Compose([images.MixUp(num_classes=3)])
+    for labels, says in [
+        (torch.tensor([0, 1, 3]), "a label is 3, and MixUp has num_classes=3; give num_classes above all labels"),
+        (torch.tensor([0, -1, 1]), "a label is -1, which stands for none, and MixUp mixes labels"),
+        (torch.tensor([0.0, 1.0, 2.0]), "labels is of torch.float32; give whole numbers"),
+    ]:
+        with pytest.raises(ValueError, match=says):
+            mix(batch(), labels)
+    with pytest.raises(TypeError, match="labels is list; give a tensor"):
+        mix(batch(), [0, 1, 2])
+    assert mix(batch(), torch.tensor([0, 1, 2], dtype=torch.int32))[1].shape == (3, 3)
+
 
 
 def test_what_torchvision_has_is_translated_or_named() -> None:
@@ -142,7 +218,7 @@ def test_what_torchvision_has_is_translated_or_named() -> None:
     ours = images.Compose([images.RandomRotation(45), images.ColorJitter(brightness=0.4)])
     assert ours(batch(), samples=[1, 2, 3]).equal(compose(batch(), samples=[1, 2, 3]))
     odd = made("Resize", size=[20], interpolation="bicubic", max_size=None, antialias=True)
-    with pytest.raises(ValueError, match="ElasticTransform is not known here; Resize: interpolation of Resize is 'bicubic'"):
+    with pytest.raises(ValueError, match="ElasticTransform is not known here; Resize: interpolation is 'bicubic'"):
         images.from_torchvision([made("ElasticTransform"), odd, jitter])
 
 

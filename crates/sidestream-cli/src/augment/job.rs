@@ -3,19 +3,19 @@
 use std::collections::VecDeque;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sidestream::buffer::Pinned;
 use sidestream::device::{Device, Options};
-use sidestream::pipeline::{Pipeline, Report, per_item, per_row};
+use sidestream::pipeline::{Cause, Failed, Pipeline, Report, per_item, per_row};
 use sidestream_images::augment::{Batch, Drawn, Form, Layout, Mixed, Plan};
 use sidestream_images::decode::Decoder;
 use sidestream_images::load::{self, BrokenPicture, Loader};
 use sidestream_images::source::Dataset;
 use sidestream_images::{Key, Size};
 
+use super::stop::Stop;
 use crate::device::{Named, named};
 use crate::failure::Failure;
 
@@ -36,6 +36,8 @@ pub struct Outcome {
     pub report: Report,
     pub is_simulated: bool,
     pub pictures: u64,
+    /// So many would come if none were broken and nobody ended it.
+    pub of: u64,
     pub batch: u32,
     /// Of one picture.
     pub shape: [usize; 3],
@@ -47,7 +49,6 @@ pub struct Outcome {
     /// What the stages took of a batch that was alone, if one was.
     pub alone: Vec<(String, Duration)>,
     pub broken: Vec<BrokenPicture>,
-    pub interrupted: bool,
 }
 
 /// A batch of results.
@@ -84,6 +85,7 @@ const HEADERS: u64 = 2048;
 pub fn run(
     asked: &Asked<'_>,
     data: &Arc<Dataset>,
+    stop: &Stop,
     mut consume: impl FnMut(&Done<'_>) -> Result<(), Failure>,
 ) -> Result<Outcome, Failure> {
     let (name, is_simulated) = match named(asked.device, asked.driver)? {
@@ -179,13 +181,7 @@ pub fn run(
         })
         .map_err(Failure::input)?;
 
-    let interrupted = Arc::new(AtomicBool::new(false));
-    let (cancel, flag) = (running.cancel(), Arc::clone(&interrupted));
-    // In a library that Python runs, Python's own handler stays.
-    let _ = ctrlc::set_handler(move || {
-        flag.store(true, Ordering::Relaxed);
-        cancel.cancel();
-    });
+    stop.cancels(running.cancel());
 
     let total = expected(data, asked);
     let start = Instant::now();
@@ -193,6 +189,7 @@ pub fn run(
         report: running.report(),
         is_simulated,
         pictures: 0,
+        of: total,
         batch: asked.load.batch,
         shape,
         seconds: 0.0,
@@ -200,7 +197,6 @@ pub fn run(
         results_seconds: 0.0,
         alone: Vec::new(),
         broken: Vec::new(),
-        interrupted: false,
     };
     let bar = std::io::stderr().is_terminal();
     let mut running = running;
@@ -230,7 +226,6 @@ pub fn run(
     outcome.seconds = start.elapsed().as_secs_f64();
     outcome.report = running.report();
     outcome.alone = running.plan().map(|plan| plan.stages).unwrap_or_default();
-    outcome.interrupted = interrupted.load(Ordering::Relaxed);
     let mut told = lock(&told);
     outcome.starved_seconds = told.starved.as_secs_f64().min(outcome.seconds);
     outcome.broken = std::mem::take(&mut told.broken);
@@ -361,9 +356,12 @@ fn in_words(error: sidestream_images::Error) -> Failure {
     Failure::input(error)
 }
 
-/// The failure of an item, with what caused it.
-fn words_of(failed: &sidestream::pipeline::Failed) -> String {
-    let text = failed.to_string();
+/// What failed: a picture names itself, so that the number of its batch says nothing more.
+fn words_of(failed: &Failed) -> String {
+    let text = match (&*failed.stage, &failed.cause) {
+        ("source", Cause::User(why)) => why.to_string(),
+        _ => failed.to_string(),
+    };
     match text.contains("bytes") && text.contains("max_slab_bytes") {
         true => format!("{text} (here it is --slab-mib)"),
         false => text,

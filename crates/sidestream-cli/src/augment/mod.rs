@@ -3,8 +3,10 @@
 mod job;
 mod sheet;
 mod statistics;
+mod stop;
 mod write;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +20,8 @@ use sidestream_images::source::{self, Dataset};
 use crate::failure::{Exit, Failure, SUCCESS, print, shown};
 use job::{Asked, Outcome};
 use statistics::Statistics;
-use write::Writer;
+use stop::Stop;
+use write::{Writer, Written};
 
 /// Decode, upload and augment pictures at once, and write them or say what they are like
 ///
@@ -31,8 +34,10 @@ use write::Writer;
 ///
 /// Under torchrun each process takes its share (RANK and WORLD_SIZE), and puts its rank into the names of its files.
 ///
-/// Exit code: 0 if all went well, 2 if the input, an argument or the device is at fault, 130 after Ctrl-C; only whole
-/// batches are written.
+/// While a file is written its name ends in `.part`; one that a killed run left behind is overwritten. After Ctrl-C or SIGTERM it holds the
+/// batches that were whole by then, and gets its name. A second one ends the program at once, and nothing is left.
+///
+/// Exit code: 0 if all went well, 2 if the input, an argument or the device is at fault, 130 after Ctrl-C, 143 after SIGTERM.
 #[derive(Parser)]
 pub struct Args {
     /// Folder, list or archive
@@ -130,13 +135,20 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
     let form = form(args, &plan)?;
     let data = Arc::new(data(args)?);
     let (rank, world) = share(args)?;
+    let stop = Stop::on_signals()?;
     let mut writer = match &args.out {
-        Some(file) => Some(Writer::create(&write::named(file, rank, world), form)?),
+        Some(file) => Some(Writer::create(
+            &write::named(file, rank, world),
+            form,
+            &stop,
+        )?),
         None => None,
     };
+    let mut labels = BTreeMap::new();
     let mut statistics = args.stats.then(|| Statistics::before(normalized(&plan)));
     // Of several ranks one draws it: it is the same for all.
-    if let Some(file) = args.sheet.as_ref().filter(|_| rank == 0) {
+    let sheet = args.sheet.as_ref().filter(|_| rank == 0);
+    if let Some(file) = sheet {
         sheet::write(file, &data, &plan, args.seed)?;
     }
     let asked = Asked {
@@ -162,7 +174,10 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
             ..Default::default()
         },
     };
-    let outcome = job::run(&asked, &data, |batch| {
+    let outcome = job::run(&asked, &data, &stop, |batch| {
+        for label in batch.labels.iter().filter(|label| **label >= 0) {
+            *labels.entry(*label).or_insert(0_u64) += 1;
+        }
         if let Some(statistics) = &mut statistics {
             statistics.add(batch, form);
         }
@@ -171,28 +186,55 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
             None => Ok(()),
         }
     })?;
-    let written = match writer {
+    // Of no batch there is nothing to write.
+    let written = match writer.filter(|_| outcome.pictures > 0) {
         Some(writer) => Some(writer.finish()?),
         None => None,
     };
-    let json = outcome.json(&data, statistics.as_ref(), written.as_deref());
+    let interrupted = stop.code();
     match args.json {
-        true => print(format_args!("{json}\n"))?,
+        true => {
+            let mut json = outcome.json(&data, statistics.as_ref());
+            json["interrupted"] = interrupted.is_some().into();
+            json["labels"] = counts(&labels, data.classes());
+            let text = |file: &std::path::Path| file.to_string_lossy().into_owned();
+            json["written"] = written.as_ref().map(|written| text(&written.file)).into();
+            let of_labels = written.as_ref().and_then(|written| written.labels.as_ref());
+            json["labels_written"] = of_labels.map(|file| text(file)).into();
+            json["sheet"] = sheet.map(|file| text(file)).into();
+            print(format_args!("{json}\n"))?;
+        }
         false => {
             let mut text = outcome.text();
+            if interrupted.is_some() {
+                text += "Interrupted: what was on the device is there, the rest is not.\n";
+            }
             if let Some(statistics) = &statistics {
                 text += &statistics.text(plan.is_numeric());
             }
-            if let Some(file) = &written {
-                text += &format!("Written: {}.\n", shown(file));
+            if let Some(Written { file, labels }) = &written {
+                text += &format!("Written: {}", shown(file));
+                text += &match labels {
+                    Some(labels) => format!(", and its labels: {}.\n", shown(labels)),
+                    None => ", with its labels.\n".to_owned(),
+                };
             }
-            if let Some(file) = args.sheet.as_ref().filter(|_| rank == 0) {
+            if let Some(file) = sheet {
                 text += &format!("Contact sheet: {}.\n", shown(file));
             }
             print(text)?;
         }
     }
-    Ok(if outcome.interrupted { 130 } else { SUCCESS })
+    Ok(interrupted.unwrap_or(SUCCESS))
+}
+
+/// Which labels the results have, and how many of them each.
+fn counts(labels: &BTreeMap<i64, u64>, classes: &[String]) -> serde_json::Value {
+    let name = |label: i64| classes.get(usize::try_from(label).ok()?);
+    let each = labels.iter().map(
+        |(label, pictures)| json!({"label": label, "name": name(*label), "pictures": pictures}),
+    );
+    each.collect()
 }
 
 fn plan(args: &Args) -> Result<Plan, Failure> {
@@ -254,12 +296,7 @@ fn share(args: &Args) -> Result<(u32, u32), Failure> {
 }
 
 impl Outcome {
-    fn json(
-        &self,
-        data: &Dataset,
-        statistics: Option<&Statistics>,
-        written: Option<&std::path::Path>,
-    ) -> serde_json::Value {
+    fn json(&self, data: &Dataset, statistics: Option<&Statistics>) -> serde_json::Value {
         let broken = self.broken.iter().map(
             |one| json!({"name": one.name, "why": one.why.to_string(), "replaced_by": one.replaced_by}),
         );
@@ -279,9 +316,9 @@ impl Outcome {
             "decoder": sidestream_images::decode::identity(),
             "classes": data.classes(),
             "pictures": self.pictures,
+            "of_pictures": self.of,
             "batches": self.report.delivered,
             "shape": self.shape,
-            "interrupted": self.interrupted,
             "seconds": self.seconds,
             "waited_for_decoding_seconds": self.starved_seconds,
             "binds": self.binds(),
@@ -292,7 +329,6 @@ impl Outcome {
             "device_serial_ns": self.serial().map(|time| time.as_nanos() as u64),
             "broken": broken.collect::<Vec<_>>(),
             "statistics": statistics.map(Statistics::json),
-            "written": written.map(|file| file.to_string_lossy()),
         })
     }
 
@@ -300,7 +336,10 @@ impl Outcome {
         let rate = self.pictures as f64 / self.seconds.max(1e-9);
         let mut text = format!(
             "{} on {}, decoded by {}\n\n  {} each, {} at most a batch, {:.2} s: {:.0} pictures/s\n",
-            counted(self.pictures, "picture"),
+            match self.of - self.pictures.min(self.of) {
+                0 => counted(self.pictures, "picture"),
+                _ => format!("{} of {}", self.pictures, counted(self.of, "picture")),
+            },
             self.report.device,
             sidestream_images::decode::identity(),
             self.shape
@@ -349,9 +388,6 @@ impl Outcome {
             if self.broken.len() > 10 {
                 text += &format!("  and {} more\n", self.broken.len() - 10);
             }
-        }
-        if self.interrupted {
-            text += "Interrupted: what was on the device is there, the rest is not.\n";
         }
         text
     }

@@ -7,7 +7,7 @@ use sidestream_images::decode::{self, Decoder};
 use sidestream_images::source::Dataset;
 use sidestream_images::{Key, Size};
 
-use super::levels;
+use super::{levels, write};
 use crate::failure::{Failure, shown};
 
 /// The longer side of a picture on the sheet, in pixels, and the gap between two.
@@ -73,7 +73,7 @@ pub fn write(file: &Path, data: &Dataset, plan: &Plan, seed: u64) -> Result<(), 
         put(&mut sheet, size, [left + cell, top], drawn.size(), &made)?;
     }
     let png = sidestream_images::encode_png(size, &sheet).map_err(Failure::input)?;
-    std::fs::write(file, png).map_err(|error| Failure::file("write", file, &error))
+    write::whole(file, &png)
 }
 
 fn decoded(data: &Dataset, sample: u64) -> Option<(Size, Vec<u8>)> {

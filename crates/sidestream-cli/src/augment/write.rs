@@ -1,16 +1,17 @@
 //! Results in files: NumPy's `.npy`, and `.safetensors`.
 //!
 //! Both begin with a header that says how many pictures follow. It is written when that is known, into room that was kept for
-//! it, and the file gets its name when it is whole: nobody meets half a file.
+//! it, and the file gets its name when it is whole and on the disk: nobody meets half a file.
 
-use std::fs::File;
-use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::fs::{File, TryLockError};
+use std::io::{BufWriter, Error, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use sidestream_images::augment::{Form, Kind};
 
 use super::job::Done;
+use super::stop::Stop;
 use crate::failure::{Failure, shown};
 
 /// A file that results go to.
@@ -25,12 +26,19 @@ pub struct Writer {
     pictures: u64,
 }
 
+/// What a run left.
+pub struct Written {
+    pub file: PathBuf,
+    /// Their own file, where the format has one.
+    pub labels: Option<PathBuf>,
+}
+
 /// Room for the header: a multiple of 64 in both formats, so that the values are aligned.
 const HEADER: usize = 512;
 
 impl Writer {
     /// Begins a file.
-    pub fn create(name: &Path, form: Form) -> Result<Writer, Failure> {
+    pub fn create(name: &Path, form: Form, stop: &Stop) -> Result<Writer, Failure> {
         let end = name.extension().and_then(|end| end.to_str());
         let is_safetensors = match end {
             Some("safetensors") => true,
@@ -47,7 +55,8 @@ impl Writer {
             }
         };
         let part = beside(name, "part");
-        let file = File::create(&part).map_err(|error| Failure::file("write", &part, &error))?;
+        let file = begun(&part)?;
+        stop.removes(&part);
         let mut writer = Writer {
             file: BufWriter::with_capacity(1 << 20, file),
             name: name.to_owned(),
@@ -70,24 +79,23 @@ impl Writer {
         self.put(batch.bytes)
     }
 
-    /// The file gets its header and its name, which is returned.
-    pub fn finish(mut self) -> Result<PathBuf, Failure> {
+    /// The file gets its header and its name.
+    pub fn finish(mut self) -> Result<Written, Failure> {
         let labels: Vec<u8> = self
             .labels
             .iter()
             .flat_map(|label| label.to_le_bytes())
             .collect();
+        let mut beside = None;
         let header = match self.is_safetensors {
             true => {
                 self.put(&labels)?;
                 self.safetensors(labels.len())
             }
             false => {
-                let file = self.name.with_file_name(labels_name(&self.name));
                 let mut bytes = npy("<i8", &self.labels.len().to_string(), ",");
                 bytes.extend_from_slice(&labels);
-                std::fs::write(&file, bytes)
-                    .map_err(|error| Failure::file("write", &file, &error))?;
+                beside = Some((self.name.with_file_name(labels_name(&self.name)), bytes));
                 let [a, b, c] = self.shape;
                 npy(
                     self.kind_in_npy(),
@@ -96,20 +104,28 @@ impl Writer {
                 )
             }
         };
-        let part = std::mem::take(&mut self.part);
-        let fault = |error: std::io::Error| Failure::file("write", &part, &error);
-        self.file.flush().map_err(fault)?;
-        let file = self.file.get_mut();
-        file.seek(SeekFrom::Start(0)).map_err(fault)?;
-        file.write_all(&header).map_err(fault)?;
-        std::fs::rename(&part, &self.name)
-            .map_err(|error| Failure::file("write", &self.name, &error))?;
-        Ok(std::mem::take(&mut self.name))
+        let end = |file: &mut BufWriter<File>| {
+            file.seek(SeekFrom::Start(0))?;
+            file.write_all(&header)?;
+            file.flush()?;
+            // A disk may be found full as late as here.
+            file.get_ref().sync_all()
+        };
+        end(&mut self.file).map_err(|error| unwritten(&self.part, &error))?;
+        if let Some((file, bytes)) = &beside {
+            whole(file, bytes)?;
+        }
+        std::fs::rename(&self.part, &self.name).map_err(|error| unwritten(&self.name, &error))?;
+        self.part = PathBuf::new();
+        Ok(Written {
+            file: std::mem::take(&mut self.name),
+            labels: beside.map(|(file, _)| file),
+        })
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         let written = self.file.write_all(bytes);
-        written.map_err(|error| Failure::file("write", &self.part, &error))
+        written.map_err(|error| unwritten(&self.part, &error))
     }
 
     fn kind_in_npy(&self) -> &'static str {
@@ -147,6 +163,50 @@ impl Drop for Writer {
         if !self.part.as_os_str().is_empty() {
             let _ = std::fs::remove_file(&self.part);
         }
+    }
+}
+
+/// An unfinished file, which this run alone writes. One that a killed run left behind is overwritten.
+fn begun(part: &Path) -> Result<File, Failure> {
+    let mut options = File::options();
+    let opened = options.write(true).create(true).truncate(false).open(part);
+    let file = opened.map_err(|error| unwritten(part, &error))?;
+    if let Err(TryLockError::WouldBlock) = file.try_lock() {
+        let why = "another run is writing it; wait for that, or give --out another name";
+        return Err(Failure::input(format!("{}: {why}", shown(part))));
+    }
+    // Where files cannot be locked, nobody is found.
+    file.set_len(0).map_err(|error| unwritten(part, &error))?;
+    Ok(file)
+}
+
+/// A file that is there whole or not at all.
+pub fn whole(file: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let part = beside(file, "part");
+    let write = || {
+        let mut to = File::create(&part)?;
+        to.write_all(bytes)?;
+        to.sync_all()?;
+        std::fs::rename(&part, file)
+    };
+    write().map_err(|error| {
+        // As of the other: whether it goes is not worth a word.
+        let _ = std::fs::remove_file(&part);
+        unwritten(file, &error)
+    })
+}
+
+fn unwritten(file: &Path, error: &Error) -> Failure {
+    let is_full = matches!(
+        error.kind(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
+    );
+    match is_full {
+        false => Failure::file("write", file, error),
+        true => Failure::input(format!(
+            "cannot write {}: {error}; nothing of it is kept: make room, or write elsewhere",
+            shown(file)
+        )),
     }
 }
 

@@ -15,6 +15,7 @@ use sidestream::pipeline::{BoxError, Pipeline, per_item, per_row};
 use super::job::Job;
 use super::pipeline::{SLOTS, machine};
 use crate::failure::{Failure, shown};
+use crate::interrupt;
 
 /// How it went.
 pub struct Streamed {
@@ -78,7 +79,7 @@ pub fn stream(path: &Path, job: &Job, profile: &Profile) -> Result<Streamed, Fai
     let running = running.map_err(Failure::input)?;
     let is_ended = Arc::new(AtomicBool::new(false));
     let (cancel, ended) = (running.cancel(), Arc::clone(&is_ended));
-    let caught = ctrlc::set_handler(move || {
+    let caught = interrupt::on_signal(move |_| {
         ended.store(true, Ordering::Relaxed);
         cancel.cancel();
     });

@@ -169,6 +169,17 @@ impl Operator {
         matches!(self, Operator::MixUp { .. } | Operator::CutMix { .. })
     }
 
+    /// Refuses arguments that mean nothing.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], which names the operator, the argument and what to give instead.
+    pub fn check(&self) -> Result<()> {
+        match self.fault() {
+            Some(fault) => Err(invalid(format!("{}: {fault}", self.name()))),
+            None => Ok(()),
+        }
+    }
+
     /// What is wrong with its arguments, if something is.
     fn fault(&self) -> Option<String> {
         match self {
@@ -200,14 +211,15 @@ impl Operator {
             Operator::RandomHorizontalFlip { p }
             | Operator::RandomVerticalFlip { p }
             | Operator::RandomGrayscale { p } => probability(*p),
-            Operator::RandomRotation { degrees, .. } => {
-                range("degrees", *degrees, f64::MIN, f64::MAX)
-            }
+            Operator::RandomRotation {
+                degrees, center, ..
+            } => range("degrees", *degrees, f64::MIN, f64::MAX).or_else(|| place(*center)),
             Operator::RandomAffine {
                 degrees,
                 translate,
                 scale,
                 shear,
+                center,
                 ..
             } => range("degrees", *degrees, f64::MIN, f64::MAX)
                 .or_else(|| {
@@ -221,7 +233,8 @@ impl Operator {
                     scale.and_then(|scale| range("scale", scale, f64::MIN_POSITIVE, f64::MAX))
                 })
                 .or_else(|| range("shear", [shear[0], shear[1]], -89.0, 89.0))
-                .or_else(|| range("shear", [shear[2], shear[3]], -89.0, 89.0)),
+                .or_else(|| range("shear", [shear[2], shear[3]], -89.0, 89.0))
+                .or_else(|| place(*center)),
             Operator::RandomPerspective {
                 distortion_scale,
                 p,
@@ -298,12 +311,22 @@ fn range(name: &str, given: [f64; 2], low: f64, high: f64) -> Option<String> {
     // Written so that what is no number is refused.
     let is_right = a >= low && a <= b && b <= high;
     (!is_right).then(|| match (low, high) {
-        (f64::MIN, f64::MAX) => format!("{name} is from {a} to {b}; give the lower one first"),
+        (f64::MIN, f64::MAX) => {
+            format!("{name} is from {a} to {b}; give finite numbers, the lower one first")
+        }
+        (f64::MIN_POSITIVE, f64::MAX) => {
+            format!("{name} is from {a} to {b}; give numbers above 0, the lower one first")
+        }
         (_, f64::MAX) => {
             format!("{name} is from {a} to {b}; give at least {low:.3}, and the lower one first")
         }
         _ => format!("{name} is from {a} to {b}; give {low} to {high}, and the lower one first"),
     })
+}
+
+fn place(center: Option<[f64; 2]>) -> Option<String> {
+    let [x, y] = center.filter(|center| !center.iter().all(|one| one.is_finite()))?;
+    Some(format!("center is {x}, {y}; give finite numbers"))
 }
 
 fn probability(p: f64) -> Option<String> {

@@ -264,9 +264,9 @@ impl Arguments {
     fn around_zero(&mut self, name: &str) -> Result<Option<[f64; 2]>> {
         match self.numbers(name)?.as_deref() {
             None => Ok(None),
-            Some([one]) => Ok(Some([-one, *one])),
+            Some([one]) if *one >= 0.0 => Ok(Some([-one, *one])),
             Some([low, high]) => Ok(Some([*low, *high])),
-            Some(_) => self.fault(name, "number or pair of numbers"),
+            Some(_) => self.fault(name, "number from 0 on, or pair of numbers"),
         }
     }
 
@@ -274,9 +274,9 @@ impl Arguments {
     fn around_one(&mut self, name: &str) -> Result<Option<[f64; 2]>> {
         match self.numbers(name)?.as_deref() {
             None | Some([0.0]) => Ok(None),
-            Some([one]) => Ok(Some([(1.0 - one).max(0.0), 1.0 + one])),
+            Some([one]) if *one >= 0.0 => Ok(Some([(1.0 - one).max(0.0), 1.0 + one])),
             Some([low, high]) => Ok(Some([*low, *high])),
-            Some(_) => self.fault(name, "number or pair of numbers"),
+            Some(_) => self.fault(name, "number from 0 on, or pair of numbers"),
         }
     }
 
@@ -335,7 +335,7 @@ impl Arguments {
         match self.needed(name, sides)?[..] {
             [side] => Ok(square(side)),
             [height, width] => Ok(Size { width, height }),
-            _ => self.fault(name, "number or pair of numbers"),
+            _ => self.fault(name, "number from 0 on, or pair of numbers"),
         }
     }
 }

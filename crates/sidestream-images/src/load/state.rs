@@ -50,8 +50,14 @@ impl State {
     /// # Errors
     /// [`Error::State`] if it is something else.
     pub fn from_json(text: &str) -> Result<State> {
-        serde_json::from_str(text)
-            .map_err(|error| Error::State(format!("this is no state of a loader: {error}")))
+        serde_json::from_str(text).map_err(|error| {
+            let why = error.to_string();
+            // Where it is in a line that nobody wrote by hand says nothing.
+            let why = why.split(" at line ").next().unwrap_or(&why);
+            Error::State(format!(
+                "this is no state of a loader: {why}; give what was saved, as it was"
+            ))
+        })
     }
 }
 

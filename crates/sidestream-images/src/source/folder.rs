@@ -91,6 +91,11 @@ fn is_hidden(entry: &DirEntry) -> bool {
 }
 
 fn is_picture(entry: &DirEntry) -> bool {
-    let end = entry.path().extension();
+    ends_as_picture(entry.path())
+}
+
+/// Whether the name is one of a picture.
+pub(super) fn ends_as_picture(path: &Path) -> bool {
+    let end = path.extension();
     end.is_some_and(|end| ENDS.iter().any(|known| end.eq_ignore_ascii_case(known)))
 }

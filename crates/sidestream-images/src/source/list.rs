@@ -4,7 +4,8 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-use super::{Dataset, Draft, Place};
+use super::folder::ends_as_picture;
+use super::{A_NUMBER, Dataset, Draft, Place, compressed, number_of};
 use crate::{Error, Result};
 
 /// No path is as long; a file that is no list should not be read into memory as one line.
@@ -13,8 +14,19 @@ const MAX_LINE_BYTES: u64 = 1 << 16;
 pub(super) fn open(file: &Path) -> Result<Dataset> {
     let reader = File::open(file).map_err(|error| Error::source(file.display(), error))?;
     let mut reader = BufReader::new(reader);
+    let begin = reader.fill_buf();
+    let begin = begin.map_err(|error| Error::source(file.display(), error))?;
+    if let Some(why) = compressed(file, begin) {
+        return Err(Error::source(file.display(), why));
+    }
+    if begin.starts_with(&[0xFF, 0xD8, 0xFF]) || begin.starts_with(b"\x89PNG") {
+        let why = "it is a picture; give the folder that it is in, or a list of paths";
+        return Err(Error::source(file.display(), why));
+    }
     let mut draft = Draft::default();
     let mut line = Vec::new();
+    // The first line: its number, its text, and whether it has a label.
+    let mut first: Option<(u64, String, bool)> = None;
     for number in 1u64.. {
         let place = || format!("{}:{number}", file.display());
         line.clear();
@@ -45,32 +57,45 @@ pub(super) fn open(file: &Path) -> Result<Dataset> {
                 "the line has a zero byte; is this a list of paths?",
             ));
         }
-        let label = text
-            .rsplit_once(',')
-            .map(|(path, label)| (path.trim_end(), label.trim()));
-        let is_number =
-            |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        let (path, label) = match label.filter(|(_, label)| is_number(label)) {
-            Some((path, label)) => {
-                let number = label.parse().ok();
-                let too_large = || {
-                    Error::source(
-                        place(),
-                        format!(
-                            "the label {label} is too large; {} is the largest",
-                            u32::MAX - 1
-                        ),
-                    )
-                };
-                (path, Some(number.ok_or_else(too_large)?))
+        let (path, label) = labelled(text).map_err(|why| Error::source(place(), why))?;
+        match &first {
+            None => first = Some((number, text.to_owned(), label.is_some())),
+            Some((first, _, true)) if label.is_none() => {
+                let why = format!(
+                    "`{text}` has no label, and line {first} has one; write `path,label` into every line, where a label is a number, or `path` into every line"
+                );
+                return Err(Error::source(place(), why));
             }
-            None => (text, None),
-        };
-        draft.add(path, label).map_err(|error| match error {
-            Error::Source { why, .. } => Error::source(place(), why),
-            error => error,
-        })?;
+            Some((first, other, false)) if label.is_some() => {
+                let why = format!(
+                    "this line has a label, and line {first}, `{other}`, has none; write `path,label` into every line, where a label is a number, or `path` into every line, and no line of titles"
+                );
+                return Err(Error::source(place(), why));
+            }
+            Some(_) => {}
+        }
+        draft.add(path, label)?;
     }
     let root = file.parent().unwrap_or(Path::new("")).to_owned();
     draft.finish(Place::Files(root), Vec::new(), file.display())
+}
+
+/// The path of a line, and its label if it has one. What follows the last comma is a label if it is a number, and else a part of the
+/// path, unless the path would end as a picture's does without it and not with it: then somebody meant a label.
+fn labelled(text: &str) -> Result<(&str, Option<u32>), String> {
+    let Some((path, label)) = text.rsplit_once(',') else {
+        return Ok((text, None));
+    };
+    let (path, label) = (path.trim_end(), label.trim());
+    let is_meant = label.parse::<f64>().is_ok()
+        || (ends_as_picture(Path::new(path)) && !ends_as_picture(Path::new(text)));
+    if !is_meant {
+        return Ok((text, None));
+    }
+    match number_of(label) {
+        Some(number) => Ok((path, Some(number))),
+        None => Err(format!(
+            "`{label}` is no label: behind the last comma {A_NUMBER} is expected; number the classes, or put the pictures of each into a folder of its own"
+        )),
+    }
 }

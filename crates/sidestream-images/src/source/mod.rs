@@ -50,6 +50,37 @@ enum Place {
 
 /// A label that no sample has: it stands for none.
 const NO_LABEL: u32 = u32::MAX;
+/// What a label has to be, in the words of messages.
+const A_NUMBER: &str = "a whole number from 0 to 4294967294";
+
+/// The label in a text, if it is one: digits alone.
+fn number_of(text: &str) -> Option<u32> {
+    let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = text.parse().ok().filter(|_| is_digits)?;
+    (number != NO_LABEL).then_some(number)
+}
+
+/// What to do with a file that begins so, if it is compressed: a member of an archive could then be reached only through all before it.
+fn compressed(path: &Path, first: &[u8]) -> Option<String> {
+    let known: [(&[u8], &str, &str, &str); 5] = [
+        (&[0x1F, 0x8B], "gzip", "gunzip", "gz"),
+        (&[0x28, 0xB5, 0x2F, 0xFD], "zstd", "unzstd", "zst"),
+        (&[0xFD, b'7', b'z', b'X', b'Z'], "xz", "unxz", "xz"),
+        (b"BZh", "bzip2", "bunzip2", "bz2"),
+        (b"PK\x03\x04", "zip", "unzip", ""),
+    ];
+    let found = known.iter().find(|(begins, ..)| first.starts_with(begins));
+    let (_, by, undo, end) = found?;
+    let name = path.file_name().unwrap_or(path.as_os_str()).display();
+    // They tell by its name what the unpacked file is to be called.
+    let undo = match name.to_string().ends_with(end) {
+        true => format!("{undo} {name}"),
+        false => format!("{undo} < {name} > unpacked.tar"),
+    };
+    Some(format!(
+        "it is compressed as a whole, by {by}, and pictures are read from their places in a file; unpack it first, by `{undo}`: WebDataset's shards are not compressed, since pictures are"
+    ))
+}
 
 impl Dataset {
     /// A folder with a sub-folder for each class: `root/cat/1.jpg`. The classes are numbered in the order of their
@@ -74,11 +105,11 @@ impl Dataset {
     }
 
     /// A text file that names a picture in each line, by a path from the list's own folder: `path` or `path,label`, where
-    /// a label is a number. The last comma of a line separates, if a number follows it. Empty lines are left out. All
-    /// lines have a label, or none.
+    /// a label is a number. The last comma of a line separates, if a number follows it or if the line ends as a picture's name
+    /// does only without what follows. Empty lines are left out. All lines have a label, or none.
     ///
     /// # Errors
-    /// [`Error::Source`] with the line.
+    /// [`Error::Source`] with the line, if it is no path, if its label is none, or if it has one and others have none.
     pub fn list(file: impl AsRef<Path>) -> Result<Dataset> {
         list::open(file.as_ref())
     }

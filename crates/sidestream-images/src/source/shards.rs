@@ -9,9 +9,10 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 
+use sidestream::check::one_line;
 use tar::{Archive, EntryType, PaxExtensions};
 
-use super::{Dataset, Draft, Place};
+use super::{A_NUMBER, Dataset, Draft, NO_LABEL, Place, compressed, number_of};
 use crate::{Error, Result};
 
 /// Names and labels are short. What is longer is no name and no label.
@@ -84,20 +85,19 @@ fn walk(
     members: &mut Vec<Member>,
 ) -> Result<()> {
     let wrong = |why: String| Error::source(path.display(), why);
-    let length = file
-        .metadata()
-        .map_err(|error| wrong(error.to_string()))?
-        .len();
-    let mut first = [0; 4];
+    let about = file.metadata().map_err(|error| wrong(error.to_string()))?;
+    if about.is_dir() {
+        let why = "it is a folder; where several sources are given, each is an archive";
+        return Err(wrong(why.into()));
+    }
+    let length = about.len();
+    let mut first = [0; 8];
     let mut start = file;
     let found = start
         .read(&mut first)
         .map_err(|error| wrong(error.to_string()))?;
-    if first[..found].starts_with(&[0x1F, 0x8B])
-        || first[..found].starts_with(&[0x28, 0xB5, 0x2F, 0xFD])
-    {
-        let why = "it is compressed as a whole; unpack it first: pictures are compressed already";
-        return Err(wrong(why.into()));
+    if let Some(why) = compressed(path, &first[..found]) {
+        return Err(wrong(why));
     }
     start.rewind().map_err(|error| wrong(error.to_string()))?;
     let mut tar = Archive::new(file);
@@ -234,17 +234,11 @@ fn walk(
                     bytes
                 };
                 let label = match end.as_str() {
-                    "cls" => number(&bytes).map(Some),
+                    "cls" => of_text(&bytes).map(Some),
                     _ => of_json(&bytes),
                 };
-                let why = || {
-                    format!(
-                        "`{name}` is no label: it has to be a number from 0 to {}",
-                        u32::MAX - 1
-                    )
-                };
                 // A `cls` beside a `json` says more plainly what is meant.
-                match label.ok_or_else(|| wrong(why()))? {
+                match label.map_err(|why| wrong(format!("`{name}` is no label: {why}")))? {
                     Some(label) if end == "cls" || group.label.is_none() => {
                         group.label = Some(label)
                     }
@@ -280,20 +274,41 @@ fn split(name: &str) -> Option<(&str, &str)> {
     (stop > last).then(|| (&name[..stop], &name[stop + 1..]))
 }
 
-fn number(bytes: &[u8]) -> Option<u32> {
-    let number: u32 = std::str::from_utf8(bytes).ok()?.trim().parse().ok()?;
-    (number != super::NO_LABEL).then_some(number)
+fn of_text(bytes: &[u8]) -> Result<u32, String> {
+    let text = String::from_utf8_lossy(bytes);
+    let text = text.trim();
+    number_of(text).ok_or_else(|| {
+        let found = excerpt(text);
+        format!("it holds `{found}`, and {A_NUMBER} is expected; number the classes")
+    })
 }
 
 /// The label in an object, if it has one.
-fn of_json(bytes: &[u8]) -> Option<Option<u32>> {
-    let value: serde_json::Value = serde_json::from_slice(bytes).ok()?;
-    let label = ["label", "cls"].iter().find_map(|key| value.get(key));
-    match label {
-        None => Some(None),
-        Some(label) => {
-            let label = u32::try_from(label.as_u64()?).ok()?;
-            (label != super::NO_LABEL).then_some(Some(label))
-        }
-    }
+fn of_json(bytes: &[u8]) -> Result<Option<u32>, String> {
+    let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|error| {
+        let (line, column) = (error.line(), error.column());
+        format!(
+            "it is no JSON, from line {line}, column {column} on; write an object such as {{\"label\": 3}}"
+        )
+    })?;
+    let found = ["label", "cls"]
+        .iter()
+        .find_map(|key| Some((key, value.get(key)?)));
+    let Some((key, found)) = found else {
+        return Ok(None);
+    };
+    let label = found.as_u64().and_then(|label| u32::try_from(label).ok());
+    let label = label.filter(|label| *label != NO_LABEL);
+    label.map(Some).ok_or_else(|| {
+        let found = excerpt(&found.to_string());
+        format!("its `{key}` is `{found}`, and {A_NUMBER} is expected; number the classes")
+    })
+}
+
+/// As much of a text as a message can show in its line.
+fn excerpt(text: &str) -> String {
+    let line: String = text.chars().take(40).collect();
+    let shown = one_line(&line);
+    let more = if line.len() < text.len() { "…" } else { "" };
+    format!("{shown}{more}")
 }

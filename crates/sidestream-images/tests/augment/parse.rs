@@ -111,6 +111,9 @@ fn what_is_no_operator_is_named_with_its_place() {
         "RandomHorizontalFlip(0.5, 0.5)",
         "RandomHorizontalFlip has at most 1 argument",
     );
+    for text in ["RandomRotation(-5)", "ColorJitter(contrast=-1)"] {
+        refused(text, "is no number from 0 on, or pair of numbers");
+    }
     refused("Resize((((((((1))))))))", "a number was expected");
     refused(
         "Resize(1) %",

@@ -1,6 +1,8 @@
 //! What means nothing is refused, with the place and what to give instead.
 
-use sidestream_images::augment::{Batch, Form, Kind, Layout, Operator, Plan, Target};
+use sidestream_images::augment::{
+    Batch, Form, Interpolation, Kind, Layout, Operator, Plan, Target,
+};
 use sidestream_images::{Placed, Region};
 
 use super::{BYTES, key, picture, plan, size};
@@ -72,10 +74,36 @@ fn arguments_are_refused_by_the_operators_place() {
             }],
             "hue is from -0.6 to 0.1; give -0.5 to 0.5",
         ),
+        (
+            vec![Operator::RandomRotation {
+                degrees: [0.0, f64::INFINITY],
+                interpolation: Interpolation::Nearest,
+                expand: false,
+                center: None,
+                fill: [0.0; 3],
+            }],
+            "degrees is from 0 to inf; give finite numbers, the lower one first",
+        ),
+        (
+            vec![Operator::RandomRotation {
+                degrees: [0.0, 1.0],
+                interpolation: Interpolation::Nearest,
+                expand: false,
+                center: Some([f64::NAN, 0.0]),
+                fill: [0.0; 3],
+            }],
+            "center is NaN, 0; give finite numbers",
+        ),
     ] {
         let why = refused(&operators);
         assert!(why.contains(expected), "{why}");
     }
+    let why = flip(1.5).check().unwrap_err().to_string();
+    assert!(
+        why.ends_with("RandomHorizontalFlip: p is 1.5; give a probability, from 0 to 1"),
+        "{why}"
+    );
+    assert_eq!(normalize.check(), Ok(()), "alone it means something");
 }
 
 #[test]

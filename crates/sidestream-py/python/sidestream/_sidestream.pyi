@@ -33,6 +33,7 @@ __all__ = [
     "TraceError",
     "__version__",
     "caps",
+    "check_operator",
     "check_options",
     "check_program",
     "command",
@@ -321,6 +322,7 @@ class AugmentBatch:
         self, device: str, stream: Any, pieces: list[tuple[int, int]], kind: str, is_nhwc: bool
     ) -> None: ...
 
+def check_operator(name: str, given: dict[str, Any]) -> None: ...
 def note_stream(address: int, stream: Any) -> bool: ...
 def references(list: list[Any], index: int) -> int: ...
 

@@ -4,6 +4,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use sidestream::error::Error;
 use sidestream::explicit::DeviceMemory;
 use sidestream_images::augment::{
     Batch, Buffers, Drawn, Form, Interpolation, Kind, Layout, Operator, Plan, Target,
@@ -203,6 +204,19 @@ impl AugmentBatch {
     }
 }
 
+/// Refuses arguments of an operator that mean nothing, by its name and theirs.
+#[pyfunction]
+pub fn check_operator(name: &str, given: &Bound<'_, PyDict>) -> PyResult<()> {
+    let made = operator(name, &Given(given)).map_err(|error| {
+        let why = error.value(given.py()).to_string();
+        PyValueError::new_err(format!("{name}: {why}"))
+    })?;
+    made.check().map_err(|error| match error {
+        Error::Invalid { why, .. } => PyValueError::new_err(why),
+        error => of_runtime(error),
+    })
+}
+
 fn key_of((seed, epoch, sample): (u64, u64, u64)) -> Key {
     Key {
         seed,
@@ -258,7 +272,10 @@ impl<'py> Given<'_, 'py> {
     {
         let value = self.0.get_item(name)?;
         let value = value.ok_or_else(|| PyValueError::new_err(format!("{name} is missing")))?;
-        value.extract().map_err(Into::into)
+        // What gets here is of the right kind: the classes of the package see to that.
+        value
+            .extract()
+            .map_err(|_| PyValueError::new_err(format!("{name} is {value}, which is out of range")))
     }
 
     /// Height and width.

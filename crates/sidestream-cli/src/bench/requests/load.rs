@@ -21,7 +21,7 @@ pub enum Load {
 
 /// Where the moments are from.
 pub enum From {
-    Drawn { rate: f64, seed: u64 },
+    Drawn { rate: f64, seed: u64, until: Until },
     File,
 }
 
@@ -55,12 +55,31 @@ impl Load {
             )));
         }
         let arrivals = drawn(rate, seed, until);
-        let from = From::Drawn { rate, seed };
+        let from = From::Drawn { rate, seed, until };
         Ok(Load::Open { arrivals, from })
     }
 
     pub fn is_closed(&self) -> bool {
         matches!(self, Load::Closed { .. })
+    }
+
+    /// What figures "a second" are divided by: from the beginning, at 0, to the last answer, or to the end of the load where that is
+    /// later. To the last answer alone, a load whose last requests come early or are refused would show more than arrived.
+    pub fn lasted_ns(&self, last_answer_ns: u64) -> u64 {
+        let end_ns = match self {
+            Load::Open {
+                from:
+                    From::Drawn {
+                        until: Until::Ns(end),
+                        ..
+                    },
+                ..
+            } => *end,
+            Load::Open { arrivals, .. } => arrivals.last().copied().unwrap_or(0),
+            // Callers ask until then, and each waits for its answer.
+            Load::Closed { .. } => 0,
+        };
+        end_ns.max(last_answer_ns)
     }
 
     pub fn in_words(&self) -> String {
@@ -79,7 +98,7 @@ impl Load {
         match self {
             Load::Open { arrivals, from } => {
                 let (rate, seed) = match from {
-                    From::Drawn { rate, seed } => (Some(*rate), Some(*seed)),
+                    From::Drawn { rate, seed, .. } => (Some(*rate), Some(*seed)),
                     From::File => (None, None),
                 };
                 json!({"kind": "open", "requests": arrivals.len(), "rate_per_s": rate, "seed": seed})

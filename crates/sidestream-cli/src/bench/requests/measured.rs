@@ -55,13 +55,14 @@ impl Bench {
         let rows: Vec<Vec<f32>> = (0..ROWS).map(|request| model.row(request)).collect();
         prepare(&batcher, setup, model, &rows)?;
         let before = batcher.statistics();
-        let mut outcome = match load {
+        let (mut outcome, last_ns) = match load {
             Load::Open { arrivals, .. } => open(&batcher, arrivals, setup.deadline, &rows)?,
             Load::Closed { callers, until } => closed(&batcher, *callers, *until, &rows)?,
         };
         let after = batcher.close();
         let batches = |all: &sidestream::pool::Statistics| all.batches.values().sum::<u64>();
         outcome.batches = batches(&after) - batches(&before);
+        outcome.end(load.lasted_ns(last_ns));
         Ok(outcome)
     }
 }
@@ -318,13 +319,13 @@ impl Taken {
     }
 }
 
-/// Requests at these moments, whatever becomes of earlier ones.
+/// Requests at these moments, and when the last answer was there, whatever becomes of earlier ones.
 fn open(
     batcher: &Numbers,
     arrivals: &[u64],
     deadline: Option<Duration>,
     rows: &[Vec<f32>],
-) -> Result<Outcome, Failure> {
+) -> Result<(Outcome, u64), Failure> {
     let deadline_ns = deadline.map(|deadline| deadline.as_nanos() as u64);
     let (give, taken) = channel();
     std::thread::scope(|scope| {
@@ -357,8 +358,7 @@ fn open(
         };
         outcome.sent = arrivals.len() as u64;
         (outcome.full, outcome.late) = (full, late);
-        outcome.end(last_ns);
-        Ok(outcome)
+        Ok((outcome, last_ns))
     })
 }
 
@@ -390,13 +390,13 @@ fn collect(taken: &Receiver<Taken>, deadline_ns: Option<u64>) -> (Outcome, u64) 
     (outcome, last_ns)
 }
 
-/// Callers who ask again when they are answered; a thread stands for several.
+/// Callers who ask again when they are answered, and when the last answer was there; a thread stands for several.
 fn closed(
     batcher: &Numbers,
     callers: u32,
     until: Until,
     rows: &[Vec<f32>],
-) -> Result<Outcome, Failure> {
+) -> Result<(Outcome, u64), Failure> {
     let threads = callers.min(THREADS);
     let (most, end) = match until {
         Until::Requests(requests) => (requests, None),
@@ -463,6 +463,5 @@ fn closed(
         whole.latencies_ns.extend(part.latencies_ns);
         last_ns = part_ns.max(last_ns);
     }
-    whole.end(last_ns);
-    Ok(whole)
+    Ok((whole, last_ns))
 }

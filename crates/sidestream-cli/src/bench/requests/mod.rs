@@ -24,7 +24,11 @@ use outcome::Outcome;
 /// Requests of one row each arrive at random moments (a Poisson process) at the rate that is given, whether earlier
 /// ones are answered or not. They are computed one by one on one stream; one by one on a pool of streams; as
 /// batches; and as batches on several streams. Latency counts from when a request was to arrive, so that a program that
-/// falls behind cannot hide it. Goodput counts what was answered before its deadline; what cannot be is refused.
+/// falls behind cannot hide it. Goodput counts what was answered before its deadline; what cannot be is refused. It is divided by the
+/// time from the beginning to the last answer, or to the end of --seconds (the last arrival without them) where that is later.
+///
+/// Best is the way with the most answers in time; of those within a thousandth of it, the one with the lowest p99; of equals the one
+/// that stands first. With --closed it is the way with the most requests a second.
 ///
 /// The model is a perceptron, --layers layers of --row values, or any of which you say with --kernel-us how long it
 /// takes. On a GPU `pool::Batcher` runs it in real time. On a simulated one time is simulated: the same rule decides when

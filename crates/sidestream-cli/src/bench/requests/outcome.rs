@@ -19,7 +19,7 @@ pub struct Outcome {
     pub failed: u64,
     /// Of those that were answered, from when they were to arrive, in order.
     pub latencies_ns: Vec<u64>,
-    /// From the first arrival to the last answer.
+    /// How long load and answers lasted: see `Load::lasted_ns`.
     pub time_ns: u64,
     pub batches: u64,
 }
@@ -54,6 +54,11 @@ impl Outcome {
         self.answered as f64 * 1e9 / self.time_ns.max(1) as f64
     }
 
+    /// Answers in time, a second.
+    fn goodput_per_s(&self) -> f64 {
+        self.in_time as f64 * 1e9 / self.time_ns.max(1) as f64
+    }
+
     pub fn in_words(&self, is_closed: bool) -> String {
         let p99 = us(self.quantile_ns(0.99));
         match is_closed {
@@ -72,7 +77,7 @@ impl Outcome {
                "p50_ns": self.quantile_ns(0.5), "p95_ns": self.quantile_ns(0.95),
                "p99_ns": self.quantile_ns(0.99), "p999_ns": self.quantile_ns(0.999),
                "time_ns": self.time_ns, "per_s": self.per_s(),
-               "goodput_per_s": self.in_time as f64 * 1e9 / self.time_ns.max(1) as f64,
+               "goodput_per_s": self.goodput_per_s(),
                "batches": self.batches, "mean_batch": self.mean_batch()})
     }
 }
@@ -93,7 +98,7 @@ pub fn table(outcomes: &[(Way, Outcome)], is_closed: bool) -> String {
     for (way, of) in outcomes {
         let per_s = match is_closed {
             true => of.per_s(),
-            false => of.in_time as f64 * 1e9 / of.time_ns.max(1) as f64,
+            false => of.goodput_per_s(),
         };
         out += &format!(
             "  {:9} {:>10} {:>10} {:>10} {:>10} {per_s:>11.0} {:>8} {:>7.1}\n",

@@ -125,7 +125,7 @@ pub fn run(profile: &Profile, model: &Model, setup: &Setup, load: &Load) -> Outc
             }
         }
     }
-    outcome.end(last_ns);
+    outcome.end(load.lasted_ns(last_ns));
     outcome
 }
 

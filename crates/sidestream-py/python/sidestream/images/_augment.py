@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from sidestream._arguments import truth, whole
@@ -23,7 +24,7 @@ class Compose:
     in nor on who loaded it or how often the run was resumed. Only what ``MixUp`` and ``CutMix`` mix in is another picture of the batch.
 
     Args:
-        transforms: Operators of ``sidestream.images``. ``from_torchvision`` makes them of torchvision's.
+        transforms: Operators of ``sidestream.images``. ``from_torchvision`` makes them of torchvision's. Of none the result is a copy.
         seed: Of the run.
         fuse: Whether operators are composed. Without, each samples anew and rounds to levels of bytes, as torchvision does on tensors of
             bytes: for comparisons.
@@ -31,7 +32,7 @@ class Compose:
 
     Raises:
         TypeError: A transform is no operator.
-        ValueError: An argument of an operator or the sequence means nothing.
+        ValueError: The sequence of operators means nothing. What an operator refuses, it refuses where it is made.
     """
 
     def __init__(self, transforms: Iterable[Operator], *, seed: int = 0, fuse: bool = True, channels_last: bool = False) -> None:
@@ -43,6 +44,7 @@ class Compose:
         truth("fuse", fuse)
         truth("channels_last", channels_last)
         self.seed = whole("seed", seed, 0, "the seed of the run")
+        self._fuse = fuse
         self._channels_last = channels_last
         given = [(type(transform).__name__, transform._given) for transform in self.transforms]
         self._plan = AugmentPlan(given, fuse)
@@ -109,6 +111,10 @@ class Compose:
         """
         import torch
 
+        if self._mixes is not None:
+            # On the host, where the labels are: on the device the wrong one would end the context.
+            for sample, label in zip(batch.samples, batch.labels, strict=True):
+                self._is_class(-1 if label is None else label, f"the label of sample {sample}")
         drawn = self._plan.draw_placed(batch.placed, self.seed, batch.epoch, batch.samples)  # type: ignore[arg-type]
         format_ = torch.channels_last if self._channels_last else torch.contiguous_format
         shape = (len(batch), 3, *drawn.size)
@@ -164,11 +170,18 @@ class Compose:
 
     def _mixed(self, torch: Any, drawn: AugmentBatch, labels: Any) -> Any:
         assert self._mixes is not None
-        classes = self._mixes.num_classes
+        if not isinstance(labels, torch.Tensor):
+            raise TypeError(f"labels is {type(labels).__name__}; give a tensor of whole numbers, or of rows of weights")
         if labels.dim() == 1:
+            classes = self._mixes.num_classes
             if classes is None:
                 raise ValueError(f"labels are numbers of classes, and {type(self._mixes).__name__} has no num_classes; give it")
-            labels = torch.nn.functional.one_hot(labels, classes)
+            if labels.is_floating_point() or labels.dtype == torch.bool:
+                raise ValueError(f"labels is of {labels.dtype}; give whole numbers, or a row of weights for each picture")
+            if not labels.is_cuda:
+                for label in labels.tolist():
+                    self._is_class(label, "a label")
+            labels = torch.nn.functional.one_hot(labels.long(), classes)
         rows = labels.float()
         partners, shares = zip(*drawn.mixed(), strict=True)
         share = torch.tensor(shares, dtype=torch.float32)
@@ -177,6 +190,58 @@ class Compose:
             share = share.pin_memory().to(rows.device, non_blocking=True)
             other = other.pin_memory().to(rows.device, non_blocking=True)
         return rows * share[:, None] + rows[other] * (1 - share)[:, None]
+
+
+    def _is_class(self, label: int, what: str) -> None:
+        """Refuse what is no class."""
+        assert self._mixes is not None
+        name, classes = type(self._mixes).__name__, self._mixes.num_classes
+        if label < 0:
+            raise ValueError(f"{what} is {label}, which stands for none, and {name} mixes labels; label all pictures, or leave {name} out")
+        if classes is not None and label >= classes:
+            raise ValueError(f"{what} is {label}, and {name} has num_classes={classes}; give num_classes above all labels, or mend the label")
+
+    def _identity(self) -> dict[str, Any]:
+        """What a result depends on besides the picture, for a state of a loader."""
+        return {"seed": self.seed, "fuse": self._fuse, "operators": [repr(transform) for transform in self.transforms]}
+
+
+def same_augmentation(state: dict[str, Any], augment: Compose | None) -> None:
+    """Refuse the state of a loader whose pictures were augmented otherwise.
+
+    Raises:
+        ValueError: They were. The text names what is in the state and what is here.
+    """
+    if not isinstance(state, dict):
+        raise TypeError(f"state is {type(state).__name__}; give what `state_dict` returned")
+    own = None if augment is None else augment._identity()
+    if "augment" not in state:
+        if own is None:
+            return
+        raise ValueError(
+            "the state does not say how pictures were augmented, since an earlier version saved it, or a loader in Rust; "
+            'begin anew, or set state["augment"] to loader.state_dict()["augment"] if it was as here'
+        )
+    saved = state["augment"]
+    if saved == own:
+        return
+    remedy = "make the loader with the same `augment`, or begin anew"
+    if saved is None or own is None:
+        has, lacks = ("this loader has", "the state") if saved is None else ("the state has", "this loader")
+        raise ValueError(f"{has} an augmentation, {_words(own or saved)}, and {lacks} none; {remedy}")
+    if not isinstance(saved, dict) or saved.keys() != own.keys() or not isinstance(saved["operators"], list):
+        raise ValueError(f"the state has the augmentation {saved!r}, which no loader of this version saves; {remedy}")
+    for name in ("seed", "fuse"):
+        if saved[name] != own[name]:
+            raise ValueError(f"the state has an augmentation with {name}={saved[name]}, and this loader one with {name}={own[name]}; {remedy}")
+    for at, (there, here) in enumerate(zip_longest(saved["operators"], own["operators"], fillvalue="none")):
+        if there != here:
+            raise ValueError(f"operator {at} of the augmentation is {there} in the state, and {here} in this loader; {remedy}")
+
+
+def _words(augmentation: Any) -> str:
+    operators = augmentation.get("operators") if isinstance(augmentation, dict) else None
+    return f"Compose([{', '.join(map(str, operators))}])" if isinstance(operators, list) else repr(augmentation)
 
 
 def _piece(tensor: Any, address: int) -> tuple[int, int]:
@@ -223,7 +288,8 @@ def from_torchvision(transforms: Any, *, seed: int = 0, fuse: bool = True, chann
         try:
             found.append(translate(transform))
         except (TypeError, ValueError, AttributeError) as error:
-            refused.append(f"{name}: {error}")
+            # An operator of this package names itself.
+            refused.append(str(error) if str(error).startswith(f"{name}: ") else f"{name}: {error}")
     if refused:
         raise ValueError("sidestream.images cannot do this: " + "; ".join(refused))
     return Compose(found, seed=seed, fuse=fuse, channels_last=channels_last)

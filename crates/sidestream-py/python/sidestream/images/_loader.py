@@ -6,15 +6,17 @@ import ctypes
 import itertools
 import json
 import os
+import reprlib
 import sys
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias
 
-from sidestream._arguments import one_of, whole
-from sidestream._sidestream import ImageBatch, ImageEngines, ImageLoader
+from sidestream._arguments import one_of, truth, whole
+from sidestream._sidestream import ImageBatch, ImageEngines, ImageLoader, image_decoder
+from sidestream.images._augment import same_augmentation
 from sidestream.images._engines import Engines, OnDevice
 
 if TYPE_CHECKING:
@@ -177,10 +179,24 @@ class Loader:
         decode: Literal["cpu", "gpu"] = "cpu",
         engine_share: float = 1.0,
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("depth", depth)):
-            whole(name, value, 1, "a number of " + ("pictures" if name == "batch_size" else "batches"))
-        whole("seed", seed, 0, "the seed of the run")
-        whole("workers", workers, 0, "a number of threads")
+        numbers = [
+            ("batch_size", batch_size, 1, 32, "a number of pictures"),
+            ("seed", seed, 0, 64, "the seed of the run"),
+            ("rank", 0 if rank is None else rank, 0, 32, "the number of this process"),
+            ("world", 1 if world is None else world, 1, 32, "how many processes share the data"),
+            ("workers", workers, 0, 32, "a number of threads"),
+            ("depth", depth, 1, 32, "a number of batches"),
+            ("max_pixels", max_pixels, 1, 64, "a number of pixels"),
+            ("max_file_bytes", max_file_bytes, 1, 64, "a number of bytes"),
+            ("max_slab_bytes", max_slab_bytes, 1, 64, "a number of bytes"),
+        ]
+        for name, value, least, bits, give in numbers:
+            if whole(name, value, least, give) >> bits:
+                raise ValueError(f"{name} is {value!r}; give {give}, below 2**{bits}")
+        for name, flag in (("shuffle", shuffle), ("drop_last", drop_last), ("faulty", faulty), ("orientation", orientation)):
+            truth(name, flag)
+        one_of("broken", broken, ("raise", "skip", "replace"))
+        one_of("uneven", uneven, ("drop", "repeat"))
         if augment is not None and not hasattr(augment, "of_loader"):
             raise TypeError(f"augment is {type(augment).__name__}; give a Compose of sidestream.images")
         one_of("decode", decode, ("cpu", "gpu"))
@@ -192,15 +208,15 @@ class Loader:
             raise ValueError("`rank` and `world` belong together: give both, or neither")
         if rank is None or world is None:
             rank, world = _of_distributed()
-        if uneven not in ("drop", "repeat"):
-            raise ValueError(f'`uneven` is {uneven!r}; it is "drop" or "repeat"')
         if pin_memory is None:
             torch = sys.modules.get("torch")
             # Where a check simulates a GPU, its threads do so, and not those that decode.
             pin_memory = torch is not None and torch.cuda.is_available() and not getattr(torch.cuda, "is_simulated", False)
-        paths = [data] if isinstance(data, (str, os.PathLike)) else list(data)
+        paths = _paths(data)
+        if classes is not None and (isinstance(classes, str) or not all(isinstance(one, str) for one in classes)):
+            raise TypeError(f"classes is {classes!r}; give a sequence of names of sub-folders")
         self._loader = ImageLoader(
-            [os.fspath(path) for path in paths],
+            paths,
             classes=None if classes is None else list(classes),
             batch_size=batch_size,
             seed=seed,
@@ -217,7 +233,7 @@ class Loader:
             max_pixels=max_pixels,
             max_file_bytes=max_file_bytes,
             max_slab_bytes=max_slab_bytes,
-            pin=_pinned if pin_memory else None,
+            pin=_pinned if truth("pin_memory", pin_memory) else None,
             augment=None if augment is None else (augment._plan, augment.seed),
             engine_share=engine_share if decode == "gpu" else 0.0,
         )
@@ -226,11 +242,24 @@ class Loader:
         self._refused = 0
         #: Why engines refused the first of them, as long as nobody was told.
         self._unsaid: str | None = None
+        first = repr(paths[0]) + (f" and {len(paths) - 1} more" if paths[1:] else "")
+        share = f", rank {rank} of {world}" if world > 1 else ""
+        count = self._loader.batches()
+        batches = f"{count} batch{'es' if count != 1 else ''} of {batch_size}"
+        by = image_decoder() if decode == "cpu" else f"a GPU's engines and {image_decoder()}"
+        #: For `repr`, which a closed loader answers too.
+        self._text = f"Loader({first}: {self._loader.samples()} pictures{share}, {batches} an epoch, decoded by {by})"
         #: What a prefetcher has of it and nobody has taken yet, by number.
         self._ahead: dict[int, _Ahead] = {}
         self._numbers = itertools.count()
         # Before the interpreter ends, since threads that need it then would never get it.
         self._finalizer = weakref.finalize(self, self._loader.close)
+
+    def __repr__(self) -> str:
+        return self._text
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Loader has threads, which cannot be sent to another process; send its arguments, and make it there")
 
     def __iter__(self) -> Iterator[Batch]:
         if self._decode == "gpu":
@@ -281,8 +310,7 @@ class Loader:
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch. In that epoch already, it stays where it is, so that a resumed run may call it."""
-        if epoch < 0:
-            raise ValueError(f"`epoch` is {epoch}; epochs count from 0")
+        whole("epoch", epoch, 0, "the number of an epoch")
         if epoch != self._loader.epoch():
             self._loader.set_epoch(epoch)
 
@@ -293,7 +321,12 @@ class Loader:
 
     def _given(self) -> dict[str, Any]:
         state: dict[str, Any] = json.loads(self._loader.state())
+        state["augment"] = None if self._augment is None else self._augment._identity()
         return state
+
+    def _go_to(self, state: dict[str, Any]) -> None:
+        """The augmentation is Python's: the extension's loader does not know of it."""
+        self._loader.load_state(json.dumps({name: value for name, value in state.items() if name != "augment"}))
 
     def _note_refused(self, why: str) -> None:
         self._refused += 1
@@ -316,12 +349,13 @@ class Loader:
         state = self.state_dict()
         if self._ahead:
             self._ahead.clear()
-            self._loader.load_state(json.dumps(state))
+            self._go_to(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go where the state says. A state of other data, another decoder or another order is a ``ValueError``."""
+        """Go where the state says. A state of other data, another decoder, order or augmentation is a ``ValueError``."""
+        same_augmentation(state, self._augment)
+        self._go_to(state)
         self._ahead.clear()
-        self._loader.load_state(json.dumps(state))
 
     @property
     def classes(self) -> list[str]:
@@ -350,7 +384,7 @@ class Loader:
 
     def name(self, sample: int) -> str:
         """The path of a sample, or its archive and member."""
-        return self._loader.name(sample)
+        return self._loader.name(whole("sample", sample, 0, "the number of a picture"))
 
     def close(self) -> None:
         """End the threads. Batches that were handed out stay valid."""
@@ -438,6 +472,15 @@ class _Feed:
 
     def __len__(self) -> int:
         return len(self._loader)
+
+
+def _paths(data: Any) -> list[str]:
+    """The folder, list or archive, or the archives."""
+    is_one = isinstance(data, (str, os.PathLike))
+    paths = [data] if is_one else list(data) if hasattr(data, "__iter__") else []
+    if not paths or any(not isinstance(path, (str, os.PathLike)) for path in paths):
+        raise TypeError(f"data is {reprlib.repr(data)}; give a folder, a list or an archive, as a text or a path, or a sequence of archives")
+    return [os.fspath(path) for path in paths]
 
 
 def _of_distributed() -> tuple[int, int]:

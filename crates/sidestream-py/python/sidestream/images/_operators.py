@@ -1,6 +1,6 @@
 """The operators, with the names and the arguments of ``torchvision.transforms.v2``.
 
-Each only holds its arguments; ``Compose`` runs them. ``interpolation`` is ``"nearest"`` or ``"bilinear"``, as a text or as a member of
+Each checks and holds its arguments; ``Compose`` runs them. ``interpolation`` is ``"nearest"`` or ``"bilinear"``, as a text or as a member of
 torchvision's ``InterpolationMode``. Colours (``fill``, ``value``) are one number or three.
 """
 
@@ -8,22 +8,100 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
+
+from sidestream._arguments import whole
+from sidestream._sidestream import check_operator
 
 Pair = Sequence[float]
 Colour = float | Sequence[float]
 
 
 class Operator:
-    """A step of an augmentation: its name and its arguments, checked where a ``Compose`` is made."""
+    """A step of an augmentation: its name and its arguments, which are checked where it is made."""
 
     def __init__(self, **given: Any) -> None:
-        """Take the arguments as the extension module takes them."""
+        """Take the arguments as the extension module takes them.
+
+        Raises:
+            ValueError: One means nothing; the text names the operator and the argument.
+        """
         self._given = given
+        check_operator(type(self).__name__, given)
 
     def __repr__(self) -> str:
         """Return the name and the arguments."""
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._given.items())})"
+
+    # ------------------------------------------------------------------ arguments, as numbers of one kind each
+
+    def _refuse(self, name: str, value: Any, give: str) -> NoReturn:
+        raise ValueError(f"{type(self).__name__}: {name} is {value!r}; give {give}") from None
+
+    def _number(self, name: str, value: Any, give: str = "a number") -> float:
+        if isinstance(value, (str, bool)):
+            self._refuse(name, value, give)
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            self._refuse(name, value, give)
+
+    def _numbers(self, name: str, value: Any, count: int, give: str) -> tuple[float, ...]:
+        if isinstance(value, str) or not hasattr(value, "__len__") or len(value) != count:
+            self._refuse(name, value, give)
+        return tuple(self._number(name, one, give) for one in value)
+
+    def _whole(self, name: str, value: Any, least: int, give: str) -> int:
+        return whole(f"{type(self).__name__}: {name}", value, least, give)
+
+    def _pair(self, name: str, value: Any) -> tuple[float, ...]:
+        return self._numbers(name, value, 2, "two numbers")
+
+    def _around(self, name: str, value: Any) -> tuple[float, ...]:
+        """As far to both sides, or between two."""
+        if hasattr(value, "__len__"):
+            return self._numbers(name, value, 2, "a number from 0 on, or two, the lower one first")
+        most = self._number(name, value)
+        if most < 0:
+            self._refuse(name, value, "a number from 0 on, or two, the lower one first")
+        return -most, most
+
+    def _factors(self, name: str, value: Any) -> tuple[float, ...] | None:
+        if value is None or hasattr(value, "__len__"):
+            return None if value is None else self._pair(name, value)
+        most = self._number(name, value)
+        if most < 0:
+            self._refuse(name, value, "0 or more")
+        return (max(0.0, 1.0 - most), 1.0 + most) if most else None
+
+    def _colour(self, name: str, value: Any) -> list[float]:
+        give = "one number, or three"
+        values = [value] * 3 if not hasattr(value, "__len__") or isinstance(value, str) else list(value)
+        values = values * 3 if len(values) == 1 else values
+        colour = list(self._numbers(name, values, 3, give))
+        if not all(math.isfinite(one) for one in colour):
+            self._refuse(name, value, give)
+        return colour
+
+    def _sides(self, name: str, value: Any) -> list[int]:
+        """Height and width."""
+        give = "one length, or height and width, in pixels"
+        sides = list(value) if hasattr(value, "__len__") and not isinstance(value, str) else [value]
+        if len(sides) not in (1, 2) or any(isinstance(side, bool) or not hasattr(side, "__index__") for side in sides):
+            self._refuse(name, value, give)
+        if any(side < 1 for side in sides):
+            self._refuse(name, value, give)
+        return [sides[0].__index__(), sides[-1].__index__()]
+
+    def _is_bilinear(self, interpolation: Any) -> bool:
+        name = str(getattr(interpolation, "value", interpolation)).lower()
+        if name not in ("nearest", "nearest-exact", "bilinear"):
+            self._refuse("interpolation", name, '"nearest" or "bilinear"')
+        return name == "bilinear"
+
+    def _only_bilinear(self, interpolation: Any) -> None:
+        if not self._is_bilinear(interpolation):
+            self._refuse("interpolation", "nearest", '"bilinear", which is the only one that resizes here')
 
 
 class RandomResizedCrop(Operator):
@@ -38,8 +116,8 @@ class RandomResizedCrop(Operator):
         antialias: bool | None = True,
     ) -> None:
         """Take torchvision's arguments."""
-        _only_bilinear(self, interpolation)
-        super().__init__(size=_size(size), scale=_pair("scale", scale), ratio=_pair("ratio", ratio), antialias=bool(antialias))
+        self._only_bilinear(interpolation)
+        super().__init__(size=self._sides("size", size), scale=self._pair("scale", scale), ratio=self._pair("ratio", ratio), antialias=bool(antialias))
 
 
 class RandomCrop(Operator):
@@ -55,11 +133,12 @@ class RandomCrop(Operator):
     ) -> None:
         """Take torchvision's arguments; ``padding_mode`` is ``"constant"``."""
         if padding_mode != "constant":
-            raise ValueError(f'padding_mode is {padding_mode!r}; only "constant" is known here')
-        sides = [padding or 0] if isinstance(padding, int) or padding is None else list(padding)
-        if len(sides) not in (1, 2, 4):
-            raise ValueError(f"padding is {padding!r}; give one number, two (left and right, top and bottom) or four (left, top, right, bottom)")
-        super().__init__(size=_size(size), padding=(sides * 4)[:4], pad_if_needed=bool(pad_if_needed), fill=_colour("fill", fill))
+            self._refuse("padding_mode", padding_mode, '"constant", which is the only one here')
+        give = "one whole number from 0 on, two (left and right, top and bottom) or four (left, top, right, bottom)"
+        sides: list[Any] = [padding or 0] if padding is None or isinstance(padding, int) else list(padding)
+        if len(sides) not in (1, 2, 4) or any(not hasattr(side, "__index__") or side < 0 for side in sides):
+            self._refuse("padding", padding, give)
+        super().__init__(size=self._sides("size", size), padding=(sides * 4)[:4], pad_if_needed=bool(pad_if_needed), fill=self._colour("fill", fill))
 
 
 class CenterCrop(Operator):
@@ -67,7 +146,7 @@ class CenterCrop(Operator):
 
     def __init__(self, size: int | Sequence[int]) -> None:
         """Take torchvision's arguments."""
-        super().__init__(size=_size(size))
+        super().__init__(size=self._sides("size", size))
 
 
 class Resize(Operator):
@@ -81,15 +160,16 @@ class Resize(Operator):
         antialias: bool | None = True,
     ) -> None:
         """Take torchvision's arguments."""
-        _only_bilinear(self, interpolation)
+        self._only_bilinear(interpolation)
         if size is None:
-            raise ValueError("size is None; give a length of the shorter side, or height and width")
-        side = size if isinstance(size, int) else size[0] if len(size) == 1 else None
-        if side is None and max_size is not None:
-            raise ValueError("max_size goes with one length for the shorter side; leave it out")
-        super().__init__(
-            size=_size(size), side=side, max_size=max_size, antialias=bool(antialias)
-        )
+            self._refuse("size", size, "a length of the shorter side, or height and width")
+        sides = self._sides("size", size)
+        side = None if hasattr(size, "__len__") and len(size) == 2 else sides[0]
+        if max_size is not None:
+            if side is None:
+                self._refuse("max_size", max_size, "one length for the shorter side, or leave max_size out")
+            max_size = self._whole("max_size", max_size, 1, "the most pixels of the longer side")
+        super().__init__(size=sides, side=side, max_size=max_size, antialias=bool(antialias))
 
 
 class RandomHorizontalFlip(Operator):
@@ -97,7 +177,7 @@ class RandomHorizontalFlip(Operator):
 
     def __init__(self, p: float = 0.5) -> None:
         """Take torchvision's arguments."""
-        super().__init__(p=p)
+        super().__init__(p=self._number("p", p))
 
 
 class RandomVerticalFlip(Operator):
@@ -105,7 +185,7 @@ class RandomVerticalFlip(Operator):
 
     def __init__(self, p: float = 0.5) -> None:
         """Take torchvision's arguments."""
-        super().__init__(p=p)
+        super().__init__(p=self._number("p", p))
 
 
 class RandomRotation(Operator):
@@ -121,11 +201,11 @@ class RandomRotation(Operator):
     ) -> None:
         """Take torchvision's arguments."""
         super().__init__(
-            degrees=_around("degrees", degrees),
-            bilinear=_is_bilinear(self, interpolation),
+            degrees=self._around("degrees", degrees),
+            bilinear=self._is_bilinear(interpolation),
             expand=bool(expand),
-            center=None if center is None else _pair("center", center),
-            fill=_colour("fill", fill),
+            center=None if center is None else self._pair("center", center),
+            fill=self._colour("fill", fill),
         )
 
 
@@ -144,16 +224,18 @@ class RandomAffine(Operator):
     ) -> None:
         """Take torchvision's arguments."""
         sheared: tuple[float, ...] = (0.0, 0.0)
-        if shear is not None:
-            sheared = tuple(shear) if isinstance(shear, Sequence) and len(shear) == 4 else _around("shear", shear)
+        if isinstance(shear, Sequence) and len(shear) == 4:
+            sheared = self._numbers("shear", shear, 4, "one number, two or four")
+        elif shear is not None:
+            sheared = self._around("shear", shear)
         super().__init__(
-            degrees=_around("degrees", degrees),
-            translate=None if translate is None else _pair("translate", translate),
-            scale=None if scale is None else _pair("scale", scale),
+            degrees=self._around("degrees", degrees),
+            translate=None if translate is None else self._pair("translate", translate),
+            scale=None if scale is None else self._pair("scale", scale),
             shear=(*sheared, 0.0, 0.0)[:4],
-            bilinear=_is_bilinear(self, interpolation),
-            center=None if center is None else _pair("center", center),
-            fill=_colour("fill", fill),
+            bilinear=self._is_bilinear(interpolation),
+            center=None if center is None else self._pair("center", center),
+            fill=self._colour("fill", fill),
         )
 
 
@@ -163,7 +245,10 @@ class RandomPerspective(Operator):
     def __init__(self, distortion_scale: float = 0.5, p: float = 0.5, interpolation: Any = "bilinear", fill: Colour = 0) -> None:
         """Take torchvision's arguments."""
         super().__init__(
-            distortion_scale=distortion_scale, p=p, bilinear=_is_bilinear(self, interpolation), fill=_colour("fill", fill)
+            distortion_scale=self._number("distortion_scale", distortion_scale),
+            p=self._number("p", p),
+            bilinear=self._is_bilinear(interpolation),
+            fill=self._colour("fill", fill),
         )
 
 
@@ -179,10 +264,10 @@ class ColorJitter(Operator):
     ) -> None:
         """Take torchvision's arguments."""
         super().__init__(
-            brightness=_factors("brightness", brightness),
-            contrast=_factors("contrast", contrast),
-            saturation=_factors("saturation", saturation),
-            hue=None if not hue else _around("hue", hue),
+            brightness=self._factors("brightness", brightness),
+            contrast=self._factors("contrast", contrast),
+            saturation=self._factors("saturation", saturation),
+            hue=None if hue is None or hue == 0 else self._around("hue", hue),
         )
 
 
@@ -192,7 +277,7 @@ class Grayscale(Operator):
     def __init__(self, num_output_channels: int = 3) -> None:
         """Take 3, which is not torchvision's default: results have three channels."""
         if num_output_channels != 3:
-            raise ValueError(f"num_output_channels is {num_output_channels}; give 3, and take one channel of the result")
+            self._refuse("num_output_channels", num_output_channels, "3, and take one channel of the result")
         super().__init__()
 
 
@@ -201,7 +286,7 @@ class RandomGrayscale(Operator):
 
     def __init__(self, p: float = 0.1) -> None:
         """Take torchvision's arguments."""
-        super().__init__(p=p)
+        super().__init__(p=self._number("p", p))
 
 
 class GaussianBlur(Operator):
@@ -209,9 +294,8 @@ class GaussianBlur(Operator):
 
     def __init__(self, kernel_size: int | Sequence[int], sigma: float | Pair = (0.1, 2.0)) -> None:
         """Take torchvision's arguments."""
-        pair = (sigma, sigma) if isinstance(sigma, (int, float)) else _pair("sigma", sigma)
-        sides = [kernel_size] * 2 if isinstance(kernel_size, int) else (list(kernel_size) * 2)[:2]
-        super().__init__(kernel_size=sides, sigma=pair)
+        pair = self._pair("sigma", sigma if hasattr(sigma, "__len__") else (sigma, sigma))
+        super().__init__(kernel_size=self._sides("kernel_size", kernel_size), sigma=pair)
 
 
 class RandomErasing(Operator):
@@ -226,9 +310,7 @@ class RandomErasing(Operator):
         inplace: bool = False,
     ) -> None:
         """Take torchvision's arguments; ``value`` is no text, and ``inplace`` says nothing here."""
-        if isinstance(value, str):
-            raise ValueError(f"value is {value!r}; give a number or three")
-        super().__init__(p=p, scale=_pair("scale", scale), ratio=_pair("ratio", ratio), value=_colour("value", value))
+        super().__init__(p=self._number("p", p), scale=self._pair("scale", scale), ratio=self._pair("ratio", ratio), value=self._colour("value", value))
 
 
 class RandAugment(Operator):
@@ -244,19 +326,23 @@ class RandAugment(Operator):
     ) -> None:
         """Take torchvision's arguments."""
         super().__init__(
-            num_ops=num_ops,
-            magnitude=magnitude,
-            num_magnitude_bins=num_magnitude_bins,
-            bilinear=_is_bilinear(self, interpolation),
-            fill=None if fill is None else _colour("fill", fill),
+            num_ops=self._whole("num_ops", num_ops, 0, "a number of operators"),
+            magnitude=self._whole("magnitude", magnitude, 0, "a bin"),
+            num_magnitude_bins=self._whole("num_magnitude_bins", num_magnitude_bins, 2, "a number of bins"),
+            bilinear=self._is_bilinear(interpolation),
+            fill=None if fill is None else self._colour("fill", fill),
         )
 
 
 class _Mixes(Operator):
     def __init__(self, *, alpha: float = 1.0, num_classes: int | None = None) -> None:
         """Take torchvision's arguments; labels are given to ``Compose``."""
-        super().__init__(alpha=alpha)
-        self.num_classes = num_classes
+        super().__init__(alpha=self._number("alpha", alpha))
+        self.num_classes = None if num_classes is None else self._whole("num_classes", num_classes, 1, "how many classes there are")
+
+    def __repr__(self) -> str:
+        """Return the name and the arguments."""
+        return f"{type(self).__name__}(alpha={self._given['alpha']}, num_classes={self.num_classes})"
 
 
 class MixUp(_Mixes):
@@ -275,7 +361,11 @@ class ToDtype(Operator):
         super().__init__(scale=bool(scale))
         self.dtype = str(dtype).removeprefix("torch.")
         if self.dtype not in ("float32", "float16", "bfloat16"):
-            raise ValueError(f"dtype is {self.dtype}; give float32, float16 or bfloat16, or leave ToDtype out for uint8")
+            self._refuse("dtype", self.dtype, "float32, float16 or bfloat16, or leave ToDtype out for uint8")
+
+    def __repr__(self) -> str:
+        """Return the name and the arguments."""
+        return f"ToDtype({self.dtype}, scale={self._given['scale']})"
 
 
 class Normalize(Operator):
@@ -283,52 +373,4 @@ class Normalize(Operator):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], inplace: bool = False) -> None:
         """Take torchvision's arguments; ``inplace`` says nothing here."""
-        super().__init__(mean=_colour("mean", mean), std=_colour("std", std))
-
-
-def _size(size: int | Sequence[int]) -> list[int]:
-    """Height and width."""
-    sides = [size] if isinstance(size, int) else list(size)
-    if len(sides) not in (1, 2) or any(not isinstance(side, int) or side < 1 for side in sides):
-        raise ValueError(f"size is {size!r}; give one length, or height and width, in pixels")
-    return [sides[0], sides[-1]]
-
-
-def _pair(name: str, value: Pair) -> tuple[float, float]:
-    if not isinstance(value, Sequence) or len(value) != 2:
-        raise ValueError(f"{name} is {value!r}; give two numbers")
-    return float(value[0]), float(value[1])
-
-
-def _around(name: str, value: float | Pair) -> tuple[float, float]:
-    return (-float(value), float(value)) if isinstance(value, (int, float)) else _pair(name, value)
-
-
-def _factors(name: str, value: float | Pair | None) -> tuple[float, float] | None:
-    if value is None or value == 0:
-        return None
-    if isinstance(value, (int, float)):
-        if value < 0:
-            raise ValueError(f"{name} is {value}; give 0 or more")
-        return max(0.0, 1.0 - value), 1.0 + value
-    return _pair(name, value)
-
-
-def _colour(name: str, value: Colour) -> list[float]:
-    values = [float(value)] * 3 if isinstance(value, (int, float)) else [float(v) for v in value]
-    values = values * 3 if len(values) == 1 else values
-    if len(values) != 3 or not all(math.isfinite(v) for v in values):
-        raise ValueError(f"{name} is {value!r}; give one number, or three")
-    return values
-
-
-def _is_bilinear(operator: Operator, interpolation: Any) -> bool:
-    name = str(getattr(interpolation, "value", interpolation)).lower()
-    if name not in ("nearest", "nearest-exact", "bilinear"):
-        raise ValueError(f'interpolation of {type(operator).__name__} is {name!r}; give "nearest" or "bilinear"')
-    return name == "bilinear"
-
-
-def _only_bilinear(operator: Operator, interpolation: Any) -> None:
-    if not _is_bilinear(operator, interpolation):
-        raise ValueError(f'interpolation of {type(operator).__name__} is "nearest"; give "bilinear", which is the only one that resizes here')
+        super().__init__(mean=self._colour("mean", mean), std=self._colour("std", std))
