@@ -3,12 +3,11 @@
 use std::panic::Location;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::{Pinned, Pod, Refused};
 use crate::error::Result;
 use crate::op::{DeviceId, Memory, Mode};
 use crate::tracker::{Block, BlockState, Conflicts, Grant, Place, Runtime, Uses, Vector};
+use parking_lot::Mutex;
 
 impl<T: Pod> Pinned<T> {
     /// Pins a vector. See [`Device::register`](crate::device::Device::register).
@@ -26,7 +25,7 @@ impl<T: Pod> Pinned<T> {
             return Err(Refused { error, value });
         }
         let before = runtime.pinned.gone.come_again(vector.address(), size_bytes);
-        let uses = Uses::carried(size_bytes, before);
+        let uses = Uses::before(before).carried(size_bytes);
         let block = Box::new(Block {
             runtime: Arc::clone(runtime),
             memory: Memory::Pinned,
