@@ -10,13 +10,14 @@ use super::uses::Uses;
 use super::vector::Vector;
 use crate::alloc::{Cache, On, Piece, Rules, Segment, Spare};
 use crate::backend::{Address, Backend, Caps};
+use crate::lock::Lock;
 use crate::op::{BufferId, DeviceId, Memory};
 
 /// The memory of one device, or the pinned memory of the machine.
 pub(crate) struct Memories {
     pub(super) memory: Memory,
     pub(super) device: DeviceId,
-    pub(super) cache: Mutex<Cache<Carried>>,
+    pub(super) cache: Lock<Cache<Carried>>,
     pub(super) names: Mutex<Names>,
     /// Segments that should go back, and of which nobody could tell whether they are still used.
     pub(super) kept: Mutex<Vec<Segment<Carried>>>,
@@ -93,7 +94,7 @@ impl Memories {
         Memories {
             memory,
             device,
-            cache: Mutex::new(Cache::new(rules)),
+            cache: Lock::new(Cache::new(rules)),
             names: Mutex::default(),
             kept: Mutex::default(),
             gone: Gone::default(),
