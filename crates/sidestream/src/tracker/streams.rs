@@ -89,14 +89,19 @@ impl State {
     #[inline]
     pub fn renew_mark(&mut self) -> Option<EventId> {
         for _ in 0..self.marks.len().min(4) {
-            let mut oldest = self.marks.pop_front()?;
-            let spare = Arc::get_mut(&mut oldest).map(|spare| {
+            if self.marks.len() > 1 {
+                let oldest = self.marks.pop_front()?;
+                self.marks.push_back(oldest);
+            }
+            let oldest = self.marks.back_mut()?;
+            // As long as somebody has it, that is seen without a locked instruction.
+            let spare = match Arc::strong_count(oldest) {
+                1 => Arc::get_mut(oldest),
+                _ => None,
+            };
+            if let Some(spare) = spare {
                 self.clock.point_into(&mut spare.point);
-                spare.event.id
-            });
-            self.marks.push_back(oldest);
-            if spare.is_some() {
-                return spare;
+                return Some(spare.event.id);
             }
         }
         None
