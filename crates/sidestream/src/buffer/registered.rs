@@ -88,7 +88,7 @@ impl<T: Pod> Pinned<T> {
         let mut uses = Conflicts::new();
         let all = 0..self.block().size_bytes;
         let state = self.block().state.lock();
-        state.uses.conflicts(all, Mode::Write, |_| false, &mut uses);
+        (state.uses).conflicts(all, Mode::Write, |mark| uses.push(mark.clone()));
         uses
     }
 }

@@ -75,23 +75,16 @@ impl<M> Default for History<M> {
 }
 
 impl<M: UseMark> Uses<M> {
-    /// Adds to `conflicts` what a use of these bytes has to stand behind, but for what `is_known`
-    /// to be there already.
-    #[inline]
-    pub fn conflicts(
-        &self,
-        bytes: Range<u64>,
-        mode: Mode,
-        is_known: impl Fn(&M) -> bool,
-        conflicts: &mut Conflicts<M>,
-    ) {
+    /// Shows `found` what a use of these bytes has to stand behind.
+    #[inline(always)]
+    pub fn conflicts(&self, bytes: Range<u64>, mode: Mode, found: impl FnMut(&M)) {
         if let Some(history) = &self.0 {
-            history.conflicts(bytes, mode, is_known, conflicts);
+            history.conflicts(bytes, mode, found);
         }
     }
 
     /// Notes a use. It stands behind all that it conflicts with.
-    #[inline]
+    #[inline(always)]
     pub fn note(&mut self, bytes: Range<u64>, mode: Mode, mark: M) {
         self.0.get_or_insert_default().note(bytes, mode, mark);
     }
@@ -104,40 +97,32 @@ impl<M: UseMark> Uses<M> {
 }
 
 impl<M: UseMark> History<M> {
-    #[inline]
-    fn conflicts(
-        &self,
-        bytes: Range<u64>,
-        mode: Mode,
-        is_known: impl Fn(&M) -> bool,
-        conflicts: &mut Conflicts<M>,
-    ) {
+    // Part of every call that uses memory.
+    #[inline(always)]
+    fn conflicts(&self, bytes: Range<u64>, mode: Mode, mut found: impl FnMut(&M)) {
         if bytes.is_empty() {
             return;
         }
-        // Loops, not iterators that are collected: nearly always nothing is found.
-        let mut add = |marks: &[M]| {
-            for mark in marks {
-                if !is_known(mark) {
-                    conflicts.push(mark.clone());
-                }
-            }
-        };
-        if !self.before.is_empty() {
-            add(&self.before);
+        // Loops, since their bodies would become calls as closures of an iterator's.
+        for mark in &self.before {
+            found(mark);
         }
         for cell in &self.cells[self.first_behind(bytes.start)..] {
             if cell.start >= bytes.end {
                 break;
             }
-            add(&cell.writes);
-            if mode == Mode::Write && !cell.reads.is_empty() {
-                add(&cell.reads);
+            for mark in &cell.writes {
+                found(mark);
+            }
+            if mode == Mode::Write {
+                for mark in &cell.reads {
+                    found(mark);
+                }
             }
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn note(&mut self, bytes: Range<u64>, mode: Mode, mark: M) {
         if bytes.is_empty() {
             return;
@@ -302,7 +287,7 @@ impl<M: UseMark> Cell<M> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn note(&mut self, mode: Mode, mark: M) {
         match mode {
             Mode::Write => {

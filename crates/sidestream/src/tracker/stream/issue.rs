@@ -479,19 +479,21 @@ impl Step<'_> {
     ) -> Result<()> {
         let mut conflicts = Conflicts::new();
         let (clock, thread) = (&self.state.clock, &self.thread.clock);
-        let is_known = |mark: &Mark| {
+        let mut found = |mark: &Mark| {
             let epoch = mark.epoch();
-            let by_itself = behind.is_some_and(|earlier| earlier.covers(epoch));
-            clock.knows(epoch) || thread.knows(epoch) || by_itself
+            let by_itself = || behind.is_some_and(|earlier| earlier.covers(epoch));
+            if !clock.knows(epoch) && !thread.knows(epoch) && !by_itself() {
+                conflicts.push(mark.clone());
+            }
         };
         for (number, touch) in touches.iter().enumerate() {
             let bytes = touch.start..touch.end;
             let uses = held.uses(number, touch.block);
-            uses.conflicts(bytes, touch.mode, is_known, &mut conflicts);
+            uses.conflicts(bytes, touch.mode, &mut found);
         }
         for source in sources {
             let uses = &source.block.state.get_mut().uses;
-            uses.conflicts(0..source.end, Mode::Read, is_known, &mut conflicts);
+            uses.conflicts(0..source.end, Mode::Read, &mut found);
         }
         if conflicts.is_empty() {
             return Ok(());
