@@ -83,7 +83,7 @@ impl BlockState {
 }
 
 /// The compiler copies more than this by a call.
-#[cfg(target_pointer_width = "64")]
+#[cfg(all(test, target_pointer_width = "64"))]
 const _: () = assert!(size_of::<Block>() <= 128);
 
 /// Every address there is: the largest buffer that a log takes.

@@ -99,13 +99,13 @@ impl Caller<'_> {
         };
         match self.is_known {
             true => _ = KNOWN.try_with(|known| known.give(self.runtime, thread)),
-            false => self.end(thread),
+            false => self.end(*thread),
         }
     }
 
     #[cold]
-    fn end(&self, thread: Box<Thread>) {
-        self.runtime.end_thread(*thread);
+    fn end(&self, thread: Thread) {
+        self.runtime.end_thread(thread);
     }
 }
 
