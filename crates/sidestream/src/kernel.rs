@@ -268,6 +268,7 @@ impl<T: Pod> Param for Read<T> {
     type Node = Part<T>;
     type Host<'a> = &'a [T];
 
+    #[inline]
     fn pass<'a>(view: View<'a, T>, passed: &mut Passed<'a>) {
         const {
             assert!(
@@ -296,6 +297,7 @@ impl<T: Pod> Param for Write<T> {
     type Node = PartMut<T>;
     type Host<'a> = &'a mut [T];
 
+    #[inline]
     fn pass<'a>(view: ViewMut<'a, T>, passed: &mut Passed<'a>) {
         const {
             assert!(
@@ -324,6 +326,7 @@ impl<T: Pod> Param for Value<T> {
     type Node = T;
     type Host<'a> = T;
 
+    #[inline]
     fn pass<'a>(value: T, passed: &mut Passed<'a>) {
         passed.args.push(scalar(value));
     }

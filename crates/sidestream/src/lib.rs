@@ -48,6 +48,7 @@ pub mod event;
 pub mod explicit;
 pub mod graph;
 pub mod kernel;
+mod lock;
 #[doc(hidden)]
 pub mod log;
 #[doc(hidden)]

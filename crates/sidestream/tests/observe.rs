@@ -7,7 +7,8 @@ use std::time::Duration;
 use sidestream::check::{self, OnRace, Verdict};
 use sidestream::device::{Device, Options};
 use sidestream::kernel::{Grid, Kernel, Read, Write};
-use sidestream::log::Reader;
+use sidestream::log::{Reader, Record};
+use sidestream::pipeline::{Pipeline, per_row};
 use sidestream::sim::Schedule;
 use sidestream::trace;
 
@@ -165,4 +166,62 @@ fn a_wait_with_a_limit_waits_once_whoever_listens_and_submits() {
     let done = pending.synchronize_for(LIMIT).unwrap();
     assert_eq!((done.is_some(), backend.limits()), (true, vec![LIMIT]));
     assert!(findings.report().races.is_empty());
+}
+
+fn records(log: &[u8]) -> Vec<Record<'static>> {
+    Reader::new(log).unwrap().map(Result::unwrap).collect()
+}
+
+/// What a pipeline submits itself is named only for those who listen by then.
+#[test]
+fn who_begins_to_listen_inside_of_a_stage_has_every_span_with_both_ends() {
+    let device = Device::open("sim:h200").unwrap();
+    let (copy, listens, recording) = (copy(), device.clone(), Mutex::new(None));
+    let recording = std::sync::Arc::new(recording);
+    let begun = recording.clone();
+    let running = Pipeline::new(&device, 64)
+        .upload(per_row::<u32>(1))
+        .stage("copy", per_row::<u32>(1), move |at, x, y| {
+            if at.index() == 0 {
+                let file = listens.record(Vec::new()).expect("memory takes everything");
+                *begun.lock().unwrap() = Some(file);
+            }
+            (at.stream()).launch(&copy, Grid::cover(64, 64), (x.view(), y.view_mut()))
+        })
+        .download(per_row::<u32>(1), |(_, y)| y)
+        .depth(1)
+        .fill(|index, _| Ok((index < 2).then_some(64)));
+    running.run(|_| Ok(())).unwrap();
+    let recording = recording.lock().unwrap().take().unwrap();
+    let log = records(&recording.finish().unwrap());
+    let spans = log.iter().filter_map(|record| match record {
+        Record::Span { enters, .. } => Some(enters.as_deref().unwrap_or("end")),
+        _ => None,
+    });
+    let first = ["copy", "end", "download", "end"];
+    let second = ["upload", "end", "copy", "end", "download", "end"];
+    assert_eq!(spans.collect::<Vec<_>>(), [&first[..], &second].concat());
+}
+
+#[test]
+fn a_thread_that_turns_from_one_machine_to_another_stays_the_same_in_both() {
+    let devices = [(); 3].map(|()| Device::open("sim:h200").unwrap());
+    let recordings = devices
+        .each_ref()
+        .map(|device| device.record(Vec::new()).unwrap());
+    let mut late = None;
+    for _ in 0..3 {
+        for device in &devices {
+            let stream = device.stream("s").unwrap();
+            let mut x = stream.alloc::<u32>(64).unwrap();
+            stream.memset(x.view_mut(), 1).unwrap();
+            // What is dropped here is of the machine that was called before this one.
+            drop(late.replace(x));
+        }
+    }
+    for recording in recordings {
+        let log = records(&recording.finish().unwrap());
+        let threads = log.iter().filter(|r| matches!(r, Record::Thread { .. }));
+        assert_eq!(threads.count(), 1);
+    }
 }

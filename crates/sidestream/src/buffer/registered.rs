@@ -3,10 +3,9 @@
 use std::panic::Location;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::{Pinned, Pod, Refused};
 use crate::error::Result;
+use crate::lock::Lock;
 use crate::op::{DeviceId, Memory, Mode};
 use crate::tracker::{Block, BlockState, Conflicts, Grant, Place, Runtime, Uses, Vector};
 
@@ -26,7 +25,7 @@ impl<T: Pod> Pinned<T> {
             return Err(Refused { error, value });
         }
         let before = runtime.pinned.gone.come_again(vector.address(), size_bytes);
-        let uses = Uses::carried(size_bytes, before);
+        let uses = Uses::before(before).carried(size_bytes);
         let block = Box::new(Block {
             runtime: Arc::clone(runtime),
             memory: Memory::Pinned,
@@ -35,7 +34,7 @@ impl<T: Pod> Pinned<T> {
             size_bytes,
             home: None,
             at,
-            state: Mutex::new(BlockState::new(uses)),
+            state: Lock::new(BlockState::new(uses)),
             grant: Grant::Registered(vector),
         });
         block.tell_alloc();
@@ -89,7 +88,7 @@ impl<T: Pod> Pinned<T> {
         let mut uses = Conflicts::new();
         let all = 0..self.block().size_bytes;
         let state = self.block().state.lock();
-        state.uses.conflicts(all, Mode::Write, |_| false, &mut uses);
+        (state.uses).conflicts(all, Mode::Write, |mark| uses.push(mark.clone()));
         uses
     }
 }

@@ -58,19 +58,20 @@ impl<'a> Building<'a> {
             let answer = match &node.work {
                 NodeWork::Launch { code, grid, args } => {
                     let function = load(code)?.function;
-                    let mut params = Params::of(args);
+                    let mut params = Params::NONE;
                     match allow_shared(self.driver, function, grid) {
                         SUCCESS => {
-                            self.kernel(&mut handle, &before, function, grid, params.pointers())
+                            self.kernel(&mut handle, &before, function, grid, params.of(args))
                         }
                         refused => refused,
                     }
                 }
                 NodeWork::Copy(copy) if is_small(&node.op, copy) => {
                     let words = [copy.from.0, copy.to.0, copy.row_bytes];
-                    let mut params = Params::of(&words.map(Arg::word));
+                    let mut params = Params::NONE;
+                    let pointers = params.of(&words.map(Arg::word));
                     let (function, grid) = (load(piece)?.function, gather::grid(&[*copy]));
-                    self.kernel(&mut handle, &before, function, &grid, params.pointers())
+                    self.kernel(&mut handle, &before, function, &grid, pointers)
                 }
                 NodeWork::Copy(copy) => self.copy(&mut handle, &before, copy, context),
                 NodeWork::Fill(fill) => self.fill(&mut handle, &before, fill, context),

@@ -7,7 +7,6 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 
 use super::devices::{COMPUTE_MAJOR, COMPUTE_MINOR, Opened};
 use super::driver::{Code as Answer, CuDevice, CuFunction, CuModule, Driver, SUCCESS};
@@ -220,30 +219,46 @@ fn refused(code: Answer, why: String) -> Error {
 
 /// Values of arguments in memory, with the pointers to them that the driver reads.
 pub(super) struct Params {
-    values: SmallVec<[u64; 12]>,
-    pointers: SmallVec<[*mut c_void; 12]>,
+    /// Nearly every kernel has few: they are here, or all of them in the vectors.
+    values: [u64; FEW],
+    pointers: [*mut c_void; FEW],
+    many: (Vec<u64>, Vec<*mut c_void>),
 }
 
-impl Params {
-    #[inline]
-    pub fn of(args: &[Arg]) -> Params {
-        let value = |arg: &Arg| match *arg {
-            Arg::Memory { at, .. } => at.0,
-            // A shorter number is read from its lowest bytes.
-            Arg::Scalar { bytes, .. } => u64::from_le_bytes(bytes),
-        };
-        Params {
-            values: args.iter().map(value).collect(),
-            pointers: SmallVec::new(),
-        }
-    }
+const FEW: usize = 8;
 
-    /// What the driver is given; good until the params are moved.
+impl Params {
+    pub const NONE: Params = Params {
+        values: [0; FEW],
+        pointers: [ptr::null_mut(); FEW],
+        many: (Vec::new(), Vec::new()),
+    };
+
+    /// What the driver is given for these; good until the params are moved or changed.
     #[inline]
-    pub fn pointers(&mut self) -> *mut *mut c_void {
-        let values = self.values.iter_mut();
-        self.pointers = values.map(|value| ptr::from_mut(value).cast()).collect();
+    pub fn of(&mut self, args: &[Arg]) -> *mut *mut c_void {
+        let pointer = |value: &mut u64| ptr::from_mut(value).cast();
+        if args.len() > FEW {
+            let (values, pointers) = &mut self.many;
+            *values = args.iter().map(word).collect();
+            *pointers = values.iter_mut().map(pointer).collect();
+            return pointers.as_mut_ptr();
+        }
+        let places = self.values.iter_mut().zip(&mut self.pointers);
+        for (arg, (value, pointed)) in args.iter().zip(places) {
+            *value = word(arg);
+            *pointed = pointer(value);
+        }
         self.pointers.as_mut_ptr()
+    }
+}
+
+#[inline]
+fn word(arg: &Arg) -> u64 {
+    match *arg {
+        Arg::Memory { at, .. } => at.0,
+        // A shorter number is read from its lowest bytes.
+        Arg::Scalar { bytes, .. } => u64::from_le_bytes(bytes),
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::sync::OnceLock;
 
-/// Entries begin as `T::default()` and stay where they are. The entry of an id is found with two
-/// loads; there is no lock.
+/// Entries begin as `T::default()` and stay where they are. The entry of an id is found with one load if it is
+/// among the first, as those of most programs are, else with two; there is no lock.
 pub(super) struct Table<T> {
-    /// The `k`th has `FIRST << k` entries.
+    first: Box<[T; FIRST]>,
+    /// The `k`th has `FIRST << k` entries; the zeroth is `first`.
     chunks: [OnceLock<Box<[T]>>; CHUNKS],
 }
 
@@ -15,8 +16,16 @@ const CHUNKS: usize = 27;
 
 impl<T: Default> Table<T> {
     /// The entry of an id.
-    #[inline]
+    #[inline(always)]
     pub fn at(&self, id: u32) -> &T {
+        match self.first.get(id as usize) {
+            Some(entry) => entry,
+            None => self.further(id),
+        }
+    }
+
+    #[inline(never)]
+    fn further(&self, id: u32) -> &T {
         let (chunk, within) = place(id as usize);
         match self.chunks[chunk].get() {
             Some(entries) => &entries[within],
@@ -35,13 +44,15 @@ impl<T: Default> Table<T> {
 
     /// All entries that there are, also such as were never used.
     pub fn all(&self) -> impl Iterator<Item = &T> {
-        self.chunks.iter().filter_map(OnceLock::get).flatten()
+        let further = self.chunks.iter().filter_map(OnceLock::get).flatten();
+        self.first.iter().chain(further)
     }
 }
 
-impl<T> Default for Table<T> {
+impl<T: Default> Default for Table<T> {
     fn default() -> Table<T> {
         Table {
+            first: Box::new(std::array::from_fn(|_| T::default())),
             chunks: [const { OnceLock::new() }; CHUNKS],
         }
     }

@@ -103,13 +103,27 @@ impl Device {
     #[track_caller]
     pub fn span(&self, name: &str) -> Span {
         self.runtime.refuse_kernels();
+        self.begin_span(name, true)
+    }
+
+    /// The same around calls of our own, in which no code of the program runs. It is told to those who listen already:
+    /// only another thread can begin to meanwhile, and misses the name.
+    #[must_use = "a span ends when it is dropped"]
+    pub(crate) fn own_span(&self, name: &str) -> Span {
+        self.begin_span(name, self.runtime.live.is_on())
+    }
+
+    fn begin_span(&self, name: &str, is_told: bool) -> Span {
         let runtime = Arc::clone(&self.runtime);
         if runtime.backend.is_this_process() {
-            as_thread(&runtime, |thread| runtime.live.span(thread.id, Some(name)));
+            if is_told {
+                as_thread(&runtime, |thread| runtime.live.span(thread.id, Some(name)));
+            }
             runtime.backend.range(Some(name));
         }
         Span {
             runtime,
+            is_told,
             stays_here: PhantomData,
         }
     }
@@ -145,6 +159,8 @@ impl<W: Write + Send + 'static> Recording<W> {
 #[derive(Debug)]
 pub struct Span {
     runtime: Arc<Runtime>,
+    /// The log has its beginning.
+    is_told: bool,
     /// It ends on the thread where it began.
     stays_here: PhantomData<*const ()>,
 }
@@ -154,9 +170,11 @@ impl Drop for Span {
         if !self.runtime.backend.is_this_process() {
             return;
         }
-        as_thread(&self.runtime, |thread| {
-            self.runtime.live.span(thread.id, None)
-        });
+        if self.is_told {
+            as_thread(&self.runtime, |thread| {
+                self.runtime.live.span(thread.id, None)
+            });
+        }
         self.runtime.backend.range(None);
     }
 }

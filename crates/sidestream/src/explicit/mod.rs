@@ -183,8 +183,7 @@ pub fn record_stream<T: Pod>(buffer: &DeviceBuf<T>, stream: &Stream) -> Result<(
         match mark {
             // As a read, as when a block goes.
             Some(mark) => state.uses.note(0..block.size_bytes, Mode::Read, mark),
-            None if state.noted.iter().any(|noted| Arc::ptr_eq(noted, core)) => {}
-            None => state.noted.push(Arc::clone(core)),
+            None => state.note_on(core),
         }
         let Some(open) = &mut pen else { return };
         let buffer = state.name(block, open);

@@ -480,7 +480,7 @@ impl GraphBuilder {
         let mut behind = Conflicts::new();
         for piece in pieces {
             let uses = &self.uses[piece.at.index as usize];
-            uses.conflicts(piece.bytes(), piece.mode, |_| false, &mut behind);
+            uses.conflicts(piece.bytes(), piece.mode, |node| behind.push(*node));
         }
         for piece in pieces {
             let index = piece.at.index as usize;

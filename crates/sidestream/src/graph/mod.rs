@@ -550,7 +550,7 @@ impl Holdings {
         let mut conflicts = Conflicts::new();
         let state = block.state.lock();
         let all = 0..block.size_bytes;
-        state.uses.conflicts(all, mode, |_| false, &mut conflicts);
+        (state.uses).conflicts(all, mode, |mark| conflicts.push(mark.clone()));
         if !self.runtime.is_tracking {
             // Memory that nobody tracks knows no uses: the last launch may be one.
             conflicts.extend(self.last.clone());

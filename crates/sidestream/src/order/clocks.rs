@@ -27,7 +27,7 @@ use crate::op::DeviceId;
 const NEAR: u32 = 256;
 
 /// A step, as its chain and its number on it. Numbers start at one.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Epoch {
     /// The index of the chain in these clocks.
     pub chain: u32,

@@ -29,6 +29,10 @@ enum Known {
 /// With its tag this fills a cache line.
 pub const FEW: usize = 15;
 
+/// No number is greater. Processors of the first generation of 64 bits compare four signed numbers at once, and unsigned
+/// ones one by one.
+const MOST: u32 = i32::MAX as u32;
+
 /// The clock of a stream. The lock of the stream guards it.
 #[derive(Clone, Debug)]
 pub struct StreamClock {
@@ -50,7 +54,7 @@ pub struct ThreadClock {
 }
 
 /// A point of a stream, with all that was known there: what a record keeps (R5).
-#[derive(Clone, Debug)]
+#[derive(Debug, Default)]
 pub struct Point {
     epoch: Epoch,
     known: Known,
@@ -133,10 +137,7 @@ impl StreamClock {
             chain: self.chain,
             tick: self.tick,
         };
-        match (&mut point.known, &self.known) {
-            (Known::Many(mine), Known::Many(theirs)) if Arc::ptr_eq(mine, theirs) => {}
-            (mine, theirs) => *mine = theirs.clone(),
-        }
+        point.known.copy_from(&self.known);
     }
 
     /// Whether a step lies before whatever the stream does next.
@@ -154,7 +155,7 @@ impl StreamClock {
     /// as are left by then.
     #[inline]
     pub fn is_worn(&self) -> bool {
-        self.tick > u32::MAX - (1 << 20)
+        self.tick > MOST - (1 << 20)
     }
 
     /// The stream goes on as another chain, which stands behind the one that it was.
@@ -193,6 +194,22 @@ impl ThreadClock {
     }
 }
 
+impl Clone for Point {
+    #[inline]
+    fn clone(&self) -> Point {
+        Point {
+            epoch: self.epoch,
+            known: self.known.clone(),
+        }
+    }
+
+    #[inline]
+    fn clone_from(&mut self, other: &Point) {
+        self.epoch = other.epoch;
+        self.known.copy_from(&other.known);
+    }
+}
+
 impl Point {
     /// The step that it is.
     #[inline]
@@ -220,6 +237,15 @@ impl Known {
         self.all()
             .get(epoch.chain as usize)
             .is_some_and(|&tick| tick >= epoch.tick)
+    }
+
+    #[inline]
+    fn copy_from(&mut self, other: &Known) {
+        match (self, other) {
+            (Known::Few(mine), Known::Few(theirs)) => *mine = *theirs,
+            (Known::Many(mine), Known::Many(theirs)) if Arc::ptr_eq(mine, theirs) => {}
+            (mine, theirs) => *mine = theirs.clone(),
+        }
     }
 
     #[inline]
@@ -253,7 +279,11 @@ impl Known {
         match (&mut *self, other) {
             (Known::Few(mine), Known::Few(theirs)) => {
                 for (mine, theirs) in mine.iter_mut().zip(theirs) {
-                    *mine = (*mine).max(*theirs);
+                    // As signed numbers, which they are as well.
+                    *mine = (*mine)
+                        .cast_signed()
+                        .max((*theirs).cast_signed())
+                        .cast_unsigned();
                 }
             }
             (Known::Many(mine), Known::Many(theirs)) if Arc::ptr_eq(mine, theirs) => {}

@@ -4,7 +4,7 @@ use super::body::{Body, Home, Submitted};
 use super::failed::{Failed, guarded};
 use super::layout::Layout;
 use super::source::Filled;
-use super::stages::named;
+use super::stages::named_own;
 use crate::device::Device;
 use crate::error::Result;
 use crate::graph::{Graph, GraphBuilder};
@@ -98,7 +98,7 @@ impl<I: Layout, O: Layout> Body for OfGraphs<I, O> {
             ..
         } = &mut self.slots[slot];
         let mut times = Vec::new();
-        let event = named(&self.device, "graph", || {
+        let event = named_own(&self.device, "graph", || {
             guarded("graph", index, || -> Result<_> {
                 I::give_back(graph, *to, host)?;
                 O::give_back(graph, *from, output)?;

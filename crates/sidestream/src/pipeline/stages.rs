@@ -210,7 +210,7 @@ impl<I: Layout, O: Layout, S> Body for OnStreams<I, O, S> {
         } = &mut self.slots[slot];
         let mut times = Vec::new();
         time(is_timed, stream, &mut times, "upload", index)?;
-        let sent = named(device, "upload", || {
+        let sent = named_own(device, "upload", || {
             guarded("upload", index, || {
                 input.upload(stream, rows, host, input_of(buffers))
             })
@@ -244,7 +244,7 @@ impl<I: Layout, O: Layout, S> Body for OnStreams<I, O, S> {
             })?;
             time(is_timed, stream, &mut times, name, index)?;
         }
-        let back = named(device, "download", || {
+        let back = named_own(device, "download", || {
             guarded("download", index, || {
                 self.output
                     .download(stream, rows, (self.output_of)(buffers), output)
@@ -279,10 +279,19 @@ fn time(
     Ok(())
 }
 
-/// Names what is submitted, in traces and reports.
-pub(super) fn named<R>(device: &Device, stage: &str, submit: impl FnOnce() -> R) -> R {
+/// Names what the program's code submits, in traces and reports.
+fn named<R>(device: &Device, stage: &str, submit: impl FnOnce() -> R) -> R {
     #[cfg(feature = "observe")]
     let _span = device.span(stage);
+    #[cfg(not(feature = "observe"))]
+    let _ = (device, stage);
+    submit()
+}
+
+/// The same for what is submitted here, which costs less while nobody listens.
+pub(super) fn named_own<R>(device: &Device, stage: &str, submit: impl FnOnce() -> R) -> R {
+    #[cfg(feature = "observe")]
+    let _span = device.own_span(stage);
     #[cfg(not(feature = "observe"))]
     let _ = (device, stage);
     submit()

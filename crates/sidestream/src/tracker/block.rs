@@ -2,17 +2,15 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-use smallvec::SmallVec;
-
 use super::cached::{Grant, Memories};
-use super::elsewhere::{drop_elsewhere, is_host_func, is_kernel};
+use super::elsewhere::{drop_elsewhere, is_kernel, is_program};
 use super::runtime::Runtime;
 use super::streams::Core;
 use super::telling::{Place, plain, write};
 use super::threads::as_thread;
 use super::uses::Uses;
 use crate::backend::Address;
+use crate::lock::Lock;
 use crate::log::{Pen, Within};
 use crate::op::{BufferId, DeviceId, Kind, Memory, Mode, StreamId};
 
@@ -27,7 +25,7 @@ pub(crate) struct Block {
     pub home: Option<StreamId>,
     /// Where it was allocated.
     pub at: Place,
-    pub state: Mutex<BlockState>,
+    pub state: Lock<BlockState>,
     /// What the allocator knows it by, or the program's own memory.
     pub grant: Grant,
 }
@@ -46,7 +44,11 @@ pub(crate) struct Touch<'a> {
 pub(crate) struct BlockState {
     pub uses: Uses,
     /// Streams that foreign code uses it on: what they were given until it is dropped is a use, too.
-    pub noted: SmallVec<[Arc<Core>; 1]>,
+    #[expect(
+        clippy::box_collection,
+        reason = "hardly a block has any, and each is moved when it is made"
+    )]
+    noted: Option<Box<Vec<Arc<Core>>>>,
     name: Option<BufferId>,
 }
 
@@ -55,6 +57,14 @@ impl BlockState {
         BlockState {
             uses,
             ..BlockState::default()
+        }
+    }
+
+    /// Foreign code uses it on this stream.
+    pub fn note_on(&mut self, core: &Arc<Core>) {
+        let noted = self.noted.get_or_insert_default();
+        if !noted.iter().any(|known| Arc::ptr_eq(known, core)) {
+            noted.push(Arc::clone(core));
         }
     }
 
@@ -71,6 +81,10 @@ impl BlockState {
         name
     }
 }
+
+/// The compiler copies more than this by a call.
+#[cfg(all(test, target_pointer_width = "64"))]
+const _: () = assert!(size_of::<Block>() <= 128);
 
 /// Every address there is: the largest buffer that a log takes.
 const ALL_ADDRESSES: u64 = crate::log::limits::BUFFER_BYTES;
@@ -143,9 +157,8 @@ impl Block {
     /// run by whoever asks the device, with any locks. For a function on the host a call may wait that finds the queue of
     /// the driver full, with the lock of the log and of its stream.
     fn has_to_leave(&mut self) -> bool {
-        is_kernel()
-            || is_host_func()
-                && (self.runtime.live.is_on() || !self.state.get_mut().noted.is_empty())
+        !is_program()
+            && (is_kernel() || self.runtime.live.is_on() || self.state.get_mut().noted.is_some())
     }
 
     /// The locks that it takes to give memory back may be held by whoever waits for the code that drops it.
@@ -154,7 +167,7 @@ impl Block {
         let state = std::mem::take(self.state.get_mut());
         drop_elsewhere(Box::new(Block {
             runtime: Arc::clone(&self.runtime),
-            state: Mutex::new(state),
+            state: Lock::new(state),
             grant,
             ..*self
         }));
@@ -174,9 +187,11 @@ impl Drop for Block {
         let state = self.state.get_mut();
         let mut uses = std::mem::take(&mut state.uses);
         // R54: the work of a noted stream up to here. Whoever waits for it records the event.
-        for core in state.noted.drain(..) {
-            // As a read: it stands beside the other uses, not behind them.
-            uses.note(0..self.size_bytes, Mode::Read, core.noted_end());
+        if let Some(noted) = state.noted.take() {
+            for core in *noted {
+                // As a read: it stands beside the other uses, not behind them.
+                uses.note(0..self.size_bytes, Mode::Read, core.noted_end());
+            }
         }
         if self.runtime.live.is_on() {
             self.tell_free();

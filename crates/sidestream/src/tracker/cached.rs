@@ -6,17 +6,18 @@ use parking_lot::Mutex;
 
 use super::gone::Gone;
 use super::telling::Place;
-use super::uses::{Conflicts, Uses, keep_last};
+use super::uses::Uses;
 use super::vector::Vector;
 use crate::alloc::{Cache, On, Piece, Rules, Segment, Spare};
 use crate::backend::{Address, Backend, Caps};
+use crate::lock::Lock;
 use crate::op::{BufferId, DeviceId, Memory};
 
 /// The memory of one device, or the pinned memory of the machine.
 pub(crate) struct Memories {
     pub(super) memory: Memory,
     pub(super) device: DeviceId,
-    pub(super) cache: Mutex<Cache<Carried>>,
+    pub(super) cache: Lock<Cache<Carried>>,
     pub(super) names: Mutex<Names>,
     /// Segments that should go back, and of which nobody could tell whether they are still used.
     pub(super) kept: Mutex<Vec<Segment<Carried>>>,
@@ -51,17 +52,16 @@ pub(crate) enum Grant {
 
 /// The last uses of a piece that nobody holds.
 #[derive(Clone, Default)]
-pub(crate) struct Carried(pub(super) Conflicts);
+pub(crate) struct Carried(pub(super) Uses);
 
 impl crate::alloc::Uses for Carried {
     fn merge(&mut self, other: Carried) {
-        self.0.extend(other.0);
-        keep_last(&mut self.0);
+        self.0.join(other.0);
     }
 
     #[inline]
     fn on(&self) -> On {
-        let mut streams = self.0.iter().map(|mark| mark.stream());
+        let mut streams = self.0.marks().iter().map(|mark| mark.stream());
         match streams.next() {
             None => On::Nobody,
             Some(first) if streams.all(|other| other == first) => On::Only(first),
@@ -94,7 +94,7 @@ impl Memories {
         Memories {
             memory,
             device,
-            cache: Mutex::new(Cache::new(rules)),
+            cache: Lock::new(Cache::new(rules)),
             names: Mutex::default(),
             kept: Mutex::default(),
             gone: Gone::default(),

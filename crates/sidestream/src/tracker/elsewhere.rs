@@ -30,6 +30,12 @@ pub(crate) fn is_kernel() -> bool {
     CALLER.with(Cell::get) == Caller::Kernel
 }
 
+/// Whether the calling code is the program's own.
+#[inline]
+pub(super) fn is_program() -> bool {
+    CALLER.with(Cell::get) == Caller::Program
+}
+
 /// Runs the code of a kernel.
 pub(crate) fn as_kernel<R>(run: impl FnOnce() -> R) -> R {
     run_for(Caller::Kernel, run)

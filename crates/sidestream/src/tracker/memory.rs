@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::block::{Block, BlockState};
@@ -15,6 +14,7 @@ use super::uses::Uses;
 use crate::alloc::{Granted, Growth, Need, Segment, State, Statistics};
 use crate::backend::Reserve;
 use crate::error::{Error, Result};
+use crate::lock::Lock;
 use crate::log::Pen;
 use crate::op::StreamId;
 use crate::order::Epoch;
@@ -42,8 +42,8 @@ impl Memories {
             }
         };
         let Granted { piece, carried, .. } = granted;
-        let uses = match runtime.is_tracking && !carried.0.is_empty() {
-            true => Uses::carried(size_bytes, carried.0),
+        let uses = match runtime.is_tracking {
+            true => carried.0.carried(size_bytes),
             false => Uses::default(),
         };
         let block = Box::new(Block {
@@ -54,7 +54,7 @@ impl Memories {
             size_bytes: piece.bytes,
             home,
             at,
-            state: Mutex::new(BlockState::new(uses)),
+            state: Lock::new(BlockState::new(uses)),
             grant: Grant::Piece(piece),
         });
         block.tell_alloc();
@@ -138,7 +138,7 @@ impl Memories {
         let reserved = runtime.beside_captures(|| runtime.backend.reserve(wanted));
         match (runtime.seen(reserved), at) {
             (Ok(address), _) => {
-                let uses = Carried(self.gone.come_again(address, bytes));
+                let uses = Carried(Uses::before(self.gone.come_again(address, bytes)));
                 self.cache.lock().add_used_segment(address, bytes, uses);
             }
             (Err(Error::OutOfMemory(_)), _) => self.cache.lock().segment_refused(bytes),
@@ -149,7 +149,7 @@ impl Memories {
     }
 
     fn wait_for(&self, runtime: &Arc<Runtime>, uses: &Carried, at: Place) -> Result<()> {
-        let mut marks = uses.0.iter();
+        let mut marks = uses.0.marks().iter();
         marks.try_for_each(|mark| runtime.synchronize(mark, at))
     }
 
@@ -177,7 +177,7 @@ impl Memories {
                         uses,
                     } = segment;
                     if runtime.live.is_on() {
-                        self.gone.note(address, bytes, uses.0);
+                        self.gone.note(address, bytes, uses.0.into_marks());
                     }
                     // SAFETY: the cache has reserved it and let go of it, and its uses were waited for. Without
                     // tracking there are none to wait for, and this was promised when the device was opened.
@@ -210,7 +210,7 @@ fn look(
     at: Place,
 ) -> Result<State> {
     let mut state = State::Over;
-    for mark in &uses.0 {
+    for mark in uses.0.marks() {
         let epoch = mark.epoch();
         let is_later = |known: &Epoch| known.chain == epoch.chain && known.tick <= epoch.tick;
         if !pending.iter().any(is_later) {

@@ -66,7 +66,7 @@ impl Registered {
             return Ok(());
         }
         self.each(runtime, |left| {
-            for mark in &left.uses {
+            for mark in left.uses.marks() {
                 if !runtime.query(mark, at)? {
                     return Ok(false);
                 }
@@ -85,7 +85,7 @@ impl Registered {
         }
         runtime.refuse_to_give_back()?;
         self.each(runtime, |left| {
-            let mut marks = left.uses.iter();
+            let mut marks = left.uses.marks().iter();
             marks.try_for_each(|mark| runtime.synchronize(mark, at))?;
             Ok(true)
         })
@@ -106,7 +106,8 @@ impl Registered {
                         uses,
                     } = left;
                     if runtime.live.is_on() {
-                        runtime.pinned.gone.note(vector.address(), size_bytes, uses);
+                        let gone = &runtime.pinned.gone;
+                        gone.note(vector.address(), size_bytes, uses.into_marks());
                     }
                     free(&*runtime.backend, vector, size_bytes);
                 }

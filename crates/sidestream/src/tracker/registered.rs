@@ -2,7 +2,7 @@
 
 use parking_lot::Mutex;
 
-use super::uses::{Conflicts, Uses};
+use super::uses::Uses;
 use super::vector::Vector;
 use crate::backend::Backend;
 
@@ -16,7 +16,7 @@ pub(crate) struct Registered {
 pub(super) struct Left {
     pub(super) vector: Vector,
     pub(super) size_bytes: u64,
-    pub(super) uses: Conflicts,
+    pub(super) uses: Uses,
 }
 
 impl Registered {

@@ -21,7 +21,7 @@ use crate::backend::{Address, Backend, Create};
 use crate::error::{Error, Lost, Result};
 use crate::log::Live;
 use crate::op::{DeviceId, Kind, Memory, ThreadId};
-use crate::order::live::{FEW, ThreadClock};
+use crate::order::live::{FEW, Point, ThreadClock};
 
 /// A machine with its devices: the back end, and all that the front end knows about it.
 pub(crate) struct Runtime {
@@ -59,6 +59,8 @@ pub(crate) struct Thread {
     /// Its current device, where blocking calls run.
     pub current: DeviceId,
     pub clock: ThreadClock,
+    /// Where the stream ended that another one is about to wait for, in a call that makes it wait.
+    pub link: Point,
 }
 
 /// How a machine is run.
@@ -251,6 +253,7 @@ impl Runtime {
             id,
             current: DeviceId(0),
             clock: ThreadClock::new(number),
+            link: Point::default(),
         }
     }
 

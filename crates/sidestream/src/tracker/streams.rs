@@ -10,6 +10,7 @@ use super::captured::Capturing;
 use super::recorded::{OwnEvent, Recorded};
 use crate::backend::{Backend, Destroy};
 use crate::error::Result;
+use crate::lock::Lock;
 use crate::op::{DeviceId, EventId, StreamId};
 use crate::order::live::{Point, StreamClock};
 
@@ -32,7 +33,7 @@ pub(crate) struct Core {
     /// The newest event that was recorded for those who wait for memory that was noted. While it is
     /// locked the stream joins no capture of ours. No other lock is taken meanwhile.
     pub(super) last: Mutex<Option<Arc<Recorded>>>,
-    pub state: Mutex<State>,
+    pub state: Lock<State>,
 }
 
 /// What the lock of a stream guards.
@@ -88,14 +89,19 @@ impl State {
     #[inline]
     pub fn renew_mark(&mut self) -> Option<EventId> {
         for _ in 0..self.marks.len().min(4) {
-            let mut oldest = self.marks.pop_front()?;
-            let spare = Arc::get_mut(&mut oldest).map(|spare| {
+            if self.marks.len() > 1 {
+                let oldest = self.marks.pop_front()?;
+                self.marks.push_back(oldest);
+            }
+            let oldest = self.marks.back_mut()?;
+            // As long as somebody has it, that is seen without a locked instruction.
+            let spare = match Arc::strong_count(oldest) {
+                1 => Arc::get_mut(oldest),
+                _ => None,
+            };
+            if let Some(spare) = spare {
                 self.clock.point_into(&mut spare.point);
-                spare.event.id
-            });
-            self.marks.push_back(oldest);
-            if spare.is_some() {
-                return spare;
+                return Some(spare.event.id);
             }
         }
         None

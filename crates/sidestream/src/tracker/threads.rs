@@ -1,17 +1,27 @@
 //! What each host thread knows of each runtime.
 
 use std::cell::{Cell, RefCell};
-use std::rc::Rc;
 use std::sync::{Arc, Weak};
 
 use super::runtime::{Runtime, Thread};
 
 thread_local! {
-    static KNOWN: RefCell<Known> = const { RefCell::new(Known(Vec::new())) };
+    static KNOWN: Known = const { Known {
+        last: Cell::new(std::ptr::null()),
+        thread: Cell::new(None),
+        entries: RefCell::new(Vec::new()),
+    } };
 }
 
-/// This thread, in every runtime that it called. A thread calls one or two in its life.
-struct Known(Vec<Entry>);
+/// This thread, in every runtime that it called. A thread calls one or two in its life, and mostly the same one again:
+/// that is looked at first.
+struct Known {
+    /// The runtime that was called last. It has an entry.
+    last: Cell<*const Runtime>,
+    /// The thread there, unless it is in a call.
+    thread: Cell<Option<Box<Thread>>>,
+    entries: RefCell<Vec<Entry>>,
+}
 
 struct Entry {
     /// Where the runtime lies: it cannot move or be replaced while `runtime` is there.
@@ -19,16 +29,14 @@ struct Entry {
     /// The thread as the system has it.
     system: std::thread::ThreadId,
     runtime: Weak<Runtime>,
-    thread: Rc<Slot>,
+    /// Absent in a call, and of the runtime that was called last.
+    thread: Option<Box<Thread>>,
 }
-
-/// Where a thread is kept while it is in no call.
-type Slot = Cell<Option<Box<Thread>>>;
 
 /// The calling thread, in a call.
 pub(crate) struct Caller<'r> {
     runtime: &'r Runtime,
-    slot: Option<Rc<Slot>>,
+    is_known: bool,
     thread: Option<Box<Thread>>,
 }
 
@@ -36,13 +44,11 @@ impl<'r> Caller<'r> {
     // Part of every call: as calls of their own this and the drop take some twenty instructions more.
     #[inline(always)]
     pub fn of(runtime: &'r Arc<Runtime>) -> Caller<'r> {
-        let slot = KNOWN.try_with(|known| Some(known.try_borrow_mut().ok()?.slot(runtime)));
-        let slot = slot.ok().flatten();
-        let thread = slot.as_ref().and_then(|slot| slot.take());
+        let thread = KNOWN.try_with(|known| known.take(runtime)).ok().flatten();
         match thread.is_some() {
             true => Caller {
                 runtime,
-                slot,
+                is_known: true,
                 thread,
             },
             false => Caller::other(runtime),
@@ -55,7 +61,7 @@ impl<'r> Caller<'r> {
     fn other(runtime: &'r Runtime) -> Caller<'r> {
         Caller {
             runtime,
-            slot: None,
+            is_known: false,
             thread: Some(Box::new(runtime.new_thread())),
         }
     }
@@ -69,65 +75,119 @@ impl<'r> Caller<'r> {
     }
 }
 
+/// A call that panics ends here, and any that does not [leave](Caller::leave).
 impl Drop for Caller<'_> {
-    #[inline(always)]
+    #[inline]
     fn drop(&mut self) {
-        match &self.slot {
-            Some(slot) => slot.set(self.thread.take()),
-            None => self.end(),
-        }
+        self.back();
     }
 }
 
 impl Caller<'_> {
-    #[cold]
-    fn end(&mut self) {
-        if let Some(thread) = self.thread.take() {
-            self.runtime.end_thread(*thread);
+    /// The call is over. As a drop it takes some thirty instructions more.
+    #[inline(always)]
+    pub fn leave(mut self) {
+        self.back();
+        // It holds nothing any more.
+        std::mem::forget(self);
+    }
+
+    #[inline(always)]
+    fn back(&mut self) {
+        let Some(thread) = self.thread.take() else {
+            return;
+        };
+        match self.is_known {
+            true => _ = KNOWN.try_with(|known| known.give(self.runtime, thread)),
+            false => self.end(*thread),
         }
+    }
+
+    #[cold]
+    fn end(&self, thread: Thread) {
+        self.runtime.end_thread(thread);
     }
 }
 
 /// Does something as the calling thread.
 #[inline]
 pub(crate) fn as_thread<R>(runtime: &Arc<Runtime>, act: impl FnOnce(&mut Thread) -> R) -> R {
-    act(Caller::of(runtime).thread())
+    let mut caller = Caller::of(runtime);
+    let done = act(caller.thread());
+    caller.leave();
+    done
 }
 
 impl Known {
     #[inline(always)]
-    fn slot(&mut self, runtime: &Arc<Runtime>) -> Rc<Slot> {
-        let at = Arc::as_ptr(runtime);
-        match self.0.iter().find(|entry| entry.at == at) {
-            Some(entry) => Rc::clone(&entry.thread),
-            None => self.add(runtime),
+    fn take(&self, runtime: &Arc<Runtime>) -> Option<Box<Thread>> {
+        match self.last.get() == Arc::as_ptr(runtime) {
+            true => self.thread.take(),
+            false => self.turn_to(runtime),
         }
     }
 
+    #[inline(always)]
+    fn give(&self, runtime: &Runtime, thread: Box<Thread>) {
+        match std::ptr::eq(self.last.get(), runtime) {
+            true => self.thread.set(Some(thread)),
+            false => self.give_back(runtime, thread),
+        }
+    }
+
+    /// Another runtime than the last time.
     #[cold]
-    fn add(&mut self, runtime: &Arc<Runtime>) -> Rc<Slot> {
-        self.0.retain(|entry| entry.runtime.strong_count() > 0);
-        let thread = Rc::new(Cell::new(Some(Box::new(runtime.new_thread()))));
-        self.0.push(Entry {
+    fn turn_to(&self, runtime: &Arc<Runtime>) -> Option<Box<Thread>> {
+        let mut entries = self.entries.try_borrow_mut().ok()?;
+        let last = self.last.replace(Arc::as_ptr(runtime));
+        if let Some(thread) = self.thread.take() {
+            let known = entries.iter_mut().find(|entry| entry.at == last);
+            if let Some(known) = known {
+                known.thread = Some(thread);
+            }
+        }
+        let known = entries.iter_mut().find(|entry| entry.at == self.last.get());
+        if let Some(known) = known {
+            return known.thread.take();
+        }
+        entries.retain(|entry| entry.runtime.strong_count() > 0);
+        entries.push(Entry {
             at: Arc::as_ptr(runtime),
             system: std::thread::current().id(),
             runtime: Arc::downgrade(runtime),
-            thread: Rc::clone(&thread),
+            thread: None,
         });
-        thread
+        Some(Box::new(runtime.new_thread()))
+    }
+
+    /// Meanwhile a destructor of the calling code has called another runtime.
+    #[cold]
+    fn give_back(&self, runtime: &Runtime, thread: Box<Thread>) {
+        let Ok(mut entries) = self.entries.try_borrow_mut() else {
+            return;
+        };
+        let known = entries
+            .iter_mut()
+            .find(|entry| std::ptr::eq(entry.at, runtime));
+        if let Some(known) = known {
+            known.thread = Some(thread);
+        }
     }
 }
 
 impl Drop for Known {
     fn drop(&mut self) {
-        for entry in self.0.drain(..) {
+        for mut entry in self.entries.take() {
+            if entry.at == self.last.get() {
+                entry.thread = self.thread.take();
+            }
             let Some(runtime) = entry.runtime.upgrade() else {
                 continue;
             };
             for device in &runtime.devices {
                 device.explicit.end_thread(entry.system);
             }
-            if let Some(thread) = entry.thread.take() {
+            if let Some(thread) = entry.thread {
                 runtime.end_thread(*thread);
             }
         }

@@ -13,9 +13,13 @@ use smallvec::{Array, SmallVec};
 use super::mark::Mark;
 use crate::op::Mode;
 
-/// The uses of a block that may not be over, each remembered by a mark.
-#[derive(Debug)]
-pub(crate) struct Uses<M = Mark> {
+/// The uses of a block that may not be over, each remembered by a mark. Of memory that was never used there is
+/// nothing; else they lie in a box that goes with the memory from owner to owner, since they are too many bytes to move.
+#[derive(Clone, Debug)]
+pub(crate) struct Uses<M = Mark>(Option<Box<History<M>>>);
+
+#[derive(Clone, Debug)]
+struct History<M> {
     /// What the owner before did last, anywhere: whoever uses the block stands behind all of it,
     /// until it was written as a whole.
     before: Conflicts<M>,
@@ -54,8 +58,15 @@ struct Cell<M> {
 pub(crate) type Conflicts<M = Mark> = SmallVec<[M; 2]>;
 
 impl<M> Default for Uses<M> {
+    #[inline]
     fn default() -> Uses<M> {
-        Uses {
+        Uses(None)
+    }
+}
+
+impl<M> Default for History<M> {
+    fn default() -> History<M> {
+        History {
             before: Conflicts::new(),
             whole_bytes: 0,
             cells: SmallVec::new(),
@@ -64,44 +75,55 @@ impl<M> Default for Uses<M> {
 }
 
 impl<M: UseMark> Uses<M> {
-    /// Adds to `conflicts` what a use of these bytes has to stand behind, but for what `is_known`
-    /// to be there already.
-    #[inline]
-    pub fn conflicts(
-        &self,
-        bytes: Range<u64>,
-        mode: Mode,
-        is_known: impl Fn(&M) -> bool,
-        conflicts: &mut Conflicts<M>,
-    ) {
+    /// Shows `found` what a use of these bytes has to stand behind.
+    #[inline(always)]
+    pub fn conflicts(&self, bytes: Range<u64>, mode: Mode, found: impl FnMut(&M)) {
+        if let Some(history) = &self.0 {
+            history.conflicts(bytes, mode, found);
+        }
+    }
+
+    /// Notes a use. It stands behind all that it conflicts with.
+    #[inline(always)]
+    pub fn note(&mut self, bytes: Range<u64>, mode: Mode, mark: M) {
+        self.0.get_or_insert_default().note(bytes, mode, mark);
+    }
+
+    /// Notes a write that may not stand behind all that it conflicts with: nothing is forgotten.
+    #[cold]
+    pub fn note_beside(&mut self, bytes: Range<u64>, mark: &M) {
+        self.0.get_or_insert_default().note_beside(bytes, mark);
+    }
+}
+
+impl<M: UseMark> History<M> {
+    // Part of every call that uses memory.
+    #[inline(always)]
+    fn conflicts(&self, bytes: Range<u64>, mode: Mode, mut found: impl FnMut(&M)) {
         if bytes.is_empty() {
             return;
         }
-        // Loops, not iterators that are collected: nearly always nothing is found.
-        let mut add = |marks: &[M]| {
-            for mark in marks {
-                if !is_known(mark) {
-                    conflicts.push(mark.clone());
-                }
-            }
-        };
-        if !self.before.is_empty() {
-            add(&self.before);
+        // Loops, since their bodies would become calls as closures of an iterator's.
+        for mark in &self.before {
+            found(mark);
         }
         for cell in &self.cells[self.first_behind(bytes.start)..] {
             if cell.start >= bytes.end {
                 break;
             }
-            add(&cell.writes);
-            if mode == Mode::Write && !cell.reads.is_empty() {
-                add(&cell.reads);
+            for mark in &cell.writes {
+                found(mark);
+            }
+            if mode == Mode::Write {
+                for mark in &cell.reads {
+                    found(mark);
+                }
             }
         }
     }
 
-    /// Notes a use. It stands behind all that it conflicts with.
-    #[inline]
-    pub fn note(&mut self, bytes: Range<u64>, mode: Mode, mark: M) {
+    #[inline(always)]
+    fn note(&mut self, bytes: Range<u64>, mode: Mode, mark: M) {
         if bytes.is_empty() {
             return;
         }
@@ -117,9 +139,7 @@ impl<M: UseMark> Uses<M> {
         self.note_part(bytes, mode, mark);
     }
 
-    /// Notes a write that may not stand behind all that it conflicts with: nothing is forgotten.
-    #[cold]
-    pub fn note_beside(&mut self, bytes: Range<u64>, mark: &M) {
+    fn note_beside(&mut self, bytes: Range<u64>, mark: &M) {
         if !bytes.is_empty() {
             self.split_at(bytes.start);
             self.split_at(bytes.end);
@@ -187,34 +207,73 @@ impl<M: UseMark> Uses<M> {
 }
 
 impl Uses {
+    /// What memory was used for before it came again.
+    pub fn before(before: Conflicts) -> Uses {
+        if before.is_empty() {
+            return Uses(None);
+        }
+        Uses(Some(Box::new(History {
+            before,
+            ..History::default()
+        })))
+    }
+
+    /// The memory goes to its next owner, who has so many bytes of it.
+    #[inline]
+    pub fn carried(mut self, whole_bytes: u64) -> Uses {
+        if let Some(history) = &mut self.0 {
+            history.whole_bytes = whole_bytes;
+        }
+        self
+    }
+
     /// Forgets the ranges and keeps what the whole block was last used for: the memory gets another
     /// owner, who has to stand behind all of it.
     #[inline]
-    pub fn all(self) -> Conflicts {
-        match self.cells.is_empty() {
-            true => self.before,
-            false => self.all_of_cells(),
+    pub fn all(mut self) -> Uses {
+        if let Some(history) = &mut self.0 {
+            history.forget_ranges();
         }
+        self
     }
 
-    fn all_of_cells(self) -> Conflicts {
-        let mut all = self.before;
-        for cell in self.cells {
-            all.extend(cell.reads);
-            all.extend(cell.writes);
-        }
-        keep_last(&mut all);
-        all
-    }
-
-    /// The uses of memory by its last owner, for the next, who has so many bytes of it.
+    /// What the whole was last used for, where the ranges are forgotten.
     #[inline]
-    pub fn carried(whole_bytes: u64, before: Conflicts) -> Uses {
-        Uses {
-            before,
-            whole_bytes,
-            cells: SmallVec::new(),
+    pub fn marks(&self) -> &[Mark] {
+        match &self.0 {
+            Some(history) => &history.before,
+            None => &[],
         }
+    }
+
+    /// The same, to be kept without the memory.
+    pub fn into_marks(self) -> Conflicts {
+        self.0.map_or_else(Conflicts::new, |history| history.before)
+    }
+
+    /// Adds those of memory that is one with this from now on.
+    pub fn join(&mut self, other: Uses) {
+        let Some(other) = other.0 else { return };
+        match &mut self.0 {
+            Some(history) => {
+                history.before.extend(other.before);
+                keep_last(&mut history.before);
+            }
+            none => *none = Some(other),
+        }
+    }
+}
+
+impl History<Mark> {
+    fn forget_ranges(&mut self) {
+        if self.cells.is_empty() {
+            return;
+        }
+        for cell in self.cells.drain(..) {
+            self.before.extend(cell.reads);
+            self.before.extend(cell.writes);
+        }
+        keep_last(&mut self.before);
     }
 }
 
@@ -228,7 +287,7 @@ impl<M: UseMark> Cell<M> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn note(&mut self, mode: Mode, mark: M) {
         match mode {
             Mode::Write => {

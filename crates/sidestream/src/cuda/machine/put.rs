@@ -10,10 +10,29 @@ use crate::cuda::host_func::{self, HostFunc, Waiting};
 use crate::cuda::launch::{Loaded, Params, allow_shared, of_launch};
 use crate::cuda::streams::{Stream, Work};
 use crate::error::{Error, Result};
-use crate::op::{DeviceId, Kind, Op};
+use crate::op::{DeviceId, EventId, Kind, Op, StreamId};
 
 impl Machine {
     #[inline]
+    pub(super) fn record(&self, event: EventId, id: StreamId) -> Result<()> {
+        let (event, stream) = (self.events.at(event.0), self.streams.at(id.0));
+        let _current = self.for_default(stream);
+        event.note(id, stream);
+        // SAFETY: both are open, as the front end promises.
+        let code = unsafe { (self.driver().cuEventRecord)(event.handle(), stream.handle()) };
+        self.answer("record", stream.device(), code)
+    }
+
+    #[inline]
+    pub(super) fn wait_in(&self, stream: StreamId, event: EventId) -> Result<()> {
+        let (event, stream) = (self.events.at(event.0), self.streams.at(stream.0));
+        let _current = self.for_default(stream);
+        // SAFETY: as above.
+        let code = unsafe { (self.driver().cuStreamWaitEvent)(stream.handle(), event.handle(), 0) };
+        self.answer("wait", stream.device(), code)
+    }
+
+    #[inline(never)]
     pub(super) fn put(&self, op: &Op, payload: Payload<'_>) -> Result<()> {
         let driver = self.driver();
         match (op.kind, payload) {
@@ -40,23 +59,8 @@ impl Machine {
                 stream.note(Work::Memset);
                 Ok(())
             }
-            (Kind::Record { event, stream }, _) => {
-                let (event, id) = (self.events.at(event.0), stream);
-                let stream = self.streams.at(id.0);
-                let _current = self.for_default(stream);
-                event.note(id, stream);
-                // SAFETY: both are open, as the front end promises.
-                let code = unsafe { (driver.cuEventRecord)(event.handle(), stream.handle()) };
-                self.answer("record", stream.device(), code)
-            }
-            (Kind::Wait { stream, event }, _) => {
-                let (event, stream) = (self.events.at(event.0), self.streams.at(stream.0));
-                let _current = self.for_default(stream);
-                // SAFETY: as above.
-                let code =
-                    unsafe { (driver.cuStreamWaitEvent)(stream.handle(), event.handle(), 0) };
-                self.answer("wait", stream.device(), code)
-            }
+            (Kind::Record { event, stream }, _) => self.record(event, stream),
+            (Kind::Wait { stream, event }, _) => self.wait_in(stream, event),
             (Kind::GraphLaunch { stream, graph }, _) => {
                 let (graph, stream) = (self.graphs.at(graph.0), self.streams.at(stream.0));
                 let _current = self.for_default(stream);
@@ -142,8 +146,8 @@ impl Machine {
             answer.map_err(|error| of_launch(error, launch.code, grid))
         };
         answer(allow_shared(driver, loaded.function, grid))?;
-        let mut params = Params::of(args);
-        let pointers = params.pointers();
+        let mut params = Params::NONE;
+        let pointers = params.of(args);
         let ([x, y, z], [a, b, c]) = (grid.blocks, grid.threads);
         // SAFETY: the function is loaded on the stream's device, and whoever made the kernel promised that these are its
         // parameters and that it keeps to its memory; the pointers live until the call returns.

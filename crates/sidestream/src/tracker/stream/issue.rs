@@ -8,8 +8,6 @@
 use std::sync::atomic;
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::MutexGuard;
-
 use super::super::block::{Block, Touch};
 use super::super::mark::{Mark, Unrecorded};
 use super::super::recorded::{OwnEvent, Recorded};
@@ -22,8 +20,10 @@ use super::Stream;
 use super::held::Held;
 use crate::backend::Payload;
 use crate::error::{Error, Result};
+use crate::lock::Locked;
 use crate::log::Pen;
 use crate::op::{Access, Accesses, EventId, Kind, Mode, Op};
+use crate::order::Epoch;
 use crate::order::live::{Point, StreamClock};
 use crate::order::may_hold_up;
 
@@ -61,7 +61,7 @@ pub(super) struct Step<'s> {
     stream: &'s Stream,
     pub thread: &'s mut Thread,
     pen: Option<Pen<'s>>,
-    pub state: MutexGuard<'s, State>,
+    pub state: Locked<'s, State>,
     at: Place,
 }
 
@@ -86,7 +86,7 @@ impl Stream {
         let mark = step.take(&mut held, &mut call);
         drop(held);
         step.close();
-        drop(caller);
+        caller.leave();
         let mark = mark?;
         if runtime.is_synchronous {
             let waited = self.finish_at(at).map_err(Error::behind_submit);
@@ -125,12 +125,14 @@ impl Stream {
     pub(crate) fn wait_for_end(&self, other: &Stream, at: Place) -> Result<()> {
         self.runtime.check()?;
         let mut caller = Caller::of(&self.runtime);
-        let mark = other.begin_by(caller.thread(), at, |step| step.mark())?;
-        self.begin_by(caller.thread(), at, |step| step.stand_behind(&mark))
+        let event = other.begin_by(caller.thread(), at, |step| step.mark_link())?;
+        self.begin_by(caller.thread(), at, |step| step.stand_behind_link(event))?;
+        caller.leave();
+        Ok(())
     }
 
     #[inline]
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> Locked<'_, State> {
         let mut state = self.core.state.lock();
         if state.clock.is_worn() {
             state.clock.renew(self.runtime.new_chain());
@@ -208,7 +210,7 @@ impl Stream {
         state.is_marked = false;
         state.clock.unseen();
         drop(state);
-        drop(caller);
+        caller.leave();
         runtime.raise();
         submitted
     }
@@ -242,7 +244,7 @@ impl Stream {
             done(&step.state.clock);
         }
         step.close();
-        drop(caller);
+        caller.leave();
         submitted?;
         self.wait_if_synchronous(runs, at)
     }
@@ -283,17 +285,19 @@ impl Stream {
         let mut caller = Caller::of(&self.runtime);
         // Also where the end of the other one has an event, because others may have put work behind that one. If another
         // thread records it again before the wait for it is placed, that wait is for more than it has to be.
-        let (event, point) = other.begin_by(caller.thread(), at, |step| step.record_link())?;
+        let event = other.begin_by(caller.thread(), at, |step| step.record_link())?;
         let kind = Kind::Wait {
             stream: self.core.id,
             event,
         };
         self.begin_by(caller.thread(), at, |step| {
             step.submit(kind)?;
-            step.linked(runs, Some(&point));
+            if runs {
+                step.waits_for_link();
+            }
             Ok(())
         })?;
-        drop(caller);
+        caller.leave();
         self.wait_if_synchronous(runs, at)
     }
 
@@ -330,7 +334,9 @@ impl Stream {
     ) -> Result<R> {
         self.runtime.check()?;
         let mut caller = Caller::of(&self.runtime);
-        self.begin_by(caller.thread(), at, act)
+        let done = self.begin_by(caller.thread(), at, act)?;
+        caller.leave();
+        Ok(done)
     }
 
     #[inline(always)]
@@ -342,9 +348,17 @@ impl Stream {
         act: impl FnOnce(&mut Step<'_>) -> Result<R>,
     ) -> Result<R> {
         let mut step = self.step(thread, at);
-        let done = act(&mut step);
-        step.close();
-        done
+        match act(&mut step) {
+            Ok(done) => {
+                step.close();
+                Ok(done)
+            }
+            // Apart, so that nothing as large as an error is moved where there is none.
+            Err(error) => {
+                step.close();
+                Err(error)
+            }
+        }
     }
 
     /// The same, to be [closed](Step::close) when no lock of a block is held.
@@ -465,19 +479,21 @@ impl Step<'_> {
     ) -> Result<()> {
         let mut conflicts = Conflicts::new();
         let (clock, thread) = (&self.state.clock, &self.thread.clock);
-        let is_known = |mark: &Mark| {
+        let mut found = |mark: &Mark| {
             let epoch = mark.epoch();
-            let by_itself = behind.is_some_and(|earlier| earlier.covers(epoch));
-            clock.knows(epoch) || thread.knows(epoch) || by_itself
+            let by_itself = || behind.is_some_and(|earlier| earlier.covers(epoch));
+            if !clock.knows(epoch) && !thread.knows(epoch) && !by_itself() {
+                conflicts.push(mark.clone());
+            }
         };
         for (number, touch) in touches.iter().enumerate() {
             let bytes = touch.start..touch.end;
             let uses = held.uses(number, touch.block);
-            uses.conflicts(bytes, touch.mode, is_known, &mut conflicts);
+            uses.conflicts(bytes, touch.mode, &mut found);
         }
         for source in sources {
             let uses = &source.block.state.get_mut().uses;
-            uses.conflicts(0..source.end, Mode::Read, is_known, &mut conflicts);
+            uses.conflicts(0..source.end, Mode::Read, &mut found);
         }
         if conflicts.is_empty() {
             return Ok(());
@@ -493,7 +509,7 @@ impl Step<'_> {
     /// a question that is answered "yes" up to 1.4 µs, and one that is answered "no" gains nothing (H200).
     #[inline(never)]
     fn wait_unless_known(&mut self, mark: &Mark) -> Result<()> {
-        if self.knows(mark) {
+        if self.knows(mark.epoch()) {
             return Ok(());
         }
         let runtime = &self.stream.runtime;
@@ -513,8 +529,7 @@ impl Step<'_> {
         act(self)
     }
 
-    fn knows(&self, mark: &Mark) -> bool {
-        let epoch = mark.epoch();
+    fn knows(&self, epoch: Epoch) -> bool {
         self.state.clock.knows(epoch) || self.thread.clock.knows(epoch)
     }
 
@@ -563,20 +578,26 @@ impl Step<'_> {
     /// The end of the stream so far, with an event.
     #[inline]
     fn mark(&mut self) -> Result<Mark> {
+        self.recorded()?;
+        Ok(self.end())
+    }
+
+    /// Sees to it that the newest mark is the end of the stream.
+    #[inline]
+    fn recorded(&mut self) -> Result<()> {
         match self.state.is_marked {
             _ if self.stream.core.is_shared() => {
-                self.unless_captured(|step| step.learning(Step::record))?;
+                self.unless_captured(|step| step.learning(Step::record))
             }
-            true => {}
-            false => self.learning(Step::record)?,
+            true => Ok(()),
+            false => self.learning(Step::record),
         }
-        Ok(self.end())
     }
 
     /// The stream waits for a mark, unless it is known to stand behind it.
     #[inline]
     fn stand_behind(&mut self, mark: &Mark) -> Result<()> {
-        match self.knows(mark) {
+        match self.knows(mark.epoch()) {
             true => Ok(()),
             false if self.stream.core.is_shared() => self.unless_captured(|step| step.wait(mark)),
             false => self.wait(mark),
@@ -610,8 +631,9 @@ impl Step<'_> {
         Ok(())
     }
 
+    /// Records an event at the end of the stream; the thread keeps where that is ([`Thread::link`]).
     #[inline]
-    fn record_link(&mut self) -> Result<(EventId, Point)> {
+    fn record_link(&mut self) -> Result<EventId> {
         let event = match &self.state.link {
             Some(event) => event.id,
             None => self.new_link()?,
@@ -619,7 +641,44 @@ impl Step<'_> {
         let stream = self.stream.core.id;
         self.state.is_marked = false;
         self.learning(|step| step.submit(Kind::Record { event, stream }))?;
-        Ok((event, self.state.clock.point()))
+        self.state.clock.point_into(&mut self.thread.link);
+        Ok(event)
+    }
+
+    /// The same where the end of the stream may have an event. That stays the stream's: if another thread records it again
+    /// before the wait for it is placed, that wait is for more than it has to be.
+    #[inline]
+    fn mark_link(&mut self) -> Result<EventId> {
+        self.recorded()?;
+        let Some(mark) = self.state.marks.back() else {
+            unreachable!("one was recorded")
+        };
+        self.thread.link.clone_from(&mark.point);
+        Ok(mark.event.id)
+    }
+
+    /// The stream waits for what the thread keeps, unless it is known to stand behind it.
+    #[inline]
+    fn stand_behind_link(&mut self, event: EventId) -> Result<()> {
+        if self.knows(self.thread.link.epoch()) {
+            return Ok(());
+        }
+        if self.stream.core.is_shared() {
+            self.unless_captured(|_| Ok(()))?;
+        }
+        self.submit(Kind::Wait {
+            stream: self.stream.core.id,
+            event,
+        })?;
+        self.waits_for_link();
+        Ok(())
+    }
+
+    #[inline]
+    fn waits_for_link(&mut self) {
+        self.state.is_marked = false;
+        let Thread { clock, link, .. } = &*self.thread;
+        self.state.clock.waits_for(clock, link);
     }
 
     /// Records an event of its own at the end of the stream.

@@ -16,6 +16,7 @@ use super::streams::{Core, Made, State, Streams};
 use super::telling::Place;
 use crate::backend::Create;
 use crate::error::{Error, Result};
+use crate::lock::Lock;
 use crate::op::{DeviceId, StreamId, StreamKind};
 use crate::order::live::StreamClock;
 
@@ -83,7 +84,7 @@ impl Core {
             is_noted: AtomicBool::new(false),
             capture: Capturing::default(),
             last: Mutex::default(),
-            state: Mutex::new(State {
+            state: Lock::new(State {
                 clock: StreamClock::new(runtime.new_chain()),
                 is_marked: false,
                 marks: VecDeque::new(),
