@@ -48,7 +48,6 @@ pub mod event;
 pub mod explicit;
 pub mod graph;
 pub mod kernel;
-mod lock;
 #[doc(hidden)]
 pub mod log;
 #[doc(hidden)]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::{Pinned, Pod, Refused};
 use crate::error::Result;
-use crate::lock::Lock;
 use crate::op::{DeviceId, Memory, Mode};
 use crate::tracker::{Block, BlockState, Conflicts, Grant, Place, Runtime, Uses, Vector};
+use parking_lot::Mutex;
 
 impl<T: Pod> Pinned<T> {
     /// Pins a vector. See [`Device::register`](crate::device::Device::register).
@@ -34,7 +34,7 @@ impl<T: Pod> Pinned<T> {
             size_bytes,
             home: None,
             at,
-            state: Lock::new(BlockState::new(uses)),
+            state: Mutex::new(BlockState::new(uses)),
             grant: Grant::Registered(vector),
         });
         block.tell_alloc();

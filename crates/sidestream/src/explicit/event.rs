@@ -5,10 +5,11 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use crate::backend::{Create, Destroy};
 use crate::device::Device;
 use crate::error::Result;
-use crate::lock::Lock;
 use crate::op::{Accesses, EventId, Kind};
 use crate::order::live::{Point, StreamClock};
 use crate::tracker::{Capture, OwnEvent, Place, Runtime, as_thread, plain, write};
@@ -21,7 +22,7 @@ pub struct Event {
     pub(super) own: OwnEvent,
     /// Taken before the pen and the locks of streams, so that questions and records of one event
     /// are in the log as the driver saw them.
-    pub(super) last: Lock<Last>,
+    pub(super) last: Mutex<Last>,
     /// Whether a thread that waits for it sleeps.
     pub(super) sleeps: bool,
     // After the event, which is given back when the machine goes.
@@ -131,7 +132,7 @@ impl Event {
                 device,
                 spare: Arc::clone(spare),
             },
-            last: Lock::default(),
+            last: Mutex::default(),
             sleeps,
         })
     }

@@ -5,6 +5,7 @@ use std::panic::Location;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::event::Event;
@@ -14,7 +15,6 @@ use crate::backend::{Destroy, Payload};
 use crate::buffer::{Pod, View, ViewMut};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::lock::Lock;
 use crate::log::Pen;
 use crate::op::{Accesses, DeviceId, Kind, Mode, StreamId, StreamKind};
 use crate::order::live::{Point, StreamClock};
@@ -303,7 +303,7 @@ impl Stream {
             let event = Event {
                 runtime: Arc::clone(self.runtime()),
                 own: self.runtime().event(other.device_id(), false)?,
-                last: Lock::default(),
+                last: Mutex::default(),
                 sleeps: false,
             };
             other.record(&event)?;

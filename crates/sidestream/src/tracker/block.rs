@@ -10,9 +10,9 @@ use super::telling::{Place, plain, write};
 use super::threads::as_thread;
 use super::uses::Uses;
 use crate::backend::Address;
-use crate::lock::Lock;
 use crate::log::{Pen, Within};
 use crate::op::{BufferId, DeviceId, Kind, Memory, Mode, StreamId};
+use parking_lot::Mutex;
 
 /// Memory that one owner holds. When it goes it takes its pending uses to the allocator; nothing
 /// waits and the driver is not called.
@@ -25,7 +25,7 @@ pub(crate) struct Block {
     pub home: Option<StreamId>,
     /// Where it was allocated.
     pub at: Place,
-    pub state: Lock<BlockState>,
+    pub state: Mutex<BlockState>,
     /// What the allocator knows it by, or the program's own memory.
     pub grant: Grant,
 }
@@ -167,7 +167,7 @@ impl Block {
         let state = std::mem::take(self.state.get_mut());
         drop_elsewhere(Box::new(Block {
             runtime: Arc::clone(&self.runtime),
-            state: Lock::new(state),
+            state: Mutex::new(state),
             grant,
             ..*self
         }));

@@ -10,14 +10,13 @@ use super::uses::Uses;
 use super::vector::Vector;
 use crate::alloc::{Cache, On, Piece, Rules, Segment, Spare};
 use crate::backend::{Address, Backend, Caps};
-use crate::lock::Lock;
 use crate::op::{BufferId, DeviceId, Memory};
 
 /// The memory of one device, or the pinned memory of the machine.
 pub(crate) struct Memories {
     pub(super) memory: Memory,
     pub(super) device: DeviceId,
-    pub(super) cache: Lock<Cache<Carried>>,
+    pub(super) cache: Mutex<Cache<Carried>>,
     pub(super) names: Mutex<Names>,
     /// Segments that should go back, and of which nobody could tell whether they are still used.
     pub(super) kept: Mutex<Vec<Segment<Carried>>>,
@@ -94,7 +93,7 @@ impl Memories {
         Memories {
             memory,
             device,
-            cache: Lock::new(Cache::new(rules)),
+            cache: Mutex::new(Cache::new(rules)),
             names: Mutex::default(),
             kept: Mutex::default(),
             gone: Gone::default(),

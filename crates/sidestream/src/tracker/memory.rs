@@ -14,10 +14,10 @@ use super::uses::Uses;
 use crate::alloc::{Granted, Growth, Need, Segment, State, Statistics};
 use crate::backend::Reserve;
 use crate::error::{Error, Result};
-use crate::lock::Lock;
 use crate::log::Pen;
 use crate::op::StreamId;
 use crate::order::Epoch;
+use parking_lot::Mutex;
 
 impl Memories {
     /// Memory for somebody who uses it on `home` first; none is the host.
@@ -54,7 +54,7 @@ impl Memories {
             size_bytes: piece.bytes,
             home,
             at,
-            state: Lock::new(BlockState::new(uses)),
+            state: Mutex::new(BlockState::new(uses)),
             grant: Grant::Piece(piece),
         });
         block.tell_alloc();

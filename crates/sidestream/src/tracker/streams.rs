@@ -10,7 +10,6 @@ use super::captured::Capturing;
 use super::recorded::{OwnEvent, Recorded};
 use crate::backend::{Backend, Destroy};
 use crate::error::Result;
-use crate::lock::Lock;
 use crate::op::{DeviceId, EventId, StreamId};
 use crate::order::live::{Point, StreamClock};
 
@@ -33,7 +32,7 @@ pub(crate) struct Core {
     /// The newest event that was recorded for those who wait for memory that was noted. While it is
     /// locked the stream joins no capture of ours. No other lock is taken meanwhile.
     pub(super) last: Mutex<Option<Arc<Recorded>>>,
-    pub state: Lock<State>,
+    pub state: Mutex<State>,
 }
 
 /// What the lock of a stream guards.

@@ -2,18 +2,18 @@
 
 use std::cmp::Ordering;
 
+use parking_lot::MutexGuard;
 use smallvec::SmallVec;
 
 use super::super::block::{Block, BlockState, Touch};
 use super::super::mark::Mark;
 use super::super::uses::Uses;
-use crate::lock::Locked;
 use crate::op::Mode;
 
 /// The state of every touched block.
 pub(super) struct Held<'a> {
     /// Sorted by where the block lies.
-    states: SmallVec<[(*const Block, Locked<'a, BlockState>); 4]>,
+    states: SmallVec<[(*const Block, MutexGuard<'a, BlockState>); 4]>,
     /// Where the state of each touch is, by the number of the touch; empty for a few touches, where
     /// to look is quicker.
     places: Vec<u32>,

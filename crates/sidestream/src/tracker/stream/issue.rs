@@ -8,6 +8,8 @@
 use std::sync::atomic;
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::MutexGuard;
+
 use super::super::block::{Block, Touch};
 use super::super::mark::{Mark, Unrecorded};
 use super::super::recorded::{OwnEvent, Recorded};
@@ -20,7 +22,6 @@ use super::Stream;
 use super::held::Held;
 use crate::backend::Payload;
 use crate::error::{Error, Result};
-use crate::lock::Locked;
 use crate::log::Pen;
 use crate::op::{Access, Accesses, EventId, Kind, Mode, Op};
 use crate::order::Epoch;
@@ -61,7 +62,7 @@ pub(super) struct Step<'s> {
     stream: &'s Stream,
     pub thread: &'s mut Thread,
     pen: Option<Pen<'s>>,
-    pub state: Locked<'s, State>,
+    pub state: MutexGuard<'s, State>,
     at: Place,
 }
 
@@ -132,7 +133,7 @@ impl Stream {
     }
 
     #[inline]
-    fn lock(&self) -> Locked<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         let mut state = self.core.state.lock();
         if state.clock.is_worn() {
             state.clock.renew(self.runtime.new_chain());

@@ -16,7 +16,6 @@ use super::streams::{Core, Made, State, Streams};
 use super::telling::Place;
 use crate::backend::Create;
 use crate::error::{Error, Result};
-use crate::lock::Lock;
 use crate::op::{DeviceId, StreamId, StreamKind};
 use crate::order::live::StreamClock;
 
@@ -84,7 +83,7 @@ impl Core {
             is_noted: AtomicBool::new(false),
             capture: Capturing::default(),
             last: Mutex::default(),
-            state: Lock::new(State {
+            state: Mutex::new(State {
                 clock: StreamClock::new(runtime.new_chain()),
                 is_marked: false,
                 marks: VecDeque::new(),
