@@ -602,3 +602,18 @@ fn a_table_refuses_what_says_nothing() {
         assert!(ran.err.contains(why), "{args:?}: {}", ran.err);
     }
 }
+
+#[test]
+fn a_copy_between_devices_has_a_letter_of_its_own() {
+    let trace = r#"{"schemaVersion": 1, "traceEvents": [
+        {"ph": "X", "cat": "kernel", "name": "compute", "pid": 0, "tid": 7, "ts": 0, "dur": 500, "args": {"stream": 7}},
+        {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy PtoP (Device -> Device)", "pid": 0, "tid": 8, "ts": 500, "dur": 500,
+         "args": {"stream": 8, "bytes": 1048576}}]}"#;
+    let path = file("peer.json", trace);
+    let ran = sidestream(&["diagnose", path.to_str().expect("a path in letters")]);
+    let lanes: Vec<&str> = ran.out.lines().filter(|line| line.contains(" |")).collect();
+    assert_eq!(lanes.len(), 2, "{}", ran.out);
+    assert!(lanes[0].contains("|KKKK") && lanes[0].ends_with("..|"));
+    assert!(lanes[1].contains("|....") && lanes[1].ends_with("PP|"));
+    assert!(ran.out.contains("K kernel, P copy between GPUs\n"));
+}

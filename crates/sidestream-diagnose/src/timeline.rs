@@ -93,13 +93,15 @@ pub enum Shade {
     Upload,
     /// A copy to the host.
     Download,
-    /// Other copies, and memsets.
+    /// Copies within a device, and memsets.
     Inner,
+    /// A copy between two devices.
+    Peer,
 }
 
 impl Shade {
     /// All of them, in the order of legends and of the classes in the page's style sheet.
-    pub const ALL: [Shade; 8] = [
+    pub const ALL: [Shade; 9] = [
         Shade::Host,
         Shade::Waiting,
         Shade::Loading,
@@ -108,6 +110,7 @@ impl Shade {
         Shade::Upload,
         Shade::Download,
         Shade::Inner,
+        Shade::Peer,
     ];
 
     /// The kind in words of the field.
@@ -121,6 +124,7 @@ impl Shade {
             Shade::Upload => "upload",
             Shade::Download => "download",
             Shade::Inner => "memory on the device",
+            Shade::Peer => "copy between GPUs",
         }
     }
 }
@@ -255,6 +259,10 @@ pub fn shade(work: &Work, collectives: &Collectives) -> Shade {
             direction: Direction::Download,
             ..
         } => Shade::Download,
+        What::Copy {
+            direction: Direction::Peer,
+            ..
+        } => Shade::Peer,
         What::Copy { .. } | What::Memset { .. } => Shade::Inner,
     }
 }

@@ -22,6 +22,7 @@ fn letter(shade: Shade) -> char {
         Shade::Upload => 'U',
         Shade::Download => 'D',
         Shade::Inner => 'M',
+        Shade::Peer => 'P',
     }
 }
 
