@@ -33,6 +33,8 @@ const NEWEST_FOR_OLDEST: (u32, u32) = (3, 12);
 const TRIED_WITH_OLDEST: &str = "prefetch or pipeline or benchmark";
 /// All tests.
 const ALL: &str = "";
+/// So many processes run tests with PyTorch; each takes a gigabyte.
+const BESIDE: usize = 2;
 
 /// Builds and tests the package; with `torch`, installs PyTorch and runs the tests that need it, and only those.
 pub fn run(torch: bool) -> Result<bool> {
@@ -51,7 +53,9 @@ pub fn run(torch: bool) -> Result<bool> {
         true => "(torch or ray) and not frameworks",
         false => "not torch and not ray and not frameworks",
     };
-    let tested = environment.test(marked, ALL, &driver)?;
+    // Those with PyTorch take minutes, most of them on one core.
+    let processes = if torch { BESIDE } else { 1 };
+    let tested = environment.test(marked, ALL, processes, &driver)?;
     Ok(typed && tested)
 }
 
@@ -68,7 +72,7 @@ pub fn frameworks() -> Result<bool> {
     println!("python: PyTorch and what is built on it may be 3 GB, where they are not there yet");
     environment.make(&version, REQUIREMENTS_FRAMEWORKS)?;
     environment.install_package()?;
-    environment.test("torch or frameworks", ALL, &stand_in()?)
+    environment.test("torch or frameworks", ALL, 1, &stand_in()?)
 }
 
 /// Runs some of the tests that need PyTorch with the oldest one, in an environment of its own.
@@ -86,7 +90,7 @@ pub fn oldest() -> Result<bool> {
     environment.make(&version, REQUIREMENTS_OLDEST)?;
     environment.install_package()?;
     let marked = "torch and not frameworks";
-    environment.test(marked, TRIED_WITH_OLDEST, &stand_in()?)
+    environment.test(marked, TRIED_WITH_OLDEST, 1, &stand_in()?)
 }
 
 /// Whether there is a build of the oldest PyTorch for this Python.
@@ -226,9 +230,13 @@ impl Environment {
         Ok(succeeds(stub)? && package && tests && examples)
     }
 
-    /// The tests with these marks.
-    fn test(&self, marked: &str, named: &str, driver: &Path) -> Result<bool> {
+    /// The tests with these marks, shared out to so many processes.
+    fn test(&self, marked: &str, named: &str, processes: usize, driver: &Path) -> Result<bool> {
         let mut pytest = self.python(&["-m", "pytest", "--quiet", "--durations=10"]);
+        if processes > 1 {
+            pytest.args(["--dist", "worksteal", "--numprocesses"]);
+            pytest.arg(processes.to_string());
+        }
         pytest
             .env("SIDESTREAM_STAND_IN", driver)
             .args(["-m", marked, "-k", named]);

@@ -22,6 +22,8 @@ __all__ = [
     "ImageError",
     "ImageLoader",
     "Lease",
+    "Outbox",
+    "Posted",
     "ProgramError",
     "RaceError",
     "Recorder",

@@ -5,7 +5,7 @@ use std::io::{self, BufReader, Read, Write};
 
 use base64::engine::general_purpose::STANDARD;
 use base64::{Engine, display::Base64Display};
-use serde::de::{
+use serde_core::de::{
     DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor,
 };
 

@@ -5,6 +5,7 @@
 //! string without breaking it.
 
 mod code;
+mod features;
 mod kernels;
 mod layers;
 mod manifests;
@@ -48,7 +49,9 @@ impl fmt::Display for Complaint {
 /// Prints every complaint; whether there was none.
 pub fn run() -> Result<bool> {
     let tree = Tree::read(crate::cargo::root())?;
-    let complaints = all(&tree);
+    let mut complaints = all(&tree);
+    let (tests, package) = features::read()?;
+    complaints.extend(features::check(&tests, &package));
     for complaint in &complaints {
         println!("{complaint}");
     }

@@ -1,0 +1,85 @@
+//! The Python package is built with the features that the tests were built with.
+//!
+//! Cargo turns on what the crates of one command ask for together. If a tool of the tests asks a shared dependency for
+//! a feature more, the package needs another build of that and of all that stands on it, which is nearly everything.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+
+use super::Complaint;
+use crate::cargo;
+use crate::steps::TESTED;
+
+/// Asks cargo what both are built from.
+pub fn read() -> Result<(String, String)> {
+    let package = [
+        "--package",
+        "sidestream-py",
+        "--package",
+        "sidestream-stand-in",
+    ];
+    Ok((
+        tree(&TESTED, "normal,build,dev")?,
+        tree(&package, "normal,build")?,
+    ))
+}
+
+/// A line for each crate: name, version and features.
+fn tree(selection: &[&str], edges: &str) -> Result<String> {
+    let asked = [
+        "tree", "--locked", "--prefix", "none", "--format", "{p} {f}", "--edges", edges,
+    ];
+    let output = cargo::command(&[&asked[..], selection].concat())
+        .output()
+        .context("cannot run `cargo tree`")?;
+    ensure!(
+        output.status.success(),
+        "`cargo tree` failed: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Complaints about crates that the package has with other features.
+pub fn check(tests: &str, package: &str) -> Vec<Complaint> {
+    fn crates(text: &str) -> BTreeSet<&str> {
+        // Cargo marks what it has listed before.
+        let lines = text
+            .lines()
+            .map(|line| line.trim_end_matches(" (*)").trim());
+        lines.filter(|line| !line.is_empty()).collect()
+    }
+    let tests = crates(tests);
+    let other = crates(package);
+    let other = other.difference(&tests);
+    let what = other.map(|line| {
+        let name = line.split(' ').next().unwrap_or(line);
+        let there = tests.iter().filter(|there| there.split(' ').next() == Some(name));
+        let there: Vec<&str> = there.copied().collect();
+        format!(
+            "the Python package has `{line}` and the tests `{}`, so that all above it is built twice; ask for the same features in crates/sidestream/Cargo.toml",
+            there.join("`, `")
+        )
+    });
+    what.map(|what| Complaint::new("Cargo.toml", 1, what))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_feature_more_is_named_with_both_lists() {
+        let tests = "a v1.0.0 std\nb v2.0.0 \na v1.0.0 std (*)\ntool v1.0.0 x\n";
+        assert_eq!(check(tests, "a v1.0.0 std\nb v2.0.0 (*)\n"), []);
+        let found = check(tests, "a v1.0.0 \n");
+        assert_eq!(found.len(), 1);
+        assert!(
+            found[0]
+                .what
+                .contains("`a v1.0.0` and the tests `a v1.0.0 std`")
+        );
+    }
+}
