@@ -446,7 +446,9 @@ class Batcher:
                 batch.results = self._submit(batch.slot, batch.size, [answer._leaves for answer in batch.answers])
         except Exception as error:
             batch.error = error
-        each.running.append(batch)
+        # By the lock whoever finds it there knows, and a check hears, that it was launched before.
+        with self._lock:
+            each.running.append(batch)
         each.launched.put(batch)
 
     def _submit(self, slot: _Slot, size: int, requests: list[list[Any]]) -> list[Any]:
