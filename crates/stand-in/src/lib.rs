@@ -1,4 +1,4 @@
-//! A stand-in for NVIDIA's driver, and for nVJPEG, for tests where there is no GPU.
+//! A stand-in for NVIDIA's driver, and for nvJPEG, for tests where there is no GPU.
 //!
 //! As a shared library it exports the functions that `sidestream::cuda::driver` loads, and carries
 //! them out on the simulated machine of `sidestream::sim`. So the back end for CUDA is tested with its own

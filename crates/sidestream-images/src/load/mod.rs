@@ -465,7 +465,7 @@ impl<S: Slab> Drop for Loader<S> {
 
 /// A picture that engines are to decode.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Encoded {
+pub struct ForEngines {
     /// Its place in the batch.
     pub picture: usize,
     /// Where its file lies in the slab.
@@ -484,7 +484,7 @@ pub struct Batch<S: Slab = Vec<u8>> {
     epoch: u64,
     first_place: u64,
     decoded: Range<u64>,
-    encoded: Vec<Encoded>,
+    encoded: Vec<ForEngines>,
     pixels_bytes: u64,
     placed: Vec<Placed>,
     keys: Vec<Key>,
@@ -544,7 +544,7 @@ impl<S: Slab> Batch<S> {
     }
 
     /// What engines are to decode, each to where its [`Placed`] says.
-    pub fn encoded(&self) -> &[Encoded] {
+    pub fn encoded(&self) -> &[ForEngines] {
         &self.encoded
     }
 

@@ -7,7 +7,7 @@ use std::thread;
 
 use super::desk::{Desk, Picture, Read, Task};
 use super::slab::{Piece, Slab, Whole, cut};
-use super::{At, Batch, BrokenPicture, Chooses, Encoded, Makes, OnBroken, Options};
+use super::{At, Batch, BrokenPicture, Chooses, ForEngines, Makes, OnBroken, Options};
 use crate::decode::{Decoder, is_within, message, size_bytes, whole};
 use crate::header::Header;
 use crate::order::Order;
@@ -352,7 +352,7 @@ impl<S: Slab> Shared<S> {
                 }
                 Picture::Encoded(placed, key, file) => {
                     let picture = batch.len();
-                    batch.encoded.push(Encoded { picture, file });
+                    batch.encoded.push(ForEngines { picture, file });
                     batch.add(placed, key, self.dataset.label(key.sample));
                 }
                 Picture::Failed(error) => return Err(error),
@@ -489,7 +489,7 @@ impl<S: Slab> Batch<S> {
     /// What engines decode comes behind all that is decoded.
     fn place_encoded(&mut self) {
         let mut end = self.decoded.end - self.decoded.start;
-        for Encoded { picture, .. } in &self.encoded {
+        for ForEngines { picture, .. } in &self.encoded {
             let placed = &mut self.placed[*picture];
             placed.offset = end.next_multiple_of(ALIGN_BYTES);
             end = placed.offset + size_bytes(placed.held.size);

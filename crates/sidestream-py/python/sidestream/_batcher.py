@@ -3,7 +3,8 @@
 PyTorch's calls let go of the interpreter's lock and take it again, and a thread that takes it from a busy event loop may wait for 5 ms each time. So a batch
 whose requests come from an event loop is packed and launched by the loop itself; a thread of the batcher does that for requests of threads. Another waits for
 the device, and needs the lock twice a batch: after the wait it ends the requests, frees the slot and wakes the loop, which is where the lock may be lost again,
-in that sequence. A loop that is asked meanwhile looks itself what is over, and does the same without a change of threads. What happens for each request is little, and what can be done once a batch is done once a batch.
+in that sequence. A loop that is asked meanwhile looks for itself which batches are over, and ends them without a change of threads. What happens for each
+request is little, and what can be done once a batch is done once a batch.
 """
 
 from __future__ import annotations
@@ -446,7 +447,7 @@ class Batcher:
                 batch.results = self._submit(batch.slot, batch.size, [answer._leaves for answer in batch.answers])
         except Exception as error:
             batch.error = error
-        # By the lock whoever finds it there knows, and a check hears, that it was launched before.
+        # Under the lock, so that a check hears that the launch came before whatever the loop does that finds it here.
         with self._lock:
             each.running.append(batch)
         each.launched.put(batch)
