@@ -29,6 +29,8 @@ pub type Shared = Arc<Batcher<f32, f32>>;
 
 /// The model: of each row the sum, and the largest value. Another one is another kernel, or several.
 ///
+/// This one runs on a simulated GPU alone. [`Kernel::from_cuda`] with [`Kernel::and_on_host`] makes one for both.
+///
 /// # Errors
 /// What the device answers.
 pub fn batcher(device: &Device) -> sidestream::error::Result<Shared> {
