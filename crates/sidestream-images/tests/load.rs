@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use sidestream_images::load::{ALIGN_BYTES, Batch, Loader, OnBroken, Options, State};
@@ -13,10 +13,10 @@ use sidestream_images::{Broken, Error, Key, Placed, Region, Size, decode};
 
 use crate::pictures::{Draw, Jpeg, png};
 
-type Files = Vec<(String, Vec<u8>, Option<u32>)>;
+pub type Files = Vec<(String, Vec<u8>, Option<u32>)>;
 
 /// Small pictures of many sizes; the label is the number.
-fn files(many: u32) -> Files {
+pub fn files(many: u32) -> Files {
     let file = |number: u32| {
         let (width, height) = (9 + number * 7 % 40, 8 + number * 5 % 30);
         let jpeg = Jpeg {
@@ -32,11 +32,11 @@ fn files(many: u32) -> Files {
     (0..many).map(file).collect()
 }
 
-fn data(files: Files) -> Arc<Dataset> {
+pub fn data(files: Files) -> Arc<Dataset> {
     Arc::new(Dataset::memory(files).unwrap())
 }
 
-fn all(_: Key, size: Size) -> Region {
+pub fn all(_: Key, size: Size) -> Region {
     Region {
         left: 0,
         top: 0,
@@ -45,7 +45,7 @@ fn all(_: Key, size: Size) -> Region {
 }
 
 /// A part that depends on the key.
-fn part(key: Key, size: Size) -> Region {
+pub fn part(key: Key, size: Size) -> Region {
     let mut draw = Draw(key.seed ^ key.epoch << 20 ^ key.sample);
     let left = draw.below(u64::from(size.width) / 2) as u32;
     let top = draw.below(u64::from(size.height) / 2) as u32;
@@ -56,7 +56,7 @@ fn part(key: Key, size: Size) -> Region {
     Region { left, top, size }
 }
 
-fn slab(bytes: usize) -> Result<Vec<u8>, String> {
+pub fn slab(bytes: usize) -> Result<Vec<u8>, String> {
     Ok(vec![0; bytes])
 }
 
@@ -64,7 +64,7 @@ fn loader(data: &Arc<Dataset>, options: &Options) -> Loader {
     Loader::new(Arc::clone(data), options.clone(), part, slab).unwrap()
 }
 
-fn small() -> Options {
+pub fn small() -> Options {
     Options {
         batch: 4,
         workers: 2,
@@ -588,116 +588,6 @@ fn a_batch_outlives_its_loader() {
         batch.pixels(3).len() as u64,
         u64::from(batch.placed()[3].held.size.width * batch.placed()[3].held.size.height) * 3
     );
-}
-
-#[test]
-fn a_loader_that_is_dropped_leaves_no_thread() {
-    // Each thread holds a share of what the function owns.
-    let share = Arc::new(());
-    let held = Arc::clone(&share);
-    let choose = move |key, size| {
-        let _ = &held;
-        part(key, size)
-    };
-    let mut loader = Loader::new(
-        data(files(30)),
-        Options {
-            workers: 5,
-            ..small()
-        },
-        choose,
-        slab,
-    )
-    .unwrap();
-    loader.next().unwrap();
-    drop(loader);
-    assert_eq!(Arc::strong_count(&share), 1);
-}
-
-#[test]
-fn panics_and_mistakes_of_the_callers_functions_are_errors_of_their_batch() {
-    let data = data(files(12));
-    let options = Options {
-        shuffle: false,
-        ..small()
-    };
-    let choose = |key: Key, size: Size| match key.sample {
-        5 => panic!("no region for five"),
-        9 => Region {
-            left: size.width,
-            ..all(key, size)
-        },
-        _ => all(key, size),
-    };
-    let mut loader = Loader::new(Arc::clone(&data), options.clone(), choose, slab).unwrap();
-    assert_eq!(loader.next().unwrap().unwrap().len(), 4);
-    let why = loader.next().err().unwrap().to_string();
-    assert_eq!(
-        why,
-        "5.jpg: the function that chooses a region panicked: no region for five"
-    );
-    let why = loader.next().err().unwrap().to_string();
-    assert!(
-        why.starts_with("9.jpg: ") && why.contains("ask for at least one pixel"),
-        "{why}"
-    );
-    assert!(loader.next().unwrap().is_none());
-    assert_eq!(loader.next().unwrap().unwrap().len(), 4);
-
-    let make = |_| -> Result<Vec<u8>, String> { panic!("no slab today") };
-    let mut loader = Loader::new(data, options, all, make).unwrap();
-    assert!(
-        loader
-            .next()
-            .err()
-            .unwrap()
-            .to_string()
-            .contains("no slab today")
-    );
-}
-
-#[test]
-fn workers_are_held_back_when_nobody_takes_batches() {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&asked);
-    let choose = move |key, size| {
-        count.fetch_add(1, SeqCst);
-        part(key, size)
-    };
-    let options = Options {
-        depth: 2,
-        batch: 3,
-        ..small()
-    };
-    let mut loader = Loader::new(data(files(30)), options, choose, slab).unwrap();
-    for taken in 1..8 {
-        drop(loader.next().unwrap());
-        assert!(
-            asked.load(SeqCst) <= 3 * (taken + 2),
-            "{} after {taken}",
-            asked.load(SeqCst)
-        );
-    }
-}
-
-#[test]
-fn files_are_decoded_side_by_side() {
-    // Would one worker do all, the others never came to the barrier.
-    let barrier = Arc::new(Barrier::new(3));
-    let meet = Arc::clone(&barrier);
-    let choose = move |key: Key, size| {
-        if key.epoch == 0 && key.sample < 3 {
-            meet.wait();
-        }
-        all(key, size)
-    };
-    let options = Options {
-        workers: 3,
-        shuffle: false,
-        ..small()
-    };
-    let mut loader = Loader::new(data(files(6)), options, choose, slab).unwrap();
-    assert_eq!(loader.next().unwrap().unwrap().len(), 4);
 }
 
 #[test]

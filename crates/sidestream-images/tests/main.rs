@@ -8,3 +8,4 @@ mod engines;
 mod load;
 mod order;
 mod source;
+mod workers;

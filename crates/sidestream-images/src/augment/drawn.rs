@@ -38,9 +38,6 @@ pub struct Mixed {
     pub share: f64,
 }
 
-/// From so many pictures on they are drawn on several cores: before, waking those takes longer.
-const TO_SHARE: usize = 64;
-
 /// The third side of a grid.
 const MOST_PICTURES: usize = 65_535;
 
@@ -71,15 +68,8 @@ impl Drawn {
             place(at, picture, &mut passes[0])?;
             Ok((passes, acts.mixing))
         };
-        let drawn: Vec<Result<_>> = match pictures < TO_SHARE {
-            true => (0..pictures).map(draw).collect(),
-            false => {
-                let places = (0..pictures).into_par_iter().with_min_len(TO_SHARE / 4);
-                places.map(draw).collect()
-            }
-        };
-        // Of several refusals the first picture's.
-        let drawn: Result<Vec<_>> = drawn.into_iter().collect();
+        // One after the other, 2 µs each. Where a loader keeps all cores busy, to wait for others that share the work takes milliseconds.
+        let drawn: Result<Vec<_>> = (0..pictures).map(draw).collect();
         let (all, mixings): (Vec<_>, Vec<_>) = drawn?.into_iter().unzip();
         let units = plan.units();
         let count = all.iter().map(Vec::len).max().unwrap_or(1);

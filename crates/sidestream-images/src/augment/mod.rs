@@ -39,6 +39,7 @@ pub mod record;
 mod render;
 mod statistics;
 mod step;
+mod upright;
 
 pub use batch::Batch;
 pub use drawn::{Drawn, Mixed};

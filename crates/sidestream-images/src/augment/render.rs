@@ -1,5 +1,5 @@
-//! The passes on the processor: what the CUDA kernel computes, in the same order. That fuses multiplications and additions of what lies
-//! between pixels and of blurs, which is the only difference.
+//! The passes on the processor: what the CUDA kernel computes, in the same order but for two things. The kernel fuses multiplications and
+//! additions of what lies between pixels and of blurs; and here a warp that turns nothing is filtered down and across in turn.
 //! The simulated GPU runs this too.
 
 use super::pass::footprint;
@@ -8,6 +8,7 @@ use super::record::{
 };
 use super::statistics::{self, Statistics, WORDS};
 use super::step::clamp;
+use super::upright::Upright;
 
 /// What a pass reads.
 #[derive(Clone, Copy)]
@@ -16,11 +17,11 @@ pub struct Input<'a> {
     pub numbers: &'a [f32],
 }
 
-type Pixel = [f32; 3];
+pub type Pixel = [f32; 3];
 
 impl Input<'_> {
     /// A pixel of the window. Where nothing is there it is black: the front end has refused that.
-    fn pixel(&self, of: &Record, x: i32, y: i32) -> Pixel {
+    pub fn pixel(&self, of: &Record, x: i32, y: i32) -> Pixel {
         let x = x.clamp(of.readable[0], of.readable[2]);
         let y = y.clamp(of.readable[1], of.readable[3]);
         let [across, down, apart] = of.stride.map(i64::from);
@@ -53,7 +54,7 @@ fn placed(map: &[f32; 9], x: u32, y: u32) -> Option<[f32; 2]> {
 
 /// A pixel of the result of the warp.
 fn warped(input: &Input<'_>, of: &Record, x: u32, y: u32) -> Pixel {
-    let mut pixel = match placed(&of.map, x, y) {
+    let pixel = match placed(&of.map, x, y) {
         None => [0.0; 3],
         Some(at) if of.filter == NEAREST => {
             let [x, y] = at.map(|at| (at - 0.5).round_ties_even() as i32);
@@ -64,6 +65,11 @@ fn warped(input: &Input<'_>, of: &Record, x: u32, y: u32) -> Pixel {
             None => bilinear(input, of, at),
         },
     };
+    laid(of, pixel, x, y)
+}
+
+/// A pixel as it is on its canvases.
+fn laid(of: &Record, mut pixel: Pixel, x: u32, y: u32) -> Pixel {
     for canvas in &of.canvas[..of.canvases as usize] {
         pixel = on_canvas(canvas, pixel, x, y);
     }
@@ -202,10 +208,20 @@ fn picture(
 ) -> Vec<Pixel> {
     let (width, height) = (of.width, of.height);
     let before = steps.min(of.steps_before);
-    let places = (0..height).flat_map(|y| (0..width).map(move |x| (x, y)));
-    let picture: Vec<Pixel> = places
-        .map(|(x, y)| coloured(of, warped(input, of, x, y), 0, before, figures))
-        .collect();
+    let mut picture: Vec<Pixel> = Vec::with_capacity((width * height) as usize);
+    let mut upright = Upright::of(input, of);
+    for y in 0..height {
+        match &mut upright {
+            Some(upright) => {
+                let row = (0..width).zip(upright.row(y));
+                picture.extend(row.map(|(x, pixel)| laid(of, pixel, x, y)));
+            }
+            None => picture.extend((0..width).map(|x| warped(input, of, x, y))),
+        }
+    }
+    for pixel in &mut picture {
+        *pixel = coloured(of, *pixel, 0, before, figures);
+    }
     if !smoothed {
         return picture;
     }

@@ -27,8 +27,25 @@ pub(super) struct Shared<S: Slab> {
     pub desk: Desk<S>,
 }
 
+/// How much less a worker counts for the scheduler than the thread that made it, as `nice` counts.
+#[cfg(target_os = "linux")]
+const STEP_BACK: i32 = 10;
+
+/// Lets other threads go first. There may be as many workers as cores: then the thread that submits the training's kernels would wait
+/// for a core each time that it wakes up, and the GPU with it. Workers decode ahead, so that nobody waits for them.
+///
+/// On Linux the number is each thread's own; elsewhere it is the whole program's, which nobody has asked for.
+fn step_back() {
+    #[cfg(target_os = "linux")]
+    if let Ok(now) = rustix::process::getpriority_process(None) {
+        // Where that is forbidden they work as they are.
+        let _ = rustix::process::setpriority_process(None, (now + STEP_BACK).min(19));
+    }
+}
+
 /// A worker, until the loader is gone.
 pub(super) fn work<S: Slab>(shared: &Arc<Shared<S>>) {
+    step_back();
     let mut decoder = Decoder::new(shared.options.decode);
     while let Some(task) = shared.desk.task() {
         let batch = task.batch();

@@ -6,7 +6,7 @@ use sidestream_images::augment::{
     Batch, Form, Interpolation, Kind, Layout, Operator, Plan, Target,
 };
 
-use super::{key, noise, picture, size};
+use super::{key, noise, numbers, picture, size};
 
 fn operators(dice: &mut impl FnMut() -> u64) -> Vec<Operator> {
     let fill = [(dice() % 256) as f32, 0.0, 90.0];
@@ -211,6 +211,63 @@ fn a_picture_is_the_same_in_any_batch() {
                 all[at * alone.len()..][..alone.len()] == alone,
                 "seed {seed}, picture {at}"
             );
+        }
+    }
+}
+
+/// An upright warp is filtered down and across in turn, a turned one pixel by pixel: a picture that was laid on its side before and is
+/// put upright by the plan has the result of the one that always stood, however its colours lie.
+#[test]
+fn an_upright_warp_has_the_result_of_a_turned_one() {
+    const SIDE: u32 = 62;
+    let full = size(SIDE, SIDE);
+    let bytes = picture(full, 3);
+    let places = || (0..SIDE).flat_map(|y| (0..SIDE).map(move |x| (x, y)));
+    let value = |(x, y): (u32, u32), c: u32| bytes[((y * SIDE + x) * 3 + c) as usize];
+    let by_colours = (0..3).flat_map(|c| places().map(move |at| value(at, c)));
+    // Turned by a quarter, clockwise: its rows are columns from below.
+    let lying = places().flat_map(|(x, y)| [0, 1, 2].map(|c| value((y, SIDE - 1 - x), c)));
+    let (by_colours, lying): (Vec<u8>, Vec<u8>) = (by_colours.collect(), lying.collect());
+    let turned_back = Operator::RandomRotation {
+        degrees: [90.0; 2],
+        interpolation: Interpolation::Bilinear,
+        expand: false,
+        center: None,
+        fill: [0.0; 3],
+    };
+    let made = |operators: &[Operator], input: &[u8], layout| {
+        let plan = Plan::new(operators.to_vec()).unwrap();
+        let drawn = plan.draw(&Batch::uniform(full, 1, layout), &[key(1)]);
+        numbers(&drawn.unwrap().host(input, super::NUMBERS).unwrap())
+    };
+    for (width, height) in [(20, 30), (7, 5), (90, 20), (130, 100), (31, 62)] {
+        for antialias in [true, false] {
+            let upright = [
+                Operator::Resize {
+                    size: Target::Exact(size(width, height)),
+                    antialias,
+                },
+                Operator::RandomHorizontalFlip { p: 1.0 },
+                Operator::ToDtype { scale: false },
+            ];
+            let turned = [&[turned_back.clone()][..], &upright[..]].concat();
+            let expected = made(&turned, &lying, Layout::Nhwc);
+            // At the edge of what was turned its fill shows, where the result is larger.
+            let is_inner = |at: usize| {
+                let (x, y) = (at as u32 / 3 % width, at as u32 / 3 / width);
+                (2..width - 2).contains(&x) && (2..height - 2).contains(&y)
+            };
+            for (input, layout) in [(&bytes, Layout::Nhwc), (&by_colours, Layout::Nchw)] {
+                let found = made(&upright, input, layout);
+                let pairs = found.iter().zip(&expected).enumerate();
+                let inner = pairs.filter(|(at, _)| is_inner(*at));
+                let most = inner.map(|(_, (a, b))| (a - b).abs()).fold(0.0, f32::max);
+                // A hundred-thousandth of the range; a wrong pixel is off by tens of levels.
+                assert!(
+                    most < 0.002,
+                    "{width} x {height}, {layout:?}, {antialias}: {most}"
+                );
+            }
         }
     }
 }
