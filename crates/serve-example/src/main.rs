@@ -16,13 +16,31 @@ fn main() -> Result<(), Box<dyn Error>> {
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::bind(&address).await?;
         println!("http://{}", listener.local_addr()?);
-        let stopped = async {
-            // Where signals cannot be heard nobody can stop it so.
-            if tokio::signal::ctrl_c().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        };
-        serve(listener, batcher, stopped).await?;
+        serve(listener, batcher, stopped()).await?;
         Ok(())
     })
+}
+
+/// Until somebody presses Ctrl-C, or whoever runs services asks this one to end.
+async fn stopped() {
+    let interrupted = async {
+        // Where signals cannot be heard nobody can stop it so.
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    #[cfg(unix)]
+    let asked_to_end = async {
+        use tokio::signal::unix::{SignalKind, signal};
+        match signal(SignalKind::terminate()) {
+            Ok(mut signal) => _ = signal.recv().await,
+            Err(_) => std::future::pending::<()>().await,
+        }
+    };
+    #[cfg(not(unix))]
+    let asked_to_end = std::future::pending::<()>();
+    tokio::select! {
+        () = interrupted => {}
+        () = asked_to_end => {}
+    }
 }

@@ -1,6 +1,10 @@
 //! The example as its clients see it: by HTTP on this machine, on the simulated GPU.
 
+#[cfg(unix)]
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
+#[cfg(unix)]
+use std::process::{Command, Stdio};
 use std::thread::JoinHandle;
 
 use sidestream::device::Device;
@@ -111,4 +115,23 @@ fn what_cannot_be_answered_says_why() {
     server.batcher.refuse();
     let (code, text) = server.ask(r#"{"values": [1, 2, 3, 4]}"#);
     assert_eq!((code, &*text), (503, "the batcher is closed"));
+}
+
+/// As whoever runs services stops them.
+#[cfg(unix)]
+#[test]
+fn a_server_that_is_asked_to_end_does_so_in_order() {
+    let mut server = Command::new(env!("CARGO_BIN_EXE_sidestream-serve-example"))
+        .args(["sim:h200", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut address = String::new();
+    let mut lines = BufReader::new(server.stdout.take().unwrap());
+    lines.read_line(&mut address).unwrap();
+    let metrics = ureq::get(format!("{}/metrics", address.trim())).call();
+    assert_eq!(metrics.unwrap().status().as_u16(), 200);
+    let asked = Command::new("kill").arg(server.id().to_string()).status();
+    assert!(asked.unwrap().success());
+    assert!(server.wait().unwrap().success());
 }
