@@ -42,6 +42,36 @@ _AWAKE = 4
 _PATIENCE_S = 0.05
 
 
+class _Bytes:
+    """Memory of a device, as PyTorch takes it without owning it."""
+
+    def __init__(self, address: int, count: int) -> None:
+        self.__cuda_array_interface__ = {"data": (address, False), "shape": (count,), "strides": None, "typestr": "|u1", "version": 3}
+
+
+def _lent(torch: Any, made: Any) -> Any:
+    """Return what a graph computes without holding its memory, so that the next capture of the slot puts its results there.
+
+    A graph's pool stays as long as the graph. Of one slot no two graphs are at work at once, and results leave a slot before it has another batch.
+    """
+    leaves, shape = _tree.tensors_of(made)
+    used = getattr(torch._C, "_storage_Use_Count", None)
+    if used is None or getattr(torch.cuda, "is_simulated", False):
+        return made
+    storages = [leaf.untyped_storage() for leaf in leaves]
+    for at, leaf in enumerate(leaves):
+        # One more than the tensors is the storage that is asked.
+        own = sum(other._cdata == storages[at]._cdata for other in storages)
+        count = 1 + sum((length - 1) * step for length, step in zip(leaf.shape, leaf.stride()))
+        is_plain = type(leaf) is torch.Tensor and leaf.is_cuda and leaf.numel() > 0
+        # What somebody else holds, such as a model its last result, may not be of the pool.
+        if not is_plain or used(storages[at]._cdata) > own + 1:
+            continue
+        owned = _Bytes(leaf.data_ptr(), count * leaf.element_size())
+        leaves[at] = torch.as_tensor(owned, device=leaf.device).view(leaf.dtype).as_strided(leaf.shape, leaf.stride())
+    return shape.unflatten(leaves)
+
+
 class _Slot:
     """Two streams with the memory of a batch, and its graphs, which share a pool and never run at once.
 
@@ -684,7 +714,7 @@ class Batcher:
                     graph.capture_end()
                 raise
             graph.capture_end()
-        return graph, made
+        return graph, _lent(torch, made)
 
     # ------------------------------------------------------------------------------------------ the end
 
