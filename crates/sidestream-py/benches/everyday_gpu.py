@@ -11,8 +11,10 @@ nor different what differs by 0.5 %, and cannot tell in at most 2 of 20 trials.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import random
 import statistics
 import sys
 import time
@@ -67,6 +69,47 @@ def in_turn(sides: dict[str, Callable[[], object]], rounds: int) -> dict[str, li
 # ---------------------------------------------------------------------- fetch
 
 
+def by_step(step: Callable[[], Any], count: int) -> dict[str, dict[str, float]]:
+    """The host's time of a step for each way to read its loss, drawn anew for each step of one loop; the GPU keeps up with it."""
+    drawn = random.Random(3)
+    mean = sidestream.RunningMean()
+    before: list[Any] = []
+
+    def fetched(loss: Any) -> None:
+        before.append(sidestream.fetch(loss))
+        if len(before) > 1:
+            float(before.pop(0).result())
+
+    def running(loss: Any) -> None:
+        mean.update(loss)
+        if drawn.random() < 0.1:
+            mean.value()
+
+    ways: dict[str, Callable[[Any], None]] = {"never": lambda loss: None, "fetch": fetched, "running_mean": running}
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    reads: dict[str, list[float]] = {name: [] for name in ways}
+    gc.collect()
+    for name in (drawn.choice(list(ways)) for _ in range(count)):
+        start = time.perf_counter()
+        loss = step()
+        made = time.perf_counter()
+        ways[name](loss)
+        end = time.perf_counter()
+        times[name].append(end - start)
+        reads[name].append(end - made)
+    synchronize()
+    # A pause that the machine makes falls to whoever is there.
+    usual = {name: statistics.mean(sorted(of)[: -max(1, len(of) // 20)]) for name, of in times.items()}
+    return {
+        name: {
+            "rate_of_never": usual["never"] / usual[name],
+            "rate_by_median": statistics.median(times["never"]) / statistics.median(of),
+            "reading_us": statistics.median(reads[name]) * 1e6,
+        }
+        for name, of in times.items()
+    }
+
+
 def fetch() -> None:
     """Loops that read their loss in each step, against one that never does: with long steps, and with short ones where the host is the limit."""
     for kind, width, layers, rows in (("device-bound", 4096, 8, 4096), ("short", 1024, 8, 1024), ("host-bound", 256, 8, 64)):
@@ -116,16 +159,22 @@ def fetch() -> None:
         for _ in range(3):
             step()
         one = timed(lambda: [step() for _ in range(5)]) / 5
-        steps = 3 if DRY else max(20, min(1000, int(0.4 / one)))
+        steps = 3 if DRY else max(10, min(200, int(0.1 / one)))
         sides: dict[str, Callable[[], object]] = {
             "never": never, "item": item, "fetch": fetched, "fetch_all_then_read": futures, "running_mean": running,
         }
         in_turn(sides, 1)
-        times = in_turn(sides, 1 if DRY else 7)
-        medians = {name: statistics.median(of) for name, of in times.items()}
-        rates = {name: medians["never"] / took for name, took in medians.items()}
-        ok = DRY or (rates["fetch_all_then_read"] >= 0.98 and rates["running_mean"] >= 0.98)
-        say(part="fetch", kind=kind, step_ms=medians["never"] / steps * 1e3, steps=steps, rate_of_never=rates, ok=ok)
+        times = in_turn(sides, 1 if DRY else 5 if one > 0.02 else 15)
+        ratios = {name: sorted(never / took for never, took in zip(times["never"], of)) for name, of in times.items()}
+        rates = {name: statistics.median(of) for name, of in ratios.items()}
+        fields: dict[str, Any] = {"step_ms": statistics.median(times["never"]) / steps * 1e3, "steps": steps, "rate_of_never": rates}
+        if one > 0.02 or DRY:
+            ok = DRY or (rates["fetch_all_then_read"] >= 0.98 and rates["running_mean"] >= 0.98)
+        else:
+            # Of a loop that the host limits, turns drift by several percent: there single steps are compared.
+            fields["by_step"] = by_step(step, 2000)
+            ok = all(fields["by_step"][name]["rate_of_never"] >= 0.98 for name in ("fetch", "running_mean"))
+        say(part="fetch", kind=kind, **fields, ok=ok)
 
     # Megabytes a step: the outputs of a batch, which the loop keeps on the host.
     rows = 64 if DRY else 4096

@@ -59,7 +59,16 @@ for at in range(1500):
     # The double writes at once, and the kernel reads when the stream comes to it.
     double.current.synchronize()
 assert [int(one.result()) for one in waiting] == list(range(1500))
-assert len(double.pages) == 2, double.pages
+assert len(double.pages) == 12, double.pages
+
+few = double.on_device(torch.zeros(3))
+waiting = []
+for at in range(500):
+    few.fill_(at)
+    waiting.append(sidestream.fetch(few))
+    double.current.synchronize()
+assert [one.result().tolist() for one in waiting] == [[at] * 3 for at in range(500)]
+assert len(double.pages) == 14, double.pages
 print("ok")
 """
     ) == "ok\n"

@@ -20,6 +20,8 @@ _sides: dict[int, _Side] = {}
 _SMALL = 4096
 #: Small results are put into pages of so many elements.
 _PAGE = 1024
+#: Numbers that a page of them has. Each is a tensor before it is asked for, since to make one takes as long as to send it.
+_NUMBERS = 128
 #: Of how many losses that are under way a `RunningMean` that is not asked looks which have arrived.
 _MANY = 32
 
@@ -46,7 +48,8 @@ def fetch(values: Tree, *, snapshot: bool = True) -> Fetched[Tree]:
         TypeError: A tensor is sparse, nested or quantized, or ``snapshot`` is neither True nor False.
         RuntimeError: The current stream is being captured into a graph.
     """
-    truth("snapshot", snapshot)
+    if snapshot is not True:
+        truth("snapshot", snapshot)
     if getattr(values, "is_cuda", False):
         alone = _posted(sys.modules["torch"], values)
         if alone is not None:
@@ -138,7 +141,8 @@ def _posted(torch: Any, tensor: Any) -> tuple[Any, Any] | None:
     if not 0 < count <= _SMALL:
         return None
     # Whoever listens to operators, such as a check, hears those of the other way. What only shows where a bit of the tensor is set has no address to read.
-    if torch._C._len_torch_dispatch_stack() or not tensor.is_contiguous() or tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg():
+    core = torch._C
+    if core._len_torch_dispatch_stack() or not tensor.is_contiguous() or tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg():
         return None
     device = tensor.get_device()
     side = _side(torch, device)
@@ -151,7 +155,7 @@ def _posted(torch: Any, tensor: Any) -> tuple[Any, Any] | None:
         return None
     _refuse_capture(torch)
     host, address = side.room(torch, tensor, count)
-    stream = torch._C._cuda_getCurrentRawStream(device)
+    stream = core._cuda_getCurrentRawStream(device)
     return host, side.outbox.post(source, address, count * host.element_size(), stream, host)
 
 
@@ -179,12 +183,21 @@ class _Side:
         self._own = threading.local()
         #: A simulated GPU has no driver.
         self.outbox = None if getattr(torch.cuda, "is_simulated", False) else _sidestream.Outbox(f"cuda:{device}")
+        #: By type: numbers to be, and where they lie.
+        self._numbers: dict[Any, list[tuple[Any, int]]] = {}
         #: By type: memory for small results, where it lies, and how many elements of it are given away.
         self._pages: dict[Any, tuple[Any, int, int]] = {}
         self._lock = threading.Lock()
 
     def room(self, torch: Any, like: Any, count: int) -> tuple[Any, int]:
         """Return pinned memory for a small tensor, as a tensor and as an address. A page goes when all that lies in it is gone."""
+        if count == 1 and not like.dim():
+            numbers = self._numbers.setdefault(like.dtype, [])
+            while True:
+                try:
+                    return numbers.pop()
+                except IndexError:
+                    numbers += self._more_numbers(torch, like.dtype)
         if count > _PAGE:
             host = torch.empty_like(like, device="cpu", pin_memory=True)
             return host, host.data_ptr()
@@ -197,6 +210,14 @@ class _Side:
                 address, at = page.data_ptr(), 0
             self._pages[like.dtype] = page, address, at + count
         return page.as_strided(like.shape, like.stride(), at), address + at * like.element_size()
+
+    @staticmethod
+    def _more_numbers(torch: Any, dtype: Any) -> list[tuple[Any, int]]:
+        # As below; and neither could those of `no_grad`.
+        with torch.inference_mode(False), torch.enable_grad():
+            page = torch.empty(_NUMBERS, dtype=dtype, device="cpu", pin_memory=True)
+            address, size = page.data_ptr(), page.element_size()
+            return [(page.as_strided((), (), at), address + at * size) for at in range(_NUMBERS)]
 
     def follow(self, torch: Any, current: tuple[int, int, int]) -> None:
         """Let the stream wait for all that another one was given so far."""
