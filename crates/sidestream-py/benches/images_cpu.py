@@ -10,11 +10,12 @@ decodes the part that is needed into a slab; the rest runs on the GPU, or on the
 from __future__ import annotations
 
 import argparse
+import itertools
 import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ import torch
 from sidestream import images
 
 BATCH = 64
-
+#: Batches of a run that do not count.
+WARM_UP = 8
 
 #: So many pictures differ; further ones are the same files under other names, which a loader reads and decodes like any.
 DIFFERENT = 1024
@@ -48,7 +50,24 @@ def make(folder: Path, count: int) -> None:
             whole.save(path, quality=90)
 
 
-def of_torchvision(folder: Path, workers: int, epochs: int, decoder: str, floats: bool) -> Callable[[], int]:
+#: Pictures a second of one run.
+Run = Callable[[], float]
+
+
+def steady(epochs: Iterable[Iterable[int]]) -> float:
+    """Pictures a second, from batch to batch: what starts and what is ready by then does not count."""
+    count, start = 0, 0.0
+    for number, pictures in enumerate(itertools.chain.from_iterable(epochs)):
+        if number < WARM_UP:
+            start = time.perf_counter()
+        else:
+            count += pictures
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return count / (time.perf_counter() - start)
+
+
+def of_torchvision(folder: Path, workers: int, epochs: int, decoder: str, floats: bool) -> Run:
     from torchvision import io
     from torchvision.datasets import ImageFolder
     from torchvision.transforms import v2
@@ -61,24 +80,21 @@ def of_torchvision(folder: Path, workers: int, epochs: int, decoder: str, floats
     loader = torch.utils.data.DataLoader(
         data, BATCH, shuffle=True, num_workers=workers, persistent_workers=True, multiprocessing_context="fork"
     )
-    return lambda: sum(len(labels) for _ in range(epochs) for _, labels in loader)
+    return lambda: steady((len(labels) for _, labels in loader) for _ in range(epochs))
 
 
-def of_sidestream(folder: Path, workers: int, epochs: int, operators: list[images.Operator], *, runs: bool) -> Callable[[], int]:
+def of_sidestream(folder: Path, workers: int, epochs: int, operators: list[images.Operator], *, runs: bool) -> Run:
     """With operators, only what they need is decoded; ``runs`` says whether they run, too."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     augment = images.Compose(operators) if operators else None
 
-    def run() -> int:
+    def run() -> float:
         # A new one each time: one that lives prepares batches while the other rows are timed.
         with images.Loader(folder, batch_size=BATCH, workers=workers, augment=augment) as loader:
             if not runs:
-                return sum(len(batch) for _ in range(epochs) for batch in loader)
-            batches = loader.prefetch(device)
-            count = sum(len(labels) for _ in range(epochs) for _, labels in batches)
-            if device == "cuda":
-                torch.cuda.synchronize()
-            return count
+                return steady((len(batch) for batch in loader) for _ in range(epochs))
+            with loader.prefetch(device) as batches:
+                return steady((len(labels) for _, labels in batches) for _ in range(epochs))
 
     return run
 
@@ -118,9 +134,7 @@ def main() -> None:
             run()  # Workers start, files come into the cache.
         for _ in range(args.rounds):
             for name, run in rows.items():
-                start = time.perf_counter()
-                count = run()
-                rates[name].append(count / (time.perf_counter() - start))
+                rates[name].append(run())
         base = rates["DataLoader, Pillow, crop, flip, float32"]
         for name, each in rates.items():
             ratio = statistics.median(ours / theirs for ours, theirs in zip(each, base, strict=True))

@@ -3,10 +3,15 @@
 python benches/images_gpu.py [FOLDER] [--workers 16] [--seconds 2] [--json FILE]
 python benches/images_gpu.py --dry    # on a simulated GPU: every row, and no figure means anything
 
-Without a folder it makes 1,024 pictures of 500 x 375 pixels (JPEG of quality 90, 4:2:0), which needs Pillow; where that is not installed, it
-takes the package's sample pictures, of some 300 x 220. Each row loads, decodes and augments for so many seconds, behind a few batches that do not
-count; first alone, then with a training step of a convolutional network on each batch. Cores are the seconds of the processor that all
-threads of the process took, for each second of the clock. Before that it says how far the engines' pixels are from the processor's.
+Without a folder it makes pictures of 500 x 375 pixels (JPEG of quality 90, 4:2:0; some thousand files, of which 1,024 differ), which needs
+Pillow; where that is not installed, it takes the package's sample pictures, of some 300 x 220. Each row loads, decodes and augments for so
+many seconds, behind a few batches that do not count; first alone, then with a training step of a convolutional network on each batch, a
+narrow one and a wide one. "Of the limit" is the rate by the slower of the two alone, the loader and the step. Cores are the seconds of the
+processor that all threads of the process took, for each second of the clock; "one core" are rows where the process has no more. Before that it
+says how far the engines' pixels are from the processor's.
+
+CUDA reads CUDA_DEVICE_MAX_CONNECTIONS when it starts. A loader with engines sets it to 32 where nobody has set it; so does this, and says so. With 8,
+which is CUDA's own, it shows what that is worth.
 """
 
 from __future__ import annotations
@@ -15,11 +20,16 @@ import argparse
 import contextlib
 import importlib.util
 import json
+import math
+import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
+
+# Before CUDA starts.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
 
 import torch
 from images_cpu import make
@@ -37,10 +47,32 @@ def compose(side: int) -> images.Compose:
     return images.Compose([images.RandomResizedCrop(side), images.RandomHorizontalFlip(), *numbers])
 
 
-def batches(loader: images.Loader) -> Iterator[Any]:
+def batches(loader: images.Loader) -> Generator[Any]:
     """Epoch after epoch."""
+    prefetched = loader.prefetch("cuda")
     while True:
-        yield from loader.prefetch("cuda")
+        yield from prefetched
+
+
+@contextlib.contextmanager
+def cores(count: int | None) -> Iterator[None]:
+    """Keep all threads of the process that there are by now to so many cores."""
+    if count is None:
+        yield
+        return
+    whole = os.sched_getaffinity(0)
+
+    def keep(to: set[int]) -> None:
+        for thread in os.listdir("/proc/self/task"):
+            # One that has ended meanwhile.
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(int(thread), to)
+
+    keep(set(sorted(whole)[:count]))
+    try:
+        yield
+    finally:
+        keep(whole)
 
 
 def apart(folder: Path, count: int, share: float) -> tuple[float, int, int]:
@@ -103,7 +135,7 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="on a simulated GPU, with few and small batches")
     parser.add_argument("--workers", type=int, default=16)
     parser.add_argument("--batch", type=int, default=256)
-    parser.add_argument("--pictures", type=int, default=1024)
+    parser.add_argument("--pictures", type=int, default=16384)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each row")
     parser.add_argument("--shares", type=float, nargs="*", default=[1.0, 0.8, 0.6], help="engine_share of the rows with all workers")
     parser.add_argument("--json", metavar="FILE", help="a file for the figures")
@@ -125,6 +157,7 @@ def main() -> None:
         name = "simulated" if args.dry else torch.cuda.get_device_name()
         mean = sum(path.stat().st_size for path in files) / len(files) / 1024
         print(f"{name}; {len(files)} files, {mean:.0f} KiB each on average; batches of {args.batch}; else by {images.decoder()}")
+        print(f"CUDA_DEVICE_MAX_CONNECTIONS: {os.environ['CUDA_DEVICE_MAX_CONNECTIONS']}")
         result: dict[str, Any] = {"device": name, "batch": args.batch}
         for share in args.shares:
             mean, most, refused = result[f"apart, share {share:g}"] = apart(folder, args.batch, share)
@@ -132,30 +165,41 @@ def main() -> None:
         rows: dict[str, dict[str, Any]] = {
             f"processor, {workers} workers": {"workers": workers},
             "engines, 1 worker": {"workers": 1, "decode": "gpu"},
+            "engines, 1 worker, one core": {"workers": 1, "decode": "gpu", "cores": 1},
         }
         for share in args.shares:
             rows[f"engines, {workers} workers, share {share:g}"] = {"workers": workers, "decode": "gpu", "engine_share": share}
-        step = training(side, 8 if args.dry else 64, args.dry)
-        for title, beside in (("alone", None), ("beside a training step", step)):
-            print(f"\n{title:42}{'pictures/s':>12}{'cores':>8}{'refused':>9}")
+        steps = {"alone": None} | {f"beside a step of width {width}": training(side, width, args.dry) for width in ([8] if args.dry else [24, 64])}
+        for title, beside in steps.items():
+            print(f"\n{title:42}{'pictures/s':>12}{'of the limit':>14}{'cores':>8}{'refused':>9}")
             figures = result[title] = {}
+            step_alone = math.inf
             if beside is not None:
                 fixed = torch.rand(args.batch, 3, side, side).to("cuda"), torch.zeros(args.batch, dtype=torch.int64).to("cuda")
-                figures["the step alone"] = measured(iter(lambda fixed=fixed: fixed, None), beside, args.seconds)
-                figures["the step alone"]["refused"] = 0
+                figures["the step alone"] = measured(iter(lambda fixed=fixed: fixed, None), beside, args.seconds) | {"refused": 0}
+                step_alone = figures["the step alone"]["pictures_per_s"]
                 show("the step alone", figures["the step alone"])
             for row, options in rows.items():
-                with images.Loader(folder, batch_size=args.batch, drop_last=True, augment=compose(side), **options) as loader:
-                    source = batches(loader)
-                    figures[row] = measured(source, beside, args.seconds) | {"refused": loader.refused}
-                    source.close()
+                own = dict(options)
+                count = own.pop("cores", None)
+                if count is not None and beside is not None:
+                    continue
+                loader = images.Loader(folder, batch_size=args.batch, drop_last=True, augment=compose(side), **own)
+                with loader, contextlib.closing(batches(loader)) as source:
+                    next(source)
+                    with cores(count):
+                        figures[row] = measured(source, beside, args.seconds) | {"refused": loader.refused}
+                if beside is not None:
+                    limit = min(step_alone, result["alone"][row]["pictures_per_s"])
+                    figures[row]["of_the_limit"] = figures[row]["pictures_per_s"] / limit
                 show(row, figures[row])
     if args.json:
         Path(args.json).write_text(json.dumps(result, indent=1), encoding="utf-8")
 
 
 def show(row: str, figures: dict[str, float]) -> None:
-    print(f"{row:42}{figures['pictures_per_s']:12.0f}{figures['cores']:8.2f}{figures['refused']:9.0f}", flush=True)
+    share = f"{figures['of_the_limit']:.2f}" if "of_the_limit" in figures else ""
+    print(f"{row:42}{figures['pictures_per_s']:12.0f}{share:>14}{figures['cores']:8.2f}{figures['refused']:9.0f}", flush=True)
 
 
 if __name__ == "__main__":

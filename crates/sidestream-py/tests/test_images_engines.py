@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +15,7 @@ import pytest
 import sidestream
 from sidestream import images
 from sidestream.images import ImageError, Loader
+from sidestream.images._engines import Engines
 
 pytestmark = pytest.mark.torch
 
@@ -143,6 +147,35 @@ def test_a_run_resumes_where_its_batches_were_taken(mixed: Path, simulated: Any)
             other.load_state_dict(state)
 
 
+def test_what_engines_are_at_is_neither_counted_nor_kept(mixed: Path, simulated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop is left while its thread has the engines decode: its batch was given by the loader, and comes again."""
+    with loader(mixed, decode="gpu") as whole:
+        expected = epoch(whole, "cuda")
+    put = Engines.put
+    entered, may_go_on = threading.Event(), threading.Event()
+    calls = itertools.count()
+
+    def slow(self: Engines, batch: Any) -> Any:
+        if next(calls) == 1:
+            entered.set()
+            may_go_on.wait(60)
+        return put(self, batch)
+
+    monkeypatch.setattr(Engines, "put", slow)
+    with loader(mixed, decode="gpu") as left:
+        batches = iter(left.prefetch("cuda"))
+        pictures, labels = next(batches)
+        first = pictures.cpu().clone(), labels.tolist()
+        assert entered.wait(60)
+        assert left.state_dict()["seen"] == 12
+        may_go_on.set()
+        with pytest.raises(ValueError, match="this is no state of a loader"):
+            left.load_state_dict(left.state_dict() | {"data": 1})
+        with pytest.raises(RuntimeError, match="another loop over this loader began, or it went to another state, which ended this loop"):
+            list(batches)
+        assert same([first, *epoch(left, "cuda")], expected)
+
+
 def test_what_cannot_be_is_refused_with_what_to_do(mixed: Path) -> None:
     with pytest.raises(ValueError, match='decode is .tpu.; give "cpu" or "gpu"'):
         loader(mixed, decode="tpu")
@@ -227,3 +260,29 @@ print(len(again), put(again)[:2], [broken.name.rsplit("/", 1)[1] for broken in a
         "nvjpegDecodeBatched failed: bad JPEG (3)",
         "38 (None, 0) ['hidden.jpg', 'cut.jpg']",
     ]
+
+
+@pytest.mark.parametrize("set_to", [None, "8"])
+@pytest.mark.parametrize("answer", [None, 3, 0], ids=["no driver", "not started", "started"])
+def test_cuda_is_asked_for_enough_connections(monkeypatch: pytest.MonkeyPatch, mixed: Path, answer: int | None, set_to: str | None) -> None:
+    """CUDA reads the variable when it starts: later there is nothing to be done but to say so."""
+
+    class Driver:
+        def __init__(self, name: str) -> None:
+            if answer is None:
+                raise OSError(name)
+
+        def cuCtxGetCurrent(self, context: Any) -> int | None:  # noqa: N802 - the driver's name.
+            return answer
+
+    monkeypatch.setattr("ctypes.CDLL", Driver)
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", set_to or "")
+    if set_to is None:
+        monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS")
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        loader(mixed, decode="gpu", pin_memory=False).close()
+    assert os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == (set_to or (None if answer == 0 else "32"))
+    says = [str(one.message) for one in heard if "CUDA_DEVICE_MAX_CONNECTIONS=32" in str(one.message)]
+    assert len(says) == (set_to is None and answer == 0)
+    assert all(Path(one.filename).name == Path(__file__).name for one in heard)

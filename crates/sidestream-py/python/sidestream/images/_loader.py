@@ -8,6 +8,7 @@ import json
 import os
 import reprlib
 import sys
+import threading
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypeAlias
 from sidestream._arguments import one_of, truth, whole
 from sidestream._sidestream import ImageBatch, ImageEngines, ImageLoader, image_decoder
 from sidestream.images._augment import same_augmentation
-from sidestream.images._engines import Engines, OnDevice
+from sidestream.images._engines import Engines, OnDevice, connect
 
 if TYPE_CHECKING:
     import torch
@@ -204,6 +205,9 @@ class Loader:
             raise ValueError('decode is "gpu", whose pictures are nowhere but on the device: give `augment` too, and go through `prefetch("cuda")`')
         if decode == "cpu" and engine_share != 1.0:
             raise ValueError(f'engine_share is {engine_share!r}, and decode "cpu": give decode="gpu", or leave it out')
+        if decode == "gpu":
+            # Before anything here asks for CUDA.
+            connect()
         if (rank is None) != (world is None):
             raise ValueError("`rank` and `world` belong together: give both, or neither")
         if rank is None or world is None:
@@ -251,6 +255,14 @@ class Loader:
         self._text = f"Loader({first}: {self._loader.samples()} pictures{share}, {batches} an epoch, decoded by {by})"
         #: What a prefetcher has of it and nobody has taken yet, by number.
         self._ahead: dict[int, _Ahead] = {}
+        #: Where it stood before the batch that a prefetcher is being given, which is not ahead yet.
+        self._before: dict[str, Any] | None = None
+        #: Which of the loops over this reads: the last that began.
+        self._turn = 0
+        #: Over these three. Held for moments only; a collector may end a loop meanwhile, which asks for it, too.
+        self._standing = threading.RLock()
+        #: Held by a prefetcher's thread for as long as it reads a batch.
+        self._reads = threading.Lock()
         self._numbers = itertools.count()
         # Before the interpreter ends, since threads that need it then would never get it.
         self._finalizer = weakref.finalize(self, self._loader.close)
@@ -264,7 +276,7 @@ class Loader:
     def __iter__(self) -> Iterator[Batch]:
         if self._decode == "gpu":
             raise ValueError('decode is "gpu", and a batch of the loader itself has no pixels: go through `prefetch("cuda")`, or give decode="cpu"')
-        self._back_to_taken()
+        self._take_turn()
         while (batch := self._loader.next()) is not None:
             yield Batch(batch)
 
@@ -273,7 +285,7 @@ class Loader:
 
         A slab goes up in one copy, and the operators of ``augment`` run on a stream of their own. What this returns is what
         ``sidestream.prefetch`` returns, to be gone through once for each epoch; ``state_dict`` of it counts the batches that you took.
-        Labels are -1 where the data has none.
+        Make it once, before the first epoch: each has memory on the device and streams of its own. Labels are -1 where the data has none.
 
         With ``decode="gpu"`` the thread that reads ahead also has the engines decode, which keeps it for as long as they need. A batch that
         they refuse is decoded on the processor instead: a warning says so once, and ``refused`` counts.
@@ -316,8 +328,15 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands: behind the last batch that was taken, from it or from what ``prefetch`` gave. It is the same on all ranks."""
+        # Refused in a child of a fork, where a thread that is not there may hold the lock.
+        given = self._given()
+        with self._standing:
+            return self._untaken() or given
+
+    def _untaken(self) -> dict[str, Any] | None:
+        """Where it stood before the first batch that nobody has taken yet."""
         ahead = min(self._ahead, default=None)
-        return self._given() if ahead is None else self._ahead[ahead].before
+        return self._before if ahead is None else self._ahead[ahead].before
 
     def _given(self) -> dict[str, Any]:
         state: dict[str, Any] = json.loads(self._loader.state())
@@ -344,18 +363,38 @@ class Loader:
                 stacklevel=5,
             )
 
-    def _back_to_taken(self) -> None:
-        """A loop that was left early had batches ahead: they come again."""
-        state = self.state_dict()
-        if self._ahead:
+    def _take_turn(self, state: dict[str, Any] | None = None) -> int:
+        """Begin a loop, where the state says or behind what was taken last: a loop that was left early had batches ahead, which come again.
+
+        The thread of that loop may be reading still. It has to be done with that, and keeps nothing of it.
+        """
+        given = self._given()
+        with self._standing:
+            self._turn += 1
+            turn, untaken = self._turn, self._untaken()
+            # Until it has gone there.
+            self._before = untaken
+            # Now, since who reads may be waiting for a slab that one of them has.
             self._ahead.clear()
-            self._go_to(state)
+        with self._reads:
+            try:
+                if state is not None:
+                    self._go_to(state)
+                elif untaken is not None:
+                    self._go_to(untaken)
+            except ValueError:
+                # A state of something else.
+                self._go_to(untaken or given)
+                raise
+            finally:
+                with self._standing:
+                    self._before = None
+        return turn
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go where the state says. A state of other data, another decoder, order or augmentation is a ``ValueError``."""
         same_augmentation(state, self._augment)
-        self._go_to(state)
-        self._ahead.clear()
+        self._take_turn(state)
 
     @property
     def classes(self) -> list[str]:
@@ -397,6 +436,8 @@ class Loader:
         self.close()
 
 
+_ENDED = "another loop over this loader began, or it went to another state, which ended this loop; use one at a time"
+
 #: The slab if it is to be uploaded, the labels and the number of the batch.
 _Item: TypeAlias = "tuple[torch.Tensor | None, torch.Tensor, int]"
 
@@ -426,45 +467,73 @@ class _Feed:
         self.load_state_dict = loader.load_state_dict
 
     def __iter__(self) -> Iterator[_Item]:
-        self._loader._back_to_taken()
+        turn = self._loader._take_turn()
         try:
-            while (item := self._next()) is not None:
+            while (item := self._next(turn)) is not None:
                 yield item
         except GeneratorExit:
             # Nobody will take what is ahead; only where it began is still asked for.
-            for ahead in self._loader._ahead.values():
-                ahead.pixels = None
+            with self._loader._standing:
+                for ahead in self._loader._ahead.values():
+                    ahead.pixels = None
             raise
         finally:
             if self.engines is not None:
                 self.engines.wait()
 
-    def _next(self) -> _Item | None:
-        loader, pixels = self._loader, None
+    def _next(self, turn: int) -> _Item | None:
+        loader = self._loader
         while True:
-            before = loader._given()
-            batch = loader._loader.next()
-            if batch is None:
+            with loader._reads:
+                with loader._standing:
+                    self._refuse_late(turn)
+                    before = loader._before = loader._given()
+                ahead = None
+                try:
+                    ahead = self._ahead(before)
+                finally:
+                    with loader._standing:
+                        if loader._turn == turn:
+                            loader._before = None
+                            if isinstance(ahead, _Ahead):
+                                number = next(loader._numbers)
+                                loader._ahead[number] = ahead
+            if ahead is None:
                 return None
-            made = Batch(batch)
-            if self.engines is not None:
+            if isinstance(ahead, _Ahead):
+                self._refuse_late(turn)
+                return ahead.batch.slab if ahead.pixels is None else None, ahead.batch.tensors()["labels"], number
+
+    def _refuse_late(self, turn: int) -> None:
+        if self._loader._turn != turn:
+            raise RuntimeError(_ENDED)
+
+    def _ahead(self, before: dict[str, Any]) -> _Ahead | Literal["nothing"] | None:
+        """Read a batch, of which nothing may be left where all its pictures are broken; None at the end."""
+        loader, pixels = self._loader, None
+        batch = loader._loader.next()
+        if batch is None:
+            return None
+        made = Batch(batch)
+        if self.engines is not None:
+            put = self.engines.put(made)
+            if isinstance(put, str):
+                loader._note_refused(put)
+                batch = loader._loader.on_processor(batch)
+                if batch is None:
+                    return "nothing"
+                made = Batch(batch)
                 put = self.engines.put(made)
-                if isinstance(put, str):
-                    loader._note_refused(put)
-                    batch = loader._loader.on_processor(batch)
-                    if batch is None:
-                        continue
-                    made = Batch(batch)
-                    put = self.engines.put(made)
-                    assert isinstance(put, OnDevice), "there is nothing left to refuse"
-                pixels = put
-            number = next(loader._numbers)
-            loader._ahead[number] = _Ahead(made, before, pixels)
-            return made.slab if pixels is None else None, made.tensors()["labels"], number
+                assert isinstance(put, OnDevice), "there is nothing left to refuse"
+            pixels = put
+        return _Ahead(made, before, pixels)
 
     def augmented(self, item: _Item) -> tuple[torch.Tensor, torch.Tensor]:
         slab, labels, number = item
-        ahead = self._loader._ahead.pop(number)
+        with self._loader._standing:
+            ahead = self._loader._ahead.pop(number, None)
+        if ahead is None:
+            raise RuntimeError(_ENDED)
         if ahead.pixels is not None:
             self._loader._warn_of_refused()
             slab = ahead.pixels.take()
