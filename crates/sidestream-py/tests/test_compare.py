@@ -77,7 +77,8 @@ def test_device_times_are_told_apart_in_both_directions() -> None:
     assert str(other).startswith("longer takes 1.030 times as long: shorter against longer -2.91 %")
     assert not one.includes_host and one.calls[0] > 1
     same = sidestream.compare(shorter, shorter, device="cuda:0", seconds=20.0)
-    assert same.verdict == "equal" and same.smallest == pytest.approx(0.005)
+    # Where this process is held up between two calls, the device's clock goes on.
+    assert same.verdict == "equal" and 0.005 <= same.smallest < 0.01
     with pytest.raises(ValueError, match=r"calls of <function spin at .* took no time on the current stream of cuda:0"):
         sidestream.compare(spin, spin, 1, device="cuda:0")
 

@@ -20,8 +20,10 @@ const REQUIREMENTS_TORCH: &str = "requirements-torch.txt";
 const REQUIREMENTS_FRAMEWORKS: &str = "requirements-frameworks.txt";
 const REQUIREMENTS_OLDEST: &str = "requirements-oldest.txt";
 
+/// What installs the lists: PyTorch has 2.4 GB in fourteen thousand files, and takes pip twice as long.
+const INSTALLER: &str = "uv==0.9.11";
 /// How often an installation is tried.
-const PIP_TRIES: u32 = 3;
+const TRIES: u32 = 3;
 
 /// Scripts that show the package at work, from its folder.
 const EXAMPLES: &str = "../../examples/python";
@@ -163,7 +165,7 @@ impl Environment {
         if torch && !with_torch.is_there() {
             println!("python: installing PyTorch and Ray, which may be 2.5 GB");
             // The versions that the other list states stay.
-            self.pip(&[
+            self.install(&[
                 "--requirement",
                 REQUIREMENTS_TORCH,
                 "--constraint",
@@ -190,7 +192,13 @@ impl Environment {
             .status();
         let made = made.context("cannot run `python3 -m venv`")?;
         ensure!(made.success(), "`python3 -m venv` failed");
-        self.pip(&["--requirement", requirements])?;
+        let mut pip = self.python(&["-m", "pip", "install", "--quiet", INSTALLER]);
+        pip.args(["--disable-pip-version-check", "--root-user-action=ignore"]);
+        ensure!(
+            succeeds(pip)?,
+            "`pip install {INSTALLER}` failed; pip says why above"
+        );
+        self.install(&["--requirement", requirements])?;
         stamp.write()
     }
 
@@ -211,7 +219,7 @@ impl Environment {
         let wheel = wheel
             .to_str()
             .context("the target folder has a name that is no text")?;
-        self.pip(&["--no-deps", "--force-reinstall", wheel])
+        self.install(&["--no-deps", "--reinstall", wheel])
     }
 
     /// The types of the package and its tests, and whether the stub says what the extension has.
@@ -243,24 +251,26 @@ impl Environment {
         succeeds(pytest)
     }
 
-    /// `pip install`. A download of gigabytes may break off, so a failure is tried again.
-    fn pip(&self, args: &[&str]) -> Result<()> {
+    /// `uv pip install`. A download of gigabytes may break off, so a failure is tried again.
+    pub fn install(&self, args: &[&str]) -> Result<()> {
         // Where temporary files are kept in memory, there is no room for gigabytes.
         let temporary = self.folder.join("tmp");
         fs::create_dir_all(&temporary)
             .with_context(|| format!("cannot make {}", temporary.display()))?;
-        for _ in 0..PIP_TRIES {
-            let mut install = self.python(&["-m", "pip", "install", "--quiet"]);
+        for _ in 0..TRIES {
+            let mut install = self.python(&["-m", "uv", "pip", "install", "--quiet"]);
             install
                 .env("TMPDIR", &temporary)
-                .args(["--disable-pip-version-check", "--root-user-action=ignore"])
+                // Tests start many processes, none of which writes what it has compiled.
+                .args(["--compile-bytecode", "--native-tls", "--python"])
+                .arg(self.interpreter())
                 .args(args);
             if succeeds(install)? {
                 return Ok(());
             }
         }
         bail!(
-            "`pip install {}` failed {PIP_TRIES} times; pip says why above",
+            "`uv pip install {}` failed {TRIES} times; uv says why above",
             args.join(" ")
         )
     }
