@@ -58,15 +58,19 @@ def _lent(torch: Any, made: Any) -> Any:
     used = getattr(torch._C, "_storage_Use_Count", None)
     if used is None or getattr(torch.cuda, "is_simulated", False):
         return made
-    storages = [leaf.untyped_storage() for leaf in leaves]
-    for at, leaf in enumerate(leaves):
-        # One more than the tensors is the storage that is asked.
-        own = sum(other._cdata == storages[at]._cdata for other in storages)
-        count = 1 + sum((length - 1) * step for length, step in zip(leaf.shape, leaf.stride()))
-        is_plain = type(leaf) is torch.Tensor and leaf.is_cuda and leaf.numel() > 0
-        # What somebody else holds, such as a model its last result, may not be of the pool.
-        if not is_plain or used(storages[at]._cdata) > own + 1:
+
+    def is_plain(leaf: Any) -> bool:
+        # Where a bit of the tensor says that it is conjugated or negated, its memory does not.
+        return type(leaf) is torch.Tensor and leaf.is_cuda and leaf.layout is torch.strided and leaf.numel() > 0 and not leaf.is_conj() and not leaf.is_neg()
+
+    storages = {at: leaf.untyped_storage() for at, leaf in enumerate(leaves) if is_plain(leaf)}
+    for at, storage in storages.items():
+        leaf = leaves[at]
+        own = sum(other._cdata == storage._cdata for other in storages.values())
+        # One more than the tensors is the storage that is asked. What somebody else holds, such as a model its last result, may not be of the pool.
+        if used(storage._cdata) > own + 1:
             continue
+        count = 1 + sum((length - 1) * step for length, step in zip(leaf.shape, leaf.stride()))
         owned = _Bytes(leaf.data_ptr(), count * leaf.element_size())
         leaves[at] = torch.as_tensor(owned, device=leaf.device).view(leaf.dtype).as_strided(leaf.shape, leaf.stride())
     return shape.unflatten(leaves)
