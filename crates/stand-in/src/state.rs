@@ -169,8 +169,29 @@ impl State {
         self.code(waited.map(|_| ()))
     }
 
+    /// Whether something is over. Time passes with calls here, and whoever asks a driver again and again sleeps meanwhile: the more often a
+    /// thread was told that something is not over, the more questions one of its own stands for.
     pub fn query(&self, thread: ThreadId, kind: Kind) -> Answer<bool> {
-        self.code(self.machine.query(&self.op(thread, kind)))
+        let op = self.op(thread, kind);
+        let known = |all: &[(Kind, u32)]| all.iter().position(|(of, _)| *of == kind);
+        let refused = REFUSED.with_borrow(|all| known(all).map_or(0, |at| all[at].1));
+        for _ in 0..=refused.saturating_sub(PATIENCE).min(MOST_ASKS) {
+            if self.code(self.machine.query(&op))? {
+                REFUSED.with_borrow_mut(|all| known(all).map(|at| all.swap_remove(at)));
+                return Ok(true);
+            }
+        }
+        REFUSED.with_borrow_mut(|all| match known(all) {
+            Some(at) => all[at].1 = refused.saturating_add(1),
+            None => {
+                // What is never asked for again.
+                if all.len() == MOST_KNOWN {
+                    all.clear();
+                }
+                all.push((kind, 1));
+            }
+        });
+        Ok(false)
     }
 
     /// What devices were seen to do besides what is promised: only then it is done.
@@ -238,7 +259,16 @@ impl Thread {
     }
 }
 
+/// So often a thread is told that something is not over before its questions stand for more of them.
+const PATIENCE: u32 = 32;
+/// For how many more at most.
+const MOST_ASKS: u32 = 4096;
+/// Of how many things that is known at once.
+const MOST_KNOWN: usize = 16;
+
 thread_local! {
+    /// How often the thread was told so, of each thing that it asked for.
+    static REFUSED: RefCell<Vec<(Kind, u32)>> = const { RefCell::new(Vec::new()) };
     static THREAD: RefCell<Thread> = RefCell::new(Thread::new());
 }
 
