@@ -56,7 +56,9 @@ def _lent(torch: Any, made: Any) -> Any:
     """
     leaves, shape = _tree.tensors_of(made)
     used = getattr(torch._C, "_storage_Use_Count", None)
-    if used is None or getattr(torch.cuda, "is_simulated", False):
+    # A check follows whose memory a tensor is, and this would be nobody's.
+    hooks = sys.modules.get("sidestream._check_hooks")
+    if used is None or getattr(torch.cuda, "is_simulated", False) or (hooks is not None and hooks._listening):
         return made
 
     def is_plain(leaf: Any) -> bool:
