@@ -252,7 +252,7 @@ impl Environment {
     }
 
     /// `uv pip install`. A download of gigabytes may break off, so a failure is tried again.
-    pub fn install(&self, args: &[&str]) -> Result<()> {
+    fn install(&self, args: &[&str]) -> Result<()> {
         // Where temporary files are kept in memory, there is no room for gigabytes.
         let temporary = self.folder.join("tmp");
         fs::create_dir_all(&temporary)

@@ -32,7 +32,7 @@ pub(super) struct Shared<S: Slab> {
 const STEP_BACK: i32 = 10;
 
 /// Lets other threads go first. There may be as many workers as cores: then the thread that submits the training's kernels would wait
-/// for a core each time that it wakes up, and the GPU with it. Workers decode ahead, so that nobody waits for them.
+/// for a core each time that it wakes up, and the GPU with it. Workers decode ahead, and can spare that.
 ///
 /// On Linux the number is each thread's own; elsewhere it is the whole program's, which nobody has asked for.
 fn step_back() {

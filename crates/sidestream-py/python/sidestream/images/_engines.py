@@ -45,7 +45,7 @@ def connect() -> None:
     else:
         text = (
             'decode="gpu": CUDA has started with 8 connections to the device, and the engines alone have more streams: pictures may wait behind kernels '
-            f"of the training, by a third at worst; set {_CONNECTIONS}={_MOST_CONNECTIONS} in the environment of the program, or make the Loader before anything "
+            f"of the training, beside which an H200 decoded a third less; set {_CONNECTIONS}={_MOST_CONNECTIONS} in the environment of the program, or make the Loader before anything "
             "asks for CUDA, as torch.cuda.is_available() does"
         )
         warnings.warn(text, stacklevel=3)

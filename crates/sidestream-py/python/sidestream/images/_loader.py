@@ -490,7 +490,7 @@ class _Feed:
                     before = loader._before = loader._given()
                 ahead = None
                 try:
-                    ahead = self._ahead(before)
+                    ahead = self._read(before)
                 finally:
                     with loader._standing:
                         if loader._turn == turn:
@@ -508,7 +508,7 @@ class _Feed:
         if self._loader._turn != turn:
             raise RuntimeError(_ENDED)
 
-    def _ahead(self, before: dict[str, Any]) -> _Ahead | Literal["nothing"] | None:
+    def _read(self, before: dict[str, Any]) -> _Ahead | Literal["nothing"] | None:
         """Read a batch, of which nothing may be left where all its pictures are broken; None at the end."""
         loader, pixels = self._loader, None
         batch = loader._loader.next()
