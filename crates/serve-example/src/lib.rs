@@ -16,7 +16,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
-use sidestream::pool::{At, Batcher, Error, Wish};
+use sidestream::batcher::{At, Batcher, Error, Wish};
 use sidestream::prelude::{Device, Grid, Kernel, Read, Value, View, ViewMut, Write};
 
 /// Values of a request.

@@ -85,6 +85,17 @@ fn what_falls_behind_cannot_hide_it() {
 }
 
 #[test]
+fn what_took_long_is_expected_to_for_a_while() {
+    // The first batch takes 20 ms and the second one too long for its deadline of 10 ms. That is believed for a tenth of a second, and is worth half after each further one.
+    let arrivals = file("0\n0.05\n0.1\n0.15\n0.2\n0.4\n");
+    let json = json(&format!(
+        "--arrivals {arrivals} --kernel-us 1:20000 --ways one --deadline-ms 10"
+    ));
+    let ends = ["answered", "refused_late", "expired"].map(|what| of(&json, "one", what));
+    assert_eq!(ends, [2.0, 4.0, 0.0]);
+}
+
+#[test]
 fn a_short_load_shows_no_more_than_its_rate() {
     // Of three a second the last comes well before the second is over.
     for seed in 1..20 {

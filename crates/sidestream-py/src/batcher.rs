@@ -1,57 +1,287 @@
-//! When the batches of a Python batcher leave, and what it counts: `sidestream::pool`'s rule and words.
+//! The requests of a Python batcher, by `sidestream::batcher`'s machine: what waits, when a batch leaves, what is refused and what is counted.
+//!
+//! Python's event loops and threads call in with the interpreter's lock held, and the thread that launches for threads waits here without it. While the
+//! machine's own lock is held, nothing of Python's is called or let go.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use sidestream::pool::{Histogram, Leave, Rule, Statistics};
+use sidestream::batcher::{self, Histogram, Refusal, Rule, Statistics, Took};
 
-/// Counts of a batcher, of which Python makes the requests. As a value it is a copy.
-#[pyclass(module = "sidestream._sidestream")]
-#[derive(Clone, Default)]
+/// A copy of what a batcher has counted.
+#[pyclass(module = "sidestream._sidestream", frozen)]
 pub struct BatcherStatistics(Statistics);
 
-/// When a batch leaves, which size it has, and how long a request would take.
+/// The requests of a batcher. Times are seconds of the caller's clock.
 #[pyclass(module = "sidestream._sidestream", frozen)]
-pub struct BatchRule(Rule);
+pub struct Requests {
+    state: Mutex<State>,
+    /// There is something to launch sooner than the thread that waits for that thinks.
+    sooner: Condvar,
+    /// A slot became free, or there will be no more requests.
+    freed: Condvar,
+    by_urgency: Vec<usize>,
+    grace: Duration,
+}
+
+struct State {
+    all: batcher::Requests<Py<PyAny>>,
+    /// When the thread that launches wakes by itself.
+    wakes: Duration,
+    /// The slot that somebody waits for, and whether it is kept for that.
+    wanted: Option<(usize, usize)>,
+    is_kept: bool,
+}
+
+/// Answers, expired answers, slot, size, and when it was due.
+type Taken = (Vec<Py<PyAny>>, Vec<Py<PyAny>>, usize, usize, f64);
+
+/// How often a wait of the program's own thread lets signals in.
+const SIGNALS: Duration = Duration::from_millis(50);
 
 #[pymethods]
-impl BatchRule {
+impl Requests {
     #[new]
-    fn new(sizes: Vec<usize>, max_delay_s: f64) -> PyResult<BatchRule> {
-        let rule = Rule::new(&sizes, seconds(max_delay_s));
-        rule.map(BatchRule).map_err(PyValueError::new_err)
+    fn new(
+        sizes: Vec<usize>,
+        max_delay_s: f64,
+        max_queue: usize,
+        priorities: Vec<i32>,
+        slots: usize,
+        grace_s: f64,
+    ) -> PyResult<Requests> {
+        let rule = Rule::new(&sizes, seconds(max_delay_s)).map_err(PyValueError::new_err)?;
+        let mut by_urgency: Vec<usize> = (0..priorities.len()).collect();
+        by_urgency.sort_by_key(|of| priorities[*of]);
+        Ok(Requests {
+            state: Mutex::new(State {
+                all: batcher::Requests::new(rule, max_queue, priorities.len(), slots),
+                wakes: Duration::ZERO,
+                wanted: None,
+                is_kept: false,
+            }),
+            sooner: Condvar::new(),
+            freed: Condvar::new(),
+            by_urgency,
+            grace: seconds(grace_s),
+        })
     }
 
-    #[getter]
-    fn sizes(&self) -> Vec<usize> {
-        self.0.sizes().to_vec()
-    }
-
-    /// In how many seconds a batch leaves: 0 is now, none if nobody waits.
-    fn due(&self, waiting: usize, oldest_s: f64, are_more_to_come: bool) -> Option<f64> {
-        match self.0.leave(waiting, seconds(oldest_s), are_more_to_come) {
-            Leave::Now(_) => Some(0.0),
-            Leave::In(left) => Some(left.as_secs_f64()),
-            Leave::Empty => None,
+    /// Queues a request. How many wait then, or why it is not taken: 0 if no more are, -1 if as many wait as may, -2 if it would be too late.
+    fn submit(
+        &self,
+        of: usize,
+        answer: Py<PyAny>,
+        now_s: f64,
+        deadline_s: Option<f64>,
+        home: Option<usize>,
+    ) -> isize {
+        let mut state = self.state.lock();
+        let now = seconds(now_s);
+        let taken = state
+            .all
+            .submit(of, answer, now, deadline(now, deadline_s), home);
+        match taken {
+            Ok(waiting) => {
+                // Of others only what stands in front or fills a batch is news.
+                if home.is_none() || waiting == 1 || waiting == state.all.rule().largest() {
+                    self.look(&mut state);
+                }
+                waiting as isize
+            }
+            Err(Refusal::Closed) => 0,
+            Err(Refusal::Full) => -1,
+            Err(Refusal::Late(_)) => -2,
         }
     }
 
-    fn size_of(&self, requests: usize) -> usize {
-        self.0.size_of(requests)
+    /// Refuses a request that would come too late, before anything is made of it: in how many seconds it would be answered, or nothing if it is let in.
+    fn late(&self, of: usize, now_s: f64, deadline_s: f64) -> Option<f64> {
+        let now = seconds(now_s);
+        let by = deadline(now, Some(deadline_s))?;
+        match self.state.lock().all.admit(of, now, by) {
+            Err(Refusal::Late(expected)) => Some(expected.as_secs_f64()),
+            _ => None,
+        }
     }
 
-    /// In how many seconds a request would be answered that came now.
-    fn expected(&self, waiting: usize, in_flight: usize, slots: usize, batch_s: f64) -> f64 {
-        let expected = self.0.expected(waiting, in_flight, slots, seconds(batch_s));
-        expected.as_secs_f64()
+    fn cancel(&self, of: usize, answer: &Bound<'_, PyAny>) -> bool {
+        let is_it = |other: &Py<PyAny>| other.as_ptr() == answer.as_ptr();
+        let taken = self.state.lock().all.cancel(of, is_it);
+        taken.is_some()
+    }
+
+    /// The oldest requests of a class, and a slot for them, if that is due.
+    fn take(&self, of: usize, now_s: f64) -> Option<Taken> {
+        let mut state = self.state.lock();
+        let batch = state.all.take(of, seconds(now_s))?;
+        // What it leaves behind has a new front.
+        self.look(&mut state);
+        let due_s = batch.due.as_secs_f64();
+        Some((batch.keys, batch.expired, batch.slot, batch.size, due_s))
+    }
+
+    /// In how many seconds the next batch of a class leaves.
+    fn due(&self, of: usize, now_s: f64) -> Option<f64> {
+        let due = self.state.lock().all.due(of)?;
+        Some(due.saturating_sub(seconds(now_s)).as_secs_f64())
+    }
+
+    /// Waits until a thread is to launch a batch, and says of which class. Nothing if there will be no more.
+    fn wait(&self, py: Python<'_>, now_s: f64) -> Option<usize> {
+        let begun = Instant::now();
+        py.detach(|| {
+            let mut state = self.state.lock();
+            loop {
+                let now = seconds(now_s) + begun.elapsed();
+                let soonest = self.soonest(&state, now);
+                match soonest {
+                    Some((due, of)) if due <= now => {
+                        state.wakes = Duration::ZERO;
+                        return Some(of);
+                    }
+                    None if state.all.is_closed() && state.all.statistics().waiting == 0 => {
+                        return None;
+                    }
+                    Some((due, _)) => {
+                        state.wakes = due;
+                        self.sooner.wait_for(&mut state, due - now);
+                    }
+                    None => {
+                        state.wakes = Duration::MAX;
+                        self.sooner.wait(&mut state);
+                    }
+                }
+            }
+        })
+    }
+
+    /// All requests of a slot's batch were computed, or the one of this number alone, in so many milliseconds on the device.
+    fn answered(
+        &self,
+        of: usize,
+        slot: usize,
+        alone: Option<usize>,
+        device_ms: Option<[f64; 3]>,
+        now_s: f64,
+    ) {
+        let took = device_ms.map_or(Took::Unknown, |ms| {
+            Took::Parts(ms.map(|ms| seconds(ms / 1e3)))
+        });
+        let mut state = self.state.lock();
+        state.all.answered(of, slot, alone, took, seconds(now_s));
+    }
+
+    fn failed(&self) {
+        self.state.lock().all.failed(1);
+    }
+
+    /// A slot is free again. The oldest request that waits for it.
+    fn over(&self, py: Python<'_>, of: usize, slot: usize, now_s: f64) -> Option<Py<PyAny>> {
+        let mut state = self.state.lock();
+        state.all.over(of, slot, seconds(now_s));
+        if state.wanted == Some((of, slot)) && state.all.claim(of, slot) {
+            // Or under load the next batch would always have it first.
+            state.wanted = None;
+            state.is_kept = true;
+        }
+        self.look(&mut state);
+        self.freed.notify_all();
+        state.all.oldest(of).map(|answer| answer.clone_ref(py))
+    }
+
+    fn told(&self, of: usize, due_s: f64, now_s: f64) {
+        let mut state = self.state.lock();
+        state.all.told(of, seconds(due_s), seconds(now_s));
+    }
+
+    /// Waits until this slot is free, and takes it out of service. False if there will be no more requests.
+    fn claim(&self, py: Python<'_>, of: usize, slot: usize) -> bool {
+        py.detach(|| {
+            let mut state = self.state.lock();
+            loop {
+                if std::mem::take(&mut state.is_kept) || state.all.claim(of, slot) {
+                    return true;
+                }
+                if state.all.is_closed() {
+                    state.wanted = None;
+                    return false;
+                }
+                state.wanted = Some((of, slot));
+                self.freed.wait(&mut state);
+            }
+        })
+    }
+
+    /// Waits until no batch is with the device.
+    fn settle(&self, py: Python<'_>) -> PyResult<()> {
+        loop {
+            let is_settled = py.detach(|| {
+                let mut state = self.state.lock();
+                let is_idle = |state: &State| {
+                    self.by_urgency
+                        .iter()
+                        .all(|of| state.all.in_flight(*of) == 0)
+                };
+                if !is_idle(&state) {
+                    self.freed.wait_for(&mut state, SIGNALS);
+                }
+                is_idle(&state)
+            });
+            if is_settled {
+                return Ok(());
+            }
+            py.check_signals()?;
+        }
+    }
+
+    /// No more requests. Those that wait are computed, or given back.
+    fn close(&self, are_computed: bool) -> Vec<Py<PyAny>> {
+        let ended = self.state.lock().all.close(are_computed);
+        self.sooner.notify_all();
+        self.freed.notify_all();
+        ended
+    }
+
+    fn is_closed(&self) -> bool {
+        self.state.lock().all.is_closed()
+    }
+
+    fn statistics(&self) -> BatcherStatistics {
+        BatcherStatistics(self.state.lock().all.statistics())
+    }
+}
+
+impl Requests {
+    /// What a thread is to launch next, and when: of what is due by now the most urgent.
+    fn soonest(&self, state: &State, now: Duration) -> Option<(Duration, usize)> {
+        let due = |of: &usize| Some((state.all.due_to_threads(*of, self.grace)?.max(now), *of));
+        let found = self.by_urgency.iter().filter_map(due);
+        found.min_by_key(|(due, _)| *due)
+    }
+
+    /// Wakes the thread that launches if it is to look sooner than it will by itself.
+    fn look(&self, state: &mut MutexGuard<'_, State>) {
+        if let Some((due, _)) = self.soonest(state, Duration::ZERO)
+            && due < state.wakes
+        {
+            state.wakes = Duration::ZERO;
+            self.sooner.notify_all();
+        }
     }
 }
 
 /// Times, by size.
 #[pyclass(module = "sidestream._sidestream", frozen)]
 pub struct Times(Histogram);
+
+/// None if it is so far away that no clock reaches it.
+fn deadline(now: Duration, left_s: Option<f64>) -> Option<Duration> {
+    now.checked_add(Duration::try_from_secs_f64(left_s?.max(0.0)).ok()?)
+}
 
 fn seconds(seconds: f64) -> Duration {
     // A clock that went back is no time at all.
@@ -60,60 +290,6 @@ fn seconds(seconds: f64) -> Duration {
 
 #[pymethods]
 impl BatcherStatistics {
-    #[new]
-    fn new() -> BatcherStatistics {
-        BatcherStatistics::default()
-    }
-
-    /// Counts requests that ended, or were not taken.
-    fn count(&mut self, what: &str, number: u64) -> PyResult<()> {
-        let counts = &mut self.0;
-        let counted = match what {
-            "refused_full" => &mut counts.refused_full,
-            "refused_late" => &mut counts.refused_late,
-            "expired" => &mut counts.expired,
-            "cancelled" => &mut counts.cancelled,
-            "failed" => &mut counts.failed,
-            "dropped" => &mut counts.dropped,
-            _ => return Err(PyValueError::new_err(format!("{what} is not counted"))),
-        };
-        *counted += number;
-        Ok(())
-    }
-
-    /// Notes that the requests of a batch, which arrived at these times, left now.
-    fn left(&mut self, arrived_s: Vec<f64>, now_s: f64) {
-        for arrived in arrived_s {
-            self.0.queue.add(seconds(now_s - arrived));
-        }
-    }
-
-    /// Notes a batch that was computed, and that its requests, which arrived at these times, are answered now.
-    fn batch(&mut self, size: usize, device_ms: [f64; 3], arrived_s: Vec<f64>, now_s: f64) {
-        let counts = &mut self.0;
-        *counts.batches.entry(size).or_default() += 1;
-        counts.padding_rows += size.saturating_sub(arrived_s.len()) as u64;
-        let parts = [
-            &mut counts.upload,
-            &mut counts.compute,
-            &mut counts.download,
-        ];
-        for (part, ms) in parts.into_iter().zip(device_ms) {
-            part.add(seconds(ms / 1e3));
-        }
-        counts.answered += arrived_s.len() as u64;
-        for arrived in arrived_s {
-            counts.total.add(seconds(now_s - arrived));
-        }
-    }
-
-    /// A copy, with what waits and what is with the device now.
-    fn now(&self, waiting: u64, in_flight: u64) -> BatcherStatistics {
-        let mut copy = self.clone();
-        (copy.0.waiting, copy.0.in_flight) = (waiting, in_flight);
-        copy
-    }
-
     #[getter]
     fn answered(&self) -> u64 {
         self.0.answered

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import gc
+import math
+import os
 import pickle
 import random
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import sidestream
 from sidestream import Batcher, RequestExpired, RequestRefused
+from sidestream._sidestream import Requests
 
 pytestmark = pytest.mark.torch
 
@@ -28,6 +34,12 @@ def silent() -> Iterator[sidestream.CheckedRun]:
     with sidestream.check(simulate=1) as found:
         yield found
     assert not found.races, str(found)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads leave to an event loop what is its own, however busy the machine is."""
+    monkeypatch.setattr("sidestream._batcher._GRACE_S", FOREVER)
 
 
 def row(value: float) -> Any:
@@ -89,6 +101,7 @@ def test_a_full_batch_waits_for_nobody() -> None:
         assert [answer.result(60).item() for answer in [batcher.submit(row(n)) for n in range(4)]] == [0, 3, 6, 9]
 
 
+@pytest.mark.usefixtures("patient")
 def test_an_event_loop_launches_its_own_batches() -> None:
     where: list[str] = []
 
@@ -102,7 +115,7 @@ def test_an_event_loop_launches_its_own_batches() -> None:
             assert batcher.statistics.answered == 50
             return answers
 
-    async def number(batcher: Batcher, n: int) -> float:
+    async def number(batcher: Batcher[Any], n: int) -> float:
         return float((await batcher.submit(row(n))).item())
 
     assert asyncio.run(all_of_them()) == [3.0 * n for n in range(50)]
@@ -119,7 +132,7 @@ def test_a_task_that_is_cancelled_takes_its_request_back() -> None:
                 await task
             assert batcher.statistics.cancelled == 1
 
-    async def waits(batcher: Batcher) -> Any:
+    async def waits(batcher: Batcher[Any]) -> Any:
         return await batcher.submit(row(1))
 
     asyncio.run(main())
@@ -134,7 +147,7 @@ def test_several_tasks_may_await_one_answer() -> None:
             await batcher.submit(row(2))
             return await asyncio.gather(*tasks)
 
-    async def waits(answer: sidestream.Answer) -> float:
+    async def waits(answer: sidestream.Answer[Any]) -> float:
         return float((await answer).item())
 
     assert asyncio.run(main()) == [3.0] * 3
@@ -145,7 +158,7 @@ def test_threads_wake_each_other_even_if_some_are_interrupted_or_impatient() -> 
     got: list[float] = []
     late = 0
 
-    def waits(answer: sidestream.Answer, timeout: float | None) -> None:
+    def waits(answer: sidestream.Answer[Any], timeout: float | None) -> None:
         nonlocal late
         try:
             got.append(answer.result(timeout).item())
@@ -175,12 +188,43 @@ def test_threads_wake_each_other_even_if_some_are_interrupted_or_impatient() -> 
 
 
 def test_a_loop_that_is_gone_leaves_nobody_waiting() -> None:
-    async def leaves(batcher: Batcher) -> None:
+    async def leaves(batcher: Batcher[Any]) -> None:
         batcher.submit(row(1))
 
     with Batcher(lambda x: x.sum(1), (1, 8), 0.001, graphs=False) as batcher:
         asyncio.run(leaves(batcher))
         assert batcher.submit(row(2)).result(60).item() == 6
+
+
+def test_a_loop_that_is_gone_keeps_no_other_loop_waiting() -> None:
+    async def leaves(batcher: Batcher[Any]) -> sidestream.Answer[Any]:
+        return batcher.submit(row(1))
+
+    async def asks(batcher: Batcher[Any]) -> float:
+        return await asyncio.wait_for(awaited(batcher.submit(row(2))), 30)
+
+    with Batcher(lambda x: x.sum(1), (1, 8), 0.001, graphs=False) as batcher:
+        left = asyncio.run(leaves(batcher))
+        assert [asyncio.run(asks(batcher)) for _ in range(2)] == [6, 6]
+        assert left.result(30).item() == 3
+        # Also if nobody asks behind it.
+        assert asyncio.run(leaves(batcher)).result(30).item() == 3
+
+
+def test_a_loop_that_is_busy_keeps_no_thread_waiting() -> None:
+    got: list[float] = []
+
+    async def main(batcher: Batcher[Any]) -> float:
+        answer = batcher.submit(row(1))
+        thread = threading.Thread(target=lambda: got.append(batcher.submit(row(2)).result(30).item()))
+        thread.start()
+        # The loop does nothing else until the thread has its answer.
+        thread.join(30)
+        assert got == [6]
+        return await awaited(answer)
+
+    with Batcher(lambda x: x.sum(1), (1, 8), 0.001, graphs=False) as batcher:
+        assert asyncio.run(main(batcher)) == 3
 
 
 def test_in_its_own_event_loop_an_answer_is_not_waited_for() -> None:
@@ -232,6 +276,57 @@ def test_a_request_that_fails_does_so_alone() -> None:
     assert (batcher.statistics.answered, batcher.statistics.failed) == (7, 1)
 
 
+class Panic(BaseException):
+    """What a panic of another extension in Rust is to Python."""
+
+
+def fragile(kind: type[BaseException]) -> Any:
+    def model(x: Any) -> Any:
+        if (x < 0).any().item():
+            raise kind("a negative row")
+        return x.sum(1)
+
+    return model
+
+
+@pytest.mark.parametrize("kind", [Panic, SystemExit, KeyboardInterrupt])
+def test_whatever_a_model_raises_ends_its_request_and_no_other(kind: type[BaseException]) -> None:
+    with Batcher(fragile(kind), (1, 2), FOREVER, slots=1, graphs=False) as batcher:
+        for _ in range(2):
+            bad, good = batcher.submit(row(-1)), batcher.submit(row(1))
+            with pytest.raises(kind):
+                bad.result(30)
+            assert good.result(30).item() == 3
+
+        async def main() -> None:
+            bad, good = batcher.submit(row(-1)), None
+            with pytest.raises(Panic):
+                good = batcher.submit(row(1))
+                await bad
+            assert good is not None and await awaited(good) == 3
+
+        if kind is Panic:
+            asyncio.run(main())
+    counts = batcher.statistics
+    assert (counts.answered, counts.failed, counts.in_flight) == ((3, 3, 0) if kind is Panic else (2, 2, 0))
+
+
+def test_a_loop_that_is_interrupted_leaves_its_batch_in_good_hands() -> None:
+    answers = []
+
+    async def main() -> None:
+        answers.append(batcher.submit(row(-1)))
+        await asyncio.sleep(FOREVER)
+
+    with Batcher(fragile(KeyboardInterrupt), (1,), 0.0, slots=1, graphs=False) as batcher:
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                asyncio.run(main())
+        assert batcher.submit(row(1)).result(30).item() == 3
+    counts = batcher.statistics
+    assert (counts.answered, counts.failed, counts.in_flight) == (1, counts.failed, 0)
+
+
 def test_a_model_has_to_return_a_row_for_each() -> None:
     with Batcher(lambda x: x.sum(), (1,), 0.0) as batcher, pytest.raises(ValueError, match="was given 1 rows and returned a tensor of shape"):
         batcher.submit(row(1)).result(60)
@@ -246,13 +341,15 @@ def test_a_queue_that_is_full_refuses_and_one_that_is_taken_back_is_not_computed
         with pytest.raises(RequestRefused, match="raise max_queue") as refused:
             batcher.submit(row(4))
         assert refused.value.reason == "full"
-        assert third.cancel() and third.cancelled() and not first.cancel()
+        assert third.cancel() and third.cancelled() and not first.cancel() and not third.cancel()
+        # Which makes room.
+        assert batcher.submit(row(4)).cancel()
         gate.opened.set()
         assert (first.result(60).item(), second.result(60).item()) == (3, 6)
         with pytest.raises(CancelledError):
             third.result()
     counts = batcher.statistics
-    assert (counts.refused_full, counts.cancelled, counts.answered) == (1, 1, 2)
+    assert (counts.refused_full, counts.cancelled, counts.answered) == (1, 2, 2)
     assert gate.sizes == [1, 1]
 
 
@@ -277,8 +374,45 @@ def test_deadlines_are_looked_at_before_a_request_is_queued_and_before_it_leaves
     assert (batcher.statistics.refused_late, batcher.statistics.expired) == (2, 1)
 
 
+def test_a_deadline_is_a_number_of_seconds() -> None:
+    with Batcher(lambda x: x.sum(1), (1,), 0.0, graphs=False) as batcher:
+        with pytest.raises(ValueError, match="deadline is nan; give seconds"):
+            batcher.submit(row(1), deadline=math.nan)
+        for wrong in (True, "1"):
+            with pytest.raises(TypeError, match=f"deadline is {wrong!r}; give seconds"):
+                batcher.submit(row(1), deadline=wrong)  # type: ignore[arg-type]
+        for far in (math.inf, 1e300, 10):
+            assert batcher.submit(row(1), deadline=far).result(30).item() == 3
+
+
+def test_a_history_decides_what_is_taken() -> None:
+    """The same history as Rust's, with the same decisions."""
+    requests = Requests([1, 2, 4], 0.0005, 8, [0], 2, 0.005)
+    batches = []
+    history = Path(__file__).parents[2] / "sidestream" / "tests" / "data" / "admission.txt"
+    for line in history.read_text(encoding="utf-8").splitlines():
+        what, *said = line.split()
+        if what == "submit":
+            now, deadline = int(said[0]) * 1e-6, int(said[1]) * 1e-6
+            is_late = requests.late(0, now, deadline) is not None
+            many = 0 if is_late else requests.submit(0, line, now, deadline, None)
+            assert ("late" if is_late else "full" if many == -1 else "taken") == said[2], line
+        elif what == "take":
+            taken = requests.take(0, int(said[0]) * 1e-6)
+            assert taken is not None and [len(taken[0]), len(taken[1])] == [int(said[1]), int(said[2])], line
+            if taken[0]:
+                batches.append(taken)
+        elif what == "over":
+            _, _, slot, _, due = batches[int(said[1])]
+            now = int(said[0]) * 1e-6
+            requests.answered(0, slot, None, None, now)
+            requests.over(0, slot, now)
+            requests.told(0, due, now)
+    assert requests.statistics().refused_late > 10
+
+
 @pytest.fixture
-def behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[Behind]:
+def behind(monkeypatch: pytest.MonkeyPatch, patient: None) -> Iterator[Behind]:
     """A device that is behind, and threads of batchers that do not hear of its end."""
     import torch
 
@@ -317,7 +451,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def awaited(answer: sidestream.Answer) -> float:
+async def awaited(answer: sidestream.Answer[Any]) -> float:
     return float((await answer).item())
 
 
@@ -341,7 +475,7 @@ def test_what_tasks_do_with_their_answers_counts_for_the_next_deadline(behind: B
     now = [100.0]
     monkeypatch.setattr("sidestream._batcher.time", SimpleNamespace(perf_counter=lambda: now[0]))
 
-    async def takes_long(answer: sidestream.Answer) -> None:
+    async def takes_long(answer: sidestream.Answer[Any]) -> None:
         await answer
         now[0] += 0.25
 
@@ -468,6 +602,117 @@ def test_requests_have_the_shape_of_the_first() -> None:
             batcher.submit(torch.ones(4))
         with pytest.raises(TypeError, match="rows of the host"):
             batcher.submit(torch.ones(3, device="cuda"))
+        with pytest.raises(ValueError, match="as the first that was answered; a request is one row, without the batch's dimension"):
+            batcher.submit(torch.ones(2, 3))
+    with Batcher(lambda x: x.sum(1), (1,), 0.0, like=row(0), graphs=False) as batcher:
+        with pytest.raises(ValueError, match=r"is float32\[3\], and this one is float32\[4\]: the first is as like= says"):
+            batcher.submit(torch.ones(4))
+        assert batcher.submit(row(1)).result(30).item() == 3
+
+
+def test_a_request_that_failed_does_not_say_what_others_are_like() -> None:
+    import torch
+
+    weights = torch.ones(3, device="cuda")
+    gate = Gate()
+
+    def model(x: Any) -> Any:
+        gate(x)
+        return x @ weights
+
+    with Batcher(model, (1,), 0.0, graphs=False) as batcher:
+        wrong = batcher.submit(torch.ones(7))
+        gate.entered.acquire()
+        with pytest.raises(ValueError, match="as the one before it has, which is not answered yet"):
+            batcher.submit(row(1))
+        gate.opened.set()
+        with pytest.raises(RuntimeError, match="7"):
+            wrong.result(30)
+        assert batcher.submit(row(1)).result(30).item() == 3
+        with pytest.raises(ValueError, match=r"is float32\[3\], and this one is float32\[7\]"):
+            batcher.submit(torch.ones(7))
+
+
+def test_numbers_in_the_structure_of_requests_are_the_same_for_all() -> None:
+    with Batcher(lambda request: request["x"].sum(1) * request["by"], (1,), 0.0, graphs=False) as batcher:
+        assert batcher.submit({"x": row(1), "by": 2.0}).result(30).item() == 6
+        with pytest.raises(ValueError, match="other numbers in it"):
+            batcher.submit({"x": row(1), "by": 3.0})
+        with pytest.raises(ValueError, match="a request has no tensor"):
+            batcher.submit([1.0] * 3)
+
+
+def test_memory_that_is_not_there_leaves_no_slot_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from sidestream import _batcher
+
+    made = 0
+
+    class Slot(_batcher._Slot):
+        def __init__(self, *args: Any) -> None:
+            nonlocal made
+            made += 1
+            if made == 2:
+                raise torch.cuda.OutOfMemoryError("the second slot")
+            super().__init__(*args)
+
+    monkeypatch.setattr(_batcher, "_Slot", Slot)
+    with Batcher(lambda x: x.sum(1), (1,), 0.0, slots=3, graphs=False) as batcher:
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            batcher.submit(torch.ones(100_000))
+        assert [batcher.submit(row(n)).result(30).item() for n in range(4)] == [0, 3, 6, 9]
+        assert [slot.device[0].shape for slot in batcher._classes[0].slots] == [(1, 3)] * 3
+
+
+def test_a_batcher_that_nobody_holds_ends_its_threads() -> None:
+    batcher = Batcher(lambda x: x.sum(1), (1,), 0.0)
+    assert batcher.submit(row(1)).result(30).item() == 3
+    threads, is_held = batcher._threads, weakref.ref(batcher)
+    # What was asked is answered before.
+    answered = threading.Event()
+    batcher.submit(row(2)).add_done_callback(lambda answer: answered.set())
+    del batcher
+    assert answered.wait(30)
+    for thread in threads:
+        thread.join(30)
+    gc.collect()
+    assert is_held() is None and not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_in_a_child_of_a_fork_a_batcher_says_so() -> None:
+    gate = Gate()
+    with Batcher(gate, (1,), 0.0, slots=1, graphs=False) as batcher:
+        answer = batcher.submit(row(1))
+        gate.entered.acquire()
+        said, says = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                for call in (lambda: batcher.submit(row(2)), batcher.close, answer.result, answer.cancel):
+                    with pytest.raises(sidestream.DeviceError, match="the Batcher was made before the fork"):
+                        call()
+                assert repr(batcher) == f"<Batcher on {batcher._device}: of another process>"
+                os.write(says, b"right")
+            finally:
+                os._exit(0)
+        os.close(says)
+        gate.opened.set()
+        assert os.read(said, 100) == b"right"
+        os.waitpid(child, 0)
+        assert answer.result(30).item() == 3
+
+
+def test_arguments_of_others_and_a_model_on_the_host_are_named() -> None:
+    import torch
+
+    with pytest.raises(TypeError, match="no argument 'max_batch_size'; the largest of sizes is that"):
+        Batcher(lambda x: x, max_batch_size=8)  # type: ignore[arg-type]
+    model = torch.nn.Linear(3, 2)
+    with pytest.raises(ValueError, match=r"the weights of the model are on the host, and batches are on cuda:0; give model.to\('cuda:0'\)"):
+        Batcher(model)
+    with Batcher(model.to("cuda"), (1,)) as batcher:
+        assert batcher.submit(row(1)).result(30).shape == (2,)
 
 
 def test_whatever_callers_do_each_request_ends_once() -> None:
@@ -485,10 +730,10 @@ def test_whatever_callers_do_each_request_ends_once() -> None:
         batcher = Batcher(
             model, (1, 2, 4), drawn.choice([0.0, 0.0005]), slots=drawn.randint(1, 3), max_queue=drawn.randint(2, 30), graphs=drawn.random() < 0.5
         )
-        taken: list[sidestream.Answer] = []
+        taken: list[sidestream.Answer[Any]] = []
         lock = threading.Lock()
 
-        def caller(of: int, batcher: Batcher = batcher, taken: list[sidestream.Answer] = taken, lock: threading.Lock = lock) -> None:
+        def caller(of: int, batcher: Batcher[Any] = batcher, taken: list[sidestream.Answer[Any]] = taken, lock: threading.Lock = lock) -> None:
             own = random.Random(of)
             for _ in range(20):
                 ask(batcher, own, taken, lock)
@@ -506,7 +751,7 @@ def test_whatever_callers_do_each_request_ends_once() -> None:
         assert (counts.waiting, counts.in_flight) == (0, 0)
 
 
-def ask(batcher: Batcher, drawn: random.Random, taken: list[sidestream.Answer], lock: threading.Lock) -> sidestream.Answer | None:
+def ask(batcher: Batcher[Any], drawn: random.Random, taken: list[sidestream.Answer[Any]], lock: threading.Lock) -> sidestream.Answer[Any] | None:
     try:
         answer = batcher.submit(row(drawn.randrange(10)), deadline=drawn.choice([None, 1e-6, 60.0]))
     except RequestRefused:
@@ -518,7 +763,7 @@ def ask(batcher: Batcher, drawn: random.Random, taken: list[sidestream.Answer], 
     return answer
 
 
-async def loop(batcher: Batcher, seed: int, taken: list[sidestream.Answer], lock: threading.Lock) -> None:
+async def loop(batcher: Batcher[Any], seed: int, taken: list[sidestream.Answer[Any]], lock: threading.Lock) -> None:
     drawn = random.Random(seed)
     for _ in range(20):
         answer = ask(batcher, drawn, taken, lock)

@@ -25,7 +25,7 @@
 //! ```
 //!
 //! - To write programs: [`prelude`] has all that most need. [`device`], [`stream`], [`buffer`], [`kernel`], [`event`], [`graph`],
-//!   [`pipeline`] and [`prefetch`] are its parts; [`pool`] serves requests; [`explicit`] is CUDA as it is; then [`benchmark`] and [`error`].
+//!   [`pipeline`] and [`prefetch`] are its parts; [`batcher`] serves requests; [`explicit`] is CUDA as it is; then [`benchmark`] and [`error`].
 //! - To find their races: [`check`].
 //!
 //! The other modules are internal: public for the crates beside this one and for its tests, hidden from these pages,
@@ -35,6 +35,7 @@
 pub mod alloc;
 #[doc(hidden)]
 pub mod backend;
+pub mod batcher;
 pub mod benchmark;
 pub mod buffer;
 pub mod check;
@@ -55,7 +56,6 @@ pub mod op;
 #[doc(hidden)]
 pub mod order;
 pub mod pipeline;
-pub mod pool;
 pub mod prefetch;
 mod process;
 #[doc(hidden)]

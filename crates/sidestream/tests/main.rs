@@ -3,6 +3,8 @@
 mod alloc;
 mod alloc_random;
 mod alloc_replay;
+mod batcher;
+mod batcher_requests;
 mod check;
 mod check_pairs;
 mod cuda_compiler;
@@ -25,7 +27,6 @@ mod observe;
 mod pipeline;
 mod pipeline_faults;
 mod pipeline_speed;
-mod pool;
 mod prefetch;
 mod random_programs;
 mod recorded_trace;

@@ -8,12 +8,13 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from sidestream._batcher import Batcher, Class
 
-QUEUED, LAUNCHED, ENDED = range(3)
+Value = TypeVar("Value")
+
 #: The values of a request that has ended.
 NOTHING: list[Any] = []
 
@@ -37,29 +38,29 @@ class RequestExpired(TimeoutError):
     """A request whose deadline passed while it waited."""
 
 
-class Answer:
+class Answer(Generic[Value]):
     """What a request will be answered with: a future for threads, which can be awaited too. ``Batcher.submit`` makes these."""
 
-    __slots__ = ("_arrived", "_batcher", "_calls", "_deadline", "_error", "_futures", "_leaves", "_locks", "_loop", "_state", "_value")
+    __slots__ = ("_batcher", "_calls", "_error", "_futures", "_has_ended", "_leaves", "_locks", "_loop", "_of", "_value", "__weakref__")
 
-    def __init__(self, batcher: Batcher, leaves: list[Any], arrived: float, deadline: float | None, loop: Any) -> None:
+    def __init__(self, batcher: Batcher[Value], leaves: list[Any], loop: Any, of: int) -> None:
         """Begin as one that waits."""
         self._batcher = batcher
         self._leaves: list[Any] = leaves
-        self._arrived = arrived
-        self._deadline = deadline
-        self._state = QUEUED
+        #: The number of its class.
+        self._of = of
+        self._has_ended = False
         self._value: Any = None
         self._error: BaseException | None = None
         self._loop = loop
         #: Of tasks and of threads that wait for it, and what is called when it ends. Few have more than one of these, so none is made before it is needed.
         self._futures: list[Any] | None = None
         self._locks: list[Any] | None = None
-        self._calls: list[Callable[[Answer], object]] | None = None
+        self._calls: list[Callable[[Answer[Any]], object]] | None = None
 
     def done(self) -> bool:
         """Return whether it has ended, by an answer or otherwise. Never waits."""
-        return self._state == ENDED
+        return self._has_ended
 
     def cancelled(self) -> bool:
         """Return whether it was taken back."""
@@ -67,24 +68,23 @@ class Answer:
 
     def cancel(self) -> bool:
         """Take the request back, and return whether it will not be computed: false if its batch has been launched."""
+        if not self._batcher._requests.cancel(self._of, self):
+            return False
         with self._batcher._lock:
-            if self._state != QUEUED:
-                return False
             self._end(None, CancelledError("the request was taken back"))
-            self._batcher._counts.count("cancelled", 1)
         tell([self])
         return True
 
-    def add_done_callback(self, call: Callable[[Answer], object]) -> None:
+    def add_done_callback(self, call: Callable[[Answer[Any]], object]) -> None:
         """Call with this answer when it has ended, from a thread of the batcher or an event loop that asks it: at once if it has. What it raises is logged."""
         with self._batcher._lock:
-            has_ended = self._state == ENDED
+            has_ended = self._has_ended
             if not has_ended:
                 self._calls = [*(self._calls or []), call]
         if has_ended:
             _called(call, self)
 
-    def result(self, timeout: float | None = None) -> Any:
+    def result(self, timeout: float | None = None) -> Value:
         """Wait for the answer and return it, in pinned memory that stays as it is while it is held.
 
         Raises:
@@ -94,12 +94,14 @@ class Answer:
             RequestRefused: The batcher was closed while it waited.
             Exception: What the model raised, if that fails with this request alone too.
         """
-        if self._state != ENDED and self._loop is not None and running_loop() is self._loop:
+        if not self._has_ended and self._loop is not None and running_loop() is self._loop:
             raise RuntimeError("this would stop the event loop that has to launch the batch; await the answer instead")
         lock: Any = None
         # Also where it has ended: the lock is what orders this thread behind the one that wrote the answer.
         with self._batcher._lock:
-            if self._state != ENDED:
+            if not self._has_ended:
+                # In a child of a fork that raises: nobody there ends it.
+                _ = self._batcher._requests.settle
                 lock = threading.Lock()
                 lock.acquire()
                 self._locks = [*(self._locks or ()), lock]
@@ -107,7 +109,7 @@ class Answer:
             raise TimeoutError(f"the request has not been answered within {timeout} s")
         if self._error is not None:
             raise self._error
-        return self._value
+        return self._value  # type: ignore[no-any-return]
 
     def _sleep(self, lock: Any, timeout: float) -> bool:
         """Wait for a lock that whoever ends this lets go of, and return whether it has ended."""
@@ -116,7 +118,7 @@ class Answer:
             lock.acquire(timeout=timeout)
         finally:
             with batcher._lock:
-                has_ended = self._state == ENDED
+                has_ended = self._has_ended
                 if has_ended:
                     following = batcher._sleepers.popleft() if batcher._sleepers else None
                 else:
@@ -126,12 +128,12 @@ class Answer:
                 following.release()
         return has_ended
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[Any, None, Value]:
         """Let the other tasks of the event loop go on until it has ended. A task that is cancelled takes its request back."""
-        if self._state != ENDED:
+        if not self._has_ended:
             future = asyncio.get_running_loop().create_future()
             with self._batcher._lock:
-                has_ended = self._state == ENDED
+                has_ended = self._has_ended
                 if not has_ended:
                     self._futures = [*(self._futures or ()), future]
             if not has_ended:
@@ -143,20 +145,20 @@ class Answer:
                 # The loop was told of it, which orders this behind the thread that wrote it.
                 if self._error is not None:
                     raise self._error
-                return self._value
+                return self._value  # type: ignore[no-any-return]
         return self.result()
 
     def _end(self, value: Any, error: BaseException | None) -> None:
         """Note how it ended. The batcher's lock is held, and it has not ended before."""
         self._value, self._error, self._leaves = value, error, NOTHING
-        self._state = ENDED
+        self._has_ended = True
 
     def __repr__(self) -> str:
-        return f"<Answer: {('waits', 'with the device', 'there')[self._state]}>"
+        return f"<Answer: {'there' if self._has_ended else 'not there yet'}>"
 
 
 def tell(
-    answers: Iterable[Answer],
+    answers: Iterable[Answer[Any]],
     each: Class | None = None,
     loop: Any = None,
     tick: Callable[[Class], None] | None = None,
@@ -197,7 +199,7 @@ def tell(
             one.call_soon_threadsafe(_wake, *what)
 
 
-def _called(call: Callable[[Answer], object], answer: Answer) -> None:
+def _called(call: Callable[[Answer[Any]], object], answer: Answer[Any]) -> None:
     try:
         call(answer)
     except BaseException as error:

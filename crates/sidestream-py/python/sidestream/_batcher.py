@@ -5,6 +5,11 @@ whose requests come from an event loop is packed and launched by the loop itself
 the device, and needs the lock twice a batch: after the wait it ends the requests, frees the slot and wakes the loop, which is where the lock may be lost again,
 in that sequence. A loop that is asked meanwhile looks for itself which batches are over, and ends them without a change of threads. What happens for each
 request is little, and what can be done once a batch is done once a batch.
+
+What waits, when a batch leaves, who may launch it, what is refused and what is counted is decided by `Requests`, Rust's machine: one call for a request, or two
+if it has a deadline, and a handful for a batch. What it gives back has been claimed and counted: nobody else ends that, and its caller is told after that.
+
+The threads hold the batcher only while they work for it, so that one that nobody holds, and that has nothing to do, ends them.
 """
 
 from __future__ import annotations
@@ -12,29 +17,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import os
 import queue
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, Generic, NoReturn, cast
 
 from sidestream import _tree
-from sidestream._answer import ENDED, LAUNCHED, NOTHING, QUEUED, Answer, RequestExpired, RequestRefused, running_loop, tell
+from sidestream._answer import NOTHING, Answer, RequestExpired, RequestRefused, Value, running_loop, tell
 from sidestream._arguments import truth, whole
-from sidestream._sidestream import BatcherStatistics, BatchRule
+from sidestream._sidestream import BatcherStatistics, DeviceError, Requests
 
-#: The longest one is not the longest that there will be. Room costs little: a loop that is behind catches up by so much sooner.
-_ROOM = 1.25
-#: For how long what batches took is believed while there are none, and in which time it is worth half after that.
-_BELIEVED_S = 0.1
-_HALF_LIFE_S = 0.1
-#: How often that is looked at.
-_LOOK_S = 0.002
-#: Of how many batches the one counts that took longest. One answer in a hundred may be late, and where a loop is behind, whatever is accepted has just as much
-#: time left as is expected.
-_LATELY = 256
+#: By how much a batch is overdue when a thread launches it that an event loop was to launch, if requests of others wait behind it; ten times as much if not.
+_GRACE_S = 0.005
 #: How many of the threads whose requests have ended are awake at once. With 64 of them 4 took half the time of all at once (`benches/requests_host.py`), and
 #: fewer left in smaller batches.
 _AWAKE = 4
@@ -110,72 +109,25 @@ class _Slot:
 class Class:
     """Requests of one priority."""
 
-    def __init__(self, name: str, priority: int) -> None:
+    def __init__(self, number: int, name: str, priority: int) -> None:
+        #: To `Requests`.
+        self.number = number
         self.name = name
         self.priority = priority
-        self.waiting: deque[Answer] = deque()
-        self.free: list[_Slot] = []
         self.slots: list[_Slot] = []
-        #: What a batch took lately from when it was due until the last caller had its answer: in the mean, and the longest of the last ones.
-        self.mean_s = 0.0
-        self.longest_s = 0.0
-        self._lately: deque[float] = deque(maxlen=_LATELY)
-        self._noted = 0.0
-        #: In how many seconds a request would be answered that came now, until when that is so, and the refusal of one that cannot wait so long. Nothing where
-        #: it has to be asked.
-        self.expected: tuple[float, float, str] | None = None
-        #: When a slot became free last.
-        self.freed = 0.0
         #: Batches that were launched, for the thread that waits for them.
         self.launched: queue.SimpleQueue[_Batch | None] = queue.SimpleQueue()
         #: The same, for whoever finds one over first.
         self.running: deque[_Batch] = deque()
-        self.in_flight = 0
-
-    def took(self, seconds: float, now: float) -> None:
-        """Note what a batch took. The batcher's lock is held."""
-        self._forget(now)
-        self.mean_s = seconds if self.mean_s == 0.0 else (7 * self.mean_s + seconds) / 8
-        self._lately.append(seconds)
-        self.longest_s = max(self._lately)
-        self._noted = now
-        self.expected = None
-
-    def _forget(self, now: float) -> None:
-        """What took long once is worth less and less while there is nothing to be noted, so that one is tried again: only a batch says what batches take now."""
-        idle_s = now - self._noted - _BELIEVED_S
-        if self.in_flight == 0 and idle_s > 0 and self._lately:
-            share = 0.5 ** (idle_s / _HALF_LIFE_S)
-            self.mean_s *= share
-            self.longest_s *= share
-            self._lately.clear()
-            self._lately.append(self.longest_s)
-            self._noted = now - _BELIEVED_S
-
-    def expects(self, rule: BatchRule, slots: int, max_delay: float, now: float) -> tuple[float, float, str]:
-        """Say in how many seconds a request would be answered that came now, with room: those that were accepted are to be answered in time.
-
-        One batch of the last ones took longest, and so may its own. A mean with room for what is usual is not enough: what holds up an event loop or a thread
-        that waits for the interpreter comes seldom and lasts for milliseconds.
-        """
-        self._forget(now)
-        before_s = rule.expected(len(self.waiting), self.in_flight, slots, self.mean_s)
-        seconds = max_delay + (before_s or self.mean_s) + max(0.0, _ROOM * self.longest_s - self.mean_s)
-        # While there are batches each says anew; then what they took is believed for a while, and worth a little less with each look.
-        until = math.inf if self.in_flight else max(self._noted + _BELIEVED_S, now) + _LOOK_S
-        text = f"the answer would take {seconds:.6f} s by what batches took lately, which is past the deadline"
-        self.expected = found = seconds, until, text
-        return found
 
 
 class _Batch:
-    __slots__ = ("answers", "arrived", "due", "error", "expired", "is_over", "results", "size", "slot")
+    __slots__ = ("answers", "due", "error", "is_over", "number", "results", "size", "slot")
 
-    def __init__(self, answers: list[Answer], arrived: list[float], expired: list[Answer], slot: _Slot, size: int, due: float) -> None:
+    def __init__(self, answers: list[Answer[Any]], number: int, slot: _Slot, size: int, due: float) -> None:
         self.answers = answers
-        self.arrived = arrived
-        #: Those that it would have had, and that have not been told yet.
-        self.expired = expired
+        #: Of the slot.
+        self.number = number
         self.slot = slot
         self.size = size
         #: When it was to leave.
@@ -186,7 +138,33 @@ class _Batch:
         self.is_over = False
 
 
-class Batcher:
+class _Forked:
+    """What a batcher of the parent asks in a child of a fork, where its threads and its device are not."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise DeviceError(
+            "the Batcher was made before the fork, and a child has neither the threads nor the device of its parent; use it in the process that made it, "
+            'or start this one anew instead of forking it (multiprocessing\'s method "spawn")'
+        )
+
+
+#: Those that a child of a fork has to disown.
+_made: weakref.WeakSet[Batcher[Any]] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    for one in _made:
+        # Their locks may be held by threads that are not here.
+        one._requests = cast(Requests, _Forked())
+        one._lock = threading.Lock()
+        one._end.detach()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+class Batcher(Generic[Value]):
     """Runs the requests of many callers as batches, several at once, each on a stream of its own.
 
     ``model`` is called with tensors on the device whose first dimension is the batch, in the structure that requests have, and returns tensors with
@@ -201,7 +179,7 @@ class Batcher:
 
     def __init__(
         self,
-        model: Callable[..., Any],
+        model: Callable[..., Value],
         sizes: Sequence[int] = (1, 2, 4, 8, 16, 32, 64),
         max_delay: float = 0.0005,
         *,
@@ -209,7 +187,9 @@ class Batcher:
         max_queue: int = 4096,
         classes: Mapping[str, int] | None = None,
         graphs: bool = True,
+        like: Any = None,
         device: Any = None,
+        **others: NoReturn,
     ) -> None:
         """Begin to serve.
 
@@ -222,12 +202,17 @@ class Batcher:
             classes: Names of classes of requests with the priorities of their streams, of which lower is more urgent; one of priority 0 without this.
                 Priority decides whose blocks go next as room becomes free, and does not stop a kernel that runs.
             graphs: Whether batches become CUDA graphs.
+            like: A request, as ``submit`` takes it, or a tuple if that takes several values: all are like it. Without it they are like the first one that is
+                answered.
             device: The GPU; PyTorch's current one without this.
 
         Raises:
             TypeError, ValueError: An argument means nothing.
             RuntimeError: There is no GPU.
         """
+        for name in others:
+            instead = "; the largest of sizes is that, such as sizes=(1, 2, 4, 8)" if name in ("max_batch_size", "batch_size", "max_batch") else ""
+            raise TypeError(f"a Batcher has no argument {name!r}{instead}")
         torch: Any = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_available():
             raise RuntimeError(
@@ -246,33 +231,30 @@ class Batcher:
         self._torch = torch
         self._model = model
         self._sizes = rows
-        #: When a batch leaves, by what Rust's batcher goes by too: three calls a batch, and one for a request with a deadline.
-        self._rule = BatchRule(rows, float(max_delay))
         self._max_delay = float(max_delay)
         self._slots = whole("slots", slots, 1, "how many batches are on the device at once")
         self._max_queue = whole("max_queue", max_queue, 1, "how many requests may wait")
         self._graphs = graphs
         self._device = torch.device("cuda", torch.cuda.current_device()) if device is None else torch.device(device)
-        #: Held for moments: while requests come, leave and end.
+        if isinstance(model, torch.nn.Module) and self._device.type == "cuda":
+            if {weight.device.type for weight in model.parameters()} == {"cpu"}:
+                raise ValueError(f"the weights of the model are on the host, and batches are on {self._device}; give model.to({str(self._device)!r})")
+        #: Held for moments: while answers are told and waited for.
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._counts = BatcherStatistics()
-        #: Requests that were refused for their deadline and are not among the counts yet.
-        self._late = 0
         #: The event loop that will look which batches are over.
         self._looking: Any = None
-        self._classes = [Class(name, priority) for name, priority in (classes or {"default": 0}).items()]
+        self._classes = [Class(at, *each) for at, each in enumerate((classes or {"default": 0}).items())]
         self._by_name = {each.name: each for each in self._classes}
         self._by_urgency = sorted(self._classes, key=lambda each: each.priority)
+        self._requests = Requests(rows, self._max_delay, self._max_queue, [each.priority for each in self._classes], self._slots, _GRACE_S)
         self._shape: Any = None
         self._like: list[Any] = []
         #: The shapes and types that requests have.
         self._kinds: list[tuple[Any, Any]] = []
         #: Whether a request is nothing but one tensor, which need not be taken apart.
         self._is_bare = False
-        #: Whether somebody waits for a slot to capture in.
-        self._wants_slot = False
-        self._is_closed = False
+        #: Who says what all requests are like. Before one is answered the next may be otherwise.
+        self._said_by = ""
         self._lost: BaseException | None = None
         #: By size: why it was not captured.
         self.not_captured: dict[int, str] = {}
@@ -281,17 +263,26 @@ class Batcher:
         #: Locks of threads whose requests have ended. Each that is woken wakes the next: all at once they would only wait for the interpreter's lock, and push
         #: each other aside there.
         self._sleepers: deque[Any] = deque()
-        self._threads = [threading.Thread(target=self._dispatch, name="batcher", daemon=True)]
-        for each in self._classes:
-            self._threads.append(threading.Thread(target=self._finish, args=(each,), name=f"batcher {each.name}", daemon=True))
+        self._end = weakref.finalize(self, _end, self._requests, self._classes, self._to_capture)
+        self._end.atexit = False
+        if like is not None:
+            leaves, shape, is_bare = self._taken_apart(like if isinstance(like, tuple) else (like,))
+            self._begin(leaves, shape, is_bare)
+            self._said_by = "as like= says"
+        self._threads = [self._thread("batcher", _dispatch, self._requests)]
+        self._threads += [self._thread(f"batcher {each.name}", _finish, each, self._sleepers) for each in self._classes]
         if graphs:
-            self._threads.append(threading.Thread(target=self._capture, name="batcher graphs", daemon=True))
+            self._threads.append(self._thread("batcher graphs", _capture, self._to_capture))
+        _made.add(self)
         for thread in self._threads:
             thread.start()
 
+    def _thread(self, name: str, run: Callable[..., None], *what: Any) -> threading.Thread:
+        return threading.Thread(target=_thread, args=(run, weakref.ref(self), *what), name=name, daemon=True)
+
     # ------------------------------------------------------------------------------------------ requests
 
-    def submit(self, *values: Any, of: str | None = None, deadline: float | None = None) -> Answer:
+    def submit(self, *values: Any, of: str | None = None, deadline: float | None = None) -> Answer[Value]:
         """Queue a request, and return its answer: a future that can be awaited. Does not wait.
 
         Args:
@@ -302,7 +293,7 @@ class Batcher:
 
         Raises:
             RequestRefused: Too many wait, the deadline cannot be kept, or the batcher is closed.
-            ValueError: There is no such class, or it has not the shapes that the first request had.
+            ValueError: There is no such class, or it is not like the first request that was answered: in shapes, types and structure.
             TypeError: A value is on a device.
         """
         try:
@@ -311,182 +302,155 @@ class Batcher:
             raise ValueError(f"there is no class {of!r}; there is {', '.join(map(repr, self._by_name))}") from None
         if deadline is not None:
             # First of all: where a loop is behind with what arrives, it catches up by refusing, which has to cost next to nothing.
-            expected = each.expected
-            if deadline <= 0:
-                self._refuse_late(each, "its deadline is over")
-            elif expected is None or time.perf_counter() >= expected[1]:
-                with self._lock:
-                    expected = each.expects(self._rule, self._slots, self._max_delay, time.perf_counter())
-            if expected is not None and deadline < expected[0]:
-                self._refuse_late(each, expected[2])
-        if self._is_bare and len(values) == 1 and type(values[0]) is self._torch.Tensor:
-            leaves: list[Any] = [values[0]]
-            shape: Any = None
+            if type(deadline) is not float:
+                deadline = _deadline(deadline)
+            # Of NaN neither is true.
+            if not deadline > 0:
+                self._refuse_late(each, deadline, None)
+            expected = self._requests.late(each.number, time.perf_counter(), deadline)
+            if expected is not None:
+                self._refuse_late(each, deadline, expected)
+        leaves: list[Any]
+        shape: Any = None
+        is_bare = self._is_bare and len(values) == 1 and type(values[0]) is self._torch.Tensor
+        if is_bare:
+            leaves = [values[0]]
+            kind = self._kinds[0]
+            is_like = values[0].shape == kind[0] and values[0].dtype is kind[1]
         else:
-            leaves, shape = _tree.flatten(values)
-            for at, leaf in enumerate(leaves):
-                if not isinstance(leaf, self._torch.Tensor):
-                    leaves[at] = self._torch.as_tensor(leaf)
+            leaves, shape, is_bare = self._taken_apart(values)
+            is_like = self._is_like(leaves, shape, is_bare)
         for leaf in leaves:
             if leaf.is_cuda:
                 raise TypeError("a request has a tensor on a device; give rows of the host, which are packed and uploaded as one")
-        if not self._like:
-            self._begin(leaves, shape, len(values) == 1 and leaves[0] is values[0])
-        kinds = self._kinds
-        is_like = len(leaves) == len(kinds)
-        for leaf, kind in zip(leaves, kinds):
-            is_like = is_like and leaf.shape == kind[0] and leaf.dtype is kind[1]
-        if not is_like:
-            raise ValueError(f"a request of this batcher is {_said(self._like)}, and this one is {_said(leaves)}")
         loop = running_loop()
-        now = time.perf_counter()
-        answer = Answer(self, leaves, now, None if deadline is None else now + deadline, loop)
-        largest = self._sizes[-1]
+        answer = Answer(self, leaves, loop, each.number)
+        home = None if loop is None else id(loop)
+        # A check hears of this lock who handed what to whom, and not of the extension's.
         with self._lock:
-            if self._is_closed:
-                raise RequestRefused("closed", "the batcher is closed") from self._lost
-            waiting = each.waiting
-            if len(waiting) >= self._max_queue:
-                self._counts.count("refused_full", 1)
-                raise RequestRefused(
-                    "full", f"{self._max_queue} requests wait already, as many as may; try again later, or raise max_queue"
-                )
-            waiting.append(answer)
-            many = len(waiting)
-            if many % largest == 0:
-                each.expected = None
-            # Without a free slot nothing leaves: then whoever frees one looks again.
-            if loop is None and each.free and (many == 1 or many == largest or waiting[0]._loop is not None):
-                self._changed.notify_all()
+            # Whatever waits and runs is like what the slots have room for.
+            if not (is_like and self._said_by) and not self._is_like(leaves, shape, is_bare):
+                counts = self._requests.statistics()
+                if self._said_by or counts.waiting or counts.in_flight:
+                    raise ValueError(self._unlike(leaves))
+                self._begin(leaves, shape, is_bare)
+            many = self._requests.submit(each.number, answer, time.perf_counter(), deadline, home)
+        if many <= 0:
+            self._refuse(many)
         if loop is not None:
             if each.running:
                 self._look_soon(loop)
-            if many >= largest:
+            if many >= self._sizes[-1]:
                 self._tick(each)
             elif many == 1:
                 loop.call_later(self._max_delay, self._tick, each)
         return answer
 
-    def _refuse_late(self, each: Class, text: str) -> NoReturn:
-        """Refuse a request that would be answered too late. Late answers are worth nothing and hold up those behind them."""
-        if each.running:
-            self._look_soon(running_loop())
-        with self._lock:
-            if not self._is_closed:
-                self._late += 1
-                raise RequestRefused("late", text)
+    def _refuse(self, why: int) -> NoReturn:
+        if why == -1:
+            raise RequestRefused("full", f"{self._max_queue} requests wait already, as many as may; try again later, or raise max_queue")
+        if why == -2:
+            raise RequestRefused("late", "others came first, and the deadline cannot be kept")
         raise RequestRefused("closed", "the batcher is closed") from self._lost
 
-    def _begin(self, leaves: list[Any], shape: Any, is_bare: bool) -> None:
-        """The first request says what all are like. Each slot gets its memory."""
+    def _refuse_late(self, each: Class, deadline: float, expected: float | None) -> NoReturn:
+        """Refuse a request that would be answered too late. Late answers are worth nothing and hold up those behind them."""
+        if math.isnan(deadline):
+            raise ValueError("deadline is nan; give seconds, or leave it out")
+        if each.running:
+            self._look_soon(running_loop())
+        if expected is None:
+            expected = self._requests.late(each.number, time.perf_counter(), 0.0)
+            if expected is None:
+                self._refuse(0)
+            raise RequestRefused("late", "its deadline is over")
+        raise RequestRefused("late", f"the answer would take {expected:.6f} s by what batches took lately and max_delay, which is past the deadline")
+
+    def _taken_apart(self, values: tuple[Any, ...]) -> tuple[list[Any], Any, bool]:
+        """Return the tensors of a request, its shape, and whether it is nothing but one tensor."""
+        leaves, shape = _tree.flatten(values)
         if not leaves:
-            raise ValueError("a request needs at least one tensor")
-        with self._lock:
-            if self._like:
-                return
-            for each in self._classes:
-                for _ in range(self._slots):
-                    slot = _Slot(self._torch, self._device, each.priority, self._sizes[-1], leaves, self._graphs)
-                    each.slots.append(slot)
-                    each.free.append(slot)
-            self._shape = shape
-            self._kinds = [(leaf.shape, leaf.dtype) for leaf in leaves]
-            self._is_bare = is_bare
-            self._like = [leaf.clone() for leaf in leaves]
+            raise ValueError(
+                "a request has no tensor: its numbers are taken as a part of its structure, which is the same for all; give torch.tensor(...) of them"
+            )
+        is_bare = len(values) == 1 and leaves[0] is values[0]
+        return [leaf if isinstance(leaf, self._torch.Tensor) else self._torch.as_tensor(leaf) for leaf in leaves], shape, is_bare
+
+    def _is_like(self, leaves: list[Any], shape: Any, is_bare: bool) -> bool:
+        kinds = self._kinds
+        if len(leaves) != len(kinds) or is_bare is not self._is_bare:
+            return False
+        for leaf, kind in zip(leaves, kinds):
+            if leaf.shape != kind[0] or leaf.dtype is not kind[1]:
+                return False
+        return is_bare or self._shape.is_same(shape)
+
+    def _unlike(self, leaves: list[Any]) -> str:
+        said, own = _said(self._like), _said(leaves)
+        by = self._said_by or "as the one before it has, which is not answered yet"
+        if said == own:
+            return f"a request of this batcher has another structure, or other numbers in it, than this one has, {by}; what differs has to be a tensor"
+        return (
+            f"a request of this batcher is {said}, and this one is {own}: the first is {by}; a request is one row, without the batch's dimension, and "
+            "like= says beforehand what one is"
+        )
+
+    def _begin(self, leaves: list[Any], shape: Any, is_bare: bool) -> None:
+        """Have each slot get memory for requests like this one. Nothing is with the device."""
+        made = [[_Slot(self._torch, self._device, each.priority, self._sizes[-1], leaves, self._graphs) for _ in range(self._slots)] for each in self._classes]
+        # All, or none.
+        for each, slots in zip(self._classes, made):
+            each.slots[:] = slots
+        self._shape = shape
+        self._like = [leaf.clone() for leaf in leaves]
+        self._kinds = [(leaf.shape, leaf.dtype) for leaf in leaves]
+        self._is_bare = is_bare
 
     # ------------------------------------------------------------------------------------------ batches
 
-    def _due(self, each: Class, now: float) -> float | None:
-        """In how many seconds a batch leaves: 0 is now, none if nobody waits."""
-        waiting = each.waiting
-        return self._rule.due(len(waiting), now - waiting[0]._arrived, not self._is_closed) if waiting else None
-
     def _tick(self, each: Class) -> None:
         """Launch what is due, in the event loop."""
-        while True:
-            now = time.perf_counter()
+        while self._leave(each):
+            pass
+        due = self._requests.due(each.number, time.perf_counter())
+        loop = running_loop()
+        # If nobody waits, or no slot is free, whoever frees one looks again.
+        if due is not None and loop is not None:
+            loop.call_later(due, self._tick, each)
+
+    def _leave(self, each: Class) -> bool:
+        """Launch a batch if one is due, and return whether one was."""
+        with self._lock:
+            taken = self._requests.take(each.number, time.perf_counter())
+        if taken is None:
+            return False
+        answers, expired, number, size, due = taken
+        if expired:
             with self._lock:
-                due = self._due(each, now)
-                batch = self._take(each, now) if due is not None and due <= 0 and each.free else None
-            if batch is not None:
-                self._launch(each, batch)
-            elif due is not None and due > 0:
-                loop = running_loop()
-                if loop is not None:
-                    loop.call_later(due, self._tick, each)
-                return
-            else:
-                # Nobody waits, or no slot is free: then whoever frees one looks again.
-                return
+                for answer in expired:
+                    answer._end(None, RequestExpired("the deadline passed while the request waited"))
+            tell(expired)
+        if answers:
+            self._launch(each, _Batch(answers, number, each.slots[number], size, due))
+        return True
 
     def _on_device(self) -> None:
         """Make the device that of this thread, which libraries of CUDA ask for."""
         self._torch.cuda.set_device(self._device)
 
-    def _dispatch(self) -> None:
-        """Launch what threads have asked for."""
-        self._on_device()
-        while True:
-            found: tuple[Class, _Batch] | None = None
-            with self._lock:
-                while found is None:
-                    now = time.perf_counter()
-                    soonest: float | None = None
-                    for each in self._by_urgency:
-                        due = self._due(each, now)
-                        if due is None or not each.free:
-                            continue
-                        # What a loop has asked for it launches itself, as long as there is that loop.
-                        loop = each.waiting[0]._loop
-                        if loop is not None and not loop.is_closed() and not self._is_closed:
-                            continue
-                        if due <= 0:
-                            found = each, self._take(each, now)
-                            break
-                        soonest = due if soonest is None else min(soonest, due)
-                    else:
-                        if self._is_closed and not any(each.waiting for each in self._classes):
-                            return
-                        self._changed.wait(soonest)
-            self._launch(*found)
-
-    def _take(self, each: Class, now: float) -> _Batch:
-        """Take the oldest requests and a slot. The lock is held; a batch may be empty."""
-        answers: list[Answer] = []
-        expired: list[Answer] = []
-        waiting, largest = each.waiting, self._sizes[-1]
-        due = min(now, max(waiting[0]._arrived + self._max_delay, each.freed))
-        while waiting and len(answers) < largest:
-            answer = waiting.popleft()
-            if answer._state != QUEUED:
-                continue
-            if answer._deadline is not None and answer._deadline <= now:
-                answer._end(None, RequestExpired("the deadline passed while the request waited"))
-                expired.append(answer)
-                continue
-            answer._state = LAUNCHED
-            answers.append(answer)
-        arrived = [answer._arrived for answer in answers]
-        self._counts.left(arrived, now)
-        if expired:
-            self._counts.count("expired", len(expired))
-        each.in_flight += 1
-        each.expected = None
-        return _Batch(answers, arrived, expired, each.free.pop(), self._rule.size_of(len(answers)), due)
-
     def _launch(self, each: Class, batch: _Batch) -> None:
         """Pack and submit a batch, and hand it to the thread that waits for it."""
-        if batch.expired:
-            tell(batch.expired)
         try:
-            if batch.answers:
-                batch.results = self._submit(batch.slot, batch.size, [answer._leaves for answer in batch.answers])
-        except Exception as error:
+            batch.results = self._submit(batch.slot, batch.size, [answer._leaves for answer in batch.answers])
+        except BaseException as error:
             batch.error = error
         # Under the lock, so that a check hears that the launch came before whatever the loop does that finds it here.
         with self._lock:
             each.running.append(batch)
         each.launched.put(batch)
+        # That is how a loop is stopped; the batch is in good hands.
+        if isinstance(batch.error, KeyboardInterrupt) and running_loop() is not None:
+            raise batch.error
 
     def _submit(self, slot: _Slot, size: int, requests: list[list[Any]]) -> list[Any]:
         """Submit rows to a slot that is idle, and return the rows of its results, which are there when its last event is over."""
@@ -532,30 +496,21 @@ class Batcher:
 
     # ------------------------------------------------------------------------------------------ ends
 
-    def _finish(self, each: Class) -> None:
-        """Wait for the batches of a class, in the sequence in which they were launched."""
-        self._on_device()
-        while True:
+    def _finished(self, each: Class, batch: _Batch) -> None:
+        """Wait for a batch, and end it unless somebody else has."""
+        error = batch.error
+        if error is None and not batch.is_over:
             try:
-                batch = each.launched.get(timeout=_PATIENCE_S if self._sleepers else None)
-            except queue.Empty:
-                # Whoever was to wake them was interrupted.
-                self._wake_threads(len(self._sleepers))
-                continue
-            if batch is None:
-                self._wake_threads(len(self._sleepers))
-                return
-            error = batch.error
-            if error is None and batch.results is not None and not batch.is_over:
-                try:
-                    batch.slot.points[3].synchronize()
-                except Exception as lost:
-                    error = lost
-            if not self._is_mine(each, batch):
-                continue
-            batch.error = error
-            if batch.error is not None:
-                self._again(batch)
+                batch.slot.points[3].synchronize()
+            except BaseException as lost:
+                error = lost
+        if not self._is_mine(each, batch):
+            return
+        batch.error = error
+        try:
+            if error is not None:
+                self._again(each, batch)
+        finally:
             self._over(each, batch)
 
     def _is_mine(self, each: Class, batch: _Batch) -> bool:
@@ -597,35 +552,40 @@ class Batcher:
     def _over(self, each: Class, batch: _Batch) -> None:
         """Give the answers and the slot back, and see to it that whoever has to launches the next batch."""
         answers = batch.answers if batch.error is None else []
-        points = batch.slot.points
-        times = [before.elapsed_time(after) for before, after in zip(points, points[1:])] if answers else []
-        wants_graph = self._graphs and bool(answers) and batch.size not in batch.slot.graphs
+        requests, number = self._requests, batch.number
+        if answers:
+            points = batch.slot.points
+            times = [before.elapsed_time(after) for before, after in zip(points, points[1:])]
+            self._succeeded(each, batch)
         sleepers = self._sleepers
         with self._lock:
             now = time.perf_counter()
+            if answers:
+                requests.answered(each.number, number, None, times, now)
+            oldest = requests.over(each.number, number, now)
             has_woken = bool(sleepers)
             for answer, row in zip(answers, batch.results or ()):
                 answer._value, answer._leaves = row, NOTHING
-                answer._state = ENDED
+                answer._has_ended = True
                 if answer._locks:
                     sleepers.extend(answer._locks)
                     answer._locks = None
-            if answers:
-                self._counts.batch(batch.size, times, batch.arrived, now)
-            if wants_graph and batch.size not in self.not_captured and (each.name, batch.size) not in self._asked:
-                self._asked.add((each.name, batch.size))
-                self._to_capture.put((each, batch.size))
-            each.in_flight -= 1
-            loop = self._free(each, batch.slot, now)
         if sleepers and not has_woken:
             self._wake_threads(_AWAKE)
-        tell(answers, each, loop, self._tick, lambda: self._told(each, batch))
+        tell(answers, each, None if oldest is None else oldest._loop, self._tick, lambda: self._told(each, batch))
+
+    def _succeeded(self, each: Class, batch: _Batch) -> None:
+        """What was answered says what requests are like, and is worth a graph."""
+        if not self._said_by:
+            self._said_by = "as the first that was answered"
+        asked = each.name, batch.size
+        if self._graphs and batch.size not in batch.slot.graphs and batch.size not in self.not_captured and asked not in self._asked:
+            self._asked.add(asked)
+            self._to_capture.put((each, batch.size))
 
     def _told(self, each: Class, batch: _Batch) -> None:
         """Note what a batch took, with what it took to tell everybody: the last of them waited for that too."""
-        with self._lock:
-            now = time.perf_counter()
-            each.took(now - batch.due, now)
+        self._requests.told(each.number, batch.due, time.perf_counter())
 
     def _wake_threads(self, many: int) -> None:
         with self._lock:
@@ -633,76 +593,53 @@ class Batcher:
         for lock in woken:
             lock.release()
 
-    def _free(self, each: Class, slot: _Slot, now: float) -> Any:
-        """Give a slot back, and return the event loop that has to look whether a batch is due. The lock is held."""
-        each.free.append(slot)
-        each.freed = now
-        each.expected = None
-        loop = each.waiting[0]._loop if each.waiting else None
-        # Nobody else is woken, who would take the interpreter's lock for nothing.
-        if self._wants_slot or self._is_closed or (each.waiting and (loop is None or loop.is_closed())):
-            self._changed.notify_all()
-        return loop
-
-    def _again(self, batch: _Batch) -> None:
+    def _again(self, each: Class, batch: _Batch) -> None:
         """Run the requests of a batch that failed one by one; what fails alone has failed."""
         error = batch.error
         try:
             batch.slot.stream.synchronize()
         except Exception as lost:
             self._lose(lost)
-        for answer in batch.answers:
+        for at, answer in enumerate(batch.answers):
             value: Any = None
             failed = self._lost or (error if len(batch.answers) == 1 else None)
-            size = self._sizes[0]
             if failed is None:
                 try:
-                    value = self._submit(batch.slot, size, [answer._leaves])[0]
+                    value = self._submit(batch.slot, self._sizes[0], [answer._leaves])[0]
                     batch.slot.points[3].synchronize()
-                except Exception as alone:
+                except BaseException as alone:
                     failed = alone
+            if failed is None:
+                self._requests.answered(each.number, batch.number, at, None, time.perf_counter())
+                self._said_by = self._said_by or "as the first that was answered"
+            else:
+                self._requests.failed()
             with self._lock:
                 answer._end(value, failed)
-                if failed is None:
-                    self._counts.batch(size, [0.0, 0.0, 0.0], [answer._arrived], time.perf_counter())
-                else:
-                    self._counts.count("failed", 1)
             tell([answer])
 
     def _lose(self, error: BaseException) -> None:
         """The device is lost: nothing runs there any more."""
-        with self._lock:
-            self._lost = error
+        self._lost = error
         self._refuse_what_waits(error)
 
     # ------------------------------------------------------------------------------------------ graphs
 
-    def _capture(self) -> None:
+    def _capture_all(self, each: Class, size: int) -> None:
         """Capture a size in each slot of a class as it becomes idle."""
-        self._on_device()
-        while True:
-            wanted = self._to_capture.get()
-            if wanted is None:
+        for number, slot in enumerate(each.slots):
+            if size in self.not_captured or not self._requests.claim(each.number, number):
                 return
-            each, size = wanted
-            for slot in each.slots:
+            try:
                 with self._lock:
-                    while slot not in each.free and not self._is_closed:
-                        self._wants_slot = True
-                        self._changed.wait()
-                    self._wants_slot = False
-                    if self._is_closed:
-                        return
-                    each.free.remove(slot)
-                try:
-                    slot.graphs[size] = self._captured(slot, size)
-                except Exception as error:
-                    self.not_captured[size] = f"{type(error).__name__}: {error}"
-                with self._lock:
-                    loop = self._free(each, slot, time.perf_counter())
-                tell((), each, loop, self._tick)
-                if size in self.not_captured:
-                    break
+                    # Behind whoever used the slot, as a check hears it.
+                    pass
+                slot.graphs[size] = self._captured(slot, size)
+            except BaseException as error:
+                self.not_captured[size] = f"{type(error).__name__}: {error}"
+            with self._lock:
+                oldest = self._requests.over(each.number, number, time.perf_counter())
+            tell((), each, None if oldest is None else oldest._loop, self._tick)
 
     def _captured(self, slot: _Slot, size: int) -> tuple[Any, Any]:
         torch = self._torch
@@ -727,17 +664,11 @@ class Batcher:
     @property
     def statistics(self) -> BatcherStatistics:
         """What has become of the requests so far, as a copy."""
-        with self._lock:
-            self._counts.count("refused_late", self._late)
-            self._late = 0
-            waiting = sum(answer._state == QUEUED for each in self._classes for answer in each.waiting)
-            return self._counts.now(waiting, sum(each.in_flight for each in self._classes))
+        return self._requests.statistics()
 
     def refuse(self) -> None:
         """Take no more requests. Those that were taken are answered."""
-        with self._lock:
-            self._is_closed = True
-            self._changed.notify_all()
+        self._requests.close(True)
 
     def close(self, drain: bool = True) -> BatcherStatistics:
         """Take no more requests, wait until those that were taken have ended, and return the statistics.
@@ -745,55 +676,117 @@ class Batcher:
         Args:
             drain: Whether what waits is computed; without it that ends as refused, and only what is with the device is waited for.
         """
-        if not drain:
+        if drain:
+            self.refuse()
+        else:
             self._refuse_what_waits(None)
-        self.refuse()
         self._threads[0].join()
         for each in self._classes:
             each.launched.put(None)
         self._to_capture.put(None)
         for thread in self._threads:
             thread.join()
-        with self._lock:
-            # An event loop may be about to end a batch.
-            while any(each.in_flight for each in self._classes):
-                self._changed.wait()
+        # An event loop may be about to end a batch.
+        self._requests.settle()
         return self.statistics
 
     def _refuse_what_waits(self, because: BaseException | None) -> None:
-        ended = []
+        ended = self._requests.close(False)
         with self._lock:
-            self._is_closed = True
-            for each in self._classes:
-                while each.waiting:
-                    answer = each.waiting.popleft()
-                    if answer._state == QUEUED:
-                        refused = RequestRefused("closed", "the batcher was closed while the request waited")
-                        refused.__cause__ = because
-                        answer._end(None, refused)
-                        ended.append(answer)
-            self._counts.count("dropped", len(ended))
-            self._changed.notify_all()
+            for answer in ended:
+                refused = RequestRefused("closed", "the batcher was closed while the request waited")
+                refused.__cause__ = because
+                answer._end(None, refused)
         tell(ended)
 
     async def aclose(self) -> BatcherStatistics:
         """Close without stopping the event loop."""
         return await asyncio.get_running_loop().run_in_executor(None, self.close)
 
-    def __enter__(self) -> Batcher:
+    def __enter__(self) -> Batcher[Value]:
         return self
 
     def __exit__(self, kind: Any, *_: object) -> None:
         self.close(drain=kind is None)
 
-    async def __aenter__(self) -> Batcher:
+    async def __aenter__(self) -> Batcher[Value]:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     def __repr__(self) -> str:
-        return f"<Batcher on {self._device}: {self.statistics!r}>"
+        requests: Any = self._requests
+        what = "of another process" if isinstance(requests, _Forked) else repr(self.statistics)
+        return f"<Batcher on {self._device}: {what}>"
+
+
+# ---------------------------------------------------------------------------------------------- threads
+
+
+def _thread(run: Callable[..., None], one: weakref.ref[Batcher[Any]], *what: Any) -> None:
+    try:
+        run(one, *what)
+    except BaseException as error:
+        batcher = one()
+        if batcher is not None:
+            # Nobody does its work any more.
+            batcher._lose(error)
+        raise
+
+
+def _dispatch(one: weakref.ref[Batcher[Any]], requests: Requests) -> None:
+    """Launch what threads have asked for, and event loops that are busy or gone."""
+    while (number := requests.wait(time.perf_counter())) is not None:
+        batcher = one()
+        if batcher is not None:
+            batcher._on_device()
+            batcher._leave(batcher._classes[number])
+        del batcher
+
+
+def _finish(one: weakref.ref[Batcher[Any]], each: Class, sleepers: deque[Any]) -> None:
+    """Wait for the batches of a class, in the sequence in which they were launched."""
+    is_last = False
+    while not is_last:
+        batch: _Batch | None = None
+        with contextlib.suppress(queue.Empty):
+            batch = each.launched.get(timeout=_PATIENCE_S if sleepers else None)
+            is_last = batch is None
+        batcher = one()
+        if batcher is not None and batch is not None:
+            batcher._on_device()
+            batcher._finished(each, batch)
+        elif batcher is not None:
+            # Whoever was to wake them was interrupted.
+            batcher._wake_threads(len(sleepers))
+        # Who waits holds nothing.
+        del batcher, batch
+
+
+def _capture(one: weakref.ref[Batcher[Any]], wanted: queue.SimpleQueue[tuple[Class, int] | None]) -> None:
+    """Make graphs of what has been computed without one."""
+    while (what := wanted.get()) is not None:
+        batcher = one()
+        if batcher is not None:
+            batcher._on_device()
+            batcher._capture_all(*what)
+        del batcher, what
+
+
+def _end(requests: Requests, classes: list[Class], to_capture: queue.SimpleQueue[Any]) -> None:
+    """End the threads of a batcher that nobody holds: no request waits, or its answer would hold it."""
+    requests.close(False)
+    for each in classes:
+        each.launched.put(None)
+    to_capture.put(None)
+
+
+def _deadline(given: Any) -> float:
+    """Return seconds that are not a ``float``."""
+    if isinstance(given, (bool, str)):
+        raise TypeError(f"deadline is {given!r}; give seconds, or leave it out")
+    return float(given)
 
 
 def _said(leaves: list[Any]) -> str:

@@ -24,7 +24,7 @@ const LAYERS: &[&[&str]] = &[
     &["device"],
     &["benchmark", "graph", "explicit"],
     &["pipeline", "prefetch"],
-    &["pool"],
+    &["batcher"],
 ];
 
 /// The files of `tracker`, in the same way: what is data stands below the runtime that holds it, what asks and waits

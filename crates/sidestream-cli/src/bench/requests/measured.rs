@@ -1,4 +1,4 @@
-//! The load on a GPU, by `pool::Batcher`, in real time.
+//! The load on a GPU, by `batcher::Batcher`, in real time.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -9,13 +9,13 @@ use std::sync::mpsc::{Receiver, channel};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use sidestream::batcher::{Answer, At, Batcher, Error, Row, Shape, Wish};
 use sidestream::buffer::{DeviceBuf, View, ViewMut};
 use sidestream::device::Device;
 use sidestream::error::Result;
 use sidestream::graph::{BufKey, GraphBuilder};
 use sidestream::kernel::library::{self, Dense, dense_grid};
 use sidestream::kernel::{Grid, Kernel, Value};
-use sidestream::pool::{Answer, At, Batcher, Error, Row, Shape, Wish};
 use sidestream::stream::Stream;
 
 use super::Setup;
@@ -60,7 +60,7 @@ impl Bench {
             Load::Closed { callers, until } => closed(&batcher, *callers, *until, &rows)?,
         };
         let after = batcher.close();
-        let batches = |all: &sidestream::pool::Statistics| all.batches.values().sum::<u64>();
+        let batches = |all: &sidestream::batcher::Statistics| all.batches.values().sum::<u64>();
         outcome.batches = batches(&after) - batches(&before);
         outcome.end(load.lasted_ns(last_ns));
         Ok(outcome)

@@ -31,7 +31,7 @@ use outcome::Outcome;
 /// that stands first. With --closed it is the way with the most requests a second.
 ///
 /// The model is a perceptron, --layers layers of --row values, or any of which you say with --kernel-us how long it
-/// takes. On a GPU `pool::Batcher` runs it in real time. On a simulated one time is simulated: the same rule decides when
+/// takes. On a GPU `batcher::Batcher` runs it in real time. On a simulated one time is simulated: the same rule decides when
 /// a batch leaves, calls and work take what the device's figures say, and what the batcher itself costs the host is
 /// left out. The same seed gives the same figures there.
 ///

@@ -1,14 +1,14 @@
 //! The load on a simulated device, in virtual time.
 //!
 //! A batcher's slots are threads that wait for a real clock, so they cannot be driven in virtual time. This loop stands
-//! in their place: `pool::Rule` decides when a batch leaves and `pool::Pace` what is refused, as in the batcher, and the
-//! engine says what the calls and the work of a batch take. A slot has a host thread and a stream of its own.
+//! in their place: `batcher::Requests` decides when a batch leaves and what is refused, as for them, and the engine says
+//! what the calls and the work of a batch take. A slot has a host thread and a stream of its own.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use sidestream::batcher::{Refusal, Requests, Rule, Took};
 use sidestream::engine::{Call, Engine, LaneId, Profile, Task, TaskId, What, Work};
-use sidestream::pool::{Leave, Pace, Rule};
 
 use super::Setup;
 use super::load::{Load, Until};
@@ -20,10 +20,10 @@ struct Slot {
     stream: LaneId,
 }
 
-/// A batch that runs: its slot, when it left, and when its requests were to arrive.
+/// A batch that runs: its slot, when it was due, and when its requests were to arrive.
 struct Running {
     slot: usize,
-    left_ns: u64,
+    due: Duration,
     arrived_ns: Vec<u64>,
 }
 
@@ -31,6 +31,7 @@ pub fn run(profile: &Profile, model: &Model, setup: &Setup, load: &Load) -> Outc
     let Ok(rule) = Rule::new(&setup.sizes, setup.max_delay) else {
         unreachable!("a way has sizes, none of which is zero")
     };
+    let mut requests = Requests::new(rule, setup.max_queue, 1, setup.slots);
     let mut engine = Engine::new(vec![profile.clone()]);
     let slots: Vec<Slot> = (0..setup.slots)
         .map(|_| Slot {
@@ -39,51 +40,31 @@ pub fn run(profile: &Profile, model: &Model, setup: &Setup, load: &Load) -> Outc
         })
         .collect();
     let mut callers = Callers::of(load);
-    let mut free: VecDeque<usize> = (0..slots.len()).collect();
     let mut running: BTreeMap<TaskId, Running> = BTreeMap::new();
-    let mut waiting: VecDeque<u64> = VecDeque::new();
-    let mut pace = Pace::default();
     let mut outcome = Outcome::default();
     let deadline_ns = setup.deadline.map(|deadline| deadline.as_nanos() as u64);
     let (mut now_ns, mut last_ns) = (0u64, 0u64);
+    let ns = Duration::from_nanos;
     loop {
         // What leaves now.
-        let mut timer_ns = None;
-        while let Some(&slot) = free.front() {
-            let oldest = waiting.front().map_or(0, |arrived| now_ns - arrived);
-            match rule.leave(waiting.len(), Duration::from_nanos(oldest), true) {
-                Leave::Now(many) => {
-                    let is_late =
-                        |arrived: &u64| deadline_ns.is_some_and(|most| arrived + most <= now_ns);
-                    let (expired, batch): (Vec<u64>, Vec<u64>) =
-                        waiting.drain(..many).partition(is_late);
-                    outcome.expired += expired.len() as u64;
-                    if batch.is_empty() {
-                        continue;
-                    }
-                    free.pop_front();
-                    outcome.batches += 1;
-                    let size = rule.size_of(batch.len());
-                    let over = submit(&mut engine, &slots[slot], model, size, batch.len(), setup);
-                    let left_ns = now_ns;
-                    let arrived_ns = batch;
-                    running.insert(
-                        over,
-                        Running {
-                            slot,
-                            left_ns,
-                            arrived_ns,
-                        },
-                    );
-                }
-                Leave::In(time) => {
-                    timer_ns = Some(now_ns + time.as_nanos() as u64);
-                    break;
-                }
-                Leave::Empty => break,
+        while let Some(batch) = requests.take(0, ns(now_ns)) {
+            outcome.expired += batch.expired.len() as u64;
+            if batch.keys.is_empty() {
+                continue;
             }
+            outcome.batches += 1;
+            let many = batch.keys.len();
+            let slot = &slots[batch.slot];
+            let over = submit(&mut engine, slot, model, batch.size, many, setup);
+            let left = Running {
+                slot: batch.slot,
+                due: batch.due,
+                arrived_ns: batch.keys,
+            };
+            running.insert(over, left);
         }
         // What happens next.
+        let timer_ns = requests.due(0).map(|due| due.as_nanos() as u64);
         let next_ns = match (callers.next_ns(), timer_ns) {
             (Some(arrival), Some(timer)) => Some(arrival.min(timer)),
             (arrival, timer) => arrival.or(timer),
@@ -95,8 +76,9 @@ pub fn run(profile: &Profile, model: &Model, setup: &Setup, load: &Load) -> Outc
             {
                 now_ns = event.time_ns;
                 last_ns = now_ns;
-                pace.note(Duration::from_nanos(now_ns - batch.left_ns));
-                free.push_back(batch.slot);
+                requests.answered(0, batch.slot, None, Took::Unknown, ns(now_ns));
+                requests.over(0, batch.slot, ns(now_ns));
+                requests.told(0, batch.due, ns(now_ns));
                 for arrived in &batch.arrived_ns {
                     outcome.answer(now_ns - arrived, deadline_ns);
                 }
@@ -112,16 +94,15 @@ pub fn run(profile: &Profile, model: &Model, setup: &Setup, load: &Load) -> Outc
         now_ns = next_ns;
         while let Some(arrived) = callers.take(now_ns) {
             outcome.sent += 1;
-            let behind = (waiting.len(), running.len(), slots.len());
-            let expected = pace.expected(&rule, behind.0, behind.1, behind.2);
-            let is_late = setup.deadline.is_some_and(|deadline| expected > deadline);
-            if waiting.len() >= setup.max_queue {
-                outcome.full += 1;
-                callers.answered(1, now_ns + REFUSED_NS);
-            } else if is_late {
-                outcome.late += 1;
-            } else {
-                waiting.push_back(arrived);
+            let at = ns(arrived);
+            let deadline = setup.deadline.map(|deadline| at + deadline);
+            match requests.submit(0, arrived, at, deadline, None) {
+                Ok(_) => {}
+                Err(Refusal::Late(_)) => outcome.late += 1,
+                Err(Refusal::Full | Refusal::Closed) => {
+                    outcome.full += 1;
+                    callers.answered(1, now_ns + REFUSED_NS);
+                }
             }
         }
     }

@@ -21,7 +21,13 @@ use crate::buffer::Pod;
 /// has been given to the device already.
 pub struct Answer<O: Pod> {
     cell: Arc<Cell<O>>,
+    recall: Arc<Recall<O>>,
+    /// Its class.
+    of: usize,
 }
+
+/// Takes a request of a class back that waits, and says whether it did.
+pub(super) type Recall<O> = dyn Fn(usize, &Arc<Cell<O>>) -> bool + Send + Sync;
 
 /// The values of one row of a batch's results. They stay as they are as long as this is held, and with it the batch's memory.
 pub struct Row<O: Pod> {
@@ -35,21 +41,14 @@ pub(super) struct Cell<O: Pod> {
 }
 
 enum State<O: Pod> {
-    Queued(Option<Waker>),
-    /// Its batch is with the device: too late to take it back.
-    Launched(Option<Waker>),
+    Waiting(Option<Waker>),
     Answered(Result<Row<O>, Error>),
     Fetched,
 }
 
 impl<O: Pod> Answer<O> {
-    pub(super) fn new() -> (Answer<O>, Arc<Cell<O>>) {
-        let cell = Arc::new(Cell {
-            state: Mutex::new(State::Queued(None)),
-            changed: Condvar::new(),
-        });
-        let other = Arc::clone(&cell);
-        (Answer { cell }, other)
+    pub(super) fn new(cell: Arc<Cell<O>>, recall: Arc<Recall<O>>, of: usize) -> Answer<O> {
+        Answer { cell, recall, of }
     }
 
     /// Waits for the answer.
@@ -96,7 +95,8 @@ impl<O: Pod> Answer<O> {
     /// Takes the request back. True if it will not be computed; then the answer is [`Error::Cancelled`]. False if its batch is with the device or
     /// over.
     pub fn cancel(&self) -> bool {
-        self.cell.end(Err(Error::Cancelled), true)
+        let is_open = matches!(*self.cell.state.lock(), State::Waiting(_));
+        is_open && (self.recall)(self.of, &self.cell)
     }
 }
 
@@ -113,41 +113,23 @@ impl<O: Pod> State<O> {
 }
 
 impl<O: Pod> Cell<O> {
-    /// Says that its batch goes to the device now; false if it was taken back.
-    pub fn launch(&self) -> bool {
-        let mut state = self.state.lock();
-        match &mut *state {
-            State::Queued(waker) => {
-                *state = State::Launched(waker.take());
-                true
-            }
-            State::Launched(_) => true,
-            State::Answered(_) | State::Fetched => false,
-        }
+    pub fn new() -> Arc<Cell<O>> {
+        Arc::new(Cell {
+            state: Mutex::new(State::Waiting(None)),
+            changed: Condvar::new(),
+        })
     }
 
-    /// Ends it, unless it has ended.
-    pub fn answer(&self, answer: Result<Row<O>, Error>) -> bool {
-        self.end(answer, false)
-    }
-
-    fn end(&self, answer: Result<Row<O>, Error>, only_queued: bool) -> bool {
-        let mut state = self.state.lock();
-        let waker = match &mut *state {
-            State::Queued(waker) => waker.take(),
-            State::Launched(waker) if !only_queued => waker.take(),
-            State::Launched(_) | State::Answered(_) | State::Fetched => return false,
-        };
-        *state = State::Answered(answer);
-        drop(state);
+    /// Ends it. Only who has taken its request out of the queue does.
+    pub fn answer(&self, answer: Result<Row<O>, Error>) {
+        let before = std::mem::replace(&mut *self.state.lock(), State::Answered(answer));
         self.changed.notify_all();
-        if let Some(waker) = waker {
+        if let State::Waiting(Some(waker)) = before {
             // The waker is the caller's code: its panic harms no other request.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| waker.wake())) {
                 std::mem::forget(panic);
             }
         }
-        true
     }
 }
 
@@ -157,7 +139,7 @@ impl<O: Pod> Future for Answer<O> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.cell.state.lock();
         match &mut *state {
-            State::Queued(waker) | State::Launched(waker) => {
+            State::Waiting(waker) => {
                 // Of two tasks that have asked the last one is woken.
                 *waker = Some(context.waker().clone());
                 Poll::Pending

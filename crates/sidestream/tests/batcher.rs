@@ -10,13 +10,13 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use crate::drawn::Random;
+use sidestream::batcher::{Answer, At, Batcher, Error, Histogram, Settings, Wish};
 use sidestream::buffer::{View, ViewMut};
 use sidestream::check::OnRace;
 use sidestream::device::{Device, Options};
 use sidestream::error::Error as DeviceError;
 use sidestream::kernel::{Grid, Kernel, Read, Write};
 use sidestream::pipeline::{BoxError, Cause};
-use sidestream::pool::{Answer, At, Batcher, Error, Histogram, Leave, Rule, Settings, Wish};
 use sidestream::sim::Schedule;
 
 const ROW: usize = 3;
@@ -254,6 +254,9 @@ fn a_queue_that_is_full_refuses() {
     answers.extend((0..2).map(|_| batcher.submit(&[0, 0, 0]).unwrap()));
     let refused = batcher.submit(&[0, 0, 0]).unwrap_err();
     assert!(matches!(refused, Error::Full { limit: 2 }), "{refused}");
+    // One that is taken back makes room.
+    drop(answers.pop());
+    answers.push(batcher.submit(&[0, 0, 0]).unwrap());
     drop(open);
     assert!(answers.into_iter().all(|answer| answer.wait().is_ok()));
     assert_eq!(batcher.close().refused_full, 1);
@@ -453,20 +456,46 @@ fn results_stay_while_they_are_held() {
     );
 }
 
+/// Looks, as it is woken, what the batcher has counted.
+struct Counted(Arc<Numbers>, Mutex<Vec<(u64, u64, u64)>>);
+
+impl Wake for Counted {
+    fn wake(self: Arc<Self>) {
+        let counts = self.0.statistics();
+        let counts = (counts.answered, counts.failed, counts.in_flight);
+        self.1.lock().unwrap().push(counts);
+    }
+}
+
 #[test]
-fn when_a_batch_leaves() {
-    let ms = Duration::from_millis;
-    let rule = Rule::new(&[8, 2, 4, 2], ms(5)).unwrap();
-    assert_eq!((rule.sizes(), rule.largest()), (&[2, 4, 8][..], 8));
-    assert_eq!(
-        [0, 1, 2, 3, 8, 9].map(|n| rule.size_of(n)),
-        [2, 2, 2, 4, 8, 8]
-    );
-    assert_eq!(rule.leave(0, ms(0), true), Leave::Empty);
-    assert_eq!(rule.leave(3, ms(1), true), Leave::In(ms(4)));
-    assert_eq!(rule.leave(3, ms(5), true), Leave::Now(3));
-    assert_eq!(rule.leave(3, ms(1), false), Leave::Now(3));
-    assert_eq!(rule.leave(9, ms(0), true), Leave::Now(8));
+fn a_caller_that_is_woken_is_counted() {
+    let device = Device::open("sim:h200").unwrap();
+    let (hold, batches, open) = gate();
+    let calls = Arc::new(AtomicU64::new(0));
+    let fails = move |at: &At<'_>| {
+        hold(at)?;
+        match calls.fetch_add(1, Ordering::SeqCst) {
+            0 => Ok(()),
+            _ => Err(DeviceError::from(BoxError::from("planted"))),
+        }
+    };
+    let batcher = Arc::new(serve(settings(&device).slots(1), fails));
+    let counted = Arc::new(Counted(Arc::clone(&batcher), Mutex::default()));
+    let waker = Waker::from(Arc::clone(&counted));
+    let mut context = Context::from_waker(&waker);
+    for says in [(1, 0, 0), (1, 1, 0)] {
+        let mut answer = pin!(batcher.submit(&[1, 2, 3]).unwrap());
+        batches.recv().unwrap();
+        assert!(answer.as_mut().poll(&mut context).is_pending());
+        open.send(()).unwrap();
+        while counted.1.lock().unwrap().is_empty() {
+            std::thread::yield_now();
+        }
+        assert_eq!(
+            counted.1.lock().unwrap().drain(..).collect::<Vec<_>>(),
+            [says]
+        );
+    }
 }
 
 #[test]

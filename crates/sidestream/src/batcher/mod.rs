@@ -6,7 +6,7 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use sidestream::pool::Batcher;
+//! use sidestream::batcher::Batcher;
 //! use sidestream::prelude::*;
 //!
 //! let device = Device::open("sim:h200")?;
@@ -25,7 +25,7 @@
 //!             Ok(())
 //!         })
 //!     })?;
-//! # use sidestream::pool::At;
+//! # use sidestream::batcher::At;
 //! let answers: Vec<_> = (0..10u8)
 //!     .map(|n| batcher.submit(&[f32::from(n), 1.0]))
 //!     .collect::<Result<_, _>>()?;
@@ -51,7 +51,9 @@ mod answer;
 mod calls;
 mod graphs;
 mod histogram;
+mod pace;
 mod queue;
+mod requests;
 mod rule;
 mod slot;
 mod statistics;
@@ -74,9 +76,13 @@ pub use answer::{Answer, Row};
 pub use calls::At;
 pub use graphs::Shape;
 pub use histogram::Histogram;
-pub use rule::{Leave, Pace, Rule};
+#[doc(hidden)]
+pub use requests::{Batch, Home, Refusal, Requests, Took};
+#[doc(hidden)]
+pub use rule::Rule;
 pub use statistics::Statistics;
 
+use answer::{Cell, Recall};
 use calls::Calls;
 use graphs::Graphs;
 use queue::{Queue, Request};
@@ -87,6 +93,7 @@ use slot::Body;
 /// Callers of all threads share it by reference or in an `Arc`.
 pub struct Batcher<I: Pod, O: Pod> {
     queue: Arc<Queue<I, O>>,
+    recall: Arc<Recall<O>>,
     threads: Vec<JoinHandle<()>>,
     row: usize,
 }
@@ -115,7 +122,7 @@ pub enum Error {
         /// The most that may wait.
         limit: usize,
     },
-    /// Not taken: by what the batches took lately its answer would come too late.
+    /// Not taken: its answer would come too late, by what batches took lately and `max_delay`.
     Late {
         /// When it would have come, from now on.
         expected: Duration,
@@ -195,15 +202,13 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Batcher<I, O> {
             self.row,
             values.len()
         );
-        let (answer, cell) = Answer::new();
+        let cell = Cell::new();
         let request = Request {
             values: values.into(),
-            arrived: Instant::now(),
-            deadline: wish.deadline,
-            cell,
+            cell: Arc::clone(&cell),
         };
-        self.queue.put(wish.class, request)?;
-        Ok(answer)
+        let of = self.queue.put(wish.class, request, wish.deadline)?;
+        Ok(Answer::new(cell, Arc::clone(&self.recall), of))
     }
 
     /// What has become of the requests so far.
@@ -314,7 +319,7 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Settings<I, O> {
     /// The kernels of a graph have the priority of the slot's stream, as launches have.
     ///
     /// ```
-    /// use sidestream::pool::Batcher;
+    /// use sidestream::batcher::Batcher;
     /// use sidestream::prelude::*;
     ///
     /// let device = Device::open("sim:h200")?;
@@ -374,8 +379,10 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Settings<I, O> {
         }
         let names = self.classes.iter().map(|(name, _)| name.clone()).collect();
         let queue = Arc::new(Queue::new(names, rule, self.max_queue, self.slots));
+        let asked = Arc::clone(&queue);
         let mut batcher = Batcher {
             queue: Arc::clone(&queue),
+            recall: Arc::new(move |of, cell| asked.cancel(of, cell)),
             threads: Vec::new(),
             row: self.row,
         };
@@ -412,7 +419,7 @@ impl fmt::Display for Error {
             ),
             Error::Late { expected } => write!(
                 f,
-                "the answer would take {expected:?}, by what batches took lately, which is past the deadline"
+                "the answer would take {expected:?} by what batches took lately and `max_delay`, which is past the deadline"
             ),
             Error::NoSuchClass(name) => write!(
                 f,

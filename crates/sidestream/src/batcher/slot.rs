@@ -2,11 +2,11 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::Error;
 use super::answer::Row;
 use super::queue::{Queue, Request};
+use super::requests::Took;
 use crate::buffer::{Pinned, Pod};
 use crate::error;
 use crate::event::TimedEvent;
@@ -95,33 +95,36 @@ impl<I: Pod, O: Pod> Batch<'_, I, O> {
 impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Slot<I, O> {
     pub fn run(mut self, mut body: impl Body<I, O>) {
         while let Some(batch) = self.queue.take(self.class) {
-            let left = Instant::now();
-            self.answer(batch, &mut body);
-            self.queue.over(self.class, left);
+            self.answer(batch.keys, batch.slot, &mut body);
+            self.queue.over(self.class, batch.slot, batch.due);
         }
     }
 
     /// Runs a batch and answers its requests. If it fails, each of them alone.
-    fn answer(&mut self, batch: Vec<Request<I, O>>, body: &mut impl Body<I, O>) {
-        if batch.is_empty() {
-            return;
-        }
-        match self.compute(&batch, body) {
-            Ok(results) => self.give(batch, results),
-            Err(failed) => {
-                let is_lost = matches!(failed.cause, Cause::Runtime(error::Error::DeviceLost(_)));
-                if is_lost {
-                    // Nothing runs there any more.
-                    self.queue.close(false);
-                }
-                if is_lost || batch.len() == 1 {
-                    self.fail(batch, failed);
-                } else {
-                    for request in batch {
-                        self.answer(vec![request], body);
+    fn answer(&mut self, batch: Vec<Request<I, O>>, slot: usize, body: &mut impl Body<I, O>) {
+        let mut failed = match self.compute(&batch, body) {
+            Ok(computed) => return self.give(batch, slot, None, computed),
+            Err(failed) => Arc::new(failed),
+        };
+        let is_one = batch.len() == 1;
+        for (number, request) in batch.into_iter().enumerate() {
+            if !is_one && !is_lost(&failed) {
+                match self.compute(std::slice::from_ref(&request), body) {
+                    Ok(computed) => {
+                        self.give(vec![request], slot, Some(number), computed);
+                        continue;
                     }
+                    Err(alone) => failed = Arc::new(alone),
                 }
             }
+            if is_lost(&failed) {
+                // Nothing runs there any more.
+                self.queue.close(false);
+            }
+            // Counted before its caller is told, here and in `give`: who has an answer finds it in the statistics.
+            self.queue.failed();
+            let answer = Err(Error::Failed(Arc::clone(&failed)));
+            request.cell.answer(answer);
         }
     }
 
@@ -129,7 +132,7 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Slot<I, O> {
         &mut self,
         requests: &[Request<I, O>],
         body: &mut impl Body<I, O>,
-    ) -> Result<Results<O>, Failed> {
+    ) -> Result<(Results<O>, Took), Failed> {
         let batch = Batch {
             stream: &self.stream,
             requests,
@@ -142,70 +145,39 @@ impl<I: Pod + Send + Sync, O: Pod + Send + Sync> Slot<I, O> {
         };
         self.batches += 1;
         let computed = body.compute(&batch)?;
-        self.note(requests.len(), batch.size, &computed.points)
-            .map_err(batch.failed("device"))?;
-        Ok(computed.results)
+        let took = took(&computed.points).map_err(batch.failed("device"))?;
+        Ok((computed.results, took))
     }
 
-    fn note(
+    fn give(
         &self,
-        requests: usize,
-        size: usize,
-        points: &[TimedEvent],
-    ) -> Result<(), error::Error> {
-        let mut times = [None; 3];
-        for (time, ends) in times.iter_mut().zip(points.windows(2)) {
-            *time = Some(ends[1].elapsed_since(&ends[0])?);
-        }
-        self.queue.note(|statistics| {
-            *statistics.batches.entry(size).or_default() += 1;
-            statistics.padding_rows += (size - requests) as u64;
-            match times {
-                [Some(upload), Some(compute), Some(download)] => {
-                    statistics.upload.add(upload);
-                    statistics.compute.add(compute);
-                    statistics.download.add(download);
-                }
-                [Some(whole), ..] => statistics.compute.add(whole),
-                _ => {}
-            }
-        });
-        Ok(())
-    }
-
-    fn give(&self, batch: Vec<Request<I, O>>, results: Results<O>) {
+        batch: Vec<Request<I, O>>,
+        slot: usize,
+        alone: Option<usize>,
+        (results, took): (Results<O>, Took),
+    ) {
+        self.queue.answered(self.class, slot, alone, took);
         let results = Arc::new(results);
-        let all = batch.len() as u64;
-        let mut totals = Vec::with_capacity(batch.len());
         for (number, request) in batch.into_iter().enumerate() {
             let at = number * self.result..(number + 1) * self.result;
             let row = Row::new(Arc::clone(&results), at);
-            if request.cell.answer(Ok(row)) {
-                totals.push(request.arrived.elapsed());
-            }
+            request.cell.answer(Ok(row));
         }
-        self.queue.note(|statistics| {
-            statistics.in_flight -= all;
-            statistics.answered += totals.len() as u64;
-            statistics.cancelled += all - totals.len() as u64;
-            for total in totals {
-                statistics.total.add(total);
-            }
-        });
     }
+}
 
-    fn fail(&self, batch: Vec<Request<I, O>>, failed: Failed) {
-        let failed = Arc::new(failed);
-        let all = batch.len() as u64;
-        let mut told = 0;
-        for request in batch {
-            let answer = Err(Error::Failed(Arc::clone(&failed)));
-            told += u64::from(request.cell.answer(answer));
-        }
-        self.queue.note(|statistics| {
-            statistics.in_flight -= all;
-            statistics.failed += told;
-            statistics.cancelled += all - told;
-        });
+fn is_lost(failed: &Failed) -> bool {
+    matches!(failed.cause, Cause::Runtime(error::Error::DeviceLost(_)))
+}
+
+fn took(points: &[TimedEvent]) -> Result<Took, error::Error> {
+    let mut times = Vec::with_capacity(3);
+    for ends in points.windows(2) {
+        times.push(ends[1].elapsed_since(&ends[0])?);
     }
+    Ok(match times[..] {
+        [upload, compute, download] => Took::Parts([upload, compute, download]),
+        [whole] => Took::Whole(whole),
+        _ => Took::Unknown,
+    })
 }

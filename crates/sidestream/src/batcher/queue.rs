@@ -1,0 +1,152 @@
+//! The threads' side of [`Requests`]: a lock around them, the clock, and how a slot waits for its next batch.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::Error;
+use super::answer::Cell;
+use super::requests::{Batch, Refusal, Requests, Took};
+use super::rule::Rule;
+use super::statistics::Statistics;
+use crate::buffer::Pod;
+
+pub(super) struct Request<I, O: Pod> {
+    pub values: Box<[I]>,
+    pub cell: Arc<Cell<O>>,
+}
+
+pub(super) struct Queue<I, O: Pod> {
+    pub rule: Rule,
+    limit: usize,
+    names: Vec<String>,
+    started: Instant,
+    requests: Mutex<Requests<Request<I, O>>>,
+    /// By class: there is something to look at for a slot that waits.
+    changed: Vec<Condvar>,
+}
+
+impl<I, O: Pod> Queue<I, O> {
+    pub fn new(names: Vec<String>, rule: Rule, limit: usize, slots: usize) -> Queue<I, O> {
+        let requests = Requests::new(rule.clone(), limit, names.len(), slots);
+        Queue {
+            rule,
+            limit,
+            changed: names.iter().map(|_| Condvar::new()).collect(),
+            names,
+            started: Instant::now(),
+            requests: Mutex::new(requests),
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Queues a request, and says of which class it is.
+    pub fn put(
+        &self,
+        class: Option<&str>,
+        request: Request<I, O>,
+        deadline: Option<Instant>,
+    ) -> Result<usize, Error> {
+        let of = match class {
+            None => 0,
+            Some(name) => self
+                .names
+                .iter()
+                .position(|known| known == name)
+                .ok_or_else(|| Error::NoSuchClass(name.to_owned()))?,
+        };
+        let deadline = deadline.map(|at| at.saturating_duration_since(self.started));
+        let mut requests = self.requests.lock();
+        let taken = requests.submit(of, request, self.now(), deadline, None);
+        drop(requests);
+        let waiting = taken.map_err(|refusal| match refusal {
+            Refusal::Closed => Error::Closed,
+            Refusal::Full => Error::Full { limit: self.limit },
+            Refusal::Late(expected) => Error::Late { expected },
+        })?;
+        if waiting == 1 || waiting == self.rule.largest() {
+            self.changed[of].notify_one();
+        }
+        Ok(of)
+    }
+
+    /// Takes a request back, and returns whether it will not be computed.
+    pub fn cancel(&self, of: usize, cell: &Arc<Cell<O>>) -> bool {
+        let is_it = |request: &Request<I, O>| Arc::ptr_eq(&request.cell, cell);
+        let taken = self.requests.lock().cancel(of, is_it);
+        let is_taken = taken.is_some();
+        if let Some(request) = taken {
+            request.cell.answer(Err(Error::Cancelled));
+        }
+        is_taken
+    }
+
+    /// The next batch of a class; waits for one. None when there will be no more.
+    pub fn take(&self, of: usize) -> Option<Batch<Request<I, O>>> {
+        let changed = &self.changed[of];
+        loop {
+            let mut requests = self.requests.lock();
+            let batch = loop {
+                let now = self.now();
+                if let Some(batch) = requests.take(of, now) {
+                    break batch;
+                }
+                match requests.due(of) {
+                    Some(due) => drop(changed.wait_for(&mut requests, due.saturating_sub(now))),
+                    None if requests.is_closed() => return None,
+                    None => changed.wait(&mut requests),
+                }
+            };
+            // What it left goes to another slot.
+            if requests.due(of).is_some() {
+                changed.notify_one();
+            }
+            drop(requests);
+            for request in batch.expired {
+                request.cell.answer(Err(Error::Expired));
+            }
+            if !batch.keys.is_empty() {
+                let expired = Vec::new();
+                return Some(Batch { expired, ..batch });
+            }
+        }
+    }
+
+    /// The requests of a batch were computed: all, or the one of this number.
+    pub fn answered(&self, of: usize, slot: usize, alone: Option<usize>, took: Took) {
+        let mut requests = self.requests.lock();
+        requests.answered(of, slot, alone, took, self.now());
+    }
+
+    /// A request of a batch failed.
+    pub fn failed(&self) {
+        self.requests.lock().failed(1);
+    }
+
+    /// All of a batch, which was due then, have been told.
+    pub fn over(&self, of: usize, slot: usize, due: Duration) {
+        let mut requests = self.requests.lock();
+        let now = self.now();
+        requests.over(of, slot, now);
+        requests.told(of, due, now);
+    }
+
+    pub fn statistics(&self) -> Statistics {
+        self.requests.lock().statistics()
+    }
+
+    /// No more requests. Those that wait are computed, or ended.
+    pub fn close(&self, are_computed: bool) {
+        let ended = self.requests.lock().close(are_computed);
+        for changed in &self.changed {
+            changed.notify_all();
+        }
+        for request in ended {
+            request.cell.answer(Err(Error::Closed));
+        }
+    }
+}
