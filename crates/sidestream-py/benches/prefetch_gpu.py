@@ -2,7 +2,7 @@
 
     python crates/sidestream-py/benches/prefetch_gpu.py [--quick] [PART ...]
 
-Parts: pinned, unpinned, small, stress, memory, augmentation. One JSON object a line; times are medians of rounds in which
+Parts: pinned, unpinned, small, epochs, ten_loops, stress, memory, augmentation. One JSON object a line; times are medians of rounds in which
 the things compared take turns. docs/performance.md has the figures.
 """
 
@@ -20,12 +20,15 @@ from typing import Any
 
 import augmentation as images
 import numpy
+import ten_loops as loops_of_ten
 import torch
 
 import sidestream
 
 QUICK = "--quick" in sys.argv
-GPU = torch.device("cuda:0")
+#: Without a GPU `epochs` and `ten_loops` run dry: on the processor, with little to do.
+DRY = not torch.cuda.is_available()
+GPU = torch.device("cpu" if DRY else "cuda:0")
 BATCH_BYTES = 38 << 20
 
 
@@ -35,6 +38,10 @@ def say(part: str, **figures: Any) -> None:
 
 def seconds(job: Callable[[], None]) -> float:
     """How long a job takes, its work on the device included."""
+    if DRY:
+        begin = time.perf_counter()
+        job()
+        return time.perf_counter() - begin
     torch.cuda.synchronize()
     begin = time.perf_counter()
     job()
@@ -174,6 +181,96 @@ def small() -> None:
         times_as_fast_as_to=round(took["to"] / took["prefetch"], 2),
         times_as_fast_as_pinned_to=round(took["to_pinned"] / took["prefetch"], 2),
     )
+
+
+# ---------------------------------------------------------------- a prefetcher for each epoch, and loops of all kinds
+
+
+def epochs() -> None:
+    """A new prefetcher for each epoch beside one that is kept: 40 batches of 33.6 MB, and what it takes of memory."""
+    count, side = (4, 64) if DRY else (40, 4096)
+    criterion, labels = torch.nn.CrossEntropyLoss(), torch.randint(0, 10, (side // 2,), device=GPU)
+    model = loops_of_ten.perceptron(1, side).to(GPU)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    there = torch.randn(side // 2, side, device=GPU)
+    cached_bytes = getattr(sidestream._sidestream, "cached_bytes", lambda: None)
+
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        criterion(model(x), labels).backward()
+        optimizer.step()
+
+    def alone() -> None:
+        for _ in range(count):
+            step(there)
+
+    def of(batches: Any) -> None:
+        for x in batches:
+            step(x)
+
+    def left_early() -> None:
+        for at, x in enumerate(sidestream.prefetch(data, GPU)):
+            step(x)
+            if at == count // 2:
+                break
+
+    for is_pinned in (False, True):
+        data = [torch.randn(side // 2, side) for _ in range(count)]
+        if is_pinned:
+            data = [loops_of_ten.pinned(x) for x in data]
+        transform = {"transform": lambda x: x.mul(2)}
+        kept, transforming = sidestream.prefetch(data, GPU), sidestream.prefetch(data, GPU, **transform)
+        jobs: dict[str, Callable[[], None]] = {
+            "alone": alone,
+            "kept": lambda: of(kept),
+            "new": lambda: of(sidestream.prefetch(data, GPU)),
+            "kept_transform": lambda: of(transforming),
+            "new_transform": lambda: of(sidestream.prefetch(data, GPU, **transform)),
+            "left_early": left_early,
+            "new_after_left_early": lambda: of(sidestream.prefetch(data, GPU)),
+        }
+        took = medians(jobs, 3 if QUICK or DRY else 9)
+        say(
+            "epochs",
+            memory="pinned" if is_pinned else "pageable",
+            ms_a_step={name: round(t / count * 1e3, 3) for name, t in took.items() if name != "left_early"},
+            new_costs_ms_an_epoch={f"new{kind}": round((took[f"new{kind}"] - took[f"kept{kind}"]) * 1e3, 2) for kind in ("", "_transform")},
+            goal_ms=2,
+            cached_bytes=cached_bytes(),
+        )
+        kept.close()
+        transforming.close()
+
+
+def ten_loops() -> None:
+    """Ten loops by `.to()`, from pinned memory by `non_blocking`, and by `prefetch` from both, a new prefetcher each epoch, in turns."""
+    rounds = 2 if DRY else 4 if QUICK else 12
+    worst = 0.0
+    for loop in loops_of_ten.loops(GPU, 64 if DRY else 1):
+
+        def by_hand(is_pinned: bool, count: int, loop: Any = loop) -> None:
+            for batch in loop.loader(is_pinned, count):
+                loop.step(loops_of_ten.with_tensors(batch, lambda leaf: leaf.to(GPU, non_blocking=is_pinned)))
+
+        def ahead(is_pinned: bool, count: int, loop: Any = loop) -> None:
+            for batch in sidestream.prefetch(loop.loader(is_pinned, count), GPU):
+                loop.step(batch)
+
+        by_hand(True, 5)
+        one = seconds(lambda: by_hand(True, 10)) / 10
+        count = max(20, min(300, round(0.1 / one)))
+        forms: dict[str, Callable[[], None]] = {
+            "to": lambda: by_hand(False, count),
+            "prefetch": lambda: ahead(False, count),
+            "non_blocking": lambda: by_hand(True, count),
+            "prefetch_pinned": lambda: ahead(True, count),
+        }
+        took = {name: t / count * 1e3 for name, t in medians(forms, rounds).items()}
+        best = min(took["to"], took["non_blocking"])
+        ratios = {name: round(took[name] / best, 3) for name in ("prefetch", "prefetch_pinned")}
+        worst = max(worst, min(ratios.values()))
+        say("ten_loops", loop=loop.name, host_bound=loop.host_bound, steps=count, ms_a_step={name: round(t, 3) for name, t in took.items()}, of_the_better=ratios, goal=1.02)
+    say("ten_loops", worst_of_the_better=worst, goal=1.02)
 
 
 # ---------------------------------------------------------------- stress
@@ -329,6 +426,7 @@ def ring(depth: int) -> None:
     del tensor
     say("memory", depth=depth, slots=round(most / BATCH_BYTES, 2), statistics=prefetched.statistics.to_dict())
     prefetched.close()
+    sidestream.empty_cache()
     del prefetched
     torch.cuda.synchronize()
     say("memory", depth=depth, left_mib_when_closed=(taken() - before) >> 20)
@@ -431,7 +529,7 @@ def augmented(size: int, one_by_one: bool) -> None:
     )
 
 
-PARTS = [pinned, unpinned, small, stress, memory, augmentation]
+PARTS = [pinned, unpinned, small, epochs, ten_loops, stress, memory, augmentation]
 
 
 def main() -> None:
@@ -439,7 +537,7 @@ def main() -> None:
         if word.startswith("--ring="):
             ring(int(word.removeprefix("--ring=")))
             return
-    say("device", name=torch.cuda.get_device_name(), torch=torch.__version__, quick=QUICK)
+    say("device", name="none, a dry run" if DRY else torch.cuda.get_device_name(), torch=torch.__version__, quick=QUICK)
     wanted = [word for word in sys.argv[1:] if not word.startswith("--")]
     for part in PARTS:
         if wanted and part.__name__ not in wanted:

@@ -21,20 +21,25 @@ static HAS_DRIVER: AtomicU32 = AtomicU32::new(0);
 /// The device of this name: `cuda`, `cuda:1`, `sim:h200` and so on; `auto` is `cuda` where there is one and else
 /// `sim:h200`. `cuda` is PyTorch's current device once PyTorch uses CUDA, and else the first.
 pub fn open(name: &str) -> PyResult<Device> {
+    open_or(name, "\"sim:h200\" is a simulated GPU that runs anywhere")
+}
+
+/// The same; where there is no such GPU, the error says first what to do instead.
+pub fn open_or(name: &str, instead: &str) -> PyResult<Device> {
     Python::attach(|py| {
         let full = full_name(py, name)?;
         // Other threads run while a driver starts, and nobody waits for the lock with the interpreter in hand.
         py.detach(|| match name {
             "auto" => auto(&full),
-            _ => opened(&full),
+            _ => opened(&full, instead),
         })
     })
 }
 
 /// The GPU if it can be opened. One that another process has opened is there, and an error.
 fn auto(name: &str) -> PyResult<Device> {
-    match opened(name) {
-        Err(refused) if !is_forked() => opened("sim:h200").map_err(|_| refused),
+    match opened(name, "") {
+        Err(refused) if !is_forked() => opened("sim:h200", "").map_err(|_| refused),
         opened => opened,
     }
 }
@@ -105,7 +110,7 @@ fn is_forked() -> bool {
     process != 0 && process != std::process::id()
 }
 
-fn opened(name: &str) -> PyResult<Device> {
+fn opened(name: &str, instead: &str) -> PyResult<Device> {
     let is_real = name.starts_with("cuda");
     if is_real && is_forked() {
         return Err(DeviceError::new_err(format!(
@@ -125,17 +130,17 @@ fn opened(name: &str) -> PyResult<Device> {
     }
     let device = Device::open(name).map_err(|error| {
         HAS_DRIVER.store(before, Relaxed);
-        refused(name, error)
+        refused(name, error, instead)
     })?;
     devices.insert(name.to_owned(), device.clone());
     Ok(device)
 }
 
-fn refused(name: &str, error: Error) -> PyErr {
+fn refused(name: &str, error: Error, instead: &str) -> PyErr {
     match &error {
-        Error::NoSuchDevice { .. } if name.starts_with("cuda") => DeviceError::new_err(format!(
-            "{error}; \"sim:h200\" is a simulated GPU that runs anywhere"
-        )),
+        Error::NoSuchDevice { why, .. } if name.starts_with("cuda") => DeviceError::new_err(
+            format!("device {name:?} cannot be opened; {instead} ({why})"),
+        ),
         _ => of_runtime(error),
     }
 }

@@ -49,7 +49,7 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<prefetch::Lease>()?;
     module.add_class::<check::Recorder>()?;
     module.add_class::<tree::Shape>()?;
-    module.add_class::<batcher::BatchRule>()?;
+    module.add_class::<batcher::Requests>()?;
     module.add_class::<batcher::BatcherStatistics>()?;
     module.add_class::<batcher::Times>()?;
     images::add(module)?;
@@ -61,10 +61,13 @@ fn _sidestream(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(diagnose::check_options, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::digest, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::ranks, module)?)?;
+    module.add_function(wrap_pyfunction!(diagnose::printable, module)?)?;
     module.add_function(wrap_pyfunction!(diagnose::traces, module)?)?;
     module.add_function(wrap_pyfunction!(program::check_program, module)?)?;
     module.add_function(wrap_pyfunction!(array::note_stream, module)?)?;
     module.add_function(wrap_pyfunction!(prefetch::references, module)?)?;
+    module.add_function(wrap_pyfunction!(prefetch::empty_cache, module)?)?;
+    module.add_function(wrap_pyfunction!(prefetch::cached_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(tree::flatten, module)?)?;
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The ring behind `sidestream.prefetch`.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use pyo3::ffi;
@@ -8,13 +9,17 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use sidestream::device::Device;
-use sidestream::prefetch::{self, Leaf, Statistics};
+use sidestream::prefetch::{self, Leaf, Spares, Statistics};
 
 use crate::array::{DeviceArray, Held};
 use crate::devices;
 use crate::dlpack::{self, DataType, Form, OnHost};
 use crate::failure::of_runtime;
+use crate::process::PerProcess;
 use crate::stream::stream_of;
+
+/// What the prefetchers of each device have left for the next, by its name.
+static SPARES: PerProcess<HashMap<String, Spares>> = PerProcess::new();
 
 /// Slots of device memory that batches go through.
 #[pyclass(module = "sidestream._sidestream", frozen)]
@@ -62,8 +67,18 @@ impl Ring {
     #[new]
     #[pyo3(signature = (device, depth, max_pinned=None))]
     fn new(py: Python<'_>, device: &str, depth: usize, max_pinned: Option<u64>) -> PyResult<Ring> {
-        let device = devices::open(device)?;
-        let ring = py.detach(|| prefetch::Ring::new(&device, depth));
+        // The arrays of a simulated GPU are no tensors, and no model takes them.
+        let instead = "in a training loop give \"cpu\", where batches are read ahead and stay on the host, or leave the device out, which takes \
+                       what there is";
+        let device = devices::open_or(device, instead)?;
+        let name = devices::name(&device).to_owned();
+        let ring = py.detach(|| {
+            let mut known = SPARES.get().lock();
+            let spares = known.entry(name);
+            let spares = spares.or_insert_with(|| Spares::new(&device)).clone();
+            drop(known);
+            spares.ring(depth)
+        });
         let ring = ring.map_err(of_runtime)?;
         let ring = match max_pinned {
             None => ring,
@@ -260,6 +275,23 @@ fn small_tensor(tensor: &Bound<'_, PyAny>, export: &Bound<'_, PyAny>) -> PyResul
             .call_method0(intern!(tensor.py(), "is_neg"))?
             .is_truthy()?;
     Ok(small.filter(|_| !is_lazy))
+}
+
+/// Gives back the memory that earlier prefetchers have left for the next, once its uses are complete.
+#[pyfunction]
+pub fn empty_cache(py: Python<'_>) {
+    py.detach(|| {
+        let known: Vec<Spares> = SPARES.get().lock().values().cloned().collect();
+        known.iter().for_each(Spares::clear);
+    });
+}
+
+/// How many bytes of device memory and of pinned memory are kept for the next prefetchers, on all devices.
+#[pyfunction]
+pub fn cached_bytes() -> (u64, u64) {
+    let known = SPARES.get().lock();
+    let each = known.values().map(Spares::bytes);
+    each.fold((0, 0), |sum, each| (sum.0 + each.0, sum.1 + each.1))
 }
 
 /// How many references there are to an object of a list, that of the list included.

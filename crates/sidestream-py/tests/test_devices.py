@@ -77,11 +77,18 @@ def test_a_gpu_that_is_not_there_is_a_device_error_however_it_is_named(takes: Ta
 @pytest.mark.parametrize(
     "device",
     ["cuda:one", "cuda:", "cuda:-1", "cuda:01", "cuda:1_0", "cuda:\u0661", "cuda:99999999999", -1]
-    + ["meta", "tpu", "", "CUDA", "cuda ", "cpux", "cpu:x", OfTorch("meta", None)],
+    + ["mps", "xpu:0", "gpu", "meta", "tpu", "", "CUDA", "cuda ", "cpux", "cpu:x", OfTorch("meta", None)],
 )
 def test_a_name_that_no_device_has_is_a_device_error(takes: Takes, device: Any) -> None:
-    with pytest.raises(DeviceError, match="which names no device; there are .*cpu"):
+    with pytest.raises(DeviceError, match="which names no device; there are NVIDIA's GPUs, as cuda, .* and cpu: no other accelerators"):
         takes(device)
+
+
+def test_a_loop_without_a_gpu_is_led_to_the_processor_and_not_to_a_simulated_gpu() -> None:
+    with pytest.raises(DeviceError) as refused:
+        prefetch([], "cuda:99")
+    first = 'device "cuda:99" cannot be opened; in a training loop give "cpu", where batches are read ahead and stay on the host, or leave the device out,'
+    assert str(refused.value).startswith(first) and "sim:" not in str(refused.value)
 
 
 # Whether or not PyTorch is installed, where the function can do without.

@@ -94,6 +94,8 @@ def test_a_loop_takes_as_many_slots_as_it_was_told() -> None:
 
 def test_pinned_memory_is_shown_and_limited() -> None:
     loader = [np.full(1000, at, np.uint8) for at in range(8)]
+    # Other tests may have left larger memory.
+    sidestream.empty_cache()
     for limit, pinned in ((None, 2000), (1999, 1000), (1000, 1000)):
         batches = prefetch(loader, "sim:h200", max_pinned=limit)
         assert [on_host({"x": given})["x"][0] for given in batches] == list(range(8))
@@ -105,6 +107,60 @@ def test_pinned_memory_is_shown_and_limited() -> None:
         next(iter(prefetch(loader, "sim:h200", max_pinned=999)))
     with pytest.raises(ValueError, match="max_pinned is 0"):
         prefetch(loader, "sim:h200", max_pinned=0)
+
+
+def cached() -> tuple[int, int]:
+    """What is kept for the next prefetcher, of device memory and of pinned memory."""
+    return sidestream._sidestream.cached_bytes()
+
+
+@pytest.mark.parametrize("end", ["exhausted", "closed", "break", "error", "not begun again"])
+def test_what_a_prefetcher_leaves_is_the_next_ones_however_it_ended(end: str, feeders: Feeders) -> None:
+    sidestream.empty_cache()
+    loader = [batch(index) for index in range(5)]
+
+    def epoch() -> None:
+        batches = prefetch(loader, "sim:h200", 2)
+        for at, given in enumerate(batches):
+            assert same(given, loader[at])
+            if at == 2 and end == "break":
+                break
+            if at == 2 and end == "error":
+                raise ZeroDivisionError
+        if end == "closed":
+            batches.close()
+        if end == "not begun again":
+            next(iter(batches), None)
+
+    left = []
+    for _ in range(4):
+        if end == "error":
+            with pytest.raises(ZeroDivisionError):
+                epoch()
+        else:
+            epoch()
+        gc.collect()
+        assert all(ended(thread) for thread in feeders())
+        left.append(cached())
+    # The second and all later ones had enough of what the first has left.
+    assert left == [left[0]] * 4 and 0 < left[0][0] <= 2 * 21000 and left[0][1] == 2 * 20488
+    sidestream.empty_cache()
+    assert cached() == (0, 0)
+
+
+def test_two_prefetchers_at_once_share_nothing_and_batches_outlive_what_is_given_back() -> None:
+    sidestream.empty_cache()
+    list(prefetch([batch(0)] * 4, "sim:h200"))
+    gc.collect()
+    kept = cached()
+    assert kept[0] > 0
+    loaders = [[batch(10 * at + index) for index in range(6)] for at in range(3)]
+    held = []
+    for given in zip(*(prefetch(loader, "sim:h200") for loader in loaders), strict=True):
+        held.append(given)
+        sidestream.empty_cache()
+    for index, given in enumerate(held):
+        assert all(same(one, loaders[at][index]) for at, one in enumerate(given))
 
 
 def test_batches_that_are_kept_stay_what_they_are_and_take_memory_of_their_own() -> None:
@@ -303,9 +359,10 @@ def test_batches_can_be_taken_on_a_stream_that_is_named() -> None:
         (lambda: prefetch([], "cpu", True), TypeError, "depth is True"),
         (lambda: prefetch([], "cpu", 1.5), TypeError, "depth is 1.5; give the number"),  # type: ignore[call-overload]
         (lambda: prefetch([], "cpu", 10**20), ValueError, "give at most 4096 batches"),
-        (lambda: prefetch([], "cpu", keep="all"), ValueError, 'keep is \'all\'; give "grow" or "copy"'),
+        (lambda: prefetch([], "cpu", keep="all"), ValueError, 'keep is \'all\'; give "grow" or "copy"'),  # type: ignore[call-overload]
         (lambda: prefetch([], "cpu", transform=3), TypeError, "transform is 3; give a function"),  # type: ignore[call-overload]
         (lambda: prefetch(3, "cpu"), TypeError, "loader is 3; give something to iterate over"),  # type: ignore[call-overload]
+        (lambda: prefetch({"x": 1}, "cpu"), TypeError, r"loader is one dict, whose keys would be the items; give \[loader\] if it is one item"),
         (lambda: prefetch([], "sim:none"), sidestream.DeviceError, "sim:none"),
         (lambda: prefetch([], "cpu", stream=1), ValueError, "the processor has no streams"),
         (lambda: len(prefetch(iter([]), "cpu")), TypeError, "has no len"),

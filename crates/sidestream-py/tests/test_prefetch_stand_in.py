@@ -268,3 +268,57 @@ assert len(noted) == 6
 print(set(noted))
 """
     ) == "{(True, True)}\n"
+
+
+@pytest.mark.torch
+def test_a_prefetcher_each_epoch_takes_what_the_last_one_left_until_memory_is_short(on_stand_in: OnStandIn) -> None:
+    assert on_stand_in(
+        """
+import gc
+import threading
+import sidestream
+import torch
+from dlpack_double import Cuda
+
+def ended():
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name == "sidestream-feeder":
+            thread.join()
+
+observers = []
+torch._C._cuda_attach_out_of_memory_observer = observers.append
+cuda = Cuda(torch)
+made = []
+of_pytorch = torch.cuda.Stream
+
+class Stream(of_pytorch):
+    def __init__(self, *given):
+        made.append(given)
+        super().__init__(*given)
+
+torch.cuda.Stream = Stream
+left = []
+for epoch in range(5):
+    loader = [torch.full((1000,), float(at)) for at in range(6)]
+    for at, x in enumerate(sidestream.prefetch(loader, "cuda", transform=lambda x: x)):
+        if epoch == 2 and at == 1:
+            break
+    # The stream of transforms, like the rest, is the next one's.
+    del x
+    ended()
+    if epoch != 2:
+        left.append(sidestream._sidestream.cached_bytes())
+assert len(made) == 1, made
+assert left[0] == left[1] == left[3] and left[0][1] == 8000, left
+both = [iter(sidestream.prefetch(loader, "cuda", transform=lambda x: x)) for _ in range(2)]
+assert next(both[0]) is not next(both[1]) and len(made) == 2
+both.clear()
+ended()
+# PyTorch's allocator says so when it has no memory left.
+(observer,) = observers
+assert sum(sidestream._sidestream.cached_bytes())
+observer(0, 1, 1, 0)
+print(sidestream._sidestream.cached_bytes())
+"""
+    ) == "(0, 0)\n"

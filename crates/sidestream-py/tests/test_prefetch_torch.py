@@ -56,6 +56,38 @@ def loader(data: Any, **options: Any) -> Any:
     return DataLoader(data, **options)
 
 
+def test_a_model_is_no_loader() -> None:
+    import torch
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2))
+    for given in (model, model[0], torch.nn.ModuleDict({"a": model})):
+        with pytest.raises(TypeError, match="give .*such as a DataLoader|whose keys would be the items"):
+            prefetch(given, "cpu")
+
+    class Source(torch.nn.Module):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(3))
+
+    assert list(prefetch(Source(), "cpu")) == [0, 1, 2]
+
+
+def test_a_data_set_is_taken_with_a_word_on_what_a_loader_is() -> None:
+    import torch
+    from torch.utils.data import IterableDataset, TensorDataset
+
+    with pytest.warns(UserWarning, match=r"loader is a TensorDataset, which gives one sample at a time .* give DataLoader\(dataset") as said:
+        samples = prefetch(TensorDataset(torch.arange(3)), "cpu")
+    assert said[0].filename == __file__ and [sample[0].item() for sample in samples] == [0, 1, 2]
+
+    class Batches(IterableDataset):  # type: ignore[misc]
+        def __iter__(self) -> Iterator[Any]:
+            return iter([torch.ones(4)])
+
+    # What such a one gives may be batches; it and a loader are taken without a word.
+    assert len(list(prefetch(Batches(), "cpu"))) == 1
+    assert len(list(prefetch(loader(Batches(), batch_size=None, num_workers=0), "cpu"))) == 1
+
+
 def values(given: Any) -> Any:
     return given.numpy() if isinstance(given, DeviceArray) else np.asarray(given)
 

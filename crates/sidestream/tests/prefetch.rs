@@ -13,7 +13,7 @@ use sidestream::device::{Device, Options};
 use sidestream::error::Error;
 use sidestream::explicit::{Arg, DeviceMemory, Event, HostMemory, Region, Stream};
 use sidestream::kernel::{Grid, Kernel, KernelCost, Read, Write};
-use sidestream::prefetch::{Leaf, Lease, Ring, Ticket};
+use sidestream::prefetch::{Leaf, Lease, Ring, Spares, Ticket};
 use sidestream::sim::Schedule;
 
 /// A digest that depends on every byte and its place.
@@ -54,6 +54,8 @@ struct Case {
     side: bool,
     /// Batches grow.
     grows: bool,
+    /// It makes a new ring after so many batches, of what the one before has left.
+    anew: Option<usize>,
 }
 
 impl Case {
@@ -74,6 +76,7 @@ impl Case {
             direct: below(2) == 0,
             side: below(2) == 0,
             grows: below(3) == 0,
+            anew: (below(2) == 0).then(|| 1 + below(3)),
         }
     }
 
@@ -154,7 +157,8 @@ fn run(case: &Case) -> (Vec<u64>, Report) {
     let device = open(case.schedule);
     let findings = device.checked(OnRace::Report);
     let found = {
-        let ring = Ring::new(&device, case.depth).unwrap();
+        let spares = Spares::new(&device);
+        let mut ring = spares.ring(case.depth).unwrap();
         let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
         let side = Stream::non_blocking(&device, "side", 0).unwrap();
         let found = Found::new(&device, case);
@@ -162,6 +166,9 @@ fn run(case: &Case) -> (Vec<u64>, Report) {
         let pinned = HostMemory::pinned(&device, largest).unwrap();
         let mut held: VecDeque<Lease> = VecDeque::new();
         for batch in 0..case.batches {
+            if case.anew.is_some_and(|each| batch % each == each - 1) {
+                ring = anew(&spares, case, ring);
+            }
             let leaves = case.batch(batch);
             let mut parts: Vec<Leaf> = leaves.iter().map(|leaf| Leaf::of(leaf)).collect();
             if case.direct {
@@ -189,14 +196,27 @@ fn run(case: &Case) -> (Vec<u64>, Report) {
             }
         }
         // One for each that is held and one for the next, unless there were as many anyway.
-        let slots = ring.statistics().slots;
-        assert_eq!(slots, case.depth.max(case.keeps + 1), "{case:?}");
+        if case.anew.is_none() {
+            let slots = ring.statistics().slots;
+            assert_eq!(slots, case.depth.max(case.keeps + 1), "{case:?}");
+        }
         let all = found.all(&device, &[&consumer, &side]);
         drop(held);
         ring.close();
         all
     };
     (found, findings.report())
+}
+
+/// A new ring in the place of one that is left with a batch that nobody took, and perhaps before what was taken has ended.
+fn anew(spares: &Spares, case: &Case, ring: Ring) -> Ring {
+    let nobodys = vec![0xee; case.len(case.batches, 0)];
+    ring.ask(true);
+    drop(put(&ring, &[Leaf::of(&nobodys)]));
+    // It is there before the other has left its stream, and so has another one.
+    let next = spares.ring(case.depth).unwrap();
+    drop(ring);
+    next
 }
 
 /// The same with a prefetcher as it is written by hand: a stream, an event, two buffers in turn.
@@ -404,6 +424,76 @@ fn memory_goes_back_when_the_ring_is_closed_and_the_leases_have_ended() {
         // SAFETY: the vector is there.
         assert!(unsafe { ring.put(&[Leaf::of(&bytes)]) }.unwrap().is_none());
     }
+}
+
+#[test]
+fn what_rings_leave_is_taken_by_the_next_and_by_one_alone() {
+    let device = open(Schedule::Adversarial);
+    let findings = device.checked(OnRace::Report);
+    let spares = Spares::new(&device);
+    let stream = |name| Stream::non_blocking(&device, name, 0).unwrap();
+    let (consumer, other) = (stream("consumer"), stream("other"));
+    let lease_of = |ring: &Ring, value: u8| {
+        let lease = put(ring, &[Leaf::of(&[value; 3000])]).hand_over(&consumer);
+        lease.unwrap()
+    };
+    let first = spares.ring(2).unwrap();
+    let (one, two) = (lease_of(&first, 1), lease_of(&first, 2));
+    let (at_one, at_two) = (one.address().0, two.address().0);
+    overwrite(&one, &consumer, 9);
+    drop(one);
+    first.close();
+    // The batch that is held is not among it.
+    assert_eq!(spares.bytes(), (3072, 6000));
+    let (second, third) = (spares.ring(2).unwrap(), spares.ring(2).unwrap());
+    let (three, four) = (lease_of(&second, 3), lease_of(&third, 4));
+    assert_eq!(three.address().0, at_one);
+    assert!(![at_one, at_two].contains(&four.address().0));
+    assert_eq!(spares.bytes(), (0, 0));
+    // It comes when it ends, whichever stream used it last.
+    other.wait_stream(&consumer).unwrap();
+    two.note(&other);
+    overwrite(&two, &other, 9);
+    drop((two, first));
+    let five = lease_of(&third, 5);
+    assert_eq!(five.address().0, at_two);
+    for (lease, value) in [(three, 3), (four, 4), (five, 5)] {
+        let mut back = vec![0; 3000];
+        lease.read(0, &mut back).unwrap();
+        assert_eq!(back, vec![value; 3000]);
+    }
+    assert!(findings.report().races.is_empty(), "{}", findings.text());
+}
+
+#[test]
+fn rings_leave_no_more_than_is_kept_and_what_is_kept_goes_where_memory_is_short() {
+    let large = Spares::MOST_BYTES / 4 + 512;
+    let device = Device::open_with("sim:h200", &Options::new().memory_bytes(6 * large)).unwrap();
+    let consumer = Stream::non_blocking(&device, "consumer", 0).unwrap();
+    let spares = Spares::new(&device);
+    let fill = |depth: usize, bytes: &[u8]| {
+        let ring = spares.ring(depth).unwrap();
+        let lease = || put(&ring, &[Leaf::of(bytes)]).hand_over(&consumer).unwrap();
+        let held: Vec<Lease> = (0..depth).map(|_| lease()).collect();
+        drop(held);
+        ring.close();
+    };
+    fill(Spares::MOST_SLOTS + 2, &[1; 512]);
+    assert_eq!(spares.bytes(), (512 * Spares::MOST_SLOTS as u64, 1024));
+    spares.clear();
+    assert_eq!(spares.bytes(), (0, 0));
+
+    let bytes = vec![2; large as usize];
+    fill(4, &bytes);
+    assert_eq!(spares.bytes(), (3 * large, 2 * large));
+    // Of the six that there is room for, three are kept, and none is as large as what is wanted now.
+    let ring = spares.ring(1).unwrap();
+    let bytes = vec![3; 4 * large as usize];
+    let lease = put(&ring, &[Leaf::of(&bytes)])
+        .hand_over(&consumer)
+        .unwrap();
+    assert_eq!(lease.address().1, 4 * large);
+    assert_eq!(spares.bytes().0, 0);
 }
 
 #[test]

@@ -38,8 +38,8 @@ def device_name(device: Any) -> str:
         )
     if not _NAME.fullmatch(name):
         raise DeviceError(
-            f"device is {name!r}, which names no device; there are cuda, cuda:0, cuda:1 and so on, "
-            f"{', '.join(f'sim:{one}' for one in SIMULATED)} and sim:FILE.toml, auto for what there is of these, and cpu"
+            f"device is {name!r}, which names no device; there are NVIDIA's GPUs, as cuda, cuda:0, cuda:1 and so on, simulated ones as "
+            f"{', '.join(f'sim:{one}' for one in SIMULATED)} and sim:FILE.toml, auto for what there is of these, and cpu: no other accelerators"
         )
     return "cpu" if is_of("cpu", name) else name
 

@@ -221,7 +221,9 @@ class Feed:
         self._thread.join()
 
     def close_ring(self) -> None:
-        """Give back the memory of the device as soon as the thread has ended."""
+        """Leave the memory of the device to the next prefetcher as soon as the thread has ended."""
+        if os.getpid() != self._process:
+            return
         with self._ends:
             self._closes_ring = True
             is_over = self._is_over

@@ -9,11 +9,11 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 from sidestream import _follow, _hand_over, _leaves, _ranks, _sidestream, _waits
 from sidestream import _units as units
-from sidestream._arguments import one_of, whole, whole_item
+from sidestream._arguments import items, one_of, warn_of_samples, whole
 from sidestream._feed import Entry, Feed, Noted
 from sidestream._results import Result
 
@@ -33,7 +33,7 @@ def prefetch(
     depth: int = 2,
     transform: None = None,
     *,
-    keep: str = "grow",
+    keep: Literal["grow", "copy"] = "grow",
     stream: Any = None,
     max_pinned: int | None = None,
 ) -> Prefetcher[Batch]: ...
@@ -44,7 +44,7 @@ def prefetch(
     depth: int = 2,
     *,
     transform: Callable[[Any], Batch],
-    keep: str = "grow",
+    keep: Literal["grow", "copy"] = "grow",
     stream: Any = None,
     max_pinned: int | None = None,
 ) -> Prefetcher[Batch]: ...
@@ -55,7 +55,7 @@ def prefetch(
     depth: int,
     transform: Callable[[Any], Batch],
     *,
-    keep: str = "grow",
+    keep: Literal["grow", "copy"] = "grow",
     stream: Any = None,
     max_pinned: int | None = None,
 ) -> Prefetcher[Batch]: ...
@@ -66,7 +66,7 @@ def prefetch(
     depth: int = 2,
     transform: Callable[[Any], Any] | None = None,
     *,
-    keep: str = "grow",
+    keep: Literal["grow", "copy"] = "grow",
     stream: Any = None,
     max_pinned: int | None = None,
 ) -> Prefetcher[Any]:
@@ -104,14 +104,16 @@ def prefetch(
         stream: Take the batches on this stream instead of the current one. A simulated device has no current stream: by default
             the prefetcher makes one.
         max_pinned: How many bytes of pinned memory it may pack batches into. Without a limit it takes those of the largest batch twice, and up to a quarter
-            more where batches grow; with room for one alone, packing a batch waits until the one before is uploaded. A batch that does not fit is a
+            more where batches grow, or what an earlier prefetcher has left; with room for one alone, packing a batch waits until the one before is uploaded. A batch that does not fit is a
             ``ValueError`` where it is taken.
 
     Raises:
-        TypeError: ``loader`` cannot be iterated over or is one tensor, ``device`` names no device, or an argument is of another kind.
+        TypeError: ``loader`` cannot be iterated over, or is one tensor, a dictionary or a model; ``device`` names no device, or an argument is of
+            another kind.
         ValueError: An argument means nothing.
         DeviceError: The device cannot be opened.
     """
+    warn_of_samples(loader, stacklevel=2)
     kind: Any = _StatefulPrefetcher if _follow.has_state(loader) else Prefetcher
     return kind(loader, device, depth, transform, keep=keep, stream=stream, max_pinned=max_pinned)  # type: ignore[no-any-return]
 
@@ -130,7 +132,7 @@ class Prefetcher(Generic[Batch]):
         depth: int = 2,
         transform: Callable[[Any], Any] | None = None,
         *,
-        keep: str = "grow",
+        keep: Literal["grow", "copy"] = "grow",
         stream: Any = None,
         max_pinned: int | None = None,
     ) -> None:
@@ -143,9 +145,7 @@ class Prefetcher(Generic[Batch]):
             max_pinned = whole("max_pinned", max_pinned, 1, "how many bytes of pinned memory there may be")
         if transform is not None and not callable(transform):
             raise TypeError(f"transform is {transform!r}; give a function from batch to batch")
-        if not (hasattr(loader, "__iter__") or hasattr(loader, "__getitem__")):
-            raise TypeError(f"loader is {loader!r}; give something to iterate over, such as a DataLoader")
-        whole_item("loader", loader)
+        items("loader", loader)
         self._loader = loader
         self._depth = depth
         self._transform = transform
@@ -191,7 +191,9 @@ class Prefetcher(Generic[Batch]):
     def __iter__(self) -> Iterator[Batch]:
         """Begin an iteration: ``iter(loader)`` is called here, in your thread."""
         _ranks.warn(self._loader, stacklevel=2)
-        return self._begin(self._follower if self._follower.notes else None)
+        batches = self._begin(self._follower if self._follower.notes else None)
+        batches.unknown = _ranks.unknown_to_accelerate(self._loader)
+        return batches
 
     def _begin(self, follower: _follow.Follower | None) -> _Batches[Batch]:
         self._refuse_child()
@@ -220,8 +222,10 @@ class Prefetcher(Generic[Batch]):
     def close(self) -> None:
         """End the iteration, the thread and the use of the device's memory. Batches that you hold stay what they are.
 
+        The memory is for the next prefetcher, and ``sidestream.empty_cache()`` gives it back.
+
         Waits for the loader if it is giving a batch, for 10 seconds at most, which the end of the program does not do once
-        more. The thread ends, and the memory is given back, as soon as the loader has given it.
+        more. The thread ends, and lets go of the memory, as soon as the loader has given it.
         """
         if os.getpid() != self._process or self._is_closed:
             return
@@ -234,6 +238,13 @@ class Prefetcher(Generic[Batch]):
                 feed.close_ring()
         elif self._ring is not None:
             self._ring.close()
+
+    def __del__(self) -> None:
+        # What it has is for the next one at once, and not when its thread lets go of it.
+        feed: Feed | None = getattr(self, "_feed", None)
+        if feed is not None and sys is not None:
+            feed.stop()
+            feed.close_ring()
 
     def _end(self) -> None:
         if self._feed is not None:
@@ -353,6 +364,8 @@ class _Batches(Iterator[Batch]):
         self._feed = feed
         #: Told of each batch that is taken. None where there is nothing to tell, or somebody else tells it.
         self._follower = follower
+        #: Of a loader that accelerate does not know.
+        self.unknown: _ranks.Unknown | None = None
         #: What the loader said with the batch that was taken last.
         self.note: Any = None
         self._is_first = True
@@ -367,6 +380,8 @@ class _Batches(Iterator[Batch]):
     def __next__(self) -> Batch:
         if self._is_over:
             raise StopIteration
+        if self.unknown is not None:
+            self.unknown.look(stacklevel=2)
         if self._since is None:
             self._since = time.perf_counter()
         entry = self._next()

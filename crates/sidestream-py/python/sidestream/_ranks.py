@@ -13,13 +13,9 @@ _said: set[str] = set()
 
 
 def warn(loader: Any, stacklevel: int) -> None:
-    """Warn once in a program of a loader that gives every rank all of its data, and of one that accelerate does not know."""
-    data = getattr(sys.modules.get("torch.utils.data"), "DataLoader", None)
-    if data is None or type(loader) is not data:
-        # What other loaders do is not known, and those that accelerate or Lightning have prepared are shared out.
-        return
+    """Warn once in a program of a loader that gives every rank all of its data."""
     world = _world()
-    if world > 1 and _gives_all(loader):
+    if world > 1 and _is_plain(loader) and _gives_all(loader):
         _warn_once(
             "ranks",
             f"each of the {world} ranks goes through all that this DataLoader has, unless its data set is one rank's part already: "
@@ -27,13 +23,42 @@ def warn(loader: Any, stacklevel: int) -> None:
             "sidestream.prefetch(accelerator.prepare(loader)) or callbacks=[sidestream.lightning.Prefetch()]",
             stacklevel,
         )
-    elif (steps := _accumulated()) > 1:
-        _warn_once(
-            "accelerate",
-            f"accelerate accumulates gradients over {steps} batches and does not know this DataLoader, so that it does not step at its end: "
-            "prefetch the one that it has prepared, sidestream.prefetch(accelerator.prepare(loader))",
-            stacklevel,
-        )
+
+
+def unknown_to_accelerate(loader: Any) -> Unknown | None:
+    """Return what looks whether a loop over this loader accumulates gradients by accelerate, if that has not prepared it."""
+    steps = _accumulated()
+    if steps < 2 or not _is_plain(loader):
+        return None
+    batches = len(loader) if hasattr(loader.dataset, "__len__") else None
+    # Where it comes out even, the last batch of the loop is one at which accelerate steps.
+    return None if batches is not None and batches % steps == 0 else Unknown(steps)
+
+
+class Unknown:
+    """A loop over a loader that accelerate does not know."""
+
+    def __init__(self, steps: int) -> None:
+        """Begin where nothing of the loop has run."""
+        self._steps = steps
+        self._state: Any = sys.modules["accelerate.state"].GradientState()
+        self._before = self._state.sync_gradients
+
+    def look(self, stacklevel: int) -> None:
+        """Warn once in a program if a step of the loop has accumulated: that changes whether the next one does."""
+        if self._state.sync_gradients is not self._before and not self._state.in_dataloader:
+            _warn_once(
+                "accelerate",
+                f"accelerate accumulates gradients over {self._steps} batches and does not know this DataLoader, so that it does not step at its end: "
+                "prefetch the one that it has prepared, sidestream.prefetch(accelerator.prepare(loader))",
+                stacklevel,
+            )
+
+
+def _is_plain(loader: Any) -> bool:
+    # What other loaders do is not known, and those that accelerate or Lightning have prepared are shared out.
+    data = getattr(sys.modules.get("torch.utils.data"), "DataLoader", None)
+    return data is not None and type(loader) is data
 
 
 def _warn_once(what: str, text: str, stacklevel: int) -> None:

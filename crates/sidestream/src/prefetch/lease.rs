@@ -145,7 +145,9 @@ impl Lease {
         self.stand_behind("copied", stream)?;
         let mut slot = Slot::new(device)?;
         let from = self.memory().all();
-        let memory = slot.memory_for(device, stream, from.size_bytes())?;
+        let shared = &self.shared;
+        shared.with_memory(|| slot.make_room(device, from.size_bytes()))?;
+        let memory = slot.memory_for(stream)?;
         // SAFETY: the stream stands behind all that writes the source. It is noted in the lease of the source,
         // and in that of the copy, whose memory is new.
         unsafe { stream.memcpy(from, memory.all())? };

@@ -39,7 +39,9 @@
 //!    accesses (R5), before the slot is among the free ones.
 //! 4. `put` makes *U* wait for each of these events before it copies (R6). The waits keep to these records,
 //!    since an event is recorded again only when the slot ends its next lease, which comes later (R7).
-//! 5. Where an event cannot be recorded, because the stream is being captured or the device is lost, the
+//! 5. Where *b*'s ring is another one, which took *s* from the [`Spares`] that *a*'s ring left it to, *U* is another stream in 2. So
+//!    before anything else the new *U* waits for the event behind *a*'s copies. The events of 3 come along with the slot, and 4 holds.
+//! 6. Where an event cannot be recorded, because the stream is being captured or the device is lost, the
 //!    slot is *retired*: it is never free again, and its memory goes after all work of the device is over.
 //!
 //! Pinned memory is reused in the same way: the host waits for the event behind the last copy out of it.
@@ -57,6 +59,7 @@
 mod lease;
 mod pack;
 mod slot;
+mod spares;
 
 use std::fmt;
 use std::sync::Arc;
@@ -72,6 +75,8 @@ use crate::tracker::{drop_elsewhere, outside_callbacks};
 pub use lease::Lease;
 use pack::Copiers;
 use slot::{Relaxed, Shared, Slot, Staging};
+pub use spares::Spares;
+use spares::{Kept, Worker};
 
 /// Leaves begin at multiples of this, as allocations of the driver do; kernels may rely on it.
 const ALIGN_BYTES: u64 = 512;
@@ -82,7 +87,6 @@ const STAGINGS: usize = 2;
 pub struct Ring {
     shared: Arc<Shared>,
     filling: Mutex<Filling>,
-    copiers: Copiers,
 }
 
 /// What only the feeder uses.
@@ -92,6 +96,8 @@ struct Filling {
     next: usize,
     /// How many bytes of pinned memory there may be, if that is limited.
     most_bytes: Option<u64>,
+    /// Absent once the ring is closed.
+    worker: Option<Worker>,
 }
 
 /// Host memory that becomes one part of a batch on the device.
@@ -174,7 +180,7 @@ impl Ring {
     /// [`Error::Invalid`] for a depth of 0, or what the driver answers.
     #[track_caller]
     pub fn new(device: &Device, depth: usize) -> Result<Ring> {
-        Ring::with_threads(device, depth, pack::default_threads())
+        Ring::made(device, depth, None, None)
     }
 
     /// The same with this many threads that pack, including the calling one.
@@ -183,18 +189,37 @@ impl Ring {
     /// As [`Ring::new`].
     #[track_caller]
     pub fn with_threads(device: &Device, depth: usize, threads: usize) -> Result<Ring> {
+        let upload = Stream::non_blocking(device, "prefetch", 0)?;
+        let copiers = Arc::new(Copiers::new(threads));
+        Ring::made(device, depth, Some(Worker { upload, copiers }), None)
+    }
+
+    #[track_caller]
+    fn made(
+        device: &Device,
+        depth: usize,
+        worker: Option<Worker>,
+        spares: Option<Spares>,
+    ) -> Result<Ring> {
         if depth == 0 {
             return Err(invalid(
                 "prefetch",
                 "a ring without slots holds no batch; give a depth of 1 or more",
             ));
         }
-        let upload = Stream::non_blocking(device, "prefetch", 0)?;
-        Ok(Ring {
-            shared: Shared::new(device, upload, depth),
-            filling: Mutex::default(),
-            copiers: Copiers::new(threads),
-        })
+        let worker = match worker {
+            Some(worker) => worker,
+            None => Worker {
+                upload: Stream::non_blocking(device, "prefetch", 0)?,
+                copiers: Arc::new(Copiers::new(pack::default_threads())),
+            },
+        };
+        let shared = Shared::new(device, worker.upload.clone(), depth, spares);
+        let filling = Mutex::new(Filling {
+            worker: Some(worker),
+            ..Filling::default()
+        });
+        Ok(Ring { shared, filling })
     }
 
     /// The same ring with at most so many bytes of pinned memory to pack into. Without a limit it takes the largest batch twice, and
@@ -229,10 +254,10 @@ impl Ring {
         self.shared.device.runtime.check()?;
         let _relaxed = Relaxed::on(&self.shared.device);
         let mut filling = self.filling.lock();
-        let Some(mut slot) = self.shared.take()? else {
+        let plan = Plan::of(leaves);
+        let Some(mut slot) = self.shared.take(plan.total_bytes)? else {
             return Ok(None);
         };
-        let plan = Plan::of(leaves);
         // SAFETY: the caller's promise.
         let filled = unsafe { self.fill(&mut filling, &mut slot, leaves, &plan) };
         if let Err(error) = filled {
@@ -267,18 +292,22 @@ impl Ring {
         leaves: &[Leaf],
         plan: &Plan,
     ) -> Result<()> {
-        let (device, upload) = (&self.shared.device, &self.shared.upload);
-        let memory = slot.memory_for(device, upload, plan.total_bytes.max(ALIGN_BYTES))?;
+        let (shared, device, upload) = (&self.shared, &self.shared.device, &self.shared.upload);
+        let total_bytes = plan.total_bytes.max(ALIGN_BYTES);
+        shared.with_memory(|| slot.make_room(device, total_bytes))?;
+        let memory = slot.memory_for(upload)?;
         if plan.staged_bytes > 0 {
-            let (staging, most_bytes) = filling.next_of(device, plan.staged_bytes)?;
-            let host = staging.memory_of(device, plan.staged_bytes, most_bytes)?;
-            let packed = 0..plan.staged_bytes;
+            let copiers = filling.worker.as_ref().map(|of| Arc::clone(&of.copiers));
+            let (staging, most_bytes) = filling.next_of(shared, plan.staged_bytes)?;
+            shared.with_memory(|| staging.make_room(device, plan.staged_bytes, most_bytes))?;
+            let (host, packed) = (staging.memory(), 0..plan.staged_bytes);
             // SAFETY: nobody else has the pinned memory, since its last copy is over and the ring is locked.
             // The uses of the batch before are waited for. Both stay: slots and pinned memory go when
             // their events are over.
             unsafe {
                 host.write_by(packed.clone(), |to| {
-                    self.copiers.copy(&plan.pieces(leaves, to))
+                    let copiers = copiers.expect("a ring that is open has its worker");
+                    copiers.copy(&plan.pieces(leaves, to));
                 });
                 upload.memcpy(host.bytes(packed.clone()), memory.bytes(packed))?;
             }
@@ -319,15 +348,24 @@ impl Ring {
     /// # Ordering
     /// Holds up the host until the uses of the slots that are free are over, and gives back their memory. What is
     /// leased gives back its own when it ends, without holding up anybody. In a function on the host, which may not
-    /// wait for the device, nothing is waited for here: the memory goes on another thread.
+    /// wait for the device, nothing is waited for here: the memory goes on another thread. A ring of [`Spares`] leaves its memory
+    /// there, and waits for nothing.
     pub fn close(&self) {
         if !self.shared.is_this_process() {
             return;
         }
-        let left = self.shared.close();
+        let (free, retired) = self.shared.close();
+        // A put that runs has ended when this lock is had.
         let filling = std::mem::take(&mut *self.filling.lock());
         self.shared.state.lock().statistics.pinned_bytes = 0;
-        outside_callbacks(move || drop((left, filling)));
+        let left = Kept::of(free, filling.staging, filling.worker);
+        match self.shared.has_spares() {
+            true => {
+                self.shared.leave(left);
+                drop_elsewhere(Box::new(retired));
+            }
+            false => outside_callbacks(move || drop((left, retired))),
+        }
     }
 
     /// After a fork the child has neither the threads nor the device.
@@ -350,9 +388,11 @@ impl Drop for Ring {
             std::mem::forget((filling, Arc::clone(&self.shared)));
             return;
         }
-        let left = self.shared.close();
-        if !left.is_empty() || !filling.staging.is_empty() {
-            drop_elsewhere(Box::new((left, filling)));
+        let (free, retired) = self.shared.close();
+        self.shared
+            .leave(Kept::of(free, filling.staging, filling.worker));
+        if !retired.is_empty() {
+            drop_elsewhere(Box::new(retired));
         }
     }
 }
@@ -360,7 +400,7 @@ impl Drop for Ring {
 impl Filling {
     /// The one whose last copy is the oldest, and how many bytes it may have, which are enough.
     #[track_caller]
-    fn next_of(&mut self, device: &Device, bytes: u64) -> Result<(&mut Staging, u64)> {
+    fn next_of(&mut self, shared: &Shared, bytes: u64) -> Result<(&mut Staging, u64)> {
         let most_bytes = self.most_bytes.unwrap_or(u64::MAX);
         if bytes > most_bytes {
             let why = format!(
@@ -372,7 +412,11 @@ impl Filling {
             return Err(invalid("prefetch", &why));
         }
         if self.staging.len() < STAGINGS {
-            self.staging.push(Staging::new(device)?);
+            self.staging
+                .push(match shared.spare_staging(bytes, most_bytes) {
+                    Some(staging) => staging,
+                    None => Staging::new(&shared.device)?,
+                });
         }
         let at = self.next % STAGINGS;
         self.next = at + 1;

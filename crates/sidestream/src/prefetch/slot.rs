@@ -6,8 +6,9 @@ use std::sync::Arc;
 use parking_lot::{Condvar, Mutex};
 
 use super::Statistics;
+use super::spares::{Kept, Spares};
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::explicit::{DeviceMemory, Event, HostMemory, Stream};
 use crate::tracker::drop_elsewhere;
 
@@ -39,6 +40,8 @@ pub(super) struct Shared {
     changed: Condvar,
     /// The stream for downloads, made by the first.
     down: Mutex<Option<Stream>>,
+    /// Where it takes its memory from, and leaves it.
+    spares: Option<Spares>,
 }
 
 pub(super) struct State {
@@ -59,7 +62,12 @@ pub(super) struct State {
 }
 
 impl Shared {
-    pub fn new(device: &Device, upload: Stream, depth: usize) -> Arc<Shared> {
+    pub fn new(
+        device: &Device,
+        upload: Stream,
+        depth: usize,
+        spares: Option<Spares>,
+    ) -> Arc<Shared> {
         Arc::new(Shared {
             device: device.clone(),
             upload,
@@ -76,6 +84,7 @@ impl Shared {
             }),
             changed: Condvar::new(),
             down: Mutex::default(),
+            spares,
         })
     }
 
@@ -84,8 +93,8 @@ impl Shared {
         self.device.runtime.backend.is_this_process()
     }
 
-    /// A slot for the next batch, as soon as there is one; nothing while the ring is paused, or once it is closed.
-    pub fn take(&self) -> Result<Option<Slot>> {
+    /// A slot for the next batch, of so many bytes, as soon as there is one; nothing while the ring is paused, or once it is closed.
+    pub fn take(&self, bytes: u64) -> Result<Option<Slot>> {
         let mut state = self.state.lock();
         loop {
             if state.is_closed || state.is_paused {
@@ -101,7 +110,7 @@ impl Shared {
             if state.made < state.capacity {
                 state.made += 1;
                 drop(state);
-                return self.make().map(Some);
+                return self.make(bytes).map(Some);
             }
             if let Some(slot) = state.free.pop_front() {
                 return Ok(Some(slot));
@@ -111,8 +120,11 @@ impl Shared {
     }
 
     /// A slot that is counted already. Without the lock: the driver is called.
-    fn make(&self) -> Result<Slot> {
-        let slot = Slot::new(&self.device);
+    fn make(&self, bytes: u64) -> Result<Slot> {
+        let slot = match self.spares.as_ref().and_then(|spares| spares.slot(bytes)) {
+            Some(slot) => slot.moved_to(&self.upload),
+            None => Slot::new(&self.device),
+        };
         if slot.is_err() {
             self.state.lock().made -= 1;
             self.changed.notify_all();
@@ -125,11 +137,40 @@ impl Shared {
         let mut state = self.state.lock();
         if state.is_closed {
             drop(state);
-            drop_elsewhere(Box::new(slot));
+            self.leave(Kept::of(vec![slot], Vec::new(), None));
             return;
         }
         state.free.push_back(slot);
         self.changed.notify_all();
+    }
+
+    /// Nobody of this ring uses it any more. Never waits: what no other ring will use goes on another thread.
+    pub fn leave(&self, left: Kept) {
+        match &self.spares {
+            Some(spares) => spares.keep(left),
+            None if left.is_empty() => {}
+            None => drop_elsewhere(Box::new(left)),
+        }
+    }
+
+    /// Makes something of memory; once more, if there is no memory, after what earlier rings left was given back.
+    pub fn with_memory(&self, mut make: impl FnMut() -> Result<()>) -> Result<()> {
+        match (make(), &self.spares) {
+            (Err(Error::OutOfMemory(_)), Some(spares)) => {
+                spares.clear();
+                make()
+            }
+            (made, _) => made,
+        }
+    }
+
+    pub fn spare_staging(&self, bytes: u64, most_bytes: u64) -> Option<Staging> {
+        self.spares.as_ref()?.staging(bytes, most_bytes)
+    }
+
+    /// Whether what it leaves is kept for another ring.
+    pub fn has_spares(&self) -> bool {
+        self.spares.is_some()
     }
 
     /// Its uses have no event: it is not used again, and another takes its place.
@@ -186,15 +227,14 @@ impl Shared {
         Ok(down.insert(stream).clone())
     }
 
-    /// Nothing is put any more. What nobody has is the caller's to drop.
-    pub fn close(&self) -> Vec<Slot> {
+    /// Nothing is put any more. What nobody has is the caller's to leave; of the second, the retired ones, no other ring may have any.
+    pub fn close(&self) -> (Vec<Slot>, Vec<Slot>) {
         let mut state = self.state.lock();
         state.is_closed = true;
         self.changed.notify_all();
-        let mut slots: Vec<Slot> = state.free.drain(..).collect();
+        let slots: Vec<Slot> = state.free.drain(..).collect();
         state.made -= slots.len();
-        slots.append(&mut state.retired);
-        slots
+        (slots, std::mem::take(&mut state.retired))
     }
 }
 
@@ -216,30 +256,42 @@ impl Slot {
         })
     }
 
-    /// The memory, with room for so many bytes, for what this stream is given from here on: it comes behind
-    /// the uses of the batch that was here. Memory that is too small is replaced, which waits for them.
+    /// For a ring with this upload stream, after one with another: the copies of that one come first, also those of a batch that
+    /// nobody took.
+    pub fn moved_to(self, upload: &Stream) -> Result<Slot> {
+        upload.wait(&self.uploaded)?;
+        Ok(self)
+    }
+
+    /// Makes room for so many bytes. Memory that is too small is replaced, which waits for its uses.
     #[track_caller]
-    pub fn memory_for(
-        &mut self,
-        device: &Device,
-        upload: &Stream,
-        bytes: u64,
-    ) -> Result<&DeviceMemory> {
-        let has = self.memory.as_ref().map_or(0, DeviceMemory::size_bytes);
+    pub fn make_room(&mut self, device: &Device, bytes: u64) -> Result<()> {
+        let has = self.size_bytes();
         if has < bytes {
             self.settle()?;
             // The old memory goes first, so that the two are never there together.
             self.memory = None;
             self.memory = Some(DeviceMemory::malloc(device, larger(has, bytes))?);
         }
+        Ok(())
+    }
+
+    /// The memory, in which there is room, for what this stream is given from here on: it comes behind the uses of the batch that
+    /// was here.
+    #[track_caller]
+    pub fn memory_for(&mut self, upload: &Stream) -> Result<&DeviceMemory> {
         for event in &self.uses {
             upload.wait(event)?;
         }
         self.spare.append(&mut self.uses);
         match &self.memory {
             Some(memory) => Ok(memory),
-            None => unreachable!("it is there if it has that many bytes, of which there is one"),
+            None => unreachable!("room was made in it"),
         }
+    }
+
+    pub fn size_bytes(&self) -> u64 {
+        self.memory.as_ref().map_or(0, DeviceMemory::size_bytes)
     }
 
     pub fn memory(&self) -> Option<&DeviceMemory> {
@@ -322,25 +374,26 @@ impl Staging {
         })
     }
 
-    /// The memory, with room for so many bytes, when the last copy out of it is over. Where it grows it is somewhat larger, but
-    /// not than `most_bytes`.
+    /// Makes room for so many bytes when the last copy out of it is over. Where it grows it is somewhat larger, but not than
+    /// `most_bytes`.
     #[track_caller]
-    pub fn memory_of(
-        &mut self,
-        device: &Device,
-        bytes: u64,
-        most_bytes: u64,
-    ) -> Result<&HostMemory> {
+    pub fn make_room(&mut self, device: &Device, bytes: u64, most_bytes: u64) -> Result<()> {
         self.settle()?;
         let has = self.size_bytes();
-        let memory = match self.memory.take() {
-            Some(memory) if has >= bytes => memory,
-            old => {
-                drop(old);
-                HostMemory::pinned(device, larger(has, bytes).min(most_bytes))?
-            }
-        };
-        Ok(self.memory.insert(memory))
+        if has < bytes {
+            self.memory = None;
+            let memory = HostMemory::pinned(device, larger(has, bytes).min(most_bytes))?;
+            self.memory = Some(memory);
+        }
+        Ok(())
+    }
+
+    /// The memory, in which there is room.
+    pub fn memory(&self) -> &HostMemory {
+        match &self.memory {
+            Some(memory) => memory,
+            None => unreachable!("room was made in it"),
+        }
     }
 
     pub fn size_bytes(&self) -> u64 {
