@@ -58,7 +58,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(file) => vec![file.into()],
         None => nvjpeg::FILES.map(PathBuf::from).into(),
     };
-    let mut engines = Engines::open(&files_of_library)?;
+    // SAFETY: these are names of nvJPEG, or whoever runs this says so. The device is opened, and stays so behind the engines.
+    let mut engines = unsafe { Engines::open(&files_of_library) }?;
     println!("{} engines, {}", engines.count(), engines.file().display());
 
     let bytes_of = |size: Size| 3 * size.width as usize * size.height as usize;

@@ -359,12 +359,19 @@ fn headers_say_what_is_in_the_file() {
 
 /// A good JPEG whose header says another size.
 fn with_size(width: u16, height: u16, progressive: bool) -> Vec<u8> {
-    let mut bytes = Jpeg {
-        progressive,
-        ..Jpeg::default()
-    }
-    .encode(64, 64);
-    let code = if progressive { 0xC2 } else { 0xC0 };
+    resized(
+        width,
+        height,
+        Jpeg {
+            progressive,
+            ..Jpeg::default()
+        },
+    )
+}
+
+fn resized(width: u16, height: u16, jpeg: Jpeg) -> Vec<u8> {
+    let mut bytes = jpeg.encode(64, 64);
+    let code = if jpeg.progressive { 0xC2 } else { 0xC0 };
     let frame = bytes
         .windows(2)
         .position(|two| two == [0xFF, code])
@@ -404,6 +411,90 @@ fn bombs_are_refused_by_their_header() {
     assert!(decode_with(&Jpeg::default().encode(40, 25), small).is_ok());
     // Within the limit, but without the data: an error, and no more memory than the limit.
     assert!(decode(&with_size(4_000, 4_000, false)).is_err());
+}
+
+/// A grey progressive file whose header says this size, and in which the second scan comes so often, each time with a few bytes.
+fn with_scans(side: u16, scans: usize, bytes_each: usize) -> Vec<u8> {
+    let grey = Jpeg {
+        colours: ColorType::Luma,
+        progressive: true,
+        ..Jpeg::default()
+    };
+    let mut bytes = resized(side, side, grey);
+    let begins = |two: &[u8]| two == [0xFF, 0xDA];
+    let first = bytes.windows(2).position(begins).unwrap();
+    let second = first + 2 + bytes[first + 2..].windows(2).position(begins).unwrap();
+    let segment = bytes[second..second + 10].to_vec();
+    bytes.truncate(second);
+    for _ in 0..scans {
+        bytes.extend(&segment);
+        bytes.extend(vec![0; bytes_each]);
+    }
+    bytes.extend([0xFF, 0xD9]);
+    bytes
+}
+
+#[test]
+fn the_work_of_scans_is_bounded_by_the_bytes_of_the_file() {
+    let accept = Options {
+        damage: Damage::Accept,
+        ..Options::default()
+    };
+    // The second is long enough for a code of each block, and no more.
+    for (scans, bytes_each, options) in [(99, 2, accept), (99, 200, Options::default())] {
+        let bytes = with_scans(2_000, scans, bytes_each);
+        let refused = decode_with(&bytes, options).map(|_| ());
+        let refused = refused.unwrap_err().to_string();
+        assert!(
+            refused.starts_with("it is damaged: its scans (100) go over ")
+                && refused.contains(" are decoded of so short a file"),
+            "{refused}"
+        );
+    }
+    // However long they are.
+    let refused = decode_with(&with_scans(200, 200, 300), Options::default());
+    assert_eq!(
+        refused.unwrap_err().to_string(),
+        "it is damaged: it has 201 scans, and at most 100 are decoded"
+    );
+    // A single one of as few bytes as that is what a file has that was cut.
+    assert!(decode_with(&with_scans(200, 1, 2), accept).is_ok());
+    // Where no decoder looks for a scan: behind a marker that one of them passes over with its segment, and others without.
+    let mut hidden = with_scans(2_000, 99, 2);
+    let first = hidden.windows(2).position(|two| two == [0xFF, 0xDA]);
+    let at = first.unwrap() + 30;
+    hidden.splice(at..at, [0xFF, 0x02, 0xFF, 0xFF]);
+    let refused = decode_with(&hidden, accept).map(|_| ()).unwrap_err();
+    assert!(refused.to_string().contains("its scans (100)"), "{refused}");
+}
+
+#[test]
+fn as_many_scans_as_encoders_write_are_decoded() {
+    let flat = |channels: usize| vec![77; 600 * 400 * channels];
+    for (colours, channels, scans) in [
+        (ColorType::Luma, 1, 64),
+        (ColorType::Luma, 1, 10),
+        (ColorType::Rgb, 3, 33),
+        (ColorType::Rgb, 3, 4),
+    ] {
+        for pixels in [flat(channels), paint(600, 400, channels as u32)] {
+            let mut bytes = Vec::new();
+            let mut encoder = jpeg_encoder::Encoder::new(&mut bytes, 30);
+            encoder.set_progressive_scans(scans);
+            encoder.encode(&pixels, 600, 400, colours).unwrap();
+            let what = format!("{colours:?} in {scans} scans");
+            let (_, whole) = decode(&bytes).expect(&what);
+            assert_eq!(whole.len(), 600 * 400 * 3);
+            for part in [1, 2, 3] {
+                let accept = Options {
+                    damage: Damage::Accept,
+                    ..Options::default()
+                };
+                let cut = &bytes[..bytes.len() * part / 4];
+                decode_with(cut, accept).expect(&what);
+            }
+        }
+    }
 }
 
 #[test]

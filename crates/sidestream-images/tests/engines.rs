@@ -370,7 +370,8 @@ fn a_run_resumes_with_the_same_share_alone() {
 
 #[test]
 fn without_the_library_its_wheels_are_named() {
-    let opened = Engines::open(&["/nowhere/libnvjpeg.so.13".into()]);
+    // SAFETY: there is no such file.
+    let opened = unsafe { Engines::open(&["/nowhere/libnvjpeg.so.13".into()]) };
     let why = opened.err().unwrap().to_string();
     assert!(why.starts_with("nvJPEG could not be loaded; tried /nowhere/libnvjpeg.so.13 ("));
     assert!(why.contains("nvidia-nvjpeg for CUDA 13, nvidia-nvjpeg-cu12 for CUDA 12"));

@@ -302,6 +302,18 @@ fn a_state_of_something_else_is_refused() {
         )
         .contains("no state of it")
     );
+    for epoch in [1 << 32, 10u64.pow(18), 1 << 63, u64::MAX] {
+        let late = State {
+            epoch,
+            ..state.clone()
+        };
+        assert_eq!(
+            why(files(10), small(), &late),
+            format!(
+                "the state has epoch {epoch}, and no run has more than 4294967296; give what was saved, as it was"
+            )
+        );
+    }
     assert!(
         why(
             files(10),

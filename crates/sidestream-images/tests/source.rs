@@ -115,6 +115,56 @@ fn links_are_followed_but_not_in_circles() {
 }
 
 #[test]
+fn a_link_to_nothing_is_one_broken_picture() {
+    let root = folder("broken-links");
+    put(&root, "a/2.jpg", b"bytes");
+    let link = |to: &str, name: &str| {
+        std::os::unix::fs::symlink(to, root.join(name)).unwrap();
+    };
+    link("1.jpg", "a/1.jpg");
+    link("gone", "a/3.jpg");
+    link("self", "a/self");
+    link("there", "a/back");
+    link("back", "a/there");
+    link("user@host:1", "a/.#lock.jpg");
+    link("nowhere", ".hidden");
+    let data = Dataset::folder(&root).unwrap();
+    let names = listed(&data, &root).into_iter().map(|(name, _)| name);
+    assert_eq!(names.collect::<Vec<_>>(), ["a/1.jpg", "a/2.jpg", "a/3.jpg"]);
+    let mut bytes = Vec::new();
+    data.read(1, &mut bytes).unwrap();
+    for lost in [0, 2] {
+        let why = data.read(lost, &mut bytes).unwrap_err();
+        assert!(matches!(why, Broken::Unreadable(_)), "{why}");
+    }
+    // What may be a folder on a disk that is not there is not left out without a word.
+    link("/mnt/gone", "a/more");
+    let why = refused(Dataset::folder(&root));
+    assert!(
+        why.ends_with("a/more: it is a link that leads to nothing; mend or remove it"),
+        "{why}"
+    );
+}
+
+#[test]
+fn a_pipe_is_refused_and_not_waited_for() {
+    let root = folder("pipes");
+    for name in ["pipe", "pipe.tar"] {
+        let pipe = root.join(name);
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        let says = "it is a pipe or a device, and samples are read from places in files; save it as a file first";
+        for opened in [
+            Dataset::open(&pipe),
+            Dataset::list(&pipe),
+            Dataset::shards(&[&pipe]),
+        ] {
+            assert!(refused(opened).ends_with(says));
+        }
+    }
+}
+
+#[test]
 fn a_list_names_paths_and_labels() {
     let root = folder("list");
     let list = |text: &str| {
@@ -241,6 +291,39 @@ fn names_of_pax_are_read() {
         listed(&data, &root),
         [("shard.tar: new/name.jpg".into(), None)]
     );
+}
+
+#[test]
+fn a_member_with_holes_is_refused_in_each_form() {
+    let root = folder("holes");
+    let says = "after `b.jpg`: a member with holes; pack the archive without `--sparse`";
+    let of = |kind: Option<tar::EntryType>| {
+        let mut builder = tar::Builder::new(tar(&["b.jpg"].map(|name| (name, &b"b"[..]))));
+        let mut bytes = std::mem::take(builder.get_mut());
+        // Without the mark of the end.
+        bytes.truncate(1024);
+        let mut builder = tar::Builder::new(bytes);
+        if kind.is_none() {
+            let records = [
+                ("GNU.sparse.major", &b"1"[..]),
+                ("GNU.sparse.minor", b"0"),
+                ("GNU.sparse.name", b"a.jpg"),
+                ("GNU.sparse.realsize", b"99999999999"),
+            ];
+            builder.append_pax_extensions(records).unwrap();
+        }
+        let mut header = tar::Header::new_gnu();
+        header.set_path("GNUSparseFile.1/a.jpg").unwrap();
+        header.set_entry_type(kind.unwrap_or(tar::EntryType::Regular));
+        header.set_size(3);
+        header.set_cksum();
+        builder.append(&header, &b"abc"[..]).unwrap();
+        refused(open_tar(&root, &builder.into_inner().unwrap()))
+    };
+    for kind in [None, Some(tar::EntryType::GNUSparse)] {
+        let why = of(kind);
+        assert!(why.ends_with(says), "{why}");
+    }
 }
 
 #[test]

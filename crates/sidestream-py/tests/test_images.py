@@ -265,7 +265,7 @@ from sidestream.images import Loader
 kept = iter(Loader({str(samples)!r}, batch_size=4))
 next(kept)
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 
 
 def test_a_signal_ends_a_wait(samples: Path) -> None:
@@ -283,7 +283,7 @@ try:
 except KeyboardInterrupt:
     os._exit(7)
 """
-    ended = subprocess.run([sys.executable, "-c", script], timeout=60)
+    ended = subprocess.run([sys.executable, "-c", script], timeout=300)
     assert ended.returncode == 7
 
 
@@ -396,7 +396,7 @@ assert "torch" not in sys.modules
 batches = loader.prefetch("cpu")
 assert "torch" in sys.modules
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 
 
 def test_what_was_read_ahead_and_not_taken_comes_again(samples: Path) -> None:

@@ -32,7 +32,8 @@ pub const MAX_PIXELS: u64 = 178_956_970;
 pub struct Options {
     /// Pictures whose header states more pixels are refused before any memory is reserved.
     pub max_pixels: u64,
-    /// A progressive JPEG with more scans is refused: each scan costs as much time as decoding a picture.
+    /// A progressive JPEG with more scans is refused. One with fewer is, too, if they go over far more of the picture than the file's
+    /// bytes can describe: each scan costs as much time as decoding a picture.
     pub max_scans: u32,
     /// What becomes of files that can be decoded, but not without a fault.
     pub damage: Damage,
@@ -181,7 +182,10 @@ impl Decoder {
             {
                 Err(Broken::Truncated)
             }
-            Format::Jpeg { .. } => self.jpeg.decode(bytes, header, region, into),
+            Format::Jpeg { .. } => {
+                Header::bound_work(bytes, self.options.max_scans)?;
+                self.jpeg.decode(bytes, header, region, into)
+            }
             Format::Png { .. } => png::decode(bytes, header, region, into, self.options),
         }
     }

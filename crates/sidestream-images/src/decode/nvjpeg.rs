@@ -114,8 +114,13 @@ impl Engines {
     ///
     /// # Errors
     /// If there is no library or the GPU has no engines.
-    pub fn open(files: &[PathBuf]) -> Result<Engines, EngineError> {
-        let functions = Functions::load(files)?;
+    ///
+    /// # Safety
+    /// - Whichever of the files can be loaded is nvJPEG: loading runs its code, and its functions are called by the types of `nvjpeg.h`.
+    /// - Where the engines are dropped, on whatever thread, that context is alive and current.
+    pub unsafe fn open(files: &[PathBuf]) -> Result<Engines, EngineError> {
+        // SAFETY: the caller says that they are nvJPEG.
+        let functions = unsafe { Functions::load(files) }?;
         let mut handle = ptr::null_mut();
         // SAFETY: no allocators of our own, no flags, and a place for the handle.
         let status = unsafe {
@@ -243,7 +248,7 @@ impl Drop for Engines {
     fn drop(&mut self) {
         // A failure to give something back cannot be mended here.
         if !self.state.is_null() {
-            // SAFETY: made by the same library, and used by nobody any more.
+            // SAFETY: made by the same library, and used by nobody any more; whoever opened it sees to the context.
             unsafe { (self.functions.state_destroy)(self.state) };
         }
         // SAFETY: as above.
@@ -252,10 +257,12 @@ impl Drop for Engines {
 }
 
 impl Functions {
-    fn load(files: &[PathBuf]) -> Result<Functions, EngineError> {
+    /// # Safety
+    /// Whichever of the files can be loaded is nvJPEG.
+    unsafe fn load(files: &[PathBuf]) -> Result<Functions, EngineError> {
         let mut tried = Vec::new();
         for file in files {
-            // SAFETY: it is nvJPEG, or what the caller named as such; loading it runs its initialisers.
+            // SAFETY: the caller says that it is nvJPEG; loading it runs its initialisers.
             match unsafe { Library::new(file) } {
                 Ok(library) => return Functions::of(library, file.clone()),
                 Err(error) => tried.push((file.clone(), error.to_string())),

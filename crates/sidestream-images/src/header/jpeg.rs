@@ -24,6 +24,8 @@ const ENGINE_ROWS: std::ops::RangeInclusive<u32> = 64..=16_384;
 struct Frame {
     /// How many blocks of 8 × 8 samples there are, over all channels.
     blocks: u64,
+    /// Of each channel its name and its blocks.
+    of_channel: [(u8, u64); 4],
     /// How many units a scan of all channels consists of: each has the blocks of one or two rows and columns of luma.
     units: u64,
     /// It is of a kind that the engines of GPUs know.
@@ -51,7 +53,57 @@ pub(super) fn is_cut(bytes: &[u8]) -> bool {
     frame.needs_more_than(end - first_scan)
 }
 
+/// How many blocks may be visited for each bit of a file. Each block's first coefficient takes a bit at least, and no scan of the others
+/// needs more than 15 for 32,767 blocks. The most that libjpeg and mozjpeg write is 3, of pictures in a single colour.
+const VISITS_A_BIT: u64 = 16;
+
+/// Refuses a file whose scans visit far more blocks than its bytes can describe. A decoder visits each block of the picture in each
+/// scan, also where the file says nothing of it, so that a file of 2 KB could take a minute.
+///
+/// Whatever looks like a scan counts, from the first one to the end of the file: decoders differ in what they pass over.
+pub(super) fn bound_work(bytes: &[u8], max_scans: u32) -> Result<(), Broken> {
+    let (_, frame, first_scan) = walk(bytes)?;
+    let end = end_of_picture(bytes, first_scan).unwrap_or(bytes.len());
+    let rest = &bytes[first_scan..];
+    let scans = memchr::memmem::find_iter(rest, &[0xFF, SOS]).map(|at| at + 2);
+    let (mut count, mut visits) = (0u64, 0u64);
+    for scan in std::iter::once(0).chain(scans) {
+        count += u64::from(first_scan + scan <= end);
+        visits = visits.saturating_add(frame.blocks_of(&rest[scan..]));
+    }
+    if count > max_scans.into() {
+        return Err(damaged(&format!(
+            "it has {count} scans, and at most {max_scans} are decoded"
+        )));
+    }
+    let bits = 8 * rest.len() as u64;
+    let most = VISITS_A_BIT.saturating_mul(match frame.coding {
+        // A bit may stand for any number of blocks.
+        Coding::Arithmetic => bits.max(frame.blocks),
+        Coding::Sequential | Coding::Progressive | Coding::Lossless => bits,
+    });
+    match visits > most {
+        true => Err(Broken::Damaged(format!(
+            "its scans ({count}) go over {visits} blocks of 8 × 8 samples, and at most {most} are decoded of so short a file"
+        ))),
+        false => Ok(()),
+    }
+}
+
 impl Frame {
+    /// How many blocks a scan visits whose segment begins here.
+    fn blocks_of(&self, scan: &[u8]) -> u64 {
+        let channels = scan.get(2).copied().unwrap_or(0).into();
+        let names = scan.get(3..).unwrap_or(&[]).chunks_exact(2);
+        let blocks = names.take(channels).map(|pair| {
+            let named = self.of_channel.iter().filter(|(name, _)| *name == pair[0]);
+            named.map(|(_, blocks)| *blocks).max()
+        });
+        // What names none or an unknown channel is no scan, or all of them.
+        let sum: Option<u64> = blocks.sum();
+        sum.filter(|blocks| *blocks > 0).unwrap_or(self.blocks)
+    }
+
     /// Whether its blocks cannot lie in so many bytes.
     fn needs_more_than(&self, size_bytes: usize) -> bool {
         // In bits, per block: of its first coefficient a code of at least one; and, unless other scans bring them (where one code
@@ -233,13 +285,17 @@ fn frame(code: u8, segment: &[u8]) -> Result<Frame, Broken> {
         };
         samples(width, factors >> 4, largest.0) * samples(height, factors & 15, largest.1)
     };
+    let of_channel = std::array::from_fn(|at| match at < channels.into() {
+        true => (segment[6 + at * 3], blocks(at)),
+        false => (0, 0),
+    });
     let blocks = (0..channels.into()).map(blocks).sum();
     let units = |all: u32, largest: u8| u64::from(all.div_ceil(8 * u32::from(largest)));
-    let of_channel = |at: usize| {
+    let factors_of = |at: usize| {
         let start = 6 + 3 * at;
         Some((*segment.get(start)?, *segment.get(start + 1)?))
     };
-    let is_for_engines = match [0, 1, 2].map(of_channel) {
+    let is_for_engines = match [0, 1, 2].map(factors_of) {
         // Channels that are named so are no brightness and colours.
         [Some((b'R', _)), Some((b'G', _)), Some((b'B', _))] => false,
         [
@@ -273,6 +329,7 @@ fn frame(code: u8, segment: &[u8]) -> Result<Frame, Broken> {
     };
     Ok(Frame {
         blocks,
+        of_channel,
         units: units(width, largest.0) * units(height, largest.1),
         is_for_engines,
         coding,

@@ -94,6 +94,14 @@ impl Header {
         jpeg::is_cut(bytes)
     }
 
+    /// Whether decoding a JPEG takes no more time than its bytes are worth.
+    ///
+    /// # Errors
+    /// [`Broken::Damaged`] if it has more scans than that, or more than its bytes are worth.
+    pub(crate) fn bound_work(bytes: &[u8], max_scans: u32) -> Result<(), Broken> {
+        jpeg::bound_work(bytes, max_scans)
+    }
+
     /// Its size after it was turned.
     pub fn turned(&self) -> Size {
         self.orientation.turned(self.size)

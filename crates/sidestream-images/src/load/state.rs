@@ -39,6 +39,9 @@ pub struct State {
     pub faulty: bool,
 }
 
+/// More epochs than any run has: a state with more was not written by a loader.
+const MAX_EPOCHS: u64 = 1 << 32;
+
 impl State {
     /// As JSON, in one line.
     pub fn to_json(&self) -> String {
@@ -135,6 +138,12 @@ impl<S: Slab> Loader<S> {
             if there != here {
                 return refuse(name, &there, &here, "make the loader with the same options");
             }
+        }
+        if state.epoch >= MAX_EPOCHS {
+            return Err(Error::State(format!(
+                "the state has epoch {}, and no run has more than {MAX_EPOCHS}; give what was saved, as it was",
+                state.epoch
+            )));
         }
         let order = self.order();
         let world = u64::from(order.world);

@@ -50,11 +50,10 @@ pub(super) fn open(root: &Path, only: Option<&[&str]>) -> Result<Dataset> {
             .sort_by_file_name();
         for entry in walk
             .into_iter()
-            .filter_entry(|entry| entry.depth() == 0 || !is_hidden(entry))
+            .filter_entry(|entry| entry.depth() == 0 || !is_hidden(entry.path()))
         {
-            let entry = entry.map_err(|error| Error::source(root.display(), error))?;
-            if entry.file_type().is_file() && is_picture(&entry) {
-                draft.add(&below(root, &entry)?, Some(number))?;
+            if let Some(Found::Picture(name)) = found(root, entry)? {
+                draft.add(&name, Some(number))?;
             }
         }
     }
@@ -67,31 +66,71 @@ fn list(root: &Path) -> Result<(Vec<String>, Vec<String>)> {
     let mut pictures = Vec::new();
     let walk = WalkDir::new(root).follow_links(true).sort_by_file_name();
     for entry in walk.min_depth(1).max_depth(1) {
-        let entry = entry.map_err(|error| Error::source(root.display(), error))?;
-        if is_hidden(&entry) {
-            continue;
-        }
-        if entry.file_type().is_dir() {
-            folders.push(below(root, &entry)?);
-        } else if entry.file_type().is_file() && is_picture(&entry) {
-            pictures.push(below(root, &entry)?);
+        match found(root, entry)? {
+            Some(Found::Folder(name)) => folders.push(name),
+            Some(Found::Picture(name)) => pictures.push(name),
+            None => {}
         }
     }
     Ok((folders, pictures))
 }
 
-fn below(root: &Path, entry: &DirEntry) -> Result<String> {
-    let path = entry.path().strip_prefix(root).unwrap_or(entry.path());
-    let name = path.to_str().map(str::to_owned);
-    name.ok_or_else(|| Error::source(entry.path().display(), "its name is not UTF-8; rename it"))
+/// What an entry is, with its path below the root.
+enum Found {
+    Folder(String),
+    Picture(String),
 }
 
-fn is_hidden(entry: &DirEntry) -> bool {
-    entry.file_name().as_encoded_bytes().starts_with(b".")
+/// What there is, but for what is hidden or neither folder nor picture.
+fn found(root: &Path, entry: walkdir::Result<DirEntry>) -> Result<Option<Found>> {
+    let error = match entry {
+        Ok(entry) if is_hidden(entry.path()) => return Ok(None),
+        Ok(entry) if entry.file_type().is_dir() => {
+            return below(root, entry.path()).map(|name| Some(Found::Folder(name)));
+        }
+        Ok(entry) if entry.file_type().is_file() && ends_as_picture(entry.path()) => {
+            return below(root, entry.path()).map(|name| Some(Found::Picture(name)));
+        }
+        Ok(_) => return Ok(None),
+        Err(error) => error,
+    };
+    let is_link = |path: &&Path| error.loop_ancestor().is_none() && path.is_symlink();
+    match error.path().filter(is_link) {
+        None => Err(Error::source(root.display(), error)),
+        // A picture that cannot be read is one more broken picture, of which the loader's option decides.
+        Some(link) if ends_as_picture(link) && !is_hidden(link) => {
+            below(root, link).map(|name| Some(Found::Picture(name)))
+        }
+        Some(link) if is_hidden(link) || leads_to_itself(link) => Ok(None),
+        // It may be a folder of pictures on a disk that is not there.
+        Some(link) => {
+            let why = "it is a link that leads to nothing; mend or remove it";
+            Err(Error::source(link.display(), why))
+        }
+    }
 }
 
-fn is_picture(entry: &DirEntry) -> bool {
-    ends_as_picture(entry.path())
+/// Whether following a link never ends.
+fn leads_to_itself(link: &Path) -> bool {
+    let mut at = link.to_owned();
+    (0..64).all(|_| match at.read_link() {
+        Ok(to) => {
+            at = at.parent().unwrap_or(Path::new("")).join(to);
+            true
+        }
+        Err(_) => false,
+    })
+}
+
+fn below(root: &Path, path: &Path) -> Result<String> {
+    let name = path.strip_prefix(root).unwrap_or(path).to_str();
+    name.map(str::to_owned)
+        .ok_or_else(|| Error::source(path.display(), "its name is not UTF-8; rename it"))
+}
+
+fn is_hidden(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default();
+    name.as_encoded_bytes().starts_with(b".")
 }
 
 /// Whether the name is one of a picture.

@@ -1,19 +1,17 @@
 //! A file that lists paths, with a label each or none.
 
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
 use super::folder::ends_as_picture;
-use super::{A_NUMBER, Dataset, Draft, Place, compressed, number_of};
+use super::{A_NUMBER, Dataset, Draft, Place, compressed, number_of, open_file};
 use crate::{Error, Result};
 
 /// No path is as long; a file that is no list should not be read into memory as one line.
 const MAX_LINE_BYTES: u64 = 1 << 16;
 
 pub(super) fn open(file: &Path) -> Result<Dataset> {
-    let reader = File::open(file).map_err(|error| Error::source(file.display(), error))?;
-    let mut reader = BufReader::new(reader);
+    let mut reader = BufReader::new(open_file(file)?);
     let begin = reader.fill_buf();
     let begin = begin.map_err(|error| Error::source(file.display(), error))?;
     if let Some(why) = compressed(file, begin) {

@@ -60,6 +60,22 @@ fn number_of(text: &str) -> Option<u32> {
     (number != NO_LABEL).then_some(number)
 }
 
+/// Opens a file from which samples are listed.
+fn open_file(path: &Path) -> Result<File> {
+    let wrong = |why: &dyn std::fmt::Display| Error::source(path.display(), why);
+    // Before it is opened: to open a pipe would wait for a writer, perhaps for ever.
+    let about = path.metadata().map_err(|error| wrong(&error))?;
+    if about.is_dir() {
+        let why = "it is a folder; where several sources are given, each is an archive";
+        return Err(wrong(&why));
+    }
+    if !about.is_file() {
+        let why = "it is a pipe or a device, and samples are read from places in files; save it as a file first";
+        return Err(wrong(&why));
+    }
+    File::open(path).map_err(|error| wrong(&error))
+}
+
 /// What to do with a file that begins so, if it is compressed: a member of an archive could then be reached only through all before it.
 fn compressed(path: &Path, first: &[u8]) -> Option<String> {
     let known: [(&[u8], &str, &str, &str); 5] = [
@@ -87,11 +103,12 @@ impl Dataset {
     /// names. A folder that holds pictures and no folders gives samples without labels.
     ///
     /// Taken are files whose names end in `.jpg`, `.jpeg`, `.jpe`, `.jfif` or `.png`, in any case and at any depth of a
-    /// class, but for hidden ones; what they are is told by their bytes. Links are followed.
+    /// class, but for hidden ones; what they are is told by their bytes. Links are followed; one that is named as a picture
+    /// and leads to nothing is a picture that cannot be read.
     ///
     /// # Errors
-    /// [`Error::Source`] if a folder cannot be read, a link leads back, there are no pictures, or there are pictures both
-    /// beside the folders and in them.
+    /// [`Error::Source`] if a folder cannot be read, a link leads back to a folder around it or, with another name, to nothing, there are no
+    /// pictures, or there are pictures both beside the folders and in them.
     pub fn folder(root: impl AsRef<Path>) -> Result<Dataset> {
         folder::open(root.as_ref(), None)
     }

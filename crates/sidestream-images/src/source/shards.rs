@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use sidestream::check::one_line;
 use tar::{Archive, EntryType, PaxExtensions};
 
-use super::{A_NUMBER, Dataset, Draft, NO_LABEL, Place, compressed, number_of};
+use super::{A_NUMBER, Dataset, Draft, NO_LABEL, Place, compressed, number_of, open_file};
 use crate::{Error, Result};
 
 /// Names and labels are short. What is longer is no name and no label.
@@ -64,8 +64,7 @@ pub(super) fn open(paths: Vec<PathBuf>) -> Result<Dataset> {
         members: Vec::new(),
     };
     for (path, archive) in paths.into_iter().zip(0..) {
-        let wrong = |why: String| Error::source(path.display(), why);
-        let file = File::open(&path).map_err(|error| wrong(error.to_string()))?;
+        let file = open_file(&path)?;
         walk(&path, archive, &file, &mut draft, &mut shards.members)?;
         shards.archives.push((path, file));
     }
@@ -86,10 +85,6 @@ fn walk(
 ) -> Result<()> {
     let wrong = |why: String| Error::source(path.display(), why);
     let about = file.metadata().map_err(|error| wrong(error.to_string()))?;
-    if about.is_dir() {
-        let why = "it is a folder; where several sources are given, each is an archive";
-        return Err(wrong(why.into()));
-    }
     let length = about.len();
     let mut first = [0; 8];
     let mut start = file;
@@ -163,6 +158,9 @@ fn walk(
                             );
                             return Err(wrong(why));
                         }
+                        key if key.starts_with(b"GNU.sparse.") => {
+                            return Err(wrong(with_holes(&after)));
+                        }
                         _ => {}
                     }
                 }
@@ -170,9 +168,7 @@ fn walk(
             }
             EntryType::Regular | EntryType::Continuous => {}
             EntryType::GNUSparse => {
-                return Err(wrong(format!(
-                    "after {after}: a member with holes; pack the archive without `--sparse`"
-                )));
+                return Err(wrong(with_holes(&after)));
             }
             // Folders, links, records for the whole archive: no samples. Their name must not pass to the next.
             _ => {
@@ -255,6 +251,10 @@ fn walk(
         )));
     }
     settle(group, draft, members)
+}
+
+fn with_holes(after: &str) -> String {
+    format!("after {after}: a member with holes; pack the archive without `--sparse`")
 }
 
 /// A sample without a picture is left out, as WebDataset's readers do.

@@ -37,7 +37,9 @@ impl ImageEngines {
                 return Ok(Arc::clone(engines));
             }
             let by_name = nvjpeg::FILES.map(PathBuf::from).into_iter();
-            let engines = Engines::open(&by_name.chain(files).collect::<Vec<_>>())?;
+            // SAFETY: nvJPEG by its names, and as the packages of NVIDIA have it. The context is current, says the caller, and is the
+            // primary one, which PyTorch never destroys; these engines stay until the process ends.
+            let engines = unsafe { Engines::open(&by_name.chain(files).collect::<Vec<_>>()) }?;
             let engines = Arc::new(Mutex::new(engines));
             opened.insert(ordinal, Arc::clone(&engines));
             Ok(engines)
