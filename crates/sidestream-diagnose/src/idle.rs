@@ -7,7 +7,8 @@
 //! 1. before the first step and after the last one: start-up,
 //! 2. the profiler or the driver was busy with itself, or the profiler passed from one step to the next,
 //! 3. the thread did what a program does once: it loaded code, captured a graph, took memory for the first time,
-//! 4. the launch had come back and the work did not begin: it waited for its stream, or for an event,
+//! 4. the launch had come back and the work did not begin: it waited for an event or a function of the host, if its thread had placed
+//!    such a wait before it; if not, the trace does not tell why,
 //! 5. the thread waited for its data loader,
 //! 6. the thread called nothing for half a millisecond or more, where it would have been late anyway: the host's own work,
 //!    by the name of the innermost range or operator around it,
@@ -17,23 +18,30 @@
 //!    the time inside the call is,
 //! 8. else it was on its way through framework and launches: launch-bound.
 //!
-//! Work that had been asked for before the gap began and did not start for 50 µs waited for its stream or an event
-//! too. A gap whose work has no call in the trace has no cause.
+//! The same is said of work that had been asked for before the gap began and did not start for 50 µs: the whole device did
+//! nothing, so that work of its own streams is not what it waited for. A gap whose work has no call in the trace has no cause, nor has
+//! any in a trace that is only a sample.
 
 mod lane;
+mod own;
+mod regions;
 mod rest;
 
 use std::collections::{BTreeMap, HashMap};
 
 use lane::{Lane, Named, Own, apart, overlapping, within_ns};
+use regions::{Regions, Sections};
 use rest::Rest;
 
+pub use regions::Region;
+
 use crate::initial::Initial;
-use crate::measure::{DeviceTime, Held, Links, Spans, Steps, StepsBy, WorkOfCalls, held};
+use crate::measure::{DeviceTime, Held, Links, Spans, Steps, StepsBy, WorkOfCalls, held, sampled};
 use crate::model::{
-    ApiKind, Call, Direction, Memory, Name, Range, RangeKind, Stream, ThreadIndex, Trace, What,
-    Work,
+    ApiKind, Call, Direction, Memory, Name, Range, RangeKind, Stream, StreamIndex, SyncKind,
+    ThreadIndex, Trace, What, Work,
 };
+use crate::sections::Section;
 
 /// Why a device did nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,7 +64,7 @@ pub enum Cause {
     PageableCopy,
     /// The host was on its way, and not fast enough.
     LaunchBound,
-    /// The work had been submitted, and waited for its stream or for an event.
+    /// The work had been submitted, and waited for an event or a function of the host.
     StreamWait,
     /// The device passed from one work to the next.
     DeviceLatency,
@@ -140,6 +148,8 @@ pub struct Because {
 /// The innermost operators around a call, the outer ones first; without any, the annotation around it.
 pub type Inside = [Option<Name>; 3];
 
+/// What PyTorch calls an operator of the backward pass.
+const BACKWARD: &str = "autograd::engine::evaluate_function";
 /// A device passes from one work to the next in some microseconds, with a wait between streams too.
 const LATENCY_NS: u64 = 50_000;
 /// A thread that shows nothing for so long does something of its own. Between two operators Python
@@ -151,7 +161,12 @@ pub struct Scene<'t> {
     trace: &'t Trace,
     links: &'t Links,
     steps: &'t Steps,
+    works: &'t WorkOfCalls,
     initial: Initial,
+    /// Whether most calls and most work are not in the trace.
+    is_sample: bool,
+    /// The streams of waits for events, by the numbers of their calls, where the trace has them.
+    waiting: HashMap<u32, StreamIndex>,
     /// The work of each device, where there are several.
     of_device: HashMap<(Option<i64>, i64), Vec<u32>>,
     threads: Vec<Lane>,
@@ -159,6 +174,9 @@ pub struct Scene<'t> {
     overhead: Vec<Named>,
     /// The operators around the calls that held up the host or copied.
     inside: HashMap<u32, Inside>,
+    /// The part of the step that each name is, and the ranges that work is launched in.
+    sections: Sections,
+    regions: Regions,
 }
 
 impl<'t> Scene<'t> {
@@ -175,11 +193,16 @@ impl<'t> Scene<'t> {
             trace,
             links,
             steps,
+            works,
             initial: Initial::of(trace, steps),
+            is_sample: sampled(trace).is_some(),
+            waiting: waiting(trace),
             of_device: by_device(trace),
             threads,
             overhead: Vec::new(),
             inside: HashMap::new(),
+            sections: Sections::of_names(&trace.names),
+            regions: Regions::default(),
         };
         let mut overhead = Vec::new();
         let loads = |name: Name| is_loading(trace.names.text(name));
@@ -226,11 +249,21 @@ impl<'t> Scene<'t> {
                         if scene.initial.is_operator(range) && !is_wait(trace, works, range) {
                             apart(&mut lane.initial, named);
                         }
-                        lane.notice(range);
+                        let part = scene.sections.of(range.name);
+                        if part == Some(Section::SetUp) {
+                            apart(&mut lane.initial, named);
+                        }
+                        lane.is_backward |= part == Some(Section::Backward)
+                            && trace.names.text(range.name).starts_with(BACKWARD);
+                        lane.notice(range, part);
                         lane.enter(start, (end, range.name, true));
                     }
                     RangeKind::Annotation => {
-                        lane.notice(range);
+                        let part = scene.sections.of(range.name);
+                        if part == Some(Section::SetUp) {
+                            apart(&mut lane.initial, named);
+                        }
+                        lane.notice(range, part);
                         lane.enter(start, (end, range.name, false));
                     }
                     RangeKind::Python => {}
@@ -241,14 +274,27 @@ impl<'t> Scene<'t> {
         for named in overhead {
             apart(&mut scene.overhead, named);
         }
+        own::without_each_other(&mut scene.threads, &trace.threads);
+        own::once(&mut scene.threads, &scene.initial);
         scene
     }
 
     fn call(&mut self, at: usize, call: &Call, work: Option<usize>, copies: &[bool]) {
         let (start, end) = (call.start_ns, call.end_ns());
         let lane = &mut self.threads[call.thread.0 as usize];
-        lane.act(start, end);
         let name = self.trace.names.text(call.name);
+        let is_initial = self.initial.is_call(call, name);
+        lane.act((start, end), is_initial && call.api.kind == ApiKind::Module);
+        if call.api.kind.submits() {
+            self.regions.note(at, start, lane, &self.sections);
+        }
+        match call.api.kind {
+            ApiKind::Launch => self.regions.count(at, false, lane.is_capturing),
+            ApiKind::GraphLaunch => self.regions.count(at, true, false),
+            _ if name.contains("BeginCapture") => lane.is_capturing = true,
+            _ if name.contains("EndCapture") => lane.is_capturing = false,
+            _ => {}
+        }
         let because = Because::of(call.name);
         match name {
             name if name.contains("BeginCapture") && self.initial.captures_once(call) => {
@@ -261,7 +307,7 @@ impl<'t> Scene<'t> {
             }
             _ => {}
         }
-        if self.initial.is_call(call, name) && !waited(self.trace, at, work) {
+        if is_initial && !waited(self.trace, at, work) {
             apart(&mut lane.initial, (start, end, because));
             lane.copied = None;
             return;
@@ -291,6 +337,37 @@ impl<'t> Scene<'t> {
             lane.held_ns = lane.held_ns.saturating_add(call.duration_ns);
             lane.held.push(((start, end, because), held));
         }
+    }
+
+    /// Whether another thread or process could do the host's own work that this stands for.
+    pub fn is_movable(&self, own: Option<Because>) -> bool {
+        let names = own.into_iter().flat_map(|own| {
+            let inside = own.inside.into_iter().flatten();
+            inside.chain([own.name])
+        });
+        let mut parts = names.filter_map(|name| self.sections.of(name));
+        parts.all(Section::is_movable)
+    }
+
+    /// Whether many launches are made while a graph is captured.
+    pub fn captures(&self) -> bool {
+        self.regions.are_captured()
+    }
+
+    /// Whether a graph would submit nothing at once that is not: most launches are of graphs or in compiled code, or made to
+    /// capture a graph.
+    pub fn submits_at_once(&self) -> bool {
+        self.regions.are_at_once() || self.captures()
+    }
+
+    /// The ranges that work is launched in, and the one of a call.
+    pub fn regions(&self) -> &[Region] {
+        &self.regions.all
+    }
+
+    /// The place of a call's range among these.
+    pub fn region_of(&self, call: usize) -> Option<usize> {
+        self.regions.of(call)
     }
 
     /// The operators around a call that held up the host or copied.
@@ -340,8 +417,13 @@ impl<'t> Scene<'t> {
             Some(places) => Box::new(places.iter().map(|at| *at as usize)),
             None => Box::new(all),
         };
+        let mut next: Option<usize> = None;
         for gap in gaps {
-            let next = places.find(|at| self.trace.work[*at].start_ns >= gap.1);
+            let work = |at: usize| &self.trace.work[at];
+            // No call asks for a migration: what comes behind it was asked for.
+            if next.is_none_or(|at| work(at).start_ns < gap.1) {
+                next = places.find(|at| work(*at).start_ns >= gap.1 && !work(*at).is_migration());
+            }
             let mut rest = Rest {
                 pieces: vec![gap],
                 idle: &mut *idle,
@@ -369,7 +451,8 @@ impl<'t> Scene<'t> {
 
     /// The stretches of own work of the thread that works most that lie in some time, with how much of each does.
     pub fn main_own(&self, time: &Spans) -> Vec<(u64, Stretch)> {
-        let main = self.threads.iter().max_by_key(|lane| lane.calls);
+        let main = self.threads.iter();
+        let main = main.max_by_key(|lane| (!lane.is_backward && lane.calls > 0, lane.calls));
         let each = main
             .into_iter()
             .flat_map(|lane| lane.own.iter().map(move |own| (lane.own_ns_of(own), own)));
@@ -397,15 +480,31 @@ impl<'t> Scene<'t> {
         once_ns.saturating_add(own_ns).min(start.abs_diff(end))
     }
 
-    /// The wait that submitted work stands behind, as far as calls show it: the last one of its thread before it.
-    fn wait_before(&self, call: usize) -> Option<Because> {
-        let thread = self.trace.calls[call].thread;
-        let before = self.trace.calls[..call].iter().rev().take(64);
-        let mut waits = before.filter(|before| {
-            before.thread == thread
-                && matches!(before.api.kind, ApiKind::WaitEvent | ApiKind::HostFunc)
-        });
-        waits.next().map(|wait| Because::of(wait.name))
+    /// The wait that submitted work stands behind, as far as calls show it: the last one of its thread before it. Where work of the
+    /// same stream came after a wait, that wait was complete.
+    fn wait_before(&self, work: usize, call: usize) -> Option<Because> {
+        let trace = self.trace;
+        let (thread, stream) = (trace.calls[call].thread, trace.work[work].stream);
+        let submits = |at: usize| {
+            let first = self.works.first(at).filter(|first| *first < work);
+            first.is_some_and(|first| trace.work[first].stream == stream)
+        };
+        if submits(call) {
+            return None;
+        }
+        let before = (call.saturating_sub(64)..call).rev();
+        for at in before.filter(|at| trace.calls[*at].thread == thread) {
+            let before = &trace.calls[at];
+            let of = self.waiting.get(&before.correlation);
+            match before.api.kind {
+                ApiKind::WaitEvent | ApiKind::HostFunc if of.is_none_or(|of| *of == stream) => {
+                    return Some(Because::of(before.name));
+                }
+                _ if submits(at) => return None,
+                _ => {}
+            }
+        }
+        None
     }
 
     /// Divides a gap among its causes.
@@ -432,6 +531,7 @@ impl<'t> Scene<'t> {
             rest.take((*from, *to), Some(*because), Cause::ProfilerOverhead);
         }
         let call = next.and_then(|at| Some((at, self.links.call_of(at)?)));
+        let call = call.filter(|_| !self.is_sample);
         let Some((work, at)) = call else {
             let short = end.abs_diff(start) <= LATENCY_NS;
             let cause = match short {
@@ -448,6 +548,13 @@ impl<'t> Scene<'t> {
             name: call.name,
             inside,
         });
+        let launched = Some(Because {
+            name: call.name,
+            inside: match self.region_of(at) {
+                Some(region) => [None, None, Some(self.regions.all[region].name)],
+                None => inside,
+            },
+        });
         let lane = &self.threads[call.thread.0 as usize];
         for (from, to, because) in overlapping(&lane.initial, start, end) {
             rest.take((*from, *to), Some(*because), Cause::Initialisation);
@@ -457,8 +564,10 @@ impl<'t> Scene<'t> {
         if submitted < end {
             let waited = (start.max(submitted), end);
             if waited.1.abs_diff(start) > LATENCY_NS {
-                let because = self.wait_before(at).or(name);
-                rest.take(waited, because, Cause::StreamWait);
+                match self.wait_before(work, at) {
+                    Some(wait) => rest.take(waited, Some(wait), Cause::StreamWait),
+                    None => rest.take(waited, name, Cause::Unattributed),
+                }
             }
         }
         if asked <= start {
@@ -468,7 +577,11 @@ impl<'t> Scene<'t> {
                 () if back > start => Cause::LaunchBound,
                 () => Cause::DeviceLatency,
             };
-            return rest.take((start, end), name, cause);
+            let because = match cause {
+                Cause::LaunchBound => launched,
+                _ => name,
+            };
+            return rest.take((start, end), because, cause);
         }
         let late = asked.min(end);
         for (from, to, because) in overlapping(&lane.loading, start, late) {
@@ -477,7 +590,8 @@ impl<'t> Scene<'t> {
         }
         let held = lane.held_before(start, late);
         let could_run_ahead = lane.own_ns(device) < device.busy_ns();
-        if held.is_none() || !could_run_ahead {
+        // Without steps nothing says that the host would have had anything to run ahead with.
+        if held.is_none() || !could_run_ahead || self.steps.by == StepsBy::Nothing {
             let first = lane.own.partition_point(|own| own.1 <= start);
             let own = lane.own[first..].iter().take_while(|own| own.0 < late);
             // What lies in a wait for data is none.
@@ -502,7 +616,7 @@ impl<'t> Scene<'t> {
             };
             rest.take(stretch, Some(because), cause);
         }
-        rest.take((start, end), name, Cause::LaunchBound);
+        rest.take((start, end), launched, Cause::LaunchBound);
     }
 
     fn is_pageable_upload(&self, work: usize) -> bool {
@@ -566,6 +680,15 @@ fn is_wait(trace: &Trace, works: &WorkOfCalls, range: &Range) -> bool {
         let most = call.thread == range.thread && call.duration_ns > range.duration_ns / 2;
         most && (call.api.kind.is_sync() || waited(trace, at, works.first(at)))
     })
+}
+
+/// The streams that wait for events, by the numbers of the calls.
+fn waiting(trace: &Trace) -> HashMap<u32, StreamIndex> {
+    let waits = trace.syncs.iter();
+    let waits = waits.filter(|sync| sync.kind == SyncKind::StreamWait && sync.correlation != 0);
+    waits
+        .filter_map(|sync| Some((sync.correlation, sync.stream?)))
+        .collect()
 }
 
 /// The work of each device, if there are several.

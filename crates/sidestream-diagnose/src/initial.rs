@@ -28,6 +28,8 @@ pub struct Initial {
     half_ns: i64,
     /// How many steps there are.
     steps: usize,
+    /// How long the trace is.
+    trace_ns: u64,
 }
 
 /// How long those of one name took: how many by the power of two.
@@ -56,11 +58,9 @@ impl Initial {
         for call in &trace.calls {
             note(call.name, true, call.start_ns, call.duration_ns);
         }
-        for range in trace
-            .ranges
-            .iter()
-            .filter(|r| r.kind == RangeKind::Operator)
-        {
+        let is_named =
+            |range: &&Range| matches!(range.kind, RangeKind::Operator | RangeKind::Annotation);
+        for range in trace.ranges.iter().filter(is_named) {
             note(range.name, false, range.start_ns, range.duration_ns);
         }
         let steps_ns = match (steps.steps.first(), steps.steps.last()) {
@@ -75,6 +75,7 @@ impl Initial {
             names,
             half_ns: from.midpoint(to),
             steps: steps.steps.len(),
+            trace_ns: from.abs_diff(to),
         }
     }
 
@@ -113,10 +114,20 @@ impl Initial {
             && lengths.stands_out(range.duration_ns, is_first)
     }
 
+    /// How long a trace without steps is; none of one with steps.
+    pub fn unmarked_ns(&self) -> Option<u64> {
+        (self.steps == 0).then_some(self.trace_ns)
+    }
+
+    /// Whether the trace has one operator or annotation of this name.
+    pub fn is_seen_once(&self, name: Name) -> bool {
+        self.names.get(&(name, false)).is_some_and(|l| l.count == 1)
+    }
+
     /// Whether graphs are captured once, and not in every step.
     pub fn captures_once(&self, call: &Call) -> bool {
         let count = self.names.get(&(call.name, true)).map_or(0, |l| l.count);
-        count as usize <= (self.steps / 2).max(3)
+        self.steps == 0 || count as usize <= (self.steps / 2).max(3)
     }
 }
 

@@ -36,6 +36,7 @@ mod ranks;
 mod read;
 mod replay;
 mod report;
+mod sections;
 mod show;
 mod timeline;
 
@@ -49,7 +50,7 @@ pub use measure::{
     by_name, copies, devices,
 };
 pub use model::{
-    Allocated, Api, ApiKind, Base, Builder, Call, Device, Direction, Exchange, ExchangeKind,
+    Allocated, Api, ApiKind, Asked, Base, Builder, Call, Device, Direction, Exchange, ExchangeKind,
     Exchanges, Kernel, Launched, Memory, Name, Names, Overflow, ProcessGroup, Range, RangeKind,
     Record, Rows, Shape, Source, Stream, StreamFlag, StreamIndex, Sync, SyncKind, Thread,
     ThreadIndex, Trace, Unprofiled, Warning, What, Work,
@@ -61,7 +62,7 @@ pub use read::{Error, Limits, Problem, Progress, read, read_json, traces};
 pub use replay::{Change, Prediction, Replay, UnknownChange};
 pub use report::{LINK_GB_PER_S, LISTED, Link, Options, Report, SCHEMA, is_speed, kind};
 pub use show::{
-    Sort, TABLE_SCHEMA, Table, View, annotated, brief, comparison_text, html, ranks_html,
+    Sort, TABLE_SCHEMA, Table, View, annotated, brief, comparison_text, html, plain, ranks_html,
     ranks_text, table_json, table_text, text,
 };
 pub use timeline::{Drawn, Lane, Shade, Timeline};

@@ -13,7 +13,7 @@ use crate::idle::{Cause, Idle, Scene, has_workers};
 use crate::measure::{
     Blocking, Class, Collectives, Copies, DeviceMemory, DeviceTime, Launches, Line, Links,
     Operator, PerStep, Ranges, Steps, WorkOfCalls, blocking, copies, devices, host_rows, kernels,
-    launches, memory, operators, stream_kinds,
+    launches, lost_of_graphs, memory, operators, sampled, stream_kinds,
 };
 use crate::model::{
     Base, Direction, Launched, Memory, Name, Names, Source, Stream, Thread, Trace, Unprofiled,
@@ -157,6 +157,23 @@ impl Report {
         let mut warnings = trace.warnings.clone();
         let is_launch_blocking = is_launch_blocking(&trace, &links);
         warnings.extend(doubts(&trace, is_launch_blocking, &launches));
+        if let Some(text) = lost_of_graphs(&trace, &links) {
+            warnings.push(Warning {
+                code: "GRAPHS",
+                text,
+            });
+        }
+        let sampled = sampled(&trace);
+        if let Some(each) = sampled {
+            let text = format!(
+                "CUDA counted {each} calls for each one that is in the trace, which is only a sample: idle time is none, and \
+                 nothing can be said about its causes; record it again without leaving events out"
+            );
+            warnings.push(Warning {
+                code: "SAMPLED",
+                text,
+            });
+        }
         let scene = Scene::of(&trace, &links, &works, &steps);
         let idles: Vec<Idle> = times.iter().map(|device| scene.idle(device)).collect();
         let kinds = stream_kinds(&trace, &works);
@@ -201,6 +218,7 @@ impl Report {
             steps: &steps,
             scene: &scene,
             devices: &times,
+            idles: &idles,
             link_gb_per_s: link.0,
             is_link_assumed: link.1 == Link::Assumed,
             has_workers,
@@ -228,11 +246,11 @@ impl Report {
             changes: &changes,
             ..grounds
         };
-        let findings = match speaker {
+        let findings = match speaker.filter(|_| sampled.is_none()) {
             Some(speaker) => findings(&grounds, speaker, &judged, near),
             None => Vec::new(),
         };
-        warnings.extend(unexplained(&times, &idles, launches.orphans));
+        warnings.extend(unexplained(&trace, &times, &idles, launches.orphans));
         // The usual ones are known now; what was asked for stands at the end.
         if let (Ok(replay), Some(_)) = (&mut replay, &options.what_if) {
             let usual = replay.predictions.len() - replay.asked;
@@ -623,7 +641,15 @@ fn unlike(base: &Base, replay: &Replay) -> Option<Warning> {
 }
 
 /// Said where much of the idle time has no cause, with why.
-fn unexplained(devices: &[DeviceTime], idles: &[Idle], orphans: usize) -> Option<Warning> {
+fn unexplained(
+    trace: &Trace,
+    devices: &[DeviceTime],
+    idles: &[Idle],
+    orphans: usize,
+) -> Option<Warning> {
+    if sampled(trace).is_some() {
+        return None;
+    }
     let span: u128 = devices
         .iter()
         .map(|device| u128::from(device.span_ns))
@@ -633,8 +659,18 @@ fn unexplained(devices: &[DeviceTime], idles: &[Idle], orphans: usize) -> Option
         .filter_map(|idle| idle.by_cause.get(&Cause::Unattributed));
     let without: u128 = without.map(|ns| u128::from(*ns)).sum();
     let percent = 100.0 * without as f64 / span.max(1) as f64;
-    let why = match orphans {
-        0 => "nothing in the trace was asked for when it ends".to_owned(),
+    // Of what was submitted there is a call that stands for it.
+    let late = idles.iter().flat_map(|idle| &idle.reasons);
+    let late = late.filter(|((cause, _), _)| *cause == Cause::Unattributed);
+    let most = late.clone().max_by_key(|(_, (_, ns))| *ns);
+    let late: u128 = late.map(|(_, (_, ns))| u128::from(*ns)).sum();
+    let why = match (most, orphans) {
+        (Some(((_, because), _)), _) if 2 * late >= without => format!(
+            "work that had been submitted, most of all by {}, started late, with no wait placed before it; the trace does not tell \
+             why: code that is loaded, page faults, or work that the trace lacks",
+            trace.names.text(because.name)
+        ),
+        (_, 0) => "nothing in the trace was asked for when it ends".to_owned(),
         _ => "the work behind it has no call in the trace".to_owned(),
     };
     (percent >= 10.0).then(|| Warning {

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use serde_json::Value;
 use sidestream_diagnose::{
     Change, Error, LINK_GB_PER_S, Limits, Options, Problem, Rank, Ranks, Report, brief, html,
-    is_speed, ranks_html, ranks_text, read, text,
+    is_speed, plain, ranks_html, ranks_text, read, text,
 };
 
 use crate::failure::{TraceError, of_system};
@@ -105,6 +105,12 @@ fn options(link_gbps: Option<f64>, what_if: Option<Vec<String>>) -> PyResult<Opt
         link_gb_per_s: link_gbps,
         what_if: sets.transpose()?,
     })
+}
+
+/// Text of others, such as the name of a file, as it may be printed.
+#[pyfunction]
+pub fn printable(text: &str) -> String {
+    plain(text)
 }
 
 /// The changes that are made together.

@@ -5,7 +5,13 @@ use std::collections::BTreeMap;
 use super::view::View;
 use super::{Code, Evidence, Ground, size, time};
 use crate::idle::{Cause, host_memory};
+use crate::measure::Spans;
 use crate::model::{Direction, Memory, StreamIndex, What, Work};
+
+/// Fewer migrations are next to nothing.
+const LEAST_MIGRATIONS: u64 = 10;
+/// A kernel that goes on for longer between two migrations works by itself.
+const LONGEST_FAULT_NS: u64 = 50_000_000;
 
 /// A sum over copies, by the step.
 struct CopySum {
@@ -50,6 +56,87 @@ impl View<'_> {
             bytes: self.each(all_bytes),
             evidence: self.longest(places),
         }
+    }
+
+    /// Pages of unified memory that move because they are touched: a kernel that touches one stands still until it is there.
+    pub fn unified(&self) -> Option<Ground> {
+        let work = &self.grounds.trace.work;
+        let (mut count, mut bytes, mut held) = (0, 0u64, Spans::default());
+        // The kernel that ends last of those that run, with the migrations under it and when the last of them was over.
+        let mut kernel: Option<(usize, i64)> = None;
+        let mut under: BTreeMap<usize, u64> = BTreeMap::new();
+        for at in (0..work.len()).filter(|at| self.is_mine(&work[*at])) {
+            let one = &work[at];
+            if let What::Kernel(_) = one.what {
+                let ends = kernel.map_or(i64::MIN, |(kernel, _)| work[kernel].end_ns());
+                if ends < one.end_ns() {
+                    kernel = Some((at, i64::MAX));
+                }
+            }
+            let (What::Copy { bytes: moved, .. }, true) =
+                (one.what, one.is_migration() && self.in_steps(one))
+            else {
+                continue;
+            };
+            count += 1;
+            bytes = bytes.saturating_add(moved);
+            let mut from = one.start_ns;
+            if let Some((kernel, before)) = kernel.as_mut().filter(|k| work[k.0].end_ns() > from) {
+                *under.entry(*kernel).or_default() += 1;
+                if before.abs_diff(from) <= LONGEST_FAULT_NS {
+                    from = from.min(*before);
+                }
+                *before = one.end_ns();
+            }
+            held.push(from, one.end_ns());
+        }
+        if count < LEAST_MIGRATIONS {
+            return None;
+        }
+        let mut kernels: Vec<(usize, u64)> = under.into_iter().collect();
+        kernels.sort_by_key(|(at, count)| (u64::MAX - count, *at));
+        let inside: u64 = kernels.iter().map(|(_, count)| *count).sum();
+        let where_most = match kernels.first() {
+            Some((at, most)) => {
+                let kernel = self.text(work[*at].name);
+                let kernel: String = kernel.chars().take(90).collect();
+                format!(
+                    "{} of them under kernels, and {most} under one launch of {kernel}",
+                    self.each(inside)
+                )
+            }
+            None => "none of them under a kernel".to_owned(),
+        };
+        let held_ns = self.spans_ns(&held);
+        let link_ns = (bytes as f64 / self.grounds.link_gb_per_s) as u64;
+        let text = format!(
+            "pages of unified memory move when they are touched: {} migrations in {}, of {}, {where_most}; a kernel may stand \
+             still at each of its own though it counts as busy, and these and the time between those of a kernel are {} of {}; \
+             `cudaMemPrefetchAsync` ahead of the kernel, and ahead of the host's reads, or memory of the device with explicit \
+             copies, move as much in {}",
+            self.each(count),
+            self.whole(),
+            size(self.each(bytes)),
+            time(held_ns),
+            time(self.step_ns),
+            time(self.a_step(link_ns)),
+        );
+        let evidence = match kernels.is_empty() {
+            true => self.longest((0..work.len()).filter(|at| work[*at].is_migration())),
+            false => {
+                let kernels = kernels.iter().take(5);
+                kernels.map(|(at, _)| self.evidence(*at)).collect()
+            }
+        };
+        let floor_ns = self.a_step(link_ns);
+        Some(self.ground(
+            Code::UnifiedMemory,
+            held_ns,
+            held_ns,
+            floor_ns,
+            text,
+            evidence,
+        ))
     }
 
     pub fn pageable(&self) -> Option<Ground> {
@@ -151,11 +238,15 @@ impl View<'_> {
         if copies.evidence.is_empty() {
             return None;
         }
-        // A stream of its own helps a copy that holds up nobody: one from or to pinned memory.
+        // A stream of its own helps a copy that holds up nobody: one from or to pinned memory. It hides no more of it than
+        // there is to hide it behind.
+        let busy_ns = self.spans_ns(&self.device.busy);
+        let idle_ns = self.step_ns.saturating_sub(busy_ns);
+        let behind_ns = self.spans_ns(&self.device.kernels).saturating_add(idle_ns);
         Some(self.ground(
             Code::CopyOnComputeStream,
             copies.exposed_ns,
-            copies.pinned_exposed_ns,
+            copies.pinned_exposed_ns.min(behind_ns),
             self.floor_ns,
             text,
             copies.evidence,

@@ -1,10 +1,13 @@
 //! What the trace says about the host: it waits, it is slow, or it has nothing to submit.
 
+use std::collections::BTreeMap;
+
 use super::view::View;
 use super::{Code, Ground, time};
-use crate::idle::{Cause, is_loading};
+use crate::idle::{Because, Cause, Stretch, is_loading};
 use crate::measure::{Links, Spans};
-use crate::model::{ApiKind, Trace};
+use crate::model::{ApiKind, Direction, Trace, What};
+use crate::sections::{Section, prepares_data};
 
 impl View<'_> {
     pub fn sync(&self) -> Ground {
@@ -54,57 +57,6 @@ impl View<'_> {
         ground
     }
 
-    /// The range that has most of the idle time by itself, if that is half of it or more, and launches are what most of it is for.
-    fn mostly_in(&self) -> String {
-        let all = Cause::ALL.map(|cause| self.idle_ns(cause));
-        let all = all.into_iter().fold(0, u64::saturating_add);
-        if self.idle_ns(Cause::LaunchBound) < all / 2 {
-            return String::new();
-        }
-        let (trace, ranges) = (self.grounds.trace, self.grounds.ranges);
-        let named = ranges.nodes.iter().filter(|node| !node.is_step);
-        let Some(most) = named.max_by_key(|node| node.own.idle_ns) else {
-            return String::new();
-        };
-        let all = ranges.nodes.iter().map(|node| node.own.idle_ns);
-        let all = all.fold(ranges.outside.idle_ns, u64::saturating_add);
-        let share = most.own.idle_ns as f64 / all.max(1) as f64;
-        match share {
-            0.5.. => format!(
-                "; {:.0} % of all idle time lies in {}",
-                100.0 * share,
-                trace.names.text(most.name)
-            ),
-            _ => String::new(),
-        }
-    }
-
-    pub fn launch_bound(&self) -> Ground {
-        let idle = self.idle_ns(Cause::LaunchBound);
-        let per_mille = self.grounds.launches.launch_bound_per_mille;
-        let mut launches = 0;
-        for (at, work) in self.grounds.trace.work.iter().enumerate() {
-            let has_call = self.grounds.links.call_of(at).is_some();
-            launches += u64::from(has_call && self.is_mine(work) && self.in_steps(work));
-        }
-        let text = format!(
-            "the device waits for the host's launches for {} of {} of {}: {} % of the {} operations in it start \
-             with nothing queued behind them{}; a CUDA graph or `torch.compile` submits many at once",
-            time(idle),
-            self.whole(),
-            time(self.step_ns),
-            per_mille / 10,
-            self.each(launches),
-            self.mostly_in()
-        );
-        let mut evidence = self.stretches(Cause::LaunchBound);
-        if evidence.is_empty() {
-            let trace = self.grounds.trace;
-            evidence = self.longest_calls(|at| trace.calls[at].api.kind == ApiKind::Launch);
-        }
-        self.ground(Code::LaunchBound, idle, idle, self.floor_ns, text, evidence)
-    }
-
     pub fn starved(&self) -> Ground {
         let idle = self.idle_ns(Cause::HostStarved);
         let text = format!(
@@ -134,35 +86,177 @@ impl View<'_> {
 
     pub fn host_work(&self) -> Ground {
         let idle = self.idle_ns(Cause::HostWork);
-        let mut evidence = self.stretches(Cause::HostWork);
-        let advice = "workers could do it ahead of the step, or beside it, as far as there are processors for them";
         let (whole, step) = (self.whole(), time(self.step_ns));
-        let mut text = match self.reasons(Cause::HostWork) {
-            reasons if reasons.is_empty() => "work that the trace does not name".to_owned(),
-            reasons => reasons,
-        };
-        text = format!(
-            "the device waits for {} of {whole} of {step} while the host works by itself, without any call for half a \
-             millisecond or more: {text}; {advice}",
-            time(idle)
-        );
-        if !self.is_worth(idle) {
-            // The device does not wait for it at once.
-            let mut own = self.grounds.scene.main_own(&self.all);
-            own.sort_by_key(|(ns, stretch)| (u64::MAX - ns, stretch.start_ns));
-            let all = own.iter().map(|(ns, _)| *ns).fold(0, u64::saturating_add);
-            text = format!(
-                "the host works by itself for {} of {whole} of {step}, without any call for half a millisecond or more, \
-                 which holds up what comes later; {advice}",
-                time(self.a_step(all))
+        if self.is_worth(idle) {
+            let parts = self.parts_of(Cause::HostWork);
+            let unnamed_ns = parts.iter().find(|part| part.0.because.is_none());
+            let unnamed_ns = unnamed_ns.map_or(0, |part| self.a_step(part.1));
+            let reasons = match self.reasons(Cause::HostWork) {
+                reasons if reasons.is_empty() => "work that the trace does not name".to_owned(),
+                reasons if 2 * unnamed_ns > idle => {
+                    format!(
+                        "{} of it has no name in the trace; what has one is mostly {reasons}",
+                        time(unnamed_ns)
+                    )
+                }
+                reasons => reasons,
+            };
+            let text = format!(
+                "the device waits for {} of {whole} of {step} while the host works by itself, without any call for half a \
+                 millisecond or more: {reasons}; {}",
+                time(idle),
+                self.host_work_advice(&parts)
             );
-            let longest = own.iter().take(5);
-            evidence = longest
-                .map(|(_, stretch)| self.stretch(stretch, false))
-                .collect();
+            let evidence = self.stretches(Cause::HostWork);
+            return self.ground(Code::HostWork, idle, idle, self.floor_ns, text, evidence);
         }
+        // The device does not wait for it at once.
+        let mut own = self.grounds.scene.main_own(&self.all);
+        own.sort_by_key(|(ns, stretch)| (u64::MAX - ns, stretch.start_ns));
+        let all = own.iter().map(|(ns, _)| *ns).fold(0, u64::saturating_add);
+        let longest: Vec<(Stretch, u64)> =
+            own.iter().take(5).map(|(ns, one)| (*one, *ns)).collect();
+        let text = format!(
+            "the host works by itself for {} of {whole} of {step}, without any call for half a millisecond or more, \
+             which holds up what comes later; {}",
+            time(self.a_step(all)),
+            self.host_work_advice(&longest)
+        );
+        let evidence = longest
+            .iter()
+            .map(|one| self.stretch(&one.0, false))
+            .collect();
         self.ground(Code::HostWork, idle, idle, self.floor_ns, text, evidence)
     }
+
+    /// What has most of a cause: the two names that have most, and what has none; each with its longest stretch that is known,
+    /// and how long it is in all.
+    fn parts_of(&self, cause: Cause) -> Vec<(Stretch, u64)> {
+        let longest = |because: Option<Because>| {
+            let longest = self.idle.longest.get(&cause).into_iter().flatten();
+            let longest = longest.filter(|stretch| stretch.because == because);
+            longest.max_by_key(|stretch| stretch.duration_ns).copied()
+        };
+        let of_cause = self.idle.reasons.iter().filter(|(key, _)| key.0 == cause);
+        let mut sums: Vec<(Option<Because>, u64)> =
+            of_cause.map(|(key, sum)| (Some(key.1), sum.1)).collect();
+        let named_ns = sums.iter().map(|sum| sum.1).fold(0, u64::saturating_add);
+        let all_ns = self.idle.in_steps.get(&cause).copied().unwrap_or(0);
+        sums.sort_by_key(|sum| (u64::MAX - sum.1, sum.0));
+        sums.truncate(2);
+        sums.push((None, all_ns.saturating_sub(named_ns)));
+        let part = |(because, ns): (Option<Because>, u64)| {
+            let unknown = Stretch {
+                start_ns: i64::MAX,
+                duration_ns: 0,
+                because,
+            };
+            (longest(because).unwrap_or(unknown), ns)
+        };
+        sums.into_iter().filter(|sum| sum.1 > 0).map(part).collect()
+    }
+
+    /// What to do about stretches of the host's own work: workers are for data, and for nothing else that a step does.
+    fn host_work_advice(&self, parts: &[(Stretch, u64)]) -> String {
+        const ADVICE: [(Kind, &str); 5] = [
+            (
+                Kind::Data,
+                "workers could do it ahead of the step, or beside it, as far as there are processors for them",
+            ),
+            (
+                Kind::Results,
+                "results can be read a step later, or in another thread, while the device does the next step",
+            ),
+            (
+                Kind::Optimizer,
+                "what belongs to the optimizer no worker can do ahead: a fused form of it, or one with `foreach=True`, where there is one, \
+                 leaves the host fewer calls",
+            ),
+            (
+                Kind::Step,
+                "what belongs to the model's own passes no worker can do ahead: fewer and larger operators leave the host less",
+            ),
+            (
+                Kind::Unknown,
+                "if it makes data, workers could do it ahead of the step; if it uses results, it can do so a step later",
+            ),
+        ];
+        let mut sums: BTreeMap<Kind, u64> = BTreeMap::new();
+        for (stretch, ns) in parts {
+            let kind = self.kind_of(stretch);
+            // Of what is shorter than all that are kept only the name is known.
+            if kind == Kind::Unknown && stretch.start_ns == i64::MAX && !sums.is_empty() {
+                continue;
+            }
+            let sum = sums.entry(kind).or_default();
+            *sum = sum.saturating_add(*ns);
+        }
+        let all = sums.values().copied().fold(0, u64::saturating_add);
+        let least = all / 4;
+        sums.retain(|_, ns| *ns >= least);
+        let said = ADVICE.iter().filter(|(kind, _)| sums.contains_key(kind));
+        let said: Vec<&str> = said.map(|(_, advice)| *advice).collect();
+        match said.is_empty() {
+            true => ADVICE[4].1.to_owned(),
+            false => said.join("; "),
+        }
+    }
+
+    fn kind_of(&self, stretch: &Stretch) -> Kind {
+        let trace = self.grounds.trace;
+        let names = stretch.because.into_iter().flat_map(|because| {
+            let inside = because.inside.into_iter().flatten();
+            inside.chain([because.name])
+        });
+        let texts: Vec<&str> = names.map(|name| trace.names.text(name)).collect();
+        match texts.iter().find_map(|text| Section::of(text)) {
+            Some(Section::Optimizer) => return Kind::Optimizer,
+            Some(Section::Reading) => return Kind::Results,
+            Some(_) => return Kind::Step,
+            None => {}
+        }
+        if texts.iter().any(|text| prepares_data(text)) {
+            return Kind::Data;
+        }
+        if texts.is_empty() {
+            return Kind::Unknown;
+        }
+        // What is uploaded next was made for it.
+        let end = stretch
+            .start_ns
+            .saturating_add_unsigned(stretch.duration_ns);
+        let next = trace.work.partition_point(|work| work.start_ns < end);
+        let next = trace.work[next..].iter().filter(|work| self.is_mine(work));
+        let mut copies = next.take_while(|work| !matches!(work.what, What::Kernel(_)));
+        let is_upload = copies.any(|work| {
+            let is_large = matches!(
+                work.what,
+                What::Copy {
+                    direction: Direction::Upload,
+                    bytes: LEAST_BATCH_BYTES..,
+                    ..
+                }
+            );
+            is_large && work.is_host_copy()
+        });
+        match is_upload {
+            true => Kind::Data,
+            false => Kind::Unknown,
+        }
+    }
+}
+
+/// An upload of less is no batch: tables and scalars are made from what came before.
+const LEAST_BATCH_BYTES: u64 = 256 << 10;
+
+/// What the host's own work is for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Data,
+    Results,
+    Optimizer,
+    Step,
+    Unknown,
 }
 
 /// Whether the host waited for every launch, as it does under `CUDA_LAUNCH_BLOCKING=1`.

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use super::view::View;
-use super::{Code, Evidence, Finding, Ground, Grounds, Saving};
+use super::{Code, Evidence, Finding, Ground, Grounds, Saving, time};
 use crate::idle::{Cause, Idle};
 use crate::measure::DeviceTime;
 use crate::model::{Direction, Memory, Trace, What};
@@ -81,7 +81,7 @@ fn code(change: &Change, copies_on_compute: bool) -> Code {
         Change::Prefetch(_) | Change::DropWait(..) => Code::StreamWait,
         Change::NoSync => Code::SyncInStep,
         Change::AsyncOutput => Code::BlockingCopy,
-        Change::Graphs => Code::LaunchBound,
+        Change::Graphs | Change::Fused(_) => Code::LaunchBound,
         Change::Workers(_) => Code::HostStarved,
         Change::HostWork(_) => Code::HostWork,
         Change::SecondStream => Code::SerialBranches,
@@ -102,17 +102,22 @@ pub fn judge(
     let tried = &replay.predictions[..own];
     let (least, most) = replay.unprofiled_between_ns;
     let base = [least, replay.unprofiled_ns, most];
+    let bare_copies_ns = bare_copies_ns(grounds, (device, idle));
     let mut judged: Vec<Judged> = Vec::new();
     for prediction in tried.iter().filter(|p| p.is_effective) {
         let (before, over) = part_of(prediction, tried, base);
-        let mut added = prediction.changes.iter().filter(|c| !before.contains(c));
-        // Of several, the copies on streams of their own are what the others are for.
-        let first = added.clone().next();
-        let added = added
-            .find(|change| matches!(change, Change::Prefetch(_)))
-            .or(first);
-        let Some(added) = added else { continue };
         let (low, likely, high) = prediction.gain_over(over);
+        let added = prediction.changes.iter().filter(|c| !before.contains(c));
+        let is_prefetch = |change: &&Change| matches!(change, Change::Prefetch(_));
+        // Of several, the copies on streams of their own are what the others are for; but not of a gain that is longer than
+        // no kernel runs beside these copies.
+        let first = match likely > bare_copies_ns {
+            true => added.clone().find(|change| !is_prefetch(change)),
+            false => added.clone().find(is_prefetch),
+        };
+        let Some(added) = first.or(added.clone().next()) else {
+            continue;
+        };
         if likely == 0 {
             continue;
         }
@@ -172,6 +177,16 @@ pub fn judge(
     judged
 }
 
+/// How long the copies of a step run without a kernel beside them, with the device's way to them and back.
+fn bare_copies_ns(grounds: &Grounds, (device, idle): (&DeviceTime, &Idle)) -> u64 {
+    let view = View::of(grounds, device, idle);
+    let copies = view.spans_ns(&view.uploads);
+    let copies = copies.saturating_add(view.spans_ns(&view.downloads));
+    let waits = [Cause::DeviceLatency, Cause::PageableCopy, Cause::StreamWait];
+    let waits = waits.map(|cause| view.idle_ns(cause));
+    waits.into_iter().fold(copies, u64::saturating_add)
+}
+
 fn is_worth(judged: &Judged, replay: &Replay) -> bool {
     judged.worth().0 as f64 >= WORTH * replay.unprofiled_ns as f64
 }
@@ -229,6 +244,12 @@ pub fn findings(
     let view = View::of(grounds, device, idle);
     let step_ns = replay.map_or(view.step_ns, |replay| replay.unprofiled_ns);
     let mut said = grounds.of(&view);
+    if device.gpu_ops < LEAST_WORK && grounds.steps.mean_ns().is_none() {
+        said.clear();
+    }
+    for ground in said.iter_mut().filter(|one| one.code == Code::LaunchBound) {
+        ground.text.push_str(&fused(replay));
+    }
     let order = Order {
         launches_ns: view.idle_ns(Cause::LaunchBound),
         step_ns,
@@ -262,7 +283,8 @@ pub fn findings(
             // It was tried, and gains nothing.
             continue;
         }
-        let was_tried = replay.is_some_and(|replay| was_tried(ground.code, replay));
+        let was_tried =
+            ground.is_of_its_change && replay.is_some_and(|replay| was_tried(ground.code, replay));
         let mut ground = ground;
         if was_tried && ground.code == Code::LaunchBound {
             ground.text.push_str(
@@ -286,7 +308,11 @@ pub fn findings(
     };
     findings.sort_by_key(|(finding, conditional)| {
         let worth = key(finding.saving_ns, *conditional);
-        Reverse(order.place(finding.code, worth, is_alone(finding.code)))
+        // What launches cost at the most stands behind what a replay says of other changes.
+        let is_open =
+            finding.code == Code::LaunchBound && finding.changes.is_empty() && replay.is_some();
+        let is_alone = is_alone(finding.code) && !is_open;
+        Reverse(order.place(finding.code, worth, is_alone))
     });
     let conclusion = replay.and_then(|replay| nothing_to_gain(&view, &findings, replay));
     let mut findings: Vec<Finding> = findings.into_iter().map(|(finding, _)| finding).collect();
@@ -299,6 +325,26 @@ pub fn findings(
     findings
 }
 
+/// What a few launches in the place of many gain by themselves, of the part of a step where that is most.
+fn fused(replay: Option<&Replay>) -> String {
+    let Some(replay) = replay else {
+        return String::new();
+    };
+    let own = replay.predictions.len() - replay.asked;
+    let tried = replay.predictions[..own]
+        .iter()
+        .filter(|p| p.is_effective && matches!(p.changes[..], [Change::Fused(_)]));
+    let gain_ns = |p: &Prediction| replay.unprofiled_ns.saturating_sub(p.likely_ns);
+    match tried.max_by_key(|p| gain_ns(p)) {
+        Some(best) if gain_ns(best) as f64 >= WORTH * replay.unprofiled_ns as f64 => format!(
+            "; in the replay `{}` by itself, a few launches in the place of all in that range, makes a step {} shorter",
+            Change::names(&best.changes),
+            time(gain_ns(best)),
+        ),
+        _ => String::new(),
+    }
+}
+
 /// Whether a change that removes this was tried, and found to be worth nothing, or to find nothing to change.
 fn was_tried(of: Code, replay: &Replay) -> bool {
     let own = replay.predictions.len() - replay.asked;
@@ -306,7 +352,7 @@ fn was_tried(of: Code, replay: &Replay) -> bool {
         let [change] = &p.changes[..] else {
             return false;
         };
-        let is_wait = matches!(of, Code::StreamWait) && !p.is_effective;
+        let is_wait = matches!(of, Code::StreamWait | Code::HostWork) && !p.is_effective;
         !is_wait && (code(change, true) == of || code(change, false) == of)
     })
 }

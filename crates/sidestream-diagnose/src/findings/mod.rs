@@ -12,6 +12,7 @@
 mod copies;
 mod host;
 mod judge;
+mod launches;
 mod streams;
 mod units;
 mod view;
@@ -51,6 +52,8 @@ pub struct Finding {
 /// Kinds of findings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Code {
+    /// Pages of unified memory move because they are touched.
+    UnifiedMemory,
     /// Copies from or to memory that is not pinned.
     PageableCopy,
     /// Copies that hold up the host.
@@ -91,6 +94,7 @@ impl Code {
     /// The name in the output.
     pub fn as_str(self) -> &'static str {
         match self {
+            Code::UnifiedMemory => "UNIFIED_MEMORY",
             Code::PageableCopy => "PAGEABLE_COPY",
             Code::BlockingCopy => "BLOCKING_COPY",
             Code::SyncInStep => "SYNC_IN_STEP",
@@ -184,6 +188,8 @@ pub struct Ground {
     pub floor_ns: u64,
     /// Where to look, the worst first.
     pub evidence: Vec<Evidence>,
+    /// Whether what it advises is the change that belongs to it, so that a replay says what that is worth.
+    pub is_of_its_change: bool,
 }
 
 impl Grounds<'_> {
@@ -199,6 +205,7 @@ impl Grounds<'_> {
             return grounds.into_iter().flatten().collect();
         }
         let grounds = [
+            view.unified(),
             view.pageable(),
             Some(view.blocking()),
             Some(view.sync()),

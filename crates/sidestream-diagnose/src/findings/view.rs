@@ -2,8 +2,8 @@
 
 use super::{Code, Evidence, Finding, Ground, Grounds, Saving, time};
 use crate::idle::{Because, Cause, Idle, Stretch, host_memory};
-use crate::measure::{DeviceTime, Spans};
-use crate::model::{Direction, Memory, Name, What, Work};
+use crate::measure::{DeviceTime, Spans, copy_engines};
+use crate::model::{Direction, Memory, Name, Names, What, Work};
 
 /// What a stretch of the host is called in which it did nothing that has a name.
 const UNNAMED: &str = "time in which the trace shows nothing";
@@ -50,7 +50,9 @@ impl<'a> View<'a> {
         };
         // How long the copies of each direction take at the least.
         let (mut up_ns, mut down_ns) = (0, 0);
-        let mine = grounds.trace.work.iter().filter(|work| view.is_mine(work));
+        let mine = grounds.trace.work.iter();
+        // Migrations are as long as they are because they come page by page: they are no floor.
+        let mine = mine.filter(|work| view.is_mine(work) && !work.is_migration());
         let (mut compute, mut collectives) = (Spans::default(), Spans::default());
         let (mut uploads, mut downloads) = (Spans::default(), Spans::default());
         for work in mine {
@@ -75,7 +77,11 @@ impl<'a> View<'a> {
             }
         }
         let kernels_ns = view.spans_ns(&device.kernels);
-        let copies_ns = view.a_step(up_ns.max(down_ns));
+        let copies_ns = match copy_engines(grounds.trace, device.device) {
+            Some(1) => up_ns.saturating_add(down_ns),
+            _ => up_ns.max(down_ns),
+        };
+        let copies_ns = view.a_step(copies_ns);
         view.floor_ns = kernels_ns.max(copies_ns);
         (view.compute, view.collectives) = (compute, collectives);
         (view.uploads, view.downloads) = (uploads, downloads);
@@ -151,6 +157,7 @@ impl<'a> View<'a> {
             most_ns: most_ns.min(self.step_ns.saturating_sub(floor_ns)),
             floor_ns: floor_ns.min(self.step_ns),
             evidence,
+            is_of_its_change: true,
         }
     }
 
@@ -173,8 +180,8 @@ impl<'a> View<'a> {
     pub fn stretch(&self, stretch: &Stretch, is_gap: bool) -> Evidence {
         Evidence {
             what: match stretch.because {
-                Some(because) => self.text(because.name),
-                None => UNNAMED.to_owned(),
+                Some(because) if because.name != Names::OTHER => self.text(because.name),
+                _ => UNNAMED.to_owned(),
             },
             start_ns: stretch.start_ns,
             duration_ns: stretch.duration_ns,
@@ -296,10 +303,12 @@ impl<'a> View<'a> {
         let sum = self.idle.by_cause.get(&cause).copied().unwrap_or(0);
         let share = sum as f64 / self.device.span_ns.max(1) as f64;
         let evidence = self.stretches(cause);
-        let first = evidence
-            .first()
-            .filter(|first| first.what != UNNAMED)
-            .map(|first| format!(", most of all in {}", first.what));
+        let first = evidence.first().map(|first| match &*first.what {
+            UNNAMED => "; for the longest part of it the trace shows nothing, once, and only a trace with several steps says \
+                        whether it recurs"
+                .to_owned(),
+            what => format!(", most of all in {what}; a longer run has it no more often"),
+        });
         (share >= WORTH / 2.0).then(|| Finding {
             code,
             text: match code {
@@ -309,8 +318,8 @@ impl<'a> View<'a> {
                     time(sum)
                 ),
                 Code::Initialisation => format!(
-                    "the device is idle for {} while the program does what it does once: it takes memory, loads code or \
-                     captures a graph{}; a longer run has it no more often",
+                    "the device is idle for {} while the program does what it does once: it takes memory, loads or compiles \
+                     code, captures a graph{}",
                     time(sum),
                     first.unwrap_or_default()
                 ),

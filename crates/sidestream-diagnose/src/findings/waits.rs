@@ -20,7 +20,7 @@ impl View<'_> {
             ),
             None => match self.reasons(Cause::StreamWait) {
                 reasons if reasons.is_empty() => "copies wait beside the kernels".to_owned(),
-                reasons => format!("its calls, or the waits placed before them, are {reasons}"),
+                reasons => format!("the waits placed before it are {reasons}"),
             },
         };
         let nothing = match idle {
@@ -33,7 +33,7 @@ impl View<'_> {
             ),
         };
         let text = format!(
-            "work that was submitted waits for its stream or for an event{nothing}: {which}; a trace cannot say that a wait is \
+            "work that was submitted waits for an event or a function of the host{nothing}: {which}; a trace cannot say that a wait is \
              not needed: look at what it is for"
         );
         let mut evidence = self.stretches(Cause::StreamWait);

@@ -2,7 +2,8 @@
 
 use super::{Because, Inside, LATENCY_NS, OWN_NS};
 use crate::measure::{DeviceTime, Held};
-use crate::model::{Memory, Name, Range};
+use crate::model::{Memory, Name, Names, Range};
+use crate::sections::Section;
 
 /// So many ranges are remembered between two calls of a thread.
 const MOST_RECENT: usize = 256;
@@ -18,16 +19,21 @@ pub type Named = (i64, i64, Because);
 pub struct Lane {
     /// How many calls it made.
     pub calls: usize,
-    /// When the last call was over.
-    called_ns: Option<i64>,
-    /// Ranges that may overlap the time since then.
-    recent: Vec<(i64, i64, Name)>,
+    /// Whether it runs operators of the backward pass.
+    pub is_backward: bool,
+    /// When the first call began, and when the last one was over.
+    pub began_ns: Option<i64>,
+    pub called_ns: Option<i64>,
+    /// Ranges that may overlap the time since then, with the parts of the step that they are.
+    recent: Vec<(i64, i64, Name, Option<Section>)>,
     /// Long stretches without any call, with the innermost range around most of each.
     pub own: Vec<Own>,
     /// What is done once, apart.
     pub initial: Vec<Named>,
     /// When a capture began that is not over.
     pub captures: Option<(i64, Because)>,
+    /// Whether one is not over, of whatever kind.
+    pub is_capturing: bool,
     /// Waits for data, apart.
     pub loading: Vec<Named>,
     /// Calls that held up the host, apart.
@@ -43,16 +49,23 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// A call begins: a long time without any is the thread's own work.
-    pub fn act(&mut self, start: i64, end: i64) {
+    /// A call begins: a long time without any is the thread's own work; or code was compiled, if the call loads it.
+    pub fn act(&mut self, (start, end): (i64, i64), loads_code: bool) {
         if let Some(called) = self.called_ns
             && called < start
             && called.abs_diff(start) >= OWN_NS
         {
-            let because = self.innermost(called, start).map(Because::of);
-            self.own.push((called, start, because));
+            let because = self.innermost(called, start);
+            match loads_code {
+                true => {
+                    let because = because.unwrap_or(Because::of(Names::OTHER));
+                    apart(&mut self.initial, (called, start, because));
+                }
+                false => self.own.push((called, start, because)),
+            }
         }
         self.calls += 1;
+        self.began_ns = self.began_ns.or(Some(start));
         self.called_ns = Some(self.called_ns.map_or(end, |called| called.max(end)));
         self.recent.retain(|range| range.1 > start);
     }
@@ -66,7 +79,7 @@ impl Lane {
     }
 
     /// A range that may stand for the thread's own work.
-    pub fn notice(&mut self, range: &Range) {
+    pub fn notice(&mut self, range: &Range, part: Option<Section>) {
         if range.duration_ns < OWN_NS / 5 {
             return;
         }
@@ -74,15 +87,17 @@ impl Lane {
             self.recent.drain(..MOST_RECENT / 2);
         }
         self.recent
-            .push((range.start_ns, range.end_ns(), range.name));
+            .push((range.start_ns, range.end_ns(), range.name, part));
     }
 
-    /// The innermost range around most of a stretch; else the one around most of it, if that is not next to nothing.
-    fn innermost(&self, start: i64, end: i64) -> Option<Name> {
-        let shared = |range: &(i64, i64, Name)| {
+    /// The innermost range around most of a stretch, with the part of the step that it lies in; else the one around most of it, if
+    /// that is not next to nothing.
+    fn innermost(&self, start: i64, end: i64) -> Option<Because> {
+        let shared = |range: &(i64, i64, Name, Option<Section>)| {
             range.1.min(end).saturating_sub(range.0.max(start)).max(0) as u64
         };
-        let length = start.abs_diff(end);
+        // A wait for data has a name of its own.
+        let length = self.own_ns_of(&(start, end, None));
         let around = self
             .recent
             .iter()
@@ -90,7 +105,21 @@ impl Lane {
         let innermost = around.min_by_key(|range| (range.0.abs_diff(range.1), -range.0));
         let most = self.recent.iter().max_by_key(|range| shared(range));
         let most = most.filter(|range| shared(range) > length / 5);
-        innermost.or(most).map(|range| range.2)
+        let mut because = Because::of(innermost.or(most)?.2);
+        let around = self.recent.iter().filter(|range| {
+            range.3.is_some() && range.2 != because.name && shared(range) > length / 2
+        });
+        let outermost = around.max_by_key(|range| range.0.abs_diff(range.1));
+        because.inside[2] = outermost.map(|range| range.2);
+        Some(because)
+    }
+
+    /// The ranges that are open at a moment, the innermost first, with whether they are operators.
+    pub fn open_at(&self, start: i64) -> impl DoubleEndedIterator<Item = (Name, bool)> {
+        // Files may hold ranges that do not nest; the innermost are near the end all the same.
+        let open = self.open.iter().rev().take(64);
+        open.filter(move |open| open.0 > start)
+            .map(|open| (open.1, open.2))
     }
 
     /// A range begins: those that are over are open no more.

@@ -52,7 +52,7 @@ pub fn launches(trace: &Trace, links: &Links) -> Launches {
     let alone = depths.iter().filter(|depth| **depth == 0).count() as u64;
     Launches {
         linked: count,
-        orphans: trace.work.len() - count,
+        orphans: links.orphans(),
         latency_ns,
         queue_depth: quantile_of(&mut depths, 1, 2).unwrap_or(0),
         launch_bound_per_mille: (1000 * alone).checked_div(count as u64).unwrap_or(0),
@@ -87,9 +87,9 @@ pub fn held(trace: &Trace, call: usize, work: Option<usize>) -> Option<Held> {
     match call.api.kind {
         kind if kind.is_sync() => Some(Held::Sync),
         ApiKind::Malloc | ApiKind::Free => Some(Held::Sync),
-        ApiKind::Copy => Some(Held::Copy),
-        // It says that it does not wait; what it did tells.
-        ApiKind::CopyAsync => {
+        ApiKind::Copy if work.is_none() => Some(Held::Copy),
+        // The name says whether it waits; what it did tells.
+        kind @ (ApiKind::Copy | ApiKind::CopyAsync) => {
             let work = &trace.work[work?];
             let What::Copy {
                 direction,
@@ -98,21 +98,22 @@ pub fn held(trace: &Trace, call: usize, work: Option<usize>) -> Option<Held> {
                 ..
             } = work.what
             else {
-                return None;
+                return (kind == ApiKind::Copy).then_some(Held::Copy);
             };
             let pageable = match direction {
                 Direction::Download => to == Memory::Pageable || to == Memory::Unknown,
                 Direction::Upload => from == Memory::Pageable || from == Memory::Unknown,
                 _ => false,
             };
-            // The last bytes of an upload move after the call has come back.
+            // The last bytes of an upload move after the call has come back: all of them, where the host had staged them.
             let within = (
                 call.start_ns.max(work.start_ns),
                 call.end_ns().min(work.end_ns()),
             );
             let inside_ns = within.1.saturating_sub(within.0).max(0) as u64;
             let waited = inside_ns > work.duration_ns / 2;
-            (pageable && waited).then_some(Held::Copy)
+            let may_wait = pageable || kind == ApiKind::Copy;
+            (may_wait && waited).then_some(Held::Copy)
         }
         _ => None,
     }

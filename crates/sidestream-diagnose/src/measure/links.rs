@@ -8,6 +8,7 @@ use crate::model::{Call, Trace, Work};
 #[derive(Debug)]
 pub struct Links {
     of_work: Vec<u32>,
+    orphans: usize,
 }
 
 const NONE: u32 = u32::MAX;
@@ -20,8 +21,12 @@ impl Links {
             let process = trace.streams[work.stream.0 as usize].process;
             find(trace, &by_number, process, work.correlation).unwrap_or(NONE)
         };
+        let of_work: Vec<u32> = trace.work.iter().map(of).collect();
+        let both = trace.work.iter().zip(&of_work);
+        let orphans = both.filter(|(work, call)| **call == NONE && !work.is_migration());
         Links {
-            of_work: trace.work.iter().map(of).collect(),
+            orphans: orphans.count(),
+            of_work,
         }
     }
 
@@ -31,9 +36,9 @@ impl Links {
         at.map(|at| at as usize)
     }
 
-    /// How much work has no call.
+    /// How much work has no call, though some call asked for it: migrations never have one.
     pub fn orphans(&self) -> usize {
-        self.of_work.iter().filter(|at| **at == NONE).count()
+        self.orphans
     }
 }
 

@@ -143,7 +143,12 @@ fn kind(bare: &str) -> ApiKind {
         _ if bare.starts_with("ExtModuleLaunchKernel") || bare.starts_with("ExtLaunch") => {
             ApiKind::Launch
         }
-        _ if bare.starts_with("Module") || bare.starts_with("Library") => ApiKind::Module,
+        _ if ["Module", "Library", "Link"]
+            .iter()
+            .any(|part| bare.starts_with(part)) =>
+        {
+            ApiKind::Module
+        }
         _ if bare.starts_with("Memcpy") && bare.contains("Async") => ApiKind::CopyAsync,
         _ if bare.starts_with("Memcpy") => ApiKind::Copy,
         _ if bare.starts_with("Memset") && bare.contains("Async") => ApiKind::MemsetAsync,
@@ -202,6 +207,7 @@ mod tests {
             ("cudaHostAlloc", HostMemory),
             ("cudaMallocHost", HostMemory),
             ("cuModuleLoadData", Module),
+            ("cuLinkAddData_v2", Module),
             ("cudaMemGetInfo", Other),
             ("cudaGetLastError", Other),
         ] {

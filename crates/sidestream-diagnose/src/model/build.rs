@@ -25,6 +25,17 @@ pub struct Builder {
 /// The most kinds of exchanges, and the most process groups, that are told apart.
 const MOST_KINDS: usize = 1 << 16;
 
+/// What the calls of a trace asked of devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// How many launch a kernel or a graph.
+    pub launches: usize,
+    /// How many copy.
+    pub copies: usize,
+    /// How many calls there are.
+    pub calls: usize,
+}
+
 /// The kinds of rows, with how many of each are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rows {
@@ -210,6 +221,19 @@ impl Builder {
     /// Adds the record of an event.
     pub fn record(&mut self, record: Record) {
         self.trace.records.push(record);
+    }
+
+    /// What calls asked of devices.
+    pub fn asked(&self) -> Asked {
+        let count = |test: &dyn Fn(ApiKind) -> bool| {
+            let calls = self.trace.calls.iter();
+            calls.filter(|call| test(call.api.kind)).count()
+        };
+        Asked {
+            launches: count(&|kind| matches!(kind, ApiKind::Launch | ApiKind::GraphLaunch)),
+            copies: count(&|kind| matches!(kind, ApiKind::Copy | ApiKind::CopyAsync)),
+            calls: self.trace.calls.len(),
+        }
     }
 
     /// Adds the shapes of an operator's inputs.

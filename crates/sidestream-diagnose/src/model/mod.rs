@@ -16,7 +16,7 @@ mod tables;
 
 pub use api::{Api, ApiKind};
 pub use base::{Base, Unprofiled};
-pub use build::{Builder, Overflow, Rows};
+pub use build::{Asked, Builder, Overflow, Rows};
 pub use exchange::{Exchange, ExchangeKind, Exchanges, ProcessGroup};
 pub use names::{Name, Names};
 pub use tables::{Allocated, Launched, Shape};
@@ -91,6 +91,8 @@ pub struct Device {
     pub memory_bytes: Option<u64>,
     /// Its compute capability: major and minor.
     pub compute: Option<(u32, u32)>,
+    /// How many engines for copies it has.
+    pub copy_engines: Option<u32>,
 }
 
 /// A stream. Two processes, or two contexts, may use the same number for different streams.
@@ -169,7 +171,7 @@ impl Work {
         end_ns(self.start_ns, self.duration_ns)
     }
 
-    /// Whether it moved bytes between the host and a device.
+    /// Whether it is a copy between the host and a device that the program asked for.
     pub fn is_host_copy(&self) -> bool {
         matches!(
             self.what,
@@ -177,7 +179,21 @@ impl Work {
                 direction: Direction::Upload | Direction::Download,
                 ..
             }
-        )
+        ) && !self.is_migration()
+    }
+
+    /// Whether pages of unified memory moved because somebody touched them: no call asks for that.
+    pub fn is_migration(&self) -> bool {
+        let is_managed = matches!(
+            self.what,
+            What::Copy {
+                direction: Direction::Upload | Direction::Download | Direction::Peer,
+                from: Memory::Managed,
+                to: Memory::Managed,
+                ..
+            }
+        );
+        is_managed && self.correlation == 0
     }
 }
 

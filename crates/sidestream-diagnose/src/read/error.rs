@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-use crate::model::Overflow;
+use crate::model::{Asked, Overflow};
 
 /// A trace could not be read.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ pub enum Problem {
         why: String,
     },
     /// It is a trace without anything that a device did.
-    NoWork,
+    NoWork(Asked),
     /// It is a folder, and has no traces in it.
     NoTraces,
 }
@@ -110,17 +110,52 @@ impl fmt::Display for Problem {
                  GPU?"
             ),
             Problem::Database { why } => write!(f, "{why}"),
-            Problem::NoWork => write!(
-                f,
-                "the trace has no kernels, copies or memsets of a GPU; was the profiler asked for CUDA \
-                 activity? traces of other devices, such as TPUs, are not read"
-            ),
+            Problem::NoWork(asked) => no_work(f, asked),
             Problem::NoTraces => write!(
                 f,
                 "the folder has no traces (.json, .json.gz, .sqlite) in it; name the traces"
             ),
         }
     }
+}
+
+/// Says which side of a trace is missing.
+fn no_work(f: &mut fmt::Formatter<'_>, asked: &Asked) -> fmt::Result {
+    let counted = |count: usize, one: &str, many: &str| match count {
+        1 => format!("1 {one}"),
+        _ => format!("{count} {many}"),
+    };
+    let launches = counted(asked.launches, "kernel launch", "kernel launches");
+    let copies = counted(asked.copies, "call that copies", "calls that copy");
+    let has = match (asked.launches, asked.copies, asked.calls) {
+        (0, 0, 0) => {
+            return write!(
+                f,
+                "the trace has no kernels, copies or memsets of a GPU, and no calls of CUDA; was the profiler asked for \
+                 CUDA activity? traces of other devices, such as TPUs, are not read"
+            );
+        }
+        (0, 0, calls) => {
+            let calls = counted(
+                calls,
+                "call of CUDA, which neither launches nor copies",
+                "calls of CUDA, none of which launches or copies",
+            );
+            return write!(
+                f,
+                "the trace has {calls}, and no kernels, copies or memsets of a GPU; record a part of the program that uses it"
+            );
+        }
+        (_, 0, _) => launches,
+        (0, _, _) => copies,
+        _ => format!("{launches} and {copies}"),
+    };
+    write!(
+        f,
+        "the trace has {has} and no records of kernels, copies or memsets: the host's side is there, and the device's is \
+         missing. Record it again with no other profiler of the GPU running, and wait for the device \
+         (`torch.cuda.synchronize()`) before the profiler stops"
+    )
 }
 
 impl std::error::Error for Error {

@@ -4,22 +4,37 @@ use std::collections::{BTreeSet, HashMap};
 
 use sidestream::engine::Profile;
 
-use crate::measure::{Links, quantile};
-use crate::model::{ApiKind, Source, StreamIndex, Trace, What};
+use super::has_graphs;
+use super::program::Program;
+use crate::measure::{Links, Spans, copy_engines, quantile};
+use crate::model::{ApiKind, Call, Source, StreamIndex, SyncKind, Trace, What};
 
 /// From one kernel of a graph to the next, as profilers record kernels: the median of the graphs in
 /// examples/traces, of an H200.
-const GRAPH_GAP_NS: f64 = 290.0;
+pub const GRAPH_GAP_NS: f64 = 290.0;
 
 /// A profile for each device that has streams, in the order of their numbers.
-pub fn profiles(trace: &Trace, links: &Links, link_gb_per_s: f64) -> Vec<Profile> {
-    let profile = profile(trace, links, link_gb_per_s);
+pub fn profiles(
+    trace: &Trace,
+    links: &Links,
+    program: &Program,
+    link_gb_per_s: f64,
+) -> Vec<Profile> {
+    let waits = pending_waits(trace, program);
+    let mut profile = profile(trace, links, &waits, link_gb_per_s);
+    if has_graphs(program) {
+        // It was measured of launches: the kernels of a graph wait for no front end.
+        profile.pending_wait_ns = 0.0;
+    }
     let devices: BTreeSet<i64> = trace.streams.iter().map(|s| s.device).collect();
     let profiles = devices.into_iter().map(|device| {
         let mut profile = profile.clone();
         let described = trace.devices.iter().find(|d| d.id == device);
         if let Some(sms) = described.and_then(|device| device.sms) {
             profile.sms = f64::from(sms);
+        }
+        if copy_engines(trace, device) == Some(1) {
+            profile.copy_engines = 1.0;
         }
         profile
     });
@@ -28,7 +43,12 @@ pub fn profiles(trace: &Trace, links: &Links, link_gb_per_s: f64) -> Vec<Profile
 
 /// A profile with the latencies of the trace and the speed of its link. All else is of a known device; durations
 /// are taken from the trace, so that little of it matters.
-fn profile(trace: &Trace, links: &Links, link_gb_per_s: f64) -> Profile {
+fn profile(
+    trace: &Trace,
+    links: &Links,
+    waits: &HashMap<i64, Spans>,
+    link_gb_per_s: f64,
+) -> Profile {
     let mut profile = Profile::h200();
     profile.link_gb_s = link_gb_per_s;
     profile.graph_gap_ns = GRAPH_GAP_NS;
@@ -37,10 +57,13 @@ fn profile(trace: &Trace, links: &Links, link_gb_per_s: f64) -> Profile {
     let mut seen = Seen::default();
     let mut last: HashMap<StreamIndex, usize> = HashMap::new();
     let mut over_ns: HashMap<i64, i64> = HashMap::new();
+    let waiting = waiting_calls(trace);
     for (at, work) in trace.work.iter().enumerate() {
-        let before = last
-            .insert(work.stream, at)
-            .map(|before| &trace.work[before]);
+        let called_ns = |at: usize| Some(trace.calls[links.call_of(at)?].start_ns);
+        let before = last.insert(work.stream, at).map(|before| {
+            let before_ns = called_ns(before).unwrap_or(i64::MAX);
+            (&trace.work[before], before_ns)
+        });
         // Up to here the device had other work, in this stream or another.
         let device = trace.streams[work.stream.0 as usize].device;
         let over_ns = over_ns.entry(device).or_insert(i64::MIN);
@@ -49,7 +72,7 @@ fn profile(trace: &Trace, links: &Links, link_gb_per_s: f64) -> Profile {
             continue;
         };
         let is_kernel = |what: &What| matches!(what, What::Kernel(_));
-        let free_ns = before.map_or(i64::MIN, |before| before.end_ns());
+        let free_ns = before.map_or(i64::MIN, |(before, _)| before.end_ns());
         let submitted_ns = call.end_ns();
         if busy_until_ns > free_ns.max(submitted_ns) {
             // It may have waited for another stream's work: that is no latency.
@@ -63,13 +86,16 @@ fn profile(trace: &Trace, links: &Links, link_gb_per_s: f64) -> Profile {
                 true => seen.submit_kernel.push(ns),
                 false => seen.submit.push(ns),
             }
-        } else if let Some(before) = before
+        } else if let Some((before, before_ns)) = before
             && submitted_ns.saturating_add(20_000) < free_ns
         {
             // It was queued long before: what passes is the device's own.
             let ns = work.start_ns.saturating_sub(free_ns).max(0) as u64;
             match (is_kernel(&before.what) && is_kernel(&work.what), in_graph) {
                 (true, true) => seen.graph_gap.push(ns),
+                // What a pending wait of any stream costs besides, the engine adds, and what one of its own does.
+                (true, false) if is_pending(waits.get(&device), free_ns) => {}
+                (true, false) if waits_between(waiting.get(&work.stream), before_ns, call) => {}
                 (true, false) => seen.kernel_gap.push(ns),
                 (false, _) => seen.hop.push(ns),
             }
@@ -90,6 +116,63 @@ fn profile(trace: &Trace, links: &Links, link_gb_per_s: f64) -> Profile {
     profile
 }
 
+/// When a stream of each device had nothing left but a wait for an event.
+fn pending_waits(trace: &Trace, program: &Program) -> HashMap<i64, Spans> {
+    let end_ns = |node: usize| trace.work[program.nodes[node].work].end_ns();
+    let mut last: HashMap<usize, usize> = HashMap::new();
+    let mut waits: Vec<(i64, i64, i64)> = Vec::new();
+    for (at, node) in program.nodes.iter().enumerate() {
+        let before = last.insert(node.stream, at);
+        let until_ns = node.after.iter().map(|after| end_ns(*after)).max();
+        if let (Some(before), Some(until_ns)) = (before, until_ns)
+            && end_ns(before) < until_ns
+        {
+            let device = trace.streams[node.stream].device;
+            waits.push((device, end_ns(before), until_ns));
+        }
+    }
+    waits.sort_unstable();
+    let mut spans: HashMap<i64, Spans> = HashMap::new();
+    for (device, start_ns, end_ns) in waits {
+        spans.entry(device).or_default().push(start_ns, end_ns);
+    }
+    spans
+}
+
+/// When each stream was told to wait for an event, as far as the trace names the stream.
+fn waiting_calls(trace: &Trace) -> HashMap<StreamIndex, Vec<i64>> {
+    let waits = trace
+        .syncs
+        .iter()
+        .filter(|s| s.kind == SyncKind::StreamWait);
+    let streams = waits.filter_map(|sync| Some((sync.correlation, sync.stream?)));
+    let streams: HashMap<u32, StreamIndex> = streams.collect();
+    let mut calls: HashMap<StreamIndex, Vec<i64>> = HashMap::new();
+    for call in trace
+        .calls
+        .iter()
+        .filter(|c| c.api.kind == ApiKind::WaitEvent)
+    {
+        if let Some(stream) = streams.get(&call.correlation) {
+            calls.entry(*stream).or_default().push(call.start_ns);
+        }
+    }
+    calls
+}
+
+fn waits_between(calls: Option<&Vec<i64>>, from_ns: i64, call: &Call) -> bool {
+    let after = |calls: &Vec<i64>| {
+        calls
+            .get(calls.partition_point(|at| *at < from_ns))
+            .copied()
+    };
+    calls.and_then(after).is_some_and(|at| at < call.start_ns)
+}
+
+fn is_pending(waits: Option<&Spans>, at_ns: i64) -> bool {
+    waits.is_some_and(|spans| spans.within_ns(at_ns, at_ns.saturating_add(1)) > 0)
+}
+
 #[derive(Default)]
 struct Seen {
     submit_kernel: Vec<u64>,
@@ -108,24 +191,63 @@ pub struct Profiler {
     pub submission_ns: u64,
     /// For any other call of CUDA.
     pub call_ns: u64,
+    /// How much longer the host's steps are in the mean than the quickest of them and what is usual, in hundredths, where all do the same: the
+    /// profiler empties its buffers now and then, which takes the host longer than any step.
+    pub unsteady_percent: u64,
 }
 
+/// Steps do the same if they make as many calls but for one in so many.
+const ALIKE_CALLS: usize = 20;
+/// So much longer than the quickest is a usual step, in hundredths of it; and no buffers make it more than so much longer.
+const USUALLY: u64 = 125;
+const MOST_UNSTEADY: u64 = 100;
+
 impl Profiler {
-    /// What the profiler of a source usually adds.
+    /// What the profiler of a trace usually adds.
     ///
-    /// Traces do not show it. Runs that were timed with and without PyTorch's profiler and that the host bounds (torch
-    /// 2.11, NVIDIA H200, 2026-11-22) had it add so much, all within [`Share::LEAST`] and [`Share::MOST`] but one, whose
-    /// host was slowed down 2.5 times as much. The other profilers were not measured: nothing is taken out for them.
-    pub fn of(source: Source) -> Profiler {
-        match source {
+    /// Traces do not show it. Runs that were timed with and without PyTorch's profiler in one process and that the host bounds (torch 2.11,
+    /// NVIDIA H200, 2026-11-22) had it add so much. Before any profiler has run in a process steps are shorter still: [`Share::MOST`]. The
+    /// other profilers were not measured: nothing is taken out for them.
+    pub fn of(trace: &Trace, program: &Program) -> Profiler {
+        match trace.source {
             Source::Kineto => Profiler {
                 operator_ns: 1_600,
                 submission_ns: 2_200,
                 call_ns: 1_600,
+                unsteady_percent: unsteady_percent(program).min(MOST_UNSTEADY),
             },
             Source::Nsight | Source::Sidestream => Profiler::default(),
         }
     }
+}
+
+fn unsteady_percent(program: &Program) -> u64 {
+    let mut steps: Vec<(i64, usize)> = Vec::new();
+    for item in &program.items {
+        if item.loading_ns > 0 || item.host_work_ns > 0 {
+            // The program's own work may take longer in some steps than in others.
+            return 0;
+        }
+        while steps.len() <= item.step as usize {
+            steps.push((item.start_ns.saturating_sub_unsigned(item.own_ns), 0));
+        }
+        steps[item.step as usize].1 += 1;
+    }
+    let counts = || steps.iter().map(|(_, calls)| *calls);
+    let (most, least) = (counts().max().unwrap_or(0), counts().min().unwrap_or(0));
+    if (most - least) * ALIKE_CALLS > most {
+        return 0;
+    }
+    let lengths = steps
+        .windows(2)
+        .map(|s| s[1].0.saturating_sub(s[0].0).max(0) as u64);
+    let lengths: Vec<u64> = lengths.collect();
+    let (Some(quickest), count) = (lengths.iter().min().filter(|ns| **ns > 0), lengths.len())
+    else {
+        return 0;
+    };
+    let mean = lengths.iter().sum::<u64>() / count as u64;
+    (mean.saturating_mul(10_000) / quickest / USUALLY).saturating_sub(100)
 }
 
 /// How much of what the profiler usually adds it adds in a run.
@@ -135,6 +257,8 @@ pub struct Share {
     pub percent: u64,
     /// Whether it slows down the host after a long wait.
     pub is_cold: bool,
+    /// Whether the quickest step is what a step takes.
+    pub is_steady: bool,
 }
 
 impl Share {
@@ -142,15 +266,19 @@ impl Share {
     pub const LEAST: Share = Share {
         percent: 40,
         is_cold: false,
+        is_steady: false,
     };
     /// The usual.
     pub const USUAL: Share = Share {
         percent: 100,
         is_cold: true,
+        is_steady: false,
     };
-    /// The most.
+    /// The most: steps take less before any profile of their process than after one, by 3.0 and 4.6 µs a launch in two jobs of many small
+    /// kernels (torch 2.11, CUDA 13.0, NVIDIA H200, 2026-11-24, benches/profiler_cost_gpu.py). The usual is of steps after one.
     pub const MOST: Share = Share {
-        percent: 125,
+        percent: 170,
         is_cold: true,
+        is_steady: true,
     };
 }

@@ -17,6 +17,8 @@ pub enum Change {
     NoSync,
     /// What a step downloads is read a step later.
     AsyncOutput,
+    /// What is launched inside ranges of this name in a step takes a few launches, as a fused optimizer does.
+    Fused(String),
     /// Kernels of a step are submitted as one graph, as far as no wait lies between them.
     Graphs,
     /// So many workers load data.
@@ -59,6 +61,7 @@ impl FromStr for Change {
         let change = match name {
             "drop-wait" => return drop_wait(text, number),
             "pipeline" => return pipeline(text, number),
+            "fused" => return fused(text, number),
             "pinned" => Change::Pinned,
             "async-output" => Change::AsyncOutput,
             "host-work" => Change::HostWork(numbered(text, name, number)?.unwrap_or(4)),
@@ -70,7 +73,7 @@ impl FromStr for Change {
             "non-blocking-streams" => Change::NonBlockingStreams,
             _ => {
                 return Err(UnknownChange(format!(
-                    "there is no change `{name}`; there are pinned, prefetch=N, no-sync, async-output, graphs, \
+                    "there is no change `{name}`; there are pinned, prefetch=N, no-sync, async-output, fused=RANGE, graphs, \
                      workers=N, host-work=N, second-stream, pipeline=RANGE,RANGE, non-blocking-streams and \
                      drop-wait=STREAM:STREAM"
                 )));
@@ -101,6 +104,17 @@ fn drop_wait(text: &str, streams: Option<&str>) -> Result<Change, UnknownChange>
         ))
     })?;
     Ok(Change::DropWait(waits, on))
+}
+
+fn fused(text: &str, range: Option<&str>) -> Result<Change, UnknownChange> {
+    let range = range.filter(|range| !range.is_empty());
+    let range = range.ok_or_else(|| {
+        UnknownChange(format!(
+            "`{}`: fused takes the name of a range; write it as in fused=Optimizer.step#Adam.step",
+            text.trim()
+        ))
+    })?;
+    Ok(Change::Fused(range.to_owned()))
 }
 
 fn pipeline(text: &str, ranges: Option<&str>) -> Result<Change, UnknownChange> {
@@ -144,6 +158,14 @@ impl Change {
     /// Whether it depends on how fast the link is.
     pub(crate) fn is_of_the_link(&self) -> bool {
         matches!(self, Change::Pinned | Change::AsyncOutput)
+    }
+
+    /// Whether it lets copies of both directions run at once.
+    pub(crate) fn is_of_copies(&self) -> bool {
+        matches!(
+            self,
+            Change::Prefetch(_) | Change::AsyncOutput | Change::DropWait(..)
+        )
     }
 
     /// Whether it takes work of the host's own away, which takes longer or shorter from one run to the next.
@@ -204,7 +226,7 @@ impl Change {
         set.sort_unstable();
         set.dedup();
         for pair in set.windows(2) {
-            let several = matches!(pair[0], Change::DropWait(..));
+            let several = matches!(pair[0], Change::DropWait(..) | Change::Fused(_));
             if discriminant(&pair[0]) == discriminant(&pair[1]) && !several {
                 return Err(UnknownChange(format!(
                     "`{}` and `{}` contradict each other; state one of them",
@@ -224,6 +246,7 @@ impl fmt::Display for Change {
             Change::NoSync => write!(f, "no-sync"),
             Change::AsyncOutput => write!(f, "async-output"),
             Change::HostWork(workers) => write!(f, "host-work={workers}"),
+            Change::Fused(range) => write!(f, "fused={range}"),
             Change::Pipeline(ranges) => write!(f, "pipeline={}", ranges.join(",")),
             Change::DropWait(waits, on) => write!(f, "drop-wait={waits}:{on}"),
             Change::Graphs => write!(f, "graphs"),

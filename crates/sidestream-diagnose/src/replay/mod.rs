@@ -30,6 +30,7 @@ mod change;
 mod edges;
 mod fit;
 mod host;
+mod like;
 mod program;
 mod run;
 mod sets;
@@ -38,8 +39,8 @@ mod taking;
 pub use change::{Change, UnknownChange};
 pub use program::share;
 
-use crate::idle::Scene;
-use crate::measure::{DeviceTime, Links, Spans, Steps, WorkOfCalls};
+use crate::idle::{Idle, Scene};
+use crate::measure::{DeviceTime, Links, Spans, Steps, WorkOfCalls, copy_engines, sampled};
 use crate::model::{ApiKind, Base, Direction, Trace};
 use crate::timeline::Timeline;
 use calibrate::{Profiler, Share};
@@ -67,6 +68,10 @@ const LINK: [f64; 2] = [0.5, 1.6];
 /// What it costs to take a batch over from a worker was measured with two programs; of another one it may be so many times
 /// that.
 const TAKE_OVER: [f64; 2] = [0.6, 1.5];
+/// What workers take for work of the host was measured with one program; of another one it may be so many times that.
+const BY_WORKERS: [f64; 2] = [0.87, 1.25];
+/// What a few launches in the place of many leave of the host's time is an assumption; it may be so many times that.
+const FUSED: [f64; 2] = [0.25, 2.0];
 /// Downloads that run beside kernels slow them down, and these the downloads: predictions of that were too low by up to a
 /// ninth, where the downloads are this part of a step or more.
 const BESIDE: f64 = 1.13;
@@ -77,10 +82,10 @@ const BESIDE_FROM: f64 = 0.05;
 pub struct Replay {
     /// The measured time of a step, in the mean of all.
     pub measured_ns: u64,
-    /// The time of a step in the replay of the unmodified trace. Where that is only its first steps, and they are
+    /// The time of a step in the replay of the unmodified trace. Where that is only some of its steps, and they are
     /// slower or faster than all of them, it is put into that proportion.
     pub replayed_ns: u64,
-    /// How many steps were replayed: the first ones.
+    /// How many steps were replayed: all of them, or those neighbours that are most like all.
     pub steps: usize,
     /// How much of the time of the steps that were replayed it explains: all but what single steps are off by.
     pub explained_share: f64,
@@ -169,6 +174,8 @@ pub struct Source<'t> {
     pub steps: &'t Steps,
     pub scene: &'t Scene<'t>,
     pub devices: &'t [DeviceTime],
+    /// Why each of them did nothing.
+    pub idles: &'t [Idle],
     pub link_gb_per_s: f64,
     /// Whether that is an assumption.
     pub is_link_assumed: bool,
@@ -184,29 +191,37 @@ pub struct Source<'t> {
 pub fn replay(source: &Source, asked: &[Vec<Change>]) -> Result<Replay, &'static str> {
     let (trace, steps) = (source.trace, source.steps);
     let measured_ns = supported(trace, source.links, source.works, steps)?;
-    let program = Program::of(trace, source.links, source.works, steps, source.scene)?;
+    let first = like::first(source)?;
+    let program = Program::of(
+        trace,
+        source.links,
+        source.works,
+        steps,
+        source.scene,
+        first,
+    )?;
     if program.steps < LEAST_STEPS {
         return Err("the calls of fewer than three steps are in the trace");
     }
-    let profiles = calibrate::profiles(trace, source.links, source.link_gb_per_s);
+    let profiles = calibrate::profiles(trace, source.links, &program, source.link_gb_per_s);
     let unmodified = Run::of(&program, &profiles);
     let replayed_sum = sum(&unmodified.periods_ns);
-    // The first steps of a trace may be slower than all of them: a replay of these is held against these.
-    let mut first_ns = steps.periods_ns();
-    first_ns.truncate(unmodified.periods_ns.len());
-    let first_sum = sum(&first_ns);
+    // Some steps of a trace may be slower than all of them: a replay of these is held against these.
+    let measured: Vec<u64> = steps.periods_ns().split_off(first);
+    let taken = unmodified.periods_ns.len().min(measured.len());
+    let first_sum = sum(&measured[..taken]);
     if replayed_sum == 0 {
         return Err("the steps of the trace end out of their order");
     }
     if first_sum == 0 {
-        return Err("the first steps of the trace have no length");
+        return Err("the steps of the trace that are replayed have no length");
     }
     let replayed_ns = (replayed_sum as f64 * measured_ns as f64 / first_sum as f64) as u64;
     let mut replay = Replay {
         measured_ns,
         replayed_ns,
         steps: program.steps,
-        explained_share: explained(&steps.periods_ns(), &unmodified.periods_ns),
+        explained_share: explained(&measured, &unmodified.periods_ns),
         unprofiled_ns: measured_ns,
         unprofiled_between_ns: (measured_ns, measured_ns),
         base: Base::Estimated,
@@ -215,18 +230,22 @@ pub fn replay(source: &Source, asked: &[Vec<Change>]) -> Result<Replay, &'static
     };
     // What the replay is off by, the predictions would be too.
     let scale = measured_ns as f64 / replayed_sum as f64;
-    let taken = first_ns.len();
     let per_step = measured_ns as f64 / first_sum as f64;
     let mut model = Model {
         trace,
         program: &program,
         profiles: &profiles,
-        profiler: Profiler::of(trace.source),
+        profiler: Profiler::of(trace, &program),
         fit: Fit::default(),
         is_link_assumed: source.is_link_assumed,
+        has_unknown_engines: trace
+            .streams
+            .iter()
+            .any(|stream| copy_engines(trace, stream.device).is_none()),
         scale,
         scale_of_nodes: per_step,
         error: replay.error(),
+        measured_ns,
         floors_ns: floors(source, &program, taken, per_step),
         delivered: source
             .has_workers
@@ -293,11 +312,15 @@ struct Model<'t> {
     /// How much of it there is.
     fit: Fit,
     is_link_assumed: bool,
+    /// Whether some device may copy in one direction at a time.
+    has_unknown_engines: bool,
     /// From a sum over the replayed steps to the mean of all steps.
     scale: f64,
     /// The same for what nodes take.
     scale_of_nodes: f64,
     error: f64,
+    /// What a step takes in the trace.
+    measured_ns: u64,
     /// No step takes less: than its kernels do where they run as they ran, and where they may run at once.
     floors_ns: (u64, u64),
     /// The steps for whose batches workers decided, and how long these take at the least.
@@ -352,6 +375,13 @@ impl Model<'_> {
                 unknown.extend(step_ns(&self.changed(changes, factor).0, Fit::USUAL));
             }
         }
+        if self.has_unknown_engines && changes.iter().any(Change::is_of_copies) {
+            let mut profiles = self.profiles.to_vec();
+            profiles
+                .iter_mut()
+                .for_each(|profile| profile.copy_engines = 1.0);
+            unknown.extend(self.usual_ns(&changed, changes, &profiles));
+        }
         if changes
             .iter()
             .any(|change| matches!(change, Change::Workers(_)))
@@ -364,11 +394,42 @@ impl Model<'_> {
                 unknown.extend(step_ns(&other, Fit::USUAL));
             }
         }
+        if changes
+            .iter()
+            .any(|change| matches!(change, Change::HostWork(_)))
+        {
+            for factor in BY_WORKERS {
+                let mut other = changed.clone();
+                for item in &mut other.items {
+                    item.worker_ns = (item.worker_ns as f64 * factor) as u64;
+                }
+                unknown.extend(step_ns(&other, Fit::USUAL));
+            }
+        }
+        if changes
+            .iter()
+            .any(|change| matches!(change, Change::Fused(_)))
+        {
+            for factor in FUSED {
+                let mut other = changed.clone();
+                for item in &mut other.items {
+                    let left_ns = (item.fused_ns as f64 * factor) as u64;
+                    item.own_ns =
+                        (item.own_ns - item.fused_ns.min(item.own_ns)).saturating_add(left_ns);
+                }
+                unknown.extend(step_ns(&other, Fit::USUAL));
+            }
+        }
         let unknown_ns = (
             unknown.iter().copied().min().unwrap_or(likely_ns),
             unknown.iter().copied().max().unwrap_or(likely_ns),
         );
         let least_ns = by_profiler_ns.into_iter().fold(unknown_ns.0, u64::min);
+        // What a profiler adds between kernels of a graph is in every step, with the changes and without: it is no gain.
+        let least_ns = match self.profiler != Profiler::default() && has_graphs(&changed) {
+            true => least_ns.min(self.graphs_close_ns(&changed, changes)?),
+            false => least_ns,
+        };
         let most_ns = by_profiler_ns.into_iter().fold(unknown_ns.1, u64::max);
         let of = |ns: u64, factor: f64| (ns as f64 * factor) as u64;
         let moves = |change: &Change| matches!(change, Change::Prefetch(_) | Change::AsyncOutput);
@@ -387,6 +448,17 @@ impl Model<'_> {
         })
     }
 
+    /// The step if what graphs consist of follows each other as closely as it does where the profiler adds nothing between.
+    fn graphs_close_ns(&self, changed: &Program, changes: &[Change]) -> Option<u64> {
+        let mut profiles = self.profiles.to_vec();
+        for profile in &mut profiles {
+            let added_ns = (profile.graph_gap_ns - calibrate::GRAPH_GAP_NS).max(0.0);
+            profile.graph_gap_ns -= added_ns;
+            profile.engine_hop_ns = (profile.engine_hop_ns - added_ns).max(0.0);
+        }
+        self.usual_ns(changed, changes, &profiles)
+    }
+
     /// The step with graphs if their kernels stand as far apart as others. How near they come to each other only a trace with
     /// graphs shows: where that is most of what a graph gains, it is not counted on.
     fn graphs_apart_ns(&self, changed: &Program, changes: &[Change]) -> Option<u64> {
@@ -394,9 +466,14 @@ impl Model<'_> {
         for profile in &mut profiles {
             profile.graph_gap_ns = profile.graph_gap_ns.max(profile.kernel_gap_ns);
         }
+        self.usual_ns(changed, changes, &profiles)
+    }
+
+    /// What a step of a changed program takes on such devices, without what the profiler usually adds.
+    fn usual_ns(&self, changed: &Program, changes: &[Change], profiles: &[Profile]) -> Option<u64> {
         let mut program = changed.clone();
         apply::without_profiler(&mut program, self.profiler, self.fit.shares[Fit::USUAL]);
-        let (step_ns, _) = self.step_ns(&program, changes, &profiles)?;
+        let (step_ns, _) = self.step_ns(&program, changes, profiles)?;
         Some(self.fit.scaled(Fit::USUAL, step_ns))
     }
 
@@ -464,7 +541,13 @@ impl Model<'_> {
             all_ns = all_ns.max(delivered_ns.saturating_add(rest_ns));
         }
         let step_ns = (all_ns as f64 * self.scale) as u64;
-        (all_ns > 0).then_some((step_ns.max(self.floor_ns(changes)), run))
+        let copies_ns = (copies_ns(program, profiles) as f64 * self.scale_of_nodes) as u64;
+        let floor_ns = match changes.is_empty() {
+            true => 0,
+            false => copies_ns.min(self.measured_ns),
+        };
+        let floor_ns = floor_ns.max(self.floor_ns(changes));
+        (all_ns > 0).then_some((step_ns.max(floor_ns), run))
     }
 
     /// No step takes less with these changes.
@@ -474,6 +557,34 @@ impl Model<'_> {
             false => self.floors_ns.0,
         }
     }
+}
+
+fn has_graphs(program: &Program) -> bool {
+    program.nodes.iter().any(|node| node.in_graph)
+}
+
+/// What copies of all steps but the first take on the engine that has most to do: at the end of what is replayed none is
+/// made ahead any more, as if there were fewer of them.
+fn copies_ns(program: &Program, profiles: &[Profile]) -> u64 {
+    let mut busy_ns = vec![[0u64; 2]; profiles.len()];
+    for node in program.nodes.iter().filter(|node| node.step > 0) {
+        let Job::HostCopy {
+            direction, bytes, ..
+        } = node.job
+        else {
+            continue;
+        };
+        let device = program.device_of[node.stream] as usize;
+        let profile = &profiles[device];
+        let engine = match direction {
+            Direction::Upload if bytes as f64 <= profile.inline_bytes => continue,
+            Direction::Download if profile.copy_engines >= 2.0 => 1,
+            _ => 0,
+        };
+        let sum = &mut busy_ns[device][engine];
+        *sum = sum.saturating_add(node.duration_ns);
+    }
+    busy_ns.into_iter().flatten().max().unwrap_or(0)
 }
 
 /// What downloads of all steps but the first take.
@@ -500,6 +611,7 @@ fn floors(source: &Source, program: &Program, taken: usize, per_step: f64) -> (u
         .steps
         .steps
         .iter()
+        .skip(program.first_step)
         .take(taken + 1)
         .map(|step| step.last_gpu_ns);
     let (Some(from), Some(to)) = (ends.clone().min(), ends.max()) else {
@@ -553,6 +665,9 @@ fn supported(
     if trace.warnings.iter().any(|w| w.code == "WHOLE_GRAPHS") {
         return Err("the kernels inside CUDA graphs are not in the trace");
     }
+    if sampled(trace).is_some() {
+        return Err("the trace is only a sample of what ran");
+    }
     if taking::orphans(trace, links) * 20 > trace.work.len() {
         return Err("the calls of more than 5 % of the GPU operations are not in the trace");
     }
@@ -578,7 +693,7 @@ fn are_kernels_missing(trace: &Trace, works: &WorkOfCalls, steps: &Steps) -> boo
     let (mut launches, mut missing) = (0, 0);
     for (at, call) in trace.calls.iter().enumerate() {
         let inside = steps.at(call.start_ns).is_some_and(|step| step < last);
-        if inside && call.api.kind == ApiKind::Launch {
+        if inside && matches!(call.api.kind, ApiKind::Launch | ApiKind::GraphLaunch) {
             launches += 1;
             missing += usize::from(works.first(at).is_none());
         }

@@ -19,7 +19,8 @@ pub struct Program {
     pub streams: usize,
     /// What the streams are for that changes added, the last ones.
     pub added: Vec<&'static str>,
-    /// How many steps.
+    /// The step of the trace that its first one is, and how many steps.
+    pub first_step: usize,
     pub steps: usize,
     /// How many workers there are that load, each in its turn, and how many that do other work of the host, whichever is
     /// free; with none, the host's own threads do everything.
@@ -27,6 +28,8 @@ pub struct Program {
     /// Work that was under way or queued when the first step began: the first nodes. Its calls are
     /// not part of the program.
     pub backlog: usize,
+    /// Whether most of its work is submitted at once already, by graphs or compiled code.
+    pub is_at_once: bool,
     /// The devices, each with an engine of its own.
     pub devices: usize,
     /// The device of each stream, from 0.
@@ -75,13 +78,18 @@ pub struct Item {
     pub loading_ns: u64,
     /// How much of it is the host's own work, without any call for half a millisecond or more.
     pub host_work_ns: u64,
+    /// How much of that another thread or process could do.
+    pub movable_ns: u64,
     /// The range around most of that.
     pub host_work: Option<Name>,
-    /// How much of the own time workers do.
+    /// How much of the own time workers do, and how long it takes them.
     pub moved_ns: u64,
+    pub worker_ns: u64,
     /// Which batch that is for, or which step, and which of the workers do it.
     pub batch: u32,
     pub pool: Pool,
+    /// How much of the own time is what a few launches in the place of many leave of these.
+    pub fused_ns: u64,
     /// What it takes to get that from a worker.
     pub take_over_ns: u64,
     /// How much of the own time, and of the time in the call, no step of a run without the profiler has: what is done
@@ -93,6 +101,8 @@ pub struct Item {
     pub thread: ThreadIndex,
     /// The time in the call, without waiting.
     pub call_ns: u64,
+    /// How much of that passes when its work may run already: a launch of a large graph returns long after its first kernel began.
+    pub running_ns: u64,
     /// How many operators the profiler noted since the call before.
     pub operators: u32,
     /// The work that it submits, of the nodes.
@@ -172,7 +182,7 @@ impl Program {
                 let is_next = last.replace(item.batch) != Some(item.batch);
                 batches += u64::from(is_next);
                 let (sum_ns, many) = &mut done[(batches - 1) as usize % count];
-                *sum_ns = sum_ns.saturating_add(item.moved_ns);
+                *sum_ns = sum_ns.saturating_add(item.worker_ns);
                 *many += u64::from(is_next);
             }
             let per_batch_ns = match pool {

@@ -96,9 +96,9 @@ impl Crew {
         // The program has been running: of what each does first, a part is done, and the more the earlier it is wanted.
         let load_ns = match batch < count {
             true => item
-                .moved_ns
+                .worker_ns
                 .min(self.share_ns.saturating_mul(batch as u64)),
-            false => item.moved_ns,
+            false => item.worker_ns,
         };
         self.free_ns[at] = self.free_ns[at].saturating_add(load_ns);
         let freed = batch.checked_sub(AHEAD * count);
@@ -149,7 +149,9 @@ impl Run {
                 });
                 loaded.push(task);
             }
-            let call = Work::Call(Call::HostNs(own_ns.saturating_add(item.call_ns)));
+            let running_ns = item.running_ns.min(item.call_ns);
+            let until_submitted_ns = own_ns.saturating_add(item.call_ns - running_ns);
+            let call = Work::Call(Call::HostNs(until_submitted_ns));
             let call = engine.push(Task::new(lane, call).after(&loaded));
             if let Some(taken) = pool.and_then(|pool| pool.taken.last_mut()) {
                 *taken = Some(call);
@@ -164,11 +166,30 @@ impl Run {
                 shade: Shade::Host,
                 name: Some(item.name),
             });
+            if running_ns > 0 {
+                let rest = Work::Call(Call::HostNs(running_ns));
+                on_host.push(HostTask {
+                    lane: item.lane as usize,
+                    task: engine.push(Task::new(lane, rest)),
+                    own: (0, Shade::Host, None),
+                    shade: Shade::Host,
+                    name: Some(item.name),
+                });
+            }
             for at in item.submits.all() {
                 let node = &program.nodes[at];
-                let mut after = vec![call];
-                let before = node.after.iter().chain(&node.legacy);
-                after.extend(before.filter_map(|before| tasks[*before]));
+                let running = |nodes: &[usize]| -> Vec<TaskId> {
+                    nodes.iter().filter_map(|node| tasks[*node]).collect()
+                };
+                let mut after = running(&node.after);
+                after.push(call);
+                let profile = &profiles[program.device_of[node.stream] as usize];
+                if after.len() > 1 && profile.pending_wait_ns > 0.0 {
+                    // While a stream waits for an event, its device starts kernels later.
+                    let wait = Task::new(streams[node.stream], Work::Marker).after(&after);
+                    after = vec![engine.push(wait)];
+                }
+                after.extend(running(&node.legacy));
                 let mut task = Task::new(streams[node.stream], as_work(node)).after(&after);
                 if node.in_graph {
                     task = task.in_graph();

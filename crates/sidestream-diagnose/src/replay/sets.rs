@@ -13,6 +13,8 @@ use sidestream::engine::Profile;
 const LEAST_WAITS: usize = 3;
 /// So many pairs of streams are tried.
 const MOST_PAIRS: usize = 3;
+/// So many parts of a step are tried as a few launches.
+const MOST_FUSED: usize = 2;
 /// A change joins a set if it makes a step shorter by this part.
 const JOINS: f64 = 0.02;
 /// A set has so many changes at the most.
@@ -31,13 +33,32 @@ pub fn singles(source: &Source, program: &Program) -> Vec<Vec<Change>> {
         singles.push(Change::Workers(usual_workers(source, program)));
     }
     singles.extend([
-        Change::HostWork(4),
+        Change::HostWork(enough_workers(source, program)),
         Change::SecondStream,
         Change::NonBlockingStreams,
     ]);
+    singles.extend(fused(source));
     singles.extend(waits(program));
     singles.extend(stages(source.trace, program).map(Change::Pipeline));
     singles.into_iter().map(|change| vec![change]).collect()
+}
+
+/// The parts of a step whose launches a library could make fewer: optimizers that are not fused, and loops of cells.
+fn fused(source: &Source) -> Vec<Change> {
+    let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+    for at in 0..source.trace.calls.len() {
+        if let Some(region) = source.scene.region_of(at) {
+            *counts.entry(region).or_default() += 1;
+        }
+    }
+    let regions = source.scene.regions();
+    let name = |at: &usize| source.trace.names.text(regions[*at].name);
+    let mut all: Vec<(usize, usize)> = counts.into_iter().collect();
+    all.retain(|(at, _)| regions[*at].may_be_fused(name(at)) && !name(at).contains(','));
+    all.sort_by_key(|(at, count)| (usize::MAX - count, *at));
+    let most = all.iter().take(MOST_FUSED);
+    most.map(|(at, _)| Change::Fused(name(at).to_owned()))
+        .collect()
 }
 
 /// Four workers; or five, where one of four would get most of what takes long: they take turns.
@@ -50,6 +71,20 @@ fn usual_workers(source: &Source, program: &Program) -> usize {
     };
     match 4 * floor_ns(5) < 3 * floor_ns(4) {
         true => 5,
+        false => 4,
+    }
+}
+
+/// Four for work of the host; or eight, where four would still take longer than the rest of a step.
+fn enough_workers(source: &Source, program: &Program) -> usize {
+    let floor_ns = |count: usize| {
+        let mut changed = program.clone();
+        Change::HostWork(count).apply(&mut changed, &Profile::h200(), source.trace);
+        changed.loading_floor_ns()
+    };
+    let step_ns = source.steps.mean_ns().unwrap_or(0);
+    match floor_ns(4) > step_ns.saturating_sub(floor_ns(1)) {
+        true => 8,
         false => 4,
     }
 }

@@ -14,9 +14,11 @@ use crate::model::{
     ApiKind, Call, Direction, Stream, StreamIndex, SyncKind, ThreadIndex, Trace, What, Work,
 };
 
-/// Steps beyond these say nothing new.
+/// More steps than these are taken only as far as they have few calls and little work.
 const MOST_STEPS: usize = 40;
-/// Nor do those behind so many calls, or so much work, if there are some steps before them.
+const MOST_SHORT_STEPS: usize = 2_048;
+const LITTLE_WORK: usize = 20_000;
+/// Steps beyond so many calls, or so much work, say nothing new.
 const ENOUGH_WORK: usize = 60_000;
 /// So many steps are taken if they are longer than that.
 const ENOUGH_STEPS: usize = 8;
@@ -38,12 +40,16 @@ impl Program {
         works: &WorkOfCalls,
         steps: &Steps,
         scene: &Scene,
+        first: usize,
     ) -> Result<Program, &'static str> {
-        let taken = enough(trace, links, steps);
+        let taken = enough(trace, links, steps, first);
         if taken < LEAST_STEPS {
             return Err("three steps of the trace have more than 400,000 calls or GPU operations");
         }
-        let step_of = |call: &Call| steps.at(call.start_ns).filter(|step| *step < taken);
+        let step_of = |call: &Call| {
+            let step = steps.at(call.start_ns)?.checked_sub(first)?;
+            (step < taken).then_some(step)
+        };
         let mut by_call: HashMap<usize, Vec<usize>> = HashMap::new();
         for at in 0..trace.work.len() {
             let call = links.call_of(at);
@@ -57,8 +63,14 @@ impl Program {
         let submitted = by_call.values().flatten();
         let over_ns = submitted.map(|at| trace.work[*at].end_ns()).max();
         let mut making = Making::new(trace, works, lanes.count, over_ns.unwrap_or(called_ns));
-        let begin_ns = steps.steps.first().map_or(0, |s| s.start_ns);
-        for work in backlog(trace, links, steps, begin_ns) {
+        let begin_ns = steps.steps.get(first).map_or(0, |s| s.start_ns);
+        let is_taken = |at: usize| {
+            links
+                .call_of(at)
+                .and_then(|call| step_of(&trace.calls[call]))
+                .is_some()
+        };
+        for work in backlog(trace, is_taken, begin_ns) {
             making.backlog(work, begin_ns);
         }
         if making.program.nodes.len() > MOST_WORK {
@@ -94,14 +106,19 @@ impl Program {
             let host_work = longest.and_then(|own| own.1).map(|because| because.name);
             let own_work = own.iter().map(|own| own.0).fold(0, u64::saturating_add);
             let own_work = if own_work < OWN_NS { 0 } else { own_work };
+            let movable = own.iter().filter(|own| scene.is_movable(own.1));
+            let movable = movable.map(|own| own.0).fold(0, u64::saturating_add);
             let mut item = Item {
                 lane: lane as u32,
                 step: step as u32,
                 own_ns,
                 loading_ns,
                 host_work_ns: own_work.min(own_ns - loading_ns),
+                movable_ns: movable.min(own_work).min(own_ns - loading_ns),
                 host_work,
                 moved_ns: 0,
+                worker_ns: 0,
+                fused_ns: 0,
                 batch: loading.batch_at(end),
                 pool: Pool::Loading,
                 take_over_ns: 0,
@@ -109,6 +126,7 @@ impl Program {
                 start_ns: call.start_ns,
                 thread: call.thread,
                 call_ns: call.end_ns().saturating_sub(call.start_ns.max(end)).max(0) as u64,
+                running_ns: 0,
                 operators: operators.within(lane, end, call.end_ns()),
                 submits: Stretch::default(),
                 waits: Stretch::default(),
@@ -121,6 +139,11 @@ impl Program {
                 making.node(work, step, call);
             }
             item.submits = Stretch::new(nodes..making.program.nodes.len());
+            if call.api.kind == ApiKind::GraphLaunch {
+                let began = item.submits.all().map(|node| making.start_ns(node)).min();
+                let running_ns = call.end_ns().saturating_sub(began.unwrap_or(i64::MAX));
+                item.running_ns = running_ns.max(0) as u64;
+            }
             let holds = held(trace, at, works.first(at)).is_some();
             if holds && !nested {
                 item.held_ns = call.duration_ns;
@@ -137,18 +160,20 @@ impl Program {
         let mut program = making.program;
         let last = program.items.iter().map(|item| item.step as usize + 1);
         program.steps = last.max().unwrap_or(0);
+        program.is_at_once = scene.submits_at_once();
+        program.first_step = first;
         program.items.shrink_to_fit();
         program.nodes.shrink_to_fit();
         Ok(program)
     }
 }
 
-/// How many steps say enough about all of them.
-fn enough(trace: &Trace, links: &Links, steps: &Steps) -> usize {
-    let mut calls = vec![0; steps.steps.len().min(MOST_STEPS)];
+/// How many steps from one on say enough about all of them.
+pub fn enough(trace: &Trace, links: &Links, steps: &Steps, first: usize) -> usize {
+    let mut calls = vec![0; (steps.steps.len() - first).min(MOST_SHORT_STEPS)];
     let mut work = calls.clone();
     let counted = |counts: &mut Vec<usize>, at_ns: i64| {
-        let step = steps.at(at_ns);
+        let step = steps.at(at_ns).and_then(|step| step.checked_sub(first));
         if let Some(count) = step.and_then(|step| counts.get_mut(step)) {
             *count += 1;
         }
@@ -168,15 +193,14 @@ fn enough(trace: &Trace, links: &Links, steps: &Steps) -> usize {
         });
         beyond.unwrap_or(calls.len())
     };
-    within(ENOUGH_WORK).max(ENOUGH_STEPS).min(within(MOST_WORK))
+    let few = within(ENOUGH_WORK).clamp(ENOUGH_STEPS, MOST_STEPS);
+    within(LITTLE_WORK).max(few).min(within(MOST_WORK))
 }
 
 /// The work that had been asked for when the first step began, and was not over: in each stream,
 /// all before the first work of the steps themselves.
-fn backlog(trace: &Trace, links: &Links, steps: &Steps, begin_ns: i64) -> Vec<usize> {
-    let called = |at: usize| Some(trace.calls[links.call_of(at)?].start_ns);
-    let in_steps = |at: usize| called(at).and_then(|ns| steps.at(ns)).is_some();
-    let mut queued = leading(trace, |at| !in_steps(at));
+fn backlog(trace: &Trace, is_taken: impl Fn(usize) -> bool, begin_ns: i64) -> Vec<usize> {
+    let mut queued = leading(trace, |at| !is_taken(at));
     queued.retain(|at| trace.work[*at].end_ns() > begin_ns);
     queued
 }
@@ -190,7 +214,7 @@ pub fn orphans(trace: &Trace, links: &Links) -> usize {
         later[trace.work[at].stream.0 as usize] = true;
     }
     let mut queued = leading(trace, |at| !is_called(at));
-    queued.retain(|at| later[trace.work[*at].stream.0 as usize]);
+    queued.retain(|at| later[trace.work[*at].stream.0 as usize] && !trace.work[*at].is_migration());
     links.orphans() - queued.len()
 }
 
@@ -373,6 +397,11 @@ impl<'t> Making<'t> {
         let before = self.last_in_stream.insert(row.stream, (node, work));
         let over_ns = before.map(|(_, work)| self.trace.work[work].end_ns());
         self.before_own_ns = over_ns.unwrap_or(i64::MIN);
+    }
+
+    /// When the work of a node began.
+    fn start_ns(&self, node: usize) -> i64 {
+        self.trace.work[self.program.nodes[node].work].start_ns
     }
 
     /// Work that had been asked for, in a stream that was free, and still did not start stood behind

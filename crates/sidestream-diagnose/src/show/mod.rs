@@ -16,5 +16,5 @@ pub use annotated::annotated;
 pub use difference::comparison_text;
 pub use html::{html, ranks_html};
 pub use table::{Sort, TABLE_SCHEMA, Table, View, table_json, table_text, tables_json};
-pub use text::{brief, text};
+pub use text::{brief, plain, text};
 pub use together::ranks_text;

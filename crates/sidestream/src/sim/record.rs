@@ -62,8 +62,19 @@ impl Sim {
                     waits: Waits::of(op, submitted.device, submitted.recorded_by),
                 }),
                 None => {
-                    if let Some(call) = trace.calls.last_mut().filter(|call| call.op == op.id) {
-                        call.end_ns = span.end_ns;
+                    let call = trace.calls.last_mut().filter(|call| call.op == op.id);
+                    match (call, super::work::launches(op)) {
+                        // The device began with the first launch while the host made the others.
+                        (Some(first), Some(_)) => {
+                            let further = Call {
+                                start_ns: span.start_ns,
+                                end_ns: span.end_ns,
+                                ..first.clone()
+                            };
+                            trace.calls.push(further);
+                        }
+                        (Some(call), None) => call.end_ns = span.end_ns,
+                        (None, _) => {}
                     }
                 }
                 Some(stream) => {
@@ -71,9 +82,9 @@ impl Sim {
                     let Some(what) = what(op, part, submitted.recorded_by) else {
                         continue;
                     };
-                    // The launches that one operation stands for are one bar.
                     let before = trace.work.last_mut();
-                    if let Some(bar) = before.filter(|w| w.op == op.id && w.what == what) {
+                    let before = before.filter(|w| w.op == op.id && w.what == what);
+                    if let (Some(bar), None) = (before, super::work::launches(op)) {
                         bar.end_ns = span.end_ns;
                         continue;
                     }

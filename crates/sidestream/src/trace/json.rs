@@ -26,7 +26,7 @@ impl Trace {
     /// device and stream, joined to their call by `args.correlation` and an `ac2g` flow; waits are
     /// `cuda_sync` rows. A host function is a `cpu_op` of the host, in a lane for each stream. Times
     /// are microseconds with three decimals. A named span is a `user_annotation` of its thread and a
-    /// `gpu_user_annotation` of each stream that worked for it. `args.op` is the number of the operation. The op log,
+    /// `gpu_user_annotation` of each stream that worked for it. `args.op` is the number of the operation; the two calls of several launches have it both. The op log,
     /// where there is one, is `sidestream.op_log` in base64; viewers pass over it.
     ///
     /// # Errors
@@ -39,23 +39,28 @@ impl Trace {
         for span in &self.spans {
             event(self.span_row(span))?;
         }
+        let mut before = None;
         for call in &self.calls {
-            event(call_row(call))?;
+            let is_further = before.replace(call.op) == Some(call.op);
+            event(call_row(call, is_further))?;
             if let Some(waits) = call.waits {
                 event(self.host_wait_row(call, waits))?;
             }
         }
+        before = None;
         for work in &self.work {
             let (pid, tid) = self.lane(work);
-            event(work_row(work, pid, tid))?;
+            let is_further = before.replace(work.op) == Some(work.op);
+            event(work_row(work, is_further, pid, tid))?;
             // A flow from the call to the work; a wait is no work.
-            if let Some(call) = self.call_of(work).filter(|_| work.what.engine().is_some()) {
+            let call = self.call_of(work, is_further);
+            if let Some(call) = call.filter(|_| work.what.engine().is_some()) {
                 let category = match work.what {
                     What::HostFunc => "async",
                     _ => "ac2g",
                 };
                 let flow = |ph: &str, pid: u32, tid: u32, start_ns: u64| {
-                    json!({"ph": ph, "id": correlation(work.op), "pid": pid, "tid": tid,
+                    json!({"ph": ph, "id": number(work.op, is_further), "pid": pid, "tid": tid,
                            "ts": us(start_ns), "cat": category, "name": category})
                 };
                 event(flow("s", HOST_PID, call.thread.0, call.start_ns))?;
@@ -139,10 +144,11 @@ impl Trace {
                         "wait_on_cuda_event_record_corr_id": recorded(recorded_by)}})
     }
 
-    /// The call that submitted some work. Calls are in the order of their operations.
-    fn call_of(&self, work: &Work) -> Option<&Call> {
+    /// The call that submitted some work, the second one of its operation or the first. Calls are in the order of their operations.
+    fn call_of(&self, work: &Work, is_further: bool) -> Option<&Call> {
         let at = self.calls.partition_point(|call| call.op < work.op);
-        self.calls.get(at).filter(|call| call.op == work.op)
+        let of_it = self.calls.get(at + usize::from(is_further));
+        of_it.filter(|call| call.op == work.op)
     }
 
     fn stream(&self, id: StreamId) -> Option<&Stream> {
@@ -174,10 +180,10 @@ fn device_properties(device: &super::Device) -> Value {
     properties
 }
 
-fn call_row(call: &Call) -> Value {
+fn call_row(call: &Call, is_further: bool) -> Value {
     let mut args = json!({"op": call.op.0});
     let category = if call.name.starts_with("cuda") {
-        args["correlation"] = correlation(call.op).into();
+        args["correlation"] = number(call.op, is_further).into();
         "cuda_runtime"
     } else {
         // What the host does itself, such as reading a buffer, is no call of CUDA.
@@ -188,10 +194,10 @@ fn call_row(call: &Call) -> Value {
            "args": args})
 }
 
-fn work_row(work: &Work, pid: u32, tid: u32) -> Value {
+fn work_row(work: &Work, is_further: bool, pid: u32, tid: u32) -> Value {
     let duration_ns = work.end_ns - work.start_ns;
     let mut args = json!({"device": work.device.0, "context": 1, "stream": tid,
-                          "op": work.op.0, "correlation": correlation(work.op)});
+                          "op": work.op.0, "correlation": number(work.op, is_further)});
     let (cat, name) = match work.what {
         What::Kernel => ("kernel", work.name.clone()),
         What::Copy { from, to, bytes } => {
@@ -242,6 +248,11 @@ fn kineto_memory(memory: Memory) -> &'static str {
 /// CUPTI counts from one: readers take 0 for "none".
 fn correlation(op: OpId) -> u64 {
     u64::from(op.0) + 1
+}
+
+/// The same; the second call of an operation has a number that no operation has.
+fn number(op: OpId, is_further: bool) -> u64 {
+    correlation(op) | u64::from(is_further) << 31
 }
 
 /// Kineto writes -1 where it knows no record.

@@ -27,9 +27,11 @@ pub struct Trace {
     pub streams: Vec<Stream>,
     /// The host threads that may appear.
     pub threads: Vec<Thread>,
-    /// What host threads called.
+    /// What host threads called, in the order of their operations. A kernel that stands for several launches has two calls in a row: the
+    /// first launch, and all others.
     pub calls: Vec<Call>,
-    /// What devices did.
+    /// What devices did. Of several launches it is two rows in a row: what the first call let begin, and the last launch, which no device can
+    /// run before the second call has made it.
     pub work: Vec<Work>,
     /// The named spans that something was called in, outer ones first.
     pub spans: Vec<Span>,

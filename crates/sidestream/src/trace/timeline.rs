@@ -112,14 +112,19 @@ impl<'a> Timeline<'a> {
     fn lane(&self, belongs: impl Fn(&Work) -> bool) -> Option<String> {
         let mut cells = vec!['.'; self.columns];
         let mut any = false;
-        let work = self.trace.work.iter();
-        for work in work.filter(|w| w.what.engine().is_some() && belongs(w)) {
-            if work.end_ns <= self.start_ns || work.start_ns >= self.end_ns {
+        // The launches that one operation stands for are one bar.
+        let bars = self
+            .trace
+            .work
+            .chunk_by(|a, b| a.op == b.op && a.what == b.what);
+        let bars = bars.filter_map(|bar| Some((&bar[0], bar.last()?.end_ns)));
+        for (work, end_ns) in bars.filter(|(w, _)| w.what.engine().is_some() && belongs(w)) {
+            if end_ns <= self.start_ns || work.start_ns >= self.end_ns {
                 continue;
             }
             any = true;
             let from = self.column(work.start_ns);
-            let to = self.column(work.end_ns).max(from + 1).min(self.columns);
+            let to = self.column(end_ns).max(from + 1).min(self.columns);
             bar(&mut cells[from..to], &work.label, letter(work.what));
         }
         any.then(|| cells.into_iter().collect())

@@ -387,7 +387,7 @@ impl<R: Read> Reading<'_, R> {
             return Err(Problem::NoEvents);
         }
         if builder.rows().work == 0 && self.limits.needs_work {
-            return Err(Problem::NoWork);
+            return Err(Problem::NoWork(builder.asked()));
         }
         if self.damaged > 0 {
             let places = self.damaged;
@@ -478,6 +478,7 @@ fn devices(kineto: &mut Kineto, value: &serde_json::Value) {
             sms: number("numSms"),
             memory_bytes: device["totalGlobalMem"].as_u64(),
             compute: number("computeMajor").zip(number("computeMinor")),
+            copy_engines: None,
         });
     }
 }

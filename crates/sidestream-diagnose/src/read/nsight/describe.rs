@@ -96,6 +96,7 @@ impl Reader<'_> {
             integer("totalMemory"),
             integer("computeMajor"),
             integer("computeMinor"),
+            integer("asyncEngines"),
         ];
         let mut seen = Vec::new();
         let builder = &mut self.builder;
@@ -115,6 +116,7 @@ impl Reader<'_> {
                 sms: positive(3),
                 memory_bytes: row.integer(4).and_then(|n| u64::try_from(n).ok()),
                 compute: positive(5).map(|major| (major, small(row.integer(6)))),
+                copy_engines: positive(7),
             });
             enough(seen.len() >= MOST_DEVICES)
         });

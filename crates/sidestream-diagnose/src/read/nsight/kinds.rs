@@ -131,6 +131,11 @@ impl Kinds {
         }
     }
 
+    /// Whether a copy moved pages of unified memory.
+    pub fn is_unified(&self, number: Option<i64>) -> bool {
+        self.copies.word(number).starts_with("UVM_")
+    }
+
     /// A kind of memory.
     pub fn memory(&self, number: Option<i64>) -> Memory {
         match self.memory.word(number) {

@@ -101,12 +101,13 @@ pub fn read(path: &Path, limits: &Limits, progress: Progress) -> Result<Trace, P
     }
     reader.work()?;
     if reader.builder.rows().work == 0 {
-        return Err(match reader.builder.warnings().first() {
-            Some(warning) => Problem::Database {
+        if let Some(warning) = reader.builder.warnings().first() {
+            return Err(Problem::Database {
                 why: warning.text.clone(),
-            },
-            None => Problem::NoWork,
-        });
+            });
+        }
+        reader.host()?;
+        return Err(Problem::NoWork(reader.builder.asked()));
     }
     reader.host()?;
     reader.describe();

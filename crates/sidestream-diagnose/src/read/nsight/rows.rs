@@ -49,12 +49,15 @@ pub(super) const KERNEL: [Column; 20] = work_and([
     integer("staticSharedMemory"),
     integer("dynamicSharedMemory"),
 ]);
-pub(super) const MEMCPY: [Column; 13] = work_and([
+pub(super) const MEMCPY: [Column; 14] = work_and([
     integer("copyKind"),
     integer("srcKind"),
     integer("dstKind"),
     integer("bytes"),
+    integer("migrationCause"),
 ]);
+/// The cause of a migration that the program asked for, by `cudaMemPrefetchAsync`.
+const PREFETCHED: i64 = 1;
 pub(super) const MEMSET: [Column; 11] = work_and([integer("memKind"), integer("bytes")]);
 pub(super) const GRAPH: [Column; 9] = WORK;
 pub(super) const RUNTIME: [Column; 6] = [
@@ -119,10 +122,19 @@ impl Reader<'_> {
 
     pub(super) fn copy(&mut self, row: &Row) -> Result<bool, Stop> {
         let direction = self.kinds.direction(row.integer(9));
-        let (from, to) = (
+        let (mut from, mut to) = (
             self.kinds.memory(row.integer(10)),
             self.kinds.memory(row.integer(11)),
         );
+        // Exports say of neither side of a migration what it is.
+        if self.kinds.is_unified(row.integer(9)) {
+            let is_asked = row.integer(13) == Some(PREFETCHED);
+            (from, to) = match (is_asked, direction) {
+                (true, Direction::Download) => (Memory::Device, Memory::Managed),
+                (true, _) => (Memory::Managed, Memory::Device),
+                (false, _) => (Memory::Managed, Memory::Managed),
+            };
+        }
         let name = self.builder.name(&copy_name(direction, from, to));
         let what = What::Copy {
             direction,

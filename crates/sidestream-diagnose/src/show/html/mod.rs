@@ -362,7 +362,7 @@ fn meaning(cause: Cause) -> &'static str {
         Cause::Initialisation => "the program did what it does once",
         Cause::HostStarved => "the host waited for data",
         Cause::HostWork => "the host did work of its own, or nothing that the trace shows",
-        Cause::StreamWait => "what was submitted waited for its stream or an event",
+        Cause::StreamWait => "what was submitted waited for an event or a function of the host",
         Cause::SyncInStep => "a synchronisation had held up the host",
         Cause::BlockingCopy => "a copy had held up the host",
         Cause::PageableCopy => "the host prepared an upload from pageable memory",

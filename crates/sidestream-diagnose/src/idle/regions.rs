@@ -1,0 +1,144 @@
+//! Where a program launches: the part of the step, or the range, around each call that submits work.
+
+use std::collections::HashMap;
+
+use super::lane::Lane;
+use crate::model::{Name, Names};
+use crate::sections::{Forms, Section, optimizer};
+
+/// A range that work is launched in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Its name; that of the first, where they are the operators of a part.
+    pub name: Name,
+    /// The part of the step that it is.
+    pub part: Option<Section>,
+    /// Whether operators for many tensors at once are used in it: `_foreach_`, and `_fused_`.
+    pub is_foreach: bool,
+    pub is_fused: bool,
+}
+
+impl Region {
+    /// Whether a library has the same in a few launches.
+    pub fn may_be_fused(&self, name: &str) -> bool {
+        match self.part {
+            Some(Section::Optimizer) => match optimizer(name) {
+                Some(Forms::Fused) => !self.is_fused,
+                Some(Forms::Foreach) => !self.is_foreach,
+                None => false,
+            },
+            Some(Section::Cell) => true,
+            _ => false,
+        }
+    }
+}
+
+/// The ranges of all launches.
+#[derive(Default)]
+pub struct Regions {
+    pub all: Vec<Region>,
+    places: HashMap<(Option<Section>, Name), u16>,
+    /// The place of each call's range, and none for most.
+    of_call: Vec<u16>,
+    /// How many launches there are of kernels and graphs, how many of them of graphs or in compiled code, and how many while a
+    /// graph is captured.
+    launches: u64,
+    at_once: u64,
+    captured: u64,
+}
+
+const NONE: u16 = u16::MAX;
+
+impl Regions {
+    /// Notes where a call is made: the outermost part that advice depends on, else the innermost range of the program's own,
+    /// else the backward pass.
+    pub fn note(&mut self, call: usize, start: i64, lane: &Lane, parts: &Sections) {
+        let open = || lane.open_at(start);
+        let is_place = |part: Section| !matches!(part, Section::Backward | Section::Reading);
+        let part = |range: &(Name, bool)| parts.of(range.0);
+        let outermost = open().rev().find(|range| part(range).is_some_and(is_place));
+        let innermost = || open().find(|range| !range.1 && part(range).is_none());
+        let backward = || open().find(|range| part(range).is_some());
+        let Some(range) = outermost.or_else(innermost).or_else(backward) else {
+            return;
+        };
+        let part = part(&range);
+        // All operators of the backward pass are one place.
+        let key = match part {
+            Some(Section::Backward) => (part, Names::OTHER),
+            _ => (part, range.0),
+        };
+        let at = match self.places.get(&key) {
+            Some(at) => *at,
+            None if self.all.len() >= usize::from(NONE) => return,
+            None => {
+                self.places.insert(key, self.all.len() as u16);
+                self.all.push(Region {
+                    name: range.0,
+                    part,
+                    is_foreach: false,
+                    is_fused: false,
+                });
+                self.all.len() as u16 - 1
+            }
+        };
+        let region = &mut self.all[usize::from(at)];
+        region.is_foreach |= open().any(|range| parts.foreach[range.0.0 as usize]);
+        region.is_fused |= open().any(|range| parts.fused[range.0.0 as usize]);
+        if self.of_call.len() <= call {
+            self.of_call.resize(call + 1, NONE);
+        }
+        self.of_call[call] = at;
+    }
+
+    /// Counts a launch of a kernel or of a graph.
+    pub fn count(&mut self, call: usize, is_graph: bool, is_captured: bool) {
+        let part = self.of(call).and_then(|at| self.all[at].part);
+        self.launches += 1;
+        self.at_once += u64::from(is_graph || part == Some(Section::Compiled));
+        self.captured += u64::from(is_captured);
+    }
+
+    /// Whether many of the launches are made while a graph is captured.
+    pub fn are_captured(&self) -> bool {
+        self.captured > 0 && 5 * self.captured >= self.launches
+    }
+
+    /// Whether most of what is launched is submitted at once already.
+    pub fn are_at_once(&self) -> bool {
+        self.launches > 0 && 2 * self.at_once >= self.launches
+    }
+
+    /// The range of a call.
+    pub fn of(&self, call: usize) -> Option<usize> {
+        let at = self.of_call.get(call).copied().filter(|at| *at != NONE);
+        at.map(usize::from)
+    }
+}
+
+/// The part of each name.
+pub struct Sections {
+    parts: Vec<Option<Section>>,
+    foreach: Vec<bool>,
+    fused: Vec<bool>,
+}
+
+impl Sections {
+    /// Of all names of a trace.
+    pub fn of_names(names: &Names) -> Sections {
+        let texts = || (0..names.len() as u32).map(|at| names.text(Name(at)));
+        Sections {
+            parts: texts().map(Section::of).collect(),
+            foreach: texts()
+                .map(|name| name.starts_with("aten::_foreach_"))
+                .collect(),
+            fused: texts()
+                .map(|name| name.starts_with("aten::_fused_"))
+                .collect(),
+        }
+    }
+
+    pub fn of(&self, name: Name) -> Option<Section> {
+        self.parts.get(name.0 as usize).copied().flatten()
+    }
+}
