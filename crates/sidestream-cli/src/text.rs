@@ -41,12 +41,15 @@ pub fn check_text(path: &Path, python: &Path, json: bool) -> Result<Outcome, Fai
         .map_err(|_| Failure::input(format!("{} is not UTF-8; save it as such", shown(path))))?;
     let blocks = blocks(&text);
     let mut judged: Vec<Judged> = blocks.iter().flat_map(of_streams).collect();
-    if blocks.iter().any(|block| is_python(&block.language)) {
+    // Without a mark, the package finds what parses as a program of PyTorch.
+    if blocks.iter().any(|block| is_python(&block.language))
+        || (judged.is_empty() && text.contains("torch"))
+    {
         judged.extend(of_python(path, python)?);
     }
     if judged.is_empty() {
         return Err(Failure::input(format!(
-            "{}: no block of code is marked as python, and none marked as yaml is a stream program; there is nothing to check",
+            "{}: no block of code is marked as python, nothing in it parses as a program of PyTorch, and no block marked as yaml is a stream program; there is nothing to check",
             shown(path)
         )));
     }

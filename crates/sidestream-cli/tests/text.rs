@@ -125,6 +125,27 @@ fn programs_of_python_stand_among_them_as_the_package_judges_them() {
 
 #[test]
 #[cfg(unix)]
+fn a_text_without_marks_is_for_the_package_to_look_through() {
+    let python = "found.sh";
+    with_python(
+        "found",
+        "printf '{\"blocks\":[{\"line\":3,\"verdict\":\"clean\",\"text\":\"no race\",\"found\":{}}]}' > \"$5\"",
+    );
+    let python = Path::new(FOLDER)
+        .join(python)
+        .to_string_lossy()
+        .into_owned();
+    let bare = text("bare.md", "# Streams\n\nimport torch\nx = torch.ones(2)\n");
+    let ran = sidestream(&["check", &bare, "--python", &python]);
+    assert_eq!(
+        (ran.code, ran.out.as_str()),
+        (0, "bare.md:3: python: clean\n  no race\n\n"),
+        "{ran:?}"
+    );
+}
+
+#[test]
+#[cfg(unix)]
 fn a_python_without_the_package_is_named_with_the_remedy() {
     let ran = with_python(
         "without",

@@ -256,6 +256,24 @@ fn what_is_no_trace_is_refused_with_a_reason() {
         ),
         "was the profiler asked for CUDA activity?",
     );
+    let call = |name: &str| {
+        format!(
+            r#"{{"ph": "X", "cat": "cuda_runtime", "name": "{name}", "pid": 1, "tid": 1, "ts": 1, "dur": 1}}"#
+        )
+    };
+    let launches = [call("cudaLaunchKernel"), call("cudaGraphLaunch")].join(",");
+    refused(
+        events(&launches),
+        "the trace has 2 kernel launches and no records of kernels, copies or memsets",
+    );
+    refused(
+        events(&call("cudaMemcpyAsync")),
+        "the trace has 1 call that copies and no records",
+    );
+    refused(
+        events(&call("cudaGetDevice")),
+        "the trace has 1 call of CUDA, which neither launches nor copies, and no kernels",
+    );
 }
 
 #[test]

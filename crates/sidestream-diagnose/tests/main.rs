@@ -1,5 +1,6 @@
 //! The tests of the diagnosis, as one program: each crate that it uses is linked once.
 
+mod advice;
 mod annotated;
 mod base;
 mod browser;
@@ -14,6 +15,7 @@ mod json;
 mod nsight;
 mod own;
 mod page;
+mod promises;
 mod ranks;
 mod replay;
 mod tables;

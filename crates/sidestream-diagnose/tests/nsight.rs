@@ -324,7 +324,11 @@ fn without_lists_the_fixed_numbers_hold() {
     for (copy, direction) in directions {
         for (kind, memory) in kinds {
             let start = 60_000_000_000 + 1_000 * expected.len() as i64;
-            expected.push((direction, memory, Memory::Device));
+            // What is migrated is managed, whatever its row says of the two sides.
+            expected.push(match copy {
+                11..=13 => (direction, Memory::Managed, Memory::Managed),
+                _ => (direction, memory, Memory::Device),
+            });
             sql += &format!(
                 "INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY (start, \"end\", deviceId, contextId, streamId, \
                  correlationId, globalPid, bytes, copyKind, srcKind, dstKind) \

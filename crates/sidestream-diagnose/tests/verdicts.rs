@@ -7,10 +7,10 @@ use sidestream_diagnose::{
     Cause, Change, Code, Finding, Limits, Options, Report, read, read_json, text,
 };
 
-const STEPS: i64 = 24;
-const LOADS: &str = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__";
+pub const STEPS: i64 = 24;
+pub const LOADS: &str = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__";
 
-fn report(program: &Program) -> Report {
+pub fn report(program: &Program) -> Report {
     of_json(&program.json())
 }
 
@@ -26,12 +26,12 @@ fn recorded(name: &str) -> Report {
     Report::of(trace, &Options::default())
 }
 
-fn codes(report: &Report) -> Vec<Code> {
+pub fn codes(report: &Report) -> Vec<Code> {
     report.findings.iter().map(|f| f.code).collect()
 }
 
 #[track_caller]
-fn finding(report: &Report, code: Code) -> &Finding {
+pub fn finding(report: &Report, code: Code) -> &Finding {
     let found = report.findings.iter().find(|f| f.code == code);
     found.unwrap_or_else(|| panic!("{code:?} is not in {:#?}", report.findings))
 }
@@ -286,7 +286,8 @@ fn an_operator_that_calls_nothing_is_the_hosts_own_work() {
     let found = &slow.findings[0];
     assert_eq!(found.code, Code::HostWork, "{:#?}", slow.findings);
     assert!(found.text.contains("aten::normal_"), "{}", found.text);
-    assert_eq!(found.changes, [Change::HostWork(4)]);
+    // Four workers would take 2.5 ms a step, longer than the rest of it.
+    assert_eq!(found.changes, [Change::HostWork(8)]);
     assert!(part(&slow, found.saving_ns.likely) > 0.6, "{found:?}");
     assert!(!codes(&report(&make(100))).contains(&Code::HostWork));
 }
