@@ -1,342 +1,14 @@
-//! System calls that use protected memory. The kernel does not fault where a page is protected: it fails the call with `EFAULT`, or cuts it
-//! short, and the C library's own `fread` passes by whatever stands in for `read`. So a program would read less than without a check.
-//!
 //! What a library calls in another one goes by a table of addresses that the loader filled in. While memory is watched, the entries
-//! for the calls below lead here, in all libraries but the C library, the driver's and this one: Python's own, numpy's, PyTorch's, C++'s. Here the
-//! pages are opened before the kernel looks, and stay open while it does, and what the call did is noted as the host's access. Libraries that are
-//! loaded later are found before anything else is protected.
-//!
-//! Some ways to the kernel do not go by such an entry, or tell only later which memory they use: io_uring, and what Linux and POSIX call
-//! asynchronous input. Where they are met, nothing is protected from there on ([`off`]). What remains unseen: a call whose address was
-//! looked up by name (as ctypes does), and instructions of a program's own that enter the kernel.
+//! for the calls of [`stand_ins`] lead there, in all libraries but the C library, the driver's and this one: Python's own, numpy's, PyTorch's, C++'s.
+//! Libraries that are loaded later are found before a function of theirs is looked up by name, and before anything else is protected.
 
-use std::ffi::{CStr, c_char, c_int, c_long, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use libc::{FILE, iovec, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use libc::size_t;
 use parking_lot::Mutex;
 
-use super::table::{self, InCall};
-use super::{handler, hits};
-
-/// Runs a call that uses these bytes, and notes what it did: it returns how many of them it used.
-fn with(
-    at: *const c_void,
-    bytes: usize,
-    store: bool,
-    name: &'static str,
-    call: impl FnOnce() -> isize,
-) -> isize {
-    let start = at as usize;
-    let end = start.saturating_add(bytes);
-    if bytes == 0 {
-        return call();
-    }
-    let (inside, was) = InCall::enter(start, end, store);
-    let used = call();
-    drop(inside);
-    if was && used > 0 {
-        note(start, start + (used as usize).min(bytes), store, name);
-    }
-    used
-}
-
-fn note(start: usize, end: usize, store: bool, name: &'static str) {
-    // SAFETY: a variable of the thread, which the caller of the call is about to look at.
-    unsafe {
-        let error = libc::__errno_location();
-        let before = *error;
-        hits::note(start, end, store, 0, name);
-        *error = before;
-    }
-}
-
-/// The same for several pieces of memory.
-///
-/// # Safety
-/// There are so many pieces.
-unsafe fn with_all(
-    pieces: *const iovec,
-    count: usize,
-    store: bool,
-    name: &'static str,
-    call: impl FnOnce() -> isize,
-) -> isize {
-    if count == 0 || count > 1024 || pieces.is_null() {
-        return call();
-    }
-    // SAFETY: the caller's promise.
-    let pieces = unsafe { std::slice::from_raw_parts(pieces, count) };
-    let enter = |piece: &iovec| {
-        let start = piece.iov_base as usize;
-        let end = start.saturating_add(piece.iov_len);
-        (piece.iov_len > 0).then(|| (InCall::enter(start, end, store), start, end))
-    };
-    let inside: Vec<_> = pieces.iter().filter_map(enter).collect();
-    let used = call();
-    let mut left = used.max(0) as usize;
-    for ((_, was), start, end) in &inside {
-        let some = left.min(end - start);
-        if *was && some > 0 {
-            note(*start, start + some, store, name);
-        }
-        left -= some;
-    }
-    used
-}
-
-/// A call whose second argument is the memory and whose third is its size.
-macro_rules! plain {
-    ($($name:ident, $store:literal, ($($more:ident: $type:ty),*);)+) => {
-        $(unsafe extern "C" fn $name(file: c_int, at: *mut c_void, bytes: size_t $(, $more: $type)*) -> ssize_t {
-            // SAFETY: the arguments are those of the call that this stands for.
-            with(at, bytes, $store, stringify!($name), || unsafe { libc::$name(file, at as _, bytes $(, $more)*) })
-        })+
-    };
-}
-
-plain! {
-    read, true, ();
-    pread, true, (from: off_t);
-    recv, true, (flags: c_int);
-    recvfrom, true, (flags: c_int, from: *mut sockaddr, length: *mut socklen_t);
-    write, false, ();
-    pwrite, false, (to: off_t);
-    send, false, (flags: c_int);
-    sendto, false, (flags: c_int, to: *const sockaddr, length: socklen_t);
-}
-
-/// A call whose second argument is a list of pieces and whose third is how many.
-macro_rules! pieces {
-    ($($name:ident, $store:literal, ($($more:ident: $type:ty),*);)+) => {
-        $(unsafe extern "C" fn $name(file: c_int, pieces: *const iovec, count: c_int $(, $more: $type)*) -> ssize_t {
-            // SAFETY: the arguments are those of the call that this stands for.
-            unsafe {
-                with_all(pieces, count.max(0) as usize, $store, stringify!($name), || libc::$name(file, pieces, count $(, $more)*))
-            }
-        })+
-    };
-}
-
-pieces! {
-    readv, true, ();
-    preadv, true, (from: off_t);
-    writev, false, ();
-    pwritev, false, (to: off_t);
-}
-
-/// `preadv2` and `pwritev2` by their numbers: the C library has them only since 2017.
-fn pieces_with_flags(
-    number: c_long,
-    (file, pieces, count): (c_int, *const iovec, c_int),
-    at: off_t,
-    flags: c_int,
-) -> ssize_t {
-    // The place is two words, of which the second counts where a word has half the bits.
-    // SAFETY: the arguments are those of the call that this stands for.
-    unsafe { libc::syscall(number, file, pieces, count as usize, at, 0_usize, flags) as ssize_t }
-}
-
-unsafe extern "C" fn preadv2(
-    file: c_int,
-    pieces: *const iovec,
-    count: c_int,
-    from: off_t,
-    flags: c_int,
-) -> ssize_t {
-    let call = || pieces_with_flags(libc::SYS_preadv2, (file, pieces, count), from, flags);
-    // SAFETY: the arguments are those of the call that this stands for.
-    unsafe { with_all(pieces, count.max(0) as usize, true, "preadv2", call) }
-}
-
-unsafe extern "C" fn pwritev2(
-    file: c_int,
-    pieces: *const iovec,
-    count: c_int,
-    to: off_t,
-    flags: c_int,
-) -> ssize_t {
-    let call = || pieces_with_flags(libc::SYS_pwritev2, (file, pieces, count), to, flags);
-    // SAFETY: the arguments are those of the call that this stands for.
-    unsafe { with_all(pieces, count.max(0) as usize, false, "pwritev2", call) }
-}
-
-unsafe extern "C" fn recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the arguments are those of the call that this stands for.
-    unsafe {
-        let (pieces, count) = ((*message).msg_iov, (*message).msg_iovlen);
-        with_all(pieces, count, true, "recvmsg", || {
-            libc::recvmsg(socket, message, flags)
-        })
-    }
-}
-
-unsafe extern "C" fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the arguments are those of the call that this stands for.
-    unsafe {
-        let (pieces, count) = ((*message).msg_iov, (*message).msg_iovlen);
-        with_all(pieces, count, false, "sendmsg", || {
-            libc::sendmsg(socket, message, flags)
-        })
-    }
-}
-
-unsafe extern "C" fn fread(
-    at: *mut c_void,
-    size: size_t,
-    count: size_t,
-    file: *mut FILE,
-) -> size_t {
-    let bytes = size.saturating_mul(count);
-    let mut got = 0;
-    with(at, bytes, true, "fread", || {
-        // SAFETY: the arguments are those of the call that this stands for.
-        got = unsafe { libc::fread(at, size, count, file) };
-        (got * size) as isize
-    });
-    got
-}
-
-unsafe extern "C" fn fwrite(
-    at: *const c_void,
-    size: size_t,
-    count: size_t,
-    file: *mut FILE,
-) -> size_t {
-    let bytes = size.saturating_mul(count);
-    let mut put = 0;
-    with(at, bytes, false, "fwrite", || {
-        // SAFETY: the arguments are those of the call that this stands for.
-        put = unsafe { libc::fwrite(at, size, count, file) };
-        (put * size) as isize
-    });
-    put
-}
-
-/// Whoever takes the signal stands behind us again at once.
-unsafe extern "C" fn sigaction(
-    signal: c_int,
-    new: *const libc::sigaction,
-    old: *mut libc::sigaction,
-) -> c_int {
-    // SAFETY: the arguments are those of the call that this stands for.
-    let done = unsafe { libc::sigaction(signal, new, old) };
-    if done == 0 && signal == libc::SIGSEGV && !new.is_null() && IS_WATCHED.load(Ordering::Acquire)
-    {
-        handler::taken();
-    }
-    done
-}
-
-/// The same by its older name.
-unsafe extern "C" fn signal(signal: c_int, new: libc::sighandler_t) -> libc::sighandler_t {
-    // SAFETY: the arguments are those of the call that this stands for.
-    let old = unsafe { libc::signal(signal, new) };
-    if old != libc::SIG_ERR && signal == libc::SIGSEGV && IS_WATCHED.load(Ordering::Acquire) {
-        handler::taken();
-    }
-    old
-}
-
-/// `syscall` with six arguments, of which the kernel takes those that it wants.
-unsafe extern "C" fn syscall(
-    number: c_long,
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
-    e: usize,
-    f: usize,
-) -> c_long {
-    if [libc::SYS_io_uring_setup, libc::SYS_io_setup].contains(&number) {
-        off(LEFT);
-    }
-    // SAFETY: the arguments are those of the call that this stands for.
-    unsafe { libc::syscall(number, a, b, c, d, e, f) }
-}
-
-/// Functions that only say that nothing can be protected any more: where they really are.
-const LEAVERS: [&CStr; 11] = [
-    c"io_uring_queue_init",
-    c"io_uring_queue_init_params",
-    c"io_uring_queue_init_mem",
-    c"io_setup",
-    c"aio_read",
-    c"aio_read64",
-    c"lio_listio",
-    c"lio_listio64",
-    c"cuFileBufRegister",
-    c"cuFileRead",
-    c"cuFileReadAsync",
-];
-static REAL: [AtomicUsize; LEAVERS.len()] = [const { AtomicUsize::new(0) }; LEAVERS.len()];
-
-unsafe extern "C" fn leave<const N: usize>(
-    a: usize,
-    b: usize,
-    c: usize,
-    d: usize,
-    e: usize,
-    f: usize,
-) -> usize {
-    type Any = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> usize;
-    off(LEFT);
-    // SAFETY: the address was in the entry that leads here, so it is the function that the caller means; it takes at most six
-    // words, and leaves alone what it does not take.
-    unsafe {
-        let real = std::mem::transmute::<usize, Any>(REAL[N].load(Ordering::Acquire));
-        real(a, b, c, d, e, f)
-    }
-}
-
-/// Why nothing is protected where one of them is called.
-const LEFT: &str =
-    "the program uses asynchronous input of the system's or cuFile's, which would fail";
-
-/// What stands in for a function of this name: its address, and where to keep the real one.
-fn stand_in(name: &CStr) -> Option<(usize, Option<usize>)> {
-    let at = match name.to_bytes() {
-        b"read" => read as *const () as usize,
-        b"pread" | b"pread64" => pread as *const () as usize,
-        b"readv" => readv as *const () as usize,
-        b"preadv" | b"preadv64" => preadv as *const () as usize,
-        b"preadv2" | b"preadv64v2" => preadv2 as *const () as usize,
-        b"recv" => recv as *const () as usize,
-        b"recvfrom" => recvfrom as *const () as usize,
-        b"recvmsg" => recvmsg as *const () as usize,
-        b"fread" => fread as *const () as usize,
-        b"write" => write as *const () as usize,
-        b"pwrite" | b"pwrite64" => pwrite as *const () as usize,
-        b"writev" => writev as *const () as usize,
-        b"pwritev" | b"pwritev64" => pwritev as *const () as usize,
-        b"pwritev2" | b"pwritev64v2" => pwritev2 as *const () as usize,
-        b"send" => send as *const () as usize,
-        b"sendto" => sendto as *const () as usize,
-        b"sendmsg" => sendmsg as *const () as usize,
-        b"fwrite" => fwrite as *const () as usize,
-        b"sigaction" => sigaction as *const () as usize,
-        b"signal" => signal as *const () as usize,
-        b"syscall" => syscall as *const () as usize,
-        _ => {
-            let at = LEAVERS.iter().position(|known| *known == name)?;
-            let leaver = [
-                leave::<0> as *const () as usize,
-                leave::<1> as *const () as usize,
-                leave::<2> as *const () as usize,
-                leave::<3> as *const () as usize,
-                leave::<4> as *const () as usize,
-                leave::<5> as *const () as usize,
-                leave::<6> as *const () as usize,
-                leave::<7> as *const () as usize,
-                leave::<8> as *const () as usize,
-                leave::<9> as *const () as usize,
-                leave::<10> as *const () as usize,
-            ][at];
-            return Some((leaver, Some(at)));
-        }
-    };
-    Some((at, None))
-}
+use super::{handler, stand_ins, table};
 
 // ------------------------------------------------------------------ whether memory is watched
 
@@ -384,6 +56,7 @@ pub fn begin() {
         return;
     }
     *OFF.lock() = None;
+    stand_ins::begin();
     ASKED.store(0, Ordering::Relaxed);
     LOADED.store(u64::MAX, Ordering::Relaxed);
     IS_WATCHED.store(true, Ordering::SeqCst);
@@ -413,18 +86,29 @@ pub fn end() {
     handler::uninstall();
 }
 
+/// Whether memory may be protected at all.
+#[inline]
+pub fn is_watched() -> bool {
+    IS_WATCHED.load(Ordering::Acquire)
+}
+
+/// Leads the calls of libraries that were loaded meanwhile.
+pub fn look_again() {
+    if is_watched() && loaded() != LOADED.load(Ordering::Relaxed) {
+        look();
+    }
+}
+
 /// Whether memory may be protected now: the signal is ours, and all calls of all libraries are looked after.
 pub fn is_ready() -> bool {
-    if !IS_WATCHED.load(Ordering::Acquire) {
+    if !is_watched() {
         return false;
     }
     if ASKED.fetch_add(1, Ordering::Relaxed).is_multiple_of(OFTEN) && has_ring() {
         off("the program uses io_uring, whose reads would fail");
         return false;
     }
-    if loaded() != LOADED.load(Ordering::Relaxed) {
-        look();
-    }
+    look_again();
     handler::install()
 }
 
@@ -629,8 +313,8 @@ unsafe extern "C" fn library(info: *mut libc::dl_phdr_info, _: size_t, look: *mu
                 if symbol.st_shndx != 0 {
                     continue;
                 }
-                if let Some((to, real)) = stand_in(name) {
-                    look.lead(base + one.r_offset as usize, to, real);
+                if let Some(to) = stand_ins::of(name.to_bytes()) {
+                    look.lead(base + one.r_offset as usize, to);
                 }
             }
         }
@@ -640,16 +324,14 @@ unsafe extern "C" fn library(info: *mut libc::dl_phdr_info, _: size_t, look: *mu
 
 impl Look<'_> {
     /// Makes an entry lead to where it should.
-    fn lead(&mut self, entry: usize, to: usize, real: Option<usize>) {
+    fn lead(&mut self, entry: usize, to: stand_ins::StandIn) {
         // SAFETY: an entry of a library that is loaded: a word that is read by every call.
         let before = unsafe { (*(entry as *const AtomicUsize)).load(Ordering::SeqCst) };
-        if before == to || before == 0 {
+        if before == to.address || before == 0 {
             return;
         }
-        if let Some(real) = real {
-            REAL[real].store(before, Ordering::Release);
-        }
-        if self.entries.set(entry, to) {
+        to.stands_for(before);
+        if self.entries.set(entry, to.address) {
             self.changed.push((entry, before));
         }
     }

@@ -1,10 +1,10 @@
 //! The handler of SIGSEGV, and those who had the signal before or take it later.
 
+use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
+use std::mem::MaybeUninit;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-
-use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use super::{hits, table};
 
@@ -13,12 +13,22 @@ use super::{hits, table};
 const OTHERS: usize = 16;
 static OTHER: [AtomicPtr<libc::sigaction>; OTHERS] = [const { AtomicPtr::new(null_mut()) }; OTHERS];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-static INSTALLING: Mutex<()> = Mutex::new(());
+/// What the places lead to: each is written once, by who holds the lock, and there is room for so many that differ.
+static KNOWN: [Known; 64] = [const { Known(UnsafeCell::new(MaybeUninit::uninit())) }; 64];
+static KNOWNS: AtomicUsize = AtomicUsize::new(0);
+static INSTALLING: AtomicBool = AtomicBool::new(false);
+
+struct Known(UnsafeCell<MaybeUninit<libc::sigaction>>);
+
+// SAFETY: it is written under the lock, before its number and so before anything leads to it, and only read from then on.
+unsafe impl Sync for Known {}
 
 /// Threads for which one of those handlers runs just now, with which it is: the thread above, the number below.
 static PASSING: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
-/// Faults that were tried once more, by thread: a mix of the place and of how many releases there had been.
-static TRIED: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+/// Faults that were tried once more: the thread, and a mix of the place and of how many releases there had been. A thread loses its room only
+/// once as many others have faulted since.
+static TRIED: [[AtomicU64; 2]; 64] = [const { [const { AtomicU64::new(0) }; 2] }; 64];
+static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// Whether this processor says in a fault what was tried.
 pub const IS_KNOWN: bool = cfg!(all(
@@ -29,7 +39,7 @@ pub const IS_KNOWN: bool = cfg!(all(
 /// Who has the signal but for us.
 fn other(at: usize) -> Option<&'static libc::sigaction> {
     let place = OTHER.get(at)?.load(Ordering::Acquire);
-    // SAFETY: null, or what was leaked.
+    // SAFETY: null, or one of what is known, which stays.
     unsafe { place.as_ref() }
 }
 
@@ -37,32 +47,88 @@ fn is_ours(action: &libc::sigaction) -> bool {
     action.sa_sigaction == on_fault as *const () as usize
 }
 
+/// Runs something that no other thread may do meanwhile. A handler of any signal may come here, by `sigaction`: so none interrupts who is inside,
+/// and who waits outside waits for a few instructions of another thread.
+fn alone<T>(what: impl FnOnce() -> T) -> T {
+    // SAFETY: sets of signals, which are written before they are read.
+    unsafe {
+        let [mut every, mut before]: [libc::sigset_t; 2] = std::mem::zeroed();
+        libc::sigfillset(&mut every);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &every, &mut before);
+        while INSTALLING.swap(true, Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+        let done = what();
+        INSTALLING.store(false, Ordering::Release);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, null_mut());
+        done
+    }
+}
+
+/// Who has the signal; none where the system does not say.
+fn current() -> Option<libc::sigaction> {
+    // SAFETY: all zeros are a value of it; the call asks who has the signal, and writes it.
+    unsafe {
+        let mut now: libc::sigaction = std::mem::zeroed();
+        let asked = libc::sigaction(libc::SIGSEGV, std::ptr::null(), &mut now);
+        (asked == 0).then_some(now)
+    }
+}
+
+fn is_same(one: &libc::sigaction, other: &libc::sigaction) -> bool {
+    one.sa_sigaction == other.sa_sigaction && one.sa_flags == other.sa_flags
+}
+
+/// Keeps what a place may lead to, for who holds the lock: as it is known already, or in a room that is free.
+fn keep(action: libc::sigaction) -> Option<*mut libc::sigaction> {
+    // SAFETY: a set of signals is plain numbers.
+    let mask = |action: &libc::sigaction| unsafe {
+        let set = (&raw const action.sa_mask).cast::<u8>();
+        std::slice::from_raw_parts(set, size_of::<libc::sigset_t>())
+    };
+    let count = KNOWNS.load(Ordering::Relaxed);
+    for room in &KNOWN[..count] {
+        let at = room.0.get().cast::<libc::sigaction>();
+        // SAFETY: it was written.
+        let known = unsafe { &*at };
+        if is_same(known, &action) && mask(known) == mask(&action) {
+            return Some(at);
+        }
+    }
+    let at = KNOWN.get(count)?.0.get().cast::<libc::sigaction>();
+    // SAFETY: nothing leads to it yet, and the lock is held.
+    unsafe { at.write(action) };
+    KNOWNS.store(count + 1, Ordering::Release);
+    Some(at)
+}
+
 /// Sees to it that the signal is ours. Whoever took it meanwhile gets what is not meant for us. Returns whether it is ours.
 pub fn install() -> bool {
-    let _alone = INSTALLING.lock();
-    // SAFETY: all zeros are a value of it; the call writes it.
-    let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: it asks who has the signal.
-    if unsafe { libc::sigaction(libc::SIGSEGV, std::ptr::null(), &mut now) } != 0 {
-        return false;
+    // Mostly it is.
+    if current().is_some_and(|now| is_ours(&now)) {
+        return true;
     }
+    alone(take)
+}
+
+fn take() -> bool {
+    let Some(now) = current() else {
+        return false;
+    };
     if is_ours(&now) {
         return true;
     }
     let count = COUNT.load(Ordering::Relaxed);
     // Somebody who comes again and again, as a test runner does, needs one place: with the same below it.
-    let is_last = count
-        .checked_sub(1)
-        .and_then(other)
-        .is_some_and(|last| last.sa_sigaction == now.sa_sigaction && last.sa_flags == now.sa_flags);
-    if !is_last {
-        if count == OTHERS {
+    let last = count.checked_sub(1).and_then(other);
+    if !last.is_some_and(|last| is_same(last, &now)) {
+        let Some(known) = (count < OTHERS).then(|| keep(now)).flatten() else {
             return false;
-        }
-        OTHER[count].store(Box::leak(Box::new(now)), Ordering::Release);
+        };
+        OTHER[count].store(known, Ordering::Release);
         COUNT.store(count + 1, Ordering::Release);
     }
-    // SAFETY: as above.
+    // SAFETY: as in `current`.
     let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
     ours.sa_sigaction = on_fault as *const () as usize;
     // On a stack of its own where the thread has one, as who catches an overflow of the stack has to; and open to a fault in another's
@@ -74,35 +140,31 @@ pub fn install() -> bool {
 
 /// Somebody has taken the signal, and stands behind us from here on. Who gives it back to us was the last to take it.
 pub fn taken() {
-    // SAFETY: as in `install`.
-    let is_back = unsafe {
-        let mut now: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(libc::SIGSEGV, std::ptr::null(), &mut now) == 0 && is_ours(&now)
-    };
-    if !is_back {
-        install();
-        return;
-    }
-    let _alone = INSTALLING.lock();
-    let count = COUNT.load(Ordering::Relaxed);
-    if count > 1 {
-        COUNT.store(count - 1, Ordering::Release);
-    }
+    alone(|| {
+        if !current().is_some_and(|now| is_ours(&now)) {
+            take();
+            return;
+        }
+        let count = COUNT.load(Ordering::Relaxed);
+        if count > 1 {
+            COUNT.store(count - 1, Ordering::Release);
+        }
+    });
 }
 
 /// Gives the signal back to who has it but for us, if it is ours.
 pub fn uninstall() {
-    let _alone = INSTALLING.lock();
-    // SAFETY: as in `install`.
-    unsafe {
-        let mut now: libc::sigaction = std::mem::zeroed();
-        let asked = libc::sigaction(libc::SIGSEGV, std::ptr::null(), &mut now) == 0;
+    alone(|| {
         let count = COUNT.load(Ordering::Relaxed);
-        if let (true, Some(last)) = (asked && is_ours(&now), count.checked_sub(1).and_then(other)) {
-            libc::sigaction(libc::SIGSEGV, last, null_mut());
+        let last = count.checked_sub(1).and_then(other);
+        if let (Some(now), Some(last)) = (current(), last)
+            && is_ours(&now)
+        {
+            // SAFETY: it is what somebody told the system.
+            unsafe { libc::sigaction(libc::SIGSEGV, last, null_mut()) };
             COUNT.store(count - 1, Ordering::Release);
         }
-    }
+    });
 }
 
 /// What the processor says of a fault: whether it was a store, and where the code is.
@@ -195,7 +257,15 @@ fn is_first(address: usize, code: usize) -> bool {
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)
             .rotate_left(29);
     }
-    TRIED[thread as usize % TRIED.len()].swap(mix | 1, Ordering::Relaxed) != mix | 1
+    let own = TRIED
+        .iter()
+        .find(|[of, _]| of.load(Ordering::Relaxed) == thread);
+    let [of, last] = own.unwrap_or_else(|| {
+        let at = NEXT.fetch_add(1, Ordering::Relaxed);
+        &TRIED[at % TRIED.len()]
+    });
+    of.store(thread, Ordering::Relaxed);
+    last.swap(mix | 1, Ordering::Relaxed) != mix | 1
 }
 
 /// # Safety

@@ -12,6 +12,9 @@ const FREE: u8 = 0;
 const WRITING: u8 = 1;
 const READY: u8 = 2;
 
+/// What stands for the call where one failed, and nothing is known of it but that: with `EFAULT`, since the kernel may not use some memory.
+pub const REFUSED: &str = "EFAULT";
+
 /// An access of the host to memory that was protected.
 #[derive(Clone, Copy)]
 pub struct Hit {

@@ -6,7 +6,7 @@
 //! by page tables of its own. What was noted is fetched by [`hits::take`] and judged by the checker.
 //!
 //! Two things run at any time, and so take no lock, allocate nothing and call neither Python nor CUDA: the handler, and the
-//! functions that stand in for system calls ([`calls`]), which the kernel would fail where a page is protected. They read
+//! functions that stand in for system calls ([`stand_ins`], where [`calls`] leads them), which the kernel would fail where a page is protected. They read
 //! what is protected from a table of atomics, and write what they saw into room that is there from the start. All that changes the
 //! table holds one lock, which those two never ask for.
 //!
@@ -22,4 +22,5 @@ pub mod calls;
 pub mod frames;
 pub mod handler;
 pub mod hits;
+pub mod stand_ins;
 pub mod table;

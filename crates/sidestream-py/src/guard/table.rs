@@ -45,9 +45,10 @@ static USED: AtomicUsize = AtomicUsize::new(0);
 static RELEASES: AtomicUsize = AtomicUsize::new(0);
 /// Who changes the table.
 static OWNER: Mutex<()> = Mutex::new(());
-/// Memory that system calls use just now; the end is zero where there is none.
-static IN_CALL: [[AtomicUsize; 2]; CALLS] =
-    [const { [AtomicUsize::new(0), AtomicUsize::new(0)] }; CALLS];
+/// Memory that system calls use just now: start, end and the number of the call. The end is zero where there is none.
+static IN_CALL: [[AtomicUsize; 3]; CALLS] = [const { [const { AtomicUsize::new(0) }; 3] }; CALLS];
+/// How many calls there were.
+static NUMBERS: AtomicUsize = AtomicUsize::new(0);
 /// System calls that found no room there.
 static MORE_CALLS: AtomicUsize = AtomicUsize::new(0);
 
@@ -236,6 +237,35 @@ pub fn release_all() {
     RELEASES.fetch_add(1, Ordering::Relaxed);
 }
 
+/// The memory is about to be given back: ranges that meet it are opened for good.
+pub fn forget(start: usize, end: usize) {
+    let meets = |from: usize, to: usize| from < end && start < to;
+    if !seen().any(|(_, from, to)| meets(from, to)) {
+        return;
+    }
+    let _owner = OWNER.lock();
+    for slot in live() {
+        let (from, to) = bounds(slot);
+        if meets(from, to) {
+            // SAFETY: as in `release`.
+            unsafe { set(from, to, libc::PROT_READ | libc::PROT_WRITE) };
+            slot.state.store(FREE, Ordering::SeqCst);
+        }
+    }
+    RELEASES.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Whether anything is protected.
+pub fn has_any() -> bool {
+    seen().next().is_some()
+}
+
+/// Where the range ends that an address lies in, if it is in one that is protected.
+pub fn end_at(address: usize) -> Option<usize> {
+    let mut all = seen();
+    all.find_map(|(_, from, to)| (from <= address && address < to).then_some(to))
+}
+
 /// It takes no lock: a child of a fork may find it held by nobody.
 fn open_all() {
     for slot in live() {
@@ -296,28 +326,39 @@ pub fn open_page(address: usize, store: bool) -> bool {
     found && unsafe { set(start, start + page, libc::PROT_READ | libc::PROT_WRITE) }
 }
 
-/// Memory that a system call uses, until this is dropped.
-pub struct InCall(Option<usize>);
+/// Memory that a system call uses, in one piece or several, until this is dropped.
+#[derive(Default)]
+pub struct InCall {
+    /// Its own, once it has a room.
+    number: usize,
+    first: usize,
+    rooms: usize,
+    /// Pieces that found none.
+    more: usize,
+}
 
 impl InCall {
-    /// From here on nobody protects these bytes, and what is protected of them is opened. Returns it with whether any was protected
+    /// From here on nobody protects these bytes, and what is protected of them is opened. Returns whether any was protected
     /// against this use.
-    pub fn enter(start: usize, end: usize, store: bool) -> (InCall, bool) {
-        let free = |room: &&[AtomicUsize; 2]| {
+    pub fn enter(&mut self, start: usize, end: usize, store: bool) -> bool {
+        let free = |room: &[AtomicUsize; 3]| {
             let taken =
                 room[1].compare_exchange(0, usize::MAX, Ordering::SeqCst, Ordering::Relaxed);
             taken.is_ok()
         };
-        let at = IN_CALL.iter().position(|room| free(&room));
-        match at {
-            Some(at) => {
-                // Until both are there it stands for all memory.
-                IN_CALL[at][0].store(start, Ordering::SeqCst);
-                IN_CALL[at][1].store(end, Ordering::SeqCst);
+        if let Some(at) = IN_CALL.iter().position(free) {
+            if self.rooms == 0 {
+                self.number = NUMBERS.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+                self.first = at;
             }
-            None => {
-                MORE_CALLS.fetch_add(1, Ordering::SeqCst);
+            self.rooms += 1;
+            // Until all are there it stands for all memory.
+            for (place, value) in [(2, self.number), (0, start), (1, end)] {
+                IN_CALL[at][place].store(value, Ordering::SeqCst);
             }
+        } else {
+            self.more += 1;
+            MORE_CALLS.fetch_add(1, Ordering::SeqCst);
         }
         fence(Ordering::SeqCst);
         let mut was = false;
@@ -340,26 +381,29 @@ impl InCall {
                 unsafe { set(first, last, libc::PROT_READ | libc::PROT_WRITE) };
             }
         }
-        (InCall(at), was)
+        was
     }
 }
 
 impl Drop for InCall {
     fn drop(&mut self) {
-        match self.0 {
-            Some(at) => {
-                IN_CALL[at][0].store(0, Ordering::SeqCst);
-                IN_CALL[at][1].store(0, Ordering::SeqCst);
-            }
-            None => {
-                MORE_CALLS.fetch_sub(1, Ordering::SeqCst);
+        let mut rooms = IN_CALL[self.first..].iter().chain(&IN_CALL[..self.first]);
+        while self.rooms > 0
+            && let Some(room) = rooms.next()
+        {
+            if room[2].load(Ordering::SeqCst) == self.number {
+                for place in [2, 0, 1] {
+                    room[place].store(0, Ordering::SeqCst);
+                }
+                self.rooms -= 1;
             }
         }
+        MORE_CALLS.fetch_sub(self.more, Ordering::SeqCst);
     }
 }
 
 fn is_in_call(start: usize, end: usize) -> bool {
-    let meets = |room: &[AtomicUsize; 2]| {
+    let meets = |room: &[AtomicUsize; 3]| {
         let to = room[1].load(Ordering::SeqCst);
         to != 0 && room[0].load(Ordering::SeqCst) < end && start < to
     };

@@ -1,0 +1,747 @@
+//! System calls that use protected memory. The kernel does not fault where a page is protected: it fails the call with `EFAULT`, or cuts it
+//! short, and the C library's own `fread` passes by whatever stands in for `read`. So a program would read less than without a check.
+//!
+//! The functions here take the place of those calls ([`super::calls`] leads there). They open the pages before the kernel looks, keep them open
+//! while it does, and note what the call did as the host's access. Functions that are looked up by name are led here as well, by `dlsym`.
+//! Of calls that only seldom use such memory none is prepared: one that fails with `EFAULT` is made again with the pages open.
+//!
+//! Some ways to the kernel do not come by here, or tell only later which memory they use: io_uring, and what Linux and POSIX call
+//! asynchronous input. Where they are met, nothing is protected from there on ([`calls::off`]). What remains are addresses that were looked up before the
+//! check by others than ctypes, and instructions of a program's own that enter the kernel. They fail; a library that asks why is noted here
+//! ([`hits::REFUSED`]).
+//!
+//! All of this may run in a handler of a signal, so it takes no lock and allocates nothing, except where a library is loaded or unmapped.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use libc::{FILE, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+
+use super::table::{self, InCall};
+use super::{calls, handler, hits};
+
+/// Runs a call that uses these bytes, and notes what it did: it returns how many of them it used.
+fn with(
+    at: *const c_void,
+    bytes: usize,
+    store: bool,
+    name: &'static str,
+    call: impl FnOnce() -> isize,
+) -> isize {
+    let start = at as usize;
+    let end = start.saturating_add(bytes);
+    if bytes == 0 {
+        return call();
+    }
+    let mut inside = InCall::default();
+    let was = inside.enter(start, end, store);
+    let used = call();
+    drop(inside);
+    if was && used > 0 {
+        note(start, start + (used as usize).min(bytes), store, name);
+    }
+    used
+}
+
+fn note(start: usize, end: usize, store: bool, name: &'static str) {
+    // SAFETY: a variable of the thread, which the caller of the call is about to look at.
+    unsafe {
+        let error = libc::__errno_location();
+        let before = *error;
+        hits::note(start, end, store, 0, name);
+        *error = before;
+    }
+}
+
+/// The kernel takes no more pieces of one call.
+const MOST_PIECES: usize = 1024;
+
+/// Several pieces of memory that one call uses.
+#[derive(Default)]
+struct Pieces {
+    inside: InCall,
+    /// By piece: whether it was protected. Of more than there is room for nothing is noted.
+    were: [u64; MOST_PIECES / 64],
+    entered: usize,
+    noted: usize,
+}
+
+impl Pieces {
+    /// # Safety
+    /// There are so many pieces.
+    unsafe fn enter(&mut self, pieces: *const iovec, count: usize, store: bool) {
+        // SAFETY: the caller's promise.
+        for piece in unsafe { listed(pieces, count) } {
+            let (start, at) = (piece.iov_base as usize, self.entered);
+            let end = start.saturating_add(piece.iov_len);
+            self.entered += 1;
+            if piece.iov_len > 0 && self.inside.enter(start, end, store) && at < MOST_PIECES {
+                self.were[at / 64] |= 1 << (at % 64);
+            }
+        }
+    }
+
+    /// Notes what was done with pieces, in the order in which they were entered: so many bytes were used of them.
+    ///
+    /// # Safety
+    /// As of [`Pieces::enter`].
+    unsafe fn note(
+        &mut self,
+        pieces: *const iovec,
+        count: usize,
+        used: usize,
+        store: bool,
+        name: &'static str,
+    ) {
+        let mut left = used;
+        // SAFETY: the caller's promise.
+        for piece in unsafe { listed(pieces, count) } {
+            let (start, at) = (piece.iov_base as usize, self.noted);
+            let some = left.min(piece.iov_len);
+            self.noted += 1;
+            left -= some;
+            if some > 0 && at < MOST_PIECES && self.were[at / 64] & (1 << (at % 64)) != 0 {
+                note(start, start + some, store, name);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// There are so many pieces.
+unsafe fn listed<'a>(pieces: *const iovec, count: usize) -> &'a [iovec] {
+    if pieces.is_null() || count > MOST_PIECES {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(pieces, count) }
+}
+
+/// The same as [`with`] for several pieces of memory.
+///
+/// # Safety
+/// There are so many pieces.
+unsafe fn with_all(
+    pieces: *const iovec,
+    count: usize,
+    store: bool,
+    name: &'static str,
+    call: impl FnOnce() -> isize,
+) -> isize {
+    let mut all = Pieces::default();
+    // SAFETY: the caller's promise.
+    unsafe {
+        all.enter(pieces, count, store);
+        let used = call();
+        all.note(pieces, count, used.max(0) as usize, store, name);
+        used
+    }
+}
+
+unsafe extern "C" {
+    fn __read_chk(file: c_int, at: *mut c_void, bytes: size_t, room: size_t) -> ssize_t;
+    fn __pread_chk(
+        file: c_int,
+        at: *mut c_void,
+        bytes: size_t,
+        from: off_t,
+        room: size_t,
+    ) -> ssize_t;
+    fn __recv_chk(
+        file: c_int,
+        at: *mut c_void,
+        bytes: size_t,
+        room: size_t,
+        flags: c_int,
+    ) -> ssize_t;
+    fn __recvfrom_chk(
+        file: c_int,
+        at: *mut c_void,
+        bytes: size_t,
+        room: size_t,
+        flags: c_int,
+        from: *mut sockaddr,
+        length: *mut socklen_t,
+    ) -> ssize_t;
+    fn __fread_chk(
+        at: *mut c_void,
+        room: size_t,
+        size: size_t,
+        count: size_t,
+        file: *mut FILE,
+    ) -> size_t;
+    fn __fread_unlocked_chk(
+        at: *mut c_void,
+        room: size_t,
+        size: size_t,
+        count: size_t,
+        file: *mut FILE,
+    ) -> size_t;
+    fn fread_unlocked(at: *mut c_void, size: size_t, count: size_t, file: *mut FILE) -> size_t;
+    fn fwrite_unlocked(at: *const c_void, size: size_t, count: size_t, file: *mut FILE) -> size_t;
+}
+
+/// A call whose second argument is the memory and whose third is its size: which function it stands for.
+macro_rules! plain {
+    ($($name:ident for $real:path, $store:literal, ($($more:ident: $type:ty),*);)+) => {
+        $(unsafe extern "C" fn $name(file: c_int, at: *mut c_void, bytes: size_t $(, $more: $type)*) -> ssize_t {
+            // SAFETY: the arguments are those of the call that this stands for.
+            with(at, bytes, $store, stringify!($name), || unsafe { $real(file, at as _, bytes $(, $more)*) })
+        })+
+    };
+}
+
+plain! {
+    read for libc::read, true, ();
+    pread for libc::pread, true, (from: off_t);
+    recv for libc::recv, true, (flags: c_int);
+    recvfrom for libc::recvfrom, true, (flags: c_int, from: *mut sockaddr, length: *mut socklen_t);
+    write for libc::write, false, ();
+    pwrite for libc::pwrite, false, (to: off_t);
+    send for libc::send, false, (flags: c_int);
+    sendto for libc::sendto, false, (flags: c_int, to: *const sockaddr, length: socklen_t);
+    // What the compiler makes of them where a program is built to look at the size of its buffers.
+    read_chk for __read_chk, true, (room: size_t);
+    pread_chk for __pread_chk, true, (from: off_t, room: size_t);
+    recv_chk for __recv_chk, true, (room: size_t, flags: c_int);
+    recvfrom_chk for __recvfrom_chk, true, (room: size_t, flags: c_int, from: *mut sockaddr, length: *mut socklen_t);
+}
+
+/// A call whose second argument is a list of pieces and whose third is how many.
+macro_rules! pieces {
+    ($($name:ident, $store:literal, ($($more:ident: $type:ty),*);)+) => {
+        $(unsafe extern "C" fn $name(file: c_int, pieces: *const iovec, count: c_int $(, $more: $type)*) -> ssize_t {
+            // SAFETY: the arguments are those of the call that this stands for.
+            unsafe {
+                with_all(pieces, count.max(0) as usize, $store, stringify!($name), || libc::$name(file, pieces, count $(, $more)*))
+            }
+        })+
+    };
+}
+
+pieces! {
+    readv, true, ();
+    preadv, true, (from: off_t);
+    writev, false, ();
+    pwritev, false, (to: off_t);
+}
+
+/// `preadv2` and `pwritev2` by their numbers: the C library has them only since 2017.
+fn pieces_with_flags(
+    number: c_long,
+    (file, pieces, count): (c_int, *const iovec, c_int),
+    at: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // The place is two words, of which the second counts where a word has half the bits.
+    // SAFETY: the arguments are those of the call that this stands for.
+    unsafe { libc::syscall(number, file, pieces, count as usize, at, 0_usize, flags) as ssize_t }
+}
+
+unsafe extern "C" fn preadv2(
+    file: c_int,
+    pieces: *const iovec,
+    count: c_int,
+    from: off_t,
+    flags: c_int,
+) -> ssize_t {
+    let call = || pieces_with_flags(libc::SYS_preadv2, (file, pieces, count), from, flags);
+    // SAFETY: the arguments are those of the call that this stands for.
+    unsafe { with_all(pieces, count.max(0) as usize, true, "preadv2", call) }
+}
+
+unsafe extern "C" fn pwritev2(
+    file: c_int,
+    pieces: *const iovec,
+    count: c_int,
+    to: off_t,
+    flags: c_int,
+) -> ssize_t {
+    let call = || pieces_with_flags(libc::SYS_pwritev2, (file, pieces, count), to, flags);
+    // SAFETY: the arguments are those of the call that this stands for.
+    unsafe { with_all(pieces, count.max(0) as usize, false, "pwritev2", call) }
+}
+
+unsafe extern "C" fn recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the arguments are those of the call that this stands for.
+    unsafe {
+        let (pieces, count) = ((*message).msg_iov, (*message).msg_iovlen);
+        with_all(pieces, count, true, "recvmsg", || {
+            libc::recvmsg(socket, message, flags)
+        })
+    }
+}
+
+unsafe extern "C" fn sendmsg(socket: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the arguments are those of the call that this stands for.
+    unsafe {
+        let (pieces, count) = ((*message).msg_iov, (*message).msg_iovlen);
+        with_all(pieces, count, false, "sendmsg", || {
+            libc::sendmsg(socket, message, flags)
+        })
+    }
+}
+
+/// Several messages at once: the call returns how many, and each says how many bytes.
+///
+/// # Safety
+/// There are so many messages.
+unsafe fn with_messages(
+    messages: *mut mmsghdr,
+    count: c_uint,
+    store: bool,
+    name: &'static str,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    let mut all = Pieces::default();
+    // SAFETY: the caller's promise.
+    unsafe {
+        let each = |at| &*messages.add(at);
+        for message in (0..count as usize).map(each) {
+            all.enter(message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen, store);
+        }
+        let done = call();
+        for message in (0..done.max(0) as usize).map(each) {
+            let (pieces, count) = (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen);
+            all.note(pieces, count, message.msg_len as usize, store, name);
+        }
+        done
+    }
+}
+
+unsafe extern "C" fn recvmmsg(
+    socket: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    // SAFETY: the arguments are those of the call that this stands for.
+    unsafe {
+        with_messages(messages, count, true, "recvmmsg", || {
+            libc::recvmmsg(socket, messages, count, flags, timeout)
+        })
+    }
+}
+
+unsafe extern "C" fn sendmmsg(
+    socket: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the arguments are those of the call that this stands for.
+    unsafe {
+        with_messages(messages, count, false, "sendmmsg", || {
+            libc::sendmmsg(socket, messages, count, flags)
+        })
+    }
+}
+
+unsafe extern "C" fn getrandom(at: *mut c_void, bytes: size_t, flags: c_uint) -> ssize_t {
+    // By its number: the C library has it only since 2017.
+    // SAFETY: the arguments are those of the call that this stands for.
+    with(at, bytes, true, "getrandom", || unsafe {
+        libc::syscall(libc::SYS_getrandom, at, bytes, flags) as isize
+    })
+}
+
+/// A copy between two processes, which may both be this one.
+macro_rules! between {
+    ($($name:ident, $store:literal;)+) => {
+        $(unsafe extern "C" fn $name(
+            pid: libc::pid_t, own: *const iovec, owns: c_ulong, other: *const iovec, others: c_ulong, flags: c_ulong,
+        ) -> ssize_t {
+            // SAFETY: the arguments are those of the call that this stands for.
+            unsafe {
+                let (mut ours, mut theirs) = (Pieces::default(), Pieces::default());
+                let is_own = pid == libc::getpid();
+                ours.enter(own, owns as usize, $store);
+                if is_own {
+                    theirs.enter(other, others as usize, !$store);
+                }
+                let done = libc::$name(pid, own, owns, other, others, flags);
+                let used = done.max(0) as usize;
+                ours.note(own, owns as usize, used, $store, stringify!($name));
+                if is_own {
+                    theirs.note(other, others as usize, used, !$store, stringify!($name));
+                }
+                done
+            }
+        })+
+    };
+}
+
+between! {
+    process_vm_readv, true;
+    process_vm_writev, false;
+}
+
+/// Calls of the C library for files of its own. Some have the size of the memory as their second argument.
+macro_rules! of_files {
+    ($($name:ident for $real:path, $store:literal, ($($room:ident)?);)+) => {
+        $(unsafe extern "C" fn $name(at: *mut c_void $(, $room: size_t)?, size: size_t, count: size_t, file: *mut FILE) -> size_t {
+            let mut done = 0;
+            with(at, size.saturating_mul(count), $store, stringify!($name), || {
+                // SAFETY: the arguments are those of the call that this stands for.
+                done = unsafe { $real(at as _ $(, $room)?, size, count, file) };
+                (done * size) as isize
+            });
+            done
+        })+
+    };
+}
+
+of_files! {
+    fread for libc::fread, true, ();
+    fread_without_lock for fread_unlocked, true, ();
+    fread_chk for __fread_chk, true, (room);
+    fread_chk_without_lock for __fread_unlocked_chk, true, (room);
+    fwrite for libc::fwrite, false, ();
+    fwrite_without_lock for fwrite_unlocked, false, ();
+}
+
+/// Whoever takes the signal stands behind us again at once.
+unsafe extern "C" fn sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    // SAFETY: the arguments are those of the call that this stands for.
+    let done = unsafe { libc::sigaction(signal, new, old) };
+    if done == 0 && signal == libc::SIGSEGV && !new.is_null() && calls::is_watched() {
+        handler::taken();
+    }
+    done
+}
+
+/// The same by its older name.
+unsafe extern "C" fn signal(signal: c_int, new: libc::sighandler_t) -> libc::sighandler_t {
+    // SAFETY: the arguments are those of the call that this stands for.
+    let old = unsafe { libc::signal(signal, new) };
+    if old != libc::SIG_ERR && signal == libc::SIGSEGV && calls::is_watched() {
+        handler::taken();
+    }
+    old
+}
+
+/// Memory that is given back to the system is protected no more: what comes there next is none of the check's.
+unsafe extern "C" fn munmap(at: *mut c_void, bytes: size_t) -> c_int {
+    table::forget(at as usize, (at as usize).saturating_add(bytes));
+    // SAFETY: the arguments are those of the call that this stands for.
+    unsafe { libc::munmap(at, bytes) }
+}
+
+/// `syscall` with six arguments, of which the kernel takes those that it wants.
+unsafe extern "C" fn syscall(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    let (file, place) = (a as c_int, d as off_t);
+    // SAFETY: the arguments are those of the call that this stands for.
+    unsafe {
+        match number {
+            libc::SYS_io_uring_setup | libc::SYS_io_setup => calls::off(LEFT),
+            libc::SYS_read => return read(file, b as _, c) as c_long,
+            libc::SYS_pread64 => return pread(file, b as _, c, place) as c_long,
+            libc::SYS_readv => return readv(file, b as _, c as c_int) as c_long,
+            libc::SYS_preadv => return preadv(file, b as _, c as c_int, place) as c_long,
+            libc::SYS_recvfrom => {
+                return recvfrom(file, b as _, c, d as c_int, e as _, f as _) as c_long;
+            }
+            libc::SYS_recvmsg => return recvmsg(file, b as _, c as c_int) as c_long,
+            libc::SYS_recvmmsg => {
+                return c_long::from(recvmmsg(file, b as _, c as c_uint, d as c_int, e as _));
+            }
+            libc::SYS_write => return write(file, b as _, c) as c_long,
+            libc::SYS_pwrite64 => return pwrite(file, b as _, c, place) as c_long,
+            libc::SYS_writev => return writev(file, b as _, c as c_int) as c_long,
+            libc::SYS_pwritev => return pwritev(file, b as _, c as c_int, place) as c_long,
+            libc::SYS_sendto => {
+                return sendto(file, b as _, c, d as c_int, e as _, f as socklen_t) as c_long;
+            }
+            libc::SYS_sendmsg => return sendmsg(file, b as _, c as c_int) as c_long,
+            libc::SYS_getrandom => return getrandom(a as _, b, c as c_uint) as c_long,
+            libc::SYS_process_vm_readv => {
+                return process_vm_readv(file, b as _, c as _, d as _, e as _, f as _) as c_long;
+            }
+            _ => {}
+        }
+        again("syscall", [a, b, c, d, e, f], || {
+            libc::syscall(number, a, b, c, d, e, f)
+        })
+    }
+}
+
+/// Makes a call which seldom uses memory that is protected. If the kernel says that it may not, it is made again with the pages open.
+fn again<T>(name: &'static str, given: [usize; 6], call: impl Fn() -> T) -> T {
+    // SAFETY: a variable of the thread; what the call does not set is what it was.
+    unsafe {
+        let error = libc::__errno_location();
+        let before = *error;
+        *error = 0;
+        let mut done = call();
+        if *error == libc::EFAULT {
+            let mut inside = InCall::default();
+            let mut was = false;
+            for at in given {
+                if let Some(end) = table::end_at(at)
+                    && inside.enter(at, end, true)
+                {
+                    was = true;
+                    note(at, at + 1, true, name);
+                }
+            }
+            if was {
+                *error = 0;
+                done = call();
+            }
+        }
+        if *error == 0 {
+            *error = before;
+        }
+        done
+    }
+}
+
+/// A library asks why a call failed. Where it was since the kernel may not use some memory, this may be for the check.
+unsafe extern "C" fn errno_location() -> *mut c_int {
+    // SAFETY: a variable of the thread.
+    unsafe {
+        let error = libc::__errno_location();
+        if *error == libc::EFAULT
+            && calls::is_watched()
+            && table::has_any()
+            && !REFUSED.swap(true, Ordering::Relaxed)
+        {
+            note(0, 0, false, hits::REFUSED);
+        }
+        error
+    }
+}
+
+/// Whether one was noted in this check.
+static REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// A check begins.
+pub fn begin() {
+    REFUSED.store(false, Ordering::Relaxed);
+}
+
+/// What finds a function by its name, for whoever calls it: where it looks may depend on that, so the real one has to see the same caller.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[unsafe(naked)]
+unsafe extern "C" fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void {
+    #[cfg(target_arch = "x86_64")]
+    std::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {found}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jne 2f",
+        "jmp {real}@PLT",
+        "2: ret",
+        found = sym found,
+        real = sym libc::dlsym,
+    );
+    #[cfg(target_arch = "aarch64")]
+    std::arch::naked_asm!(
+        "stp x29, x30, [sp, -32]!",
+        "mov x29, sp",
+        "stp x0, x1, [sp, 16]",
+        "bl {found}",
+        "mov x9, x0",
+        "ldp x0, x1, [sp, 16]",
+        "ldp x29, x30, [sp], 32",
+        "cbnz x9, 2f",
+        "b {real}",
+        "2: mov x0, x9",
+        "ret",
+        found = sym found,
+        real = sym libc::dlsym,
+    );
+}
+
+/// What stands in for a function that is looked up by name; null where nothing does.
+unsafe extern "C" fn found(library: *mut c_void, name: *const c_char) -> *mut c_void {
+    let nothing = std::ptr::null_mut();
+    if library == libc::RTLD_NEXT || name.is_null() {
+        return nothing;
+    }
+    calls::look_again();
+    // SAFETY: the arguments are those of the call that this stands for.
+    unsafe {
+        if of(CStr::from_ptr(name).to_bytes()).is_none() {
+            return nothing;
+        }
+        let real = libc::dlsym(library, name);
+        at_address(real as usize).map_or(nothing, |to| {
+            to.stands_for(real as usize);
+            to.address as *mut c_void
+        })
+    }
+}
+
+/// What stands in for the function of the C library at this address. A library may have one of the same name that is its own.
+pub fn at_address(real: usize) -> Option<StandIn> {
+    static KNOWN: OnceLock<HashMap<usize, StandIn>> = OnceLock::new();
+    let known = KNOWN.get_or_init(|| {
+        let real = |(name, stand_in): &(&CStr, StandIn)| {
+            // SAFETY: a name, looked up where all programs find the C library's.
+            let real = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+            (real as usize, *stand_in)
+        };
+        let mut known: HashMap<_, _> = all().iter().map(real).collect();
+        known.remove(&0);
+        known
+    });
+    known.get(&real).copied()
+}
+
+type Words = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> usize;
+
+/// Functions that take at most six words, by their numbers: in front those that only say that nothing can be protected any more.
+macro_rules! by_words {
+    ($($number:literal $name:literal)+) => {
+        const NAMES: &[&CStr] = &[$($name),+];
+        const BY_WORDS: &[Words] = &[$(by_words::<$number>),+];
+    };
+}
+
+by_words! {
+    0 c"io_uring_queue_init" 1 c"io_uring_queue_init_params" 2 c"io_uring_queue_init_mem" 3 c"io_setup" 4 c"aio_read" 5 c"aio_read64"
+    6 c"lio_listio" 7 c"lio_listio64" 8 c"cuFileBufRegister" 9 c"cuFileRead" 10 c"cuFileReadAsync"
+    11 c"stat" 12 c"stat64" 13 c"lstat" 14 c"lstat64" 15 c"fstat" 16 c"fstat64" 17 c"fstatat" 18 c"fstatat64" 19 c"statx"
+    20 c"__xstat" 21 c"__xstat64" 22 c"__lxstat" 23 c"__lxstat64" 24 c"__fxstat" 25 c"__fxstat64" 26 c"__fxstatat" 27 c"__fxstatat64"
+    28 c"statfs" 29 c"statfs64" 30 c"fstatfs" 31 c"fstatfs64" 32 c"getcwd" 33 c"readlink" 34 c"readlinkat" 35 c"getdents64"
+    36 c"getxattr" 37 c"lgetxattr" 38 c"fgetxattr" 39 c"getsockopt" 40 c"getsockname" 41 c"getpeername" 42 c"ioctl" 43 c"fcntl"
+    44 c"fcntl64" 45 c"uname" 46 c"sysinfo" 47 c"getentropy"
+}
+const LEAVERS: usize = 11;
+
+/// Why nothing is protected where one of them is called.
+const LEFT: &str =
+    "the program uses asynchronous input of the system's or cuFile's, which would fail";
+
+/// Where they really are.
+static REAL: [AtomicUsize; NAMES.len()] = [const { AtomicUsize::new(0) }; NAMES.len()];
+
+unsafe extern "C" fn by_words<const N: usize>(
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> usize {
+    if N < LEAVERS {
+        calls::off(LEFT);
+    }
+    // SAFETY: the address was in the entry that leads here, so it is the function that the caller means; it takes at most six
+    // words, and leaves alone what it does not take.
+    let real = unsafe { std::mem::transmute::<usize, Words>(REAL[N].load(Ordering::Acquire)) };
+    let name = NAMES[N].to_str().unwrap_or_default();
+    // SAFETY: as above.
+    again(name, [a, b, c, d, e, f], || unsafe {
+        real(a, b, c, d, e, f)
+    })
+}
+
+/// A function that stands in for another.
+#[derive(Clone, Copy)]
+pub struct StandIn {
+    pub address: usize,
+    /// Where to keep the address of the real one, where that is not known otherwise.
+    real: Option<usize>,
+}
+
+impl StandIn {
+    /// It is about to take the place of a function at this address.
+    pub fn stands_for(self, real: usize) {
+        if let Some(at) = self.real {
+            REAL[at].store(real, Ordering::Release);
+        }
+    }
+}
+
+/// What stands in for a function of this name.
+pub fn of(name: &[u8]) -> Option<StandIn> {
+    static KNOWN: OnceLock<HashMap<&[u8], StandIn>> = OnceLock::new();
+    let known = KNOWN.get_or_init(|| {
+        let all = all().into_iter();
+        all.map(|(name, to)| (name.to_bytes(), to)).collect()
+    });
+    known.get(name).copied()
+}
+
+fn all() -> Vec<(&'static CStr, StandIn)> {
+    macro_rules! listed {
+        ($($($name:literal)|+ => $to:path,)+) => {
+            vec![$($(($name, $to as *const () as usize)),+),+]
+        };
+    }
+    let mut known: Vec<(&CStr, usize)> = listed! {
+        c"read" => read,
+        c"pread" | c"pread64" => pread,
+        c"readv" => readv,
+        c"preadv" | c"preadv64" => preadv,
+        c"preadv2" | c"preadv64v2" => preadv2,
+        c"recv" => recv,
+        c"recvfrom" => recvfrom,
+        c"recvmsg" => recvmsg,
+        c"recvmmsg" => recvmmsg,
+        c"fread" => fread,
+        c"fread_unlocked" => fread_without_lock,
+        c"__read_chk" => read_chk,
+        c"__pread_chk" | c"__pread64_chk" => pread_chk,
+        c"__recv_chk" => recv_chk,
+        c"__recvfrom_chk" => recvfrom_chk,
+        c"__fread_chk" => fread_chk,
+        c"__fread_unlocked_chk" => fread_chk_without_lock,
+        c"getrandom" => getrandom,
+        c"process_vm_readv" => process_vm_readv,
+        c"process_vm_writev" => process_vm_writev,
+        c"write" => write,
+        c"pwrite" | c"pwrite64" => pwrite,
+        c"writev" => writev,
+        c"pwritev" | c"pwritev64" => pwritev,
+        c"pwritev2" | c"pwritev64v2" => pwritev2,
+        c"send" => send,
+        c"sendto" => sendto,
+        c"sendmsg" => sendmsg,
+        c"sendmmsg" => sendmmsg,
+        c"fwrite" => fwrite,
+        c"fwrite_unlocked" => fwrite_without_lock,
+        c"sigaction" => sigaction,
+        c"signal" => signal,
+        c"munmap" => munmap,
+        c"syscall" => syscall,
+        c"__errno_location" => errno_location,
+    };
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    known.push((c"dlsym", dlsym as *const () as usize));
+    let known = known.into_iter().map(|(name, address)| {
+        let real = None;
+        (name, StandIn { address, real })
+    });
+    let by_words = NAMES
+        .iter()
+        .zip(BY_WORDS)
+        .enumerate()
+        .map(|(at, (name, to))| {
+            let (address, real) = (*to as *const () as usize, Some(at));
+            (*name, StandIn { address, real })
+        });
+    known.chain(by_words).collect()
+}
