@@ -100,6 +100,7 @@ def test_any_text_is_read_or_refused() -> None:
             at = draw.randrange(len(known))
             known[at : at + draw.randrange(4)] = draw.choice(["%", "{", "}", "(", '"', "=", "é", "\n", "^bb", "scf.yield", ""])
         Recorder.pointers("".join(known))
+        Recorder.stores("".join(known), (draw.randrange(40), 2, 1), {"n": draw.randrange(-5, 1 << 40), "K": draw.randrange(99)})
 
 
 class Kernel:
@@ -109,10 +110,101 @@ class Kernel:
         self.asm = {"ttir": text(name)}
 
 
-def launched(found: CheckedRun, stream: int, name: str, **tensors: Any) -> None:
+def launched(found: CheckedRun, stream: int, name: str, grid: tuple[int, ...] | None = None, **tensors: Any) -> None:
     recorder: Any = found._recorder
     recorder.pretend_stream(stream)
-    recorder.launched(name, _check_triton._given(tensors, _check_triton._pointers(Kernel(name))))
+    kernel = Kernel(name)
+    recorder.launched(name, _check_triton._given(tensors, _check_triton._pointers(kernel)), stored=_check_triton.stored(kernel, tensors, grid))
+
+
+@pytest.mark.parametrize(
+    ("name", "grid", "values", "known"),
+    [
+        ("add", (4, 1, 1), {"n": 4096}, [(2, 0, 16384)]),
+        # The last program has less to do, or nothing.
+        ("add", (4, 1, 1), {"n": 3100}, [(2, 0, 12400)]),
+        ("add", (5, 1, 1), {"n": 3072}, [(2, 0, 12288)]),
+        ("add", (100, 1, 1), {"n": 1 << 20}, [(2, 0, 32768), (2, 92 * 4096, 100 * 4096)]),
+        ("add", (4, 1, 1), {"n": 0}, []),
+        ("add", (4, 1, 1), {}, []),
+        ("add", (0, 1, 1), {"n": 4096}, []),
+        # Addresses of i32 that would be too large: nothing is certain of these programs.
+        ("add", (1 << 30, 1, 1), {"n": 1 << 30}, [(2, 0, 32768)]),
+        ("product", (1, 1, 1), {"K": 64}, [(2, 0, 16 * 128)]),
+        ("histogram", (1, 1, 1), {"n": 64}, []),
+        ("either", (1, 1, 1), {}, []),
+        ("until", (1, 1, 1), {"n": 64}, [(1, 0, 4)]),
+    ],
+)
+def test_what_a_kernel_certainly_stores(name: str, grid: tuple[int, int, int], values: dict[str, int], known: list[tuple[int, int, int]]) -> None:
+    assert Recorder.stores(text(name), grid, values) == known
+
+
+HEAD = "%c0 = arith.constant 0 : i32\n%c8 = arith.constant 8 : i32\n"
+STORE = "tt.store %x, %v : !tt.ptr<f32>"
+
+
+@pytest.mark.parametrize(
+    ("body", "known"),
+    [
+        (STORE, [(0, 0, 4)]),
+        (f"scf.if %c {{\n{STORE}\n}}", []),
+        (f"scf.if %c {{\nscf.if %c {{\n}}\n{STORE}\n}} else {{\n{STORE}\n}}", []),
+        (f"scf.if %c {{\n}} else {{\n}}\n{STORE}", [(0, 0, 4)]),
+        (f"cf.cond_br %c, ^bb1, ^bb2\n^bb1:\n{STORE}", []),
+        (f"tt.return\n{STORE}", []),
+        (f"{HEAD}scf.for %i = %c0 to %c8 step %c8  : i32 {{\n{STORE}\n}}", [(0, 0, 4)]),
+        (f"{HEAD}scf.for %i = %c8 to %c8 step %c8  : i32 {{\n{STORE}\n}}", []),
+        (f"{HEAD}scf.for %i = %c0 to %n step %c8  : i32 {{\n{STORE}\n}}", []),
+        # The first round of a loop, and not what its address has become afterwards.
+        (
+            f"{HEAD}%r = scf.for %i = %c0 to %c8 step %c8 iter_args(%p = %x) -> (!tt.ptr<f32>)  : i32 {{\n"
+            "%q = tt.addptr %p, %c8 : !tt.ptr<f32>, i32\ntt.store %q, %v : !tt.ptr<f32>\nscf.yield %q : !tt.ptr<f32>\n}\n"
+            "tt.store %r, %v : !tt.ptr<f32>",
+            [(0, 32, 36)],
+        ),
+        ("%y = tt.load %x : !tt.ptr<!tt.ptr<f32>>\ntt.store %y, %v : !tt.ptr<f32>", []),
+        (f"%r = \"tt.reduce\"(%v) <{{axis = 0 : i32}}> ({{\n^bb0(%a: f32):\ntt.reduce.return %a : f32\n}}) : (f32) -> f32\n{STORE}", [(0, 0, 4)]),
+        # Every other element, and one column.
+        (
+            "%c2 = arith.constant dense<2> : tensor<4xi32>\n%r = tt.make_range {end = 4 : i32, start = 0 : i32} : tensor<4xi32>\n"
+            "%o = arith.muli %r, %c2 : tensor<4xi32>\n%s = tt.splat %x : !tt.ptr<f32> -> tensor<4x!tt.ptr<f32>>\n"
+            "%p = tt.addptr %s, %o : tensor<4x!tt.ptr<f32>>, tensor<4xi32>\ntt.store %p, %v : tensor<4x!tt.ptr<f32>>",
+            [(0, 0, 4), (0, 8, 12), (0, 16, 20), (0, 24, 28)],
+        ),
+        # A mask that is read from memory.
+        ("%m = tt.load %x : !tt.ptr<i1>\ntt.store %x, %v, %m : !tt.ptr<f32>", []),
+    ],
+)
+def test_a_store_that_may_be_passed_by_is_not_certain(body: str, known: list[tuple[int, int, int]]) -> None:
+    head = "tt.func public @k(%x: !tt.ptr<f32>, %v: f32, %c: i1, %n: i32) {"
+    assert Recorder.stores(f"module {{\n{head}\n{body}\ntt.return\n}}\n}}", (1, 1, 1), {}) == known
+
+
+@pytest.mark.parametrize("waits", [False, True], ids=["racy", "repaired"])
+def test_two_kernels_that_store_the_same_are_a_race(waits: bool) -> None:
+    import torch
+
+    x, out = torch.ones(4096), torch.ones(4096)
+    with checking(pretend=True, host=False) as found:
+        recorder: Any = found._recorder
+        launched(found, 7, "add", (4,), x_ptr=x, y_ptr=x, out_ptr=out, n=4096)
+        if waits:
+            recorder.event_record(1, 7)
+            recorder.event_wait(1, 8)
+        launched(found, 8, "add", (4,), x_ptr=x, y_ptr=x, out_ptr=out, n=4096)
+    assert [(race.kind, race.severity, race.doubt, race.shape) for race in found.races] == ([] if waits else [("WAW", "error", None, (4096,))])
+
+
+def test_two_kernels_that_may_store_elsewhere_stay_a_warning() -> None:
+    import torch
+
+    x, out = torch.ones(4096), torch.ones(4096)
+    with checking(pretend=True, host=False) as found:
+        launched(found, 7, "add", (1,), x_ptr=x, y_ptr=x, out_ptr=out[1024:], n=1024)
+        # Of all of it nothing is stored here but the first block.
+        launched(found, 8, "add", (1,), x_ptr=x, y_ptr=x, out_ptr=out, n=4096)
+    assert [(race.kind, race.severity) for race in found.races] == [("WAW", "warn")]
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["racy", "repaired"])
@@ -208,7 +300,8 @@ def test_launches_of_triton_and_inductor_are_heard(monkeypatch: pytest.MonkeyPat
         recorder.pretend_stream(8)
         # What is stored to a result of its own is all of it.
         CachingAutotuner().run(x, out, 1024, stream=8)
-    assert [(race.kind, race.first.operator, race.severity) for race in found.races] == [("WAW", "add", "warn")]
+    # So is what a kernel of the program's own stores, where its text, its numbers and its grid say so.
+    assert [(race.kind, race.first.operator, race.severity) for race in found.races] == [("WAW", "add", "error")]
     assert found.operations == 2
     with checking(pretend=True, host=False) as found:
         recorder = found._recorder

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -117,7 +118,6 @@ def test_the_change_is_a_patch_that_mends(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("program", "why"),
     [
-        ("def work(side):\n    x = torch.zeros(8)\n    with on(run, 256): x.add_(1)\n", "shares its line"),
         ("def work(side):\n    x = torch.zeros(8)\n    with on(run, 256):\n        for _ in x.add_(1):\n            pass\n", "head of a loop"),
         ("def work(_):\n    x = torch.zeros(8)\n    with on(run, 256):\n        x.add_(1)\n", ""),
         ("def work(_, *rest):\n    x = torch.zeros(8)\n    _ = 0\n    with on(run, 256):\n        x.add_(1)\n", "no variable there holds the streams"),
@@ -320,8 +320,8 @@ def test_streams_are_called_in_the_report_as_the_program_calls_them(tmp_path: Pa
     said = python("-m", "sidestream.check", "--simulate", program).stderr
     assert "by `main.wait_stream(loader.copying)` before " in said, said
     assert "first:  mul_ on loader.copying at " in said and "second: sum on main at " in said, said
-    # Two streams of one name cannot be told apart by it.
-    assert "add_ on stream2 at " in said and "by `stream3.wait_stream(main)` before " in said, said
+    # Two streams of one name cannot be told apart by it, and where that name holds both one call does for them.
+    assert "add_ on stream2 at " in said and "by `stream.wait_stream(main)` before " in said, said
     assert re.search(r"streams: main = the default stream of cuda:0, loader.copying = 0x\w+ on cuda:0, stream2 = `stream`, 0x\w+ on cuda:0", said), said
 
 
@@ -373,3 +373,96 @@ def test_a_wait_of_the_host_in_a_loop_is_for_an_event_where_work_can_go_on_behin
     assert again.returncode == 0 and again.stdout.splitlines() == [f"{2.0**step if between else 1.0}" for step in range(6)], again.stderr
     # What stands in between is queued while the host waits.
     assert ("SYNC_IN_LOOP" in again.stderr) is not between, again.stderr
+
+
+def test_no_name_of_a_program_moves_the_cursor() -> None:
+    """What a file, a function, a thread or a source line is called comes from anyone."""
+    import torch
+
+    file = "\x1b[31mevil\nno race in 3 operations\u202e.py"
+    program = compile("def work(x):\n    with on(run, 0x100):\n        x.add_(1)\n    x.sum()\n    run.clock_read('a\x1b[2J')\n" * 2, file, "exec")
+    with checking(pretend=True) as found:
+        names: dict[str, Any] = {"on": on, "run": found._recorder}
+        exec(program, names)
+        thread = threading.Thread(target=names["work"], args=(torch.ones(8),), name="one\x1b]0;two")
+        thread.start()
+        thread.join()
+        names["work"](torch.ones(8))
+    faces = [str(found), found._repr_html_(), *map(str, (*found.races, *found.lints)), *(race.fix for race in found.races)]
+    faces += [str(race.second.stack[0]) for race in found.races]
+    assert len(found.races) == 4 and found.races[0].second.stack[0].file == file
+    for face in faces:
+        assert "evil no race" in face and "\x1b" not in face and "\u202e" not in face and "\nno race in 3" not in face
+
+
+#: Streams that are made in each step, and a line with two statements.
+BRANCHES = """
+import torch
+from torch import nn
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(8, 8), nn.Linear(8, 8)
+    def forward(self, x):
+        left = torch.cuda.Stream()
+        right = torch.cuda.Stream()
+        with torch.cuda.stream(left):
+            a = self.one(x)
+        with torch.cuda.stream(right):
+            b = self.two(x)
+        torch.cuda.current_stream().wait_stream(left)
+        torch.cuda.current_stream().wait_stream(right)
+        return a + b
+model = Branches().cuda()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(4):
+    x = torch.rand(4, 8).pin_memory().to("cuda", non_blocking=True)
+    model(x).sum().backward()
+    opt.step(); opt.zero_grad()
+"""
+#: The gradients of two streams, which another one adds in the second statement of a line.
+LINE = """
+import torch
+from torch import nn
+one, two = nn.Linear(8, 8).cuda(), nn.Linear(8, 8).cuda()
+opt = torch.optim.SGD([*one.parameters(), *two.parameters()], lr=0.1)
+x = torch.ones(4, 8).cuda()
+s, t = torch.cuda.Stream(), torch.cuda.Stream()
+for _ in range(3):
+    with torch.cuda.stream(s):
+        one(x).sum().backward()
+    with torch.cuda.stream(t):
+        two(x).sum().backward()
+    done = True; opt.step(); opt.zero_grad()
+"""
+#: The statement shares its line with the head of a block.
+HEAD = """
+import torch
+x = torch.ones(8).cuda()
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):
+    x.mul_(2)
+for _ in range(1): größe = "größe"; x.add_(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "calls"),
+    [
+        (BRANCHES, ["left.wait_stream(D)", "right.wait_stream(D)"]),
+        (LINE, ["D.wait_stream(s)", "D.wait_stream(t)", "s.wait_stream(D)", "t.wait_stream(D)"]),
+        (HEAD, ['for _ in range(1): D.wait_stream(side); größe = "größe"; x.add_(1)']),
+    ],
+)
+def test_calls_by_the_programs_own_names_mend_it(tmp_path: Path, program: str, calls: list[str]) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(program, encoding="utf-8")
+    racy = python("-m", "sidestream.check", "--simulate", "--fix", file.name, cwd=tmp_path)
+    added = [line[1:].strip() for line in racy.stdout.splitlines() if re.match(r"\+(?!\+)", line)]
+    assert sorted(added) == sorted(call.replace("D", "torch.cuda.default_stream()") for call in calls), racy.stdout + racy.stderr
+    said = "; one call mends" if len(calls) == 1 else f"; {len(calls)} calls mend them"
+    assert said in racy.stderr and "# not placed" not in racy.stdout, racy.stdout + racy.stderr
+    applied = subprocess.run(["git", "apply", "-p0"], input=racy.stdout, text=True, cwd=tmp_path, capture_output=True, check=False)
+    assert applied.returncode == 0, applied.stderr
+    again = python("-m", "sidestream.check", "--simulate", file.name, cwd=tmp_path)
+    assert again.returncode == 0 and "no race in" in again.stderr, again.stderr

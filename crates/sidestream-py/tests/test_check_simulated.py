@@ -631,3 +631,21 @@ def test_a_checkpoint_computes_all_again_and_is_put_back() -> None:
     assert computed == ["y", "z"] * 2
     assert checkpoint._enable_checkpoint_early_stop is before
     assert not found.races
+
+
+def test_a_full_disk_is_said_and_leaves_no_half_file(tmp_path: Path) -> None:
+    """As a limit on the size of files makes it, which the program sets for the rest of the process."""
+    script, report, race = (tmp_path / name for name in ("loop.py", "report.json", "race.yaml"))
+    script.write_text("import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))\n" + RACY)
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        # Its output goes to pipes, which have no size.
+        command = [sys.executable, "-m", "sidestream.check", "--simulate", "--json", str(report), "--reduce", str(race), str(script), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+    right, racy = run("right"), run()
+    assert (right.returncode, racy.returncode) == (2, 1)
+    for done in (right, racy):
+        assert f"the report cannot be written to {report}: [Errno 27] File too large" in done.stderr
+    assert f"--reduce {race}: [Errno 27] File too large" in racy.stderr
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["loop.py", "report.json"] and report.read_text() == ""

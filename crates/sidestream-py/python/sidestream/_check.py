@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import html
 import json
 import linecache
@@ -12,17 +13,16 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from types import CodeType
-from typing import Any, Literal
+from typing import Any, Literal, ParamSpec
 
 from sidestream import _check_fix, _check_plan
 from sidestream._arguments import one_of, truth, whole
-from sidestream._check_hooks import Steps, hooked
+from sidestream._check_hooks import Steps, hooked, operators_heard
 from sidestream._check_host import watched
 from sidestream._check_remarks import remarks
 from sidestream._check_suppress import Suppression, suppressions
-from sidestream._sidestream import RaceError, Recorder
+from sidestream._sidestream import RaceError, Recorder, printable
 
 #: What a check may hold in memory: 1 GiB.
 MEMORY_BYTES = 1 << 30
@@ -70,7 +70,8 @@ def check(
     Raises:
         RaceError: With ``on_race="raise"``, where a race is found.
         ModuleNotFoundError: PyTorch is not installed.
-        RuntimeError: A check is entered inside another one, or a GPU is to be simulated where PyTorch uses one already.
+        RuntimeError: A check is entered inside another one, entered twice, or left on another thread than the one that entered it; or a GPU is to be
+            simulated where PyTorch uses one already.
         TypeError: ``stacks`` or ``host`` is neither True nor False, or ``memory`` or ``simulate`` no whole number.
         ValueError: ``on_race`` is neither of the two, ``memory`` is negative, ``simulate`` is negative or more than 64, or a line of
             ``suppress`` is no suppression.
@@ -87,6 +88,42 @@ def check(
     return checking(on_race == "raise", stacks, memory, suppress=known, host=host, simulate=simulate)
 
 
+class _Once(contextlib.ContextDecorator, contextlib.AbstractContextManager["CheckedRun"]):
+    """A block that is entered once. As a decorator it is made anew for each call."""
+
+    def __init__(self, make: Callable[[], contextlib.AbstractContextManager[CheckedRun]]) -> None:
+        self._make = make
+        self._block: contextlib.AbstractContextManager[CheckedRun] | None = None
+
+    def _recreate_cm(self) -> _Once:
+        return _Once(self._make)
+
+    def __enter__(self) -> CheckedRun:
+        if self._block is not None:
+            raise RuntimeError("this check was entered before, and each checks one block; call check() again for the next one")
+        block = self._make()
+        found = block.__enter__()
+        self._block = block
+        return found
+
+    def __exit__(self, *error: Any) -> bool | None:
+        if self._block is None:
+            raise RuntimeError("this check was not entered; use it in a `with` statement")
+        return self._block.__exit__(*error)
+
+
+_Given = ParamSpec("_Given")
+
+
+def _once(block: Callable[_Given, contextlib.AbstractContextManager[CheckedRun]]) -> Callable[_Given, _Once]:
+    @functools.wraps(block)
+    def made(*arguments: _Given.args, **options: _Given.kwargs) -> _Once:
+        return _Once(lambda: block(*arguments, **options))
+
+    return made
+
+
+@_once
 @contextlib.contextmanager
 def checking(
     raises: bool = False,
@@ -126,11 +163,11 @@ def checking(
             if log:
                 mode.keep_log(memory)
             try:
-                with hooked(mode, steps), watched(mode, host, pretend or simulation is not None) as unheard, mode:
+                with hooked(mode, steps), watched(mode, host, pretend or simulation is not None) as unheard, operators_heard(mode):
                     run = CheckedRun(mode, unheard, suppress, steps, simulation)
                     yield run
             finally:
-                mode.stop()
+                mode.end()
     finally:
         _entered.release()
 
@@ -215,7 +252,7 @@ class Place:
     function: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line} in {self.function}"
+        return printable(f"{self.file}:{self.line} in {self.function}")
 
 
 @dataclass(frozen=True)
@@ -237,15 +274,16 @@ class Side:
     def __str__(self) -> str:
         thread = "" if self.thread == "MainThread" else f", thread {self.thread}"
         at = f" at {self.stack[0].file}:{self.stack[0].line}" if self.stack else ""
-        return f"{self.operator} on {self.stream}{at}{thread}"
+        return printable(f"{self.operator} on {self.stream}{at}{thread}")
 
     def _short(self) -> str:
         thread = "" if self.thread == "MainThread" else f", thread {self.thread}"
         place = _check_fix.own(self.stack)
         if place is None:
-            return f"{self.operator} on {self.stream}{thread}"
+            return printable(f"{self.operator} on {self.stream}{thread}")
         source = linecache.getline(place.file, place.line).strip()
-        return f"{self.operator} on {self.stream} at {_check_fix.shown(place.file)}:{place.line}{thread}" + (f": {source}" if source else "")
+        at = f"{_check_fix.shown(place.file)}:{place.line}"
+        return printable(f"{self.operator} on {self.stream} at {at}{thread}" + (f": {source}" if source else ""))
 
 
 @dataclass(frozen=True)
@@ -294,7 +332,7 @@ class CheckedRace:
                 lines.append(f"      {place}")
                 source = linecache.getline(place.file, place.line).strip()
                 if source:
-                    lines.append(f"        {source}")
+                    lines.append(f"        {printable(source)}")
         if self.count > 1:
             lines.append(f"  {self.count:,} pairs of these two places")
         lines.append(f"  fix: {self.fix}")
@@ -304,7 +342,7 @@ class CheckedRace:
     @property
     def _head(self) -> str:
         head = f"{self._what}: {self.text}"
-        return head if self.doubt is None else f"{head} ({self.doubt})"
+        return printable(head if self.doubt is None else f"{head} ({self.doubt})")
 
     @property
     def _what(self) -> str:
@@ -328,7 +366,7 @@ class Mend:
     """A call that mends races: all that it orders once it stands where it says.
 
     Attributes:
-        call: The call, by the names of streams in the report.
+        call: The call, by what the program calls the streams at that line, or by their names in the report where it has none.
         kind: ``wait``, ``sync``, ``record_stream``, or ``other``.
         place: The line of the program that it belongs in front of; with ``record_stream`` the line that uses the tensor,
             behind which it belongs.
@@ -368,8 +406,9 @@ class Remark:
     stack: tuple[Place, ...]
 
     def __str__(self) -> str:
-        at = f" ({self.stack[0].file}:{self.stack[0].line})" if self.stack else ""
-        return f"{self.code}: {self.text}{at}"
+        place = _check_fix.own(self.stack)
+        at = "" if place is None else f" ({place.file}:{place.line})"
+        return printable(f"{self.code}: {self.text}{at}")
 
 
 @dataclass(frozen=True)
@@ -400,6 +439,8 @@ class HostAccesses:
         unwatched_bytes: The rest, of which nothing is known.
         lost: How many accesses were noticed and not kept, since too many came at once.
         problem: Why nothing is watched, or nothing any more; none where it is.
+        refused: Where a system call failed with ``EFAULT`` while memory was protected, by a way that the check does not open pages for; none where
+            that was not seen.
     """
 
     copies: int
@@ -409,6 +450,7 @@ class HostAccesses:
     unwatched_bytes: int
     lost: int
     problem: str | None
+    refused: tuple[Place, ...] | None = None
 
     def __str__(self) -> str:
         parts = []
@@ -424,6 +466,12 @@ class HostAccesses:
             parts.append(f"{self.lost:,} further accesses of the host were noticed and not kept: too many came at once")
         if self.problem is not None:
             parts.append(f"loads and stores of the host by other means than operators are not heard: {self.problem}")
+        if self.refused is not None:
+            at = printable(f" at {self.refused[0].file}:{self.refused[0].line}") if self.refused else ""
+            parts.append(
+                f"a system call failed with EFAULT{at} while memory of copies was protected; if it was to use that memory, it succeeds without the check, "
+                "or with `--no-host` and `check(host=False)`"
+            )
         return "\n".join(parts)
 
 
@@ -511,7 +559,7 @@ class CheckedRun:
 
     @property
     def is_clean(self) -> bool:
-        """Whether there is no race and the check did not end early. Warnings do not count."""
+        """Whether there is no race and the check did not end early. Warnings do not count. True where nothing ran on a GPU: see ``operations``."""
         return self.ended is None and not any(race.severity == "error" for race in self.races)
 
     @property
@@ -521,7 +569,7 @@ class CheckedRun:
             self._last = (recorded, _without(_parsed(json.loads(recorded), self._places), self._suppress))
         return self._last[1]
 
-    @cached_property
+    @functools.cached_property
     def _last(self) -> tuple[str, _Found]:
         return ("", _Found((), (), 0, None))
 
@@ -593,9 +641,9 @@ class CheckedRun:
             parts.append("nothing was found for these suppressions; take them out: " + ", ".join(str(one) for one in left))
         if found.operations and (host := str(self.host)):
             parts.append(host)
-        parts += self.skipped
+        parts += map(printable, self.skipped)
         if found.ended is not None:
-            parts.append(found.ended)
+            parts.append(printable(found.ended))
         return "\n\n".join(parts)
 
     def __repr__(self) -> str:
@@ -611,15 +659,21 @@ _SHOWN = 4
 
 
 def _parsed(value: Mapping[str, Any], places: Any) -> _Found:
+    races = tuple(_race(race, places) for race in value["races"])
     return _Found(
-        races=tuple(_race(race, places) for race in value["races"]),
+        races=races,
         lints=(*_lints(value["lints"], places), *(Remark(*said) for said in remarks(value, places))),
         operations=value["operations"],
         ended=value["ended"],
         streams=tuple(NamedStream(**stream) for stream in value["streams"]),
-        mends=_mends(value["mends"], places),
-        host=HostAccesses(**value["host"]),
+        mends=_mends(value["mends"], places, races),
+        host=_host(value["host"], places),
     )
+
+
+def _host(value: Mapping[str, Any], places: Any) -> HostAccesses:
+    refused = value["refused"]
+    return HostAccesses(**{**value, "refused": None if refused is None else places(refused)})
 
 
 def _without(found: _Found, suppress: tuple[Suppression, ...]) -> _Found:
@@ -676,17 +730,17 @@ def _lints(values: list[Mapping[str, Any]], places: Any) -> tuple[Remark, ...]:
     return tuple(lints.values())
 
 
-def _mends(values: list[Mapping[str, Any]], places: Any) -> tuple[Mend, ...]:
-    """The calls, those of one line once: a loop that is written out has several operators there."""
+def _mends(values: list[Mapping[str, Any]], places: Any, races: tuple[CheckedRace, ...]) -> tuple[Mend, ...]:
+    """The calls by the names that hold there, those of one line once: a loop has several operators there, or makes its streams anew."""
     mends: dict[tuple[str, Place | int], Mend] = {}
     for number, value in enumerate(values):
         place = None if value["at"] is None else _check_fix.own(places(value["at"]))
-        mend = Mend(value["call"], value["kind"], place, value["first"], tuple(value["races"]))
+        call = _check_fix.call_by(races[value["first"]].names, value["kind"]) or value["call"]
+        mend = Mend(call, value["kind"], place, value["first"], tuple(value["races"]))
         at = (mend.call, place or number)
         known = mends.setdefault(at, mend)
         if known is not mend:
-            races = (*known.races, *(race for race in mend.races if race not in known.races))
-            mends[at] = replace(known, races=races)
+            mends[at] = replace(known, races=(*known.races, *(race for race in mend.races if race not in known.races)))
     return tuple(mends.values())
 
 
@@ -696,7 +750,7 @@ def _race(value: Mapping[str, Any], places: Any) -> CheckedRace:
     fix: str = value["fix"]
     for name, side in (("{first}", first), ("{second}", second)):
         at = f" at {side.stack[0].file}:{side.stack[0].line}" if side.stack else ""
-        fix = fix.replace(name, f"{side.operator}{at}")
+        fix = fix.replace(name, printable(f"{side.operator}{at}"))
     return CheckedRace(
         kind=value["kind"],
         text=value["text"],

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from sidestream._sidestream import printable
+
 if TYPE_CHECKING:
     from sidestream._check import CheckedRace, Mend, Place
 
@@ -41,7 +43,7 @@ def own(stack: Sequence[Place]) -> Place | None:
 def shown(file: str) -> str:
     """A path as it is short: from the current folder, if it lies below it."""
     short = os.path.relpath(file) if os.path.isabs(file) else file
-    return file if short.startswith("..") else short
+    return printable(file if short.startswith("..") else short)
 
 
 def namer(hidden: list[str]) -> Callable[[Handle | None, Handle | None], tuple[str | None, str | None]]:
@@ -109,17 +111,17 @@ def _name(stream: Handle | None, frame: FrameType, names: dict[str, Any]) -> str
 
 def patch(mends: Iterable[Mend], races: Sequence[CheckedRace]) -> str:
     """The calls as a unified diff of the program's files, with what could not be placed in front, as comments."""
-    calls: dict[str, dict[int, list[str]]] = {}
+    calls: dict[str, dict[tuple[int, int], list[str]]] = {}
     notes = []
     for mend in mends:
         try:
-            file, line, call = _placed(mend, races[mend.first])
+            file, (line, column), call = _placed(mend, races[mend.first])
         except _Unplaced as why:
             at = f" at {mend.place.file}:{mend.place.line}" if mend.place else ""
             notes.append(f"# not placed: {mend.call}{at}: {why}\n")
             continue
-        in_loop = mend.kind == "sync" and _is_in_loop(file, line)
-        placed = [(line, call)]
+        in_loop = mend.kind == "sync" and not column and _is_in_loop(file, line)
+        placed = [((line, column), call)]
         if in_loop and (by_event := _by_event(file, line, [races[at] for at in mend.races])):
             placed = by_event
         elif in_loop:
@@ -127,8 +129,8 @@ def patch(mends: Iterable[Mend], races: Sequence[CheckedRace]) -> str:
                 f"# {shown(file)}:{line}: `{call}` holds up the host each time, and the next check will say SYNC_IN_LOOP of it; to queue work ahead, "
                 "use the memory one step later, or two pieces in turn\n"
             )
-        for line, call in placed:
-            those = calls.setdefault(file, {}).setdefault(line, [])
+        for at_line, call in placed:
+            those = calls.setdefault(file, {}).setdefault(at_line, [])
             if call not in those:
                 those.append(call)
     out = "".join(notes)
@@ -137,7 +139,10 @@ def patch(mends: Iterable[Mend], races: Sequence[CheckedRace]) -> str:
         after: list[str] = []
         for number, text in enumerate(before, 1):
             indent = text[: len(text) - len(text.lstrip())]
-            after += [f"{indent}{call}\n" for call in by_line.get(number, ())]
+            after += [f"{indent}{call}\n" for call in by_line.get((number, 0), ())]
+            for line, column in sorted(by_line, reverse=True):
+                if line == number and column:
+                    text = text[:column] + "".join(f"{call}; " for call in by_line[line, column]) + text[column:]
             after.append(text)
         name = shown(file)
         out += "".join(difflib.unified_diff(before, after, name, name))
@@ -148,20 +153,26 @@ class _Unplaced(Exception):
     pass
 
 
-def _placed(mend: Mend, race: CheckedRace) -> tuple[str, int, str]:
-    """The file, the line in front of which the call belongs, and the call in the words of the program."""
+def call_by(names: tuple[str | None, str | None], kind: str) -> str | None:
+    """The call in the words of the program, where the second access is called; none if no variable there holds the streams."""
+    first, second = names
+    if kind == "sync" and first is not None:
+        return f"{first}.synchronize()"
+    if kind == "wait" and first is not None and second is not None:
+        return f"{second}.wait_stream({first})"
+    return None
+
+
+def _placed(mend: Mend, race: CheckedRace) -> tuple[str, tuple[int, int], str]:
+    """The file, the line in front of which the call belongs, with the column if it is within the line, and the call."""
     if mend.kind == "record_stream":
         raise _Unplaced("the check does not know which variable holds the tensor; the call belongs before its last reference dies")
     if mend.call == "work.wait()":
         raise _Unplaced("the check does not know which variable holds the work that the collective gave")
     if mend.place is None:
         raise _Unplaced("the place in the program is not known")
-    first, second = race.names
-    if mend.kind == "sync" and first is not None:
-        call = f"{first}.synchronize()"
-    elif mend.kind == "wait" and first is not None and second is not None:
-        call = f"{second}.wait_stream({first})"
-    else:
+    call = call_by(race.names, mend.kind)
+    if call is None:
         raise _Unplaced("no variable there holds the streams")
     if own(race.first.stack) == mend.place:
         raise _Unplaced("both accesses come from this line")
@@ -174,7 +185,7 @@ def _is_in_loop(file: str, line: int) -> bool:
     return any(loop.lineno < line <= (loop.end_lineno or 0) for loop in loops)
 
 
-def _by_event(file: str, line: int, races: Sequence[CheckedRace]) -> list[tuple[int, str]] | None:
+def _by_event(file: str, line: int, races: Sequence[CheckedRace]) -> list[tuple[tuple[int, int], str]] | None:
     """An event behind the device's accesses, and the wait for it in front of this line: the host does not wait for what the stream is given in between.
 
     None if nothing is in between, or if not all of these accesses come in front of the line each time that it is reached.
@@ -201,7 +212,7 @@ def _by_event(file: str, line: int, races: Sequence[CheckedRace]) -> list[tuple[
     if source.splitlines()[following.lineno - 1][: following.col_offset].strip() or hasattr(following, "decorator_list"):
         return None
     name = next(name for number in itertools.count() if (name := f"done_{number}" if number else "done") not in source)
-    return [(following.lineno, f"{name} = {stream}.record_event()"), (line, f"{name}.synchronize()")]
+    return [((following.lineno, 0), f"{name} = {stream}.record_event()"), ((line, 0), f"{name}.synchronize()")]
 
 
 def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
@@ -213,8 +224,8 @@ def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
                 yield block
 
 
-def _start(place: Place) -> int:
-    """The first line of the statement, if something may stand in front of it."""
+def _start(place: Place) -> tuple[int, int]:
+    """The first line of the statement, if something may stand in front of it, and the column where it has to be within the line."""
     try:
         source = Path(place.file).read_text(encoding="utf-8")
         tree = ast.parse(source)
@@ -228,12 +239,16 @@ def _start(place: Place) -> int:
     if not around:
         raise _Unplaced("no statement stands there; has the file changed since?")
     statement = max(around, key=lambda node: (node.lineno, node.col_offset))
-    before = source.splitlines()[statement.lineno - 1][: statement.col_offset]
+    # Of several that share a line the call stands before the first: which one it was is not known.
+    block = next(block for block in _blocks(tree) if statement in block)
+    statement = next(each for each in block if each.lineno == statement.lineno)
+    text = source.splitlines()[statement.lineno - 1]
+    before = text.encode()[: statement.col_offset].decode()
     is_header = isinstance(statement, (ast.With, ast.If)) or not hasattr(statement, "body")
     if not is_header:
         raise _Unplaced("it is the head of a loop or a definition, in front of which a call runs once only")
     if before.strip():
-        raise _Unplaced("it shares its line with another statement")
+        return statement.lineno, len(before)
     if isinstance(statement, ast.If) and not source.splitlines()[statement.lineno - 1].lstrip().startswith("if"):
         raise _Unplaced("it is the condition of an elif")
-    return statement.lineno
+    return statement.lineno, 0

@@ -173,6 +173,7 @@ def _streams(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         time: float = event_elapsed(self, end_event)
         recorder.event_complete(self.cuda_event)
         recorder.event_complete(end_event.cuda_event)
+        recorder.time_taken(self.cuda_event, end_event.cuda_event)
         return time
 
     def query_stream(self: Any) -> bool:
@@ -390,10 +391,19 @@ def _checkpoints(stack: contextlib.ExitStack) -> None:
 
 
 def _host_reads(recorder: Recorder, stack: contextlib.ExitStack) -> None:
-    """``tolist`` reads the memory without an operator."""
+    """``tolist`` reads the memory without an operator, and a print without one that a mode hears."""
     import torch
 
-    tolist = torch.Tensor.tolist
+    tolist, shown = torch.Tensor.tolist, torch._tensor_str._str
+
+    def show(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(self) not in (torch.Tensor, torch.nn.Parameter):
+            return shown(self, *args, **kwargs)
+        try:
+            recorder.print_begins(self)
+            return shown(self, *args, **kwargs)
+        finally:
+            recorder.print_ends()
 
     def read(self: Any) -> Any:
         recorder.host_uses(self, False, "tolist")
@@ -402,6 +412,7 @@ def _host_reads(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         return values
 
     put(stack, torch.Tensor, "tolist", read)
+    put(stack, torch._tensor_str, "_str", show)
 
 
 def _backward(recorder: Recorder, stack: contextlib.ExitStack) -> None:
@@ -488,7 +499,7 @@ def _threads(recorder: Recorder, stack: contextlib.ExitStack) -> None:
     import torch
 
     threads_heard(recorder, stack, put)
-    push, pop = torch._C._push_on_torch_dispatch_stack, torch._C._pop_torch_dispatch_stack
+    push = torch._C._push_on_torch_dispatch_stack
     start = vars(threading.Thread)["_bootstrap_inner"]
 
     def bootstrap_inner(self: threading.Thread) -> None:
@@ -496,9 +507,63 @@ def _threads(recorder: Recorder, stack: contextlib.ExitStack) -> None:
         try:
             start(self)
         finally:
-            pop(None)
+            _take_out(lambda mode: mode is recorder)
 
     put(stack, threading.Thread, "_bootstrap_inner", bootstrap_inner)
+
+
+#: The recorder that each thread entered last and has not left.
+_here = threading.local()
+
+
+@contextlib.contextmanager
+def operators_heard(recorder: Any) -> Iterator[None]:
+    """While this is entered, the recorder hears the operators of the calling thread, which has to be the one that leaves it, too.
+
+    PyTorch has a stack of such modes for each thread, and none can be changed from another one. So where it is left on another thread the recorder
+    stays in the stack, deaf, until the next check is entered on that thread.
+
+    Raises:
+        RuntimeError: It is left on another thread, or PyTorch calls no mode on this one.
+    """
+    import torch
+
+    _take_out(lambda mode: isinstance(mode, Recorder) and mode.is_over)
+    recorder.__enter__()
+    _here.recorder = recorder
+    try:
+        torch.empty(0, device="cpu")
+        if not recorder.has_heard_operators:
+            raise RuntimeError("PyTorch's operators cannot be heard here, where its dispatch to modes is disabled; enter the check outside of that")
+        yield
+    finally:
+        is_here = getattr(_here, "recorder", None) is recorder
+        if is_here:
+            del _here.recorder
+        else:
+            # What is left takes the uppermost of this thread, which has to be the recorder.
+            torch._C._push_on_torch_dispatch_stack(recorder)
+        recorder.__exit__(None, None, None)
+        if not is_here:
+            raise RuntimeError(
+                "a check was left on another thread than the one that entered it; its report holds what was heard until then. Enter and leave it on "
+                "one thread: a fixture or generator in an executor's threads, or an ExitStack that another thread closes, has to run there, too"
+            )
+
+
+def _take_out(is_out: Callable[[Any], bool]) -> None:
+    """Takes modes out of the stack of the calling thread, wherever they are in it."""
+    import torch
+
+    every = [torch._C._get_dispatch_stack_at(at) for at in range(torch._C._len_torch_dispatch_stack())]
+    # PyTorch's own modes are counted behind the others, and have places of their own.
+    modes = [mode for mode in every if getattr(mode, "_mode_key", None) is None]
+    if any(is_out(mode) for mode in modes):
+        for _ in modes:
+            torch._C._pop_torch_dispatch_stack(None)
+        for mode in modes:
+            if not is_out(mode):
+                torch._C._push_on_torch_dispatch_stack(mode)
 
 
 def _in_child() -> None:

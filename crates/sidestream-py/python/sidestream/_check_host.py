@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -29,7 +30,9 @@ def watched(recorder: Recorder, asked: bool, pretend: bool) -> Iterator[list[str
         # Not before something is copied: to ask the driver earlier would open devices that the program may not open in this process.
         if not known:
             known.append(None if pretend else _refused())
-            if known[0] is not None:
+            if known[0] is None:
+                _lead_ctypes(recorder)
+            else:
                 recorder.leave_host(known[0])
 
         def gone(reference: weakref.ref[Any]) -> None:
@@ -51,6 +54,17 @@ def watched(recorder: Recorder, asked: bool, pretend: bool) -> Iterator[list[str
         raise
     alive.clear()
     recorder.unwatch_host()
+
+
+def _lead_ctypes(recorder: Recorder) -> None:
+    """Functions of the C library that ctypes looked up before the check. Those that it looks up later are led already."""
+    for thing in gc.get_objects():
+        if issubclass(type(thing), ctypes._CFuncPtr):  # type: ignore[attr-defined]
+            address = ctypes.c_void_p.from_address(ctypes.addressof(thing))
+            to = recorder.stand_in(address.value or 0)
+            if to is not None:
+                # It stays so afterwards, where it does as the real one.
+                address.value = to
 
 
 def _resizes(recorder: Recorder, stack: contextlib.ExitStack) -> None:

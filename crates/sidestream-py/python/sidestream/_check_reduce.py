@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import linecache
 from pathlib import Path
@@ -42,7 +43,13 @@ def write(found: CheckedRun, file: Path, name: str) -> str:
     sides = zip((race.first.stream, race.second.stream), race.names, strict=True)
     called = [(stream, name) for stream, name in sides if name is not None and name.isidentifier()]
     text, ops, operations = recorder.reduced(tuple(ids), name, called, told)
-    file.write_text(text, encoding="utf-8")
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError:
+        # Half a program is none.
+        with contextlib.suppress(OSError):
+            file.unlink()
+        raise
     return (
         f"{ops} of {operations:,} calls are left in {file}, with the first race of the report; "
         f"`sidestream run {file} --explore 100` shows what it does to the results"

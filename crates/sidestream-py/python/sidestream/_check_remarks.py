@@ -24,12 +24,58 @@ LET_GO = 8
 def remarks(value: Mapping[str, Any], places: Callable[[int], Stack]) -> Iterator[Said]:
     """All of them, from what the recorder reports."""
     noticed = value["noticed"]
+    yield from _idle(noticed["idle"], places)
     yield from _timed(noticed["timed"], places)
     yield from _late(noticed["late"], places)
-    yield from _many(value["streams"])
+    yield from _many(noticed["used"], places)
     yield from _made(noticed["made"], places)
     yield from _held(noticed["held"], places)
     yield from _waits(noticed["waits"], places)
+
+
+#: Operators of which the host has to know how large the result is.
+_SIZED = frozenset({"_unique2", "bincount", "masked_select", "nonzero", "repeat_interleave", "unique_consecutive", "unique_dim"})
+#: What stands in front of each, and what to do instead, by how the host waits.
+_IDLE = {
+    "value": (
+        "the host reads a value here each time, and enqueues nothing until it is complete: read it a step later (`sidestream.fetch`), or after the "
+        "loop; `sidestream.RunningMean` keeps a mean without waiting"
+    ),
+    "download": (
+        "the host blocks here each time until the copy to it is complete, and enqueues nothing meanwhile: copy into pinned memory with "
+        "`non_blocking=True`, and read it a step later, behind an event (`sidestream.fetch` does both), or copy once after the loop"
+    ),
+    "sized": (
+        "how large the result is depends on values, so the host blocks here each time until they are complete, and enqueues nothing meanwhile: "
+        "`torch.where`, or a product with the mask, keeps the size"
+    ),
+    "checked": (
+        "`torch.linalg` looks for an error here each time, so the host blocks until the result is complete, and enqueues nothing meanwhile: the "
+        "function of the same name with `_ex` looks for none unless asked to"
+    ),
+    "landed": (
+        "the host blocks here each time for what was copied to it, and the device has no kernels left to run meanwhile: read it a step later, behind "
+        "an event that is recorded behind the copy (`sidestream.fetch` does that)"
+    ),
+    "explicit": (
+        "the host blocks here each time until the device has no kernels left to run, and nothing was heard that needs it: no time is taken behind it, "
+        "no value is read, and no memory of the host's that a copy used is used again; leave the wait out, or, if it orders streams, let one wait for "
+        "the other (`wait_stream`), which does not block the host"
+    ),
+}
+
+
+def _idle(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
+    """Where the host waits again and again: each line of the program once."""
+    found: dict[Any, Said] = {}
+    for value in values:
+        operator, how = value["at"]["operator"], value["how"]
+        if how == "read":
+            how = "checked" if operator == "_linalg_check_errors" else "sized" if operator in _SIZED or "index" in operator else "value"
+        stack = places(value["at"]["stack"])
+        if (at := _check_fix.own(stack)) is not None:
+            found.setdefault((at.file, at.line), ("SYNC_IN_LOOP", _IDLE[how], stack))
+    yield from found.values()
 
 
 def _timed(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
@@ -75,18 +121,18 @@ def _call(side: Mapping[str, Any], stream: str, count: int, places: Callable[[in
     return text if count == 1 else f"{text}, {count:,} times"
 
 
-def _many(streams: list[Any]) -> Iterator[Said]:
-    """Devices with more streams than connections. Who has set their number knows of them."""
+def _many(used: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:
+    """Devices with more streams than connections, with the line that made the most. Who has set their number knows of them."""
     if "CUDA_DEVICE_MAX_CONNECTIONS" in os.environ:
         return
-    for device in sorted({stream["device"] for stream in streams}):
-        count = sum(stream["device"] == device for stream in streams)
-        if count > CONNECTIONS:
+    for device in sorted({device for device, _ in used}):
+        stacks = [side["stack"] for on, side in used if on == device]
+        if len(stacks) > CONNECTIONS:
             text = (
-                f"{count} streams were used on cuda:{device}, and by default CUDA has {CONNECTIONS} connections to a device: work of streams "
+                f"the program uses {len(stacks)} streams on cuda:{device}, and by default CUDA has {CONNECTIONS} connections to a device: work of streams "
                 "that share one may wait for each other though nothing orders it; use fewer streams, or set CUDA_DEVICE_MAX_CONNECTIONS, up to 32"
             )
-            yield "MANY_STREAMS", text, ()
+            yield "MANY_STREAMS", text, places(max(stacks, key=stacks.count))
 
 
 def _made(values: list[Any], places: Callable[[int], Stack]) -> Iterator[Said]:

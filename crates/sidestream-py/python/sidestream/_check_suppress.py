@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sidestream._sidestream import printable
+
 if TYPE_CHECKING:
     from sidestream._check import Place
 
@@ -28,7 +30,7 @@ class Suppression:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line} ({self.reason})"
+        return printable(f"{self.file}:{self.line} ({self.reason})")
 
     def is_of(self, stack: Iterable[Place]) -> bool:
         """Whether the line is among these."""

@@ -9,14 +9,16 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from sidestream import _check_found
 from sidestream._check import CheckedRun, check
 
 _BLOCK = re.compile(r"^[ \t]*```[ \t]*(?:python|py)\b[^\n]*\n(.*?)^[ \t]*```[ \t]*$", re.MULTILINE | re.DOTALL | re.IGNORECASE)
 
 
 def blocks(text: str) -> list[tuple[int, str]]:
-    """The blocks of Python, each with the number of lines before it."""
-    return [(text.count("\n", 0, found.start(1)), textwrap.dedent(found.group(1))) for found in _BLOCK.finditer(text)]
+    """The blocks of Python, each with the number of lines before it: those that are marked, or where none is, what parses as a program of PyTorch."""
+    marked = [(text.count("\n", 0, block.start(1)), textwrap.dedent(block.group(1))) for block in _BLOCK.finditer(text)]
+    return marked or _check_found.found(text)
 
 
 def check_text(path: Path, devices: int, stacks: bool, memory: int, file: Path | None = None) -> int:
@@ -45,7 +47,7 @@ def check_text(path: Path, devices: int, stacks: bool, memory: int, file: Path |
         print(f"{path}:{before + 1}: {said}", end="\n\n", file=sys.stderr)
         judged.append({"line": before + 1, "verdict": _verdict(found, failure), "text": said, "failure": failure, "found": found.to_dict()})
     if not every:
-        print(f"{path}: no code block is marked as python", file=sys.stderr)
+        print(f"{path}: no code block is marked as python, and nothing in it parses as a program of PyTorch", file=sys.stderr)
     if file is not None:
         file.write_text(json.dumps({"schema": "sidestream.checked_text/1", "blocks": judged}) + "\n", encoding="utf-8")
     verdicts = [block["verdict"] for block in judged]

@@ -97,10 +97,22 @@ class _Kernels:
 
         @functools.wraps(plain)
         def run(function: Any, *args: Any, **kwargs: Any) -> Any:
+            grid = kwargs.get("grid")
+            if callable(grid):
+                # Asked once, and heard: it may be of a kind that says something else the next time.
+                asked, answers = grid, []
+
+                def asks(*asking: Any) -> Any:
+                    answers.append(asked(*asking))
+                    return answers[-1]
+
+                kwargs["grid"] = asks
             kernel = plain(function, *args, **kwargs)
             if self._recorder is not None and not kwargs.get("warmup") and kernel is not None:
                 values = _bound(function, args, kwargs)
-                self._recorder.launched(_name(function), _given(values, _pointers(kernel)))
+                if callable(grid):
+                    grid = answers[-1] if answers else None
+                self._recorder.launched(_name(function), _given(values, _pointers(kernel)), stored=stored(kernel, values, grid))
             return kernel
 
         yield module.__dict__["JITFunction"], "run", run
@@ -220,10 +232,51 @@ def pointers_of(text: str, signature: Mapping[Any, Any] | None) -> Pointers | No
     if read is None:
         return None
     count, pointers = read
-    names = [str(name) for name, kind in (signature or {}).items() if kind != "constexpr"]
-    if len(names) == count:
+    if names := _names(count, signature):
         return {names[at]: (loads, stores) for at, _, loads, stores in pointers}
     return {name: (loads, stores) for _, name, loads, stores in pointers}
+
+
+#: So many answers are kept for a kernel: numbers that differ at each launch say little.
+_KEPT = 64
+
+
+def stored(kernel: Any, values: Mapping[str, Any], grid: Any) -> list[tuple[Any, int, int]]:
+    """What a compiled kernel certainly stores in a launch: the tensor, and from and up to which byte behind its address."""
+    asm: Any = getattr(kernel, "asm", None)
+    text = asm.get("ttir") if hasattr(asm, "get") else None
+    shape = _grid(grid)
+    if not isinstance(text, str) or shape is None:
+        return []
+    scalars = {name: int(value) for name, value in values.items() if isinstance(value, int) and -(1 << 63) <= value < 1 << 63}
+    known: dict[Any, list[tuple[str, int, int]]] = getattr(kernel, "_sidestream_stores", {})
+    with contextlib.suppress(AttributeError):
+        kernel._sidestream_stores = known
+    key = (shape, *scalars.items())
+    if key not in known:
+        if len(known) >= _KEPT:
+            return []
+        read, signature = Recorder.pointers(text), getattr(getattr(kernel, "src", None), "signature", None)
+        if read is None:
+            return []
+        names = _names(read[0], signature)
+        called = {at: names[at] if names else name for at, name, _, _ in read[1]}
+        known[key] = [(called[at], start, end) for at, start, end in Recorder.stores(text, shape, scalars, names) if at in called]
+    return [(values[name], start, end) for name, start, end in known[key] if hasattr(values.get(name), "data_ptr")]
+
+
+def _grid(grid: Any) -> tuple[int, int, int] | None:
+    """How many programs there are along each axis."""
+    if not isinstance(grid, (tuple, list)) or not 1 <= len(grid) <= 3 or not all(isinstance(count, int) and 0 <= count < 1 << 31 for count in grid):
+        return None
+    x, y, z = (*grid, 1, 1)[:3]
+    return x, y, z
+
+
+def _names(count: int, signature: Mapping[Any, Any] | None) -> list[str] | None:
+    """The arguments of the function by the names that the program has for them, where there are as many: constants are none."""
+    names = [str(name) for name, kind in (signature or {}).items() if kind != "constexpr"]
+    return names if len(names) == count else None
 
 
 def _given(values: Mapping[str, Any], pointers: Pointers | None) -> Given:

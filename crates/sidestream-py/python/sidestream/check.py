@@ -176,8 +176,8 @@ def main(arguments: list[str]) -> int:
     if given.require_gpu and not found.operations:
         print("nothing ran on a GPU (--require-gpu)", file=sys.stderr)
         code = code or 1
-    if file is not None:
-        _write(file, found.json())
+    if file is not None and not _write(file, found.json()):
+        code = code or 2
     if left is not None:
         try:
             print(_check_reduce.write(found, left, path.stem), file=sys.stderr)
@@ -185,7 +185,12 @@ def main(arguments: list[str]) -> int:
             print(f"--reduce {left}: {error}", file=sys.stderr)
             code = code or 2
     if given.fix:
-        sys.stdout.write(found.patch())
+        try:
+            sys.stdout.write(found.patch())
+            sys.stdout.flush()
+        except OSError as error:
+            print(f"--fix: the patch cannot be written: {error}", file=sys.stderr)
+            code = code or 2
     if not found.is_clean:
         return 1
     return code or (NOT_SIMULATED if found.skipped else 0)
@@ -299,14 +304,18 @@ def _kept(file: Path | None, found: CheckedRun) -> Iterator[None]:
         thread.join()
 
 
-def _write(file: Path, text: str) -> None:
-    """All of it or nothing: who is ended in between leaves the last one."""
+def _write(file: Path, text: str) -> bool:
+    """All of it or nothing: who is ended in between leaves the last one. Returns whether it could be written."""
     part = file.with_name(file.name + ".part")
     try:
         part.write_text(text + "\n", encoding="utf-8")
         part.replace(file)
     except OSError as error:
-        print(f"the report cannot be written: {error}", file=sys.stderr)
+        print(f"the report cannot be written to {file}: {error}", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            part.unlink()
+        return False
+    return True
 
 
 def _is_module(name: str) -> bool:

@@ -5,6 +5,7 @@ use sidestream::op::Memory;
 
 use super::Recorder;
 use super::core::Site;
+use super::idle::How;
 use super::plan::{Plan, Touched};
 use super::touch::Touch;
 
@@ -144,10 +145,8 @@ impl Recorder {
         let (Some(read), Some(written)) = (read, written) else {
             return Ok(());
         };
-        let (low, device) = (
-            read.device.min(written.device),
-            read.device.max(written.device),
-        );
+        let from = read.device;
+        let (low, device) = (from.min(written.device), from.max(written.device));
         let mut all = Touched {
             touches: vec![read, written],
             tensors: vec![source.clone(), target.clone()],
@@ -159,7 +158,8 @@ impl Recorder {
                 let stream = self.stream(py, device as u32);
                 let site = self.site(py, plan.name);
                 self.compare(py, super::host::ALL, || site)?;
-                self.core.lock().stream_done(site, stream, true);
+                let how = How::of_copy(from >= 0);
+                self.core.lock().stream_done(site, stream, Some(how));
             }
             return Ok(());
         };
@@ -221,11 +221,12 @@ impl Recorder {
                 };
                 let [read, written] = &mut touches;
                 found |= core.copy(site, stream, kind, (read, written), known);
-                if let (true, Some(memory), Some(_)) = (asynchronous, memory, known) {
+                if let (true, Some(memory), Some((buffer, _))) = (asynchronous, memory, known) {
+                    core.host_copied(buffer, stream, on_device);
                     self.watch_copy(&mut core, stream, memory, &touches[host], !on_device);
                 }
                 if waits {
-                    core.stream_done(site, stream, true);
+                    core.stream_done(site, stream, Some(How::of_copy(on_device)));
                 }
                 found
             }

@@ -103,10 +103,8 @@ pub struct Core {
     remarks: usize,
     /// Where the remarks were made that belong to the call that caused them.
     pub remarked: HashMap<OpId, Site>,
-    /// Of these, the waits for an event behind which its stream had more to do: nothing ran empty for them.
-    pub left_working: HashSet<OpId>,
-    /// Where an event was recorded last.
-    recorded: HashMap<EventId, StreamId>,
+    /// Where an event was recorded last, and by which call.
+    recorded: HashMap<EventId, (StreamId, OpId)>,
     /// What races with nothing.
     pub noticed: Noticed,
 }
@@ -153,7 +151,6 @@ impl Core {
             told: 0,
             remarks: 0,
             remarked: HashMap::new(),
-            left_working: HashSet::new(),
             recorded: HashMap::new(),
             noticed: Noticed::default(),
         }
@@ -413,7 +410,7 @@ impl Core {
             },
             site,
         );
-        self.launched_at(site, stream);
+        self.launched_at(site, stream, true);
         self.found()
     }
 
@@ -473,7 +470,7 @@ impl Core {
             }
         }
         self.push(Kind::Copy { stream, from, to }, site);
-        self.launched_at(site, stream);
+        self.launched_at(site, stream, false);
         self.found()
     }
 
@@ -517,6 +514,7 @@ impl Core {
             return false;
         }
         self.operations += 1;
+        self.noticed.idle.host_used(buffer, touch.write);
         self.op.accesses.clear();
         if !add(&mut self.op.accesses, touch, buffer, base) {
             self.spanned.insert(buffer);

@@ -8,6 +8,7 @@ use sidestream::op::Memory;
 
 use super::Recorder;
 use super::core::RawStream;
+use super::idle::How;
 use super::touch::Touch;
 
 /// Addresses with sizes.
@@ -112,7 +113,7 @@ impl Recorder {
             raw: stream,
         };
         self.told_that_waits(py, "Stream.synchronize", |core, site| {
-            core.stream_done(site, raw, true);
+            core.stream_done(site, raw, Some(How::Stream));
         });
     }
 

@@ -7,6 +7,8 @@ use pyo3::types::PyTuple;
 
 use super::Recorder;
 use super::core::{Core, RawStream, Site};
+use super::idle::{self, How};
+use super::plan::Touched;
 use super::remarks;
 use super::threads::Threads;
 
@@ -176,7 +178,7 @@ impl Recorder {
     fn on_stream_synchronization(&self, py: Python<'_>, stream: u64) {
         let stream = self.raw(py, stream);
         self.told_that_waits(py, "Stream.synchronize", |core, site| {
-            core.stream_done(site, stream, true);
+            core.stream_done(site, stream, Some(idle::told(How::Stream)));
         });
     }
 
@@ -193,6 +195,40 @@ impl Recorder {
         });
     }
 
+    /// The program takes the time between two events.
+    fn time_taken(&self, py: Python<'_>, start: u64, end: u64) {
+        if self.is_on() {
+            let thread = self.thread(py, false);
+            self.core.lock().time_of_events(thread, [start, end]);
+        }
+    }
+
+    /// The program prints a tensor, without an operator that would be heard.
+    fn print_begins(&self, tensor: &Bound<'_, PyAny>) -> PyResult<()> {
+        idle::inside(true);
+        let py = tensor.py();
+        let mut touched = Touched::default();
+        touched.add(&self.asked, tensor.clone(), false, false);
+        let Some(device) = touched.device().filter(|_| self.is_on()) else {
+            return Ok(());
+        };
+        self.leave_foreign(&mut touched);
+        let stream = self.stream(py, device);
+        let name = self.names.lock().operator("print".to_owned());
+        let site = self.site(py, name);
+        self.compare(py, super::host::ALL, || site)?;
+        let mut core = self.core.lock();
+        let found = core.operator(site, stream, &touched.touches);
+        core.stream_done(site, stream, Some(How::Read));
+        drop(core);
+        self.look(py, found, &touched.touches, &touched.tensors)
+    }
+
+    /// It has done so.
+    fn print_ends(&self) {
+        idle::inside(false);
+    }
+
     /// `stream.query()` said yes.
     fn stream_complete(&self, py: Python<'_>, device: u32, stream: u64) {
         let stream = RawStream {
@@ -200,7 +236,7 @@ impl Recorder {
             raw: stream,
         };
         self.told_that_waits(py, "Stream.query", |core, site| {
-            core.stream_done(site, stream, false);
+            core.stream_done(site, stream, None);
         });
     }
 
@@ -349,6 +385,8 @@ impl Recorder {
     /// The thread hands something over to others: a number that they know it by.
     fn hand_over(&self, py: Python<'_>, what: u64) {
         self.settled(py);
+        let thread = self.thread(py, false);
+        self.core.lock().noticed.idle.handed_over(thread);
         self.of_threads(py, |threads, thread| threads.hand_over(thread, what));
     }
 
@@ -370,6 +408,7 @@ impl Recorder {
         self.told(py, name, |core, site| {
             // Without places there are no lines to name.
             if site.stack != 0 {
+                core.noticed.idle.time_taken(site.thread);
                 core.clock_read(site);
             }
         });

@@ -15,7 +15,7 @@ use super::Recorder;
 use super::core::{Core, Site};
 use super::plan::{Plan, Touched};
 use super::touch::Touch;
-use crate::guard::{calls, frames, hits, table};
+use crate::guard::{calls, frames, hits, stand_ins, table};
 
 /// More of one copy is not protected: setting the pages takes longer, the more there are.
 const MOST_BYTES: usize = 64 << 20;
@@ -33,6 +33,8 @@ pub struct Watch {
     kept_bytes: usize,
     /// Why nothing more was protected, when it ended.
     ended: Option<String>,
+    /// Where a call failed since the kernel might not use some memory, as a stack.
+    refused: Option<u32>,
     seen: Seen,
 }
 
@@ -106,6 +108,7 @@ impl Watch {
             "compared_bytes": seen.compared,
             "unwatched_bytes": seen.bytes - seen.guarded - seen.compared,
             "lost": hits::lost() - seen.lost_before,
+            "refused": self.refused,
             "problem": self.on.then(calls::why_off).flatten().or(self.ended.clone()),
         })
     }
@@ -161,6 +164,7 @@ impl Core {
     pub fn watch_host(&mut self, on: bool) {
         if on {
             self.watch.seen.lost_before = hits::lost();
+            self.watch.refused = None;
         } else {
             self.watch.ended = calls::why_off();
         }
@@ -371,6 +375,10 @@ impl Recorder {
             }
             let site = self.site_of(py, &hit);
             let mut core = self.core.lock();
+            if hit.call == hits::REFUSED {
+                core.watch.refused = Some(site.stack);
+                continue;
+            }
             if hit.store {
                 core.host_stored_around(hit.start, hit.end);
             }
@@ -504,6 +512,15 @@ impl Recorder {
         calls::begin();
         *self.keep.lock() = Some(keep);
         self.core.lock().watch_host(true);
+    }
+
+    /// What takes the place of the function of the C library at this address; none if it stays.
+    #[staticmethod]
+    fn stand_in(address: usize) -> Option<usize> {
+        stand_ins::at_address(address).map(|to| {
+            to.stands_for(address);
+            to.address
+        })
     }
 
     /// They cannot be heard, for this reason.

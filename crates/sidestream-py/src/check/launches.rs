@@ -1,6 +1,7 @@
 //! What runs on a device and is no operator: kernels of Triton and CuPy, and collectives. Python says what they get.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -9,7 +10,7 @@ use super::Recorder;
 use super::core::{COLLECTIVES, RawStream};
 use super::plan::Touched;
 use super::touch::Touch;
-use super::ttir;
+use super::{stores, ttir};
 
 thread_local! {
     /// How many calls this thread is in whose operators are told as a whole.
@@ -40,18 +41,34 @@ impl Recorder {
     }
 
     /// A kernel was launched, on the current stream where none is named.
-    #[pyo3(signature = (name, given, stream=None))]
+    /// `stored` are bytes behind tensors that it certainly writes, whatever else.
+    #[pyo3(signature = (name, given, stream=None, stored=Vec::new()))]
     fn launched(
         &self,
         py: Python<'_>,
         name: &str,
         given: Vec<Given<'_>>,
         stream: Option<(u32, u64)>,
+        stored: Vec<(Bound<'_, PyAny>, i64, i64)>,
     ) -> PyResult<()> {
         if !self.is_on() {
             return Ok(());
         }
         let mut touched = self.given(given);
+        // Behind those that have all of the tensor: what is told of a race is that.
+        for (tensor, start, end) in stored {
+            if let Some(touch) = self.asked.touch(&tensor, true) {
+                let [ptr, end] = [start, end].map(|by| touch.ptr.saturating_add_signed(by));
+                let rows = None;
+                touched.touches.push(Touch {
+                    ptr,
+                    end,
+                    rows,
+                    ..touch
+                });
+                touched.tensors.push(tensor);
+            }
+        }
         let Some(device) = touched.device() else {
             return Ok(());
         };
@@ -107,6 +124,22 @@ impl Recorder {
             let stream = self.stream(py, self.device(py));
             self.core.lock().event_wait(site, event, stream);
         }
+    }
+
+    /// What a kernel of Triton certainly stores, from its intermediate representation: by the place of a pointer among the arguments, from and up to
+    /// which byte behind it. `names` are those of the arguments where they are not the text's.
+    #[staticmethod]
+    #[pyo3(signature = (text, grid, values, names=None))]
+    fn stores(
+        text: &str,
+        grid: [u64; 3],
+        values: HashMap<String, i64>,
+        names: Option<Vec<String>>,
+    ) -> Vec<(usize, i64, i64)> {
+        stores::certain(text, grid, |at, name| {
+            let own = names.as_ref().and_then(|names| names.get(at));
+            values.get(own.map_or(name, String::as_str)).copied()
+        })
     }
 
     /// What a kernel of Triton does with its arguments, from its intermediate representation: how many there are, and of

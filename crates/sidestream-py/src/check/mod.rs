@@ -10,6 +10,7 @@ mod core;
 mod drive;
 mod hooks;
 mod host;
+mod idle;
 mod launches;
 mod memory;
 mod plan;
@@ -17,6 +18,7 @@ mod reduce;
 mod remarks;
 mod report;
 mod stack;
+mod stores;
 mod tensor;
 mod threads;
 mod touch;
@@ -33,6 +35,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use core::{Core, RawStream, Site};
+use idle::How;
 use memory::Whose;
 use plan::{Class, Plan, Touched};
 use report::Details;
@@ -47,6 +50,8 @@ use crate::failure::RaceError;
 pub struct Recorder {
     id: u64,
     on: AtomicBool,
+    /// Whether its check is complete. A thread may have it in its stack of modes for longer.
+    over: AtomicBool,
     raises: bool,
     core: Mutex<Core>,
     plans: Mutex<HashMap<usize, Arc<Plan>>>,
@@ -178,6 +183,7 @@ impl Recorder {
         Ok(Recorder {
             id: RECORDERS.fetch_add(1, Ordering::Relaxed),
             on: AtomicBool::new(true),
+            over: AtomicBool::new(false),
             raises,
             core: Mutex::new(Core::new(memory)),
             plans: Mutex::default(),
@@ -224,6 +230,10 @@ impl Recorder {
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        if self.over.load(Ordering::Relaxed) {
+            // Its plans may call a simulated GPU that is no more.
+            return func.call(args, kwargs);
+        }
         let plan = self.plan(func)?;
         if !self.on.load(Ordering::Relaxed) || launches::is_muted() {
             return called(&plan, args, kwargs);
@@ -244,7 +254,10 @@ impl Recorder {
         if self.is_much_freed.load(Ordering::Relaxed) {
             self.look_at_freed(py);
         }
-        let result = match called(&plan, args, kwargs) {
+        idle::inside(true);
+        let result = called(&plan, args, kwargs);
+        idle::inside(false);
+        let result = match result {
             Ok(result) => result,
             Err(error) => return Err(self.failed_in(py, plan.name, error)),
         };
@@ -300,6 +313,23 @@ impl Recorder {
     /// Nothing is told from here on; operators still run if PyTorch calls.
     fn stop(&self) {
         self.on.store(false, Ordering::Relaxed);
+    }
+
+    /// The check is complete: from here on operators run as if this were not there.
+    fn end(&self) {
+        self.stop();
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether any operator came here.
+    #[getter]
+    fn has_heard_operators(&self) -> bool {
+        !self.plans.lock().is_empty()
+    }
+
+    #[getter]
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
     }
 }
 
@@ -458,7 +488,7 @@ impl Recorder {
             _ => core.operator(site, stream, &touched.touches),
         };
         if waits {
-            core.stream_done(site, stream, true);
+            core.stream_done(site, stream, Some(How::Read));
         }
         drop(core);
         self.look(py, found, &touched.touches, &touched.tensors)

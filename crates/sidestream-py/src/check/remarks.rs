@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use sidestream::op::StreamId;
 
 use super::Names;
-use super::core::{Core, RawStream, Site};
+use super::core::{COLLECTIVES, Core, RawStream, Site};
+use super::idle::Idle;
 use super::report::{shown_site, stream_name};
 
 /// So many pairs of readings of a clock are kept.
@@ -33,7 +34,11 @@ pub struct Noticed {
     late: Option<Late>,
     makers: HashMap<Site, usize>,
     made: Vec<Made>,
+    /// Who makes a stream, by its handle; the program, if it ever did.
+    made_at: HashMap<u64, Site>,
     pub held: Held,
+    /// Where the host blocks.
+    pub idle: Idle,
     /// Accesses were seen that cannot be told, so that nobody can say what a wait is for.
     pub has_unseen: bool,
     /// The program has ended.
@@ -49,6 +54,10 @@ struct Calls {
     older_up_to: u32,
     /// How many steps were known to be over when the host began to wait last.
     over_before: u32,
+    /// The step of its last kernel.
+    last_kernel: u32,
+    /// Where the program first put work on it.
+    first: Option<Site>,
 }
 
 /// An error of the device that a later call raised.
@@ -138,8 +147,9 @@ impl Held {
 }
 
 impl Core {
-    /// Work was put on a stream.
-    pub(super) fn launched_at(&mut self, site: Site, stream: StreamId) {
+    /// Work was put on a stream: kernels, or a copy between the host and a device.
+    pub(super) fn launched_at(&mut self, site: Site, stream: StreamId, kernels: bool) {
+        self.noticed.idle.launched();
         if let Some((_, launched)) = self.noticed.clocks.get_mut(&site.thread) {
             *launched = true;
         }
@@ -153,6 +163,19 @@ impl Core {
             calls.older_up_to = step;
         }
         calls.last.push_back((step, call, site));
+        if !site.waits_by_itself {
+            calls.first.get_or_insert(site);
+        }
+        if kernels {
+            calls.last_kernel = step;
+        }
+    }
+
+    /// Whether some stream was given kernels that the host does not know to be over.
+    pub(super) fn has_open_kernels(&self) -> bool {
+        let over = |at| self.findings.steps_known_to_host(StreamId(at as u32));
+        let mut all = self.noticed.calls.iter().enumerate();
+        all.any(|(at, calls)| calls.last_kernel > 0 && calls.last_kernel > over(at))
     }
 
     /// Whether a stream was given work that the host does not know to be over.
@@ -249,6 +272,10 @@ impl Core {
     pub fn stream_made(&mut self, site: Site, stream: RawStream) -> (usize, u32) {
         let steps = self.steps_so_far(stream);
         let noticed = &mut self.noticed;
+        let known = noticed.made_at.entry(stream.raw).or_insert(site);
+        if known.waits_by_itself {
+            *known = site;
+        }
         let at = *noticed.makers.entry(site).or_insert(noticed.made.len());
         if at == noticed.made.len() {
             let (count, let_go) = (0, 0);
@@ -282,7 +309,7 @@ impl Core {
 
     /// The program says that a stream uses some memory.
     pub(super) fn noted_by_program(&mut self, site: Site, ptr: u64, stream: RawStream) {
-        if self.is_capturing() {
+        if self.is_capturing() || site.waits_by_itself {
             return;
         }
         let id = self.stream(stream);
@@ -328,6 +355,8 @@ impl Core {
             .filter(|made| !made.site.waits_by_itself);
         let held = noticed.held.most.iter();
         json!({
+            "idle": self.shown_idle(names),
+            "used": self.streams_of_the_program().map(|(device, at)| json!([device, site(at)])).collect::<Vec<_>>(),
             "timed": timed.map(|&(first, second)| json!([site(first), site(second)])).collect::<Vec<_>>(),
             "late": late,
             "made": made.map(|made| json!([site(made.site), made.count, made.let_go])).collect::<Vec<_>>(),
@@ -339,6 +368,18 @@ impl Core {
                 "count": waited.count,
                 "followed": waited.not_needed,
             })).collect::<Vec<_>>(),
+        })
+    }
+
+    /// The streams that the program itself put to work: the device of each, and where it was made, or used first.
+    fn streams_of_the_program(&self) -> impl Iterator<Item = (u32, Site)> {
+        let calls = self.noticed.calls.iter().zip(&self.stream_names);
+        calls.filter_map(|(calls, (raw, _))| {
+            let made = self.noticed.made_at.get(&raw.raw).copied();
+            let site = made.or(calls.first)?;
+            let is_own = !site.waits_by_itself && raw.raw & COLLECTIVES == 0;
+            let is_used = calls.first.is_some() || !calls.last.is_empty();
+            (is_own && is_used).then_some((raw.device, site))
         })
     }
 

@@ -1,6 +1,6 @@
 //! What was found, for Python: JSON with places by number, which Python turns into lines.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use pyo3::prelude::*;
 use serde_json::{Value, json};
@@ -210,29 +210,48 @@ impl Recorder {
         let (races, places) = self.races(&core);
         let names = self.names.lock();
         let report = core.findings.report();
+        // A wait that other races need anyway orders what uses the memory later, too.
+        let is_noted = |at: &usize| places[*at].is_none() || noted(&report.races[*at]).is_some();
+        let plain = report.mends(|race| race.fix);
+        let shared = plain.iter().filter(|mend| !mend.races.iter().all(is_noted));
+        let ordered: HashSet<Option<usize>> = shared
+            .flat_map(|mend| mend.races.iter().map(|&at| places[at]))
+            .collect();
+        let ordered: HashSet<_> = report
+            .races
+            .iter()
+            .zip(&places)
+            .filter(|(_, place)| ordered.contains(place))
+            .map(|(race, _)| key(race))
+            .collect();
+        let fix_of = |race: &Race| match ordered.contains(&key(race)) {
+            true => race.fix,
+            false => noted(race).unwrap_or(race.fix),
+        };
         let mends: Vec<Value> = report
-            .mends(|race| noted(race).unwrap_or(race.fix))
+            .mends(fix_of)
             .iter()
             .filter_map(|mend| shown_mend(mend, &report, &places, &core))
             .collect();
         let lints = report.lints.iter();
-        // PyTorch sets the device around each call, so where a stream's work is called from means nothing.
-        let lints = lints.filter(|lint| match lint.code {
-            LintCode::ForeignDeviceLaunch => false,
-            LintCode::SyncInLoop => {
-                let site = core.remarked.get(&lint.op);
-                !site.is_some_and(|site| site.waits_by_itself)
-                    && !core.left_working.contains(&lint.op)
-            }
-            _ => true,
+        // PyTorch sets the device around each call, so where a stream's work is called from means nothing. Why the host waits
+        // is looked at in `idle`.
+        let lints = lints.filter(|lint| {
+            !matches!(
+                lint.code,
+                LintCode::ForeignDeviceLaunch | LintCode::SyncInLoop
+            )
         });
+        let has_places = self.stacks.lock().is_some();
         let lints: Vec<Value> = lints
-            .map(|lint| {
-                let site = core.remarked.get(&lint.op);
-                json!({
-                    "code": lint.code.code(),
-                    "text": lint.code.meaning(),
-                    "at": site.map(|site| shown_site(*site, &names)),
+            .filter_map(|lint| {
+                let site = *core.remarked.get(&lint.op)?;
+                (site.stack != 0 || !has_places).then(|| {
+                    json!({
+                        "code": lint.code.code(),
+                        "text": lint.code.meaning(),
+                        "at": shown_site(site, &names),
+                    })
                 })
             })
             .collect();

@@ -62,6 +62,8 @@ pub struct Called {
 pub struct Stacks {
     hidden: Vec<String>,
     libraries: Vec<String>,
+    /// The folder of this package.
+    package: Option<String>,
     codes: Vec<Code>,
     known_codes: HashMap<usize, u32>,
     known_lines: HashMap<(String, String, i32), u32>,
@@ -75,10 +77,16 @@ impl Stacks {
     /// Code from files that start with one of the first is not shown; that from one of the second is no part of the
     /// program.
     pub fn new(py: Python<'_>, (hidden, libraries): (Vec<String>, Vec<String>)) -> Stacks {
+        let package = || -> PyResult<String> {
+            let file = py.import("sidestream")?.getattr("__file__")?;
+            file.extract::<String>()
+        };
+        let package = package().ok();
         let name = |text| PyString::intern(py, text).unbind();
         Stacks {
             hidden,
             libraries,
+            package: package.and_then(|file| file.strip_suffix("__init__.py").map(str::to_owned)),
             codes: Vec::new(),
             known_codes: HashMap::new(),
             known_lines: HashMap::new(),
@@ -153,6 +161,17 @@ impl Stacks {
         self.number((frames, count as u8))
     }
 
+    /// Whether this is code of this package which works for the program, unlike that of the check, and that of streams and
+    /// events, whose waits are calls of the program.
+    fn is_own(&self, file: &str) -> bool {
+        const OTHERS: [&str; 5] = ["_check", "check.py", "_stream.py", "_simulated", "_pytest"];
+        let within = self
+            .package
+            .as_deref()
+            .and_then(|folder| file.strip_prefix(folder));
+        within.is_some_and(|name| !OTHERS.iter().any(|other| name.starts_with(other)))
+    }
+
     fn number(&mut self, stack: ([Frame; DEPTH], u8)) -> u32 {
         if let Some(&known) = self.known.get(&stack) {
             return known;
@@ -183,6 +202,7 @@ impl Stacks {
             .unwrap_or_default();
         let in_torch = |part: &str| !shown && file.contains(part);
         let waits_by_itself = (shown && is_library)
+            || self.is_own(&file)
             || in_torch("/torch/profiler/")
             || in_torch("/torch/autograd/profiler")
             || (name == "_apply" && in_torch("/torch/nn/modules/module.py"));

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 /// Longer texts are not read.
-const MOST_BYTES: usize = 4 << 20;
+pub const MOST_BYTES: usize = 4 << 20;
 /// So often the text is gone through; what has not settled by then is taken for all.
 const MOST_PASSES: usize = 32;
 /// Sets of arguments have so many bits.
@@ -149,7 +149,7 @@ impl<'a> Line<'a> {
 }
 
 /// The characters that are not in quotes.
-fn unquoted(text: &str) -> impl Iterator<Item = char> {
+pub fn unquoted(text: &str) -> impl Iterator<Item = char> {
     let mut quoted = false;
     text.chars().filter(move |c| {
         quoted ^= *c == '"';
@@ -158,7 +158,7 @@ fn unquoted(text: &str) -> impl Iterator<Item = char> {
 }
 
 /// All names of values: `%x`, `%x#1`.
-fn names(text: &str) -> Vec<&str> {
+pub fn names(text: &str) -> Vec<&str> {
     let mut all = Vec::new();
     for (at, _) in text.match_indices('%') {
         all.push(name_at(text, at));
@@ -174,7 +174,7 @@ fn name_at(text: &str, at: usize) -> &str {
 }
 
 /// `iter_args(%a = %b, …)`, and what stands alike.
-fn starts(text: &str) -> Vec<(&str, &str)> {
+pub fn starts(text: &str) -> Vec<(&str, &str)> {
     let mut all = Vec::new();
     for (at, _) in text.match_indices(" = %") {
         let before = text[..at].rfind('%').map(|from| name_at(text, from));
@@ -186,7 +186,7 @@ fn starts(text: &str) -> Vec<(&str, &str)> {
 }
 
 /// The arguments of a function with their types.
-fn parameters(line: &str) -> Vec<(&str, &str)> {
+pub fn parameters(line: &str) -> Vec<(&str, &str)> {
     let mut all = Vec::new();
     // Types may be in parentheses and braces; a comma counts at the outermost level.
     let Some(open) = line.find('(') else {

@@ -1,5 +1,6 @@
 //! A piece of memory with its history.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::cached::{Grant, Memories};
@@ -44,13 +45,20 @@ pub(crate) struct Touch<'a> {
 pub(crate) struct BlockState {
     pub uses: Uses,
     /// Streams that foreign code uses it on: what they were given until it is dropped is a use, too.
-    #[expect(
-        clippy::box_collection,
-        reason = "hardly a block has any, and each is moved when it is made"
-    )]
-    noted: Option<Box<Vec<Arc<Core>>>>,
+    noted: Option<Box<Noted>>,
     name: Option<BufferId>,
 }
+
+/// Streams, each once. Hardly a block has any, and each is moved when it is made.
+#[derive(Default)]
+struct Noted {
+    cores: Vec<Arc<Core>>,
+    /// Where they are, once they are too many to look through.
+    known: HashSet<usize>,
+}
+
+/// So many are looked through.
+const FEW_NOTED: usize = 16;
 
 impl BlockState {
     pub fn new(uses: Uses) -> BlockState {
@@ -62,9 +70,18 @@ impl BlockState {
 
     /// Foreign code uses it on this stream.
     pub fn note_on(&mut self, core: &Arc<Core>) {
-        let noted = self.noted.get_or_insert_default();
-        if !noted.iter().any(|known| Arc::ptr_eq(known, core)) {
-            noted.push(Arc::clone(core));
+        let Noted { cores, known } = &mut **self.noted.get_or_insert_default();
+        let at = |core: &Arc<Core>| Arc::as_ptr(core).addr();
+        let is_new = match cores.len() {
+            0..FEW_NOTED => !cores.iter().any(|known| Arc::ptr_eq(known, core)),
+            FEW_NOTED => {
+                known.extend(cores.iter().map(at));
+                known.insert(at(core))
+            }
+            _ => known.insert(at(core)),
+        };
+        if is_new {
+            cores.push(Arc::clone(core));
         }
     }
 
@@ -188,10 +205,10 @@ impl Drop for Block {
         let mut uses = std::mem::take(&mut state.uses);
         // R54: the work of a noted stream up to here. Whoever waits for it records the event.
         if let Some(noted) = state.noted.take() {
-            for core in *noted {
-                // As a read: it stands beside the other uses, not behind them.
-                uses.note(0..self.size_bytes, Mode::Read, core.noted_end());
-            }
+            // Beside the other uses, not behind them.
+            let ends = noted.cores.iter().map(Core::noted_end).collect();
+            uses = uses.all();
+            uses.join(Uses::before(ends));
         }
         if self.runtime.live.is_on() {
             self.tell_free();

@@ -197,3 +197,35 @@ fn a_stream_that_goes_on_where_another_ended_stands_behind_it() {
         assert_eq!(kinds(&report), [], "{schedule}");
     }
 }
+
+/// More than are looked through one by one, each noted several times.
+#[test]
+fn memory_that_many_streams_use_goes_on_behind_all_of_them() {
+    for schedule in schedules() {
+        let (value, report) = run(schedule, |device| {
+            let home = device.stream("home").unwrap();
+            let out: Vec<HostMemory> = (0..50).map(|_| pinned(device, 0)).collect();
+            let mut x = home.alloc::<u8>(BYTES as usize).unwrap();
+            home.fill_with(x.view_mut(), 7).unwrap();
+            let streams: Vec<Stream> = (0..50).map(|n| stream(device, &format!("{n}"))).collect();
+            for (s, out) in streams.iter().zip(&out) {
+                // SAFETY: the buffer is noted on the stream before it is dropped; the device is waited for.
+                unsafe {
+                    let region = s.lend(x.view()).unwrap();
+                    s.memcpy(region, out.all()).unwrap();
+                }
+            }
+            for s in streams.iter().chain(&streams) {
+                explicit::record_stream(&x, s).unwrap();
+            }
+            drop((x, streams));
+            let mut next = home.alloc::<u8>(BYTES as usize).unwrap();
+            home.fill_with(next.view_mut(), 1).unwrap();
+            explicit::synchronize(device).unwrap();
+            assert!(out.iter().all(|out| last(out) == 7), "{schedule}");
+            0
+        });
+        assert_eq!(value, 0);
+        assert_eq!(kinds(&report), [], "{schedule}");
+    }
+}

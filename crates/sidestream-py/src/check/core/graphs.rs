@@ -87,7 +87,7 @@ impl Core {
         self.put(&graph.touches, site);
         self.use_workspaces(&graph.workspaces);
         self.push(Kind::GraphLaunch { stream, graph: id }, site);
-        self.launched_at(site, stream);
+        self.launched_at(site, stream, true);
         self.graphs.insert(key, graph);
         self.found()
     }

@@ -1,9 +1,10 @@
 //! Events, and what the host or a stream waits for.
 
 use sidestream::log::Record;
-use sidestream::op::{DeviceId, EventId, Kind};
+use sidestream::op::{DeviceId, EventId, Kind, OpId};
 
 use super::{Core, RawStream, Site};
+use crate::check::idle::{How, told};
 
 impl Core {
     fn event(&mut self, raw: u64, device: u32) -> EventId {
@@ -41,8 +42,8 @@ impl Core {
         }
         let event = self.event(raw, stream.device);
         let stream = self.stream(stream);
-        self.recorded.insert(event, stream);
         self.tell(Kind::Record { event, stream }, site);
+        self.recorded.insert(event, (stream, self.last()));
     }
 
     /// `stream.wait_event(event)`. An event from before the check holds nothing that the check knows.
@@ -70,29 +71,35 @@ impl Core {
                 Kind::QueryEvent { event, done: true }
             };
             self.tell(kind, site);
-            if let Some(&stream) = self.recorded.get(&event)
-                && self.has_open_calls(stream)
-            {
-                self.left_working
-                    .extend(self.remarked.get_key_value(&self.op.id).map(|(op, _)| *op));
+            if waited {
+                let stream = self.recorded.get(&event).map(|(stream, _)| *stream);
+                self.host_blocked(site, told(How::Event), stream);
             }
             self.settle_copies();
         }
     }
 
-    /// `stream.synchronize()`, or a stream that was asked and is done.
-    pub fn stream_done(&mut self, site: Site, stream: RawStream, waited: bool) {
+    /// The call that recorded an event last.
+    pub fn record_of(&self, raw: u64) -> Option<OpId> {
+        let (event, _) = self.events.get(&raw)?;
+        self.recorded.get(event).map(|(_, op)| *op)
+    }
+
+    /// The host waited for a stream, or the stream was asked and is done.
+    pub fn stream_done(&mut self, site: Site, stream: RawStream, waited: Option<How>) {
         self.waited();
         if self.is_capturing() {
             return;
         }
         let stream = self.stream(stream);
-        let kind = if waited {
-            Kind::SyncStream { stream }
-        } else {
-            Kind::QueryStream { stream, done: true }
+        let kind = match waited {
+            Some(_) => Kind::SyncStream { stream },
+            None => Kind::QueryStream { stream, done: true },
         };
         self.tell(kind, site);
+        if let Some(how) = waited {
+            self.host_blocked(site, how, None);
+        }
         self.settle_copies();
     }
 
@@ -102,6 +109,7 @@ impl Core {
         if !self.is_capturing() {
             let device = Some(DeviceId(device));
             self.tell(Kind::SyncDevice { device }, site);
+            self.host_blocked(site, told(How::Stream), None);
             self.settle_copies();
         }
     }

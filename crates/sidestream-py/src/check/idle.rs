@@ -1,0 +1,323 @@
+//! Where the host blocks again and again, and whether that serves anything.
+//!
+//! A read that waits by itself (`.item()`, `.cpu()`, `print`) blocks for a value that could often be read a step later. An explicit
+//! wait is called for a reason, and the calls behind it tell which: a time is taken, a result is read, memory that a copy used
+//! is used again, something is handed to another thread. Only one for which no reason was heard is remarked on, and one behind
+//! which the device has kernels left to run never is: nothing ran empty for it.
+
+use std::cell::Cell;
+use std::collections::{HashMap, VecDeque};
+
+use serde_json::{Value, json};
+use sidestream::op::{BufferId, OpId, StreamId};
+
+use super::Names;
+use super::core::{Core, RawStream, Site};
+use super::report::shown_site;
+
+/// So often the host blocks at a place that is remarked on.
+const OFTEN: u32 = 3;
+/// So many waits of a place may still turn out to serve something.
+const MOST_OPEN: usize = 64;
+/// So many pieces of host memory are known with the wait for their last copy.
+const MOST_COPIES: usize = 4096;
+
+/// How the host waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum How {
+    /// By a read that needs the value.
+    Read,
+    /// By the download of a tensor.
+    Download,
+    /// In a call that waits on its own account, or that is told by what it is.
+    Inside,
+    /// By `synchronize` of a stream or the device.
+    Stream,
+    /// By `synchronize` of an event.
+    Event,
+}
+
+impl How {
+    /// That of a copy which waits.
+    pub fn of_copy(down: bool) -> How {
+        match down {
+            true => How::Download,
+            false => How::Inside,
+        }
+    }
+}
+
+/// A wait: its place, its number there.
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    place: usize,
+    number: u32,
+    /// What had been launched before.
+    launches: u64,
+    /// It left the device working, or belongs to a loop that only waits.
+    is_quiet: bool,
+}
+
+struct Place {
+    site: Site,
+    how: How,
+    /// How often the host waited here.
+    count: u32,
+    /// How often for nothing that was heard.
+    idle: u32,
+    /// The latest of these.
+    open: VecDeque<u32>,
+    /// What had been launched at the last one.
+    launches: Option<u64>,
+    /// The first and the last wait that counted since the last time was taken over them.
+    span: Option<(OpId, OpId)>,
+    /// What had been copied to the host was read behind one.
+    reads: bool,
+}
+
+/// The last copy of a piece of host memory.
+struct Copy {
+    stream: StreamId,
+    step: u32,
+    /// The host waited for it: by this, if it was an explicit wait.
+    waited: Option<Option<Wait>>,
+}
+
+/// All of it.
+#[derive(Default)]
+pub struct Idle {
+    known: HashMap<(u32, u32), usize>,
+    places: Vec<Place>,
+    /// How much was launched, other than by reads that wait.
+    launches: u64,
+    /// By thread: its last explicit wait.
+    last: HashMap<u32, Wait>,
+    copies: HashMap<BufferId, Copy>,
+}
+
+thread_local! {
+    /// How many operators, or prints of tensors, this thread is in: PyTorch tells of waits inside of them, too.
+    static INSIDE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// This thread enters a call that is told by what it is, or leaves it.
+pub fn inside(enters: bool) {
+    let depth = INSIDE.get();
+    INSIDE.set(match enters {
+        true => depth.saturating_add(1),
+        false => depth.saturating_sub(1),
+    });
+}
+
+/// How the host waits of which PyTorch tells now.
+pub fn told(how: How) -> How {
+    if INSIDE.get() == 0 { how } else { How::Inside }
+}
+
+impl Idle {
+    /// Something was launched.
+    pub fn launched(&mut self) {
+        self.launches += 1;
+    }
+
+    fn place(&mut self, site: Site, how: How) -> usize {
+        let next = self.places.len();
+        let at = *self.known.entry((site.stack, site.name)).or_insert(next);
+        if at == next {
+            self.places.push(Place {
+                site,
+                how,
+                count: 0,
+                idle: 0,
+                open: VecDeque::new(),
+                launches: None,
+                span: None,
+                reads: false,
+            });
+        }
+        at
+    }
+
+    /// A read waits.
+    fn read(&mut self, site: Site, op: OpId, how: How) {
+        // What it launched itself is nothing that the host went on to.
+        self.launches = self.launches.saturating_sub(1);
+        let at = self.place(site, how);
+        let behind = self.last.get(&site.thread).copied();
+        let behind = behind.filter(|wait| wait.launches == self.launches);
+        let mut counts = true;
+        if let Some(wait) = behind {
+            self.serves(wait);
+            counts = !wait.is_quiet && self.places[at].launches != Some(self.launches);
+        }
+        let place = &mut self.places[at];
+        place.launches = Some(self.launches);
+        if counts {
+            place.count = place.count.saturating_add(1);
+            place.idle = place.idle.saturating_add(1);
+            place.span = Some((place.span.map_or(op, |span| span.0), op));
+        }
+    }
+
+    /// The program waits. Whether the device has kernels left to run behind it.
+    fn waited(&mut self, site: Site, op: OpId, how: How, is_working: bool) -> Wait {
+        let launches = self.launches;
+        let at = self.place(site, how);
+        let place = &mut self.places[at];
+        let is_again = place.launches == Some(launches);
+        let is_quiet = is_working || is_again;
+        place.launches = Some(launches);
+        if !is_again {
+            place.count = place.count.saturating_add(1);
+        }
+        let number = op.0;
+        if !is_quiet {
+            place.idle = place.idle.saturating_add(1);
+            place.open.push_back(number);
+            if place.open.len() > MOST_OPEN {
+                place.open.pop_front();
+            }
+        }
+        let wait = Wait {
+            place: at,
+            number,
+            launches,
+            is_quiet,
+        };
+        self.last.insert(site.thread, wait);
+        wait
+    }
+
+    /// The wait serves something.
+    fn serves(&mut self, wait: Wait) {
+        let place = &mut self.places[wait.place];
+        if let Some(at) = place.open.iter().position(|open| *open == wait.number) {
+            place.open.remove(at);
+            place.idle -= 1;
+        }
+    }
+
+    /// The thread takes a time, by a clock or of two events.
+    pub fn time_taken(&mut self, thread: u32) {
+        // The host may have waited for several streams first.
+        let launches = self.launches;
+        for place in &mut self.places {
+            if place.launches == Some(launches) && !place.open.is_empty() {
+                place.idle -= 1;
+                place.open.pop_back();
+            }
+        }
+        if let Some(wait) = self.last.get(&thread).copied() {
+            self.serves(wait);
+        }
+    }
+
+    /// It is taken of events that were recorded at these calls: what is downloaded in between is part of what is measured.
+    fn measured(&mut self, from: OpId, to: OpId) {
+        for place in self.places.iter_mut().filter(|p| p.how == How::Download) {
+            if place
+                .span
+                .is_some_and(|span| from <= span.0 && span.1 <= to)
+            {
+                (place.idle, place.span) = (0, None);
+            }
+        }
+    }
+
+    /// The thread hands something to another one.
+    pub fn handed_over(&mut self, thread: u32) {
+        let wait = self.last.get(&thread).copied();
+        if let Some(wait) = wait.filter(|wait| wait.launches == self.launches) {
+            self.serves(wait);
+        }
+    }
+
+    /// Host memory is used again, by the host or by another copy.
+    pub fn host_used(&mut self, buffer: BufferId, writes: bool) {
+        let copy = self.copies.get(&buffer);
+        let Some(Some(Some(wait))) = copy.map(|copy| copy.waited) else {
+            return;
+        };
+        let place = &mut self.places[wait.place];
+        if writes || place.how == How::Event {
+            self.serves(wait);
+        } else {
+            place.reads = true;
+        }
+    }
+}
+
+impl Core {
+    /// The host blocked: by a call of the program, or by a read.
+    pub(super) fn host_blocked(&mut self, site: Site, how: How, event_of: Option<StreamId>) {
+        let op = self.last();
+        let is_working = event_of.is_some_and(|stream| self.has_open_calls(stream))
+            || (matches!(how, How::Event | How::Stream) && self.has_open_kernels());
+        let known = |stream: StreamId| self.findings.steps_known_to_host(stream);
+        let idle = &mut self.noticed.idle;
+        let by = match how {
+            _ if site.stack == 0 || site.waits_by_itself => None,
+            How::Inside => None,
+            How::Read | How::Download => {
+                idle.read(site, op, how);
+                None
+            }
+            How::Stream | How::Event => Some(idle.waited(site, op, how, is_working)),
+        };
+        for copy in idle.copies.values_mut() {
+            if copy.waited.is_none() && copy.step <= known(copy.stream) {
+                copy.waited = Some(by);
+            }
+        }
+    }
+
+    /// A piece of host memory takes part in an asynchronous copy.
+    pub(super) fn host_copied(&mut self, buffer: BufferId, stream: RawStream, down: bool) {
+        let stream = self.stream(stream);
+        let step = self.findings.steps(stream);
+        let idle = &mut self.noticed.idle;
+        // It was filled, or read, since the last one.
+        idle.host_used(buffer, !down);
+        if idle.copies.len() == MOST_COPIES {
+            idle.copies.retain(|_, copy| copy.waited.is_none());
+            if idle.copies.len() == MOST_COPIES {
+                idle.copies.clear();
+            }
+        }
+        let waited = None;
+        idle.copies.insert(
+            buffer,
+            Copy {
+                stream,
+                step,
+                waited,
+            },
+        );
+    }
+
+    /// A time is taken of two events.
+    pub fn time_of_events(&mut self, thread: u32, events: [u64; 2]) {
+        let [from, to] = events.map(|event| self.record_of(event));
+        let idle = &mut self.noticed.idle;
+        idle.time_taken(thread);
+        if let (Some(from), Some(to)) = (from, to) {
+            idle.measured(from, to);
+        }
+    }
+
+    /// The places where the host blocked often, for nothing that was heard.
+    pub(super) fn shown_idle(&self, names: &Names) -> Value {
+        let places = self.noticed.idle.places.iter();
+        let places = places.filter(|p| p.idle >= OFTEN && p.idle > p.count / 2);
+        let shown = places.map(|place| {
+            let how = match place.how {
+                How::Read => "read",
+                How::Download | How::Inside => "download",
+                How::Stream | How::Event if place.reads => "landed",
+                How::Stream | How::Event => "explicit",
+            };
+            json!({"at": shown_site(place.site, names), "how": how})
+        });
+        shown.collect()
+    }
+}
