@@ -45,7 +45,7 @@ def perceptron() -> torch.nn.Module:
 
 def application(model: torch.nn.Module) -> fastapi.FastAPI:
     """The server of one model. The batcher lives as long as it."""
-    batcher: sidestream.Batcher
+    batcher: sidestream.Batcher[torch.Tensor]
 
     @contextlib.asynccontextmanager
     async def life(_: fastapi.FastAPI) -> AsyncIterator[None]:

@@ -274,11 +274,18 @@ def prefetch_loop(steps: int) -> None:
     import sidestream
 
     weights = torch.randn(64, 64, device="cuda")
-    batches = ((torch.full((16, 64), float(at % 5)), torch.arange(16)) for at in range(steps))
+    batches = [(torch.full((16, 64), float(at % 5)), torch.arange(16)) for at in range(steps)]
     double = lambda batch: (batch[0] * 2, batch[1])
     prefetch: Any = getattr(sidestream, "prefetch")
-    for x, y in prefetch(batches, "cuda", depth=2, transform=double):
-        x.add_(1)
+    # A new prefetcher each epoch, of what the one before has left, and one that is left early.
+    for leave in (3, steps):
+        for x, y in prefetch(iter(batches[:leave + 5]), "cuda", depth=2, transform=double):
+            x.add_(1)
+            (x @ weights).sum() + y.sum()
+            leave -= 1
+            if not leave:
+                break
+    for x, y in prefetch(batches, "cuda"):
         (x @ weights).sum() + y.sum()
 
 

@@ -276,6 +276,9 @@ unsafe fn destroy<M>(capsule: *mut ffi::PyObject, name: &CStr) {
     }
 }
 
+/// PyTorch and numpy have no more.
+const MOST_DIMENSIONS: usize = 64;
+
 /// An array of another library, in the memory of the host.
 pub struct OnHost {
     pub address: u64,
@@ -288,16 +291,20 @@ pub struct OnHost {
 /// here. The capsule stays whole.
 pub fn on_host(capsule: &Bound<'_, PyAny>) -> Option<OnHost> {
     // SAFETY: under its first name a capsule of DLPack points to a `DLManagedTensor`, which stays as long as the
-    // capsule; its shape, and its strides where there are any, have as many values as it says.
+    // capsule; its shape, and its strides where there are any, have as many values as it says. What it says may still make no sense.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule.as_ptr(), LEGACY.as_ptr()) != 1 {
             return None;
         }
         let managed = ffi::PyCapsule_GetPointer(capsule.as_ptr(), LEGACY.as_ptr());
         let tensor = &(*managed.cast::<Managed>()).tensor;
-        let of = |at: *const i64| match (tensor.ndim, at.is_null()) {
+        let dimensions = usize::try_from(tensor.ndim).ok()?;
+        if dimensions > MOST_DIMENSIONS || (dimensions > 0 && tensor.shape.is_null()) {
+            return None;
+        }
+        let of = |at: *const i64| match (dimensions, at.is_null()) {
             (0, _) | (_, true) => &[][..],
-            (ndim, false) => std::slice::from_raw_parts(at, ndim as usize),
+            (_, false) => std::slice::from_raw_parts(at, dimensions),
         };
         let (shape, given) = (of(tensor.shape), of(tensor.strides));
         let is_contiguous = given.is_empty() || is_contiguous(shape, given);
@@ -305,10 +312,15 @@ pub fn on_host(capsule: &Bound<'_, PyAny>) -> Option<OnHost> {
         if tensor.device.kind != HOST || !is_contiguous {
             return None;
         }
-        let values: i64 = shape.iter().product();
+        let sizes = shape.iter().map(|&size| u64::try_from(size).ok());
+        let mut sizes = sizes.chain([Some(tensor.dtype.size_bytes())]);
+        let bytes = sizes.try_fold(1, |all: u64, size| all.checked_mul(size?))?;
+        let address = tensor.data.expose_provenance() as u64;
+        let address = address.checked_add(tensor.byte_offset)?;
+        address.checked_add(bytes)?;
         Some(OnHost {
-            address: tensor.data.expose_provenance() as u64 + tensor.byte_offset,
-            bytes: values as u64 * tensor.dtype.size_bytes(),
+            address,
+            bytes,
             shape: shape.to_vec(),
             name,
         })

@@ -97,7 +97,10 @@ def test_the_blocks_of_the_tutorial_run_one_after_the_other(tmp_path: Path) -> N
     # A simulated GPU is entered in the middle, which takes a process that has used none.
     ran = python(program)
     assert ran.returncode == 0, ran.stderr
-    assert "no race" in ran.stdout and "SYNC_IN_LOOP" in ran.stdout and "Worth it: " in ran.stdout
+    assert "no race" in ran.stdout and "Worth it: " in ran.stdout
+    lines = program.read_text().splitlines()
+    waits = [lines[int(line) - 1] for line in re.findall(r"^SYNC_IN_LOOP: .*tutorial\.py:(\d+)\)", ran.stdout, re.MULTILINE)]
+    assert [call for line in waits for call in ('.to("cuda")', ".item()") if call in line] == [".item()"]
     assert "the loader keeps up" in ran.stdout or "your loader is the limit" in ran.stdout
 
 

@@ -50,6 +50,9 @@ def look(streams):
     refused(lambda: batches.statistics)
     array.record_stream(streams[0])
     batches.close()
+    # What the parent has kept is the parent's.
+    sidestream.empty_cache()
+    assert sidestream._sidestream.cached_bytes() == (0, 0)
 
 def drop(streams):
     global batches, iteration, held, array, event
@@ -77,6 +80,10 @@ def child(act, streams):
     finally:
         os._exit(code)
 
+# What is left of it is kept, and the child has none of it.
+list(sidestream.prefetch([np.ones(500)], device))
+kept = sidestream._sidestream.cached_bytes()
+assert kept[0] > 0 and kept[1] > 0
 said = []
 for at in range(80):
     streams = [sidestream.Stream(device) for _ in range(4)]
@@ -89,6 +96,7 @@ for at in range(80):
     array = held[0]
 print({(name, os.waitpid(pid, 0)[1]) for pid, name in said} == {(name, 0) for name in ("use", "look", "drop", "anew")})
 assert (array.numpy() == 1).all() and streams[0].query() in (True, False)
+assert sidestream._sidestream.cached_bytes() == kept
 batches.close()
 """
 

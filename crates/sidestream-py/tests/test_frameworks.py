@@ -144,14 +144,28 @@ def test_a_loader_that_accelerate_does_not_know_is_said_to_be_none_of_its_own(mo
 
     monkeypatch.setattr(_ranks, "_said", set())
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
-    plain = torch.utils.data.DataLoader(data(8), batch_size=4)
+    plain = torch.utils.data.DataLoader(data(12), batch_size=4)
     batches = accelerator.prepare(prefetch(plain, "cpu"))
-    with pytest.warns(UserWarning, match=r"accumulates gradients over 4 batches .*prefetch\(accelerator.prepare\(loader\)\)") as said:
-        list(batches)
-    assert said[0].filename == __file__
+    model = accelerator.prepare(torch.nn.Linear(5, 1))
+
+    def train(loader: Any) -> None:
+        for _ in loader:
+            with accelerator.accumulate(model):
+                pass
+
+    # A loop that accumulates nothing, alone and within one over a loader that accelerate knows.
     with silence():
         list(batches)
-        list(prefetch(accelerator.prepare(plain), "cpu"))
+        for _ in accelerator.prepare(plain):
+            with accelerator.accumulate(model):
+                list(batches)
+        train(prefetch(accelerator.prepare(plain), "cpu"))
+        train(prefetch(torch.utils.data.DataLoader(data(12), batch_size=3), "cpu"))
+    with pytest.warns(UserWarning, match=r"accumulates gradients over 4 batches .*prefetch\(accelerator.prepare\(loader\)\)") as said:
+        train(batches)
+    assert said[0].filename == __file__
+    with silence():
+        train(batches)
 
 
 def test_a_state_of_accelerate_says_what_was_taken() -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import sidestream
 
 # An entry of None in sys.modules makes the import fail, as if the package were not installed.
@@ -62,6 +63,24 @@ def test_what_is_listed_is_what_people_call() -> None:
     assert {"prefetch", "Pipeline", "check", "diagnose"} < set(listed) and len(listed) < 30
     # A result is there to be named, and is not listed.
     assert "Diagnosis" not in listed and hasattr(sidestream, "Diagnosis")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("pipeline", "did you mean Pipeline?"),
+        ("prefetcher", "did you mean prefetch?"),
+        ("running_mean", "did you mean RunningMean?"),
+        ("Diagnose", "did you mean diagnose?"),
+        ("lightning", "import sidestream.lightning"),
+        ("nothing_like_it", "dir(sidestream) has what there is"),
+    ],
+)
+def test_a_name_that_is_not_there_is_refused_with_what_is(name: str, says: str) -> None:
+    with pytest.raises(AttributeError) as refused:
+        getattr(sidestream, name)
+    assert str(refused.value) == f"module 'sidestream' has no attribute '{name}'; {says}"
+    assert not hasattr(sidestream, "__wrapped__")
 
 
 def test_help_shows_the_function_check_also_where_its_module_was_imported() -> None:

@@ -20,7 +20,7 @@ def found() -> Iterator[sidestream.CheckedRun]:
         yield run
 
 
-def trained(mode: str, device: str = "cuda") -> tuple[list[Any], list[float]]:
+def trained(mode: Any, device: str = "cuda") -> tuple[list[Any], list[float]]:
     """Five steps of a stem, three branches and a head with one optimizer: parameters and losses."""
     import torch
 
@@ -142,11 +142,11 @@ def test_it_is_a_module_like_others() -> None:
 
 def test_what_is_no_branch_is_refused() -> None:
     with pytest.raises(ValueError, match="there is no branch"):
-        sidestream.parallel()
+        sidestream.parallel()  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"branch 0 is list, which cannot be called; give the branches one by one"):
-        sidestream.parallel([abs])
+        sidestream.parallel([abs])  # type: ignore[call-overload]
     with pytest.raises(ValueError, match='mode is "both"|mode is \'both\'; give "auto", "serial" or "streams"'):
-        sidestream.parallel(abs, mode="both")
+        sidestream.parallel(abs, mode="both")  # type: ignore[call-overload]
 
 
 def test_branches_that_share_weights_do_not_share_their_half_precision(found: sidestream.CheckedRun) -> None:

@@ -63,7 +63,7 @@ def batches(count: int) -> list[Any]:
 
 @pytest.mark.parametrize("mode", ["auto", "serial", "streams"])
 @pytest.mark.parametrize("depth", [1, 2, 5])
-def test_training_through_a_pipeline_is_training_in_a_loop(mode: str, depth: int) -> None:
+def test_training_through_a_pipeline_is_training_in_a_loop(mode: Any, depth: int) -> None:
     import torch
 
     data = batches(7)
@@ -242,7 +242,7 @@ def test_without_cuda_the_choice_says_why() -> None:
         (lambda: Pipeline(add(1)), TypeError, "put the one stage into a list"),  # type: ignore[arg-type]
         (lambda: Pipeline([3]), TypeError, "a stage is a callable that takes one item, and the one at place 0 is int"),
         (lambda: Pipeline([add(1), (add(1), [add(1)])]), TypeError, "the one at place 1 is list.*branches hold no lists"),
-        (lambda: Pipeline([add(1)], mode="fast"), ValueError, 'mode is .fast.; give "auto", "serial"'),
+        (lambda: Pipeline([add(1)], mode="fast"), ValueError, 'mode is .fast.; give "auto", "serial"'),  # type: ignore[arg-type]
         (lambda: Pipeline([add(1)], mode="graphs"), ValueError, "no stage may be captured; say capture=True"),
         (lambda: Pipeline([add(1)], depth=0), ValueError, "depth is 0; give how many items are in flight"),
         (lambda: Pipeline([add(1)], measure=0), ValueError, "measure is 0; give how many segments"),
@@ -324,6 +324,33 @@ def test_a_run_says_whose_it_is() -> None:
     assert repr(run) == "<Run of <Pipeline same: serial>, under way>"
     list(run)
     assert repr(run) == "<Run of <Pipeline same: serial>, over>"
+
+
+def test_one_batch_in_the_place_of_a_loader_is_named_where_its_first_part_fails() -> None:
+    import torch
+
+    def train(batch: Any) -> Any:
+        x, y = batch
+        return x + y
+
+    batch = [torch.ones(3), torch.zeros(3)]
+    pipe = Pipeline([train], device="cpu")
+    with pytest.raises(sidestream.StageError) as failed:
+        list(pipe(batch))
+    says = "; the items are what the list holds (2 of them), one after the other: give [items] if together they are one batch"
+    assert str(failed.value).endswith(says) and isinstance(failed.value.__cause__, ValueError)
+    assert str(pickle.loads(pickle.dumps(failed.value))).endswith(says)
+    assert len(list(pipe([batch]))) == 1
+    with pytest.raises(TypeError, match="items is one dict, whose keys would be the items"):
+        pipe({"x": batch[0], "y": batch[1]})
+
+    def fails(item: Any) -> Any:
+        raise ValueError("of its own")
+
+    # Of a loader, or behind the first item, it is no such mistake.
+    for items in (iter(batch), [(1, 2), (3, 4)]):
+        with pytest.raises(sidestream.StageError, match="of its own$"):
+            list(Pipeline([fails], device="cpu")(items))
 
 
 def test_one_tensor_is_no_list_of_items() -> None:

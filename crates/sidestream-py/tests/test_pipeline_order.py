@@ -121,7 +121,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
 
 
 @pytest.mark.parametrize("mode", ["serial", "streams"])
-def test_the_caller_may_take_each_result_on_another_stream(gpu: Gpu, mode: str) -> None:
+def test_the_caller_may_take_each_result_on_another_stream(gpu: Gpu, mode: Any) -> None:
     items = [memory(number) for number in range(6)]
     results = iter(Pipeline(gpu.stages(), mode=mode, device="cuda:0")(items))
     for number in range(6):
@@ -143,7 +143,7 @@ def test_a_change_of_mode_and_of_stream_at_once_is_ordered(gpu: Gpu) -> None:
 
 @pytest.mark.parametrize("mode", ["serial", "streams"])
 @pytest.mark.parametrize("leaves", [True, False])
-def test_a_run_that_failed_is_over_when_the_next_one_begins(gpu: Gpu, mode: str, leaves: bool) -> None:
+def test_a_run_that_failed_is_over_when_the_next_one_begins(gpu: Gpu, mode: Any, leaves: bool) -> None:
     """The item of the error is held by nobody once the error is gone, so the next run may get its memory."""
 
     def fails(item: int) -> int:

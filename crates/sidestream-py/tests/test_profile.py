@@ -219,16 +219,62 @@ def test_a_profiler_that_does_not_start_after_the_timing_ends_the_block_with_its
 
 
 @pytest.mark.torch
-def test_a_block_that_is_too_short_is_named_as_such() -> None:
-    with sidestream.profile(steps=2, timed=False) as profiled:
+@pytest.mark.parametrize("options", [{"timed": False}, {}, {"timed": 9}])
+def test_a_step_that_was_never_called_is_named(options: dict[str, Any]) -> None:
+    with sidestream.profile(steps=2, **options) as profiled:
         pass
-    assert profiled.problem is not None and "before anything was recorded" in profiled.problem
-    with sidestream.profile(steps=2) as profiled:
-        for _ in range(3):
+    assert profiled.problem == (
+        "step() was never called in the block, so that nothing was recorded; call it at the end of each step"
+    )
+    assert str(profiled) == f"no diagnosis: {profiled.problem}"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("options", "steps", "needed"),
+    [
+        # The first step, one window of one step, two windows of five that agree, five that are taken; one that is left out, and three.
+        ({"steps": 3}, 16, 41),
+        ({"steps": 3, "every": 4}, 16, 37),
+        ({"steps": 3, "timed": 20}, 16, 24),
+        ({"timed": True}, 2, 38),
+        # The timing was over.
+        ({"steps": 3, "timed": 9}, 9, 13),
+    ],
+)
+def test_a_block_that_is_too_short_says_how_many_steps_it_needs(
+    options: dict[str, Any], steps: int, needed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A step takes 20 ms by this clock, so that no window wants more than the least.
+    times = iter(range(0, 10**12, 10_000_000))
+    monkeypatch.setattr("sidestream._profile._clock", lambda: next(times))
+    with sidestream.profile(**options) as profiled:
+        for _ in range(steps):
             profiled.step()
     assert profiled.problem is not None
-    assert profiled.problem.startswith("the block ended before the profiler started: 3 steps, ")
-    assert profiled.problem.endswith("have fewer steps timed (timed=9 is the least), or none (timed=False)")
+    assert profiled.problem.startswith(f"the block ended after {steps} steps"), profiled.problem
+    assert f"; give the block {needed} steps or more" in profiled.problem, profiled.problem
+
+
+@pytest.mark.torch
+def test_a_recording_that_the_block_cut_short_is_diagnosed_and_says_so(
+    traces: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sidestream import _profile
+
+    diagnose = sidestream.diagnose
+    monkeypatch.setattr(_profile, "diagnose", lambda _, **options: diagnose(traces / "branches_long.before.json.gz", **options))
+    for options, steps, remark in [
+        ({"steps": 3, "timed": False}, 2, "the block ended when 1 of 3 steps were recorded"),
+        ({}, 0, "step() was never called, so that the trace does not say where a step ends; call it at the end of each step"),
+        ({"steps": 3, "timed": False}, 4, None),
+    ]:
+        with sidestream.profile(**options) as profiled:  # type: ignore[arg-type]
+            for _ in range(steps):
+                profiled.step()
+        assert profiled.problem is None and profiled.diagnosis is not None
+        assert profiled.remark == remark
+        assert str(profiled) == (str(profiled.diagnosis) if remark is None else f"{remark}\n\n{profiled.diagnosis}")
 
 
 @pytest.mark.torch
@@ -256,6 +302,7 @@ def test_what_the_gpu_did_is_diagnosed(traces: Path, tmp_path: Path, monkeypatch
     monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", export)
     with sidestream.profile(what_if="prefetch=2", path=tmp_path / "trace.json") as profiled:
         torch.ones(8) + 1
+        profiled.step()
     diagnosis = profiled.diagnosis
     assert diagnosis is not None and profiled.problem is None
     assert [finding.code for finding in diagnosis.findings] == ["COPY_ON_COMPUTE_STREAM"]

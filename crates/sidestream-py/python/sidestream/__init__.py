@@ -8,6 +8,8 @@ Importing this needs neither a GPU nor PyTorch nor numpy.
 are here to be named in annotations, and are not listed.
 """
 
+from typing import TYPE_CHECKING
+
 from sidestream import ray as ray
 from sidestream._answer import Answer as Answer, RequestExpired, RequestRefused
 from sidestream._batcher import Batcher
@@ -38,6 +40,7 @@ from sidestream._diagnosis import (
     StreamLoad as StreamLoad,
     TraceWarning as TraceWarning,
 )
+from sidestream._hand_over import empty_cache
 from sidestream._fetch import Fetched as Fetched, RunningMean, fetch
 from sidestream._loop import LoopOverlap as LoopOverlap
 from sidestream._overlap import Arrangement as Arrangement, Overlap as Overlap, overlap
@@ -108,6 +111,7 @@ __all__ = [
     "check_program",
     "compare",
     "diagnose",
+    "empty_cache",
     "fetch",
     "overlap",
     "parallel",
@@ -119,3 +123,19 @@ __all__ = [
 
 def __dir__() -> list[str]:
     return [*__all__, "ray"]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Say what there is instead of a name that is not there."""
+        text = f"module 'sidestream' has no attribute {name!r}"
+        if name in ("images", "lightning"):
+            text += f"; import sidestream.{name}"
+        elif not name.startswith("_"):
+            import difflib
+
+            known = {one.lower(): one for one in reversed(__all__)}
+            near = difflib.get_close_matches(name.lower(), known, 1, 0.7)
+            text += f"; did you mean {known[near[0]]}?" if near else "; dir(sidestream) has what there is"
+        raise AttributeError(text)

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -38,7 +39,10 @@ class _Nesting(threading.local):
 _nesting = _Nesting()
 
 
-class Parallel(torch.nn.Module):  # type: ignore[misc]
+Results = TypeVar("Results")
+
+
+class Parallel(torch.nn.Module, Generic[Results]):  # type: ignore[misc]
     """Branches that are given the same arguments and run side by side. ``sidestream.parallel`` makes these."""
 
     def __init__(self, branches: tuple[Any, ...], mode: str) -> None:
@@ -62,6 +66,9 @@ class Parallel(torch.nn.Module):  # type: ignore[misc]
         #: With gradients and without them.
         self._choosers = {with_grad: Chooser(modes, _SEGMENTS, _SETTLE) for with_grad in (True, False)}
         self._latest = True
+
+    #: The tuple of what each branch returns.
+    __call__: Callable[..., Results]
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Return what each branch returns for these arguments, for work on the current stream."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from sidestream import _tree
 from sidestream import _units as units
-from sidestream._arguments import whole_item
+from sidestream._arguments import items
 from sidestream._prefetch import prefetch
 from sidestream._results import Result
 
@@ -34,7 +34,7 @@ def measured(step: Callable[[Any], object], batches: Any, rounds: int) -> LoopOv
             "overlap(step, batches) measures on a GPU of PyTorch, and there is none here; overlap(\"sim:h200\", kernel_ms=…, upload_ms=…) "
             "says what times that you know would give"
         )
-    whole_item("batches", batches)
+    items("batches", batches)
     given = list(islice(batches, 64))
     pageable = [_with_tensors(batch, lambda leaf: leaf.clone() if leaf.is_pinned() else leaf) for batch in given]
     pinned = [_with_tensors(batch, lambda leaf: leaf if leaf.is_pinned() else leaf.pin_memory()) for batch in given]

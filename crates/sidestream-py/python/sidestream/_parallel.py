@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from sidestream._arguments import one_of
 
 if TYPE_CHECKING:
     from sidestream._branches import Parallel
 
+First = TypeVar("First")
+Second = TypeVar("Second")
+Third = TypeVar("Third")
+Result = TypeVar("Result")
+Mode = Literal["auto", "serial", "streams"]
 
-def parallel(*branches: Any, mode: str = "auto") -> Parallel:
+
+# The first is that of a list with a star, too.
+@overload
+def parallel(
+    first: Callable[..., Result],
+    second: Callable[..., Result],
+    third: Callable[..., Result],
+    fourth: Callable[..., Result],
+    /,
+    *more: Callable[..., Result],
+    mode: Mode = "auto",
+) -> Parallel[tuple[Result, ...]]: ...
+@overload
+def parallel(first: Callable[..., First], /, *, mode: Mode = "auto") -> Parallel[tuple[First]]: ...
+@overload
+def parallel(first: Callable[..., First], second: Callable[..., Second], /, *, mode: Mode = "auto") -> Parallel[tuple[First, Second]]: ...
+@overload
+def parallel(
+    first: Callable[..., First], second: Callable[..., Second], third: Callable[..., Third], /, *, mode: Mode = "auto"
+) -> Parallel[tuple[First, Second, Third]]: ...
+
+def parallel(*branches: Any, mode: Mode = "auto") -> Parallel[Any]:
     """Return a module that gives its arguments to each branch, each on a stream of its own, and returns the tuple of their results.
 
     ``left, right = sidestream.parallel(f, g)(x)`` is ``f(x), g(x)``, with the same values. The branches' streams wait for the current

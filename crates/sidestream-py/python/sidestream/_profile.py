@@ -94,11 +94,13 @@ class Profile:
     Attributes:
         diagnosis: The diagnosis; none before the end of the block, and none where ``problem`` says why.
         problem: Why there is no diagnosis.
+        remark: What the diagnosis is made without, such as steps that the block ended before.
         unprofiled: What a step took before the profiler started; none where it was not timed.
     """
 
     diagnosis: Diagnosis | None = None
     problem: str | None = "the block has not ended"
+    remark: str | None = None
     unprofiled: Unprofiled | None = None
 
     def __init__(
@@ -120,7 +122,8 @@ class Profile:
         self._trace: Path | None = None
         self._timed, self._every = timed
         self._windows: Windows | None = None
-        self._count = 0
+        #: How many steps were over, and of these since the profiler started.
+        self._stepped = self._count = 0
         self._is_entered = self._is_over = self._is_started = False
         self._mark: Any = None
         profiler = torch.profiler
@@ -132,6 +135,8 @@ class Profile:
         if steps is not None:
             chosen.setdefault("schedule", profiler.schedule(wait=0, warmup=1, active=steps, repeat=1))
         self._marks = "schedule" not in chosen
+        #: Of how many steps the recording is, where that is known.
+        self._planned = steps if "schedule" not in options else None
         try:
             self._profiler = profiler.profile(**chosen, on_trace_ready=self._write)
         except TypeError as error:
@@ -145,6 +150,7 @@ class Profile:
         """
         if not self._is_entered:
             raise RuntimeError("the profile is not entered; call step() inside its `with` block")
+        self._stepped += 1
         if self._windows is not None:
             if self._windows.step():
                 self.unprofiled, self._windows = self._windows.result(_has_run.is_set()), None
@@ -234,18 +240,13 @@ class Profile:
         self._trace = path
 
     def _conclude(self) -> None:
-        if self._windows is not None:
-            self.problem = (
-                f"the block ended before the profiler started: {self._windows}; give a longer block, have fewer steps timed "
-                f"(timed={least_steps(self._every)} is the least), or none (timed=False)"
-            )
-            return
         if self._trace is None:
-            self.problem = (
-                f"the block ended after {self._count} steps, before anything was recorded: the first step is left "
-                "out; call step() at the end of each step, and give fewer steps or a longer block"
-            )
+            self.problem = self._missing()
             return
+        if self._planned is not None and self._count <= self._planned:
+            self.remark = f"the block ended when {self._count - 1} of {self._planned} steps were recorded"
+        elif self._stepped == 0:
+            self.remark = "step() was never called, so that the trace does not say where a step ends; call it at the end of each step"
         try:
             self.diagnosis = diagnose(self._trace, **self._diagnose)  # type: ignore[arg-type]
         except TraceError as refused:
@@ -261,8 +262,26 @@ class Profile:
             return
         self.problem = None
 
+    def _missing(self) -> str:
+        """Why nothing was recorded."""
+        if self._stepped == 0:
+            return "step() was never called in the block, so that nothing was recorded; call it at the end of each step"
+        windows, recorded = self._windows, 1 + (self._planned or 0)
+        if windows is None:
+            return (
+                f"the block ended after {self._stepped} steps, before anything was recorded: the first step that the profiler sees is left "
+                f"out; give the block {self._stepped - self._count + recorded} steps or more"
+            )
+        return (
+            f"the block ended after {self._stepped} steps, while they were timed without the profiler, which takes {windows.least()} or more "
+            f"(so far {windows}); give the block {windows.least() + recorded} steps or more, or have fewer timed "
+            f"(timed={least_steps(self._every)} is the least), or none (timed=False)"
+        )
+
     def __str__(self) -> str:
-        return str(self.diagnosis) if self.diagnosis is not None else f"no diagnosis: {self.problem}"
+        if self.diagnosis is None:
+            return f"no diagnosis: {self.problem}"
+        return str(self.diagnosis) if self.remark is None else f"{self.remark}\n\n{self.diagnosis}"
 
     def __repr__(self) -> str:
         return f"<Profile: {self.diagnosis!r}>" if self.diagnosis is not None else f"<Profile: {self.problem}>"

@@ -163,6 +163,14 @@ class Windows:
             after_profiler=after_profiler,
         )
 
+    def least(self) -> int:
+        """How many steps are timed, as far as that can be said by now: at the least, where no window has shown yet how long a step is."""
+        if self._steps is not None:
+            return self._steps
+        size = self._size if self._is_sized else max(LEAST_STEPS // self._every, 1) * self._every
+        # The first step, and a window that says how long a step is.
+        return 1 + self._every + (2 + TAKEN) * size
+
     def __str__(self) -> str:
         """How far it has come."""
         known = [step_ns for step_ns, _ in self._taken] or [ns for ns in [self._last_ns] if ns is not None]

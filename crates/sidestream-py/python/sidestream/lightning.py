@@ -5,7 +5,7 @@ Importing this needs Lightning: ``lightning`` or ``pytorch_lightning``.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from sidestream._prefetch import prefetch
 
@@ -25,7 +25,7 @@ class Prefetch(Callback):  # type: ignore[misc]
     already it would leave as it is, and each rank would train on all of the data.
     """
 
-    def __init__(self, depth: int = 2, *, keep: str = "grow") -> None:
+    def __init__(self, depth: int = 2, *, keep: Literal["grow", "copy"] = "grow") -> None:
         """Take the arguments of ``sidestream.prefetch``. The device is the trainer's."""
         super().__init__()
         self._depth = depth

@@ -7,16 +7,16 @@ import weakref
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from sidestream import _waits
 from sidestream import _units as units
-from sidestream._arguments import one_of, truth, whole, whole_item
+from sidestream._arguments import items as to_be_items, one_of, truth, whole
 from sidestream._devices import of_torch
 from sidestream._leaves import makes_each_anew
 from sidestream._pipeline._choice import GRAPHS, MODES, SERIAL, SERIAL_GRAPHS, STREAMS, Choice, Chooser
 from sidestream._pipeline._plan import default_depth
-from sidestream._pipeline._stage import Stage, chain
+from sidestream._pipeline._stage import Stage, StageError, chain
 from sidestream._results import Result
 
 AUTO = "auto"
@@ -69,7 +69,7 @@ class Pipeline:
         self,
         stages: Iterable[Any],
         *,
-        mode: str = AUTO,
+        mode: Literal["auto", "serial", "streams", "serial-graphs", "graphs"] = "auto",
         capture: bool = False,
         depth: int | None = None,
         device: Any = None,
@@ -119,7 +119,7 @@ class Pipeline:
                 Nothing is running then.
             RuntimeError: The pipeline is iterated over already, in one of its stages or in another thread. While iterating: another run
                 has ended this one.
-            TypeError: Nothing can iterate over ``items``, or it is one tensor.
+            TypeError: Nothing can iterate over ``items``, or it is one tensor, a dictionary or a model.
 
         An error of ``items`` itself is raised as it is, after the results of all items before it.
         """
@@ -131,10 +131,8 @@ class Pipeline:
                 raise RuntimeError(
                     "the pipeline is running, and a stage of it or another thread iterates over it too; make another pipeline for that"
                 ) from error
-        if not (hasattr(items, "__iter__") or hasattr(items, "__getitem__")):
-            raise TypeError(f"items is {items!r}; give something to iterate over, such as a DataLoader or a list of items")
-        whole_item("items", items)
-        run = Run(self._run(iter(items), may_refill(items)), items, self)
+        to_be_items("items", items)
+        run = Run(self._run(iter(items), may_refill(items), _as_one_batch(items)), items, self)
         self._running = weakref.ref(run)
         return run
 
@@ -189,7 +187,7 @@ class Pipeline:
         )
         return f"<Pipeline {names}: {self.choice.mode}>"
 
-    def _run(self, items: Iterator[Any], may_refill: bool) -> Generator[Any, None, None]:
+    def _run(self, items: Iterator[Any], may_refill: bool, as_one_batch: str) -> Generator[Any, None, None]:
         cuda, depth = self._cuda, self._depth
         # Results, with what they are behind.
         pending: deque[tuple[Any, Any]] = deque()
@@ -223,6 +221,8 @@ class Pipeline:
                         pending.append(cuda.issue(number, item, self._chooser.mode))
                 except Exception as error:  # noqa: BLE001 - as above.
                     failure = error
+                    if isinstance(error, StageError) and number == 0:
+                        error.add(as_one_batch)
                 # Nothing here keeps an item or a result alive while the caller works.
                 del item
                 number += 1
@@ -389,6 +389,14 @@ def may_refill(items: Any) -> bool:
     A list runs no code of its own. A generator may have one pinned buffer that it fills again and again.
     """
     return type(items) not in (list, tuple) and not makes_each_anew(items)
+
+
+def _as_one_batch(items: Any) -> str:
+    """Say what to do if these items are the parts of one, where they may be."""
+    kind = type(items).__name__
+    if not isinstance(items, (list, tuple)) or not items or not all(hasattr(item, "__dlpack__") for item in items):
+        return ""
+    return f"; the items are what the {kind} holds ({len(items)} of them), one after the other: give [items] if together they are one batch"
 
 
 def _backends(stages: Any, captures: tuple[bool, ...], depth: int, device: Any, max_pinned: int | None) -> tuple[Any, Any, str]:

@@ -49,6 +49,11 @@ class StageError(RuntimeError):
         self.item = item
         self.what = what
 
+    def add(self, more: str) -> None:
+        """Say more of what went wrong."""
+        self.what += more
+        self.args = (self.stage, self.item, self.what)
+
     def __str__(self) -> str:
         return f"stage `{self.stage}`, item {self.item}: {self.what}"
 
