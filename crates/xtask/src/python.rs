@@ -41,9 +41,10 @@ const BESIDE: usize = 2;
 /// Builds and tests the package; with `torch`, installs PyTorch and runs the tests that need it, and only those.
 pub fn run(torch: bool) -> Result<bool> {
     let version = version_of_python()?;
-    let folder = cargo::Workspace::read()?.target_dir.join("python");
+    // Each has an environment of its own: tests without PyTorch are to find none there.
+    let folder = if torch { "python-torch" } else { "python" };
     let environment = Environment {
-        folder,
+        folder: cargo::Workspace::read()?.target_dir.join(folder),
         package: cargo::root().join(PACKAGE),
     };
     environment.make_ready(&version, torch)?;
