@@ -156,3 +156,37 @@ def test_where_no_mode_is_called_a_check_refuses() -> None:
     with torch._C._DisableTorchDispatch(), pytest.raises(RuntimeError, match="operators cannot be heard here"), checking(pretend=True):
         pass
     hears_all()
+
+
+@pytest.mark.parametrize("left", ["tensor", "stream", "event", "graph"])
+def test_what_an_earlier_check_has_left_tells_a_later_one_nothing_when_it_dies(left: str) -> None:
+    import torch
+
+    def make() -> Any:
+        if left == "tensor":
+            return torch.ones(1000, device="cuda")
+        if left == "stream":
+            side = torch.cuda.Stream()
+            with torch.cuda.stream(side):
+                return side, torch.ones(1000, device="cuda")
+        if left == "event":
+            return torch.cuda.current_stream().record_event()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            made = torch.ones(1000, device="cuda")
+        return graph, made
+
+    with sidestream.check(simulate=True):
+        kept = [make() for _ in range(8)]
+    with sidestream.check(simulate=True) as found:
+        x = torch.randn(1000, device="cuda")
+        event = torch.cuda.current_stream().record_event()
+        kept.clear()
+        side, right = torch.cuda.Stream(), torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            _ = x + 1
+        right.wait_event(event)
+        with torch.cuda.stream(right):
+            _ = x + 2
+    # The side stream races, and the one that waits does not.
+    assert [race.kind for race in found.races] == ["RAW"], str(found)

@@ -10,6 +10,7 @@ without races, whatever the check says.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,19 +23,25 @@ from sidestream._simulated import device, engine, graphs, operators, refusals, r
 from sidestream._simulated.allocator import DeviceAllocator, PinnedCache
 
 
+#: Of the simulations of this process. Tensors and events may outlive theirs, and are none of the next one's.
+_numbers = itertools.count()
+
+
 class Simulation:
     """A simulated machine with some GPUs."""
 
     def __init__(self, count: int) -> None:
         self.streams = streams.Streams(count)
+        first = next(_numbers) * count
         self.devices = [torch.device("cuda", index) for index in range(count)]
         self.allocators = [
             DeviceAllocator(
                 index,
                 device,
                 self.streams,
+                first + index,
                 lambda address: _gpu_trace.MemoryAllocationCallbacks.fire_callbacks(address),
-                lambda address: _gpu_trace.MemoryDeallocationCallbacks.fire_callbacks(address),
+                self._freed,
             )
             for index, device in enumerate(self.devices)
         ]
@@ -43,6 +50,11 @@ class Simulation:
         self.operators = operators.Operators(
             self.streams, self.devices, self.allocators, PinnedCache(), self.index_of, self.refusals.refused
         )
+
+    def _freed(self, address: int) -> None:
+        # What dies later is nothing to the check that listens then.
+        if not self.streams.is_over:
+            _gpu_trace.MemoryDeallocationCallbacks.fire_callbacks(address)
 
     def index_of(self, device: Any) -> int:
         return streams.index_of(device, self.streams)
@@ -75,6 +87,7 @@ def simulated(count: int = 1) -> Iterator[Simulation]:
         try:
             yield simulation
         finally:
+            simulation.streams.is_over = True
             torch.cuda.graph.default_capture_stream = None
 
 

@@ -29,6 +29,8 @@ SEGMENT_ROUND_BYTES = 2 << 20
 #: Where the addresses of devices begin, far from those of the host, and how far those of two devices are apart.
 DEVICE_BASE = 0x3000_0000_0000
 DEVICE_SPAN = 1 << 40
+#: So many devices have addresses of their own, those of earlier simulations among them.
+DEVICES = 32
 #: A host is about so many launches ahead of a device at most: CUDA lets it wait then.
 AHEAD = 1024
 #: The memory of a device, as it is told to who asks.
@@ -80,7 +82,13 @@ class DeviceAllocator:
     """
 
     def __init__(
-        self, index: int, device: Any, streams: Streams, allocated: Callable[[int], None], freed: Callable[[int], None]
+        self,
+        index: int,
+        device: Any,
+        streams: Streams,
+        number: int,
+        allocated: Callable[[int], None],
+        freed: Callable[[int], None],
     ) -> None:
         self.index, self.device, self._streams = index, device, streams
         self._allocated, self._freed = allocated, freed
@@ -88,7 +96,7 @@ class DeviceAllocator:
         self._looked_at, self._turns = 0, 0
         self._free: dict[tuple[int, bool, int], list[tuple[int, int, Block]]] = {}
         self._segments: dict[int, int] = {}
-        self._next = DEVICE_BASE + index * DEVICE_SPAN
+        self._next = DEVICE_BASE + number % DEVICES * DEVICE_SPAN
         # Storages die at any time, also while a block is looked for.
         self._returned: deque[Block] = deque()
         self._lock = threading.Lock()

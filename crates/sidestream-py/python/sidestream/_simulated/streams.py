@@ -15,8 +15,8 @@ from torch.cuda import _gpu_trace
 POOL = 32
 #: The value of ``torch.device("cuda").type`` as PyTorch numbers it.
 CUDA = 1
-#: Handles of streams and events lie where no memory is.
-_HANDLES = 0x5000_0000_0000
+#: Handles of streams and events lie where no memory is, and no two of a process are the same.
+_handles = itertools.count(0x5000_0000_0000, 0x100)
 
 
 class _Current(threading.local):
@@ -43,12 +43,13 @@ class Streams:
     def __init__(self, count: int) -> None:
         self.count = count
         self.here = _Current(count)
+        #: Whether the simulation has ended, which its objects may outlive.
+        self.is_over = False
         #: Whether any other stream than the default ones was ever current.
         self.is_one = True
         self._handed: dict[tuple[int, int], int] = {}
         self._pools: dict[tuple[int, int, int], int] = {}
         self._priorities: dict[int, int] = {}
-        self._handles = itertools.count(_HANDLES, 0x100)
         self._clock = itertools.count(1)
         #: Work since the last wait, and when that wait was.
         self.busy: set[tuple[int, int]] = set()
@@ -62,7 +63,7 @@ class Streams:
 
     def handle(self) -> int:
         """A number that is nothing else's."""
-        return next(self._handles)
+        return next(_handles)
 
     def now(self) -> int:
         return next(self._clock)
@@ -358,7 +359,7 @@ def classes(streams: Streams) -> tuple[type, type, type]:
 
         def __del__(self) -> None:
             # None where the interpreter ends, which takes modules apart.
-            if self.cuda_event and _gpu_trace.EventDeletionCallbacks is not None:
+            if self.cuda_event and not streams.is_over and _gpu_trace.EventDeletionCallbacks is not None:
                 _gpu_trace.EventDeletionCallbacks.fire_callbacks(self.cuda_event)
 
         def __repr__(self) -> str:
