@@ -1,4 +1,4 @@
-//! The chores of this repository. `cargo xtask test` is the one test command.
+//! The chores of this repository. `cargo xtask lint` and `cargo xtask test` are all that a change has to pass.
 
 mod bench;
 mod big_trace;
@@ -20,7 +20,8 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask <command>
-  test            everything that has to pass before a change goes in
+  lint            format, tidy, clippy and the documentation
+  test            build, tests, doc tests, examples and the Python package
   nightly         the long searches: more random programs, drawn jobs, frameworks, Miri, fuzzing
   python          the Python package: build, types, tests; part of `test`
   python --torch  its tests that need PyTorch and Ray, which it installs
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match args[..] {
+        ["lint"] => test::lint(),
         ["test"] => test::run(),
         ["nightly"] => nightly::run(),
         ["python"] => python::run(false),
@@ -78,8 +80,8 @@ fn main() -> ExitCode {
         }
         [] => return refuse("a command is missing"),
         [
-            "test" | "nightly" | "python" | "wheel" | "tidy" | "bench" | "gpu-bundle" | "kernels"
-            | "model" | "miri",
+            "lint" | "test" | "nightly" | "python" | "wheel" | "tidy" | "bench" | "gpu-bundle"
+            | "kernels" | "model" | "miri",
             ref rest @ ..,
         ] => {
             return refuse(&format!("`{}` does not take `{}`", args[0], rest.join(" ")));
