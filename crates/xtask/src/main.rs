@@ -30,6 +30,8 @@ usage: cargo xtask <command>
   python --oldest some of its tests with the oldest PyTorch; installs it
   wheel           the Python package as a file for any Linux; fetches its linker
   tidy            the rules of the house that the compiler does not know
+  budget [--lower]
+                  the lines of code of each capability beside their ceilings; --lower lowers those
   bench           every benchmark, briefly, in one table
   big-trace FROM TO SIZE
                   a trace of PyTorch's profiler, repeated up to a size, as in 644MB
@@ -58,6 +60,8 @@ fn main() -> ExitCode {
         ["python", "--oldest"] => python::oldest(),
         ["wheel"] => wheel::run(),
         ["tidy"] => tidy::run(),
+        ["budget"] => tidy::budget::run(false),
+        ["budget", "--lower"] => tidy::budget::run(true),
         ["bench"] => bench::run(),
         ["big-trace", from, to, size] => big_trace::run(from, to, size),
         ["big-trace", ..] => return refuse("big-trace takes a trace, a file to write and a size"),
@@ -80,8 +84,8 @@ fn main() -> ExitCode {
         }
         [] => return refuse("a command is missing"),
         [
-            "lint" | "test" | "nightly" | "python" | "wheel" | "tidy" | "bench" | "gpu-bundle"
-            | "kernels" | "model" | "miri",
+            "lint" | "test" | "nightly" | "python" | "wheel" | "tidy" | "budget" | "bench"
+            | "gpu-bundle" | "kernels" | "model" | "miri",
             ref rest @ ..,
         ] => {
             return refuse(&format!("`{}` does not take `{}`", args[0], rest.join(" ")));

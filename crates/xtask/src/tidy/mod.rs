@@ -4,7 +4,9 @@
 //! said about code is read from Rust's tokens ([`rust`]): a rule may be quoted in a comment or a
 //! string without breaking it.
 
+pub mod budget;
 mod code;
+mod count;
 mod features;
 mod kernels;
 mod layers;
@@ -52,6 +54,7 @@ pub fn run() -> Result<bool> {
     let mut complaints = all(&tree);
     let (tests, package) = features::read()?;
     complaints.extend(features::check(&tests, &package));
+    complaints.extend(budget::raised(&tree));
     for complaint in &complaints {
         println!("{complaint}");
     }
@@ -88,6 +91,7 @@ fn all(tree: &Tree) -> Vec<Complaint> {
             out.extend(pages::links(file, text, tree));
         }
     }
+    out.extend(budget::check(tree));
     out.extend(kernels::check(tree));
     out.extend(rule_table::check(tree));
     out.extend(unnamed_tests::check(tree));
