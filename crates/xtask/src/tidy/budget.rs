@@ -9,7 +9,6 @@ use anyhow::{Context, Result};
 
 use super::Complaint;
 use super::count;
-use super::rust::Source;
 use super::tree::Tree;
 
 const PAGE: &str = "docs/budget.md";
@@ -192,7 +191,7 @@ fn lowered(page: &str, found: &[(Row, usize)]) -> String {
 fn found(tree: &Tree, rows: &[Row]) -> Vec<(Row, usize)> {
     let counted = tree
         .texts()
-        .filter_map(|(file, text)| Some((file, counted(file, text)?)));
+        .filter_map(|(file, text)| Some((file, counted(file, text, tree)?)));
     let counted: Vec<(&str, Counted)> = counted.collect();
     let of = |row: &Row| {
         let own = counted
@@ -256,7 +255,7 @@ fn is_counted(file: &str) -> bool {
     })
 }
 
-fn counted(file: &str, text: &str) -> Option<Counted> {
+fn counted(file: &str, text: &str, tree: &Tree) -> Option<Counted> {
     let mut out = Counted::default();
     if file.ends_with(".py") {
         let is_wide = |line: &&str| line.chars().count() > MOST_COLUMNS;
@@ -272,11 +271,11 @@ fn counted(file: &str, text: &str) -> Option<Counted> {
     };
     if file.ends_with(".rs") {
         // What cannot be read is complained about elsewhere.
-        for item in Source::read(file, text).ok()?.items {
+        for item in &tree.source(file)?.items {
             match &*item.kind {
                 _ if !code[item.lines.start() - 1] => continue,
                 "fn" => functions.push(item.lines.start() - 1..*item.lines.end()),
-                "struct" | "enum" | "union" | "trait" => out.types.push(item.name),
+                "struct" | "enum" | "union" | "trait" => out.types.push(item.name.clone()),
                 _ => {}
             }
             out.public += usize::from(item.is_public);
@@ -402,8 +401,8 @@ mod tests {
             "d".repeat(110)
         );
         let of = |file, text: &str| {
-            let c = counted(file, text).unwrap();
-            (c.long, c.wide)
+            let of = counted(file, text, &Tree::of(&[(file, text)])).unwrap();
+            (of.long, of.wide)
         };
         assert_eq!(of("crates/a/src/lib.rs", &long), (1, 0));
         assert_eq!(of("crates/a/python/a.py", &python), (1, 1));

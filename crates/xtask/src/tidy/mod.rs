@@ -25,7 +25,7 @@ use anyhow::Result;
 use tree::Tree;
 
 /// Something to put right.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Complaint {
     file: String,
     line: usize,
@@ -73,22 +73,22 @@ fn all(tree: &Tree) -> Vec<Complaint> {
     for (file, text) in tree.texts() {
         out.extend(names::check(file, text));
         out.extend(pages::machine_paths(file, text));
-        if file.ends_with(".rs") {
-            match rust::Source::read(file, text) {
-                Ok(source) => {
-                    out.extend(code::check(file, &source));
-                    out.extend(names::modules(file, &source.modules));
-                    out.extend(layers::check(file, &source));
-                }
-                Err(complaint) => out.push(complaint),
-            }
-        }
         if file.rsplit('/').next() == Some("Cargo.toml") {
             out.extend(manifests::check(file, text));
             out.extend(layers::manifest(file, text));
         }
         if file.ends_with(".md") {
             out.extend(pages::links(file, text, tree));
+        }
+    }
+    for (file, source) in &tree.sources {
+        match source {
+            Ok(source) => {
+                out.extend(code::check(file, source));
+                out.extend(names::modules(file, &source.modules));
+                out.extend(layers::check(file, source));
+            }
+            Err(complaint) => out.push(complaint.clone()),
         }
     }
     out.extend(budget::check(tree));
