@@ -64,15 +64,7 @@ fn main() -> ExitCode {
         ["budget", "--lower"] => tidy::budget::run(true),
         ["bench"] => bench::run(),
         ["big-trace", from, to, size] => big_trace::run(from, to, size),
-        ["big-trace", ..] => return refuse("big-trace takes a trace, a file to write and a size"),
-        ["truth", count, seed] => truth::run(&[count, seed]),
-        ["truth", count, seed, "--show"] => truth::run(&[count, seed, "--show"]),
-        ["truth", rest @ ("--ranks" | "--rank-traces"), ref more @ ..] => {
-            truth::run(&[&[rest][..], more].concat())
-        }
-        ["truth", ..] => {
-            return refuse("truth takes how many jobs, the first seed, and perhaps --show");
-        }
+        ["truth", _, _, ..] => truth::run(&args[1..]),
         ["gpu-bundle"] => gpu_bundle::run(),
         ["kernels"] => kernels::run(),
         ["model"] => model::run(),
@@ -83,14 +75,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         [] => return refuse("a command is missing"),
-        [
-            "lint" | "test" | "nightly" | "python" | "wheel" | "tidy" | "budget" | "bench"
-            | "gpu-bundle" | "kernels" | "model" | "miri",
-            ref rest @ ..,
-        ] => {
-            return refuse(&format!("`{}` does not take `{}`", args[0], rest.join(" ")));
-        }
-        [unknown, ..] => return refuse(&format!("there is no command `{unknown}`")),
+        _ => return refuse(&format!("there is no `cargo xtask {}`", args.join(" "))),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::cargo::{self, Workspace};
-use crate::test_programs::{self, Built, Ran};
+use crate::test_programs::{self, Built};
 
 /// All but the benchmarks, which clippy reads and nobody runs here: they bring crates that tests do without.
 pub const TESTED: [&str; 3] = ["--workspace", "--exclude", "sidestream-benches"];
@@ -95,17 +95,13 @@ impl Run {
         );
         self.step("tests", &repeat, |said| {
             test_programs::run(&built.tests, environment, &logs, |ran| {
-                let Ran {
-                    program,
-                    succeeded,
-                    output,
-                } = ran;
-                println!("-- {}\n{}", program.selection, output.trim());
-                output.lines().for_each(|line| said.add(line));
-                if !succeeded {
+                let selection = &ran.program.selection;
+                println!("-- {selection}\n{}", ran.output.trim());
+                ran.output.lines().for_each(|line| said.add(line));
+                if !ran.succeeded {
                     failed.push(Failed {
-                        name: format!("tests of {}", program.selection),
-                        repeat: format!("{set}cargo test {}", program.selection),
+                        name: format!("tests of {selection}"),
+                        repeat: format!("{set}cargo test {selection}"),
                     });
                 }
             })?;
