@@ -211,17 +211,14 @@ fn item(tokens: &[TokenTree], at: usize) -> Option<Item> {
     if let Some(TokenTree::Punct(_)) = before.last() {
         return None; // `*const T` and `<const N: usize>` define nothing.
     }
-    let publics = before
-        .iter()
-        .enumerate()
-        .filter(|(_, token)| matches!(token, TokenTree::Ident(word) if *word == "pub"));
+    let is_pub = |token: &TokenTree| matches!(token, TokenTree::Ident(word) if *word == "pub");
+    let public = before.iter().rposition(is_pub);
     Some(Item {
         kind,
         name,
         lines: tokens[at].span().start().line..=end.span().end().line,
-        is_public: publics
-            .last()
-            .is_some_and(|(at, _)| !matches!(before.get(at + 1), Some(TokenTree::Group(_)))),
+        is_public: public
+            .is_some_and(|at| !matches!(before.get(at + 1), Some(TokenTree::Group(_)))),
         is_test: before
             .iter()
             .filter_map(brackets)
