@@ -87,6 +87,8 @@ pub enum Bound {
 /// let stream = device.stream("work")?;
 /// let (from, mut to) = (stream.alloc::<f32>(1 << 24)?, stream.alloc(1 << 24)?);
 /// let options = Options {
+///     runs: 5,
+///     calls: 1,
 ///     bytes: 2.0 * f64::from(4 << 24),
 ///     ..Options::default()
 /// };

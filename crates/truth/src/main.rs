@@ -1,6 +1,8 @@
 //! `cargo xtask truth [--ranks] N SEED [--show]`, and `cargo xtask truth --rank-traces FOLDER RANKS STEPS`.
 
 use std::io::{self, Write as _};
+use std::ops::Range;
+use std::path::Path;
 use std::process::ExitCode;
 
 use truth::{Job, RankJob, RankRun, Truth, judged, judged_ranks, many, many_ranks, rank_trace};
@@ -8,101 +10,91 @@ use truth::{Job, RankJob, RankRun, Truth, judged, judged_ranks, many, many_ranks
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let (numbers, is_shown) = match args[..] {
-        ["--rank-traces", folder, ranks, steps] => return traces(folder, ranks, steps),
-        ["--ranks", n, seed] => return ranks(n, seed, false),
-        ["--ranks", n, seed, "--show"] => return ranks(n, seed, true),
-        [n, seed] => ([n, seed], false),
-        [n, seed, "--show"] => ([n, seed], true),
-        _ => return refuse("takes how many jobs, the first seed, and perhaps --show"),
+    let outcome = match args[..] {
+        ["--rank-traces", folder, ranks, steps] => traces(Path::new(folder), ranks, steps),
+        ["--ranks", n, seed] => ranks(n, seed),
+        ["--ranks", n, seed, "--show"] => seeds(n, seed, "--ranks ", "runs")
+            .and_then(|mut seeds| seeds.try_for_each(show_ranks))
+            .map(|()| true),
+        [n, seed] => jobs(n, seed),
+        [n, seed, "--show"] => seeds(n, seed, "", "jobs")
+            .and_then(|mut seeds| seeds.try_for_each(show))
+            .map(|()| true),
+        _ => Err("takes how many jobs, the first seed, and perhaps --show".into()),
     };
-    let [Ok(count), Ok(seed)] = numbers.map(str::parse::<u64>) else {
-        return refuse("takes two whole numbers: how many jobs, and the first seed");
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("truth: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn seeds(count: &str, seed: &str, option: &str, what: &str) -> Result<Range<u64>, String> {
+    let (Ok(count), Ok(seed)) = (count.parse::<u64>(), seed.parse::<u64>()) else {
+        return Err(format!(
+            "{option}takes two whole numbers: how many {what}, and the first seed"
+        ));
     };
-    if is_shown {
-        let shown = (seed..seed.saturating_add(count)).try_for_each(show);
-        return match shown {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(why) => refuse(&why),
-        };
-    }
-    match many(count, seed) {
-        // Whoever reads only the first lines has what they want.
-        Ok(tally) => _ = write!(io::stdout(), "{tally}"),
-        Err(why) => return refuse(&why),
-    }
-    ExitCode::SUCCESS
+    Ok(seed..seed.saturating_add(count))
+}
+
+fn jobs(count: &str, seed: &str) -> Result<bool, String> {
+    let seeds = seeds(count, seed, "", "jobs")?;
+    let tally = many(seeds.end - seeds.start, seeds.start)?;
+    // Whoever reads only the first lines has what they want.
+    _ = write!(io::stdout(), "{tally}");
+    Ok(true)
 }
 
 /// Judges runs of many ranks. Something that is wrong is a failure: there are few of these.
-fn ranks(count: &str, seed: &str, is_shown: bool) -> ExitCode {
-    let (Ok(count), Ok(seed)) = (count.parse::<u64>(), seed.parse::<u64>()) else {
-        return refuse("--ranks takes two whole numbers: how many runs, and the first seed");
-    };
-    if is_shown {
-        for seed in seed..seed.saturating_add(count) {
-            let one = match judged_ranks(seed) {
-                Ok(one) => one,
-                Err(why) => return refuse(&why),
-            };
-            println!(
-                "seed {seed}: {:?}\n  costs {:.1} %, said {:?}, right {:?}, waits {:.2} % off, predicted {:?} off\n{}",
-                one.job,
-                100.0 * one.costs,
-                one.said,
-                one.is_right,
-                100.0 * one.waits_off,
-                one.predicted_off,
-                one.words
-            );
-        }
-        return ExitCode::SUCCESS;
-    }
-    match many_ranks(count, seed) {
-        Ok(tally) => {
-            _ = write!(io::stdout(), "{tally}");
-            match tally.wrong()[..] {
-                [] => ExitCode::SUCCESS,
-                _ => ExitCode::FAILURE,
-            }
-        }
-        Err(why) => refuse(&why),
-    }
+fn ranks(count: &str, seed: &str) -> Result<bool, String> {
+    let seeds = seeds(count, seed, "--ranks ", "runs")?;
+    let tally = many_ranks(seeds.end - seeds.start, seeds.start)?;
+    _ = write!(io::stdout(), "{tally}");
+    Ok(tally.wrong().is_empty())
+}
+
+fn show_ranks(seed: u64) -> Result<(), String> {
+    let one = judged_ranks(seed)?;
+    println!(
+        "seed {seed}: {:?}\n  costs {:.1} %, said {:?}, right {:?}, waits {:.2} % off, predicted {:?} off\n{}",
+        one.job,
+        100.0 * one.costs,
+        one.said,
+        one.is_right,
+        100.0 * one.waits_off,
+        one.predicted_off,
+        one.words
+    );
+    Ok(())
 }
 
 /// Writes the traces of one long run, to measure with.
-fn traces(folder: &str, ranks: &str, steps: &str) -> ExitCode {
+fn traces(folder: &Path, ranks: &str, steps: &str) -> Result<bool, String> {
     let (Ok(ranks), Ok(steps @ 2..)) = (ranks.parse::<usize>(), steps.parse::<usize>()) else {
-        return refuse(
-            "--rank-traces takes a folder, how many ranks, and how many steps, from 2 on",
+        return Err(
+            "--rank-traces takes a folder, how many ranks, and how many steps, from 2 on".into(),
         );
     };
     let job = RankJob {
         shape: (4, 2, ranks.div_ceil(8).max(1)),
         steps,
-        ..RankJob::drawn(1)
-    };
-    let job = RankJob {
         stages: vec![1.0; 2],
         micro: 4,
         slow: 3,
-        ..job
+        ..RankJob::drawn(1)
     };
     let run = RankRun::of(&job);
     for rank in 0..job.world() {
-        let path = std::path::Path::new(folder).join(format!("rank{rank}.json"));
-        let written = std::fs::create_dir_all(folder)
-            .and_then(|()| std::fs::write(&path, rank_trace(&job, &run, rank)));
-        if let Err(why) = written {
-            return refuse(&format!("cannot write {}: {why}", path.display()));
-        }
+        let path = folder.join(format!("rank{rank}.json"));
+        std::fs::create_dir_all(folder)
+            .and_then(|()| std::fs::write(&path, rank_trace(&job, &run, rank)))
+            .map_err(|why| format!("cannot write {}: {why}", path.display()))?;
     }
-    ExitCode::SUCCESS
-}
-
-fn refuse(why: &str) -> ExitCode {
-    eprintln!("truth: {why}");
-    ExitCode::from(2)
+    Ok(true)
 }
 
 /// Shows one job, and writes its trace.

@@ -14,22 +14,27 @@ use crate::write::trace;
 /// # Errors
 /// A trace cannot be read.
 pub fn many(count: u64, seed: u64) -> Result<Tally, String> {
-    let threads = thread::available_parallelism().map_or(1, |n| n.get() as u64);
-    let part = |first: u64| -> Result<Tally, String> {
-        let mut tally = Tally::default();
-        for at in (first..count).step_by(threads as usize) {
-            tally.add(&judged(seed.wrapping_add(at))?.0);
-        }
-        Ok(tally)
-    };
+    let mut all = Tally::default();
+    let parts = on_all_processors(count, |at| Ok(judged(seed.wrapping_add(at))?.0))?;
+    parts.iter().for_each(|judged| all.add(judged));
+    Ok(all)
+}
+
+/// Does something for each number below `count`, on all processors.
+pub(crate) fn on_all_processors<T: Send>(
+    count: u64,
+    each: impl Fn(u64) -> Result<T, String> + Sync,
+) -> Result<Vec<T>, String> {
+    let threads = thread::available_parallelism().map_or(1, |n| n.get());
+    let part = |first| (first..count).step_by(threads).map(&each).collect();
     thread::scope(|scope| {
-        let parts: Vec<_> = (0..threads)
-            .map(|at| scope.spawn(move || part(at)))
-            .collect();
-        let mut all = Tally::default();
+        let part = &part;
+        let start = |first| scope.spawn(move || -> Result<Vec<T>, String> { part(first) });
+        let parts: Vec<_> = (0..threads as u64).map(start).collect();
+        let mut all = Vec::new();
         for part in parts {
             match part.join() {
-                Ok(tally) => all.merge(tally?),
+                Ok(done) => all.extend(done?),
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }

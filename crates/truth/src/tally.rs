@@ -71,7 +71,7 @@ impl Tally {
             let (count, seeds) = self.mistakes.entry(what).or_default();
             *count += 1;
             seeds.push(judged.seed);
-            // Threads count different seeds; the first ones are the same, whoever counts.
+            // The first ones are the same, in whatever order they are counted.
             seeds.sort_unstable();
             seeds.truncate(SEEDS);
         };
@@ -103,32 +103,6 @@ impl Tally {
         if judged.is_falsely_promised {
             self.false_promises += 1;
             mistake(format!("nothing planted: {said} promised"));
-        }
-    }
-
-    /// Counts what another one counted.
-    pub fn merge(&mut self, other: Tally) {
-        self.jobs += other.jobs;
-        for (key, counts) in other.said {
-            let sums = self.said.entry(key).or_default();
-            sums.iter_mut().zip(counts).for_each(|(sum, n)| *sum += n);
-        }
-        for (sum, other) in self.right.iter_mut().zip(other.right) {
-            *sum = (sum.0 + other.0, sum.1 + other.1);
-        }
-        self.holding += other.holding;
-        self.widths.extend(other.widths);
-        self.named.0 += other.named.0;
-        self.named.1 += other.named.1;
-        self.sound += other.sound;
-        self.false_nothing += other.false_nothing;
-        self.false_promises += other.false_promises;
-        for (what, (count, seeds)) in other.mistakes {
-            let sum = self.mistakes.entry(what).or_default();
-            sum.0 += count;
-            sum.1.extend(seeds);
-            sum.1.sort_unstable();
-            sum.1.truncate(SEEDS);
         }
     }
 

@@ -37,69 +37,55 @@ pub fn trace(job: &Job, ran: &Ran) -> Vec<u8> {
 
 fn line(out: &mut String, job: &Job, row: &Row) {
     let correlation = row.correlation;
-    let sms = job.profile.sms;
-    let host = |cat| (cat, PROCESS, i64::from(PROCESS));
-    let (cat, pid, tid) = match &row.what {
-        What::Step(_) | What::Range(_) => host("user_annotation"),
-        What::Operator(_) => host("cpu_op"),
-        What::Call(_) => host("cuda_runtime"),
-        What::Kernel { stream, .. } => ("kernel", 0, i64::from(*stream)),
-        What::Copy { stream, .. } => ("gpu_memcpy", 0, i64::from(*stream)),
-        What::Wait { stream, .. } => ("cuda_sync", 0, i64::from(*stream)),
-    };
-    let _ = write!(out, "{{\"ph\":\"X\",\"cat\":\"{cat}\",\"name\":\"");
-    let _ = match &row.what {
-        What::Step(step) => write!(out, "ProfilerStep#{step}"),
-        What::Range(name) | What::Operator(name) | What::Call(name) => write!(out, "{name}"),
-        What::Kernel { is_small: true, .. } => {
-            write!(
-                out,
-                "void at::native::vectorized_elementwise_kernel<4, float>"
-            )
+    let (cat, name, stream) = match &row.what {
+        What::Step(step) => ("user_annotation", format!("ProfilerStep#{step}"), None),
+        What::Range(name) => ("user_annotation", (*name).to_owned(), None),
+        What::Operator(name) => ("cpu_op", (*name).to_owned(), None),
+        What::Call(name) => ("cuda_runtime", (*name).to_owned(), None),
+        What::Kernel {
+            stream, is_small, ..
+        } => {
+            let name = match is_small {
+                true => "void at::native::vectorized_elementwise_kernel<4, float>",
+                false => "sm90_xmma_gemm_f32f32_tn_n_tilesize128x128x32",
+            };
+            ("kernel", name.to_owned(), Some(*stream))
         }
-        What::Kernel { .. } => write!(out, "sm90_xmma_gemm_f32f32_tn_n_tilesize128x128x32"),
         What::Copy {
+            stream,
             is_upload,
             is_pinned,
             ..
         } => {
             let memory = if *is_pinned { "Pinned" } else { "Pageable" };
-            match is_upload {
-                true => write!(out, "Memcpy HtoD ({memory} -> Device)"),
-                false => write!(out, "Memcpy DtoH (Device -> {memory})"),
-            }
+            let name = match is_upload {
+                true => format!("Memcpy HtoD ({memory} -> Device)"),
+                false => format!("Memcpy DtoH (Device -> {memory})"),
+            };
+            ("gpu_memcpy", name, Some(*stream))
         }
-        What::Wait { .. } => write!(out, "Stream Wait Event"),
+        What::Wait { stream, .. } => ("cuda_sync", "Stream Wait Event".to_owned(), Some(*stream)),
     };
     let (start, end) = (START_NS + row.start_ns, START_NS + row.end_ns);
     let (start, end) = match job.recorder.is_whole_us {
         true => (start / 1000 * 1000, end / 1000 * 1000),
         false => (start, end),
     };
-    let ns = end - start;
-    let _ = write!(
-        out,
-        "\",\"pid\":{pid},\"tid\":{tid},\"ts\":{}.{:03},\"dur\":{}.{:03},\"args\":{{",
-        start / 1000,
-        start % 1000,
-        ns / 1000,
-        ns % 1000
-    );
+    let lane = stream.map_or((PROCESS, PROCESS), |stream| (0, stream));
+    event(out, cat, &name, lane, start, end - start);
+    if let Some(stream) = stream {
+        let _ = write!(out, "\"device\":0,\"context\":1,\"stream\":{stream},");
+    }
+    if stream.is_some() || matches!(row.what, What::Call(_)) {
+        let _ = write!(out, "\"correlation\":{correlation}");
+    }
     let _ = match &row.what {
-        What::Step(_) | What::Range(_) | What::Operator(_) => Ok(()),
-        What::Call(_) => write!(out, "\"correlation\":{correlation}"),
-        What::Kernel {
-            stream,
-            share,
-            graph,
-            ..
-        } => {
-            let blocks = if *share >= 1.0 { 16.0 } else { *share } * sms;
+        What::Kernel { share, graph, .. } => {
+            let blocks = if *share >= 1.0 { 16.0 } else { *share } * job.profile.sms;
             // So many warps keep every scheduler of their multiprocessors busy.
             let _ = write!(
                 out,
-                "\"device\":0,\"context\":1,\"stream\":{stream},\"correlation\":{correlation},\
-                 \"registers per thread\":32,\"shared memory\":0,\"grid\":[{},1,1],\"block\":[1024,1,1]",
+                ",\"registers per thread\":32,\"shared memory\":0,\"grid\":[{},1,1],\"block\":[1024,1,1]",
                 blocks.ceil()
             );
             match graph {
@@ -107,15 +93,32 @@ fn line(out: &mut String, job: &Job, row: &Row) {
                 graph => write!(out, ",\"graph id\":{graph}"),
             }
         }
-        What::Copy { stream, bytes, .. } => write!(
+        What::Copy { bytes, .. } => write!(out, ",\"bytes\":{bytes}"),
+        What::Wait { record, .. } => write!(
             out,
-            "\"device\":0,\"context\":1,\"stream\":{stream},\"correlation\":{correlation},\"bytes\":{bytes}"
+            ",\"wait_on_stream\":0,\"wait_on_cuda_event_record_corr_id\":{record}"
         ),
-        What::Wait { stream, record } => write!(
-            out,
-            "\"device\":0,\"context\":1,\"stream\":{stream},\"correlation\":{correlation},\
-             \"wait_on_stream\":0,\"wait_on_cuda_event_record_corr_id\":{record}"
-        ),
+        _ => Ok(()),
     };
     out.push_str("}}");
+}
+
+/// An event up to its arguments, on a lane: a process, or the device, and a thread or a stream of it.
+pub(crate) fn event(
+    out: &mut String,
+    cat: &str,
+    name: &str,
+    (pid, tid): (u32, u32),
+    start: u64,
+    ns: u64,
+) {
+    let _ = write!(
+        out,
+        "{{\"ph\":\"X\",\"cat\":\"{cat}\",\"name\":\"{name}\",\"pid\":{pid},\"tid\":{tid},\
+         \"ts\":{}.{:03},\"dur\":{}.{:03},\"args\":{{",
+        start / 1000,
+        start % 1000,
+        ns / 1000,
+        ns % 1000
+    );
 }

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use flate2::Compression;
 use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
+use serde_json::value::RawValue;
 
 /// Numbers of events that differ from one repetition to the next.
 const IDS: [&str; 6] = [
@@ -88,7 +89,9 @@ impl<'t> Parts<'t> {
     fn of(text: &'t str) -> Option<Parts<'t>> {
         let key = text.find("\"traceEvents\"")?;
         let open = key + text[key..].find('[')? + 1;
-        let close = list_end(text, open)?;
+        let list = serde_json::Deserializer::from_str(&text[open - 1..]);
+        let list: &RawValue = list.into_iter().next()?.ok()?;
+        let close = open + list.get().len() - 2;
         let events = text[open..close].trim_end();
         let mut parts = Parts {
             head: &text[..open],
@@ -166,27 +169,6 @@ impl<'t> Parts<'t> {
         out.write_all(self.tail.as_bytes())?;
         Ok((repeated, written))
     }
-}
-
-/// Where the list that was opened before `from` is closed.
-fn list_end(text: &str, from: usize) -> Option<usize> {
-    let (mut depth, mut in_string, mut escaped) = (1, false, false);
-    for (at, byte) in text.bytes().enumerate().skip(from) {
-        match byte {
-            _ if escaped => escaped = false,
-            b'\\' if in_string => escaped = true,
-            b'"' => in_string = !in_string,
-            b'[' | b'{' if !in_string => depth += 1,
-            b']' | b'}' if !in_string => {
-                depth -= 1;
-                if depth == 0 {
-                    return Some(at);
-                }
-            }
-            _ => {}
-        }
-    }
-    None
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The chores of this repository. `cargo xtask test` is the one test command.
+//! The chores of this repository. `cargo xtask lint` and `cargo xtask test` are all that a change has to pass.
 
 mod bench;
 mod big_trace;
@@ -20,7 +20,8 @@ use std::process::ExitCode;
 
 const USAGE: &str = "\
 usage: cargo xtask <command>
-  test            everything that has to pass before a change goes in
+  lint            format, tidy, clippy and the documentation
+  test            build, tests, doc tests, examples and the Python package
   nightly         the long searches: more random programs, drawn jobs, frameworks, Miri, fuzzing
   python          the Python package: build, types, tests; part of `test`
   python --torch  its tests that need PyTorch and Ray, which it installs
@@ -29,6 +30,8 @@ usage: cargo xtask <command>
   python --oldest some of its tests with the oldest PyTorch; installs it
   wheel           the Python package as a file for any Linux; fetches its linker
   tidy            the rules of the house that the compiler does not know
+  budget [--lower]
+                  the lines of code of each capability beside their ceilings; --lower lowers those
   bench           every benchmark, briefly, in one table
   big-trace FROM TO SIZE
                   a trace of PyTorch's profiler, repeated up to a size, as in 644MB
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let outcome = match args[..] {
+        ["lint"] => test::lint(),
         ["test"] => test::run(),
         ["nightly"] => nightly::run(),
         ["python"] => python::run(false),
@@ -56,17 +60,11 @@ fn main() -> ExitCode {
         ["python", "--oldest"] => python::oldest(),
         ["wheel"] => wheel::run(),
         ["tidy"] => tidy::run(),
+        ["budget"] => tidy::budget::run(false),
+        ["budget", "--lower"] => tidy::budget::run(true),
         ["bench"] => bench::run(),
         ["big-trace", from, to, size] => big_trace::run(from, to, size),
-        ["big-trace", ..] => return refuse("big-trace takes a trace, a file to write and a size"),
-        ["truth", count, seed] => truth::run(&[count, seed]),
-        ["truth", count, seed, "--show"] => truth::run(&[count, seed, "--show"]),
-        ["truth", rest @ ("--ranks" | "--rank-traces"), ref more @ ..] => {
-            truth::run(&[&[rest][..], more].concat())
-        }
-        ["truth", ..] => {
-            return refuse("truth takes how many jobs, the first seed, and perhaps --show");
-        }
+        ["truth", _, _, ..] => truth::run(&args[1..]),
         ["gpu-bundle"] => gpu_bundle::run(),
         ["kernels"] => kernels::run(),
         ["model"] => model::run(),
@@ -77,14 +75,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         [] => return refuse("a command is missing"),
-        [
-            "test" | "nightly" | "python" | "wheel" | "tidy" | "bench" | "gpu-bundle" | "kernels"
-            | "model" | "miri",
-            ref rest @ ..,
-        ] => {
-            return refuse(&format!("`{}` does not take `{}`", args[0], rest.join(" ")));
-        }
-        [unknown, ..] => return refuse(&format!("there is no command `{unknown}`")),
+        _ => return refuse(&format!("there is no `cargo xtask {}`", args.join(" "))),
     };
     match outcome {
         Ok(true) => ExitCode::SUCCESS,

@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::cargo;
 
 /// The package, and the lists of what it is tested with.
-pub const PACKAGE: &str = "crates/sidestream-py";
+const PACKAGE: &str = "crates/sidestream-py";
 const REQUIREMENTS: &str = "requirements-test.txt";
 const REQUIREMENTS_TORCH: &str = "requirements-torch.txt";
 const REQUIREMENTS_FRAMEWORKS: &str = "requirements-frameworks.txt";
@@ -42,11 +42,7 @@ const BESIDE: usize = 2;
 pub fn run(torch: bool) -> Result<bool> {
     let version = version_of_python()?;
     // Each has an environment of its own: tests without PyTorch are to find none there.
-    let folder = if torch { "python-torch" } else { "python" };
-    let environment = Environment {
-        folder: cargo::Workspace::read()?.target_dir.join(folder),
-        package: cargo::root().join(PACKAGE),
-    };
+    let environment = Environment::of(if torch { "python-torch" } else { "python" })?;
     environment.make_ready(&version, torch)?;
     environment.install_package()?;
     let driver = stand_in()?;
@@ -66,12 +62,7 @@ pub fn run(torch: bool) -> Result<bool> {
 /// these. They have an environment of their own: it has another PyTorch than the other.
 pub fn frameworks() -> Result<bool> {
     let version = version_of_python()?;
-    let environment = Environment {
-        folder: cargo::Workspace::read()?
-            .target_dir
-            .join("python-frameworks"),
-        package: cargo::root().join(PACKAGE),
-    };
+    let environment = Environment::of("python-frameworks")?;
     println!("python: PyTorch and what is built on it may be 3 GB, where they are not there yet");
     environment.make(&version, REQUIREMENTS_FRAMEWORKS)?;
     environment.install_package()?;
@@ -85,10 +76,7 @@ pub fn oldest() -> Result<bool> {
         runs_oldest(&version),
         "the oldest PyTorch runs on Python 3.12 or older, and `python3` is {version}"
     );
-    let environment = Environment {
-        folder: cargo::Workspace::read()?.target_dir.join("python-oldest"),
-        package: cargo::root().join(PACKAGE),
-    };
+    let environment = Environment::of("python-oldest")?;
     println!("python: the oldest PyTorch may be 2.5 GB, where it is not there yet");
     environment.make(&version, REQUIREMENTS_OLDEST)?;
     environment.install_package()?;
@@ -159,6 +147,14 @@ pub struct Environment {
 }
 
 impl Environment {
+    /// One in a folder of this name in the target folder.
+    pub fn of(name: &str) -> Result<Environment> {
+        Ok(Environment {
+            folder: cargo::Workspace::read()?.target_dir.join(name),
+            package: cargo::root().join(PACKAGE),
+        })
+    }
+
     /// Makes the environment and installs what the tests need, unless an earlier run did.
     fn make_ready(&self, version: &str, torch: bool) -> Result<()> {
         self.make(version, REQUIREMENTS)?;

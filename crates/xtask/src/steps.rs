@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::cargo::{self, Workspace};
-use crate::test_programs::{self, Built, Ran};
+use crate::test_programs::{self, Built};
 
 /// All but the benchmarks, which clippy reads and nobody runs here: they bring crates that tests do without.
 pub const TESTED: [&str; 3] = ["--workspace", "--exclude", "sidestream-benches"];
@@ -24,10 +24,18 @@ const SLOW_S: f64 = 0.5;
 pub struct Run {
     started: Instant,
     target: PathBuf,
-    steps: Vec<(String, f64)>,
+    steps: Vec<Step>,
     examples: usize,
     said: Said,
     failed: Vec<Failed>,
+}
+
+/// A step that is done: what it took on the clock, and of all processors together.
+#[derive(Clone, Debug, Default)]
+struct Step {
+    name: String,
+    seconds: f64,
+    processor_s: f64,
 }
 
 /// A step that failed, and the one command that repeats it.
@@ -87,17 +95,13 @@ impl Run {
         );
         self.step("tests", &repeat, |said| {
             test_programs::run(&built.tests, environment, &logs, |ran| {
-                let Ran {
-                    program,
-                    succeeded,
-                    output,
-                } = ran;
-                println!("-- {}\n{}", program.selection, output.trim());
-                output.lines().for_each(|line| said.add(line));
-                if !succeeded {
+                let selection = &ran.program.selection;
+                println!("-- {selection}\n{}", ran.output.trim());
+                ran.output.lines().for_each(|line| said.add(line));
+                if !ran.succeeded {
                     failed.push(Failed {
-                        name: format!("tests of {}", program.selection),
-                        repeat: format!("{set}cargo test {}", program.selection),
+                        name: format!("tests of {selection}"),
+                        repeat: format!("{set}cargo test {selection}"),
                     });
                 }
             })?;
@@ -165,12 +169,17 @@ impl Run {
         work: impl FnOnce(&mut Said) -> Result<bool>,
     ) -> Result<bool> {
         println!("\n== {name}: {repeat}");
-        let started = Instant::now();
+        let (started, before_s) = (Instant::now(), processor_s());
         let ok = work(&mut self.said)?;
         let word = if ok { "ok" } else { "FAILED" };
         let seconds = started.elapsed().as_secs_f64();
-        println!("== {name}: {word}, {seconds:.1} s");
-        self.steps.push((name.to_owned(), seconds));
+        let processor_s = processor_s() - before_s;
+        println!("== {name}: {word}, {seconds:.1} s, {processor_s:.1} s of processor time");
+        self.steps.push(Step {
+            name: name.to_owned(),
+            seconds,
+            processor_s,
+        });
         if !ok {
             self.failed.push(Failed {
                 name: name.to_owned(),
@@ -199,13 +208,18 @@ impl Run {
             "{passed} tests passed, {failed} failed, {} examples",
             self.examples
         );
-        let steps = self.steps.len();
+        let add = |sum: f64, step: &Step| sum + step.processor_s;
+        let processor_s = self.steps.iter().fold(0.0, add);
+        let steps = format!(
+            "{} steps in {seconds:.0} s, {processor_s:.0} s of processor time",
+            self.steps.len()
+        );
         let Some(first) = self.failed.first() else {
-            return format!("PASSED: {steps} steps in {seconds:.0} s; {ran}.");
+            return format!("PASSED: {steps}; {ran}.");
         };
         let names: Vec<&str> = self.failed.iter().map(|f| &*f.name).collect();
         format!(
-            "FAILED: {} of {steps} steps in {seconds:.0} s ({}); {ran}.\nFailed first: {}. Repeat it: {}",
+            "FAILED: {} of {steps} ({}); {ran}.\nFailed first: {}. Repeat it: {}",
             names.len(),
             names.join(", "),
             first.name,
@@ -215,17 +229,31 @@ impl Run {
 }
 
 /// The steps by their time, the longest first.
-fn slowest_steps(steps: &[(String, f64)]) -> String {
-    let mut steps: Vec<_> = steps
-        .iter()
-        .filter(|(_, seconds)| *seconds >= 1.0)
-        .collect();
-    steps.sort_by(|a, b| b.1.total_cmp(&a.1));
-    let shown: Vec<_> = steps
-        .iter()
-        .map(|(name, seconds)| format!("{name} {seconds:.0} s"))
-        .collect();
-    format!("steps: {}\n", shown.join(", "))
+fn slowest_steps(steps: &[Step]) -> String {
+    let mut steps: Vec<_> = steps.iter().filter(|step| step.seconds >= 1.0).collect();
+    steps.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
+    let shown = steps.iter().map(|step| {
+        format!(
+            "{} {:.0} s ({:.0} s)",
+            step.name, step.seconds, step.processor_s
+        )
+    });
+    let shown: Vec<_> = shown.collect();
+    format!("steps (processor time): {}\n", shown.join(", "))
+}
+
+/// What processors have spent on this program and on those of its children that have ended; 0 where the system does
+/// not say it as Linux does.
+fn processor_s() -> f64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // The name of the program, in parentheses, may hold anything. Behind it the 12th word and the next three are hundredths of
+    // a second: its own in the program and in the kernel, and those of its children.
+    let behind_name = stat.rsplit(')').next().unwrap_or("");
+    let words = behind_name.split_whitespace().skip(11).take(4);
+    words
+        .filter_map(|word| word.parse::<f64>().ok())
+        .sum::<f64>()
+        / 100.0
 }
 
 /// How many bytes the files of a folder take, as far as they can be read. Links count as nothing.
@@ -363,12 +391,22 @@ mod tests {
         );
     }
 
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_child_takes_time_of_the_processor() {
+        let before_s = processor_s();
+        let busy = "i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done";
+        let status = std::process::Command::new("sh").args(["-c", busy]).status();
+        assert!(status.expect("there is a shell").success());
+        assert!(processor_s() > before_s);
+    }
+
     #[test]
     fn the_first_failure_is_repeated_with_its_command() {
         let mut run = Run::in_target(PathBuf::new());
         assert_eq!(
             run.summary(0.0),
-            "PASSED: 0 steps in 0 s; 0 tests passed, 0 failed, 0 examples."
+            "PASSED: 0 steps in 0 s, 0 s of processor time; 0 tests passed, 0 failed, 0 examples."
         );
         for name in ["format", "clippy"] {
             run.failed.push(Failed {
@@ -376,10 +414,14 @@ mod tests {
                 repeat: format!("cargo {name}"),
             });
         }
-        run.steps = vec![(String::new(), 0.5); 4];
+        let step = Step {
+            processor_s: 1.5,
+            ..Step::default()
+        };
+        run.steps = vec![step; 4];
         assert_eq!(
             run.summary(2.0),
-            "FAILED: 2 of 4 steps in 2 s (format, clippy); 0 tests passed, 0 failed, 0 examples.\n\
+            "FAILED: 2 of 4 steps in 2 s, 6 s of processor time (format, clippy); 0 tests passed, 0 failed, 0 examples.\n\
              Failed first: format. Repeat it: cargo format"
         );
     }

@@ -1,41 +1,37 @@
-//! `cargo xtask test`: everything that has to pass before a change goes in.
+//! What has to pass before a change goes in: `cargo xtask lint`, which runs nothing of it, and `cargo xtask test`.
 //!
 //! Cheap steps first. A failed step does not hide the later ones, except that nothing is tried after
-//! a failed build. Nothing is built twice: tests, examples and the Python package share one profile.
+//! a failed build. Nothing is built twice: tests, examples and the Python package share one profile, and what lint has built to
+//! read macros and to run build scripts is there for the tests.
 
 use anyhow::Result;
 
 use crate::steps::{Run, TESTED};
 use crate::tidy;
 
-/// Runs all steps; whether all passed.
-pub fn run() -> Result<bool> {
+/// Reads the code without running it; whether nothing was found.
+pub fn lint() -> Result<bool> {
     let mut run = Run::new()?;
     run.cargo("format", &["fmt", "--all", "--check"])?;
     run.step("tidy", "cargo xtask tidy", |_| tidy::run())?;
+    let clippy = ["clippy", "--workspace", "--all-targets"];
+    run.cargo("clippy", &[&clippy[..], &["--", "-D", "warnings"]].concat())?;
+    // Libraries only: a command and its library may share a name, and rustdoc would write both to one place.
     run.cargo(
-        "clippy",
-        &[
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ],
+        "docs",
+        &[&["doc", "--lib", "--no-deps"], &TESTED[..]].concat(),
     )?;
+    Ok(run.finish())
+}
+
+/// Runs all tests and examples; whether all passed.
+pub fn run() -> Result<bool> {
+    let mut run = Run::new()?;
     if let Some(built) = run.build()? {
         run.tests(&built, &[])?;
-        run.cargo(
-            "doc tests",
-            &[&["test", "--doc", "--no-fail-fast"], &TESTED[..]].concat(),
-        )?;
+        let doc_tests = ["test", "--doc", "--no-fail-fast"];
+        run.cargo("doc tests", &[&doc_tests, &TESTED[..]].concat())?;
         run.examples(&built)?;
-        // Libraries only: a command and its library may share a name, and rustdoc would write both to one place.
-        run.cargo(
-            "docs",
-            &[&["doc", "--lib", "--no-deps"], &TESTED[..]].concat(),
-        )?;
         run.cargo("python", &["xtask", "python"])?;
     }
     Ok(run.finish())

@@ -3,12 +3,12 @@
 //! Cargo runs one program after the other, and each ends with its longest test, alone. Together they keep all
 //! processors at work.
 
-use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -113,21 +113,17 @@ pub fn run<'a>(
     each: impl FnMut(Ran<'a>) + Send,
 ) -> Result<()> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let waiting: Mutex<VecDeque<(usize, &Program)>> =
-        Mutex::new(programs.iter().enumerate().collect());
+    let next = AtomicUsize::new(0);
     let each = Mutex::new(each);
     let lanes = thread::available_parallelism().map_or(2, usize::from);
     let lane = || -> Result<()> {
         loop {
-            let next = waiting.lock().map_err(|_| panicked())?.pop_front();
-            let Some((at, program)) = next else {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(program) = programs.get(at) else {
                 return Ok(());
             };
-            let ran = run_one(
-                program,
-                environment,
-                &folder.join(format!("tests-{at}.log")),
-            )?;
+            let log = folder.join(format!("tests-{at}.log"));
+            let ran = run_one(program, environment, &log)?;
             each.lock().map_err(|_| panicked())?(ran);
         }
     };

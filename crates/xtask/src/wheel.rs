@@ -9,8 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::cargo;
-use crate::python::{Environment, PACKAGE, clear, only_file, succeeds, version_of_python};
+use crate::python::{Environment, clear, only_file, succeeds, version_of_python};
 
 const REQUIREMENTS: &str = "requirements-wheel.txt";
 
@@ -32,13 +31,9 @@ pub fn run() -> Result<bool> {
             "{tool} is missing, which libjpeg-turbo is built with; install it (on Debian and Ubuntu: apt-get install {tool})"
         );
     }
-    let target = cargo::Workspace::read()?.target_dir;
-    let environment = Environment {
-        folder: target.join("wheel"),
-        package: cargo::root().join(PACKAGE),
-    };
+    let environment = Environment::of("wheel")?;
     environment.make(&version, REQUIREMENTS)?;
-    let wheel = build(&environment, &target.join("wheels"))?;
+    let wheel = build(&environment, &environment.folder.with_file_name("wheels"))?;
     let newest = newest_glibc(&environment, &wheel)?;
     ensure!(
         newest <= GLIBC,

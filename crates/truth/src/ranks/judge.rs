@@ -1,11 +1,11 @@
 //! What `sidestream diagnose` says of runs of many ranks, held against what is known.
 
 use std::fmt;
-use std::thread;
 
 use sidestream_diagnose::{Limits, Options, Rank, Ranks, Report, Search, read_json};
 
 use super::{Planted, RankJob, RankRun, rank_trace};
+use crate::many::on_all_processors;
 
 /// A rank that costs less than this part of a step is not looked for.
 const COSTS: f64 = 0.03;
@@ -169,28 +169,11 @@ pub fn judged_ranks(seed: u64) -> Result<JudgedRanks, String> {
 
 /// The ranks of a run, from their traces.
 fn ranks(job: &RankJob, run: &RankRun) -> Result<Vec<Rank>, String> {
-    let threads = thread::available_parallelism().map_or(1, |n| n.get());
-    let part = |first: usize| -> Result<Vec<Rank>, String> {
-        let each = (first..job.world()).step_by(threads).map(|at| {
-            let json = rank_trace(job, run, at);
-            let read = read_json(&json[..], &Limits::default());
-            let read = read.map_err(|why| format!("seed {}: rank {at}: {why}", job.seed))?;
-            let report = Report::of(read, &Options::default());
-            Ok(Rank::of(&format!("rank{at}.json"), &report))
-        });
-        each.collect()
-    };
-    thread::scope(|scope| {
-        let parts: Vec<_> = (0..threads)
-            .map(|at| scope.spawn(move || part(at)))
-            .collect();
-        let mut all = Vec::new();
-        for part in parts {
-            match part.join() {
-                Ok(ranks) => all.extend(ranks?),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        Ok(all)
+    on_all_processors(job.world() as u64, |at| {
+        let json = rank_trace(job, run, at as usize);
+        let read = read_json(&json[..], &Limits::default());
+        let read = read.map_err(|why| format!("seed {}: rank {at}: {why}", job.seed))?;
+        let report = Report::of(read, &Options::default());
+        Ok(Rank::of(&format!("rank{at}.json"), &report))
     })
 }

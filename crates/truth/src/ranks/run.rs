@@ -72,19 +72,31 @@ enum Op {
     Host,
     Upload,
     Kernel(f64),
-    /// In a group: whether the stream of kernels waits for it.
-    Exchange {
-        group: usize,
-        key: u64,
-        operation: &'static str,
-        peer: Option<usize>,
-        ns: f64,
-        waits: bool,
-    },
+    Exchange(Exchange),
     /// The stream of kernels waits for all of a group.
     WaitAll(usize),
     Item,
     End,
+}
+
+/// A meeting of a group, or of two of its ranks.
+#[derive(Clone, Copy)]
+struct Exchange {
+    group: usize,
+    /// Those who name the same one meet.
+    key: u64,
+    operation: &'static str,
+    peer: Option<usize>,
+    ns: f64,
+    /// Whether the stream of kernels waits for it.
+    waits: bool,
+}
+
+impl Exchange {
+    /// The stream that it runs in: a group has one for all of it, and one for pairs.
+    fn lane(&self) -> usize {
+        2 * self.group + usize::from(self.peer.is_some())
+    }
 }
 
 #[derive(Default)]
@@ -92,20 +104,35 @@ struct Rank {
     at: usize,
     host: f64,
     stream: f64,
+    /// The streams of groups, and how many exchanges each has had.
     comm: HashMap<usize, f64>,
+    seqs: HashMap<usize, u32>,
     began: f64,
     step: usize,
     number: u32,
-    seqs: HashMap<usize, u32>,
     /// Exchanges of the gradients that are not over yet.
     blocked: bool,
     steps: Vec<f64>,
+    rows: Vec<RankRow>,
+    waits_ns: f64,
 }
 
-#[derive(Default, Clone)]
-struct Meeting {
-    came: Vec<(usize, f64, u32, bool)>,
-    over: bool,
+/// A rank that has come to a meeting.
+struct Came {
+    rank: usize,
+    start: f64,
+    row: usize,
+    waits: bool,
+}
+
+/// A run under way.
+struct Running<'j> {
+    job: &'j RankJob,
+    groups: Vec<(Kind, Vec<usize>)>,
+    ranks: Vec<Rank>,
+    meetings: HashMap<(usize, u64), Vec<Came>>,
+    /// Ranks that can go on.
+    ready: Vec<usize>,
 }
 
 impl RankRun {
@@ -119,252 +146,235 @@ impl RankRun {
                 of_rank[*rank].insert(*kind, at);
             }
         }
-        let programs: Vec<Vec<Op>> = (0..world)
-            .map(|rank| program(job, rank, &of_rank[rank]))
+        let programs = of_rank.iter().enumerate();
+        let programs: Vec<Vec<Op>> = programs
+            .map(|(rank, groups)| program(job, rank, groups))
             .collect();
-        let mut ranks: Vec<Rank> = (0..world).map(|_| Rank::default()).collect();
-        let mut rows: Vec<Vec<RankRow>> = vec![Vec::new(); world];
-        let mut meetings: HashMap<(usize, u64), Meeting> = HashMap::new();
-        let mut waits_ns = vec![0.0; world];
-        let mut ready: Vec<usize> = (0..world).rev().collect();
-        while let Some(at) = ready.pop() {
-            loop {
-                let rank = &mut ranks[at];
-                let Some(op) = programs[at].get(rank.at).copied() else {
+        let mut running = Running {
+            job,
+            groups,
+            ranks: (0..world).map(|_| Rank::default()).collect(),
+            meetings: HashMap::new(),
+            ready: (0..world).rev().collect(),
+        };
+        while let Some(at) = running.ready.pop() {
+            while let Some(op) = programs[at].get(running.ranks[at].at) {
+                if !running.perform(at, op) {
                     break;
-                };
-                let mut jitter = Draw::at(job.seed ^ (at as u64) << 20, rank.at, 7);
-                let out = &mut rows[at];
-                rank.at += 1;
-                match op {
-                    Op::Begin(step) => {
-                        rank.step = step;
-                        rank.began = rank.host;
-                        rank.host += 2e4;
-                    }
-                    Op::Loader => {
-                        let more = match job.planted {
-                            Planted::Loader(ns) if at == job.slow => ns,
-                            _ => 0.0,
-                        };
-                        let ns = (1.5e5 + more) * jitter.about_one(0.02);
-                        let name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__";
-                        out.push(row(rank.host, rank.host + ns, Did::Range(name), 0));
-                        rank.host += ns;
-                    }
-                    Op::Host => {
-                        if let (Planted::Host(ns), true) = (job.planted, at == job.slow) {
-                            let ns = ns * jitter.about_one(0.02);
-                            out.push(row(rank.host, rank.host + ns, Did::Range("tokenize"), 0));
-                            rank.host += ns;
-                        }
-                    }
-                    Op::Upload => {
-                        let (ns, is_pinned) = match job.planted {
-                            Planted::Copies(ns) if at == job.slow => (ns + 5e4, false),
-                            _ => (5e4, true),
-                        };
-                        let ns = ns * jitter.about_one(0.02);
-                        rank.number += 1;
-                        let start = (rank.host + 4e3).max(rank.stream);
-                        let end = start + ns;
-                        let over = if is_pinned {
-                            rank.host + 6e3
-                        } else {
-                            end + 2e3
-                        };
-                        out.push(row(rank.host, over, Did::CopyCall, rank.number));
-                        out.push(row(start, end, Did::Upload { is_pinned }, rank.number));
-                        rank.stream = end;
-                        rank.host = over;
-                    }
-                    Op::Kernel(ns) => {
-                        let factor = match job.planted {
-                            Planted::Compute(factor) if at == job.slow => factor,
-                            _ => 1.0,
-                        };
-                        let (_, stage, _) = job.place(at);
-                        let ns = ns * factor * job.stages[stage] * jitter.about_one(0.01);
-                        let start = rank.launch(out).max(rank.stream + 1e3);
-                        out.push(row(start, start + ns, Did::Kernel, rank.number));
-                        rank.stream = start + ns;
-                    }
-                    Op::Exchange {
-                        group,
-                        key,
-                        operation,
-                        peer,
-                        ns,
-                        waits,
-                    } => {
-                        let is_pair = peer.is_some();
-                        let seq = rank
-                            .seqs
-                            .entry(2 * group + usize::from(is_pair))
-                            .or_default();
-                        *seq += 1;
-                        let seq = *seq;
-                        let exchanged = Exchanged {
-                            group,
-                            seq,
-                            operation,
-                            peer,
-                            elements: (ns * 10.0) as u64,
-                        };
-                        let before = rank.host;
-                        let launched = rank.launch(out);
-                        out.push(row(
-                            before - 3e3,
-                            rank.host + 1e3,
-                            Did::Operator(exchanged),
-                            rank.number,
-                        ));
-                        let comm = rank
-                            .comm
-                            .get(&(2 * group + usize::from(is_pair)))
-                            .copied()
-                            .unwrap_or(0.0);
-                        let start = launched.max(rank.stream + 1e3).max(comm + 1e3);
-                        out.push(row(start, f64::NAN, Did::Exchange(exchanged), rank.number));
-                        let meeting = meetings.entry((group, key)).or_default();
-                        meeting.came.push((at, start, out.len() as u32 - 1, waits));
-                        let size = if is_pair { 2 } else { groups[group].1.len() };
-                        let is_eager = job.is_eager && operation == "send";
-                        if meeting.came.len() == size {
-                            meeting.over = true;
-                            let came = meeting.came.clone();
-                            for woken in over(
-                                job,
-                                &came,
-                                ns,
-                                &mut rows,
-                                &mut ranks,
-                                &mut waits_ns,
-                                group,
-                                is_pair,
-                            ) {
-                                if woken != at {
-                                    ready.push(woken);
-                                }
-                            }
-                        } else if is_eager {
-                            // It is in the other's buffer, whether that has come or not.
-                            let end = start + ns;
-                            out.last_mut().expect("it was pushed").end_ns = end;
-                            rank.comm.insert(2 * group + 1, end);
-                            rank.stream = rank.stream.max(end);
-                        } else {
-                            // Also what is not waited for is looked at again once it is over.
-                            rank.blocked = true;
-                            break;
-                        }
-                    }
-                    Op::WaitAll(group) => {
-                        rank.stream = rank
-                            .stream
-                            .max(rank.comm.get(&(2 * group)).copied().unwrap_or(0.0));
-                    }
-                    Op::Item => {
-                        rank.number += 1;
-                        let start = (rank.host + 4e3).max(rank.stream + 1e3);
-                        let end = start + 2e3;
-                        out.push(row(rank.host, rank.host + 5e3, Did::CopyCall, rank.number));
-                        out.push(row(start, end, Did::Download, rank.number));
-                        rank.host += 5e3;
-                        rank.stream = end;
-                        let over = rank.host.max(end) + 5e3;
-                        out.push(row(rank.host, over, Did::Synchronize, 0));
-                        rank.host = over;
-                    }
-                    Op::End => {
-                        out.push(row(rank.began, rank.host, Did::Step(rank.step), 0));
-                        rank.steps.push(rank.stream);
-                    }
                 }
             }
         }
+        let Running { groups, ranks, .. } = running;
         let periods = (job.steps - 1) as f64;
         let mean = |rank: &Rank| (rank.steps[job.steps - 1] - rank.steps[0]) / periods;
-        waits_ns.iter_mut().for_each(|ns| *ns /= periods);
         RankRun {
             step_ns: ranks.iter().map(mean).sum::<f64>() / world as f64,
-            rows,
+            waits_ns: ranks.iter().map(|rank| rank.waits_ns / periods).collect(),
+            rows: ranks.into_iter().map(|rank| rank.rows).collect(),
             groups,
-            waits_ns,
+        }
+    }
+}
+
+impl Running<'_> {
+    /// Carries out one line of a rank's program; whether the rank goes on.
+    fn perform(&mut self, at: usize, op: &Op) -> bool {
+        let job = self.job;
+        let planted = match at == job.slow {
+            true => job.planted,
+            false => Planted::Nothing,
+        };
+        let rank = &mut self.ranks[at];
+        let mut jitter = Draw::at(job.seed ^ (at as u64) << 20, rank.at, 7);
+        rank.at += 1;
+        match *op {
+            Op::Begin(step) => {
+                rank.step = step;
+                rank.began = rank.host;
+                rank.host += 2e4;
+            }
+            Op::Loader => {
+                let more = match planted {
+                    Planted::Loader(ns) => ns,
+                    _ => 0.0,
+                };
+                let ns = (1.5e5 + more) * jitter.about_one(0.02);
+                let name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__";
+                rank.on_host(ns, Did::Range(name), 0);
+            }
+            Op::Host => {
+                if let Planted::Host(ns) = planted {
+                    let ns = ns * jitter.about_one(0.02);
+                    rank.on_host(ns, Did::Range("tokenize"), 0);
+                }
+            }
+            Op::Upload => {
+                let (ns, is_pinned) = match planted {
+                    Planted::Copies(ns) => (ns + 5e4, false),
+                    _ => (5e4, true),
+                };
+                let start = (rank.host + 4e3).max(rank.stream);
+                let end = start + ns * jitter.about_one(0.02);
+                let over = match is_pinned {
+                    true => rank.host + 6e3,
+                    false => end + 2e3,
+                };
+                rank.number += 1;
+                rank.until(over, Did::CopyCall, rank.number);
+                rank.on_stream(start, end, Did::Upload { is_pinned });
+            }
+            Op::Kernel(ns) => {
+                let factor = match planted {
+                    Planted::Compute(factor) => factor,
+                    _ => 1.0,
+                };
+                let (_, stage, _) = job.place(at);
+                let ns = ns * factor * job.stages[stage] * jitter.about_one(0.01);
+                let start = rank.launch().max(rank.stream + 1e3);
+                rank.on_stream(start, start + ns, Did::Kernel);
+            }
+            Op::Exchange(exchange) => return self.exchange(at, exchange),
+            Op::WaitAll(group) => {
+                let over = rank.comm.get(&(2 * group)).copied().unwrap_or(0.0);
+                rank.stream = rank.stream.max(over);
+            }
+            Op::Item => {
+                rank.number += 1;
+                let start = (rank.host + 4e3).max(rank.stream + 1e3);
+                rank.on_host(5e3, Did::CopyCall, rank.number);
+                rank.on_stream(start, start + 2e3, Did::Download);
+                rank.until(rank.host.max(rank.stream) + 5e3, Did::Synchronize, 0);
+            }
+            Op::End => {
+                rank.row(rank.began, rank.host, Did::Step(rank.step), 0);
+                rank.steps.push(rank.stream);
+            }
+        }
+        true
+    }
+
+    /// A rank comes to a meeting; whether it goes on.
+    fn exchange(&mut self, at: usize, exchange: Exchange) -> bool {
+        let rank = &mut self.ranks[at];
+        let seq = rank.seqs.entry(exchange.lane()).or_default();
+        *seq += 1;
+        let exchanged = Exchanged {
+            group: exchange.group,
+            seq: *seq,
+            operation: exchange.operation,
+            peer: exchange.peer,
+            elements: (exchange.ns * 10.0) as u64,
+        };
+        let before = rank.host;
+        let launched = rank.launch();
+        let operator = Did::Operator(exchanged);
+        rank.row(before - 3e3, rank.host + 1e3, operator, rank.number);
+        let comm = rank.comm.get(&exchange.lane()).copied().unwrap_or(0.0);
+        let start = launched.max(rank.stream + 1e3).max(comm + 1e3);
+        rank.row(start, f64::NAN, Did::Exchange(exchanged), rank.number);
+        let came = self
+            .meetings
+            .entry((exchange.group, exchange.key))
+            .or_default();
+        came.push(Came {
+            rank: at,
+            start,
+            row: rank.rows.len() - 1,
+            waits: exchange.waits,
+        });
+        let size = match exchange.peer {
+            Some(_) => 2,
+            None => self.groups[exchange.group].1.len(),
+        };
+        if came.len() == size {
+            self.meet(&exchange);
+        } else if self.job.is_eager && exchange.operation == "send" {
+            // It is in the other's buffer, whether that has come or not.
+            let end = start + exchange.ns;
+            rank.rows.last_mut().expect("it was pushed").end_ns = end;
+            rank.comm.insert(exchange.lane(), end);
+            rank.stream = rank.stream.max(end);
+        } else {
+            // Also what is not waited for is looked at again once it is over.
+            rank.blocked = true;
+            return false;
+        }
+        true
+    }
+
+    /// All have come: when each is done, and who goes on.
+    fn meet(&mut self, exchange: &Exchange) {
+        let came = &self.meetings[&(exchange.group, exchange.key)];
+        let last = came.iter().map(|one| one.start).fold(f64::MIN, f64::max);
+        // A send that nobody waits for.
+        let sent = came.iter().find_map(|one| {
+            let end = self.ranks[one.rank].rows[one.row].end_ns;
+            (!end.is_nan()).then_some(end)
+        });
+        for one in came {
+            let seed = self.job.seed ^ (one.rank as u64) << 22;
+            let mut jitter = Draw::at(seed, one.row, 9);
+            let rank = &mut self.ranks[one.rank];
+            let row = &mut rank.rows[one.row];
+            let mut waited = last - one.start;
+            let end = match sent {
+                // It went on long ago, and may be in another exchange by now.
+                Some(_) if !row.end_ns.is_nan() => continue,
+                Some(sent) => {
+                    waited = (sent - exchange.ns - one.start).max(0.0);
+                    sent.max(one.start + 4e3)
+                }
+                None => last + exchange.ns + jitter.between(0.0, 2e3),
+            };
+            row.end_ns = end;
+            if rank.step > 0 {
+                rank.waits_ns += waited;
+            }
+            rank.comm.insert(exchange.lane(), end);
+            if one.waits {
+                rank.stream = rank.stream.max(end);
+            }
+            // The one that came last did not stop.
+            if std::mem::take(&mut rank.blocked) {
+                self.ready.push(one.rank);
+            }
         }
     }
 }
 
 impl Rank {
+    fn row(&mut self, start_ns: f64, end_ns: f64, what: Did, number: u32) {
+        self.rows.push(RankRow {
+            start_ns,
+            end_ns,
+            what,
+            number,
+        });
+    }
+
+    /// The host does this until then.
+    fn until(&mut self, end: f64, what: Did, number: u32) {
+        self.row(self.host, end, what, number);
+        self.host = end;
+    }
+
+    fn on_host(&mut self, ns: f64, what: Did, number: u32) {
+        self.until(self.host + ns, what, number);
+    }
+
+    /// The stream of kernels does what the last call asked for.
+    fn on_stream(&mut self, start: f64, end: f64, what: Did) {
+        self.row(start, end, what, self.number);
+        self.stream = end;
+    }
+
     /// Launches something, and says when it may begin.
-    fn launch(&mut self, out: &mut Vec<RankRow>) -> f64 {
+    fn launch(&mut self) -> f64 {
         self.number += 1;
-        let start = self.host + 2e3;
-        self.host = start + 4e3;
-        out.push(row(start, self.host, Did::Launch, self.number));
+        self.host += 2e3;
+        self.on_host(4e3, Did::Launch, self.number);
         self.host + 2e3
     }
-}
-
-fn row(start_ns: f64, end_ns: f64, what: Did, number: u32) -> RankRow {
-    RankRow {
-        start_ns,
-        end_ns,
-        what,
-        number,
-    }
-}
-
-/// All have come: when each is done, and who goes on.
-#[allow(
-    clippy::too_many_arguments,
-    reason = "the state of a run, in parts that are borrowed apart"
-)]
-fn over(
-    job: &RankJob,
-    came: &[(usize, f64, u32, bool)],
-    ns: f64,
-    rows: &mut [Vec<RankRow>],
-    ranks: &mut [Rank],
-    waits_ns: &mut [f64],
-    group: usize,
-    is_pair: bool,
-) -> Vec<usize> {
-    let last = came.iter().map(|one| one.1).fold(f64::MIN, f64::max);
-    // A send that nobody waits for.
-    let sent = came.iter().find_map(|(rank, _, row, _)| {
-        let end = rows[*rank][*row as usize].end_ns;
-        (!end.is_nan()).then_some(end)
-    });
-    let mut woken = Vec::new();
-    for (at, start, row, waits) in came {
-        let mut jitter = Draw::at(job.seed ^ (*at as u64) << 22, *row as usize, 9);
-        let out = &mut rows[*at][*row as usize];
-        let rank = &mut ranks[*at];
-        let mut waited = last - start;
-        let end = match sent {
-            // It went on long ago, and may be in another exchange by now.
-            Some(_) if !out.end_ns.is_nan() => continue,
-            Some(sent) => {
-                waited = (sent - ns - start).max(0.0);
-                sent.max(start + 4e3)
-            }
-            None => last + ns + jitter.between(0.0, 2e3),
-        };
-        out.end_ns = end;
-        if rank.step > 0 {
-            waits_ns[*at] += waited;
-        }
-        rank.comm.insert(2 * group + usize::from(is_pair), end);
-        if *waits {
-            rank.stream = rank.stream.max(end);
-        }
-        if rank.blocked || Some(*at) == came.last().map(|one| one.0) {
-            rank.blocked = false;
-            woken.push(*at);
-        }
-    }
-    woken
 }
 
 fn groups(job: &RankJob) -> Vec<(Kind, Vec<usize>)> {
@@ -375,23 +385,18 @@ fn groups(job: &RankJob) -> Vec<(Kind, Vec<usize>)> {
             groups.push((kind, members));
         }
     };
+    let rank = |t, p, d| job.rank((t, p, d));
     for d in 0..data {
         for p in 0..pipe {
-            add(
-                Kind::Tensor,
-                (0..tensor).map(|t| job.rank((t, p, d))).collect(),
-            );
+            add(Kind::Tensor, (0..tensor).map(|t| rank(t, p, d)).collect());
         }
         for t in 0..tensor {
-            add(
-                Kind::Pipeline,
-                (0..pipe).map(|p| job.rank((t, p, d))).collect(),
-            );
+            add(Kind::Pipeline, (0..pipe).map(|p| rank(t, p, d)).collect());
         }
     }
     for p in 0..pipe {
         for t in 0..tensor {
-            add(Kind::Data, (0..data).map(|d| job.rank((t, p, d))).collect());
+            add(Kind::Data, (0..data).map(|d| rank(t, p, d)).collect());
         }
     }
     groups
@@ -410,15 +415,14 @@ fn program(job: &RankJob, rank: usize, groups: &HashMap<Kind, usize>) -> Vec<Op>
         if let Some(group) = group {
             let key = collectives.entry(group).or_default();
             *key += 1;
-            let operation = "allreduce";
-            ops.push(Op::Exchange {
+            ops.push(Op::Exchange(Exchange {
                 group,
                 key: *key,
-                operation,
+                operation: "allreduce",
                 peer: None,
                 ns,
                 waits,
-            });
+            }));
         }
     };
     for step in 0..job.steps {
@@ -429,23 +433,18 @@ fn program(job: &RankJob, rank: usize, groups: &HashMap<Kind, usize>) -> Vec<Op>
                 true => (Some(p + 1).filter(|from| *from < pipe), p.checked_sub(1)),
             };
             for micro in 0..job.micro {
-                let key = |sender: usize| {
-                    let place =
-                        ((step * 2 + usize::from(is_back)) * job.micro + micro) * pipe + sender;
-                    (1 << 40) + place as u64
-                };
-                let ns = job.pair_ns;
-                if let (Some(group), Some(from)) = (pair, from) {
-                    let peer = Some(job.rank((t, from, d)));
-                    ops.push(Op::Exchange {
-                        group,
-                        key: key(from),
-                        operation: "recv",
-                        peer,
-                        ns,
+                let part = (step * 2 + usize::from(is_back)) * job.micro + micro;
+                let pairs = |operation, sender: usize, peer: usize| {
+                    Some(Op::Exchange(Exchange {
+                        group: pair?,
+                        key: (1 << 40) + (part * pipe + sender) as u64,
+                        operation,
+                        peer: Some(job.rank((t, peer, d))),
+                        ns: job.pair_ns,
                         waits: true,
-                    });
-                }
+                    }))
+                };
+                ops.extend(from.and_then(|from| pairs("recv", from, from)));
                 for _ in 0..job.layers {
                     let times = if is_back { 2.0 } else { 1.0 };
                     ops.push(Op::Kernel(job.kernel_ns * times));
@@ -454,17 +453,7 @@ fn program(job: &RankJob, rank: usize, groups: &HashMap<Kind, usize>) -> Vec<Op>
                         sums(&mut ops, data, job.data_ns, false);
                     }
                 }
-                if let (Some(group), Some(to)) = (pair, to) {
-                    let peer = Some(job.rank((t, to, d)));
-                    ops.push(Op::Exchange {
-                        group,
-                        key: key(p),
-                        operation: "send",
-                        peer,
-                        ns,
-                        waits: true,
-                    });
-                }
+                ops.extend(to.and_then(|to| pairs("send", p, to)));
             }
         }
         ops.extend(data.map(Op::WaitAll));

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::run::{Did, Exchanged, Kind};
 use super::{Numbers, RankJob, RankRun};
 use crate::draw::Draw;
+use crate::write::event;
 
 /// The trace of a rank.
 pub fn rank_trace(job: &RankJob, run: &RankRun, rank: usize) -> Vec<u8> {
@@ -25,29 +26,26 @@ pub fn rank_trace(job: &RankJob, run: &RankRun, rank: usize) -> Vec<u8> {
         let (start, end) = (clock(row.start_ns), clock(row.end_ns));
         let ns = end.saturating_sub(start);
         let number = row.number;
+        let step;
         let (cat, name, lane) = match &row.what {
-            Did::Step(step) => ("user_annotation", format!("ProfilerStep#{step}"), None),
-            Did::Range(name) => ("user_annotation", (*name).to_owned(), None),
-            Did::Launch => ("cuda_runtime", "cudaLaunchKernel".to_owned(), None),
-            Did::CopyCall => ("cuda_runtime", "cudaMemcpyAsync".to_owned(), None),
-            Did::Synchronize => ("cuda_runtime", "cudaStreamSynchronize".to_owned(), None),
-            Did::Operator(_) => ("cpu_op", "record_param_comms".to_owned(), None),
-            Did::Kernel => ("kernel", "sm90_xmma_gemm_f32f32_tn_n".to_owned(), Some(7)),
-            Did::Upload { is_pinned: true } => (
-                "gpu_memcpy",
-                "Memcpy HtoD (Pinned -> Device)".to_owned(),
-                Some(7),
-            ),
-            Did::Upload { .. } => (
-                "gpu_memcpy",
-                "Memcpy HtoD (Pageable -> Device)".to_owned(),
-                Some(7),
-            ),
-            Did::Download => (
-                "gpu_memcpy",
-                "Memcpy DtoH (Device -> Pinned)".to_owned(),
-                Some(7),
-            ),
+            Did::Step(number) => {
+                step = format!("ProfilerStep#{number}");
+                ("user_annotation", &*step, None)
+            }
+            Did::Range(name) => ("user_annotation", *name, None),
+            Did::Launch => ("cuda_runtime", "cudaLaunchKernel", None),
+            Did::CopyCall => ("cuda_runtime", "cudaMemcpyAsync", None),
+            Did::Synchronize => ("cuda_runtime", "cudaStreamSynchronize", None),
+            Did::Operator(_) => ("cpu_op", "record_param_comms", None),
+            Did::Kernel => ("kernel", "sm90_xmma_gemm_f32f32_tn_n", Some(7)),
+            Did::Upload { is_pinned } => {
+                let name = match is_pinned {
+                    true => "Memcpy HtoD (Pinned -> Device)",
+                    false => "Memcpy HtoD (Pageable -> Device)",
+                };
+                ("gpu_memcpy", name, Some(7))
+            }
+            Did::Download => ("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", Some(7)),
             Did::Exchange(e) => {
                 let name = match e.peer {
                     Some(_) => "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
@@ -55,20 +53,13 @@ pub fn rank_trace(job: &RankJob, run: &RankRun, rank: usize) -> Vec<u8> {
                         "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
                     }
                 };
-                let lane = 20 + 2 * run.groups[e.group].0 as i64 + i64::from(e.peer.is_some());
-                ("kernel", name.to_owned(), Some(lane))
+                let lane = 20 + 2 * run.groups[e.group].0 as u32 + u32::from(e.peer.is_some());
+                ("kernel", name, Some(lane))
             }
         };
-        let (pid, tid) = lane.map_or((77, 77), |lane| (0, lane));
-        let _ = write!(
-            out,
-            ",\n{{\"ph\":\"X\",\"cat\":\"{cat}\",\"name\":\"{name}\",\"pid\":{pid},\"tid\":{tid},\
-             \"ts\":{}.{:03},\"dur\":{}.{:03},\"args\":{{",
-            start / 1000,
-            start % 1000,
-            ns / 1000,
-            ns % 1000
-        );
+        out.push_str(",\n");
+        let place = lane.map_or((77, 77), |lane| (0, lane));
+        event(&mut out, cat, name, place, start, ns);
         if let Some(lane) = lane {
             let _ = write!(
                 out,

@@ -9,24 +9,19 @@ pub fn check(file: &str, text: &str) -> Vec<Complaint> {
         out.push(Complaint::new(file, 1, "`rust-version` is missing"));
     }
     let mut lists_dependencies = false;
-    // Brackets that are still open: a list of features may span lines.
-    let mut open = 0;
     let mut above = "";
     for (index, line) in text.lines().enumerate() {
-        let (code, comment) = split_comment(line);
-        let code = code.trim();
-        let inside_value = open > 0;
-        open += brackets(code);
         let mut dependency = None;
-        if let Some(header) = code.strip_prefix('[').filter(|_| !inside_value) {
-            let header = header.trim_end_matches(']');
+        if let Some(header) = line.strip_prefix('[') {
+            let header = header.split(']').next().unwrap_or(header);
             lists_dependencies = header.ends_with("dependencies");
             dependency = single(header).filter(|_| !has_path(text.lines().skip(index + 1)));
-        } else if lists_dependencies && !inside_value && !code.is_empty() {
-            let name = code.split(['=', '.', ' ']).next().unwrap_or(code);
-            dependency = Some(name).filter(|_| !names_path(code));
+        } else if lists_dependencies && line.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+            // What goes on in a further line stands further in.
+            let name = line.split(['=', '.', ' ']).next();
+            dependency = name.filter(|_| !names_path(line));
         }
-        let reason = comment.is_some() || above.trim_start().starts_with('#');
+        let reason = line.contains(" # ") || above.starts_with('#');
         if let Some(name) = dependency.filter(|_| !reason) {
             let what = format!("`{name}` has no reason; say in a comment above it what it is for");
             out.push(Complaint::new(file, index + 1, what));
@@ -59,25 +54,6 @@ fn names_path(code: &str) -> bool {
     inner
         .into_iter()
         .any(|part| part.starts_with("path =") || part.starts_with("path="))
-}
-
-/// A line without its comment, and the comment. `#` inside a string is no comment.
-fn split_comment(line: &str) -> (&str, Option<&str>) {
-    let mut quoted = None;
-    for (at, c) in line.char_indices() {
-        match (c, quoted) {
-            ('#', None) => return (&line[..at], Some(&line[at..])),
-            ('"' | '\'', None) => quoted = Some(c),
-            (c, Some(open)) if c == open => quoted = None,
-            _ => {}
-        }
-    }
-    (line, None)
-}
-
-fn brackets(code: &str) -> i32 {
-    let count = |c: char| code.matches(c).count() as i32;
-    count('[') + count('{') - count(']') - count('}')
 }
 
 #[cfg(test)]

@@ -4,7 +4,9 @@
 //! said about code is read from Rust's tokens ([`rust`]): a rule may be quoted in a comment or a
 //! string without breaking it.
 
+pub mod budget;
 mod code;
+mod count;
 mod features;
 mod kernels;
 mod layers;
@@ -23,7 +25,7 @@ use anyhow::Result;
 use tree::Tree;
 
 /// Something to put right.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Complaint {
     file: String,
     line: usize,
@@ -52,6 +54,7 @@ pub fn run() -> Result<bool> {
     let mut complaints = all(&tree);
     let (tests, package) = features::read()?;
     complaints.extend(features::check(&tests, &package));
+    complaints.extend(budget::raised(&tree));
     for complaint in &complaints {
         println!("{complaint}");
     }
@@ -70,16 +73,6 @@ fn all(tree: &Tree) -> Vec<Complaint> {
     for (file, text) in tree.texts() {
         out.extend(names::check(file, text));
         out.extend(pages::machine_paths(file, text));
-        if file.ends_with(".rs") {
-            match rust::Source::read(file, text) {
-                Ok(source) => {
-                    out.extend(code::check(file, &source));
-                    out.extend(names::modules(file, &source.modules));
-                    out.extend(layers::check(file, &source));
-                }
-                Err(complaint) => out.push(complaint),
-            }
-        }
         if file.rsplit('/').next() == Some("Cargo.toml") {
             out.extend(manifests::check(file, text));
             out.extend(layers::manifest(file, text));
@@ -88,6 +81,17 @@ fn all(tree: &Tree) -> Vec<Complaint> {
             out.extend(pages::links(file, text, tree));
         }
     }
+    for (file, source) in &tree.sources {
+        match source {
+            Ok(source) => {
+                out.extend(code::check(file, source));
+                out.extend(names::modules(file, &source.modules));
+                out.extend(layers::check(file, source));
+            }
+            Err(complaint) => out.push(complaint.clone()),
+        }
+    }
+    out.extend(budget::check(tree));
     out.extend(kernels::check(tree));
     out.extend(rule_table::check(tree));
     out.extend(unnamed_tests::check(tree));

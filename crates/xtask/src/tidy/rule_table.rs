@@ -1,33 +1,26 @@
 //! docs/order.md: every rule names the function that keeps it and the test that tries it.
 
-use std::collections::HashSet;
-
 use super::Complaint;
+use super::rust::Item;
 use super::tree::Tree;
 
 const PAGE: &str = "docs/order.md";
 
-/// Complaints about rows `| R14 | … | `function` | `test` |` that name what does not exist.
+/// Complaints about rows `| R14 | … | `module::function` | `test` |` that name what does not exist: functions and types in the module of
+/// that name, tests anywhere.
 pub fn check(tree: &Tree) -> Vec<Complaint> {
-    let Some(Some(page)) = tree.files.get(PAGE) else {
-        return Vec::new();
-    };
-    let known = names(tree);
+    let page = tree.text(PAGE).unwrap_or_default();
     let mut out = Vec::new();
     for (index, line) in page.lines().enumerate().filter(|(_, line)| is_rule(line)) {
         let cells: Vec<&str> = line.trim().trim_matches('|').split('|').collect();
-        for quoted in cells
-            .iter()
-            .rev()
-            .take(2)
-            .rev()
-            .flat_map(|cell| quoted(cell))
-        {
-            if !exists(quoted, &known, tree) {
-                let what = format!("there is no `{quoted}`");
-                out.push(Complaint::new(PAGE, index + 1, what));
-            }
-        }
+        let [.., kept_by, tried_by] = cells[..] else {
+            continue;
+        };
+        let wrong = quoted(kept_by).filter(|path| !is_defined(path, tree));
+        let no_test = quoted(tried_by).filter(|name| !is_test(name, tree));
+        let what = wrong.map(|path| format!("there is no `{path}`"));
+        let what = what.chain(no_test.map(|name| format!("there is no test `{name}`")));
+        out.extend(what.map(|what| Complaint::new(PAGE, index + 1, what)));
     }
     out
 }
@@ -42,30 +35,32 @@ fn quoted(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
 
-/// A quoted file exists under that name or at the end of a longer one; everything else is names
-/// joined by `::` or the like, each of which stands somewhere in the sources.
-fn exists(quoted: &str, known: &HashSet<&str>, tree: &Tree) -> bool {
-    let is_file = quoted.contains('/') || quoted.ends_with(".rs") || quoted.ends_with(".yaml");
-    if is_file {
-        let ending = format!("/{quoted}");
-        return tree.has(quoted) || tree.files.keys().any(|file| file.ends_with(&ending));
-    }
-    words(quoted).all(|word| known.contains(word))
+/// Whether `a::b::function`, `a::b::Type` or `a::b::Type::function` is in `src/a/b.rs` or `src/a/b/mod.rs` of a crate.
+fn is_defined(path: &str, tree: &Tree) -> bool {
+    let is_module = |word: &&str| word.starts_with(char::is_lowercase);
+    let mut names: Vec<&str> = path.split("::").collect();
+    let Some(last) = names.pop() else {
+        return false;
+    };
+    let modules: Vec<&str> = names.iter().copied().take_while(is_module).collect();
+    let module = modules.join("/");
+    let files = [format!("/src/{module}.rs"), format!("/src/{module}/mod.rs")];
+    let types = &names[modules.len()..];
+    tree.sources().any(|(file, source)| {
+        let has = |name: &&str| {
+            source
+                .items
+                .iter()
+                .any(|item| item.name == *name && item.kind != "mod")
+        };
+        files.iter().any(|end| file.ends_with(end)) && has(&last) && types.iter().all(has)
+    })
 }
 
-/// Every name in the sources and in the programs that tests run.
-fn names(tree: &Tree) -> HashSet<&str> {
-    let sources = tree.texts().filter(|(file, _)| {
-        [".rs", ".py", ".yaml"]
-            .iter()
-            .any(|end| file.ends_with(end))
-    });
-    sources.flat_map(|(_, text)| words(text)).collect()
-}
-
-fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|c: char| !c.is_alphanumeric() && c != '_')
-        .filter(|word| !word.is_empty())
+fn is_test(name: &str, tree: &Tree) -> bool {
+    let is_it = |item: &Item| item.is_test && item.name == name;
+    tree.sources()
+        .any(|(_, source)| source.items.iter().any(is_it))
 }
 
 #[cfg(test)]
@@ -77,10 +72,14 @@ mod tests {
         let tree = Tree::of(&[
             (PAGE, page),
             (
-                "crates/a/src/order.rs",
-                "impl Order { fn legacy_waits(&self) {} }",
+                "crates/a/src/order/mod.rs",
+                "/// legacy_wait\nstruct Order; impl Order { fn legacy_waits(&self) {} } mod rules;",
             ),
-            ("crates/a/tests/legacy.rs", "fn legacy_is_between() {}"),
+            ("crates/a/src/order/rules.rs", "fn push() { action() }"),
+            (
+                "crates/a/tests/legacy.rs",
+                "#[test] fn legacy_is_between() {}\nfn no_test() {}",
+            ),
         ]);
         lines(check(&tree))
     }
@@ -88,21 +87,28 @@ mod tests {
     #[test]
     fn what_exists_is_right() {
         let page = "| # | rule | function | test |\n|---|---|---|---|\n\
-            | R14 | `cudaX` waits | `Order::legacy_waits` | `legacy_is_between`, `tests/legacy.rs` |\n\
-            text about `nothing`\n| R2 | no order | | |\n";
+            | R14 | `cudaX` waits | `order::Order::legacy_waits`, `order::rules::push` | `legacy_is_between` |\n\
+            text about `nothing`\n| R2 | no order | `order::Order` | |\n";
         assert_eq!(complaints(page), [""; 0]);
     }
 
     #[test]
     fn what_does_not_exist_is_named() {
-        let page = "\n| R14 | waits | `legacy_wait` | `legacy_is_between`, `tests/gone.rs` |";
-        assert_eq!(
-            complaints(page),
-            [
-                "2: there is no `legacy_wait`",
-                "2: there is no `tests/gone.rs`"
-            ]
-        );
+        for gone in [
+            "order::legacy_wait",   // A word of a comment.
+            "order::rules",         // A module.
+            "order::rules::action", // Called there and defined elsewhere.
+            "order::push",          // In another module.
+            "push",
+            "order::Rules::legacy_waits",
+        ] {
+            let page = format!("\n| R14 | waits | `{gone}` | `legacy_is_between` |");
+            assert_eq!(complaints(&page), [format!("2: there is no `{gone}`")]);
+        }
+        for gone in ["no_test", "push", "legacy"] {
+            let page = format!("| R14 | waits | `order::rules::push` | `{gone}` |");
+            assert_eq!(complaints(&page), [format!("1: there is no test `{gone}`")]);
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Tokens are enough for these rules, and see into macros, which a parsed syntax tree does not.
 //! Comments and strings are no tokens of code, so quoting a rule does not break it.
 
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use proc_macro2::{Delimiter, Group, Spacing, TokenStream, TokenTree};
@@ -18,6 +19,22 @@ pub struct Source {
     pub ignores: Vec<usize>,
     /// Every `mod`, with or without a body.
     pub modules: Vec<(String, usize)>,
+    /// Every function, type, constant and module that has a name.
+    pub items: Vec<Item>,
+}
+
+/// A definition.
+#[derive(Debug)]
+pub struct Item {
+    /// The word before its name: `fn`, `struct`.
+    pub kind: String,
+    pub name: String,
+    /// Its first and its last line.
+    pub lines: RangeInclusive<usize>,
+    /// Whether it is `pub` to all, wherever it stands.
+    pub is_public: bool,
+    /// Whether it is a `#[test]`.
+    pub is_test: bool,
 }
 
 /// A path such as `crate::op::Op`, or a single name.
@@ -64,6 +81,7 @@ impl Source {
         let mut next = place.clone();
         let mut at = 0;
         while at < tokens.len() {
+            self.items.extend(item(&tokens, at));
             match &tokens[at] {
                 TokenTree::Punct(p) if p.as_char() == '#' => {
                     let after = tokens[at + 1..].iter().take(2).find_map(brackets);
@@ -166,6 +184,48 @@ impl Source {
     }
 }
 
+/// What is defined where one of these words stands before a name.
+fn item(tokens: &[TokenTree], at: usize) -> Option<Item> {
+    const KINDS: [&str; 9] = [
+        "fn", "struct", "enum", "union", "trait", "type", "const", "static", "mod",
+    ];
+    const BEFORE_FN: [&str; 4] = ["fn", "unsafe", "async", "extern"];
+    let (TokenTree::Ident(kind), TokenTree::Ident(name)) = (&tokens[at], tokens.get(at + 1)?)
+    else {
+        return None;
+    };
+    let (kind, name) = (kind.to_string(), name.to_string());
+    if !KINDS.contains(&&*kind) || BEFORE_FN.contains(&&*name) {
+        return None;
+    }
+    let is_end = |token: &TokenTree| {
+        let is_braces = matches!(token, TokenTree::Group(g) if g.delimiter() == Delimiter::Brace);
+        is_braces || is_punct(Some(token), ';')
+    };
+    let start = tokens[..at]
+        .iter()
+        .rposition(is_end)
+        .map_or(0, |end| end + 1);
+    let end = tokens[at..].iter().find(|token| is_end(token))?;
+    let before = &tokens[start..at];
+    if let Some(TokenTree::Punct(_)) = before.last() {
+        return None; // `*const T` and `<const N: usize>` define nothing.
+    }
+    let is_pub = |token: &TokenTree| matches!(token, TokenTree::Ident(word) if *word == "pub");
+    let public = before.iter().rposition(is_pub);
+    Some(Item {
+        kind,
+        name,
+        lines: tokens[at].span().start().line..=end.span().end().line,
+        is_public: public
+            .is_some_and(|at| !matches!(before.get(at + 1), Some(TokenTree::Group(_)))),
+        is_test: before
+            .iter()
+            .filter_map(brackets)
+            .any(|group| words(group.stream()) == ["test"]),
+    })
+}
+
 /// All names in a stream, also in its groups.
 fn words(tokens: TokenStream) -> Vec<String> {
     let nested = tokens.into_iter().flat_map(|token| match token {
@@ -241,6 +301,37 @@ mod tests {
         assert_eq!(in_test, [false, true, true, false]);
         assert_eq!(found("r").unwrap().inside, ["tests"]);
         assert_eq!(source.modules, [("tests".to_owned(), 3)]);
+    }
+
+    #[test]
+    fn definitions_are_known() {
+        let text = "pub const fn a() {}\npub(crate) struct B { pub c: u32 }\n#[test]\nfn d() {\n fn e() {}\n}\n\
+            impl B { #[track_caller] pub unsafe fn f(&self) {\n} const G: u32 = 1; }\ntype H = fn(u32);\npub fn i<const N: usize>(j: *const u8);";
+        let source = Source::read("a.rs", text).unwrap();
+        let of = |item: &Item| {
+            let (first, last) = (item.lines.start(), item.lines.end());
+            let seen = [(item.is_public, " pub"), (item.is_test, " test")];
+            let seen: String = seen
+                .iter()
+                .filter(|(is, _)| *is)
+                .map(|(_, word)| *word)
+                .collect();
+            format!("{} {} {first}-{last}{seen}", item.kind, item.name)
+        };
+        let items: Vec<String> = source.items.iter().map(of).collect();
+        assert_eq!(
+            items,
+            [
+                "fn a 1-1 pub",
+                "struct B 2-2",
+                "fn d 4-6 test",
+                "fn e 5-5",
+                "fn f 7-8 pub",
+                "const G 8-8",
+                "type H 9-9",
+                "fn i 10-10 pub"
+            ]
+        );
     }
 
     #[test]

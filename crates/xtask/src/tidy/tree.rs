@@ -7,11 +7,15 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use super::Complaint;
+use super::rust::Source;
+
 /// Every tracked file, by its path from the root with `/` between the parts.
-#[derive(Default)]
 pub struct Tree {
     /// The text; absent where the file is not text.
     pub files: BTreeMap<String, Option<String>>,
+    /// What the files in Rust name, or why they cannot be read.
+    pub sources: BTreeMap<String, Result<Source, Complaint>>,
 }
 
 impl Tree {
@@ -31,7 +35,16 @@ impl Tree {
                 files.insert(name, String::from_utf8(bytes).ok());
             }
         }
-        Ok(Tree { files })
+        Ok(Tree::new(files))
+    }
+
+    fn new(files: BTreeMap<String, Option<String>>) -> Tree {
+        let rust = files.iter().filter(|(file, _)| file.ends_with(".rs"));
+        let source = |(file, text): (&String, &Option<String>)| {
+            Some((file.clone(), Source::read(file, text.as_deref()?)))
+        };
+        let sources = rust.filter_map(source).collect();
+        Tree { files, sources }
     }
 
     /// The files that are text.
@@ -43,6 +56,17 @@ impl Tree {
     /// What is in this file, if it is text.
     pub fn text(&self, path: &str) -> Option<&str> {
         self.files.get(path)?.as_deref()
+    }
+
+    /// What this file in Rust names, if it can be read.
+    pub fn source(&self, path: &str) -> Option<&Source> {
+        self.sources.get(path)?.as_ref().ok()
+    }
+
+    /// The files in Rust that can be read.
+    pub fn sources(&self) -> impl Iterator<Item = (&str, &Source)> {
+        let sources = self.sources.iter();
+        sources.filter_map(|(file, source)| Some((file.as_str(), source.as_ref().ok()?)))
     }
 
     /// Whether there is such a file or folder.
@@ -57,9 +81,7 @@ impl Tree {
     #[cfg(test)]
     pub fn of(files: &[(&str, &str)]) -> Tree {
         let entry = |&(name, text): &(&str, &str)| (name.to_owned(), Some(text.to_owned()));
-        Tree {
-            files: files.iter().map(entry).collect(),
-        }
+        Tree::new(files.iter().map(entry).collect())
     }
 }
 

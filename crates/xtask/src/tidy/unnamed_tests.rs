@@ -4,7 +4,6 @@
 //! no others, and nobody would miss them.
 
 use super::Complaint;
-use super::rust::Source;
 use super::tree::Tree;
 
 /// The end of the path of a program of all tests.
@@ -13,12 +12,8 @@ const PROGRAM: &str = "/tests/main.rs";
 /// Every file beside a `tests/main.rs` has to be one of its modules, or to have a `[[test]]` of its own.
 pub fn check(tree: &Tree) -> Vec<Complaint> {
     let mut out = Vec::new();
-    for (file, text) in tree.texts() {
+    for (file, source) in tree.sources() {
         let Some(package) = file.strip_suffix(PROGRAM) else {
-            continue;
-        };
-        // What cannot be read is complained about elsewhere.
-        let Ok(source) = Source::read(file, text) else {
             continue;
         };
         let manifest = tree.text(&format!("{package}/Cargo.toml")).unwrap_or("");
