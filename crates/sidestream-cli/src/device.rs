@@ -7,7 +7,7 @@ use sidestream::engine::Profile;
 
 use crate::failure::{Failure, shown, tell};
 use crate::input;
-use crate::raw::devices::Started;
+use crate::measure::raw::devices::Started;
 
 /// What a `--device` names.
 pub enum Named {

@@ -8,7 +8,7 @@ use sidestream::engine::Profile;
 use sidestream::sim::Machine;
 
 use crate::failure::{Exit, Failure, SUCCESS, print};
-use crate::raw::devices::{Found, Started, in_words};
+use crate::measure::raw::devices::{Found, Started, in_words};
 
 /// List the devices to run on, and where the figures of simulated ones come from
 ///

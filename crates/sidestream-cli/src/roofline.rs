@@ -8,7 +8,7 @@ use sidestream::engine::{Dtype, Profile};
 
 use crate::device::{self, Named};
 use crate::failure::{Exit, Failure, SUCCESS, print};
-use crate::raw::devices::Started;
+use crate::measure::raw::devices::Started;
 
 /// Say how long work takes at the least, and whether computing or memory sets that
 ///

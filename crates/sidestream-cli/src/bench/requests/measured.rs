@@ -22,9 +22,9 @@ use super::Setup;
 use super::load::{Load, MOST, Until};
 use super::model::Model;
 use super::outcome::Outcome;
-use crate::bench::own::Own;
 use crate::failure::Failure;
-use crate::raw::Gpu;
+use crate::measure::own::Own;
+use crate::measure::raw::Gpu;
 
 /// Threads that stand for the callers of a closed loop.
 const THREADS: u32 = 8;
