@@ -4,7 +4,7 @@ use sidestream::ptx;
 
 use super::{Blocks, Event, Function, Gpu, Memory, StepArgs, Stream};
 use crate::failure::Failure;
-use crate::overlap::job::{Job, Layout};
+use crate::overlap::job::{Call, Job, Layout, Stage};
 
 /// So many slots has the largest arrangement, unless more streams are asked for.
 const FEWEST_SLOTS: usize = 4;
@@ -18,9 +18,8 @@ pub struct RawJobs<'a> {
     gpu: &'a Gpu,
     kernel: Function,
     streams: Vec<Stream>,
-    uploaded: Vec<Event>,
-    computed: Vec<Event>,
-    downloaded: Vec<Event>,
+    /// By stage, then by slot.
+    events: [Vec<Event>; 3],
     inputs: Vec<Memory>,
     outputs: Vec<Memory>,
     /// By batch: what is uploaded, and where the result goes.
@@ -75,9 +74,7 @@ impl<'a> RawJobs<'a> {
             gpu,
             kernel: gpu.function(ptx::OVERLAP_STEP, "overlap_step")?,
             streams: (0..slots).map(|_| gpu.stream()).collect::<Result<_, _>>()?,
-            uploaded: events()?,
-            computed: events()?,
-            downloaded: events()?,
+            events: [events()?, events()?, events()?],
             inputs: device()?,
             outputs: device()?,
             sources: host()?,
@@ -111,9 +108,24 @@ pub fn grid(batch_bytes: u64, sms: u32) -> Blocks {
 impl RawJob<'_> {
     /// Submits the whole job in one arrangement, and waits until it is over.
     pub fn run(&self, layout: Layout) -> Result<(), Failure> {
-        match layout {
-            Layout::Streams(k) => self.streams(k as usize)?,
-            Layout::Ring(depth) => self.ring(depth as usize)?,
+        let RawJobs {
+            gpu,
+            streams,
+            events,
+            ..
+        } = self.jobs;
+        for batch in 0..self.count {
+            let slot = batch % layout.k() as usize;
+            for (stream, call) in layout.calls(batch as u32) {
+                let stream = streams[stream as usize];
+                match call {
+                    Call::Do(Stage::Upload) => self.upload(batch, slot, stream)?,
+                    Call::Do(Stage::Compute) => self.compute(slot, stream)?,
+                    Call::Do(Stage::Download) => self.download(batch, slot, stream)?,
+                    Call::Record(of) => gpu.record(events[of as usize][slot], stream)?,
+                    Call::Wait(of) => gpu.wait(stream, events[of as usize][slot])?,
+                }
+            }
         }
         self.jobs.gpu.synchronize_all()
     }
@@ -140,51 +152,6 @@ impl RawJob<'_> {
                     self.download(batch, 0, first)?;
                 }
             }
-        }
-        Ok(())
-    }
-
-    /// Batch `i` wholly on stream `i mod k`.
-    fn streams(&self, k: usize) -> Result<(), Failure> {
-        for batch in 0..self.count {
-            let slot = batch % k;
-            let stream = self.jobs.streams[slot];
-            self.upload(batch, slot, stream)?;
-            self.compute(slot, stream)?;
-            self.download(batch, slot, stream)?;
-        }
-        Ok(())
-    }
-
-    /// A stream for each stage. Upload `i + d` waits for kernel `i`; kernel `i` for upload `i` and
-    /// download `i - d`; download `i` for kernel `i`.
-    fn ring(&self, depth: usize) -> Result<(), Failure> {
-        let RawJobs {
-            gpu,
-            uploaded,
-            computed,
-            downloaded,
-            ..
-        } = self.jobs;
-        let streams = &self.jobs.streams;
-        let (up, mid, down) = (streams[0], streams[1], streams[2]);
-        for batch in 0..self.count {
-            let slot = batch % depth;
-            let is_reused = batch >= depth;
-            if is_reused {
-                gpu.wait(up, computed[slot])?;
-            }
-            self.upload(batch, slot, up)?;
-            gpu.record(uploaded[slot], up)?;
-            gpu.wait(mid, uploaded[slot])?;
-            if is_reused {
-                gpu.wait(mid, downloaded[slot])?;
-            }
-            self.compute(slot, mid)?;
-            gpu.record(computed[slot], mid)?;
-            gpu.wait(down, computed[slot])?;
-            self.download(batch, slot, down)?;
-            gpu.record(downloaded[slot], down)?;
         }
         Ok(())
     }
