@@ -9,7 +9,7 @@ use sidestream::event::Event;
 use sidestream::kernel::{Grid, library};
 use sidestream::stream::Stream;
 
-use super::time;
+use super::shown::time;
 use crate::device::Named;
 use crate::failure::Failure;
 use crate::measure::own::Own;
