@@ -17,6 +17,14 @@ pub enum Named {
     Simulated(Box<Profile>),
 }
 
+/// The help of an argument that names a device, with the built-in ones in the place of `{sim}` and `{names}`.
+pub fn help(text: &str) -> String {
+    let [names @ .., last] = &Profile::NAMES;
+    let names = format!("{} or {last}", names.join(", "));
+    let text = text.replace("{names}", &names);
+    text.replace("{sim}", &DeviceName::built_in())
+}
+
 /// What a `--device` names: `cuda`, `cuda:1`, `sim:h200`, `sim:FILE.toml`, or with `auto` the GPU if
 /// there is one. `driver` is the driver's library, if not the one that the system has.
 pub fn named(name: &str, driver: Option<&Path>) -> Result<Named, Failure> {

@@ -34,9 +34,8 @@ pub struct Args {
     /// What it took, in milliseconds, for the share of that
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     measured_ms: Option<f64>,
-    /// The GPU: sim:h200, sim:a100, sim:a10g, sim:rtx4090 or sim:FILE.toml; cuda:0 and so on, of which there is a
-    /// description; auto for cuda:0 if there is one
-    #[arg(long, default_value = "sim:h200")]
+    #[arg(long, default_value = "sim:h200", help = device::help("The GPU: {sim} or sim:FILE.toml; cuda:0 and so on, of which \
+          there is a description; auto for cuda:0 if there is one"))]
     pub device: String,
     /// The library of the CUDA driver, if not the one that the system has
     #[arg(long, value_name = "FILE")]

@@ -57,9 +57,8 @@ pub struct Args {
     /// Run only the program of this name
     #[arg(long, value_name = "NAME")]
     case: Option<String>,
-    /// The GPU: sim:h200, sim:a100, sim:a10g, sim:rtx4090, sim:FILE.toml, or a real one: cuda:0, or
-    /// auto for one if there is one
-    #[arg(long, default_value = "sim:h200")]
+    #[arg(long, default_value = "sim:h200", help = device::help("The GPU: {sim}, sim:FILE.toml, or a real one: cuda:0, or \
+          auto for one if there is one"))]
     device: String,
     /// The library of the CUDA driver, if not the one that the system has
     #[arg(long, value_name = "FILE")]

@@ -71,9 +71,8 @@ pub struct Args {
     /// Up to so many streams, from 4 to 16
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u32).range(4..=16))]
     streams: u32,
-    /// The GPU: cuda:0, cuda:1 and so on; sim:h200, sim:a100, sim:a10g, sim:rtx4090 or sim:FILE.toml;
-    /// auto for cuda:0 if there is one. On a real GPU every time is measured, in several rounds
-    #[arg(long, default_value = "sim:h200")]
+    #[arg(long, default_value = "sim:h200", help = device::help("The GPU: cuda:0, cuda:1 and so on; {sim} or sim:FILE.toml; \
+          auto for cuda:0 if there is one. On a real GPU every time is measured, in several rounds"))]
     pub device: String,
     /// The library of the CUDA driver, if not the one that the system has
     #[arg(long, value_name = "FILE")]
