@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use sidestream::check::{MEMORY_BYTES, Replay, Severity, Verdict, one_line, replay};
+use sidestream::check::{MEMORY_BYTES, Replay, Severity, Verdict, counted, one_line, replay};
 use sidestream::log::{MAGIC, Reader};
 use sidestream::trace::{Trace, embedded_log, recorded};
 use sidestream_program::{
@@ -412,13 +412,6 @@ fn show(
         print(format_args!("{}\n", checked_json(checked)))
     } else {
         print(format_args!("{}: {}", shown(path), checked.page(program)))
-    }
-}
-
-fn counted(count: u64, what: &str) -> String {
-    match count {
-        1 => format!("1 {what}"),
-        count => format!("{count} {what}s"),
     }
 }
 

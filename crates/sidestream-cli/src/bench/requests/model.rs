@@ -2,9 +2,9 @@
 
 use sidestream::engine::KernelCost;
 use sidestream::kernel::library::{dense_cost, dense_grid};
+use sidestream::sim::split_mix;
 
 use super::Args;
-use super::load::splitmix;
 use crate::failure::Failure;
 
 pub enum Model {
@@ -94,7 +94,7 @@ impl Model {
         let width = self.width();
         let scale = (6.0 / width as f32).sqrt();
         let mut state = u64::from(layer) + 1;
-        let mut next = || (splitmix(&mut state) >> 40) as f32 / (1u64 << 24) as f32;
+        let mut next = || (split_mix(&mut state) >> 40) as f32 / (1u64 << 24) as f32;
         (0..width * width)
             .map(|_| (2.0 * next() - 1.0) * scale)
             .collect()
@@ -103,7 +103,7 @@ impl Model {
     /// The row of a request.
     pub fn row(&self, request: u64) -> Vec<f32> {
         let mut state = request;
-        let mut next = || (splitmix(&mut state) >> 40) as f32 / (1u64 << 24) as f32;
+        let mut next = || (split_mix(&mut state) >> 40) as f32 / (1u64 << 24) as f32;
         (0..self.width()).map(|_| next()).collect()
     }
 
