@@ -15,6 +15,7 @@ mod input;
 mod interrupt;
 #[doc(hidden)]
 pub mod measure;
+mod output;
 #[doc(hidden)]
 pub mod overlap;
 mod reduce;

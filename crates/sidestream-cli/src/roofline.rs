@@ -7,8 +7,9 @@ use serde_json::json;
 use sidestream::engine::{Dtype, Profile};
 
 use crate::device::{self, Named};
-use crate::failure::{Exit, Failure, SUCCESS, print};
+use crate::failure::{Exit, Failure, SUCCESS};
 use crate::measure::raw::devices::Started;
+use crate::output;
 
 /// Say how long work takes at the least, and whether computing or memory sets that
 ///
@@ -147,10 +148,7 @@ fn dtype(text: &str) -> Result<Dtype, String> {
 /// Runs the command.
 pub fn main(args: &Args) -> Result<Exit, Failure> {
     let (json, text) = shown(args)?;
-    match args.json {
-        true => print(format_args!("{json}\n"))?,
-        false => print(text)?,
-    }
+    output::say(args.json, || json, || text)?;
     Ok(SUCCESS)
 }
 

@@ -20,6 +20,7 @@ use sidestream::engine::Profile;
 
 use crate::device::{self, Named};
 use crate::failure::{Exit, Failure, SUCCESS, print};
+use crate::output;
 use crate::width::{Lines, Width};
 use job::{Job, Layout};
 use limit::OverlapLimit;
@@ -121,8 +122,7 @@ struct Compared {
 /// Runs the command.
 pub fn main(args: &Args) -> Result<Exit, Failure> {
     match said(args, args.width.lines())? {
-        Said::All(json, _) if args.json => print(format_args!("{json}\n"))?,
-        Said::All(_, text) => print(text)?,
+        Said::All(json, text) => output::say(args.json, || json, || text)?,
         Said::CutShort(words) => {
             print(format_args!("{words}\n"))?;
             return Ok(130);
@@ -226,9 +226,7 @@ fn simulated(args: &Args, job: Job, profile: Profile) -> Result<Compared, Failur
     let pageable_ns = Some(job.pageable_ns(&profile));
     if let Some(path) = &args.trace {
         let trace = job.trace(rows[verdict.best].layout, &profile);
-        let file = std::fs::File::create(path).map_err(|e| Failure::file("create", path, &e))?;
-        let written = trace.write_json(file);
-        written.map_err(|e| Failure::file("write", path, &e))?;
+        output::write_trace(&trace, path)?;
     }
     Ok(Compared {
         job,

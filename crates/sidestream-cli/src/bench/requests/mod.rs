@@ -13,7 +13,8 @@ use clap::{Parser, ValueEnum};
 use serde_json::{Value, json};
 
 use crate::device::{self, Named};
-use crate::failure::{Exit, Failure, SUCCESS, print};
+use crate::failure::{Exit, Failure, SUCCESS};
+use crate::output;
 use crate::width::Width;
 use load::Load;
 use model::Model;
@@ -150,24 +151,19 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
         }
     };
     let verdict = args.verdict(&load, &outcomes);
-    if args.json {
-        let json = args.as_json(&title, is_simulated, &load, &outcomes, &verdict);
-        print(format_args!("{json}\n"))?;
-        return Ok(SUCCESS);
-    }
-    let head = format!(
-        "{} on {}{title}: {}{}\n\n",
-        load.in_words(),
-        if is_simulated { "a simulated " } else { "" },
-        model.in_words(),
-        if args.graphs { ", as graphs" } else { "" },
-    );
-    let table = outcome::table(&outcomes, load.is_closed());
-    print(
-        args.lines
-            .lines()
-            .wrapped(&(head + &table + "\n" + &verdict + "\n")),
-    )?;
+    let json = || args.as_json(&title, is_simulated, &load, &outcomes, &verdict);
+    let text = || {
+        let text = format!(
+            "{} on {}{title}: {}{}\n\n{}\n{verdict}\n",
+            load.in_words(),
+            if is_simulated { "a simulated " } else { "" },
+            model.in_words(),
+            if args.graphs { ", as graphs" } else { "" },
+            outcome::table(&outcomes, load.is_closed()),
+        );
+        args.lines.lines().wrapped(&text)
+    };
+    output::say(args.json, json, text)?;
     Ok(SUCCESS)
 }
 
