@@ -206,7 +206,10 @@ impl Raw<'_> {
 
     fn launch(&self) -> Result<(), Failure> {
         // SAFETY: the kernel has no parameters and touches nothing.
-        unsafe { self.gpu.launch_empty(self.empty, self.memory, self.a) }
+        unsafe {
+            let args = [self.memory.address()];
+            self.gpu.launch(self.empty, Grid::new(1, 32), args, self.a)
+        }
     }
 
     fn link(&self) -> Result<(), Failure> {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use sidestream::kernel::Kernel;
 use sidestream::kernel::library::{self, OverlapStep};
-use sidestream::kernel::{Grid, Kernel};
 use sidestream::pipeline::{BoxError, Failed, Pipeline, Running, per_row};
 
 use super::own::Own;
@@ -21,7 +21,7 @@ const BEFORE: u64 = 12;
 pub fn on_streams(own: &Own, job: &Job, slots: u32) -> Result<f64, Failure> {
     let (rows, work) = (job.batch_bytes as usize / 4, job.work);
     let kernel = step();
-    let grid = grid_of(own, job);
+    let grid = grid(job.batch_bytes, own.sms);
     let source = Source::new(job);
     let running = Pipeline::new(&own.device, rows)
         .upload(per_row::<f32>(1))
@@ -39,7 +39,7 @@ pub fn on_streams(own: &Own, job: &Job, slots: u32) -> Result<f64, Failure> {
 pub fn on_graphs(own: &Own, job: &Job, slots: u32) -> Result<f64, Failure> {
     let (rows, work) = (job.batch_bytes as usize / 4, job.work);
     let kernel = step();
-    let grid = grid_of(own, job);
+    let grid = grid(job.batch_bytes, own.sms);
     let source = Source::new(job);
     let host = own.device.clone();
     let running = Pipeline::new(&own.device, rows)
@@ -67,11 +67,6 @@ pub fn on_graphs(own: &Own, job: &Job, slots: u32) -> Result<f64, Failure> {
 fn step() -> Kernel<OverlapStep> {
     // SAFETY: the pipelines pass the rows of their buffers, or fewer.
     unsafe { library::overlap_step() }
-}
-
-fn grid_of(own: &Own, job: &Job) -> Grid {
-    let blocks = grid(job.batch_bytes, own.sms);
-    Grid::new(blocks.blocks, blocks.threads)
 }
 
 /// Where the items come from, and when the first that counts was asked for.

@@ -1,8 +1,9 @@
 //! The overlap job by the driver's own calls, in every arrangement.
 
+use sidestream::kernel::Grid;
 use sidestream::ptx;
 
-use super::{Blocks, Event, Function, Gpu, Memory, StepArgs, Stream};
+use super::{Event, Function, Gpu, Memory, Stream};
 use crate::failure::Failure;
 use crate::overlap::job::{Call, Job, Layout, Stage};
 
@@ -30,11 +31,9 @@ pub struct RawJobs<'a> {
 /// A job with its memory.
 pub struct RawJob<'a> {
     jobs: &'a RawJobs<'a>,
-    count: usize,
+    job: Job,
     bytes: usize,
-    work: u32,
-    downloads: bool,
-    grid: Blocks,
+    grid: Grid,
 }
 
 /// One stage of all batches, alone.
@@ -87,104 +86,78 @@ impl<'a> RawJobs<'a> {
         let room = self.inputs.iter().map(|input| input.bytes).min();
         RawJob {
             jobs: self,
-            count: job.count as usize,
+            job: *job,
             bytes: (job.batch_bytes as usize).min(room.unwrap_or(0)),
-            work: job.work,
-            downloads: job.downloads,
             grid: grid(job.batch_bytes, self.gpu.sms),
         }
     }
 }
 
 /// 256 threads a block, at most sixteen blocks for each multiprocessor.
-pub fn grid(batch_bytes: u64, sms: u32) -> Blocks {
+pub fn grid(batch_bytes: u64, sms: u32) -> Grid {
     let wanted = (batch_bytes / 4).div_ceil(256).max(1);
-    Blocks {
-        blocks: wanted.min(16 * u64::from(sms)) as u32,
-        threads: 256,
-    }
+    Grid::new(wanted.min(16 * u64::from(sms)) as u32, 256)
 }
 
 impl RawJob<'_> {
-    /// Submits the whole job in one arrangement, and waits until it is over.
+    /// Submits the whole job in one arrangement, and waits until it is complete.
     pub fn run(&self, layout: Layout) -> Result<(), Failure> {
-        let RawJobs {
-            gpu,
-            streams,
-            events,
-            ..
-        } = self.jobs;
-        for batch in 0..self.count {
-            let slot = batch % layout.k() as usize;
-            for (stream, call) in layout.calls(batch as u32) {
-                let stream = streams[stream as usize];
+        let RawJobs { gpu, events, .. } = self.jobs;
+        for batch in 0..self.job.count {
+            let slot = (batch % layout.k()) as usize;
+            for (stream, call) in layout.calls(batch) {
+                let stream = self.jobs.streams[stream as usize];
                 match call {
-                    Call::Do(Stage::Upload) => self.upload(batch, slot, stream)?,
-                    Call::Do(Stage::Compute) => self.compute(slot, stream)?,
-                    Call::Do(Stage::Download) => self.download(batch, slot, stream)?,
+                    Call::Do(stage) => self.submit(stage, batch, slot, stream)?,
                     Call::Record(of) => gpu.record(events[of as usize][slot], stream)?,
                     Call::Wait(of) => gpu.wait(stream, events[of as usize][slot])?,
                 }
             }
         }
-        self.jobs.gpu.synchronize_all()
+        gpu.synchronize_all()
     }
 
-    /// Submits one stage of all batches, and waits for nothing.
-    pub fn submit_alone(&self, stage: Alone) -> Result<(), Failure> {
-        let (first, second) = (self.jobs.streams[0], self.jobs.streams[1]);
-        for batch in 0..self.count {
-            match stage {
-                Alone::Uploads => self.upload(batch, 0, first)?,
-                Alone::Downloads => self.download(batch, 0, first)?,
-                Alone::BothWays => {
-                    self.upload(batch, 0, first)?;
-                    self.download(batch, 1, second)?;
-                }
-                Alone::Kernels => self.compute(0, first)?,
-                Alone::KernelsSideBySide => {
-                    let slot = batch % FEWEST_SLOTS;
-                    self.compute(slot, self.jobs.streams[slot])?;
-                }
-                Alone::Calls => {
-                    self.upload(batch, 0, first)?;
-                    self.compute(0, first)?;
-                    self.download(batch, 0, first)?;
-                }
+    /// Submits one part of all batches, and waits for nothing.
+    pub fn submit_alone(&self, part: Alone) -> Result<(), Failure> {
+        use Stage::{Compute, Download, Upload};
+        for batch in 0..self.job.count {
+            let side = batch as usize % FEWEST_SLOTS;
+            // Each stage with its slot, which has a stream of its own.
+            let calls: &[(Stage, usize)] = match part {
+                Alone::Uploads => &[(Upload, 0)],
+                Alone::Downloads => &[(Download, 0)],
+                Alone::BothWays => &[(Upload, 0), (Download, 1)],
+                Alone::Kernels => &[(Compute, 0)],
+                Alone::KernelsSideBySide => &[(Compute, side)],
+                Alone::Calls => &[(Upload, 0), (Compute, 0), (Download, 0)],
+            };
+            for &(stage, slot) in calls {
+                self.submit(stage, batch, slot, self.jobs.streams[slot])?;
             }
         }
         Ok(())
     }
 
-    fn upload(&self, batch: usize, slot: usize, stream: Stream) -> Result<(), Failure> {
-        let sources = &self.jobs.sources;
-        let source = sources[batch % sources.len()].part(0, self.bytes);
-        self.jobs.gpu.copy(source, self.jobs.inputs[slot], stream)
-    }
-
-    fn compute(&self, slot: usize, stream: Stream) -> Result<(), Failure> {
-        let args = StepArgs {
-            input: self.jobs.inputs[slot],
-            output: self.jobs.outputs[slot],
-            elements: self.bytes as u64 / 4,
-            work: self.work,
-        };
-        // SAFETY: it is the kernel of the overlap job, and both have at least `bytes`.
-        unsafe {
-            self.jobs
-                .gpu
-                .launch_step(self.jobs.kernel, self.grid, args, stream)
+    fn submit(&self, stage: Stage, batch: u32, slot: usize, on: Stream) -> Result<(), Failure> {
+        let RawJobs { gpu, kernel, .. } = self.jobs;
+        let (input, output) = (self.jobs.inputs[slot], self.jobs.outputs[slot]);
+        let of_batch = |all: &[Memory]| all[batch as usize % all.len()];
+        match stage {
+            Stage::Upload => {
+                let source = of_batch(&self.jobs.sources).part(0, self.bytes);
+                gpu.copy(source, input, on)
+            }
+            Stage::Compute => {
+                let (elements, work) = (self.bytes as u64 / 4, self.job.work.into());
+                let args = [input.address(), output.address(), elements, work];
+                // SAFETY: it is the kernel of the overlap job, and both have at least `bytes`.
+                unsafe { gpu.launch(*kernel, self.grid, args, on) }
+            }
+            Stage::Download if self.job.downloads => {
+                let output = output.part(0, self.bytes);
+                gpu.copy(output, of_batch(&self.jobs.results), on)
+            }
+            Stage::Download => Ok(()),
         }
-    }
-
-    fn download(&self, batch: usize, slot: usize, stream: Stream) -> Result<(), Failure> {
-        if !self.downloads {
-            return Ok(());
-        }
-        let results = &self.jobs.results;
-        let output = self.jobs.outputs[slot].part(0, self.bytes);
-        self.jobs
-            .gpu
-            .copy(output, results[batch % results.len()], stream)
     }
 }
