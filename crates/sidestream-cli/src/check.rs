@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
-use sidestream::check::{MEMORY_BYTES, Replay, Severity, Verdict, one_line, replay};
+use sidestream::check::{MEMORY_BYTES, Replay, Severity, Verdict, counted, one_line, replay};
 use sidestream::log::{MAGIC, Reader};
 use sidestream::trace::{Trace, embedded_log, recorded};
 use sidestream_program::{
@@ -12,7 +12,7 @@ use sidestream_program::{
 };
 
 use crate::failure::{Exit, Failure, print, shown, tell};
-use crate::{input, reduce, text};
+use crate::{input, output, reduce, text};
 
 /// Find races between streams, host threads and the allocator
 ///
@@ -108,25 +108,14 @@ fn refuse_overwriting(args: &Args) -> Result<(), Failure> {
         ("--trace", "the run of one log", &args.trace),
         ("--reduce", "what is left of one run", &args.reduce),
     ];
-    for (option, what, to) in written {
-        let Some(to) = to else { continue };
-        if args.files.len() > 1 {
-            return Err(Failure::input(format!(
-                "{option} writes {what}, and there are several files; give one"
-            )));
-        }
-        if args.files.iter().any(|path| input::is_same(path, to)) {
-            return Err(Failure::input(format!(
-                "{option} would overwrite the file that is checked; give another file"
-            )));
-        }
+    let given = written.iter().find(|(_, _, to)| to.is_some());
+    if let (Some((option, what, _)), [_, _, ..]) = (given, &args.files[..]) {
+        return Err(Failure::input(format!(
+            "{option} writes {what}, and there are several files; give one"
+        )));
     }
-    match (&args.trace, &args.reduce) {
-        (Some(trace), Some(reduced)) if input::is_same(trace, reduced) => Err(Failure::input(
-            "--trace and --reduce name one file; give two",
-        )),
-        _ => Ok(()),
-    }
+    let written = written.map(|(option, _, to)| (option, to));
+    output::refuse_overwriting(&args.files, "the file that is checked", written)
 }
 
 /// Several may be named, so a shell can.
@@ -302,7 +291,9 @@ impl Logged {
             .map_err(|error| Failure::input(format!("{}: {error}", shown(path))))?;
         let (ops, is_timed) = (run.ops, run.timed > 0);
         if is_timed {
-            write_trace(run.trace, log, to)?;
+            // With its log, the trace can be checked again.
+            let log = Some(log.to_vec());
+            output::write_trace(&Trace { log, ..run.trace }, to)?;
         }
         let outcome = self.outcome(path)?;
         if !is_timed {
@@ -314,15 +305,6 @@ impl Logged {
         }
         Ok(outcome)
     }
-}
-
-fn write_trace(mut trace: Trace, log: &[u8], to: &Path) -> Result<(), Failure> {
-    // With its log, the trace can be checked again.
-    trace.log = Some(log.to_vec());
-    let file = std::fs::File::create(to).map_err(|e| Failure::file("create", to, &e))?;
-    trace
-        .write_json(file)
-        .map_err(|e| Failure::file("write", to, &e))
 }
 
 /// Reads a document of programs to run.
@@ -384,16 +366,10 @@ fn programs(args: &Args, path: &Path, document: &Document) -> Result<Outcome, Fa
                 outcome(&checked)
             }
             Err(bad) => {
-                if args.json {
-                    print(format_args!("{}\n", bad_json(bad)))?;
-                } else {
-                    let name = bad
-                        .name
-                        .as_deref()
-                        .map(|name| format!(" {}:", one_line(name)));
-                    let name = name.unwrap_or_default();
-                    print(format_args!("{}:{name} {bad}\n", shown(path)))?;
-                }
+                let name = bad.name.as_deref();
+                let name = name.map_or(String::new(), |name| format!(" {}:", one_line(name)));
+                let text = || format!("{}:{name} {bad}\n", shown(path));
+                output::say(args.json, || bad_json(bad), text)?;
                 Outcome::Unreadable
             }
         };
@@ -408,18 +384,8 @@ fn show(
     program: Option<&Program>,
     checked: &Checked,
 ) -> Result<(), Failure> {
-    if args.json {
-        print(format_args!("{}\n", checked_json(checked)))
-    } else {
-        print(format_args!("{}: {}", shown(path), checked.page(program)))
-    }
-}
-
-fn counted(count: u64, what: &str) -> String {
-    match count {
-        1 => format!("1 {what}"),
-        count => format!("{count} {what}s"),
-    }
+    let text = || format!("{}: {}", shown(path), checked.page(program));
+    output::say(args.json, || checked_json(checked), text)
 }
 
 /// What a check came to.

@@ -7,7 +7,7 @@ use sidestream::engine::Profile;
 
 use crate::failure::{Failure, shown, tell};
 use crate::input;
-use crate::raw::devices::Started;
+use crate::measure::raw::devices::Started;
 
 /// What a `--device` names.
 pub enum Named {
@@ -15,6 +15,14 @@ pub enum Named {
     Cuda(u32),
     /// A simulated device.
     Simulated(Box<Profile>),
+}
+
+/// The help of an argument that names a device, with the built-in ones in the place of `{sim}` and `{names}`.
+pub fn help(text: &str) -> String {
+    let [names @ .., last] = &Profile::NAMES;
+    let names = format!("{} or {last}", names.join(", "));
+    let text = text.replace("{names}", &names);
+    text.replace("{sim}", &DeviceName::built_in())
 }
 
 /// What a `--device` names: `cuda`, `cuda:1`, `sim:h200`, `sim:FILE.toml`, or with `auto` the GPU if

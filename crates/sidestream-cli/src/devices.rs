@@ -7,8 +7,9 @@ use serde_json::json;
 use sidestream::engine::Profile;
 use sidestream::sim::Machine;
 
+use crate::device;
 use crate::failure::{Exit, Failure, SUCCESS, print};
-use crate::raw::devices::{Found, Started, in_words};
+use crate::measure::raw::devices::{Found, Started, in_words};
 
 /// List the devices to run on, and where the figures of simulated ones come from
 ///
@@ -24,8 +25,8 @@ pub struct Args {
     /// Show where each figure comes from
     #[arg(long)]
     sources: bool,
-    /// Print the file that describes this simulated device: h200, a100, a10g or rtx4090
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["sources", "json", "driver"])]
+    #[arg(long, value_name = "NAME", help = device::help("Print the file that describes this simulated device: {names}"),
+          conflicts_with_all = ["sources", "json", "driver"])]
     profile: Option<String>,
     /// Print one JSON object instead of the table
     #[arg(long)]

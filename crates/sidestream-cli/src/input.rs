@@ -44,41 +44,30 @@ fn is_named_pipe(_: &Path) -> bool {
     false
 }
 
-/// Whether two paths are one file.
-pub fn is_same(a: &Path, b: &Path) -> bool {
-    a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
-}
-
 /// What a log may have that is held whole, to be written as a trace or reduced: 1 GiB.
 const LOG_BYTES: u64 = 1 << 30;
 
 /// The bytes of an op log.
 pub fn read_log(path: &Path, file: impl Read) -> Result<Vec<u8>, Failure> {
-    let mut bytes = Vec::new();
-    file.take(LOG_BYTES + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|error| Failure::file("read", path, &error))?;
-    if bytes.len() as u64 > LOG_BYTES {
-        return Err(Failure::input(format!(
-            "{} is longer than {} MiB, which is the most that becomes a trace or is reduced; record a shorter part",
-            shown(path),
-            LOG_BYTES >> 20
-        )));
-    }
-    Ok(bytes)
+    let instead = "becomes a trace or is reduced; record a shorter part";
+    read_most(path, file, LOG_BYTES, instead)
 }
 
 /// The bytes of a file, as long as there are no more than a program may have: some files, such as
 /// `/dev/zero`, have no end.
 pub fn read(path: &Path, file: impl Read) -> Result<Vec<u8>, Failure> {
-    let most = Limits::default().input_bytes;
+    let most = Limits::default().input_bytes as u64;
+    read_most(path, file, most, "is read; split it")
+}
+
+fn read_most(path: &Path, file: impl Read, most: u64, instead: &str) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
-    file.take(most as u64 + 1)
+    file.take(most + 1)
         .read_to_end(&mut bytes)
         .map_err(|error| Failure::file("read", path, &error))?;
-    if bytes.len() > most {
+    if bytes.len() as u64 > most {
         return Err(Failure::input(format!(
-            "{} is longer than {} MiB, which is the most that is read; split it",
+            "{} is longer than {} MiB, which is the most that {instead}",
             shown(path),
             most >> 20
         )));

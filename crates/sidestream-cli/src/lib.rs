@@ -5,14 +5,19 @@
 mod augment;
 mod bench;
 mod check;
-mod device;
+#[doc(hidden)]
+pub mod device;
 mod devices;
 mod diagnose;
-mod failure;
+#[doc(hidden)]
+pub mod failure;
 mod input;
 mod interrupt;
-mod overlap;
-mod raw;
+#[doc(hidden)]
+pub mod measure;
+mod output;
+#[doc(hidden)]
+pub mod overlap;
 mod reduce;
 mod roofline;
 mod run;
@@ -26,7 +31,7 @@ use clap::{Parser, Subcommand};
 
 /// Keep a GPU busy: see what overlap is worth, run stream programs, find races, diagnose traces
 ///
-/// No GPU is needed: a simulated one runs the programs. `bench gpu` measures a real one.
+/// No GPU is needed: a simulated one runs the programs. `overlap --device cuda:0` measures a real one.
 ///
 /// Start with `sidestream overlap`, which shows what streams can gain. A stream program is a YAML
 /// file that lists CUDA calls: `sidestream check FILE` finds what is not ordered in it, and

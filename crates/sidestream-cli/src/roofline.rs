@@ -7,8 +7,9 @@ use serde_json::json;
 use sidestream::engine::{Dtype, Profile};
 
 use crate::device::{self, Named};
-use crate::failure::{Exit, Failure, SUCCESS, print};
-use crate::raw::devices::Started;
+use crate::failure::{Exit, Failure, SUCCESS};
+use crate::measure::raw::devices::Started;
+use crate::output;
 
 /// Say how long work takes at the least, and whether computing or memory sets that
 ///
@@ -34,9 +35,8 @@ pub struct Args {
     /// What it took, in milliseconds, for the share of that
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     measured_ms: Option<f64>,
-    /// The GPU: sim:h200, sim:a100, sim:a10g, sim:rtx4090 or sim:FILE.toml; cuda:0 and so on, of which there is a
-    /// description; auto for cuda:0 if there is one
-    #[arg(long, default_value = "sim:h200")]
+    #[arg(long, default_value = "sim:h200", help = device::help("The GPU: {sim} or sim:FILE.toml; cuda:0 and so on, of which \
+          there is a description; auto for cuda:0 if there is one"))]
     pub device: String,
     /// The library of the CUDA driver, if not the one that the system has
     #[arg(long, value_name = "FILE")]
@@ -148,10 +148,7 @@ fn dtype(text: &str) -> Result<Dtype, String> {
 /// Runs the command.
 pub fn main(args: &Args) -> Result<Exit, Failure> {
     let (json, text) = shown(args)?;
-    match args.json {
-        true => print(format_args!("{json}\n"))?,
-        false => print(text)?,
-    }
+    output::say(args.json, || json, || text)?;
     Ok(SUCCESS)
 }
 

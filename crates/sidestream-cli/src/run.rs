@@ -18,7 +18,7 @@ mod real;
 use crate::check::read;
 use crate::device::{self, Named};
 use crate::failure::{Exit, Failure, print, shown, tell};
-use crate::input::is_same;
+use crate::output;
 use crate::width::Width;
 
 /// Run a stream program on a GPU, simulated or real, and show what ran when
@@ -57,9 +57,8 @@ pub struct Args {
     /// Run only the program of this name
     #[arg(long, value_name = "NAME")]
     case: Option<String>,
-    /// The GPU: sim:h200, sim:a100, sim:a10g, sim:rtx4090, sim:FILE.toml, or a real one: cuda:0, or
-    /// auto for one if there is one
-    #[arg(long, default_value = "sim:h200")]
+    #[arg(long, default_value = "sim:h200", help = device::help("The GPU: {sim}, sim:FILE.toml, or a real one: cuda:0, or \
+          auto for one if there is one"))]
     device: String,
     /// The library of the CUDA driver, if not the one that the system has
     #[arg(long, value_name = "FILE")]
@@ -99,6 +98,15 @@ enum Outcome {
     CannotRun,
 }
 
+impl Outcome {
+    fn of(is_expected: bool) -> Outcome {
+        match is_expected {
+            true => Outcome::AsExpected,
+            false => Outcome::NotAsExpected,
+        }
+    }
+}
+
 /// Runs the command.
 pub fn main(args: &Args) -> Result<Exit, Failure> {
     let device = device::named(&args.device, args.driver.as_deref())?;
@@ -127,7 +135,11 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
             programs.len()
         )));
     }
-    refuse_overwriting(args)?;
+    output::refuse_overwriting(
+        std::slice::from_ref(&args.program),
+        "the program",
+        [("--trace", &args.trace), ("--log", &args.log)],
+    )?;
     let mut worst = Outcome::AsExpected;
     for program in programs {
         // One program that cannot be run does not keep the others from it.
@@ -149,33 +161,18 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
     Ok(worst as Exit)
 }
 
-/// Outputs go to files of their own.
-fn refuse_overwriting(args: &Args) -> Result<(), Failure> {
-    let outputs = [("--trace", &args.trace), ("--log", &args.log)];
-    for (flag, path) in outputs {
-        if path
-            .as_ref()
-            .is_some_and(|path| is_same(path, &args.program))
-        {
-            return Err(Failure::input(format!(
-                "{flag} would overwrite the program; give another file"
-            )));
-        }
-    }
-    match (&args.trace, &args.log) {
-        (Some(trace), Some(log)) if is_same(trace, log) => {
-            Err(Failure::input("--trace and --log name one file; give two"))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// The names to choose from, the first few of many.
 fn names_in(document: &Document) -> String {
     let names: Vec<&str> = document.programs.iter().filter_map(name_of).collect();
-    match names.len() {
-        0..=8 => names.join(", "),
-        n => format!("{} and {} more", names[..8].join(", "), n - 8),
+    few(&names, 8)
+}
+
+/// So many names, and how many more there are.
+fn few<S: AsRef<str>>(names: &[S], most: usize) -> String {
+    let shown: Vec<&str> = names.iter().take(most).map(AsRef::as_ref).collect();
+    match names.len().saturating_sub(most) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
     }
 }
 
@@ -240,19 +237,10 @@ fn one(args: &Args, profile: &Profile, program: &Program) -> Result<Outcome, Fai
     }
     let judged = Judged::of(program, &ran);
     write_files(args, looped, &mut trace)?;
-    if args.json {
-        print(format_args!(
-            "{}\n",
-            as_json(args, program, &ran, &trace, &judged)
-        ))?;
-    } else {
-        print(as_text(args, profile, program, &ran, &trace, &judged))?;
-    }
-    Ok(if judged.unmet.is_empty() {
-        Outcome::AsExpected
-    } else {
-        Outcome::NotAsExpected
-    })
+    let json = || as_json(args, program, &ran, &trace, &judged);
+    let text = || as_text(args, profile, program, &ran, &trace, &judged);
+    output::say(args.json, json, text)?;
+    Ok(Outcome::of(judged.unmet.is_empty()))
 }
 
 /// The files of `--log` and `--trace`.
@@ -265,10 +253,7 @@ fn write_files(args: &Args, program: &Program, trace: &mut Trace) -> Result<(), 
         // With its log, `sidestream check` can check a trace. Where a program cannot be logged the
         // trace goes without.
         trace.log = record(program).ok();
-        let file = std::fs::File::create(path).map_err(|e| Failure::file("create", path, &e))?;
-        trace
-            .write_json(file)
-            .map_err(|e| Failure::file("write", path, &e))?;
+        output::write_trace(trace, path)?;
     }
     Ok(())
 }

@@ -2,11 +2,11 @@
 
 mod augment;
 mod bad_input;
-mod bench_gpu;
 mod bench_requests;
 mod check;
 mod command;
 mod dependent;
+mod devices;
 mod diagnose;
 mod diagnose_files;
 mod input;

@@ -11,6 +11,8 @@
 //! numbers are no samples, so a path takes four steps on average; a small set has 256 numbers, so that all orders are
 //! possible.
 
+use sidestream::sim::split_mix;
+
 use crate::{Error, Result};
 
 /// How the samples of an epoch are ordered and shared out.
@@ -122,10 +124,7 @@ fn permuted(place: u64, many: u64, key: u64) -> u64 {
     }
 }
 
-/// The output function of SplitMix64 (Steele, Lea and Flood 2014), after its increment.
-fn mixed(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
+/// What SplitMix64 draws first from this number.
+fn mixed(mut number: u64) -> u64 {
+    split_mix(&mut number)
 }

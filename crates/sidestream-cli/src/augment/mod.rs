@@ -93,8 +93,7 @@ pub struct Args {
     /// How many shares; torchrun's WORLD_SIZE if that is set
     #[arg(long, requires = "rank", value_parser = clap::value_parser!(u32).range(1..))]
     world: Option<u32>,
-    /// The GPU: auto, cuda:0 and so on; sim:h200, sim:a100, sim:a10g, sim:rtx4090 or sim:FILE.toml
-    #[arg(long, default_value = "auto")]
+    #[arg(long, default_value = "auto", help = crate::device::help("The GPU: auto, cuda:0 and so on; {sim} or sim:FILE.toml"))]
     device: String,
     /// The library of the CUDA driver, if not the one that the system has
     #[arg(long, value_name = "FILE")]

@@ -1,28 +1,12 @@
-//! `sidestream bench`: `gpu`, what the library costs beside the driver's own calls, and `requests`.
+//! `sidestream bench`: what the library does under load.
 
-mod calls;
-pub mod jobs;
-mod kernels;
-mod overlap;
-pub mod own;
-mod pieces;
 mod requests;
-pub mod rounds;
-mod table;
 
-use std::io::IsTerminal;
-use std::path::PathBuf;
+use clap::{Parser, Subcommand};
 
-use clap::{Parser, Subcommand, ValueEnum};
-use serde_json::json;
+use crate::failure::{Exit, Failure};
 
-use crate::device::{self, Named};
-use crate::failure::{Exit, Failure, SUCCESS, print, tell};
-use crate::raw::Gpu;
-use own::Own;
-use table::Row;
-
-/// Measure the library: beside the driver's own calls, and under requests of many callers
+/// Measure the library under requests of many callers
 ///
 /// Exit code: 0 if it was measured, 2 if an argument or the device is at fault.
 #[derive(Parser)]
@@ -33,189 +17,11 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum What {
-    Gpu(GpuArgs),
     Requests(Box<requests::Args>),
-}
-
-/// Measure the library on a GPU, each figure beside the driver's own calls
-///
-/// Every figure of the library is measured in turn with the driver's own calls for the same work, by
-/// this program, in the same minute: in each round both sides run, in alternating order. The ratio is
-/// taken round by round. The table shows medians, the tenth and the ninetieth percentile of the
-/// ratio, and whether the bar is met.
-///
-/// Calls are timed on the host, in batches so short that none waits for the device. Jobs are timed
-/// from before their first call until their last result is there.
-///
-/// Exit code: 0 also where a bar is not met, 2 if an argument or the device is at fault.
-#[derive(Parser)]
-struct GpuArgs {
-    /// The GPU: cuda, cuda:0, cuda:1; a simulated one, such as sim:h200, is a dry run without the
-    /// driver's side
-    #[arg(long, default_value = "cuda:0")]
-    device: String,
-    /// The driver's library, if not the one that the system has
-    #[arg(long, value_name = "FILE")]
-    driver: Option<PathBuf>,
-    /// Print one JSON object instead of the table
-    #[arg(long)]
-    json: bool,
-    /// Only this part; may be given several times
-    #[arg(long, value_enum)]
-    part: Vec<Part>,
-    /// Three rounds of everything: too few for figures to rely on
-    #[arg(long)]
-    quick: bool,
-}
-
-/// A part of the table.
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Part {
-    /// Single calls
-    Calls,
-    /// The overlap job in every arrangement
-    Jobs,
-    /// Many small uploads
-    Pieces,
-}
-
-/// How often things are measured.
-struct Rounds {
-    calls: usize,
-    small_jobs: usize,
-    jobs: usize,
-}
-
-/// What is measured, and how often.
-struct Bench {
-    /// The driver's side; absent for a simulated device.
-    gpu: Option<Gpu>,
-    own: Own,
-    rounds: Rounds,
 }
 
 /// Runs the command.
 pub fn main(args: &Args) -> Result<Exit, Failure> {
-    let args = match &args.what {
-        What::Gpu(args) => args,
-        What::Requests(args) => return requests::main(args),
-    };
-    let bench = Bench::open(args)?;
-    let is_wanted = |part| args.part.is_empty() || args.part.contains(&part);
-    let (mut rows, mut compared) = (Vec::new(), Vec::new());
-    if is_wanted(Part::Calls) {
-        bench.progress("calls");
-        rows.extend(calls::rows(&bench)?);
-    }
-    if is_wanted(Part::Jobs) {
-        let (jobs, all) = overlap::rows(&bench)?;
-        rows.extend(jobs);
-        compared = all;
-    }
-    if is_wanted(Part::Pieces) {
-        bench.progress("pieces");
-        rows.extend(pieces::rows(&bench)?);
-    }
-    if args.json {
-        let rows: Vec<_> = rows.iter().map(Row::as_json).collect();
-        let overlap: Vec<_> = compared.iter().map(overlap::Compared::as_json).collect();
-        let Rounds {
-            calls,
-            small_jobs,
-            jobs,
-        } = bench.rounds;
-        let all = json!({
-            "schema": "sidestream.bench.gpu/1",
-            "device": bench.device_name(),
-            "driver": bench.gpu.as_ref().map(|gpu| format!("CUDA {}", gpu.cuda)),
-            "rounds": {"calls": calls, "small_jobs": small_jobs, "jobs": jobs},
-            "rows": rows,
-            "overlap": overlap,
-        });
-        print(format_args!("{all}\n"))?;
-    } else {
-        print(bench.in_words(&rows, &compared))?;
-    }
-    Ok(SUCCESS)
-}
-
-impl Bench {
-    fn open(args: &GpuArgs) -> Result<Bench, Failure> {
-        let rounds = match args.quick {
-            true => Rounds {
-                calls: 3,
-                small_jobs: 3,
-                jobs: 3,
-            },
-            false => Rounds {
-                calls: 51,
-                small_jobs: 31,
-                jobs: 9,
-            },
-        };
-        match device::named(&args.device, args.driver.as_deref())? {
-            Named::Cuda(number) => {
-                let gpu = Gpu::open(args.driver.as_deref(), number)?;
-                let own = Own::cuda(&gpu, number, args.driver.as_deref())?;
-                let gpu = Some(gpu);
-                Ok(Bench { gpu, own, rounds })
-            }
-            Named::Simulated(profile) => {
-                let own = Own::simulated(*profile);
-                let gpu = None;
-                Ok(Bench { gpu, own, rounds })
-            }
-        }
-    }
-
-    fn device_name(&self) -> &str {
-        match &self.gpu {
-            Some(gpu) => &gpu.name,
-            None => self.own.device.name(),
-        }
-    }
-
-    /// Says on a terminal what is being measured.
-    fn progress(&self, what: &str) {
-        if std::io::stderr().is_terminal() {
-            tell(format_args!("measuring: {what}"));
-        }
-    }
-
-    fn in_words(&self, rows: &[Row], compared: &[overlap::Compared]) -> String {
-        let Rounds {
-            calls,
-            small_jobs,
-            jobs,
-        } = self.rounds;
-        let head = match &self.gpu {
-            Some(gpu) => format!(
-                "{}, driver for CUDA {} ({})",
-                gpu.name,
-                gpu.cuda,
-                gpu.file()
-            ),
-            None => format!(
-                "{}: a dry run. Calls cost what the simulator costs, jobs take simulated time; no bar \
-                 applies",
-                self.own.device.name()
-            ),
-        };
-        let met = |is_met: bool| {
-            rows.iter()
-                .filter(|row| row.is_met() == Some(is_met))
-                .count()
-        };
-        let (held, missed) = (met(true), met(false));
-        let verdict = match self.gpu {
-            Some(_) => format!("bars: {held} met, {missed} missed"),
-            None => "bars: none judged".to_owned(),
-        };
-        format!(
-            "{head}\nmedians of {calls} rounds for calls, {small_jobs} for small jobs, {jobs} for \
-             others; raw and ours in turn in each\n\n{}\n{verdict}\n{}",
-            table::as_text(rows),
-            overlap::as_text(compared)
-        )
-    }
+    let What::Requests(args) = &args.what;
+    requests::main(args)
 }

@@ -9,12 +9,12 @@ use sidestream::event::Event;
 use sidestream::kernel::{Grid, library};
 use sidestream::stream::Stream;
 
-use super::time;
-use crate::bench::own::Own;
-use crate::bench::rounds::{Clock, median};
+use super::shown::time;
 use crate::device::Named;
 use crate::failure::Failure;
-use crate::raw::Gpu;
+use crate::measure::own::Own;
+use crate::measure::raw::Gpu;
+use crate::measure::rounds::{Clock, median};
 use crate::width::Lines;
 
 /// Microseconds of a block of the background.

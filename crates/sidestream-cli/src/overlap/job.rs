@@ -38,6 +38,44 @@ pub enum Layout {
     Ring(u32),
 }
 
+/// A stage of the job.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Debug)]
+pub enum Stage {
+    Upload,
+    Compute,
+    Download,
+}
+
+/// A call of one batch.
+#[derive(Clone, Copy, Debug)]
+pub enum Call {
+    /// The stage itself.
+    Do(Stage),
+    /// Records that this stage of the slot has come so far.
+    Record(Stage),
+    /// Waits for that.
+    Wait(Stage),
+}
+
+/// The calls of a batch in a ring, each with the stage whose stream takes it. A stage waits for the one before it, and
+/// for the one behind it of the batch that had the slot before.
+const RING: [(Stage, Call); 10] = {
+    use Call::{Do, Record, Wait};
+    use Stage::{Compute, Download, Upload};
+    [
+        (Upload, Wait(Compute)),
+        (Upload, Do(Upload)),
+        (Upload, Record(Upload)),
+        (Compute, Wait(Upload)),
+        (Compute, Wait(Download)),
+        (Compute, Do(Compute)),
+        (Compute, Record(Compute)),
+        (Download, Wait(Compute)),
+        (Download, Do(Download)),
+        (Download, Record(Download)),
+    ]
+};
+
 impl Layout {
     /// All that are compared.
     pub const ALL: [Layout; 7] = [
@@ -76,6 +114,28 @@ impl Layout {
         let more = more.chain(last).map(Layout::Streams);
         layouts.splice(at.unwrap_or(0)..at.unwrap_or(0), more);
         layouts
+    }
+
+    /// How many streams it takes.
+    pub fn streams(self) -> u32 {
+        match self {
+            Layout::Streams(k) => k,
+            Layout::Ring(_) => 3,
+        }
+    }
+
+    /// The calls of a batch, in their sequence, each with the stream that takes it.
+    pub fn calls(self, batch: u32) -> impl Iterator<Item = (u32, Call)> {
+        let (slot, is_ring) = (batch % self.k(), matches!(self, Layout::Ring(_)));
+        let is_first = batch < self.k();
+        let is_made = move |&&(stage, call): &&(Stage, Call)| match call {
+            Call::Do(_) => true,
+            Call::Wait(of) if of > stage => is_ring && !is_first,
+            Call::Record(_) | Call::Wait(_) => is_ring,
+        };
+        let stream = move |stage: Stage| if is_ring { stage as u32 } else { slot };
+        let made = RING.iter().filter(is_made);
+        made.map(move |&(stage, call)| (stream(stage), call))
     }
 }
 
@@ -133,9 +193,11 @@ impl Job {
 
     fn run(&self, layout: Layout, profile: &Profile, host: Memory) -> Sim {
         let mut program = Program::new(*self, layout, profile.clone(), host);
-        match layout {
-            Layout::Streams(k) => program.streams(k),
-            Layout::Ring(depth) => program.ring(depth),
+        for batch in 0..self.count {
+            program.batch = batch;
+            layout
+                .calls(batch)
+                .for_each(|(stream, call)| program.make(stream, call));
         }
         program.finish()
     }
@@ -149,7 +211,8 @@ struct Program {
     job: Job,
     kernel: KernelCost,
     sim: Sim,
-    streams: Vec<StreamId>,
+    /// How many slots there are.
+    slots: u32,
     /// Where the host's batches are.
     host: Memory,
     ops: u32,
@@ -162,159 +225,81 @@ impl Program {
         let kernel = job.kernel(&profile);
         let mut sim = Sim::new(vec![profile], Schedule::InOrder, false);
         sim.times_only();
-        let count = match layout {
-            Layout::Streams(k) => k,
-            Layout::Ring(_) => 3,
-        };
-        let add = |_| sim.order().add_stream(StreamKind::NonBlocking, DeviceId(0));
-        let streams = (0..count).map(add).collect();
+        for _ in 0..layout.streams() {
+            sim.order().add_stream(StreamKind::NonBlocking, DeviceId(0));
+        }
+        // Of each stage and slot.
+        for _ in 0..3 * layout.k() {
+            sim.order().add_event(false, None);
+        }
         Program {
             job,
             kernel,
             sim,
-            streams,
+            slots: layout.k(),
             host,
             ops: 0,
             batch: 0,
         }
     }
 
-    fn streams(&mut self, k: u32) {
-        for batch in 0..self.job.count {
-            self.batch = batch;
-            let slot = batch % k;
-            let stream = self.streams[slot as usize];
-            self.upload(slot, stream);
-            self.compute(slot, stream);
-            self.download(slot, stream);
-        }
-    }
-
-    /// Upload `i + d` waits for kernel `i`; kernel `i` for upload `i` and download `i - d`;
-    /// download `i` for kernel `i`.
-    fn ring(&mut self, depth: u32) {
-        let [up, mid, down] = [self.streams[0], self.streams[1], self.streams[2]];
-        let mut events = || -> Vec<EventId> {
-            (0..depth)
-                .map(|_| self.sim.order().add_event(false, None))
-                .collect()
-        };
-        let (uploaded, computed, downloaded) = (events(), events(), events());
-        for batch in 0..self.job.count {
-            self.batch = batch;
-            let slot = batch % depth;
-            let at = slot as usize;
-            if batch >= depth {
-                self.push(
-                    Kind::Wait {
-                        stream: up,
-                        event: computed[at],
-                    },
-                    [],
-                );
+    /// One call of the batch. Streams, events and buffers are numbers here: the engine needs none of their bytes.
+    fn make(&mut self, stream: u32, call: Call) {
+        let (stream, slot) = (StreamId(stream), self.batch % self.slots);
+        let event = |stage| EventId(stage as u32 * self.slots + slot);
+        let (host, device) = (self.host, Memory::Device);
+        let batch = BufferId(1 << 16 | self.batch);
+        let (input, output) = (BufferId(slot * 2), BufferId(slot * 2 + 1));
+        let copy = |from, to| Kind::Copy { stream, from, to };
+        let (kind, uses) = match call {
+            Call::Do(Stage::Upload) => {
+                let uses = (batch, input, self.job.upload_bytes());
+                (copy(host, device), Some(uses))
             }
-            self.upload(slot, up);
-            self.push(
-                Kind::Record {
-                    event: uploaded[at],
-                    stream: up,
-                },
-                [],
-            );
-            self.push(
-                Kind::Wait {
-                    stream: mid,
-                    event: uploaded[at],
-                },
-                [],
-            );
-            if batch >= depth {
-                self.push(
-                    Kind::Wait {
-                        stream: mid,
-                        event: downloaded[at],
-                    },
-                    [],
-                );
+            Call::Do(Stage::Compute) => {
+                let launches = 1;
+                let uses = (input, output, self.job.batch_bytes);
+                (Kind::Kernel { stream, launches }, Some(uses))
             }
-            self.compute(slot, mid);
-            self.push(
-                Kind::Record {
-                    event: computed[at],
-                    stream: mid,
-                },
-                [],
-            );
-            self.push(
-                Kind::Wait {
-                    stream: down,
-                    event: computed[at],
-                },
-                [],
-            );
-            self.download(slot, down);
-            self.push(
-                Kind::Record {
-                    event: downloaded[at],
-                    stream: down,
-                },
-                [],
-            );
+            Call::Do(Stage::Download) => {
+                let uses = (output, batch, self.job.download_bytes());
+                (copy(device, host), Some(uses))
+            }
+            Call::Record(of) => {
+                let event = event(of);
+                (Kind::Record { event, stream }, None)
+            }
+            Call::Wait(of) => {
+                let event = event(of);
+                (Kind::Wait { stream, event }, None)
+            }
+        };
+        // A copy of no bytes is not there.
+        if !matches!(uses, Some((_, _, 0))) {
+            self.push(kind, uses);
         }
     }
 
-    fn upload(&mut self, slot: u32, stream: StreamId) {
-        let kind = Kind::Copy {
-            stream,
-            from: self.host,
-            to: Memory::Device,
-        };
-        let (source, input) = (host_buffer(self.batch), slot_buffer(slot, 0));
-        let bytes = self.job.upload_bytes();
-        if bytes > 0 {
-            self.push_of(kind, bytes, [(source, Mode::Read), (input, Mode::Write)]);
-        }
-    }
-
-    fn compute(&mut self, slot: u32, stream: StreamId) {
-        let (input, output) = (slot_buffer(slot, 0), slot_buffer(slot, 1));
-        let kind = Kind::Kernel {
-            stream,
-            launches: 1,
-        };
-        self.push(kind, [(input, Mode::Read), (output, Mode::Write)]);
-    }
-
-    fn download(&mut self, slot: u32, stream: StreamId) {
-        let kind = Kind::Copy {
-            stream,
-            from: Memory::Device,
-            to: self.host,
-        };
-        let (output, target) = (slot_buffer(slot, 1), host_buffer(self.batch));
-        let bytes = self.job.download_bytes();
-        if bytes > 0 {
-            self.push_of(kind, bytes, [(output, Mode::Read), (target, Mode::Write)]);
-        }
-    }
-
-    fn push<const N: usize>(&mut self, kind: Kind, uses: [(BufferId, Mode); N]) {
-        self.push_of(kind, self.job.batch_bytes, uses);
-    }
-
-    fn push_of<const N: usize>(&mut self, kind: Kind, end: u64, uses: [(BufferId, Mode); N]) {
-        let access = |(buffer, mode)| Access {
+    /// A call that reads so many bytes of the first buffer and writes them in the second, if it uses any.
+    fn push(&mut self, kind: Kind, uses: Option<(BufferId, BufferId, u64)>) {
+        let access = |buffer, end, mode| Access {
             buffer,
             start: 0,
             end,
             mode,
         };
+        let accesses = uses.into_iter().flat_map(|(from, to, bytes)| {
+            [
+                access(from, bytes, Mode::Read),
+                access(to, bytes, Mode::Write),
+            ]
+        });
         let op = Op {
             id: OpId(self.ops),
             thread: HOST,
             site: SiteId(self.batch),
             kind,
-            accesses: uses.into_iter().map(access).collect::<Accesses>(),
+            accesses: accesses.collect::<Accesses>(),
         };
         self.ops += 1;
         let cost = matches!(kind, Kind::Kernel { .. }).then_some(self.kernel);
@@ -324,19 +309,10 @@ impl Program {
     }
 
     fn finish(mut self) -> Sim {
-        self.push(Kind::SyncDevice { device: None }, []);
+        self.push(Kind::SyncDevice { device: None }, None);
         self.sim.finish().expect("nothing is held");
         self.sim
     }
-}
-
-/// Buffers are numbers here: the engine needs none of their bytes.
-fn host_buffer(batch: u32) -> BufferId {
-    BufferId(1 << 16 | batch)
-}
-
-fn slot_buffer(slot: u32, side: u32) -> BufferId {
-    BufferId(slot * 2 + side)
 }
 
 /// What the timeline calls things: the stage and the batch.

@@ -7,12 +7,12 @@ use super::job::{Job, Layout};
 use super::limit::{Measured, OverlapLimit};
 use super::pipeline::SLOTS;
 use super::{Compared, Row, Verdict, refuse_impossible};
-use crate::bench::jobs;
-use crate::bench::own::Own;
-use crate::bench::rounds::{Side, interleaved, median};
 use crate::failure::Failure;
-use crate::raw::Gpu;
-use crate::raw::job::{Alone, RawJob, RawJobs};
+use crate::measure::jobs;
+use crate::measure::own::Own;
+use crate::measure::raw::Gpu;
+use crate::measure::raw::job::{Alone, RawJob, RawJobs};
+use crate::measure::rounds::{Side, interleaved, median};
 
 const ROUNDS: usize = 9;
 /// For a job that takes longer than [`LONG_NS`].

@@ -1,9 +1,11 @@
 //! The job at several sizes of a batch, a line each.
 
-use serde_json::json;
+use serde_json::{Value, json};
+use sidestream::engine::Profile;
 
-use super::{Args, Outcome, measured, simulated, size, time};
-use crate::device::{self, Named};
+use super::shown::time;
+use super::{Args, measured, simulated, size};
+use crate::device::Named;
 use crate::failure::Failure;
 use crate::width::Lines;
 
@@ -11,23 +13,22 @@ use crate::width::Lines;
 const MOST: usize = 64;
 
 /// What `overlap` says at each size, as JSON and as text.
-pub fn compared(args: &Args, lines: Lines) -> Result<(serde_json::Value, String), Failure> {
+pub fn compared(args: &Args, lines: Lines) -> Result<(Value, String), Failure> {
     if args.sweep.len() > MOST {
         return Err(Failure::input(format!(
             "--sweep has {} sizes; give {MOST} at most",
             args.sweep.len()
         )));
     }
-    let named = device::named(&args.device, args.driver.as_deref())?;
+    let named = args.named()?;
     let (mut rows, mut table, mut title) = (Vec::new(), String::new(), String::new());
     for &batch in &args.sweep {
         let args = &args.at(batch);
-        let outcome = match &named {
-            Named::Simulated(profile) => simulated(args, (**profile).clone())?,
+        let compared = match &named {
+            Named::Simulated(profile) => {
+                simulated(args, args.job_on(profile)?, Profile::clone(profile))?
+            }
             Named::Cuda(number) => measured(args, *number)?,
-        };
-        let Outcome::Compared(compared, _) = outcome else {
-            continue;
         };
         let best = &compared.rows[compared.verdict.best];
         let one_ns = compared.rows[0].time_ns;

@@ -7,7 +7,8 @@ use sidestream::sim::Schedule;
 use sidestream_program::{Difference, Explored, Program, Run, explore, written};
 
 use super::{Args, Outcome, refuse};
-use crate::failure::{Failure, print};
+use crate::failure::Failure;
+use crate::output;
 
 /// Explores one program. That all schedules agree is as expected.
 pub fn main(
@@ -23,11 +24,11 @@ pub fn main(
             return refuse(args, Some(&program.name), None, "CannotRun", &why);
         }
     };
-    if args.json {
-        print(format_args!("{}\n", as_json(args, program, &explored)))?;
-    } else {
-        print(as_text(args, program, &explored))?;
-    }
+    output::say(
+        args.json,
+        || as_json(args, program, &explored),
+        || as_text(args, program, &explored),
+    )?;
     Ok(match explored.difference {
         None => Outcome::AsExpected,
         Some(_) => Outcome::NotAsExpected,

@@ -5,8 +5,9 @@ use sidestream::device::{Device, Options};
 use sidestream::sim::Schedule;
 use sidestream_program::{OnDevice, Plan, Program, Seen, differing, run_on};
 
-use super::{Args, Outcome, drawn, races, refuse, says_where, work_as_json, write_files};
-use crate::failure::{Failure, print};
+use super::{Args, Outcome, drawn, few, races, refuse, says_where, work_as_json, write_files};
+use crate::failure::Failure;
+use crate::output;
 
 /// A real GPU takes no orders.
 pub fn refuse_choices(args: &Args) -> Result<(), Failure> {
@@ -63,16 +64,12 @@ pub fn one(args: &Args, ordinal: u32, program: &Program) -> Result<Outcome, Fail
         differing: differing(&ran, &expected),
         races: races(program),
     };
-    if args.json {
-        let line = as_json(args, program, &ran, &compared);
-        print(format_args!("{line}\n"))?;
-    } else {
-        print(as_text(args, &devices[0], program, &ran, &compared))?;
-    }
-    Ok(match compared.is_expected() {
-        true => Outcome::AsExpected,
-        false => Outcome::NotAsExpected,
-    })
+    output::say(
+        args.json,
+        || as_json(args, program, &ran, &compared),
+        || as_text(args, &devices[0], program, &ran, &compared),
+    )?;
+    Ok(Outcome::of(compared.is_expected()))
 }
 
 /// The results beside those of the simulated GPU.
@@ -99,16 +96,8 @@ impl Compared<'_> {
 }
 
 fn listed(differing: &[&Seen]) -> String {
-    const SHOWN: usize = 4;
-    let shown: Vec<String> = differing
-        .iter()
-        .take(SHOWN)
-        .map(ToString::to_string)
-        .collect();
-    match differing.len() {
-        0..=SHOWN => shown.join(", "),
-        n => format!("{} and {} more", shown.join(", "), n - SHOWN),
-    }
+    let shown: Vec<String> = differing.iter().map(ToString::to_string).collect();
+    few(&shown, 4)
 }
 
 fn as_json(args: &Args, program: &Program, ran: &OnDevice, compared: &Compared<'_>) -> Value {

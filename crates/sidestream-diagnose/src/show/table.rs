@@ -4,9 +4,10 @@ use std::fmt::{self, Write};
 use std::str::FromStr;
 
 use serde_json::{Value, json};
+use sidestream::check::counted;
 
 use super::figures::{Figures, LEAST_NAME, short};
-use super::text::{counted, plain};
+use super::text::plain;
 use crate::findings::{size, time};
 use crate::measure::{DeviceMemory, Line, Node, Operator, RowKind, Shares, by_name};
 use crate::model::{Name, Names};

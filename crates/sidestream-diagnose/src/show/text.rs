@@ -2,6 +2,8 @@
 
 use std::fmt::{Result, Write};
 
+use sidestream::check::counted;
+
 use super::base::measured;
 use super::html::is_unseen;
 use super::lanes::pictures;
@@ -462,14 +464,6 @@ fn write_device(out: &mut String, (device, idle): &(DeviceTime, Idle)) -> Result
         }
     }
     Ok(())
-}
-
-/// How many there are of something.
-pub(super) fn counted(count: u64, what: &str) -> String {
-    match count {
-        1 => format!("1 {what}"),
-        count => format!("{count} {what}s"),
-    }
 }
 
 /// Text of a trace for a terminal: what would move its cursor is left out, and letters that nobody sees, or that turn text

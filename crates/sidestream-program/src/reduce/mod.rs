@@ -12,7 +12,7 @@ mod shortest;
 
 use std::fmt;
 
-use sidestream::check::{Fix, Race, RaceKind, Report, Severity, one_line, replay};
+use sidestream::check::{Fix, Race, RaceKind, Report, Severity, counted, one_line, replay};
 use sidestream::log::{Error, Reader};
 use sidestream::op::{BufferId, OpId, SiteId, StreamId};
 use sidestream::order::Chain;
@@ -264,9 +264,8 @@ impl Reduced {
         let remark = |origin: &Option<Recorded>| match origin {
             None => "the later owner of the bytes".to_owned(),
             Some(origin) => {
-                let bytes = origin.bytes.map_or(String::new(), |bytes| match bytes {
-                    1 => ", 1 byte".to_owned(),
-                    bytes => format!(", {bytes} bytes"),
+                let bytes = origin.bytes.map_or(String::new(), |bytes| {
+                    format!(", {}", counted(bytes, "byte"))
                 });
                 let told = told(origin);
                 let place = if told.is_empty() {
@@ -283,10 +282,9 @@ impl Reduced {
             true => "without any op of it the race is gone",
             false => "the search for a shorter one was ended",
         };
-        let count = program.ops.len();
-        let ops = if count == 1 { "op" } else { "ops" };
+        let ops = counted(program.ops.len() as u64, "op");
         program.note = Some(format!(
-            "what is left of {operations} recorded calls: {count} {ops} with one of their races; {rest}; sizes are made small"
+            "what is left of {operations} recorded calls: {ops} with one of their races; {rest}; sizes are made small"
         ));
         let mut text = write_commented(&program, &remarks);
         text.push_str(&format!("# {}\n", one_line(&self.fix)));

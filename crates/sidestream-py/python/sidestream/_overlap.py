@@ -56,7 +56,7 @@ def overlap(
     ``prefetch``, in turn. The step is called some hundred times, as training would.
 
     Args:
-        device: ``"sim:h200"``, ``"sim:a100"``, ``"sim:a10g"``, ``"sim:rtx4090"``, ``"sim:FILE.toml"``; ``"cuda:0"``
+        device: ``"sim:h200"``, ``"sim:a100"`` and so on (`sidestream devices` lists them), ``"sim:FILE.toml"``; ``"cuda:0"``
             and so on, also as a ``torch.device`` or a number. By default ``"auto"``: the first GPU, or ``"sim:h200"`` where
             there is none. Or a function of a batch.
         batches: Where that is a function, some batches of the host, which are used again and again.

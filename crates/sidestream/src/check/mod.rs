@@ -69,7 +69,7 @@ pub use live::{Findings, LIVE_MEMORY_BYTES, OnRace, live};
 pub use mend::Mend;
 pub use page::{Listed, Listing, Page};
 pub use replay::{Replay, replay};
-pub use report::{Fix, HandedOn, Names, Race, Reach, Refused, Report, Verdict, one_line};
+pub use report::{Fix, HandedOn, Names, Race, Reach, Refused, Report, Verdict, counted, one_line};
 pub use run::MEMORY_BYTES;
 pub use spans::SpanId;
 pub use waits::Waited;

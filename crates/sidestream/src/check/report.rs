@@ -421,6 +421,13 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
     Cow::Owned(line)
 }
 
+/// How many there are of something: `1 race`, `2 races`.
+#[doc(hidden)]
+pub fn counted(count: u64, what: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{s}")
+}
+
 fn look_up(names: &[String], what: &str, id: u32) -> String {
     let known = names.get(id as usize).cloned();
     known.unwrap_or_else(|| numbered(what, id))

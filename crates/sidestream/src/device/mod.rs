@@ -158,8 +158,8 @@ impl Options {
 
 impl Device {
     /// Opens a device by its name: `cuda:0` for the first of NVIDIA's devices, `cuda:1` for the
-    /// second; `sim:h200`, `sim:a100`, `sim:a10g` or `sim:rtx4090` for a simulated one,
-    /// `sim:FILE.toml` for one that a file describes. `cuda` is `cuda:0`. `auto` is `cuda:0` where that
+    /// second; `sim:h200`, `sim:a100` and so on for a simulated one
+    /// ([`Profile::NAMES`](crate::engine::Profile::NAMES)), `sim:FILE.toml` for one that a file describes. `cuda` is `cuda:0`. `auto` is `cuda:0` where that
     /// can be opened and else `sim:h200`; which of them, and why, it says as a notice
     /// ([`Options::notice`]).
     ///

@@ -8,8 +8,8 @@ macro_rules! figures {
     ($($(#[$doc:meta])* $field:ident = $read:ident($place:literal, $min:literal, $max:literal);)*) => {
         /// The constants of one kind of device and of the host that feeds it.
         ///
-        /// Read one with [`Profile::from_toml`], or take a built-in one: [`Profile::h200`], [`Profile::a100`],
-        /// [`Profile::a10g`], [`Profile::rtx4090`]. The fields are public so that a what-if can change one and run again.
+        /// Read one with [`Profile::from_toml`], or take a built-in one: [`Profile::h200`], or any of
+        /// [`Profile::NAMES`] by [`Profile::named`]. The fields are public so that a what-if can change one and run again.
         /// The files under `profiles/` name the source of every value.
         #[derive(Clone, Debug, PartialEq)]
         #[non_exhaustive]
@@ -143,10 +143,13 @@ figures! {
     create_ns = real("calls.create_ns", 0.0, 1e7);
 }
 
-const H200: &str = include_str!("../../profiles/h200.toml");
-const A100: &str = include_str!("../../profiles/a100.toml");
-const A10G: &str = include_str!("../../profiles/a10g.toml");
-const RTX4090: &str = include_str!("../../profiles/rtx4090.toml");
+/// The built-in profiles: a short name and the file. All but the first have published figures, the rest as there.
+const FILES: [(&str, &str); 4] = [
+    ("h200", include_str!("../../profiles/h200.toml")),
+    ("a100", include_str!("../../profiles/a100.toml")),
+    ("a10g", include_str!("../../profiles/a10g.toml")),
+    ("rtx4090", include_str!("../../profiles/rtx4090.toml")),
+];
 
 /// A type of numbers, as products of matrices take them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -264,25 +267,10 @@ impl Profile {
 
     /// NVIDIA H200: fitted to measurements on one.
     pub fn h200() -> Self {
-        Self::built_in(H200)
+        Self::built_in(FILES[0].1)
     }
 
-    /// NVIDIA A100 80 GB PCIe: published figures, the rest as on the H200.
-    pub fn a100() -> Self {
-        Self::built_in(A100)
-    }
-
-    /// NVIDIA A10G: published figures, the rest as on the H200.
-    pub fn a10g() -> Self {
-        Self::built_in(A10G)
-    }
-
-    /// NVIDIA GeForce RTX 4090: published figures, the rest as on the H200.
-    pub fn rtx4090() -> Self {
-        Self::built_in(RTX4090)
-    }
-
-    /// The built-in profile of this short name (`h200`, `a100`, `a10g`, `rtx4090`), if there is one.
+    /// The built-in profile of this short name, one of [`Profile::NAMES`], if there is one.
     pub fn named(name: &str) -> Option<Self> {
         Self::text(name).map(Self::built_in)
     }
@@ -297,17 +285,22 @@ impl Profile {
 
     /// The file of the built-in profile of this short name, to be changed into one of another device.
     pub fn text(name: &str) -> Option<&'static str> {
-        match name {
-            "h200" => Some(H200),
-            "a100" => Some(A100),
-            "a10g" => Some(A10G),
-            "rtx4090" => Some(RTX4090),
-            _ => None,
-        }
+        let mut files = FILES.iter();
+        files
+            .find(|(known, _)| *known == name)
+            .map(|(_, text)| *text)
     }
 
     /// The short names that [`Profile::named`] knows.
-    pub const NAMES: [&'static str; 4] = ["h200", "a100", "a10g", "rtx4090"];
+    pub const NAMES: [&'static str; FILES.len()] = {
+        let mut names = [""; FILES.len()];
+        let mut at = 0;
+        while at < FILES.len() {
+            names[at] = FILES[at].0;
+            at += 1;
+        }
+        names
+    };
 
     /// Device memory, bytes.
     pub fn memory_bytes(&self) -> u64 {
@@ -357,7 +350,7 @@ impl Profile {
     fn built_in(text: &str) -> Self {
         match Self::from_toml(text) {
             Ok(profile) => profile,
-            // The text is part of the program and a test reads all four: this is not input from outside.
+            // The text is part of the program and a test reads all of them: this is not input from outside.
             Err(e) => panic!("a built-in profile is broken: {e}"),
         }
     }

@@ -28,9 +28,15 @@ struct Piece {
     option: &'static str,
 }
 
-const PIECES: [Piece; 3] = [
+const PIECES: [Piece; 4] = [
     Piece {
         name: "sidestream",
+        kind: "bin",
+        build: &["build", "--release"],
+        option: "--bin",
+    },
+    Piece {
+        name: "sidestream-bench",
         kind: "bin",
         build: &["build", "--release"],
         option: "--bin",
@@ -190,6 +196,7 @@ no json"#;
     fn every_part_has_its_log_and_its_line() {
         let programs = [
             ("sidestream", "echo \"$@\"; echo noise >&2"),
+            ("sidestream-bench", "echo \"$@\"; echo noise >&2"),
             ("conformance", "echo \"required: $SIDESTREAM_REQUIRE_CUDA\""),
             ("runtime", "echo costs"),
         ];
@@ -199,7 +206,7 @@ no json"#;
         };
         assert_eq!(log("conformance.log"), "required: 1\n");
         assert_eq!(log("devices.log"), "devices\nnoise\n");
-        assert_eq!(log("bench.json"), "bench gpu --json\n");
+        assert_eq!(log("bench.json"), "gpu --json\n");
         assert_eq!(log("bench.log"), "noise\n");
         assert_eq!(log("overlap.log"), "overlap --device cuda:0\nnoise\n");
         for (part, arguments) in [

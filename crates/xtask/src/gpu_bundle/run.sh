@@ -51,7 +51,7 @@ for part in "$@"; do
     case $part in
         conformance) run conformance conformance.log ./conformance ;;
         devices) run devices devices.log ./sidestream devices ;;
-        bench) run bench bench.json ./sidestream bench gpu --json ;;
+        bench) run bench bench.json ./sidestream-bench gpu --json ;;
         overlap) run overlap overlap.log ./sidestream overlap --device cuda:0 ;;
         priorities) run priorities priorities.log ./sidestream overlap --background --device cuda:0 ;;
         requests) run requests requests.log ./sidestream bench requests --device cuda:0 ;;

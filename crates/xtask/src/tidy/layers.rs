@@ -94,6 +94,8 @@ const CRATES: &[(&str, &[&str])] = &[
     // It has a twin in Rust for each kernel of theirs.
     ("stand-in", &["sidestream", "sidestream-images"]),
     ("benches", &["sidestream"]),
+    // Measures what the command does, and the driver beside it.
+    ("bench-gpu", &["sidestream", "sidestream-cli"]),
     // An example, which nobody knows.
     ("serve-example", &["sidestream"]),
     // A chore, of which xtask runs the program: it knows the product, and nobody knows it.

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
+use sidestream::sim::split_mix;
 
 use super::Args;
 use crate::failure::{Failure, shown};
@@ -115,7 +116,7 @@ fn drawn(rate: f64, seed: u64, until: Until) -> Vec<u64> {
     let mut at_ns = 0.0;
     loop {
         // Never 0, whose logarithm there is not.
-        let share = ((splitmix(&mut state) >> 11) + 1) as f64 / (1u64 << 53) as f64;
+        let share = ((split_mix(&mut state) >> 11) + 1) as f64 / (1u64 << 53) as f64;
         at_ns += -share.ln() / rate * 1e9;
         let is_over = match until {
             Until::Requests(most) => arrivals.len() as u64 >= most,
@@ -126,14 +127,6 @@ fn drawn(rate: f64, seed: u64, until: Until) -> Vec<u64> {
         }
         arrivals.push(at_ns as u64);
     }
-}
-
-/// The next of the numbers of SplitMix64 (Steele, Lea and Flood, 2014).
-pub fn splitmix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let x = (*state ^ (*state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    x ^ (x >> 31)
 }
 
 /// The moments in a file. They may stand in any sequence.

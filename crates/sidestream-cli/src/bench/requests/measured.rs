@@ -15,16 +15,16 @@ use sidestream::device::Device;
 use sidestream::error::Result;
 use sidestream::graph::{BufKey, GraphBuilder};
 use sidestream::kernel::library::{self, Dense, dense_grid};
-use sidestream::kernel::{Grid, Kernel, Value};
+use sidestream::kernel::{Grid, Kernel};
 use sidestream::stream::Stream;
 
 use super::Setup;
 use super::load::{Load, MOST, Until};
 use super::model::Model;
 use super::outcome::Outcome;
-use crate::bench::own::Own;
 use crate::failure::Failure;
-use crate::raw::Gpu;
+use crate::measure::own::Own;
+use crate::measure::raw::Gpu;
 
 /// Threads that stand for the callers of a closed loop.
 const THREADS: u32 = 8;
@@ -79,9 +79,9 @@ fn serve(device: &Device, model: &Model, setup: &Setup) -> Result<Numbers, Failu
         .max_delay(setup.max_delay)
         .max_queue(setup.max_queue)
         .timed(false);
+    let (given, weights) = (model.clone(), model.all_weights());
     let served = match (model, setup.is_graphs) {
-        (Model::Perceptron { layers, .. }, false) => {
-            let weights: Vec<Vec<f32>> = (0..*layers).map(|layer| model.weights(layer)).collect();
+        (Model::Perceptron { .. }, false) => {
             let largest = setup.sizes.last().copied().unwrap_or(1);
             settings.serve(move |stream| {
                 let mut layers = Layers::new(stream, &weights, width, largest)?;
@@ -90,32 +90,27 @@ fn serve(device: &Device, model: &Model, setup: &Setup) -> Result<Numbers, Failu
                 })
             })
         }
-        (Model::Perceptron { layers, .. }, true) => {
-            let weights: Vec<Vec<f32>> = (0..*layers).map(|layer| model.weights(layer)).collect();
+        (Model::Perceptron { .. }, true) => {
             let kernel = dense();
             settings.serve_graphs(move |shape, nodes, x, y| {
                 layers_of_a_graph(&kernel, &weights, width, shape, nodes, x, y)
             })
         }
-        (Model::Given(given), false) => {
-            let given = Model::Given(given.clone());
-            settings.serve(move |_| {
-                let (spin, given) = (library::spin(), Model::Given(given_of(&given)));
-                Ok(
-                    move |at: &At<'_>, _: View<'_, f32>, mut y: ViewMut<'_, f32>| {
-                        at.stream().memset(y.reborrow(), 0)?;
-                        let ns = given.given_ns(at.size());
-                        at.stream().launch(&spin, Grid::new(1, 32), (ns,))
-                    },
-                )
-            })
-        }
-        (Model::Given(given), true) => {
-            let given = given.clone();
-            let spin: Kernel<(Value<u64>,)> = library::spin();
+        (Model::Given(_), false) => settings.serve(move |_| {
+            let (spin, given) = (library::spin(), given.clone());
+            Ok(
+                move |at: &At<'_>, _: View<'_, f32>, mut y: ViewMut<'_, f32>| {
+                    at.stream().memset(y.reborrow(), 0)?;
+                    let ns = given.given_ns(at.size());
+                    at.stream().launch(&spin, Grid::new(1, 32), (ns,))
+                },
+            )
+        }),
+        (Model::Given(_), true) => {
+            let spin = library::spin();
             settings.serve_graphs(move |shape, nodes, _, y| {
                 let filled = nodes.memset(y.view_mut(), 0)?;
-                let ns = Model::Given(given.clone()).given_ns(shape.size());
+                let ns = given.given_ns(shape.size());
                 let spun = nodes.launch(&spin, Grid::new(1, 32), (ns,))?;
                 nodes.after(spun, filled)?;
                 // The download reads what is filled here, and so comes last.
@@ -125,13 +120,6 @@ fn serve(device: &Device, model: &Model, setup: &Setup) -> Result<Numbers, Failu
         }
     };
     Ok(served?)
-}
-
-fn given_of(model: &Model) -> Vec<(usize, u64)> {
-    match model {
-        Model::Given(given) => given.clone(),
-        Model::Perceptron { .. } => Vec::new(),
-    }
 }
 
 fn dense() -> Kernel<Dense> {
@@ -222,10 +210,9 @@ fn layers_of_a_graph(
 }
 
 /// The answer to a row, by the host.
-fn expected(layers: u32, model: &Model, row: &[f32]) -> Vec<f32> {
+fn expected(model: &Model, row: &[f32]) -> Vec<f32> {
     let mut x = row.to_vec();
-    for layer in 0..layers {
-        let weights = model.weights(layer);
+    for weights in model.all_weights() {
         let mut y = vec![0.0f32; x.len()];
         for (x, weights) in x.iter().zip(weights.chunks_exact(row.len())) {
             for (y, w) in y.iter_mut().zip(weights) {
@@ -258,14 +245,13 @@ fn prepare(
             }
         }
     }
-    let Model::Perceptron { layers, .. } = model else {
+    if let Model::Given(_) = model {
         return Ok(());
-    };
+    }
     for row in rows.iter().take(COMPARED as usize) {
         let answer = batcher.submit(row).and_then(Answer::wait);
         let answer = answer.map_err(Failure::input)?;
-        let expected = expected(*layers, model, row);
-        if answer[..] != expected[..] {
+        if answer[..] != expected(model, row)[..] {
             return Err(Failure::input(
                 "the device's answers are not those of the host; these figures would be worth nothing",
             ));
@@ -456,11 +442,7 @@ fn closed(
             return Err(Failure::input("a thread of callers panicked"));
         };
         let (part, part_ns) = ended.map_err(Failure::input)?;
-        whole.sent += part.sent;
-        whole.answered += part.answered;
-        whole.in_time += part.in_time;
-        whole.full += part.full;
-        whole.latencies_ns.extend(part.latencies_ns);
+        whole.add(part);
         last_ns = part_ns.max(last_ns);
     }
     Ok((whole, last_ns))

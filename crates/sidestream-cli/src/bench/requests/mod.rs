@@ -13,7 +13,8 @@ use clap::{Parser, ValueEnum};
 use serde_json::{Value, json};
 
 use crate::device::{self, Named};
-use crate::failure::{Exit, Failure, SUCCESS, print};
+use crate::failure::{Exit, Failure, SUCCESS};
+use crate::output;
 use crate::width::Width;
 use load::Load;
 use model::Model;
@@ -87,9 +88,8 @@ pub struct Args {
     /// what the next larger one does, and a larger one than the last in proportion
     #[arg(long, value_name = "SIZE:US,…", value_delimiter = ',', value_parser = model::size_and_us, conflicts_with_all = ["layers", "row"])]
     kernel_us: Vec<(u32, f64)>,
-    /// The GPU: cuda:0, cuda:1 and so on; sim:h200, sim:a100, sim:a10g, sim:rtx4090 or sim:FILE.toml; auto
-    /// for cuda:0 if there is one
-    #[arg(long, default_value = "sim:h200")]
+    #[arg(long, default_value = "sim:h200", help = device::help("The GPU: cuda:0, cuda:1 and so on; {sim} or sim:FILE.toml; \
+          auto for cuda:0 if there is one"))]
     device: String,
     /// The library of the CUDA driver, if not the one that the system has
     #[arg(long, value_name = "FILE")]
@@ -151,24 +151,19 @@ pub fn main(args: &Args) -> Result<Exit, Failure> {
         }
     };
     let verdict = args.verdict(&load, &outcomes);
-    if args.json {
-        let json = args.as_json(&title, is_simulated, &load, &outcomes, &verdict);
-        print(format_args!("{json}\n"))?;
-        return Ok(SUCCESS);
-    }
-    let head = format!(
-        "{} on {}{title}: {}{}\n\n",
-        load.in_words(),
-        if is_simulated { "a simulated " } else { "" },
-        model.in_words(),
-        if args.graphs { ", as graphs" } else { "" },
-    );
-    let table = outcome::table(&outcomes, load.is_closed());
-    print(
-        args.lines
-            .lines()
-            .wrapped(&(head + &table + "\n" + &verdict + "\n")),
-    )?;
+    let json = || args.as_json(&title, is_simulated, &load, &outcomes, &verdict);
+    let text = || {
+        let text = format!(
+            "{} on {}{title}: {}{}\n\n{}\n{verdict}\n",
+            load.in_words(),
+            if is_simulated { "a simulated " } else { "" },
+            model.in_words(),
+            if args.graphs { ", as graphs" } else { "" },
+            outcome::table(&outcomes, load.is_closed()),
+        );
+        args.lines.lines().wrapped(&text)
+    };
+    output::say(args.json, json, text)?;
     Ok(SUCCESS)
 }
 

@@ -2,11 +2,12 @@
 
 use sidestream::engine::KernelCost;
 use sidestream::kernel::library::{dense_cost, dense_grid};
+use sidestream::sim::split_mix;
 
 use super::Args;
-use super::load::splitmix;
 use crate::failure::Failure;
 
+#[derive(Clone)]
 pub enum Model {
     /// So many layers, each a product with a square of weights.
     Perceptron { layers: u32, width: u32 },
@@ -89,22 +90,25 @@ impl Model {
         }
     }
 
+    /// The weights of each layer; none of a model of which only the time is known.
+    pub fn all_weights(&self) -> Vec<Vec<f32>> {
+        match self {
+            Model::Perceptron { layers, .. } => (0..*layers).map(|n| self.weights(n)).collect(),
+            Model::Given(_) => Vec::new(),
+        }
+    }
+
     /// The weights of a layer: the same in each run, and small enough for many layers.
-    pub fn weights(&self, layer: u32) -> Vec<f32> {
+    fn weights(&self, layer: u32) -> Vec<f32> {
         let width = self.width();
         let scale = (6.0 / width as f32).sqrt();
-        let mut state = u64::from(layer) + 1;
-        let mut next = || (splitmix(&mut state) >> 40) as f32 / (1u64 << 24) as f32;
-        (0..width * width)
-            .map(|_| (2.0 * next() - 1.0) * scale)
-            .collect()
+        let drawn = shares(u64::from(layer) + 1).take(width * width);
+        drawn.map(|share| (2.0 * share - 1.0) * scale).collect()
     }
 
     /// The row of a request.
     pub fn row(&self, request: u64) -> Vec<f32> {
-        let mut state = request;
-        let mut next = || (splitmix(&mut state) >> 40) as f32 / (1u64 << 24) as f32;
-        (0..self.width()).map(|_| next()).collect()
+        shares(request).take(self.width()).collect()
     }
 
     pub fn in_words(&self) -> String {
@@ -119,4 +123,9 @@ impl Model {
             }
         }
     }
+}
+
+/// Numbers from 0 up to 1 that follow from a seed.
+fn shares(mut seed: u64) -> impl Iterator<Item = f32> {
+    std::iter::repeat_with(move || (split_mix(&mut seed) >> 40) as f32 / (1u64 << 24) as f32)
 }

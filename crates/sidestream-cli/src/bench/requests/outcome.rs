@@ -32,6 +32,15 @@ impl Outcome {
         self.latencies_ns.push(latency_ns);
     }
 
+    /// What some of the callers saw, beside the others.
+    pub fn add(&mut self, part: Outcome) {
+        self.sent += part.sent;
+        self.answered += part.answered;
+        self.in_time += part.in_time;
+        self.full += part.full;
+        self.latencies_ns.extend(part.latencies_ns);
+    }
+
     /// No more is to come.
     pub fn end(&mut self, time_ns: u64) {
         self.time_ns = time_ns;

@@ -1,8 +1,7 @@
 //! What was measured, as rows with their bars.
 
 use serde_json::{Value, json};
-
-use super::rounds::{median, quantile};
+use sidestream_cli::measure::rounds::{median, quantile};
 
 /// One figure of ours beside the driver's.
 #[derive(Clone, Debug)]

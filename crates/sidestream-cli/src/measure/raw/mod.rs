@@ -6,7 +6,7 @@
 pub mod devices;
 pub mod job;
 
-use std::ffi::{CString, c_int, c_uint, c_void};
+use std::ffi::{CString, c_int, c_uint};
 use std::path::Path;
 use std::ptr::null_mut;
 
@@ -14,6 +14,7 @@ use sidestream::cuda::driver::{
     Code, CuAddress, CuContext, CuEvent, CuFunction, CuModule, CuStream, Driver,
     EVENT_DISABLE_TIMING, HOST_PORTABLE, STREAM_NON_BLOCKING, SUCCESS,
 };
+use sidestream::kernel::Grid;
 
 use crate::failure::Failure;
 use devices::{Found, Started, in_words};
@@ -53,22 +54,6 @@ pub struct Function(CuFunction);
 pub struct Memory {
     address: CuAddress,
     bytes: usize,
-}
-
-/// A grid in one dimension.
-#[derive(Clone, Copy)]
-pub struct Blocks {
-    pub blocks: u32,
-    pub threads: u32,
-}
-
-/// What the kernel of the overlap job takes.
-#[derive(Clone, Copy)]
-pub struct StepArgs {
-    pub input: Memory,
-    pub output: Memory,
-    pub elements: u64,
-    pub work: u32,
 }
 
 impl Gpu {
@@ -231,64 +216,23 @@ impl Gpu {
         self.accepted("cuMemcpyAsync", code)
     }
 
-    /// Launches a kernel that takes one address and touches nothing.
+    /// Launches a kernel whose parameters are addresses and whole numbers, in one dimension.
     ///
     /// # Safety
-    /// The function is such a kernel.
+    /// The arguments are those of the kernel, which stays within the memory that they name.
     #[inline]
-    pub unsafe fn launch_empty(
+    pub unsafe fn launch<const N: usize>(
         &self,
         function: Function,
-        memory: Memory,
+        grid: Grid,
+        mut args: [u64; N],
         stream: Stream,
     ) -> Result<(), Failure> {
-        let mut address = memory.address;
-        let grid = Blocks {
-            blocks: 1,
-            threads: 32,
-        };
-        // SAFETY: the caller promises the signature.
-        unsafe { self.launch(function, grid, &mut [param(&mut address)], stream) }
-    }
-
-    /// Launches the kernel of the overlap job.
-    ///
-    /// # Safety
-    /// The function is that kernel: it reads `elements` floats of the input and writes as many of
-    /// the output, and both have them.
-    #[inline]
-    pub unsafe fn launch_step(
-        &self,
-        function: Function,
-        grid: Blocks,
-        args: StepArgs,
-        stream: Stream,
-    ) -> Result<(), Failure> {
-        let (mut input, mut output) = (args.input.address, args.output.address);
-        let (mut elements, mut work) = (args.elements, args.work);
-        let mut params = [
-            param(&mut input),
-            param(&mut output),
-            param(&mut elements),
-            param(&mut work),
-        ];
-        // SAFETY: the caller promises the signature and the lengths.
-        unsafe { self.launch(function, grid, &mut params, stream) }
-    }
-
-    /// # Safety
-    /// The parameters are those of the function, and it stays within the memory that they name.
-    #[inline]
-    unsafe fn launch(
-        &self,
-        function: Function,
-        grid: Blocks,
-        params: &mut [*mut c_void],
-        stream: Stream,
-    ) -> Result<(), Failure> {
-        let Blocks { blocks, threads } = grid;
+        // Of a number the driver reads as many bytes as the parameter has: the lowest come first.
+        let mut params = args.each_mut().map(|arg| std::ptr::from_mut(arg).cast());
+        let ([blocks, ..], [threads, ..]) = (grid.blocks, grid.threads);
         let (one, shared): (c_uint, c_uint) = (1, 0);
-        // SAFETY: the caller promises the parameters; the driver copies them before it returns.
+        // SAFETY: the caller promises the arguments; the driver copies them before it returns.
         let code = unsafe {
             (self.driver.cuLaunchKernel)(
                 function.0,
@@ -314,6 +258,11 @@ impl Gpu {
 }
 
 impl Memory {
+    /// Where it begins.
+    pub fn address(self) -> CuAddress {
+        self.address
+    }
+
     /// So many bytes from here on.
     pub fn part(self, start: usize, bytes: usize) -> Memory {
         let start = start.min(self.bytes);
@@ -322,10 +271,6 @@ impl Memory {
             bytes: bytes.min(self.bytes - start),
         }
     }
-}
-
-fn param<T>(value: &mut T) -> *mut c_void {
-    std::ptr::from_mut(value).cast()
 }
 
 #[inline]

@@ -1,19 +1,20 @@
 //! What single calls cost the host.
 
 use std::hint::black_box;
+use std::time::Instant;
 
 use sidestream::buffer::DeviceBuf;
 use sidestream::device::Device;
 use sidestream::explicit;
 use sidestream::kernel::Grid;
 use sidestream::stream::Stream;
+use sidestream_cli::failure::Failure;
+use sidestream_cli::measure::raw::{self, Gpu};
+use sidestream_cli::measure::rounds::{Side, interleaved};
 
 use super::Bench;
 use super::kernels::{self, EMPTY, Empty};
-use super::rounds::{Side, in_a_row, interleaved, one_by_one};
 use super::table::{Bar, Row};
-use crate::failure::Failure;
-use crate::raw::{self, Gpu};
 
 /// So many calls find room in the driver's queue, so that none waits for the device.
 const CALLS: u32 = 200;
@@ -141,6 +142,44 @@ fn compare(
     Ok(Row::new(call.what, "us", raw, &times[0], call.bar))
 }
 
+/// So many calls come first and do not count: the driver's pool of memory, for one, is empty after
+/// each synchronisation.
+const FIRST: u32 = 10;
+
+/// Microseconds a call of `call`, for so many calls one after the other.
+fn in_a_row(calls: u32, mut call: impl FnMut() -> Result<(), Failure>) -> Result<f64, Failure> {
+    for _ in 0..FIRST {
+        call()?;
+    }
+    let start = Instant::now();
+    for _ in 0..calls {
+        call()?;
+    }
+    Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(calls))
+}
+
+/// Microseconds a call of `call`, each timed alone behind a `prepare` that does not count. What it
+/// costs to ask for the time is taken off.
+fn one_by_one<T>(
+    calls: u32,
+    mut prepare: impl FnMut() -> Result<T, Failure>,
+    mut call: impl FnMut(T) -> Result<(), Failure>,
+) -> Result<f64, Failure> {
+    let mut sum = 0.0;
+    for at in 0..FIRST + calls {
+        let prepared = prepare()?;
+        let start = Instant::now();
+        call(prepared)?;
+        let end = Instant::now();
+        // The second pair says what the first one itself takes.
+        let own = end.elapsed();
+        if at >= FIRST {
+            sum += (end - start).saturating_sub(own).as_secs_f64();
+        }
+    }
+    Ok(sum * 1e6 / f64::from(calls))
+}
+
 /// The driver's side.
 struct Raw<'a> {
     gpu: &'a Gpu,
@@ -167,7 +206,10 @@ impl Raw<'_> {
 
     fn launch(&self) -> Result<(), Failure> {
         // SAFETY: the kernel has no parameters and touches nothing.
-        unsafe { self.gpu.launch_empty(self.empty, self.memory, self.a) }
+        unsafe {
+            let args = [self.memory.address()];
+            self.gpu.launch(self.empty, Grid::new(1, 32), args, self.a)
+        }
     }
 
     fn link(&self) -> Result<(), Failure> {

@@ -8,9 +8,9 @@ use sidestream::device::{Device, Options};
 use sidestream::engine::Profile;
 use sidestream::sim::{Machine, Schedule};
 
+use super::raw::Gpu;
 use super::rounds::Clock;
 use crate::failure::Failure;
-use crate::raw::Gpu;
 
 /// A device of the runtime, and the clock that goes with it.
 pub struct Own {

@@ -1,6 +1,5 @@
-//! The kernels that are measured, for the driver by their text and for the runtime by their type.
+//! The kernel that is measured, for the driver by its text and for the runtime by its type.
 
-use sidestream::kernel::library::{self, OverlapStep};
 use sidestream::kernel::{Kernel, Write};
 use sidestream::ptx;
 
@@ -16,10 +15,4 @@ pub fn empty() -> Empty {
     // it touches no memory.
     let kernel = unsafe { Empty::from_ptx(EMPTY.0, EMPTY.1) };
     kernel.and_on_host(|_, _| ())
-}
-
-/// The kernel of the overlap job: input, output, elements, work.
-pub fn step() -> Kernel<OverlapStep> {
-    // SAFETY: the pipelines pass the rows of their buffers, or fewer.
-    unsafe { library::overlap_step() }
 }

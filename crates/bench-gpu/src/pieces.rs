@@ -3,12 +3,12 @@
 use sidestream::buffer::{DeviceBuf, Pinned};
 use sidestream::device::Device;
 use sidestream::stream::Stream;
+use sidestream_cli::failure::Failure;
+use sidestream_cli::measure::raw::{self, Gpu, Memory};
+use sidestream_cli::measure::rounds::{Clock, Side, interleaved};
 
 use super::Bench;
-use super::rounds::{Clock, Side, interleaved};
 use super::table::{Bar, Row};
-use crate::failure::Failure;
-use crate::raw::{self, Gpu, Memory};
 
 const PIECES: usize = 500;
 const PIECE_BYTES: usize = 16 << 10;

@@ -1,14 +1,15 @@
 //! The overlap job: the pipelines beside every arrangement of raw calls.
 
 use serde_json::{Value, json};
+use sidestream_cli::failure::Failure;
+use sidestream_cli::measure::jobs;
+use sidestream_cli::measure::raw::job::RawJobs;
+use sidestream_cli::measure::rounds::{Side, interleaved, median};
+use sidestream_cli::overlap::job::{Job, Layout};
+use sidestream_cli::overlap::size;
 
-use super::rounds::{Side, interleaved, median};
+use super::Bench;
 use super::table::{Bar, Row};
-use super::{Bench, jobs};
-use crate::failure::Failure;
-use crate::overlap::job::{Job, Layout};
-use crate::overlap::size;
-use crate::raw::job::RawJobs;
 
 const BATCHES: u32 = 32;
 const SIZES: [u64; 3] = [64 << 10, 4 << 20, 32 << 20];

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sidestream::kernel::Grid;
+use sidestream::kernel::Kernel;
+use sidestream::kernel::library::{self, OverlapStep};
 use sidestream::pipeline::{BoxError, Failed, Pipeline, Running, per_row};
 
-use super::kernels;
 use super::own::Own;
+use super::raw::job::grid;
 use crate::failure::Failure;
 use crate::overlap::job::Job;
-use crate::raw::job::grid;
 
 /// Items that go through the pipeline before the clock starts, so that its slots are there then, as
 /// the streams and the memory of the driver's arrangements are.
@@ -20,8 +20,8 @@ const BEFORE: u64 = 12;
 /// last result is there. The pinned memory is not filled again.
 pub fn on_streams(own: &Own, job: &Job, slots: u32) -> Result<f64, Failure> {
     let (rows, work) = (job.batch_bytes as usize / 4, job.work);
-    let kernel = kernels::step();
-    let grid = grid_of(own, job);
+    let kernel = step();
+    let grid = grid(job.batch_bytes, own.sms);
     let source = Source::new(job);
     let running = Pipeline::new(&own.device, rows)
         .upload(per_row::<f32>(1))
@@ -38,8 +38,8 @@ pub fn on_streams(own: &Own, job: &Job, slots: u32) -> Result<f64, Failure> {
 /// The same with a graph in each slot.
 pub fn on_graphs(own: &Own, job: &Job, slots: u32) -> Result<f64, Failure> {
     let (rows, work) = (job.batch_bytes as usize / 4, job.work);
-    let kernel = kernels::step();
-    let grid = grid_of(own, job);
+    let kernel = step();
+    let grid = grid(job.batch_bytes, own.sms);
     let source = Source::new(job);
     let host = own.device.clone();
     let running = Pipeline::new(&own.device, rows)
@@ -63,9 +63,10 @@ pub fn on_graphs(own: &Own, job: &Job, slots: u32) -> Result<f64, Failure> {
     source.time(own, running)
 }
 
-fn grid_of(own: &Own, job: &Job) -> Grid {
-    let blocks = grid(job.batch_bytes, own.sms);
-    Grid::new(blocks.blocks, blocks.threads)
+/// The kernel of the overlap job: input, output, elements, work.
+fn step() -> Kernel<OverlapStep> {
+    // SAFETY: the pipelines pass the rows of their buffers, or fewer.
+    unsafe { library::overlap_step() }
 }
 
 /// Where the items come from, and when the first that counts was asked for.

@@ -47,44 +47,6 @@ pub fn interleaved(rounds: usize, sides: &mut [Side<'_>]) -> Result<Vec<Vec<f64>
     Ok(times)
 }
 
-/// So many calls come first and do not count: the driver's pool of memory, for one, is empty after
-/// each synchronisation.
-const FIRST: u32 = 10;
-
-/// Microseconds a call of `call`, for so many calls one after the other.
-pub fn in_a_row(calls: u32, mut call: impl FnMut() -> Result<(), Failure>) -> Result<f64, Failure> {
-    for _ in 0..FIRST {
-        call()?;
-    }
-    let start = Instant::now();
-    for _ in 0..calls {
-        call()?;
-    }
-    Ok(start.elapsed().as_secs_f64() * 1e6 / f64::from(calls))
-}
-
-/// Microseconds a call of `call`, each timed alone behind a `prepare` that does not count. What it
-/// costs to ask for the time is taken off.
-pub fn one_by_one<T>(
-    calls: u32,
-    mut prepare: impl FnMut() -> Result<T, Failure>,
-    mut call: impl FnMut(T) -> Result<(), Failure>,
-) -> Result<f64, Failure> {
-    let mut sum = 0.0;
-    for at in 0..FIRST + calls {
-        let prepared = prepare()?;
-        let start = Instant::now();
-        call(prepared)?;
-        let end = Instant::now();
-        // The second pair says what the first one itself takes.
-        let own = end.elapsed();
-        if at >= FIRST {
-            sum += (end - start).saturating_sub(own).as_secs_f64();
-        }
-    }
-    Ok(sum * 1e6 / f64::from(calls))
-}
-
 /// The value below which this share of the values lies; the median at 0.5.
 pub fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();

@@ -1,14 +1,27 @@
-//! `sidestream bench gpu` where there is no GPU: the dry run has every row, and the rest is said.
+//! `sidestream-bench gpu` where there is no GPU: the dry run has every row, and the rest is said.
 
-use crate::command::{Ran, sidestream};
-use crate::json::keys;
+use std::process::Command;
+
 use serde_json::Value;
 
-/// Runs `bench gpu` with these arguments, separated by spaces.
+/// What a run came to.
+struct Ran {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+/// Measures with these arguments, separated by spaces.
 #[track_caller]
 fn bench(arguments: &str) -> Ran {
-    let args = ["bench", "gpu"].into_iter().chain(arguments.split(' '));
-    sidestream(&args.collect::<Vec<_>>())
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sidestream-bench"));
+    let output = command.arg("gpu").args(arguments.split(' ')).output();
+    let output = output.expect("it was built");
+    let text = |bytes| String::from_utf8(bytes).expect("it writes UTF-8");
+    let (out, err) = (text(output.stdout), text(output.stderr));
+    let code = output.status.code().filter(|&code| code != 101);
+    let code = code.unwrap_or_else(|| panic!("ended with {}:\n{out}{err}", output.status));
+    Ran { code, out, err }
 }
 
 #[track_caller]
@@ -31,7 +44,8 @@ fn the_dry_run_has_every_row_and_judges_none() {
         let expected = [
             "what", "unit", "raw", "ours", "ratio", "low", "high", "bar", "met", "note",
         ];
-        assert_eq!(keys(row), expected);
+        let keys: Vec<_> = row.as_object().expect("an object").keys().collect();
+        assert_eq!(keys, expected);
         for absent in ["raw", "ratio", "met"] {
             assert_eq!(row[absent], Value::Null, "{row}");
         }
@@ -113,8 +127,8 @@ fn the_bars_are_those_that_were_agreed() {
 fn the_jobs_take_the_time_that_overlap_shows() {
     let json = dry_run();
     for (size, batch) in [("64KiB", 64 << 10), ("4MiB", 4 << 20), ("32MiB", 32 << 20)] {
-        let args = ["overlap", "--json", "--work", "256", "--batch", size];
-        let shown: Value = serde_json::from_str(&sidestream(&args).out).expect("JSON");
+        let shown = sidestream_cli::overlap(&["--work", "256", "--batch", size]);
+        let (shown, _) = shown.unwrap_or_else(|_| panic!("{size} is compared"));
         let rows = shown["rows"].as_array().expect("a list").iter();
         let pipeline = rows.filter(|row| row["layout"] == "pipeline");
         let shown_ns: f64 = pipeline
@@ -174,72 +188,6 @@ fn without_a_gpu_it_says_what_was_looked_for() {
         "{}",
         refused.err
     );
-}
-
-#[test]
-fn other_commands_say_so_too() {
-    let driver = ["--driver", "/nowhere/libcuda.so"];
-    let overlap = sidestream(&[&["overlap", "--device", "cuda"][..], &driver].concat());
-    assert_eq!((overlap.code, overlap.out.as_str()), (2, ""));
-    assert!(
-        overlap.err.contains("/nowhere/libcuda.so"),
-        "{}",
-        overlap.err
-    );
-
-    let auto = sidestream(&[&["overlap", "--device", "auto"][..], &driver].concat());
-    // Whoever names a driver does not want the simulation in its place.
-    assert_eq!((auto.code, auto.out.as_str()), (2, ""));
-    assert!(auto.err.contains("/nowhere/libcuda.so"), "{}", auto.err);
-
-    let devices = sidestream(&[&["devices"][..], &driver].concat());
-    assert_eq!((devices.code, devices.err.as_str()), (0, ""));
-    let why = devices
-        .out
-        .lines()
-        .find(|line| line.starts_with("No CUDA device: "));
-    let why = why.expect("it says why");
-    assert!(why.contains("/nowhere/libcuda.so"), "{why}");
-    let json: Value =
-        serde_json::from_str(&sidestream(&[&["devices", "--json"][..], &driver].concat()).out)
-            .expect("JSON");
-    assert!(
-        json["no_cuda_because"]
-            .as_str()
-            .is_some_and(|why| why.contains("/nowhere"))
-    );
-    let names = json["devices"].as_array().expect("a list").iter();
-    let names: Vec<&str> = names
-        .map(|device| device["name"].as_str().expect("a text"))
-        .collect();
-    assert_eq!(names, ["sim:h200", "sim:a100", "sim:a10g", "sim:rtx4090"]);
-}
-
-#[test]
-fn devices_say_the_range_of_priorities() {
-    let driver = sidestream_stand_in::library().expect("Cargo has built it beside this test");
-    let driver = driver.to_str().expect("a path in UTF-8");
-    let listed = sidestream(&["devices", "--json", "--driver", driver]);
-    let json: Value = serde_json::from_str(&listed.out).expect("JSON");
-    for device in json["devices"].as_array().expect("a list") {
-        assert_eq!(device["priorities"], serde_json::json!([-5, 0]), "{device}");
-    }
-    let table = sidestream(&["devices", "--driver", driver]).out;
-    let real = table.lines().find(|line| line.starts_with("cuda:0"));
-    assert!(
-        real.is_some_and(|line| line.ends_with("-5 to 0")),
-        "{table}"
-    );
-}
-
-#[test]
-fn what_only_a_simulated_device_can_do_is_refused_on_a_real_one() {
-    for option in ["--trace", "--input"] {
-        let refused = sidestream(&["overlap", "--device", "cuda:0", option, "file"]);
-        assert_eq!((refused.code, refused.out.as_str()), (2, ""));
-        assert!(refused.err.contains(option), "{}", refused.err);
-        assert!(refused.err.contains("sim:h200"), "{}", refused.err);
-    }
 }
 
 #[test]

@@ -1,0 +1,55 @@
+//! What the commands write: to standard output, and into files that the user names.
+
+use std::fmt::Display;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use sidestream::trace::Trace;
+
+use crate::failure::{Failure, print};
+
+/// Prints what came of it: a line of JSON if that was asked for, else the text.
+pub fn say<J: Display>(
+    is_json: bool,
+    json: impl FnOnce() -> J,
+    text: impl FnOnce() -> String,
+) -> Result<(), Failure> {
+    match is_json {
+        true => print(format_args!("{}\n", json())),
+        false => print(text()),
+    }
+}
+
+/// Writes a run as a Chrome trace.
+pub fn write_trace(trace: &Trace, to: &Path) -> Result<(), Failure> {
+    let file = File::create(to).map_err(|error| Failure::file("create", to, &error))?;
+    let written = trace.write_json(file);
+    written.map_err(|error| Failure::file("write", to, &error))
+}
+
+/// What is written goes to files of its own; `what` are the files that are read.
+pub fn refuse_overwriting(
+    read: &[PathBuf],
+    what: &str,
+    written: [(&str, &Option<PathBuf>); 2],
+) -> Result<(), Failure> {
+    for (option, to) in written {
+        let is_written = |path: &PathBuf| to.as_ref().is_some_and(|to| is_same(path, to));
+        if read.iter().any(is_written) {
+            return Err(Failure::input(format!(
+                "{option} would overwrite {what}; give another file"
+            )));
+        }
+    }
+    match written {
+        [(one, Some(a)), (other, Some(b))] if is_same(a, b) => Err(Failure::input(format!(
+            "{one} and {other} name one file; give two"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Whether two paths are one file.
+fn is_same(a: &Path, b: &Path) -> bool {
+    a == b || matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}
