@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use crate::findings::Code;
 use crate::idle::Cause;
 use crate::measure::{Line, PerStep};
-use crate::report::{LISTED, Report, kind, per_step_json};
+use crate::report::{LISTED, Report};
 
 /// The version of the JSON of a comparison.
 pub const COMPARE_SCHEMA: &str = "sidestream.diagnose.compare/1";
@@ -159,8 +159,8 @@ impl Comparison {
         json!({
             "schema": COMPARE_SCHEMA,
             "per": if now.steps > 0 { "step" } else { "trace" },
-            "now": per_step_json(now),
-            "baseline": per_step_json(baseline),
+            "now": now,
+            "baseline": baseline,
             "change_ns": Two { now: now.time_ns, baseline: baseline.time_ns }.change(),
             "ratio": self.ratio(),
             "exceeds_spread": self.exceeds_spread,
@@ -180,8 +180,7 @@ fn exceeds_spread(per_step: &Two<PerStep>) -> Option<bool> {
     if now.steps.min(baseline.steps) < LEAST_STEPS {
         return None;
     }
-    let among =
-        |time_ns: u64, other: &PerStep| (other.spread_ns.0..=other.spread_ns.1).contains(&time_ns);
+    let among = |time_ns: u64, other: &PerStep| (other.p10_ns..=other.p90_ns).contains(&time_ns);
     Some(!among(now.time_ns, baseline) && !among(baseline.time_ns, now))
 }
 
@@ -249,7 +248,7 @@ fn notes(both: Two<&Report>) -> Vec<String> {
         ));
     }
     if now.source != baseline.source {
-        let (this, that) = (kind(now.source), kind(baseline.source));
+        let (this, that) = (now.source.as_str(), baseline.source.as_str());
         notes.push(format!(
             "the profilers differ, and each slows down a program in its own way: {this} now, {that} in \
              the baseline"

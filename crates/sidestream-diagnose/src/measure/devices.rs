@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::spans::Spans;
 use crate::model::{Direction, Name, StreamIndex, Trace, What, Work};
+use crate::words::words;
 
 /// What one process did with one device.
 #[derive(Clone, Debug)]
@@ -66,36 +67,17 @@ pub struct StreamLoad {
     pub busy_ns: u64,
 }
 
-/// Kinds of work, as far as their overlap is of interest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
-    /// Kernels that compute.
-    Compute,
-    /// Copies from the host.
-    Upload,
-    /// Copies to the host.
-    Download,
-    /// Kernels that exchange data with other devices.
-    Collective,
-}
-
-impl Class {
-    /// All of them, in the order of the matrix.
-    pub const ALL: [Class; 4] = [
-        Class::Compute,
-        Class::Upload,
-        Class::Download,
-        Class::Collective,
-    ];
-
-    /// The class in the words of the output.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Class::Compute => "kernel",
-            Class::Upload => "upload",
-            Class::Download => "download",
-            Class::Collective => "collective",
-        }
+words! {
+    /// Kinds of work, as far as their overlap is of interest.
+    pub enum Class {
+        /// Kernels that compute.
+        Compute = "kernel",
+        /// Copies from the host.
+        Upload = "upload",
+        /// Copies to the host.
+        Download = "download",
+        /// Kernels that exchange data with other devices.
+        Collective = "collective",
     }
 }
 

@@ -4,27 +4,25 @@
 //! time, [`waits`] says who waited, and [`slow`] runs the run again to find the rank that all of them wait for in the end.
 
 mod clocks;
-mod digest;
 mod join;
-mod part;
 mod rerun;
 mod slow;
 mod waits;
 
-pub use digest::Digest;
-pub use part::{Part, Parts};
 pub use slow::{Search, Slow};
 pub use waits::{Heat, Worst};
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value, json};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
+use crate::digest::Digest;
 use crate::findings::time;
 use crate::idle::Cause;
 use crate::measure::{PerStep, quantile};
-use crate::report::{Report, per_step_json, per_step_of_json};
+use crate::report::Report;
 use clocks::Clocks;
 use join::{Bond, Joined};
 use rerun::Rerun;
@@ -75,11 +73,9 @@ impl Rank {
 
     /// The rank as JSON, without its exchanges.
     fn json(&self) -> Value {
-        let idle = self.idle.iter();
-        let idle = idle.map(|(cause, ns)| (cause.as_str().to_owned(), (*ns).into()));
         json!({"rank": self.rank, "world": self.world, "file": self.title,
-               "step": per_step_json(&self.per_step),
-               "idle_by_cause": idle.collect::<Map<String, Value>>()})
+               "step": self.per_step,
+               "idle_by_cause": self.idle})
     }
 
     /// The rank from its whole JSON; none if a part of it is missing. Causes of later versions are passed over.
@@ -94,7 +90,7 @@ impl Rank {
             title: value["file"].as_str()?.to_owned(),
             rank: number("rank")?,
             world: number("world")?,
-            per_step: per_step_of_json(&value["step"])?,
+            per_step: PerStep::deserialize(&value["step"]).ok()?,
             idle: Cause::ALL.iter().filter_map(cause).collect(),
             digest: Digest::of_json(&value["digest"])?,
         })
@@ -445,7 +441,7 @@ impl Ranks {
         let slow = self.slow().map(|slow| {
             json!({
                 "rank": number(slow.at),
-                "cause": slow.cause.as_str(),
+                "cause": slow.cause,
                 "cause_ns": slow.cause_ns,
                 "name": slow.name,
                 "excess_ns": slow.excess_ns,

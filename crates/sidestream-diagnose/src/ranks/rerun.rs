@@ -9,8 +9,8 @@
 use std::collections::HashMap;
 
 use super::clocks::Clocks;
-use super::digest::Digest;
 use super::join::{Bond, Joined, row};
+use crate::digest::Digest;
 
 /// What a rank does, one after the other, each with its own work since the one before.
 #[derive(Clone, Copy, Debug)]

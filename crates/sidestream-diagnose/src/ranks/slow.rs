@@ -8,9 +8,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::digest::Digest;
-use super::part::{Part, Parts};
 use super::rerun::{Pace, Rerun};
+use crate::digest::Digest;
+use crate::digest::{Part, Parts};
 use crate::measure::quantile;
 
 /// How many ranks are tried for each reason to suspect one.

@@ -9,8 +9,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::clocks::Clocks;
-use super::digest::{Digest, NO_SEQ};
 use super::join::{Bond, Instance, Joined, row};
+use crate::digest::{Digest, NO_SEQ};
 
 /// How many of the worst exchanges are kept.
 pub const WORST: usize = 10;

@@ -3,15 +3,16 @@
 use std::fmt::{Result, Write};
 
 use super::base::measured;
-use super::html::is_unseen;
 use super::lanes::pictures;
+use super::marks::counted;
+use super::plain::plain;
 use super::worth::{has_share, is_open, is_worth_nothing, range};
 use crate::findings::{Code, Finding, size, time};
 use crate::idle::Idle;
 use crate::measure::{Copies, DeviceTime};
 use crate::model::{Base, Direction, Warning};
 use crate::replay::{Change, Prediction, Replay};
-use crate::report::{Link, Report, kind};
+use crate::report::{Link, Report};
 
 /// Shares below this are summed up as the rest.
 const SHOWN: f64 = 0.01;
@@ -82,7 +83,7 @@ fn write_brief(out: &mut String, title: &str, report: &Report) -> Result {
 
 /// What the trace is, what is doubtful about it, and what the devices did.
 fn write_head(out: &mut String, title: &str, report: &Report) -> Result {
-    let (kind, events) = (kind(report.source), report.events);
+    let (kind, events) = (report.source.as_str(), report.events);
     let rank = match (report.rank, report.world) {
         (Some(rank), Some(world)) => format!(", rank {rank} of {world}"),
         (Some(rank), None) => format!(", rank {rank}"),
@@ -462,28 +463,4 @@ fn write_device(out: &mut String, (device, idle): &(DeviceTime, Idle)) -> Result
         }
     }
     Ok(())
-}
-
-/// How many there are of something.
-pub(super) fn counted(count: u64, what: &str) -> String {
-    match count {
-        1 => format!("1 {what}"),
-        count => format!("{count} {what}s"),
-    }
-}
-
-/// Text of a trace for a terminal: what would move its cursor is left out, and letters that nobody sees, or that turn text
-/// around, are shown by their number.
-pub fn plain(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            c if c.is_control() => out.push(' '),
-            c if is_unseen(c) => {
-                let _ = write!(out, "{}", c.escape_unicode());
-            }
-            c => out.push(c),
-        }
-    }
-    out
 }

@@ -3,9 +3,10 @@
 use std::cmp::Reverse;
 use std::fmt::{Result, Write};
 
-use super::text::plain;
+use super::plain::plain;
+use crate::digest::Part;
 use crate::findings::time;
-use crate::ranks::{Groups, Part, Ranks, Search, Slow};
+use crate::ranks::{Groups, Ranks, Search, Slow};
 
 /// How many ranks are named in a sentence, and how many have a line.
 const NAMED: usize = 8;
