@@ -11,6 +11,7 @@ use crate::findings::Code;
 use crate::idle::Cause;
 use crate::measure::{Line, PerStep};
 use crate::report::{LISTED, Report};
+use crate::sort::order_by;
 
 /// The version of the JSON of a comparison.
 pub const COMPARE_SCHEMA: &str = "sidestream.diagnose.compare/1";
@@ -193,7 +194,9 @@ fn idle(both: Two<&Report>) -> Vec<(Cause, Two<u64>)> {
         causes.entry(cause).or_default().baseline = ns;
     }
     let mut causes: Vec<_> = causes.into_iter().collect();
-    causes.sort_by_key(|(cause, ns)| (Reverse(ns.change().unsigned_abs()), *cause));
+    order_by(&mut causes, |(cause, ns)| {
+        (Reverse(ns.change().unsigned_abs()), *cause)
+    });
     causes
 }
 
@@ -222,7 +225,9 @@ fn shifts(both: Two<&Report>, table: fn(&Report) -> Vec<(&str, f64, u64)>) -> Ve
         ..shift
     });
     let mut shifts: Vec<Shift> = named.collect();
-    shifts.sort_by_key(|shift| Reverse(shift.ns.change().unsigned_abs()));
+    order_by(&mut shifts, |shift| {
+        Reverse(shift.ns.change().unsigned_abs())
+    });
     shifts
 }
 

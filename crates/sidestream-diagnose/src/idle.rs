@@ -27,6 +27,7 @@ mod own;
 mod regions;
 mod rest;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use lane::{Lane, Named, Own, apart, overlapping, within_ns};
@@ -42,6 +43,7 @@ use crate::model::{
     ThreadIndex, Trace, What, Work,
 };
 use crate::sections::Section;
+use crate::sort::order_by;
 use crate::words::words;
 
 words! {
@@ -262,7 +264,7 @@ impl<'t> Scene<'t> {
                 }
             }
         }
-        overhead.sort_by_key(|named| named.0);
+        order_by(&mut overhead, |named| named.0);
         for named in overhead {
             apart(&mut scene.overhead, named);
         }
@@ -374,7 +376,9 @@ impl<'t> Scene<'t> {
         let mut idle = Idle::default();
         self.gaps(device, device.busy.gaps(), &mut idle);
         for list in idle.longest.values_mut() {
-            list.sort_by_key(|stretch| (u64::MAX - stretch.duration_ns, stretch.start_ns));
+            order_by(list, |stretch| {
+                (Reverse(stretch.duration_ns), stretch.start_ns)
+            });
         }
         idle
     }
@@ -396,7 +400,7 @@ impl<'t> Scene<'t> {
             .filter(|gap| start <= gap.0 && gap.0 < end);
         self.gaps(device, gaps, &mut idle);
         let mut all = idle.all.unwrap_or_default();
-        all.sort_by_key(|(_, stretch)| stretch.start_ns);
+        order_by(&mut all, |(_, stretch)| stretch.start_ns);
         all
     }
 

@@ -39,6 +39,7 @@ mod replay;
 mod report;
 mod sections;
 mod show;
+mod sort;
 mod timeline;
 mod words;
 

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use crate::idle::is_loading;
 use crate::measure::{Collectives, Steps, WorkOfCalls, held, quantile};
 use crate::model::{Direction, Name, RangeKind, StreamIndex, ThreadIndex, Trace, What, Work};
+use crate::sort::order_by;
 use crate::words::words;
 
 /// One step, or a whole trace without steps, as lanes of spans.
@@ -123,7 +124,7 @@ impl Timeline {
         let periods = steps.periods_ns();
         let mut order: Vec<usize> = (0..periods.len()).collect();
         if order.len() > MOST_ZOOMS {
-            order.sort_by_key(|at| (Reverse(periods[*at]), *at));
+            order_by(&mut order, |at| (Reverse(periods[*at]), *at));
             let (part, last) = (MOST_ZOOMS / 4, order.len() - 1);
             let every = periods.len().div_ceil(2 * part);
             let mut chosen: Vec<usize> = order[..part].to_vec();

@@ -26,6 +26,12 @@ macro_rules! words {
             }
         }
 
+        impl crate::sort::Part for $name {
+            fn bits(self) -> u64 {
+                self as u64
+            }
+        }
+
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
                 to.serialize_str(self.as_str())

@@ -1,10 +1,12 @@
 //! What each device did with its time. All of it is a matter of unions: two kernels that run at once
 //! keep a device busy once.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::spans::Spans;
 use crate::model::{Direction, Name, StreamIndex, Trace, What, Work};
+use crate::sort::order_by;
 use crate::words::words;
 
 /// What one process did with one device.
@@ -158,7 +160,7 @@ impl Gathered {
                 busy_ns: union.total_ns,
             })
             .collect();
-        streams.sort_by_key(|load| (u64::MAX - load.busy_ns, load.stream));
+        order_by(&mut streams, |load| (Reverse(load.busy_ns), load.stream));
         let mut overlap_ns = self.overlap_ns;
         for (class, union) in self.classes.iter().enumerate() {
             overlap_ns[class][class] = union.total_ns;

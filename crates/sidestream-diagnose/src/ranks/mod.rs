@@ -23,6 +23,7 @@ use crate::findings::time;
 use crate::idle::Cause;
 use crate::measure::{PerStep, quantile};
 use crate::report::Report;
+use crate::sort::order_by;
 use clocks::Clocks;
 use join::{Bond, Joined};
 use rerun::Rerun;
@@ -194,7 +195,7 @@ impl Ranks {
         if all.len() < 2 {
             return None;
         }
-        all.sort_by_key(|rank| rank.rank);
+        order_by(&mut all, |rank| rank.rank);
         let times: Vec<u64> = all.iter().map(|rank| rank.per_step.time_ns).collect();
         let least_ns = times.iter().min()?;
         let slowest = (0..all.len()).max_by_key(|at| (times[*at], Reverse(*at)))?;
@@ -238,7 +239,7 @@ impl Ranks {
         let count = self.ranks.len().max(1) as u64;
         let mean = |(cause, (sum, most))| (cause, sum / count, most);
         let mut causes: Vec<_> = causes.into_iter().map(mean).collect();
-        causes.sort_by_key(|(cause, ns, _)| (Reverse(*ns), *cause));
+        order_by(&mut causes, |(cause, ns, _)| (Reverse(*ns), *cause));
         causes
     }
 
@@ -327,8 +328,7 @@ impl Ranks {
         if longest_ns as f64 >= NAMED * median_ns as f64 {
             let all = (0..ranks.len()).filter(|at| waits.waits_ns[*at] >= longest_ns / 2);
             self.waiting = all.collect();
-            self.waiting
-                .sort_by_key(|at| (Reverse(waits.waits_ns[*at]), *at));
+            order_by(&mut self.waiting, |at| (Reverse(waits.waits_ns[*at]), *at));
         }
         self.waits_ns = waits.waits_ns;
         self.ranks = ranks;
@@ -551,6 +551,6 @@ fn groups(joined: &Joined, waits: &Waits) -> Vec<Groups> {
         sum.waits_ns = *all_ns / (*members).max(1);
     }
     let mut all: Vec<Groups> = all.into_values().map(|(groups, ..)| groups).collect();
-    all.sort_by_key(|groups| Reverse(groups.waits_ns));
+    order_by(&mut all, |groups| Reverse(groups.waits_ns));
     all
 }

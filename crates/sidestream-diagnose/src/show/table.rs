@@ -1,5 +1,6 @@
 //! The tables of a report, each sorted by one of its columns and cut to its first rows: as text.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 use std::str::FromStr;
@@ -14,6 +15,7 @@ use crate::findings::{size, time};
 use crate::measure::{DeviceMemory, Line, Node, Operator, RowKind, by_name};
 use crate::model::{Name, Names};
 use crate::report::Report;
+use crate::sort::order_by;
 use crate::words::words;
 
 /// How many columns the picture of memory over time has.
@@ -156,10 +158,10 @@ pub fn ranges(report: &Report, sort: Option<Sort>, limit: usize) -> Vec<&Node> {
     let sort = sort.unwrap_or(if has_device { Sort::Device } else { Sort::Host });
     let key = |at: &u32| {
         let node = &nodes[*at as usize];
-        (u64::MAX - sorted_by(&RANGES, sort, report, node), *at)
+        (Reverse(sorted_by(&RANGES, sort, report, node)), *at)
     };
     let mut chosen: Vec<u32> = (0..nodes.len() as u32).collect();
-    chosen.sort_by_key(key);
+    order_by(&mut chosen, key);
     // What has as much as all inside it stands before these, so that none is chosen without the one around it.
     chosen.truncate(limit);
     if matches!(sort, Sort::Device | Sort::Host | Sort::Idle) {
@@ -190,7 +192,9 @@ fn nested(nodes: &[Node], chosen: &[u32]) -> Vec<u32> {
 pub fn kernels(report: &Report, sort: Option<Sort>, limit: usize) -> Vec<Line> {
     let mut rows = report.kernels.clone();
     if sort == Some(Sort::Calls) {
-        rows.sort_by_key(|row| (usize::MAX - row.calls, u64::MAX - row.total_ns, row.name));
+        order_by(&mut rows, |row| {
+            (Reverse(row.calls), Reverse(row.total_ns), row.name)
+        });
     }
     rows.truncate(limit);
     rows

@@ -1,5 +1,6 @@
 //! The report for people: short, the worst first.
 
+use std::cmp::Reverse;
 use std::fmt::{Result, Write};
 
 use super::base::measured;
@@ -13,6 +14,7 @@ use crate::measure::{Copies, DeviceTime};
 use crate::model::{Base, Direction, Warning};
 use crate::replay::{Change, Prediction, Replay};
 use crate::report::{Link, Report};
+use crate::sort::order_by;
 
 /// Shares below this are summed up as the rest.
 const SHOWN: f64 = 0.01;
@@ -400,7 +402,9 @@ fn worthwhile(replay: &Replay, asked: bool) -> (Vec<&Prediction>, Vec<&Predictio
     let (mut shown, others): (Vec<_>, Vec<_>) = replay.predictions.iter().partition(says_something);
     // What depends on more than a trace says stands behind what does not.
     let is_conditional = |p: &Prediction| p.changes.iter().any(Change::is_conditional);
-    shown.sort_by_key(|prediction| (is_conditional(prediction), prediction.likely_ns));
+    order_by(&mut shown, |prediction| {
+        (is_conditional(prediction), prediction.likely_ns)
+    });
     (shown, others)
 }
 
@@ -454,7 +458,7 @@ fn write_device(out: &mut String, (device, idle): &(DeviceTime, Idle)) -> Result
         )?;
     }
     let mut causes: Vec<_> = idle.by_cause.iter().collect();
-    causes.sort_by_key(|(_, ns)| u64::MAX - **ns);
+    order_by(&mut causes, |(_, ns)| Reverse(**ns));
     for (cause, ns) in causes {
         let share = share(*ns);
         if share >= 100.0 * SHOWN {

@@ -11,6 +11,7 @@ mod sorted;
 mod steps;
 mod tables;
 
+use std::cmp::Reverse;
 use std::fmt::{self, Write};
 
 use super::marks::{count, percent, sentence};
@@ -19,6 +20,7 @@ use crate::idle::{Cause, Idle};
 use crate::measure::DeviceTime;
 use crate::model::Source;
 use crate::report::Report;
+use crate::sort::order_by;
 use escape::esc;
 use parts::{
     MOST_WARNINGS, STYLE, TITLE_LETTERS, WARNING_LETTERS, changes, fact, factor, swatch,
@@ -274,7 +276,7 @@ fn causes_of(out: &mut String, report: &Report, device: &DeviceTime, idle: &Idle
         percent(part(device.idle_ns()))
     )?;
     let mut causes: Vec<(Cause, u64)> = idle.by_cause.iter().map(|(c, ns)| (*c, *ns)).collect();
-    causes.sort_by_key(|(cause, ns)| (u64::MAX - ns, *cause));
+    order_by(&mut causes, |(cause, ns)| (Reverse(*ns), *cause));
     let busy = 100.0 * part(device.busy_ns());
     write!(
         out,

@@ -1,5 +1,6 @@
 //! The median step as lanes: measured, and after each change, on one scale of time.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 
@@ -9,6 +10,7 @@ use crate::findings::time;
 use crate::model::{Name, Names};
 use crate::replay::{Change, Prediction, Replay};
 use crate::report::Report;
+use crate::sort::order_by;
 use crate::timeline::{Drawn, Lane, Shade, Timeline};
 
 /// More spans than these no page has, whatever the trace. Each takes some hundred bytes.
@@ -344,9 +346,11 @@ impl<'p> Drawing<'p> {
             }
             let mut spans = lane.coarser(self.finest_ns);
             if spans.len() > self.most_of_lane {
-                spans.sort_by_key(|span| (u64::MAX - span.duration_ns, span.start_ns));
+                order_by(&mut spans, |span| {
+                    (Reverse(span.duration_ns), span.start_ns)
+                });
                 spans.truncate(self.most_of_lane);
-                spans.sort_by_key(|span| span.start_ns);
+                order_by(&mut spans, |span| span.start_ns);
             }
             for span in &spans {
                 self.span(span)?;
