@@ -42,8 +42,8 @@ fn the_cause_of_each_loop_comes_first_and_its_gain_is_near() {
             None => finding.saving_ns.likely as f64 / replay.unprofiled_ns as f64,
         };
         let of_all = replay.predictions.iter();
-        let of_all = of_all.filter(|p| p.changes == finding.changes || set.is_some());
-        let [low_ms, high_ms] = match of_all.last() {
+        let mut of_all = of_all.filter(|p| p.changes == finding.changes || set.is_some());
+        let [low_ms, high_ms] = match of_all.next_back() {
             Some(prediction) => [prediction.low_ns, prediction.high_ns].map(|ns| ns as f64 / 1e6),
             None => panic!("{name}: {:?} is not predicted", finding.changes),
         };
