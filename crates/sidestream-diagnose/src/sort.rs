@@ -2,8 +2,6 @@
 
 use std::cmp::Reverse;
 
-use crate::model::{Name, StreamIndex};
-
 /// Up to three numbers, the first one first.
 type Bits = [u64; 3];
 
@@ -56,8 +54,6 @@ parts! {
     bool: u64::from,
     usize: |number| number as u64,
     i64: |number| (number as u64) ^ (1 << 63),
-    Name: |name| name.0.into(),
-    StreamIndex: |stream| stream.0.into(),
 }
 
 impl<P: Part> Part for Option<P> {

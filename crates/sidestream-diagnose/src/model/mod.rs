@@ -24,6 +24,7 @@ pub use tables::{Allocated, Launched, Shape};
 use std::collections::HashMap;
 use std::fmt;
 
+use crate::sort::Part;
 use crate::words::words;
 use serde::Serialize;
 
@@ -145,6 +146,12 @@ pub struct Thread {
 /// the rest would be zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamIndex(pub u16);
+
+impl Part for StreamIndex {
+    fn bits(self) -> u64 {
+        self.0.into()
+    }
+}
 
 /// Names a thread of a [`Trace`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
