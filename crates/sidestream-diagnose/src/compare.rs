@@ -10,7 +10,8 @@ use serde_json::{Map, Value, json};
 use crate::findings::Code;
 use crate::idle::Cause;
 use crate::measure::{Line, PerStep};
-use crate::report::{LISTED, Report, kind, per_step_json};
+use crate::report::{LISTED, Report};
+use crate::sort::order_by;
 
 /// The version of the JSON of a comparison.
 pub const COMPARE_SCHEMA: &str = "sidestream.diagnose.compare/1";
@@ -159,8 +160,8 @@ impl Comparison {
         json!({
             "schema": COMPARE_SCHEMA,
             "per": if now.steps > 0 { "step" } else { "trace" },
-            "now": per_step_json(now),
-            "baseline": per_step_json(baseline),
+            "now": now,
+            "baseline": baseline,
             "change_ns": Two { now: now.time_ns, baseline: baseline.time_ns }.change(),
             "ratio": self.ratio(),
             "exceeds_spread": self.exceeds_spread,
@@ -180,8 +181,7 @@ fn exceeds_spread(per_step: &Two<PerStep>) -> Option<bool> {
     if now.steps.min(baseline.steps) < LEAST_STEPS {
         return None;
     }
-    let among =
-        |time_ns: u64, other: &PerStep| (other.spread_ns.0..=other.spread_ns.1).contains(&time_ns);
+    let among = |time_ns: u64, other: &PerStep| (other.p10_ns..=other.p90_ns).contains(&time_ns);
     Some(!among(now.time_ns, baseline) && !among(baseline.time_ns, now))
 }
 
@@ -194,7 +194,9 @@ fn idle(both: Two<&Report>) -> Vec<(Cause, Two<u64>)> {
         causes.entry(cause).or_default().baseline = ns;
     }
     let mut causes: Vec<_> = causes.into_iter().collect();
-    causes.sort_by_key(|(cause, ns)| (Reverse(ns.change().unsigned_abs()), *cause));
+    order_by(&mut causes, |(cause, ns)| {
+        (Reverse(ns.change().unsigned_abs()), *cause)
+    });
     causes
 }
 
@@ -223,7 +225,9 @@ fn shifts(both: Two<&Report>, table: fn(&Report) -> Vec<(&str, f64, u64)>) -> Ve
         ..shift
     });
     let mut shifts: Vec<Shift> = named.collect();
-    shifts.sort_by_key(|shift| Reverse(shift.ns.change().unsigned_abs()));
+    order_by(&mut shifts, |shift| {
+        Reverse(shift.ns.change().unsigned_abs())
+    });
     shifts
 }
 
@@ -249,7 +253,7 @@ fn notes(both: Two<&Report>) -> Vec<String> {
         ));
     }
     if now.source != baseline.source {
-        let (this, that) = (kind(now.source), kind(baseline.source));
+        let (this, that) = (now.source.as_str(), baseline.source.as_str());
         notes.push(format!(
             "the profilers differ, and each slows down a program in its own way: {this} now, {that} in \
              the baseline"

@@ -27,6 +27,7 @@ mod own;
 mod regions;
 mod rest;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use lane::{Lane, Named, Own, apart, overlapping, within_ns};
@@ -42,68 +43,61 @@ use crate::model::{
     ThreadIndex, Trace, What, Work,
 };
 use crate::sections::Section;
+use crate::sort::order_by;
+use crate::words::words;
 
-/// Why a device did nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Cause {
-    /// Before the first step, or after the last.
-    Startup,
-    /// The profiler or the driver was busy with itself.
-    ProfilerOverhead,
-    /// The program did what it does once: it loaded code, captured a graph, took memory.
-    Initialisation,
-    /// The program waited for its data loader.
-    HostStarved,
-    /// The host did work of its own, or nothing that the trace shows.
-    HostWork,
-    /// The host had been held up by a synchronisation.
-    SyncInStep,
-    /// The host had been held up by a copy.
-    BlockingCopy,
-    /// An upload from pageable memory was prepared by the host.
-    PageableCopy,
-    /// The host was on its way, and not fast enough.
-    LaunchBound,
-    /// The work had been submitted, and waited for an event or a function of the host.
-    StreamWait,
-    /// The device passed from one work to the next.
-    DeviceLatency,
-    /// The trace does not show why.
-    Unattributed,
+words! {
+    /// Why a device did nothing.
+    pub enum Cause {
+        /// Before the first step, or after the last.
+        Startup = "STARTUP",
+        /// The profiler or the driver was busy with itself.
+        ProfilerOverhead = "PROFILER_OVERHEAD",
+        /// The program did what it does once: it loaded code, captured a graph, took memory.
+        Initialisation = "INITIALISATION",
+        /// The program waited for its data loader.
+        HostStarved = "HOST_STARVED",
+        /// The host did work of its own, or nothing that the trace shows.
+        HostWork = "HOST_WORK",
+        /// The host had been held up by a synchronisation.
+        SyncInStep = "SYNC_IN_STEP",
+        /// The host had been held up by a copy.
+        BlockingCopy = "BLOCKING_COPY",
+        /// An upload from pageable memory was prepared by the host.
+        PageableCopy = "PAGEABLE_COPY",
+        /// The host was on its way, and not fast enough.
+        LaunchBound = "LAUNCH_BOUND",
+        /// The work had been submitted, and waited for an event or a function of the host.
+        StreamWait = "STREAM_WAIT",
+        /// The device passed from one work to the next.
+        DeviceLatency = "DEVICE_LATENCY",
+        /// The trace does not show why.
+        Unattributed = "UNATTRIBUTED",
+    }
 }
 
 impl Cause {
-    /// All of them.
-    pub const ALL: [Cause; 12] = [
-        Cause::Startup,
-        Cause::ProfilerOverhead,
-        Cause::Initialisation,
-        Cause::HostStarved,
-        Cause::HostWork,
-        Cause::SyncInStep,
-        Cause::BlockingCopy,
-        Cause::PageableCopy,
-        Cause::LaunchBound,
-        Cause::StreamWait,
-        Cause::DeviceLatency,
-        Cause::Unattributed,
-    ];
-
-    /// The cause in the words of the output.
-    pub fn as_str(self) -> &'static str {
+    /// What the host did meanwhile, and the class of the cause in the page's style sheet.
+    pub fn told(self) -> (&'static str, usize) {
         match self {
-            Cause::Startup => "STARTUP",
-            Cause::ProfilerOverhead => "PROFILER_OVERHEAD",
-            Cause::Initialisation => "INITIALISATION",
-            Cause::HostStarved => "HOST_STARVED",
-            Cause::HostWork => "HOST_WORK",
-            Cause::SyncInStep => "SYNC_IN_STEP",
-            Cause::BlockingCopy => "BLOCKING_COPY",
-            Cause::PageableCopy => "PAGEABLE_COPY",
-            Cause::LaunchBound => "LAUNCH_BOUND",
-            Cause::StreamWait => "STREAM_WAIT",
-            Cause::DeviceLatency => "DEVICE_LATENCY",
-            Cause::Unattributed => "UNATTRIBUTED",
+            Cause::Startup => ("before the first step, or after the last", 0),
+            Cause::ProfilerOverhead => ("the profiler or the driver was busy with itself", 1),
+            Cause::Initialisation => ("the program did what it does once", 9),
+            Cause::HostStarved => ("the host waited for data", 2),
+            Cause::HostWork => (
+                "the host did work of its own, or nothing that the trace shows",
+                10,
+            ),
+            Cause::SyncInStep => ("a synchronisation had held up the host", 3),
+            Cause::BlockingCopy => ("a copy had held up the host", 4),
+            Cause::PageableCopy => ("the host prepared an upload from pageable memory", 5),
+            Cause::LaunchBound => ("the host was on its way through framework and launches", 6),
+            Cause::StreamWait => (
+                "what was submitted waited for an event or a function of the host",
+                11,
+            ),
+            Cause::DeviceLatency => ("the device passed from one work to the next", 7),
+            Cause::Unattributed => ("the trace does not show why", 8),
         }
     }
 }
@@ -270,7 +264,7 @@ impl<'t> Scene<'t> {
                 }
             }
         }
-        overhead.sort_by_key(|named| named.0);
+        order_by(&mut overhead, |named| named.0);
         for named in overhead {
             apart(&mut scene.overhead, named);
         }
@@ -382,7 +376,9 @@ impl<'t> Scene<'t> {
         let mut idle = Idle::default();
         self.gaps(device, device.busy.gaps(), &mut idle);
         for list in idle.longest.values_mut() {
-            list.sort_by_key(|stretch| (u64::MAX - stretch.duration_ns, stretch.start_ns));
+            order_by(list, |stretch| {
+                (Reverse(stretch.duration_ns), stretch.start_ns)
+            });
         }
         idle
     }
@@ -404,7 +400,7 @@ impl<'t> Scene<'t> {
             .filter(|gap| start <= gap.0 && gap.0 < end);
         self.gaps(device, gaps, &mut idle);
         let mut all = idle.all.unwrap_or_default();
-        all.sort_by_key(|(_, stretch)| stretch.start_ns);
+        order_by(&mut all, |(_, stretch)| stretch.start_ns);
         all
     }
 

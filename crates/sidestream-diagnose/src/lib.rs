@@ -26,6 +26,7 @@
 //! ```
 
 mod compare;
+mod digest;
 mod excerpt;
 mod findings;
 mod idle;
@@ -38,9 +39,12 @@ mod replay;
 mod report;
 mod sections;
 mod show;
+mod sort;
 mod timeline;
+mod words;
 
 pub use compare::{COMPARE_SCHEMA, Comparison, Shift, Two};
+pub use digest::{Digest, Part, Parts};
 pub use excerpt::{Excerpt, Gap};
 pub use findings::{Code, Evidence, Finding, Judged, Saving, size, time};
 pub use idle::{Because, Cause, Idle, Inside, Stretch};
@@ -55,14 +59,12 @@ pub use model::{
     Record, Rows, Shape, Source, Stream, StreamFlag, StreamIndex, Sync, SyncKind, Thread,
     ThreadIndex, Trace, Unprofiled, Warning, What, Work,
 };
-pub use ranks::{
-    Digest, Groups, Heat, Part, Parts, RANKS_SCHEMA, Rank, Ranks, Search, Slow, Worst,
-};
+pub use ranks::{Groups, Heat, RANKS_SCHEMA, Rank, Ranks, Search, Slow, Worst};
 pub use read::{Error, Limits, Problem, Progress, read, read_json, traces};
 pub use replay::{Change, Prediction, Replay, UnknownChange};
-pub use report::{LINK_GB_PER_S, LISTED, Link, Options, Report, SCHEMA, is_speed, kind};
+pub use report::{LINK_GB_PER_S, LISTED, Link, Options, Report, is_speed};
 pub use show::{
-    Sort, TABLE_SCHEMA, Table, View, annotated, brief, comparison_text, html, plain, ranks_html,
-    ranks_text, table_json, table_text, text,
+    SCHEMA, Sort, TABLE_SCHEMA, Table, View, annotated, brief, comparison_text, html, plain,
+    ranks_html, ranks_text, table_json, table_text, text,
 };
 pub use timeline::{Drawn, Lane, Shade, Timeline};

@@ -10,6 +10,8 @@ use std::collections::BTreeMap;
 use crate::idle::is_loading;
 use crate::measure::{Collectives, Steps, WorkOfCalls, held, quantile};
 use crate::model::{Direction, Name, RangeKind, StreamIndex, ThreadIndex, Trace, What, Work};
+use crate::sort::order_by;
+use crate::words::words;
 
 /// One step, or a whole trace without steps, as lanes of spans.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,56 +78,27 @@ impl Drawn {
     }
 }
 
-/// Kinds of spans.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Shade {
-    /// The host works.
-    Host,
-    /// The host waits for a device.
-    Waiting,
-    /// The host waits for data.
-    Loading,
-    /// A kernel that computes.
-    Kernel,
-    /// A kernel that exchanges data with other devices.
-    Collective,
-    /// A copy from the host.
-    Upload,
-    /// A copy to the host.
-    Download,
-    /// Copies within a device, and memsets.
-    Inner,
-    /// A copy between two devices.
-    Peer,
-}
-
-impl Shade {
-    /// All of them, in the order of legends and of the classes in the page's style sheet.
-    pub const ALL: [Shade; 9] = [
-        Shade::Host,
-        Shade::Waiting,
-        Shade::Loading,
-        Shade::Kernel,
-        Shade::Collective,
-        Shade::Upload,
-        Shade::Download,
-        Shade::Inner,
-        Shade::Peer,
-    ];
-
-    /// The kind in words of the field.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Shade::Host => "host",
-            Shade::Waiting => "host waits for the GPU",
-            Shade::Loading => "host waits for data",
-            Shade::Kernel => "kernel",
-            Shade::Collective => "collective",
-            Shade::Upload => "upload",
-            Shade::Download => "download",
-            Shade::Inner => "memory on the device",
-            Shade::Peer => "copy between GPUs",
-        }
+words! {
+    /// Kinds of spans.
+    pub enum Shade {
+        /// The host works.
+        Host = "host",
+        /// The host waits for a device.
+        Waiting = "host waits for the GPU",
+        /// The host waits for data.
+        Loading = "host waits for data",
+        /// A kernel that computes.
+        Kernel = "kernel",
+        /// A kernel that exchanges data with other devices.
+        Collective = "collective",
+        /// A copy from the host.
+        Upload = "upload",
+        /// A copy to the host.
+        Download = "download",
+        /// Copies within a device, and memsets.
+        Inner = "memory on the device",
+        /// A copy between two devices.
+        Peer = "copy between GPUs",
     }
 }
 
@@ -151,7 +124,7 @@ impl Timeline {
         let periods = steps.periods_ns();
         let mut order: Vec<usize> = (0..periods.len()).collect();
         if order.len() > MOST_ZOOMS {
-            order.sort_by_key(|at| (Reverse(periods[*at]), *at));
+            order_by(&mut order, |at| (Reverse(periods[*at]), *at));
             let (part, last) = (MOST_ZOOMS / 4, order.len() - 1);
             let every = periods.len().div_ceil(2 * part);
             let mut chosen: Vec<usize> = order[..part].to_vec();

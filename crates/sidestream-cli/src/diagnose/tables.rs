@@ -46,11 +46,11 @@ impl Tables {
 }
 
 fn tables() -> impl TypedValueParser<Value = Table> {
-    PossibleValuesParser::new(Table::ALL.map(|(word, _)| word))
+    PossibleValuesParser::new(Table::ALL.map(Table::as_str))
         .try_map(|word: String| word.parse::<Table>())
 }
 
 fn sorts() -> impl TypedValueParser<Value = Sort> {
-    PossibleValuesParser::new(Sort::ALL.map(|(word, _)| word))
+    PossibleValuesParser::new(Sort::ALL.map(Sort::as_str))
         .try_map(|word: String| word.parse::<Sort>())
 }

@@ -1,5 +1,6 @@
 //! Findings about copies between host and device.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::view::View;
@@ -7,6 +8,7 @@ use super::{Code, Evidence, Ground, size, time};
 use crate::idle::{Cause, host_memory};
 use crate::measure::Spans;
 use crate::model::{Direction, Memory, StreamIndex, What, Work};
+use crate::sort::order_by;
 
 /// Fewer migrations are next to nothing.
 const LEAST_MIGRATIONS: u64 = 10;
@@ -94,7 +96,7 @@ impl View<'_> {
             return None;
         }
         let mut kernels: Vec<(usize, u64)> = under.into_iter().collect();
-        kernels.sort_by_key(|(at, count)| (u64::MAX - count, *at));
+        order_by(&mut kernels, |(at, count)| (Reverse(*count), *at));
         let inside: u64 = kernels.iter().map(|(_, count)| *count).sum();
         let where_most = match kernels.first() {
             Some((at, most)) => {

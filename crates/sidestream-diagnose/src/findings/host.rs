@@ -1,5 +1,6 @@
 //! What the trace says about the host: it waits, it is slow, or it has nothing to submit.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::view::View;
@@ -8,6 +9,7 @@ use crate::idle::{Because, Cause, Stretch, is_loading};
 use crate::measure::{Links, Spans};
 use crate::model::{ApiKind, Direction, Trace, What};
 use crate::sections::{Section, prepares_data};
+use crate::sort::order_by;
 
 impl View<'_> {
     pub fn sync(&self) -> Ground {
@@ -112,7 +114,7 @@ impl View<'_> {
         }
         // The device does not wait for it at once.
         let mut own = self.grounds.scene.main_own(&self.all);
-        own.sort_by_key(|(ns, stretch)| (u64::MAX - ns, stretch.start_ns));
+        order_by(&mut own, |(ns, stretch)| (Reverse(*ns), stretch.start_ns));
         let all = own.iter().map(|(ns, _)| *ns).fold(0, u64::saturating_add);
         let longest: Vec<(Stretch, u64)> =
             own.iter().take(5).map(|(ns, one)| (*one, *ns)).collect();

@@ -73,23 +73,6 @@ fn key(gain: Saving, is_conditional: bool) -> (u64, u64) {
     }
 }
 
-/// What a change removes.
-fn code(change: &Change, copies_on_compute: bool) -> Code {
-    match change {
-        Change::Pinned => Code::PageableCopy,
-        Change::Prefetch(_) if copies_on_compute => Code::CopyOnComputeStream,
-        Change::Prefetch(_) | Change::DropWait(..) => Code::StreamWait,
-        Change::NoSync => Code::SyncInStep,
-        Change::AsyncOutput => Code::BlockingCopy,
-        Change::Graphs | Change::Fused(_) => Code::LaunchBound,
-        Change::Workers(_) => Code::HostStarved,
-        Change::HostWork(_) => Code::HostWork,
-        Change::SecondStream => Code::SerialBranches,
-        Change::Pipeline(_) => Code::SerialStages,
-        Change::NonBlockingStreams => Code::DefaultStreamSerialization,
-    }
-}
-
 /// All changes that a replay tried on its own account and that gain anything, the most valuable first; one for each code.
 pub fn judge(
     grounds: &Grounds,
@@ -124,11 +107,7 @@ pub fn judge(
         let is_conditional = prediction.changes.iter().any(Change::is_conditional);
         // What depends on more than the trace says may be worth nothing.
         let gain_ns = match is_conditional {
-            true => Saving {
-                low: 0,
-                likely: 0,
-                high,
-            },
+            true => Saving::at_most(high),
             false if matches!(added, Change::DropWait(..)) => Saving {
                 low: 0,
                 likely,
@@ -137,7 +116,7 @@ pub fn judge(
             false => Saving { low, likely, high },
         };
         let one = Judged {
-            code: code(added, copies_on_compute),
+            code: Code::of(added, copies_on_compute),
             changes: prediction.changes.clone(),
             on_top_of: before,
             gain_ns,
@@ -278,7 +257,7 @@ pub fn findings(
         findings.push((finding(ground, one, step_ns), one.is_conditional));
     }
     for ground in said.into_iter().filter(|ground| ground.is_worth) {
-        let conditional = matches!(ground.code, Code::SerialBranches | Code::SerialStages);
+        let conditional = ground.code.is_conditional();
         if conditional && replay.is_some() {
             // It was tried, and gains nothing.
             continue;
@@ -291,15 +270,7 @@ pub fn findings(
                 ", but by itself that gains nothing in the replay, as where the host waits between the launches",
             );
         }
-        let high = match was_tried {
-            true => 0,
-            false => ground.most_ns,
-        };
-        let saving_ns = Saving {
-            low: 0,
-            likely: 0,
-            high,
-        };
+        let saving_ns = Saving::at_most(if was_tried { 0 } else { ground.most_ns });
         findings.push((of_ground(ground, Vec::new(), saving_ns), conditional));
     }
     let is_alone = |code| {
@@ -353,7 +324,7 @@ fn was_tried(of: Code, replay: &Replay) -> bool {
             return false;
         };
         let is_wait = matches!(of, Code::StreamWait | Code::HostWork) && !p.is_effective;
-        !is_wait && (code(change, true) == of || code(change, false) == of)
+        !is_wait && (Code::of(change, true) == of || Code::of(change, false) == of)
     })
 }
 

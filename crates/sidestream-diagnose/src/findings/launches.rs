@@ -1,5 +1,6 @@
 //! What the trace says about launches: where they are made, and what makes fewer of them there.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::view::View;
@@ -8,6 +9,7 @@ use crate::idle::{Cause, Region, host_memory};
 use crate::measure::is_of_framework;
 use crate::model::{ApiKind, Memory, Name};
 use crate::sections::{Forms, Section, optimizer};
+use crate::sort::order_by;
 
 /// Fewer operations than these are not worth a graph.
 const LEAST_FOR_A_GRAPH: u64 = 10;
@@ -147,7 +149,7 @@ impl View<'_> {
             count: counts[at],
         };
         let mut all: Vec<Launching> = scene.regions().iter().enumerate().map(of).collect();
-        all.sort_by_key(|one| (u64::MAX - one.idle_ns, one.region.name));
+        order_by(&mut all, |one| (Reverse(one.idle_ns), one.region.name));
         all
     }
 

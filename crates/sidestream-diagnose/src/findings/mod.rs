@@ -22,12 +22,14 @@ pub use host::is_launch_blocking;
 pub use judge::{Judged, findings, judge};
 pub use units::{size, time};
 
+use serde::Serialize;
 use sidestream::op::StreamKind;
 
 use crate::idle::Scene;
 use crate::measure::{Collectives, Launches, Links, Ranges, Steps};
 use crate::model::Trace;
 use crate::replay::Change;
+use crate::words::words;
 use view::View;
 
 /// One thing that costs time.
@@ -49,75 +51,97 @@ pub struct Finding {
     pub evidence: Vec<Evidence>,
 }
 
-/// Kinds of findings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Code {
-    /// Pages of unified memory move because they are touched.
-    UnifiedMemory,
-    /// Copies from or to memory that is not pinned.
-    PageableCopy,
-    /// Copies that hold up the host.
-    BlockingCopy,
-    /// The host waits for the device inside the step.
-    SyncInStep,
-    /// Copies stand in the stream of the kernels.
-    CopyOnComputeStream,
-    /// The legacy default stream and the others wait for each other.
-    DefaultStreamSerialization,
-    /// The device waits for the host's launches.
-    LaunchBound,
-    /// The device waits for the program's data.
-    HostStarved,
-    /// The device waits for work of the host's own.
-    HostWork,
-    /// A stream waits for another.
-    StreamWait,
-    /// Small kernels stand in one stream.
-    SerialBranches,
-    /// Two named parts of a step run one after the other.
-    SerialStages,
-    /// The bus is the floor.
-    CopyBound,
-    /// Communication is not covered by kernels.
-    ExposedCommunication,
-    /// Time before the first step.
-    Startup,
-    /// What is done once.
-    Initialisation,
-    /// The profiler's own time.
-    ProfilerOverhead,
-    /// Nothing is worth a change.
-    NothingToGain,
+words! {
+    /// Kinds of findings.
+    pub enum Code {
+        /// Pages of unified memory move because they are touched.
+        UnifiedMemory = "UNIFIED_MEMORY",
+        /// Copies from or to memory that is not pinned.
+        PageableCopy = "PAGEABLE_COPY",
+        /// Copies that hold up the host.
+        BlockingCopy = "BLOCKING_COPY",
+        /// The host waits for the device inside the step.
+        SyncInStep = "SYNC_IN_STEP",
+        /// Copies stand in the stream of the kernels.
+        CopyOnComputeStream = "COPY_ON_COMPUTE_STREAM",
+        /// The legacy default stream and the others wait for each other.
+        DefaultStreamSerialization = "DEFAULT_STREAM_SERIALIZATION",
+        /// The device waits for the host's launches.
+        LaunchBound = "LAUNCH_BOUND",
+        /// The device waits for the program's data.
+        HostStarved = "HOST_STARVED",
+        /// The device waits for work of the host's own.
+        HostWork = "HOST_WORK",
+        /// A stream waits for another.
+        StreamWait = "STREAM_WAIT",
+        /// Small kernels stand in one stream.
+        SerialBranches = "SERIAL_BRANCHES",
+        /// Two named parts of a step run one after the other.
+        SerialStages = "SERIAL_STAGES",
+        /// The bus is the floor.
+        CopyBound = "COPY_BOUND",
+        /// Communication is not covered by kernels.
+        ExposedCommunication = "EXPOSED_COMMUNICATION",
+        /// Time before the first step.
+        Startup = "STARTUP",
+        /// What is done once.
+        Initialisation = "INITIALISATION",
+        /// The profiler's own time.
+        ProfilerOverhead = "PROFILER_OVERHEAD",
+        /// Nothing is worth a change.
+        NothingToGain = "NOTHING_TO_GAIN",
+    }
 }
 
 impl Code {
-    /// The name in the output.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Code::UnifiedMemory => "UNIFIED_MEMORY",
-            Code::PageableCopy => "PAGEABLE_COPY",
-            Code::BlockingCopy => "BLOCKING_COPY",
-            Code::SyncInStep => "SYNC_IN_STEP",
-            Code::CopyOnComputeStream => "COPY_ON_COMPUTE_STREAM",
-            Code::DefaultStreamSerialization => "DEFAULT_STREAM_SERIALIZATION",
-            Code::LaunchBound => "LAUNCH_BOUND",
-            Code::HostStarved => "HOST_STARVED",
-            Code::HostWork => "HOST_WORK",
-            Code::StreamWait => "STREAM_WAIT",
-            Code::SerialStages => "SERIAL_STAGES",
-            Code::Initialisation => "INITIALISATION",
-            Code::SerialBranches => "SERIAL_BRANCHES",
-            Code::CopyBound => "COPY_BOUND",
-            Code::ExposedCommunication => "EXPOSED_COMMUNICATION",
-            Code::Startup => "STARTUP",
-            Code::ProfilerOverhead => "PROFILER_OVERHEAD",
-            Code::NothingToGain => "NOTHING_TO_GAIN",
+    /// What a change removes; copies on the stream of the kernels are a cause of their own.
+    pub fn of(change: &Change, copies_on_compute: bool) -> Code {
+        match change {
+            Change::Pinned => Code::PageableCopy,
+            Change::Prefetch(_) if copies_on_compute => Code::CopyOnComputeStream,
+            Change::Prefetch(_) | Change::DropWait(..) => Code::StreamWait,
+            Change::NoSync => Code::SyncInStep,
+            Change::AsyncOutput => Code::BlockingCopy,
+            Change::Graphs | Change::Fused(_) => Code::LaunchBound,
+            Change::Workers(_) => Code::HostStarved,
+            Change::HostWork(_) => Code::HostWork,
+            Change::SecondStream => Code::SerialBranches,
+            Change::Pipeline(_) => Code::SerialStages,
+            Change::NonBlockingStreams => Code::DefaultStreamSerialization,
         }
+    }
+
+    /// Whether a change of its own is tried for it wherever it is found.
+    pub fn is_tried(self) -> bool {
+        matches!(
+            self,
+            Code::PageableCopy
+                | Code::CopyOnComputeStream
+                | Code::StreamWait
+                | Code::SyncInStep
+                | Code::BlockingCopy
+                | Code::HostStarved
+                | Code::HostWork
+                | Code::DefaultStreamSerialization
+        )
+    }
+
+    /// Whether it is of use only if work does not depend on other work, which no trace says.
+    pub fn is_conditional(self) -> bool {
+        matches!(self, Code::SerialBranches | Code::SerialStages)
+    }
+
+    /// Whether its share is one of the whole trace, and not of a step.
+    pub fn is_of_the_trace(self) -> bool {
+        matches!(
+            self,
+            Code::Startup | Code::Initialisation | Code::ProfilerOverhead
+        )
     }
 }
 
 /// A range of nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Saving {
     /// The least.
     pub low: u64,
@@ -125,6 +149,16 @@ pub struct Saving {
     pub likely: u64,
     /// The most.
     pub high: u64,
+}
+
+impl Saving {
+    /// What is not known but for its bound.
+    pub fn at_most(high: u64) -> Saving {
+        Saving {
+            high,
+            ..Saving::default()
+        }
+    }
 }
 
 /// Something in the trace to look at.

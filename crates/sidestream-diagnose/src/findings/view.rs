@@ -1,9 +1,12 @@
 //! One device, by the step.
 
+use std::cmp::Reverse;
+
 use super::{Code, Evidence, Finding, Ground, Grounds, Saving, time};
 use crate::idle::{Because, Cause, Idle, Stretch, host_memory};
 use crate::measure::{DeviceTime, Spans, copy_engines};
 use crate::model::{Direction, Memory, Name, Names, What, Work};
+use crate::sort::order_by;
 
 /// What a stretch of the host is called in which it did nothing that has a name.
 const UNNAMED: &str = "time in which the trace shows nothing";
@@ -252,7 +255,9 @@ impl<'a> View<'a> {
         let all = &self.grounds.trace.work;
         let mut longest: Vec<usize> = Vec::new();
         let keep = |list: &mut Vec<usize>| {
-            list.sort_by_key(|at| (u64::MAX - all[*at].duration_ns, all[*at].start_ns));
+            order_by(list, |at| {
+                (Reverse(all[*at].duration_ns), all[*at].start_ns)
+            });
             list.truncate(5);
         };
         for at in work {
@@ -270,7 +275,7 @@ impl<'a> View<'a> {
         let trace = self.grounds.trace;
         let mut longest: Vec<usize> = Vec::new();
         let keep = |list: &mut Vec<usize>| {
-            list.sort_by_key(|at| (u64::MAX - trace.calls[*at].duration_ns, *at));
+            order_by(list, |at| (Reverse(trace.calls[*at].duration_ns), *at));
             list.truncate(5);
         };
         for at in (0..trace.calls.len()).filter(|at| test(*at)) {

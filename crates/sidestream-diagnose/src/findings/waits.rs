@@ -1,10 +1,13 @@
 //! What the trace says about streams that wait for each other, and about parts of a step that follow each other.
 
+use std::cmp::Reverse;
+
 use super::view::View;
 use super::{Code, Evidence, Ground, time};
 use crate::idle::Cause;
 use crate::model::{ApiKind, RangeKind, What};
 use crate::replay::Change;
+use crate::sort::order_by;
 
 impl View<'_> {
     pub fn stream_wait(&self) -> Ground {
@@ -66,7 +69,9 @@ impl View<'_> {
         let ranges = trace.ranges.iter();
         let ranges = ranges.filter(|r| r.kind == RangeKind::Annotation && is_stage(r.name));
         let mut ranges: Vec<_> = ranges.collect();
-        ranges.sort_by_key(|range| (u64::MAX - range.duration_ns, range.start_ns));
+        order_by(&mut ranges, |range| {
+            (Reverse(range.duration_ns), range.start_ns)
+        });
         let evidence = ranges.iter().take(5).map(|range| Evidence {
             what: self.text(range.name),
             start_ns: range.start_ns,

@@ -6,6 +6,7 @@ use super::lane::{Lane, Named, Own};
 use super::{Because, OWN_NS};
 use crate::initial::Initial;
 use crate::model::{Names, Thread};
+use crate::sort::order_by;
 
 /// What takes more than this part of a trace without steps, and happens once, is done once until another trace shows
 /// otherwise.
@@ -94,7 +95,7 @@ pub fn once(lanes: &mut [Lane], initial: &Initial) {
         let named = once.into_iter();
         let named = named.map(|(start, end, because)| (start, end, because.unwrap_or(unnamed)));
         lane.initial.extend(named);
-        lane.initial.sort_by_key(|named| named.0);
+        order_by(&mut lane.initial, |named| named.0);
         let mut until = i64::MIN;
         lane.initial.retain_mut(|named: &mut Named| {
             named.0 = named.0.max(until);

@@ -1,10 +1,13 @@
 //! What each device did with its time. All of it is a matter of unions: two kernels that run at once
 //! keep a device busy once.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::spans::Spans;
 use crate::model::{Direction, Name, StreamIndex, Trace, What, Work};
+use crate::sort::order_by;
+use crate::words::words;
 
 /// What one process did with one device.
 #[derive(Clone, Debug)]
@@ -66,36 +69,17 @@ pub struct StreamLoad {
     pub busy_ns: u64,
 }
 
-/// Kinds of work, as far as their overlap is of interest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Class {
-    /// Kernels that compute.
-    Compute,
-    /// Copies from the host.
-    Upload,
-    /// Copies to the host.
-    Download,
-    /// Kernels that exchange data with other devices.
-    Collective,
-}
-
-impl Class {
-    /// All of them, in the order of the matrix.
-    pub const ALL: [Class; 4] = [
-        Class::Compute,
-        Class::Upload,
-        Class::Download,
-        Class::Collective,
-    ];
-
-    /// The class in the words of the output.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Class::Compute => "kernel",
-            Class::Upload => "upload",
-            Class::Download => "download",
-            Class::Collective => "collective",
-        }
+words! {
+    /// Kinds of work, as far as their overlap is of interest.
+    pub enum Class {
+        /// Kernels that compute.
+        Compute = "kernel",
+        /// Copies from the host.
+        Upload = "upload",
+        /// Copies to the host.
+        Download = "download",
+        /// Kernels that exchange data with other devices.
+        Collective = "collective",
     }
 }
 
@@ -176,7 +160,7 @@ impl Gathered {
                 busy_ns: union.total_ns,
             })
             .collect();
-        streams.sort_by_key(|load| (u64::MAX - load.busy_ns, load.stream));
+        order_by(&mut streams, |load| (Reverse(load.busy_ns), load.stream));
         let mut overlap_ns = self.overlap_ns;
         for (class, union) in self.classes.iter().enumerate() {
             overlap_ns[class][class] = union.total_ns;

@@ -1,8 +1,10 @@
 //! Memory of devices over time, and who held it when most was taken.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use crate::model::{Allocated, Name, RangeKind, Trace};
+use crate::sort::order_by;
 
 /// So many points of time are kept of a device; of each stretch the one with most memory.
 const MOST_POINTS: usize = 400;
@@ -60,7 +62,7 @@ pub fn memory(trace: &Trace) -> Vec<DeviceMemory> {
         .into_iter()
         .map(|(device, events)| of_device(trace, &places, device, &events))
         .collect();
-    devices.sort_by_key(|of| (of.device.is_none(), of.device));
+    order_by(&mut devices, |of| (of.device.is_none(), of.device));
     devices
 }
 
@@ -110,8 +112,9 @@ fn of_device(trace: &Trace, places: &[Place], device: Option<u16>, events: &[u32
     }
     of.before_bytes = of.peak_bytes.saturating_sub(known_bytes);
     of.holders = holders.into_values().collect();
-    of.holders
-        .sort_by_key(|holder| (u64::MAX - holder.bytes, holder.range, holder.operator));
+    order_by(&mut of.holders, |holder| {
+        (Reverse(holder.bytes), holder.range, holder.operator)
+    });
     of.points = points(trace, events);
     of
 }

@@ -1,11 +1,13 @@
 //! How far the host runs ahead of the devices, and where it waits for them.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::devices::DeviceTime;
 use super::links::Links;
 use super::steps::quantile_of;
 use crate::model::{ApiKind, Direction, Memory, Name, Trace, What};
+use crate::sort::order_by;
 
 /// How launches reach the devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -140,7 +142,7 @@ pub fn blocking(trace: &Trace, works: &WorkOfCalls, devices: &[DeviceTime]) -> V
         sum.idle_ns = sum.idle_ns.saturating_add(idle_ns);
     }
     let mut sums: Vec<Blocking> = sums.into_values().collect();
-    sums.sort_by_key(|sum| (u64::MAX - sum.duration_ns, sum.name));
+    order_by(&mut sums, |sum| (Reverse(sum.duration_ns), sum.name));
     sums
 }
 

@@ -12,29 +12,19 @@ use std::collections::HashMap;
 
 use super::links::Links;
 use crate::model::{Name, Names, RangeKind, Trace};
+use crate::words::words;
 
-/// What a row of the table is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum RowKind {
-    /// An operator of the framework.
-    Operator,
-    /// A range that the program named.
-    Range,
-    /// The steps of the profiler's schedule, together.
-    Step,
-    /// A call of CUDA's runtime or driver.
-    Call,
-}
-
-impl RowKind {
-    /// The word of the output.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            RowKind::Operator => "operator",
-            RowKind::Range => "range",
-            RowKind::Step => "step",
-            RowKind::Call => "call",
-        }
+words! {
+    /// What a row of the table is.
+    pub enum RowKind {
+        /// An operator of the framework.
+        Operator = "operator",
+        /// A range that the program named.
+        Range = "range",
+        /// The steps of the profiler's schedule, together.
+        Step = "step",
+        /// A call of CUDA's runtime or driver.
+        Call = "call",
     }
 }
 

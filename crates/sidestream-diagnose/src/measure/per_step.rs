@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::devices::{Class, Collectives, DeviceTime, class};
 use super::spans::Spans;
 use super::steps::{Steps, quantile};
@@ -12,14 +14,17 @@ use crate::model::{Trace, Work};
 
 /// What devices did in a step: each figure is the median of its own over the steps, and the mean of the
 /// devices. Without steps, it is of the whole trace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PerStep {
     /// How many steps were found; 0 if the figures are of the whole trace.
+    #[serde(rename = "count")]
     pub steps: usize,
     /// How long it took.
     pub time_ns: u64,
-    /// A tenth of the steps are quicker than the first, a tenth slower than the second.
-    pub spread_ns: (u64, u64),
+    /// A tenth of the steps are quicker.
+    pub p10_ns: u64,
+    /// A tenth of them are slower.
+    pub p90_ns: u64,
     /// When a device did anything.
     pub busy_ns: u64,
     /// When it did nothing.
@@ -73,13 +78,15 @@ impl PerStep {
             true => steps.median_ns().unwrap_or(0),
             false => median(&|_, window| length(window)),
         };
+        let (p10_ns, p90_ns) = steps.spread_ns().unwrap_or((time_ns, time_ns));
         PerStep {
             steps: match of_steps {
                 true => steps.steps.len(),
                 false => 0,
             },
             time_ns,
-            spread_ns: steps.spread_ns().unwrap_or((time_ns, time_ns)),
+            p10_ns,
+            p90_ns,
             busy_ns: median(&|_, window| busy(window)),
             idle_ns: median(&|_, window| length(window).saturating_sub(busy(window))),
             kernel_ns: median(&|_, window| kernels(window)),

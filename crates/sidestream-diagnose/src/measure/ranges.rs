@@ -14,6 +14,8 @@
 
 use std::collections::HashMap;
 
+use serde::Serialize;
+
 use super::devices::DeviceTime;
 use super::links::Links;
 use crate::model::{Name, Names, RangeKind, ThreadIndex, Trace};
@@ -43,7 +45,7 @@ pub struct Node {
 }
 
 /// Times that are given out to ranges.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Shares {
     /// How long the host was in it.
     pub host_ns: u64,

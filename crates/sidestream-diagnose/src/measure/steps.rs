@@ -11,6 +11,7 @@ use super::iterations::GraphLaunches;
 use super::links::Links;
 use super::spans::Spans;
 use crate::model::{Name, RangeKind, ThreadIndex, Trace, Work};
+use crate::words::words;
 
 /// The steps of a trace.
 #[derive(Clone, Debug, Default)]
@@ -21,32 +22,21 @@ pub struct Steps {
     pub steps: Vec<Step>,
 }
 
-/// How steps were found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StepsBy {
-    /// There are none.
-    #[default]
-    Nothing,
-    /// The profiler's schedule marks them: `ProfilerStep#N`.
-    ProfilerStep,
-    /// An annotation of the program comes again and again, with most of the work in it.
-    Annotation,
-    /// Graphs are launched again and again, with most of the work in them.
-    GraphLaunch,
-    /// The work of the device repeats itself.
-    Repetition,
-}
-
-impl StepsBy {
-    /// The word of the output.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            StepsBy::Nothing => "none",
-            StepsBy::ProfilerStep => "profiler_step",
-            StepsBy::Annotation => "annotation",
-            StepsBy::GraphLaunch => "graph_launch",
-            StepsBy::Repetition => "repetition",
-        }
+words! {
+    /// How steps were found.
+    #[derive(Default)]
+    pub enum StepsBy {
+        /// There are none.
+        #[default]
+        Nothing = "none",
+        /// The profiler's schedule marks them: `ProfilerStep#N`.
+        ProfilerStep = "profiler_step",
+        /// An annotation of the program comes again and again, with most of the work in it.
+        Annotation = "annotation",
+        /// Graphs are launched again and again, with most of the work in them.
+        GraphLaunch = "graph_launch",
+        /// The work of the device repeats itself.
+        Repetition = "repetition",
     }
 }
 

@@ -1,8 +1,10 @@
 //! Kernels and operators by name, as users of profilers know them.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use crate::model::{Name, RangeKind, ThreadIndex, Trace, What};
+use crate::sort::order_by;
 
 /// All of one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +72,6 @@ fn add(sums: &mut HashMap<Name, Line>, name: Name, total_ns: u64, self_ns: u64) 
 
 fn sorted(sums: HashMap<Name, Line>) -> Vec<Line> {
     let mut lines: Vec<Line> = sums.into_values().collect();
-    lines.sort_by_key(|line| (u64::MAX - line.self_ns, line.name));
+    order_by(&mut lines, |line| (Reverse(line.self_ns), line.name));
     lines
 }

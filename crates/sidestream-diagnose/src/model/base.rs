@@ -1,5 +1,7 @@
 //! What a step takes without the profiler: what predictions start from.
 
+use serde::Serialize;
+
 /// Beyond this, a drift counts.
 const DRIFTS: f64 = 0.05;
 
@@ -14,7 +16,7 @@ pub enum Base {
 }
 
 /// Windows of steps, as they were timed before the profiler started.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Unprofiled {
     /// A step in the median of the windows.
     pub median_ns: u64,
@@ -36,6 +38,16 @@ pub struct Unprofiled {
     pub taken: u32,
     /// Whether a profiler had run in the program before.
     pub after_profiler: bool,
+}
+
+impl Base {
+    /// What was timed before the profiler started, where it was.
+    pub fn measured(&self) -> Option<&Unprofiled> {
+        match self {
+            Base::Measured(unprofiled) => Some(unprofiled),
+            Base::Estimated => None,
+        }
+    }
 }
 
 impl Unprofiled {

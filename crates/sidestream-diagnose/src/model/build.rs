@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use super::*;
+use crate::sort::order_by;
 
 /// The most streams, and the most threads, that a trace may name. Programs have tens of them; a file
 /// with more is none of a GPU's.
@@ -418,7 +419,7 @@ impl Builder {
         });
         // What the allocator did at one time stands in its sequence: a sort that keeps it.
         if !trace.memory.is_sorted_by_key(|memory| memory.time_ns) {
-            trace.memory.sort_by_key(|memory| memory.time_ns);
+            order_by(&mut trace.memory, |memory| memory.time_ns);
         }
         trace
     }

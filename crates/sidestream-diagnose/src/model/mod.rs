@@ -24,6 +24,10 @@ pub use tables::{Allocated, Launched, Shape};
 use std::collections::HashMap;
 use std::fmt;
 
+use crate::sort::Part;
+use crate::words::words;
+use serde::Serialize;
+
 /// One trace, read.
 #[derive(Debug)]
 pub struct Trace {
@@ -67,15 +71,16 @@ pub struct Trace {
     pub warnings: Vec<Warning>,
 }
 
-/// Who wrote a trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Source {
-    /// PyTorch's profiler, or another that writes its JSON.
-    Kineto,
-    /// Nsight Systems, exported to SQLite.
-    Nsight,
-    /// Sidestream itself.
-    Sidestream,
+words! {
+    /// Who wrote a trace.
+    pub enum Source {
+        /// PyTorch's profiler, or another that writes its JSON.
+        Kineto = "pytorch",
+        /// Nsight Systems, exported to SQLite.
+        Nsight = "nsys",
+        /// Sidestream itself.
+        Sidestream = "sidestream",
+    }
 }
 
 /// A device, as the trace describes it.
@@ -141,6 +146,12 @@ pub struct Thread {
 /// the rest would be zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamIndex(pub u16);
+
+impl Part for StreamIndex {
+    fn bits(self) -> u64 {
+        self.0.into()
+    }
+}
 
 /// Names a thread of a [`Trace`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -235,65 +246,39 @@ pub struct Kernel {
     pub shared_bytes: u32,
 }
 
-/// Between what a copy went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Direction {
-    /// From the host to a device.
-    Upload,
-    /// From a device to the host.
-    Download,
-    /// Inside a device.
-    OnDevice,
-    /// From one device to another.
-    Peer,
-    /// Inside the host.
-    OnHost,
-    /// The trace has a word that we do not know.
-    Unknown,
-}
-
-impl Direction {
-    /// The direction in words of the field.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Direction::Upload => "HtoD",
-            Direction::Download => "DtoH",
-            Direction::OnDevice => "DtoD",
-            Direction::Peer => "PtoP",
-            Direction::OnHost => "HtoH",
-            Direction::Unknown => "unknown",
-        }
+words! {
+    /// Between what a copy went.
+    pub enum Direction {
+        /// From the host to a device.
+        Upload = "HtoD",
+        /// From a device to the host.
+        Download = "DtoH",
+        /// Inside a device.
+        OnDevice = "DtoD",
+        /// From one device to another.
+        Peer = "PtoP",
+        /// Inside the host.
+        OnHost = "HtoH",
+        /// The trace has a word that we do not know.
+        Unknown = "unknown",
     }
 }
 
-/// Kinds of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Memory {
-    /// The trace does not say. It is never guessed.
-    Unknown,
-    /// Memory of the host that the system may move.
-    Pageable,
-    /// Memory of the host that stays where it is.
-    Pinned,
-    /// Memory of a device.
-    Device,
-    /// An array: memory of a device in a layout for textures.
-    Array,
-    /// Managed memory, which moves by itself.
-    Managed,
-}
-
-impl Memory {
-    /// The kind in words of the field.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Memory::Unknown => "unknown",
-            Memory::Pageable => "pageable",
-            Memory::Pinned => "pinned",
-            Memory::Device => "device",
-            Memory::Array => "array",
-            Memory::Managed => "managed",
-        }
+words! {
+    /// Kinds of memory.
+    pub enum Memory {
+        /// The trace does not say. It is never guessed.
+        Unknown = "unknown",
+        /// Memory of the host that the system may move.
+        Pageable = "pageable",
+        /// Memory of the host that stays where it is.
+        Pinned = "pinned",
+        /// Memory of a device.
+        Device = "device",
+        /// An array: memory of a device in a layout for textures.
+        Array = "array",
+        /// Managed memory, which moves by itself.
+        Managed = "managed",
     }
 }
 
@@ -404,7 +389,7 @@ pub struct Record {
 }
 
 /// What a reader of the results has to know about the trace.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Warning {
     /// A short name that stays the same, such as `TRUNCATED`.
     pub code: &'static str,

@@ -4,9 +4,17 @@ use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
+use crate::sort::Part;
+
 /// Names a text of [`Names`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(pub u32);
+
+impl Part for Name {
+    fn bits(self) -> u64 {
+        self.0.into()
+    }
+}
 
 /// The texts of a trace.
 ///

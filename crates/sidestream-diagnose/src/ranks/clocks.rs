@@ -14,8 +14,8 @@
 
 use std::collections::BTreeMap;
 
-use super::digest::Digest;
 use super::join::{Bond, Instance, Joined, row};
+use crate::digest::Digest;
 
 /// Differences that are kept of two ranks; of more, every second one is, and so on.
 const SAMPLES: usize = 512;

@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::digest::{Digest, NO_SEQ, Row};
+use crate::digest::{Digest, NO_SEQ, Row};
 use crate::model::ExchangeKind;
 
 /// How the members of an exchange depend on each other.

@@ -4,27 +4,26 @@
 //! time, [`waits`] says who waited, and [`slow`] runs the run again to find the rank that all of them wait for in the end.
 
 mod clocks;
-mod digest;
 mod join;
-mod part;
 mod rerun;
 mod slow;
 mod waits;
 
-pub use digest::Digest;
-pub use part::{Part, Parts};
 pub use slow::{Search, Slow};
 pub use waits::{Heat, Worst};
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use serde_json::{Map, Value, json};
+use serde::Deserialize;
+use serde_json::{Value, json};
 
+use crate::digest::Digest;
 use crate::findings::time;
 use crate::idle::Cause;
 use crate::measure::{PerStep, quantile};
-use crate::report::{Report, per_step_json, per_step_of_json};
+use crate::report::Report;
+use crate::sort::order_by;
 use clocks::Clocks;
 use join::{Bond, Joined};
 use rerun::Rerun;
@@ -75,11 +74,9 @@ impl Rank {
 
     /// The rank as JSON, without its exchanges.
     fn json(&self) -> Value {
-        let idle = self.idle.iter();
-        let idle = idle.map(|(cause, ns)| (cause.as_str().to_owned(), (*ns).into()));
         json!({"rank": self.rank, "world": self.world, "file": self.title,
-               "step": per_step_json(&self.per_step),
-               "idle_by_cause": idle.collect::<Map<String, Value>>()})
+               "step": self.per_step,
+               "idle_by_cause": self.idle})
     }
 
     /// The rank from its whole JSON; none if a part of it is missing. Causes of later versions are passed over.
@@ -94,7 +91,7 @@ impl Rank {
             title: value["file"].as_str()?.to_owned(),
             rank: number("rank")?,
             world: number("world")?,
-            per_step: per_step_of_json(&value["step"])?,
+            per_step: PerStep::deserialize(&value["step"]).ok()?,
             idle: Cause::ALL.iter().filter_map(cause).collect(),
             digest: Digest::of_json(&value["digest"])?,
         })
@@ -198,7 +195,7 @@ impl Ranks {
         if all.len() < 2 {
             return None;
         }
-        all.sort_by_key(|rank| rank.rank);
+        order_by(&mut all, |rank| rank.rank);
         let times: Vec<u64> = all.iter().map(|rank| rank.per_step.time_ns).collect();
         let least_ns = times.iter().min()?;
         let slowest = (0..all.len()).max_by_key(|at| (times[*at], Reverse(*at)))?;
@@ -242,7 +239,7 @@ impl Ranks {
         let count = self.ranks.len().max(1) as u64;
         let mean = |(cause, (sum, most))| (cause, sum / count, most);
         let mut causes: Vec<_> = causes.into_iter().map(mean).collect();
-        causes.sort_by_key(|(cause, ns, _)| (Reverse(*ns), *cause));
+        order_by(&mut causes, |(cause, ns, _)| (Reverse(*ns), *cause));
         causes
     }
 
@@ -331,8 +328,7 @@ impl Ranks {
         if longest_ns as f64 >= NAMED * median_ns as f64 {
             let all = (0..ranks.len()).filter(|at| waits.waits_ns[*at] >= longest_ns / 2);
             self.waiting = all.collect();
-            self.waiting
-                .sort_by_key(|at| (Reverse(waits.waits_ns[*at]), *at));
+            order_by(&mut self.waiting, |at| (Reverse(waits.waits_ns[*at]), *at));
         }
         self.waits_ns = waits.waits_ns;
         self.ranks = ranks;
@@ -445,7 +441,7 @@ impl Ranks {
         let slow = self.slow().map(|slow| {
             json!({
                 "rank": number(slow.at),
-                "cause": slow.cause.as_str(),
+                "cause": slow.cause,
                 "cause_ns": slow.cause_ns,
                 "name": slow.name,
                 "excess_ns": slow.excess_ns,
@@ -555,6 +551,6 @@ fn groups(joined: &Joined, waits: &Waits) -> Vec<Groups> {
         sum.waits_ns = *all_ns / (*members).max(1);
     }
     let mut all: Vec<Groups> = all.into_values().map(|(groups, ..)| groups).collect();
-    all.sort_by_key(|groups| Reverse(groups.waits_ns));
+    order_by(&mut all, |groups| Reverse(groups.waits_ns));
     all
 }

@@ -9,8 +9,9 @@
 use std::collections::HashMap;
 
 use super::clocks::Clocks;
-use super::digest::Digest;
 use super::join::{Bond, Joined, row};
+use crate::digest::Digest;
+use crate::sort::order_by;
 
 /// What a rank does, one after the other, each with its own work since the one before.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +63,7 @@ impl<'r> Rerun<'r> {
             ends.max().unwrap_or(0)
         };
         let mut order: Vec<u32> = (0..joined.instances.len() as u32).collect();
-        order.sort_by_cached_key(|at| end(at));
+        order_by(&mut order, |at| end(at));
         let steps = ranks
             .iter()
             .map(|(_, digest)| digest.ends_ns.len())

@@ -8,10 +8,11 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::digest::Digest;
-use super::part::{Part, Parts};
 use super::rerun::{Pace, Rerun};
+use crate::digest::Digest;
+use crate::digest::{Part, Parts};
 use crate::measure::quantile;
+use crate::sort::order_by;
 
 /// How many ranks are tried for each reason to suspect one.
 const TRIED: usize = 4;
@@ -102,9 +103,9 @@ pub fn search(
         .collect();
     let excess = |at: usize| own[at].saturating_sub(medians[&shapes[at].1]);
     let mut tried: Vec<usize> = (0..ranks.len()).collect();
-    tried.sort_by_key(|at| (Reverse(excess(*at)), *at));
+    order_by(&mut tried, |at| (Reverse(excess(*at)), *at));
     let mut by_lateness: Vec<usize> = (0..ranks.len()).collect();
-    by_lateness.sort_by_key(|at| (Reverse(late_ns[*at]), *at));
+    order_by(&mut by_lateness, |at| (Reverse(late_ns[*at]), *at));
     tried.truncate(TRIED);
     tried.extend(by_lateness.into_iter().take(TRIED));
     tried.sort_unstable();

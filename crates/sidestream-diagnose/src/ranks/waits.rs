@@ -9,8 +9,9 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::clocks::Clocks;
-use super::digest::{Digest, NO_SEQ};
 use super::join::{Bond, Instance, Joined, row};
+use crate::digest::{Digest, NO_SEQ};
+use crate::sort::order_by;
 
 /// How many of the worst exchanges are kept.
 pub const WORST: usize = 10;
@@ -130,7 +131,7 @@ impl Waits {
             let group = joined.instances[*at as usize].group;
             joined.groups[group as usize].is_sound
         });
-        order.sort_by_key(|at| ends[*at as usize]);
+        order_by(&mut order, |at| ends[*at as usize]);
         let begin = order.first().map_or(0, |at| ends[*at as usize]);
         let since = |at: u32| ends[at as usize].abs_diff(begin);
         let mut all = Waits {
@@ -193,8 +194,7 @@ impl Waits {
                     all_ns: each.iter().fold(0, |sum, ns| u64::saturating_add(sum, *ns)),
                     offset_ns: since(*at),
                 });
-                all.worst
-                    .sort_by_key(|w| (Reverse(w.waited.1), w.offset_ns));
+                order_by(&mut all.worst, |w| (Reverse(w.waited.1), w.offset_ns));
                 all.worst.truncate(WORST);
             }
         }

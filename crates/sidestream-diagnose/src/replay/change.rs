@@ -5,6 +5,8 @@ use std::mem::discriminant;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
+use serde::{Serialize, Serializer};
+
 /// One change. A set of them is made in this order, whoever states it: what comes later builds on what
 /// comes before.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -173,6 +175,11 @@ impl Change {
         matches!(self, Change::Workers(_) | Change::HostWork(_))
     }
 
+    /// Whether workers load data with it.
+    pub(crate) fn is_of_workers(&self) -> bool {
+        matches!(self, Change::Workers(_))
+    }
+
     /// Whether kernels may run at once that did not: then the time in which any ran is no floor.
     pub(crate) fn is_concurrent(&self) -> bool {
         matches!(
@@ -235,6 +242,12 @@ impl Change {
             }
         }
         Ok(set)
+    }
+}
+
+impl Serialize for Change {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
     }
 }
 

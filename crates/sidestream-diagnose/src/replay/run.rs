@@ -5,6 +5,7 @@ use sidestream::engine::{Call, Engine, Engines, KernelCost, LaneId, Profile, Tas
 use super::program::{Item, Job, Node, Pool, Program};
 use crate::measure::{Collectives, quantile};
 use crate::model::{Direction, Name, StreamIndex, Trace};
+use crate::sort::order_by;
 use crate::timeline::{Drawing, FINEST, Place, Shade, Timeline, shade, stream_name};
 
 /// So many batches ahead is each worker, as those of PyTorch's loader are by default.
@@ -277,7 +278,7 @@ impl Run {
             .zip(&program.nodes)
             .filter_map(|(span, node)| Some((span.as_ref()?, node)))
             .collect();
-        ran.sort_by_key(|(span, _)| **span);
+        order_by(&mut ran, |(span, _)| **span);
         for (span, node) in ran {
             let work = &trace.work[node.work];
             let place = Place::Stream(node.stream);

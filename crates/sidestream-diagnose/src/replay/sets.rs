@@ -1,5 +1,6 @@
 //! Which sets of changes are tried: each alone that could matter, and those together that gain together.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::change::Change;
@@ -7,6 +8,7 @@ use super::program::{Job, Program};
 use super::{Model, Prediction, Source};
 use crate::measure::is_of_framework;
 use crate::model::{Direction, Memory, Name, RangeKind, Trace};
+use crate::sort::order_by;
 use sidestream::engine::Profile;
 
 /// So many waits between two streams are no accident.
@@ -55,7 +57,7 @@ fn fused(source: &Source) -> Vec<Change> {
     let name = |at: &usize| source.trace.names.text(regions[*at].name);
     let mut all: Vec<(usize, usize)> = counts.into_iter().collect();
     all.retain(|(at, _)| regions[*at].may_be_fused(name(at)) && !name(at).contains(','));
-    all.sort_by_key(|(at, count)| (usize::MAX - count, *at));
+    order_by(&mut all, |(at, count)| (Reverse(*count), *at));
     let most = all.iter().take(MOST_FUSED);
     most.map(|(at, _)| Change::Fused(name(at).to_owned()))
         .collect()
@@ -125,7 +127,9 @@ fn waits(program: &Program) -> Vec<Change> {
         .into_iter()
         .filter(|pair| pair.1 >= LEAST_WAITS)
         .collect();
-    pairs.sort_by_key(|(pair, count)| (usize::MAX - count, *pair));
+    order_by(&mut pairs, |((waits, on), count)| {
+        (Reverse(*count), *waits, *on)
+    });
     let pairs = pairs.into_iter().take(MOST_PAIRS);
     pairs
         .map(|((waits, on), _)| Change::DropWait(waits, on))
@@ -175,7 +179,7 @@ fn stages(trace: &Trace, program: &Program) -> Option<Vec<String>> {
         .into_iter()
         .filter(|(_, ns)| ns.saturating_mul(7) >= all_ns && *ns > 0);
     stages.extend(large.map(|(name, ns)| (ns, name)));
-    stages.sort_by_key(|(ns, name)| (u64::MAX - ns, *name));
+    order_by(&mut stages, |(ns, name)| (Reverse(*ns), *name));
     // Of ranges inside each other, the outer one has all that the inner ones have.
     let begins = |name: &Name| spans[name].first().map_or(0, |span| span.0);
     let apart = |a: &Name, b: &Name| {
@@ -186,7 +190,7 @@ fn stages(trace: &Trace, program: &Program) -> Option<Vec<String>> {
     let mut pairs = pairs.flat_map(|(at, a)| stages[at + 1..].iter().map(move |b| (a.1, b.1)));
     let (a, b) = pairs.find(|(a, b)| apart(a, b))?;
     let mut both = [a, b];
-    both.sort_by_key(begins);
+    order_by(&mut both, begins);
     Some(both.map(|name| trace.names.text(name).to_owned()).to_vec())
 }
 

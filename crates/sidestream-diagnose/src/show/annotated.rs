@@ -18,6 +18,7 @@ use crate::findings::{Finding, time};
 use crate::model::{Call, Name, RangeKind, What, Work};
 use crate::replay::{Change, Prediction, Replay};
 use crate::report::Report;
+use crate::sort::order_by;
 use crate::timeline::Drawn;
 
 /// The processes of a viewer, from top to bottom.
@@ -369,7 +370,7 @@ impl<W: Write> Viewer<'_, W> {
         mut slices: Vec<Slice>,
     ) -> io::Result<Vec<(u32, u64, Value)>> {
         // An outer one stands before those in it.
-        slices.sort_by_key(|slice| (slice.start_ns, Reverse(slice.end_ns)));
+        order_by(&mut slices, |slice| (slice.start_ns, Reverse(slice.end_ns)));
         let mut rows: Vec<(u32, Row)> = Vec::new();
         let mut placed = Vec::with_capacity(slices.len());
         for slice in slices {

@@ -2,7 +2,7 @@
 
 use std::fmt::{Result, Write};
 
-use super::text::plain;
+use super::plain::plain;
 use crate::compare::{Comparison, Shift, Two};
 use crate::findings::{Code, time};
 
@@ -113,7 +113,8 @@ fn write_time(out: &mut String, comparison: &Comparison) -> Result {
         Some(false) => "no more than the steps of each differ: this may be chance",
         None => "too few steps to say whether this is chance",
     };
-    let ((low, high), (old_low, old_high)) = (now.spread_ns, baseline.spread_ns);
+    let ((low, high), (old_low, old_high)) =
+        ((now.p10_ns, now.p90_ns), (baseline.p10_ns, baseline.p90_ns));
     writeln!(
         out,
         "        from {} to {} now, from {} to {} before: {verdict}",

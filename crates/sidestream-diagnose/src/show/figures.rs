@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write};
 
-use super::text::plain;
+use super::plain::plain;
 
 /// With fewer letters than these a name says nothing.
 pub const LEAST_NAME: usize = 24;

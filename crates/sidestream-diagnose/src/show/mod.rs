@@ -3,18 +3,25 @@
 
 mod annotated;
 mod base;
+mod columns;
 mod difference;
 mod figures;
 mod html;
+mod json;
 mod lanes;
+mod marks;
+mod plain;
 mod table;
 mod text;
 mod together;
 mod worth;
 
 pub use annotated::annotated;
+pub use columns::Sort;
 pub use difference::comparison_text;
 pub use html::{html, ranks_html};
-pub use table::{Sort, TABLE_SCHEMA, Table, View, table_json, table_text, tables_json};
-pub use text::{brief, plain, text};
+pub use json::{SCHEMA, TABLE_SCHEMA, table_json};
+pub use plain::plain;
+pub use table::{Table, View, table_text};
+pub use text::{brief, text};
 pub use together::ranks_text;

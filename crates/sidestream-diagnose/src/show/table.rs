@@ -1,23 +1,24 @@
-//! The tables of a report, each sorted by one of its columns and cut to its first rows: as text and as JSON.
+//! The tables of a report, each sorted by one of its columns and cut to its first rows: as text.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::fmt::{self, Write};
 use std::str::FromStr;
 
-use serde_json::{Value, json};
 use sidestream::check::counted;
 
+use super::columns::{
+    Cell, Column, KERNELS, OPERATORS, RANGES, Sort, heads, sorted_by, sorts, texts,
+};
 use super::figures::{Figures, LEAST_NAME, short};
-use super::text::plain;
+use super::plain::plain;
 use crate::findings::{size, time};
-use crate::measure::{DeviceMemory, Line, Node, Operator, RowKind, Shares, by_name};
+use crate::measure::{DeviceMemory, Line, Node, Operator, RowKind, by_name};
 use crate::model::{Name, Names};
 use crate::report::Report;
+use crate::sort::order_by;
+use crate::words::words;
 
-/// The version of the JSON of one table.
-pub const TABLE_SCHEMA: &str = "sidestream.diagnose.table/1";
-
-/// How many rows of each table the JSON of a report has.
-const IN_REPORT: usize = 100;
 /// How many columns the picture of memory over time has.
 const PICTURE: usize = 60;
 /// Letters of a name in a table, where there is room.
@@ -25,36 +26,18 @@ const NAME_LETTERS: usize = 160;
 /// Letters of a name that has a shape behind it.
 const SHAPED_NAME: usize = 60;
 
-/// A table of a report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Table {
-    /// Operators, ranges and calls by name.
-    Operators,
-    /// Ranges of the program, one inside the other.
-    Ranges,
-    /// Kernels by name.
-    Kernels,
-    /// Memory when most was taken, by who held it.
-    Memory,
-}
-
-/// The column that a table is sorted by, the largest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sort {
-    /// Time of devices, with what is inside.
-    Device,
-    /// Time of devices, without what is inside.
-    DeviceSelf,
-    /// Time of the host, with what is inside.
-    Host,
-    /// Time of the host, without what is inside.
-    HostSelf,
-    /// Idle time of devices, with what is inside.
-    Idle,
-    /// Idle time of devices, without what is inside.
-    IdleSelf,
-    /// How many.
-    Calls,
+words! {
+    /// A table of a report.
+    pub enum Table {
+        /// Operators, ranges and calls by name.
+        Operators = "operators",
+        /// Ranges of the program, one inside the other.
+        Ranges = "ranges",
+        /// Kernels by name.
+        Kernels = "kernels",
+        /// Memory when most was taken, by who held it.
+        Memory = "memory",
+    }
 }
 
 /// A table, sorted and cut.
@@ -71,48 +54,14 @@ pub struct View {
 }
 
 impl Table {
-    /// All of them, with their words.
-    pub const ALL: [(&'static str, Table); 4] = [
-        ("operators", Table::Operators),
-        ("ranges", Table::Ranges),
-        ("kernels", Table::Kernels),
-        ("memory", Table::Memory),
-    ];
-
-    /// The word of the option and of the output.
-    pub fn as_str(self) -> &'static str {
-        let found = Self::ALL.iter().find(|(_, table)| *table == self);
-        found.map_or("", |(word, _)| word)
-    }
-
     /// The columns that it can be sorted by.
-    pub fn sorts(self) -> &'static [Sort] {
-        use Sort::{Calls, Device, DeviceSelf, Host, HostSelf, Idle, IdleSelf};
+    pub fn sorts(self) -> Vec<Sort> {
         match self {
-            Table::Operators => &[DeviceSelf, Device, HostSelf, Host, Calls],
-            Table::Ranges => &[Device, DeviceSelf, Host, HostSelf, Idle, IdleSelf, Calls],
-            Table::Kernels => &[Device, Calls],
-            Table::Memory => &[],
+            Table::Operators => sorts(&OPERATORS),
+            Table::Ranges => sorts(&RANGES),
+            Table::Kernels => sorts(&KERNELS),
+            Table::Memory => Vec::new(),
         }
-    }
-}
-
-impl Sort {
-    /// All of them, with their words.
-    pub const ALL: [(&'static str, Sort); 7] = [
-        ("device", Sort::Device),
-        ("device-self", Sort::DeviceSelf),
-        ("host", Sort::Host),
-        ("host-self", Sort::HostSelf),
-        ("idle", Sort::Idle),
-        ("idle-self", Sort::IdleSelf),
-        ("calls", Sort::Calls),
-    ];
-
-    /// The word of the option.
-    pub fn as_str(self) -> &'static str {
-        let found = Self::ALL.iter().find(|(_, sort)| *sort == self);
-        found.map_or("", |(word, _)| word)
     }
 }
 
@@ -120,7 +69,7 @@ impl FromStr for Table {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Table, String> {
-        word(&Self::ALL, text)
+        word(&Self::ALL, Table::as_str, text)
     }
 }
 
@@ -128,14 +77,14 @@ impl FromStr for Sort {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Sort, String> {
-        word(&Self::ALL, text)
+        word(&Self::ALL, Sort::as_str, text)
     }
 }
 
-fn word<T: Copy>(all: &[(&str, T)], text: &str) -> Result<T, String> {
-    let found = all.iter().find(|(word, _)| *word == text);
-    found.map(|(_, found)| *found).ok_or_else(|| {
-        let words: Vec<&str> = all.iter().map(|(word, _)| *word).collect();
+fn word<T: Copy>(all: &[T], word: fn(T) -> &'static str, text: &str) -> Result<T, String> {
+    let found = all.iter().find(|one| word(**one) == text);
+    found.copied().ok_or_else(|| {
+        let words: Vec<&str> = all.iter().map(|one| word(*one)).collect();
         format!("there is {}", words.join(", "))
     })
 }
@@ -190,16 +139,9 @@ pub fn operators(
         true => Sort::DeviceSelf,
         false => Sort::HostSelf,
     });
-    let key = |row: &Operator| match sort {
-        Sort::Device => row.device_ns,
-        Sort::Host => row.host_ns,
-        Sort::HostSelf => row.host_self_ns,
-        Sort::Calls => row.calls,
-        _ => row.device_self_ns,
-    };
     rows.sort_by_key(|row| {
         (
-            u64::MAX - key(row),
+            u64::MAX - sorted_by(&OPERATORS, sort, report, row),
             u64::MAX - row.host_self_ns,
             row.kind,
             row.name,
@@ -217,19 +159,10 @@ pub fn ranges(report: &Report, sort: Option<Sort>, limit: usize) -> Vec<&Node> {
     let sort = sort.unwrap_or(if has_device { Sort::Device } else { Sort::Host });
     let key = |at: &u32| {
         let node = &nodes[*at as usize];
-        let value = match sort {
-            Sort::Device => node.total.device_ns,
-            Sort::DeviceSelf => node.own.device_ns,
-            Sort::Host => node.total.host_ns,
-            Sort::HostSelf => node.own.host_ns,
-            Sort::Idle => node.total.idle_ns,
-            Sort::IdleSelf => node.own.idle_ns,
-            Sort::Calls => node.calls,
-        };
-        (u64::MAX - value, *at)
+        (Reverse(sorted_by(&RANGES, sort, report, node)), *at)
     };
     let mut chosen: Vec<u32> = (0..nodes.len() as u32).collect();
-    chosen.sort_by_key(key);
+    order_by(&mut chosen, key);
     // What has as much as all inside it stands before these, so that none is chosen without the one around it.
     chosen.truncate(limit);
     if matches!(sort, Sort::Device | Sort::Host | Sort::Idle) {
@@ -240,8 +173,7 @@ pub fn ranges(report: &Report, sort: Option<Sort>, limit: usize) -> Vec<&Node> {
 
 /// The same places, each behind the one around it, in their sequence otherwise.
 fn nested(nodes: &[Node], chosen: &[u32]) -> Vec<u32> {
-    let mut inner: std::collections::HashMap<Option<u32>, Vec<u32>> =
-        std::collections::HashMap::new();
+    let mut inner: HashMap<Option<u32>, Vec<u32>> = HashMap::new();
     for at in chosen {
         let parent = nodes[*at as usize].parent;
         inner.entry(parent).or_default().push(*at);
@@ -261,7 +193,9 @@ fn nested(nodes: &[Node], chosen: &[u32]) -> Vec<u32> {
 pub fn kernels(report: &Report, sort: Option<Sort>, limit: usize) -> Vec<Line> {
     let mut rows = report.kernels.clone();
     if sort == Some(Sort::Calls) {
-        rows.sort_by_key(|row| (usize::MAX - row.calls, u64::MAX - row.total_ns, row.name));
+        order_by(&mut rows, |row| {
+            (Reverse(row.calls), Reverse(row.total_ns), row.name)
+        });
     }
     rows.truncate(limit);
     rows
@@ -301,83 +235,6 @@ pub fn memory_name(of: &DeviceMemory) -> String {
     }
 }
 
-/// One table as JSON.
-pub fn table_json(report: &Report, view: &View) -> Value {
-    let rows = match view.table {
-        Table::Operators => operators_json(report, view.sort, view.limit, view.by_shape),
-        Table::Ranges => ranges_json(report, view.sort, view.limit),
-        Table::Kernels => kernels_json(report, view.sort, view.limit),
-        Table::Memory => memory_json(report, view.limit),
-    };
-    json!({"schema": TABLE_SCHEMA, "table": view.table.as_str(), "rows": rows})
-}
-
-/// The tables of a report.
-pub fn tables_json(report: &Report) -> Value {
-    json!({
-        "operators": operators_json(report, None, IN_REPORT, false),
-        "ranges": ranges_json(report, None, IN_REPORT),
-        "outside_ranges": shares_json(&report.ranges.outside),
-        "kernels": kernels_json(report, None, IN_REPORT),
-        "memory": memory_json(report, IN_REPORT),
-    })
-}
-
-fn operators_json(report: &Report, sort: Option<Sort>, limit: usize, by_shape: bool) -> Vec<Value> {
-    let rows = operators(report, sort, limit, by_shape);
-    let row = |row: &Operator| {
-        let shape = row.shape.map(|shape| report.names.text(shape));
-        json!({"name": operator_name(&report.names, row), "kind": row.kind.as_str(), "shapes": shape,
-               "calls": row.calls, "host_ns": row.host_ns, "host_self_ns": row.host_self_ns,
-               "device_ns": row.device_ns, "device_self_ns": row.device_self_ns})
-    };
-    rows.iter().map(row).collect()
-}
-
-fn shares_json(shares: &Shares) -> Value {
-    json!({"host_ns": shares.host_ns, "device_ns": shares.device_ns,
-           "device_ops": shares.device_ops, "idle_ns": shares.idle_ns})
-}
-
-fn ranges_json(report: &Report, sort: Option<Sort>, limit: usize) -> Vec<Value> {
-    let row = |node: &&Node| {
-        let thread = report.threads.get(node.thread.0 as usize);
-        json!({"name": range_name(&report.names, node), "depth": node.depth, "calls": node.calls,
-               "process": thread.map(|thread| thread.process), "thread": thread.map(|thread| thread.thread),
-               "total": shares_json(&node.total), "own": shares_json(&node.own)})
-    };
-    ranges(report, sort, limit).iter().map(row).collect()
-}
-
-fn kernels_json(report: &Report, sort: Option<Sort>, limit: usize) -> Vec<Value> {
-    let row = |row: &Line| {
-        let launched = report.launched.get(&row.name);
-        json!({"name": report.names.text(row.name), "calls": row.calls, "total_ns": row.total_ns,
-               "longest_ns": launched.map(|l| l.duration_ns), "grid": launched.map(|l| l.grid),
-               "block": launched.map(|l| l.block), "registers": launched.map(|l| l.registers),
-               "shared_bytes": launched.map(|l| l.shared_bytes),
-               "occupancy_percent": launched.and_then(|l| l.occupancy)})
-    };
-    kernels(report, sort, limit).iter().map(row).collect()
-}
-
-fn memory_json(report: &Report, limit: usize) -> Vec<Value> {
-    let names = &report.names;
-    let text = |name: Option<Name>| name.map(|name| names.text(name));
-    let row = |of: &DeviceMemory| {
-        let holders = of.holders.iter().take(limit).map(|holder| {
-            json!({"operator": text(holder.operator), "range": text(holder.range),
-                   "pieces": holder.pieces, "bytes": holder.bytes})
-        });
-        let (offset_ns, step) = report.place(of.peak_ns);
-        json!({"device": of.device, "peak_bytes": of.peak_bytes, "peak_offset_ns": offset_ns, "step": step,
-               "before_bytes": of.before_bytes, "taken": of.taken, "given_back": of.given_back,
-               "holders": holders.collect::<Vec<_>>(),
-               "points": of.points.iter().map(|(at, bytes)| json!([report.place(*at).0, bytes])).collect::<Vec<_>>()})
-    };
-    report.memory.iter().map(row).collect()
-}
-
 /// One table as text, in lines of at most so many columns, where somebody knows how many there are: longer names are cut.
 pub fn table_text(title: &str, report: &Report, view: &View, columns: Option<usize>) -> String {
     let mut out = String::new();
@@ -403,12 +260,17 @@ fn write_table(
     writeln!(out)
 }
 
-/// A time; nothing of it is said by a sign that is easily passed over.
-fn cell(ns: u64) -> String {
-    match ns {
-        0 => "-".to_owned(),
-        ns => time(ns),
-    }
+/// Begins a table with the heads of its columns and that of the names.
+fn table_of<'o, R>(
+    out: &'o mut String,
+    columns: &[Column<R>],
+    name: &'static str,
+    figures: &[Vec<String>],
+    width: Option<usize>,
+) -> Result<Figures<'o>, fmt::Error> {
+    let mut heads = heads(columns);
+    heads.push(name);
+    Figures::new(out, &heads, figures, width)
 }
 
 fn write_operators(
@@ -421,26 +283,11 @@ fn write_operators(
     if rows.is_empty() {
         return writeln!(out, "  the trace has no operators, ranges and calls");
     }
-    let cells = |row: &Operator| {
-        let times = [
-            row.device_self_ns,
-            row.device_ns,
-            row.host_self_ns,
-            row.host_ns,
-        ];
-        let times = times.into_iter().map(cell);
-        times.chain([row.calls.to_string()]).collect()
-    };
-    let figures: Vec<Vec<String>> = rows.iter().map(cells).collect();
-    let heads = [
-        "device self",
-        "device",
-        "host self",
-        "host",
-        "calls",
-        "name",
-    ];
-    let mut table = Figures::new(out, &heads, &figures, columns)?;
+    let figures: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| texts(&OPERATORS, report, row))
+        .collect();
+    let mut table = table_of(out, &OPERATORS, "name", &figures, columns)?;
     for (row, figures) in rows.iter().zip(&figures) {
         let kind = match row.kind {
             RowKind::Range => " (range)",
@@ -481,34 +328,18 @@ fn write_ranges(
         view.sort,
         None | Some(Sort::Device | Sort::Host | Sort::Idle)
     );
-    let cells = |node: &&Node| {
-        let (total, own) = (&node.total, &node.own);
-        let times = [
-            (total.device_ns, own.device_ns),
-            (total.host_ns, own.host_ns),
-            (total.idle_ns, own.idle_ns),
-        ];
-        let times = times.into_iter();
-        let times = times.flat_map(|(total, own)| [cell(total), cell(own)]);
-        times.chain([node.calls.to_string()]).collect()
-    };
-    let mut figures: Vec<Vec<String>> = rows.iter().map(cells).collect();
+    let mut figures: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| texts(&RANGES, report, *row))
+        .collect();
     let outside = &report.ranges.outside;
-    let mut of_outside = vec![String::new(); 7];
-    of_outside[0] = cell(outside.device_ns);
-    of_outside[4] = cell(outside.idle_ns);
-    figures.push(of_outside);
-    let heads = [
-        "device",
-        "device self",
-        "host",
-        "host self",
-        "idle",
-        "idle self",
-        "calls",
-        "range",
-    ];
-    let mut table = Figures::new(out, &heads, &figures, columns)?;
+    let of_outside = RANGES.iter().map(|column| match column.sort {
+        Some(Sort::Device) => Cell::Sum(outside.device_ns).text(),
+        Some(Sort::Idle) => Cell::Sum(outside.idle_ns).text(),
+        _ => String::new(),
+    });
+    figures.push(of_outside.collect());
+    let mut table = table_of(out, &RANGES, "range", &figures, columns)?;
     for (node, figures) in rows.iter().zip(&figures) {
         let margin = match is_tree {
             true => " ".repeat(2 * node.depth.min(20) as usize),
@@ -539,37 +370,11 @@ fn write_kernels(
     if rows.is_empty() {
         return writeln!(out, "  the trace has no kernels");
     }
-    let cells = |row: &Line| {
-        let launched = report.launched.get(&row.name);
-        let sizes = |sizes: [u32; 3]| format!("{}x{}x{}", sizes[0], sizes[1], sizes[2]);
-        let percent = |percent: u8| format!("{percent} %");
-        let known = [
-            launched.map(|l| time(l.duration_ns)),
-            launched.map(|l| sizes(l.grid)),
-            launched.map(|l| sizes(l.block)),
-            launched.map(|l| l.registers.to_string()),
-            launched.map(|l| size(l.shared_bytes.into())),
-            launched.and_then(|l| l.occupancy).map(percent),
-        ];
-        let known = known
-            .into_iter()
-            .map(|text| text.unwrap_or_else(|| "-".to_owned()));
-        let counted = [cell(row.total_ns), row.calls.to_string()];
-        counted.into_iter().chain(known).collect()
-    };
-    let figures: Vec<Vec<String>> = rows.iter().map(cells).collect();
-    let heads = [
-        "device",
-        "calls",
-        "longest",
-        "grid",
-        "block",
-        "registers",
-        "shared",
-        "occupancy",
-        "name",
-    ];
-    let mut table = Figures::new(out, &heads, &figures, columns)?;
+    let figures: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| texts(&KERNELS, report, row))
+        .collect();
+    let mut table = table_of(out, &KERNELS, "name", &figures, columns)?;
     for (row, figures) in rows.iter().zip(&figures) {
         let name = short(report.names.text(row.name), NAME_LETTERS);
         table.row(figures, &name, "")?;

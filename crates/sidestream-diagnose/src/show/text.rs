@@ -1,19 +1,21 @@
 //! The report for people: short, the worst first.
 
+use std::cmp::Reverse;
 use std::fmt::{Result, Write};
 
 use sidestream::check::counted;
 
 use super::base::measured;
-use super::html::is_unseen;
 use super::lanes::pictures;
+use super::plain::plain;
 use super::worth::{has_share, is_open, is_worth_nothing, range};
 use crate::findings::{Code, Finding, size, time};
 use crate::idle::Idle;
 use crate::measure::{Copies, DeviceTime};
 use crate::model::{Base, Direction, Warning};
 use crate::replay::{Change, Prediction, Replay};
-use crate::report::{Link, Report, kind};
+use crate::report::{Link, Report};
+use crate::sort::order_by;
 
 /// Shares below this are summed up as the rest.
 const SHOWN: f64 = 0.01;
@@ -84,7 +86,7 @@ fn write_brief(out: &mut String, title: &str, report: &Report) -> Result {
 
 /// What the trace is, what is doubtful about it, and what the devices did.
 fn write_head(out: &mut String, title: &str, report: &Report) -> Result {
-    let (kind, events) = (kind(report.source), report.events);
+    let (kind, events) = (report.source.as_str(), report.events);
     let rank = match (report.rank, report.world) {
         (Some(rank), Some(world)) => format!(", rank {rank} of {world}"),
         (Some(rank), None) => format!(", rank {rank}"),
@@ -401,7 +403,9 @@ fn worthwhile(replay: &Replay, asked: bool) -> (Vec<&Prediction>, Vec<&Predictio
     let (mut shown, others): (Vec<_>, Vec<_>) = replay.predictions.iter().partition(says_something);
     // What depends on more than a trace says stands behind what does not.
     let is_conditional = |p: &Prediction| p.changes.iter().any(Change::is_conditional);
-    shown.sort_by_key(|prediction| (is_conditional(prediction), prediction.likely_ns));
+    order_by(&mut shown, |prediction| {
+        (is_conditional(prediction), prediction.likely_ns)
+    });
     (shown, others)
 }
 
@@ -455,7 +459,7 @@ fn write_device(out: &mut String, (device, idle): &(DeviceTime, Idle)) -> Result
         )?;
     }
     let mut causes: Vec<_> = idle.by_cause.iter().collect();
-    causes.sort_by_key(|(_, ns)| u64::MAX - **ns);
+    order_by(&mut causes, |(_, ns)| Reverse(**ns));
     for (cause, ns) in causes {
         let share = share(*ns);
         if share >= 100.0 * SHOWN {
@@ -464,20 +468,4 @@ fn write_device(out: &mut String, (device, idle): &(DeviceTime, Idle)) -> Result
         }
     }
     Ok(())
-}
-
-/// Text of a trace for a terminal: what would move its cursor is left out, and letters that nobody sees, or that turn text
-/// around, are shown by their number.
-pub fn plain(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            c if c.is_control() => out.push(' '),
-            c if is_unseen(c) => {
-                let _ = write!(out, "{}", c.escape_unicode());
-            }
-            c => out.push(c),
-        }
-    }
-    out
 }

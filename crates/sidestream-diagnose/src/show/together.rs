@@ -3,9 +3,11 @@
 use std::cmp::Reverse;
 use std::fmt::{Result, Write};
 
-use super::text::plain;
+use super::plain::plain;
+use crate::digest::Part;
 use crate::findings::time;
-use crate::ranks::{Groups, Part, Ranks, Search, Slow};
+use crate::ranks::{Groups, Ranks, Search, Slow};
+use crate::sort::order_by;
 
 /// How many ranks are named in a sentence, and how many have a line.
 const NAMED: usize = 8;
@@ -191,7 +193,7 @@ pub fn chosen(ranks: &Ranks, count: usize) -> Vec<usize> {
     chosen.push(ranks.slowest);
     let order = |of: &[u64]| {
         let mut order: Vec<usize> = (0..of.len()).collect();
-        order.sort_by_key(|at| (Reverse(of[*at]), *at));
+        order_by(&mut order, |at| (Reverse(of[*at]), *at));
         order
     };
     for (late, waits) in order(&ranks.late_ns)

@@ -1,6 +1,6 @@
 //! What a finding is worth, in words that text and page share.
 
-use crate::findings::{Code, Finding, Saving, time};
+use crate::findings::{Finding, Saving, time};
 use crate::report::Report;
 
 /// What is rounded to nothing is not said as a share.
@@ -31,16 +31,5 @@ pub fn is_worth_nothing(report: &Report, finding: &Finding) -> bool {
         .warnings
         .iter()
         .any(|warning| warning.code == "LAUNCH_BLOCKING");
-    let has_change = matches!(
-        finding.code,
-        Code::PageableCopy
-            | Code::CopyOnComputeStream
-            | Code::StreamWait
-            | Code::SyncInStep
-            | Code::BlockingCopy
-            | Code::HostStarved
-            | Code::HostWork
-            | Code::DefaultStreamSerialization
-    );
-    finding.saving_ns.high == 0 && has_change && is_replayed && !is_blocking
+    finding.saving_ns.high == 0 && finding.code.is_tried() && is_replayed && !is_blocking
 }

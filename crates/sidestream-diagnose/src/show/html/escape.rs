@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Write};
 
+use crate::show::plain::is_unseen;
+
 /// Text of a trace, cut to so many letters, for any place of a page: between tags, in an attribute
 /// with quotes, in SVG.
 ///
@@ -42,18 +44,6 @@ impl fmt::Display for Escaped<'_> {
             None => Ok(()),
         }
     }
-}
-
-/// Whether a letter leaves no ink of its own, or changes where that of others stands.
-pub fn is_unseen(letter: char) -> bool {
-    letter.is_control()
-        || matches!(letter,
-            '\u{ad}' | '\u{61c}' | '\u{180e}'
-            | '\u{200b}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}'
-            | '\u{feff}' | '\u{fff9}'..='\u{fffb}'
-            | '\u{e0000}'..='\u{e007f}')
 }
 
 #[cfg(test)]

@@ -3,10 +3,11 @@
 use std::fmt::{self, Write};
 
 use super::escape::esc;
-use super::tables::sentence;
-use super::{MOST_WARNINGS, Page, STYLE, TITLE_LETTERS, WARNING_LETTERS, count};
+use super::parts::{MOST_WARNINGS, STYLE, TITLE_LETTERS, WARNING_LETTERS, fact};
+use crate::digest::Part;
 use crate::findings::time;
-use crate::ranks::{Part, Ranks};
+use crate::ranks::Ranks;
+use crate::show::marks::{count, sentence};
 use crate::show::together::{chosen, group_line, pipeline, verdict};
 
 /// The height of a row of the heat map, and how wide a column is.
@@ -22,16 +23,16 @@ const GROUPS: usize = 40;
 ///
 /// Like the page of a report it needs no network, shows text of the traces as text only, and is at most some 2 MB long.
 pub fn ranks_html(title: &str, ranks: &Ranks) -> String {
-    let mut page = Page { out: String::new() };
+    let mut out = String::new();
     // Writing to a string cannot fail.
-    let _ = write(&mut page, title, ranks);
-    page.out
+    let _ = write(&mut out, title, ranks);
+    out
 }
 
-fn write(page: &mut Page, title: &str, ranks: &Ranks) -> fmt::Result {
+fn write(out: &mut String, title: &str, ranks: &Ranks) -> fmt::Result {
     let shown = esc(title, TITLE_LETTERS);
     write!(
-        page.out,
+        out,
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; \
          base-uri 'none'; form-action 'none'\">\
@@ -40,38 +41,34 @@ fn write(page: &mut Page, title: &str, ranks: &Ranks) -> fmt::Result {
          <title>{shown}: ranks, sidestream diagnose</title>\n<style>{STYLE}</style></head>\n<body>\
          <header><div class=\"kind\">sidestream diagnose, ranks together</div><h1>{shown}</h1><div class=\"meta\">"
     )?;
-    write!(page.out, "{} ranks", count(ranks.ranks.len() as u64))?;
+    write!(out, "{} ranks", count(ranks.ranks.len() as u64))?;
     if let Some(world) = ranks.world {
-        write!(page.out, " of {}", count(world.into()))?;
+        write!(out, " of {}", count(world.into()))?;
     }
     if let Some(ns) = ranks.clock_error_ns {
-        write!(page.out, ", clocks aligned to {}", time(ns))?;
+        write!(out, ", clocks aligned to {}", time(ns))?;
     }
-    write!(page.out, "</div><dl class=\"facts\">")?;
-    facts(page, ranks)?;
-    write!(page.out, "</dl></header>")?;
+    write!(out, "</div><dl class=\"facts\">")?;
+    facts(out, ranks)?;
+    write!(out, "</dl></header>")?;
     if !ranks.warnings.is_empty() {
-        write!(page.out, "<ul class=\"warnings\">")?;
+        write!(out, "<ul class=\"warnings\">")?;
         for warning in ranks.warnings.iter().take(MOST_WARNINGS) {
-            write!(
-                page.out,
-                "<li>{}</li>",
-                esc(&sentence(warning), WARNING_LETTERS)
-            )?;
+            write!(out, "<li>{}</li>", esc(&sentence(warning), WARNING_LETTERS))?;
         }
-        write!(page.out, "</ul>")?;
+        write!(out, "</ul>")?;
     }
-    write!(page.out, "<section id=\"verdict\"><h2>Who is slow</h2>")?;
+    write!(out, "<section id=\"verdict\"><h2>Who is slow</h2>")?;
     for line in verdict(ranks) {
-        write!(page.out, "<p>{}</p>", esc(&sentence(&line), 600))?;
+        write!(out, "<p>{}</p>", esc(&sentence(&line), 600))?;
     }
-    write!(page.out, "</section>")?;
-    heat(page, ranks)?;
-    worst(page, ranks)?;
-    groups(page, ranks)?;
-    table(page, ranks)?;
+    write!(out, "</section>")?;
+    heat(out, ranks)?;
+    worst(out, ranks)?;
+    groups(out, ranks)?;
+    table(out, ranks)?;
     writeln!(
-        page.out,
+        out,
         "<footer>sidestream {} · all times from the traces</footer></body></html>",
         env!("CARGO_PKG_VERSION")
     )
@@ -81,16 +78,22 @@ fn number(ranks: &Ranks, at: usize) -> u32 {
     ranks.ranks[at].rank.unwrap_or(0)
 }
 
-fn facts(page: &mut Page, ranks: &Ranks) -> fmt::Result {
+fn facts(out: &mut String, ranks: &Ranks) -> fmt::Result {
     match ranks.slow() {
         Some(slow) => {
             let rank = format!("rank {}", number(ranks, slow.at));
-            page.fact("Slow", &rank, &format!("by its {}", slow.cause.as_str()))?;
+            fact(
+                out,
+                "Slow",
+                &rank,
+                &format!("by its {}", slow.cause.as_str()),
+            )?;
             let (step, predicted) = slow.step_ns;
             let note = format!("instead of {}, were it as fast as the median", time(step));
-            page.fact("Predicted step", &time(predicted), &note)?;
+            fact(out, "Predicted step", &time(predicted), &note)?;
         }
-        None => page.fact(
+        None => fact(
+            out,
             "Slow",
             "–",
             "no single rank is known to make the step longer",
@@ -99,14 +102,14 @@ fn facts(page: &mut Page, ranks: &Ranks) -> fmt::Result {
     let most = (0..ranks.ranks.len()).max_by_key(|at| ranks.waits_ns[*at]);
     if let Some(most) = most {
         let note = format!("a step in exchanges, rank {}", number(ranks, most));
-        page.fact("Longest wait", &time(ranks.waits_ns[most]), &note)?;
+        fact(out, "Longest wait", &time(ranks.waits_ns[most]), &note)?;
     }
     let slowest = &ranks.ranks[ranks.slowest].per_step;
     let note = format!("the longest, rank {}", number(ranks, ranks.slowest));
-    page.fact("Step", &time(slowest.time_ns), &note)
+    fact(out, "Step", &time(slowest.time_ns), &note)
 }
 
-fn heat(page: &mut Page, ranks: &Ranks) -> fmt::Result {
+fn heat(out: &mut String, ranks: &Ranks) -> fmt::Result {
     let heat = &ranks.heat;
     let longest = heat
         .cells
@@ -122,7 +125,7 @@ fn heat(page: &mut Page, ranks: &Ranks) -> fmt::Result {
     let (height, width) = CELL;
     let (rows, columns) = (heat.rows.len(), heat.columns.len());
     write!(
-        page.out,
+        out,
         "<section id=\"heat\"><h2>Ranks and exchanges</h2><p class=\"sub\">How long each rank waited for others, the darker the \
          longer, up to {}. A row is {}, a column {} in the order of their ends; the longest wait of each is drawn. Grey: it took \
          part in none.</p><svg role=\"img\" aria-label=\"waits of ranks by exchange\" viewBox=\"0 0 {} {}\" \
@@ -149,7 +152,7 @@ fn heat(page: &mut Page, ranks: &Ranks) -> fmt::Result {
                 y * height
             );
             match cell {
-                None => write!(page.out, "<rect class=\"busy\" {place}/>")?,
+                None => write!(out, "<rect class=\"busy\" {place}/>")?,
                 Some(ns) if *ns as f64 >= DRAWN * longest as f64 => {
                     let (from, to) = (number(ranks, from), number(ranks, to));
                     let who = if from == to {
@@ -158,7 +161,7 @@ fn heat(page: &mut Page, ranks: &Ranks) -> fmt::Result {
                         format!("ranks {from} to {to}")
                     };
                     write!(
-                        page.out,
+                        out,
                         "<rect class=\"c3\" fill-opacity=\"{:.2}\" {place}><title>{who}: {}</title></rect>",
                         *ns as f64 / longest as f64,
                         time(*ns)
@@ -168,15 +171,15 @@ fn heat(page: &mut Page, ranks: &Ranks) -> fmt::Result {
             }
         }
     }
-    write!(page.out, "</svg></section>")
+    write!(out, "</svg></section>")
 }
 
-fn worst(page: &mut Page, ranks: &Ranks) -> fmt::Result {
+fn worst(out: &mut String, ranks: &Ranks) -> fmt::Result {
     if ranks.worst.is_empty() {
         return Ok(());
     }
     write!(
-        page.out,
+        out,
         "<section id=\"worst\"><h2>The longest waits</h2><p class=\"sub\">Of those that have a trace, who came last and who had \
          waited longest.</p><table><thead><tr><th>exchange<th>group<th class=\"n\">number<th class=\"n\">elements<th \
          class=\"n\">over after<th class=\"n\">last<th class=\"n\">waited<th class=\"n\">for<th class=\"n\">all \
@@ -185,7 +188,7 @@ fn worst(page: &mut Page, ranks: &Ranks) -> fmt::Result {
     for (worst, group) in &ranks.worst {
         let seq = worst.seq.map_or(String::new(), |seq| seq.to_string());
         write!(
-            page.out,
+            out,
             "<tr><td><code>{}</code><td>{}<td class=\"n\">{seq}<td class=\"n\">{}<td class=\"n\">{}<td class=\"n\">rank {}<td \
              class=\"n\">rank {}<td class=\"n\">{}<td class=\"n\">{}",
             esc(&worst.operation, 60),
@@ -198,55 +201,55 @@ fn worst(page: &mut Page, ranks: &Ranks) -> fmt::Result {
             time(worst.all_ns)
         )?;
     }
-    write!(page.out, "</tbody></table></section>")
+    write!(out, "</tbody></table></section>")
 }
 
-fn groups(page: &mut Page, ranks: &Ranks) -> fmt::Result {
+fn groups(out: &mut String, ranks: &Ranks) -> fmt::Result {
     let pipeline = pipeline(ranks);
     if ranks.groups.is_empty() && pipeline.is_none() {
         return Ok(());
     }
-    write!(page.out, "<section id=\"groups\"><h2>By process group</h2>")?;
+    write!(out, "<section id=\"groups\"><h2>By process group</h2>")?;
     for groups in ranks.groups.iter().take(GROUPS) {
-        write!(page.out, "<p>{}</p>", esc(&group_line(ranks, groups), 400))?;
+        write!(out, "<p>{}</p>", esc(&group_line(ranks, groups), 400))?;
     }
     if let Some(line) = pipeline {
-        write!(page.out, "<p>Pipeline bubbles: {}</p>", esc(&line, 300))?;
+        write!(out, "<p>Pipeline bubbles: {}</p>", esc(&line, 300))?;
     }
-    write!(page.out, "</section>")
+    write!(out, "</section>")
 }
 
-fn table(page: &mut Page, ranks: &Ranks) -> fmt::Result {
+fn table(out: &mut String, ranks: &Ranks) -> fmt::Result {
     write!(
-        page.out,
+        out,
         "<section id=\"ranks\"><h2>Ranks</h2><p class=\"sub\">A step of each: what its devices did in the median, what it waited \
          for others, what others waited for it, and what its own time consists of in the mean.</p><table><thead><tr><th \
          class=\"n\">rank<th class=\"n\">step<th class=\"n\">busy<th class=\"n\">exchanging<th class=\"n\">waits<th \
          class=\"n\">waited for"
     )?;
     for part in Part::ALL {
-        write!(page.out, "<th class=\"n\">{}", part.as_str())?;
+        write!(out, "<th class=\"n\">{}", part.as_str())?;
     }
-    write!(page.out, "</thead><tbody>")?;
+    write!(out, "</thead><tbody>")?;
     let listed = chosen(ranks, LISTED);
     for at in &listed {
         let rank = &ranks.ranks[*at];
         let step = &rank.per_step;
-        write!(page.out, "<tr><td class=\"n\">{}", number(ranks, *at))?;
+        write!(out, "<tr><td class=\"n\">{}", number(ranks, *at))?;
         let times = [step.time_ns, step.busy_ns, step.communication_ns];
         let parts = Part::ALL.iter().map(|part| rank.digest.parts.ns(*part));
         let waits = [ranks.waits_ns[*at], ranks.late_ns[*at]];
         for ns in times.into_iter().chain(waits).chain(parts) {
-            write!(page.out, "<td class=\"n\">{}", time(ns))?;
+            write!(out, "<td class=\"n\">{}", time(ns))?;
         }
     }
-    write!(page.out, "</tbody></table>")?;
+    write!(out, "</tbody></table>")?;
     let more = ranks.ranks.len() - listed.len();
     if more > 0 {
         write!(
-            page.out,
+            out,
             "<p class=\"sub\">{more} ranks that wait less and are waited for less are left out.</p>"
         )?;
     }
-    write!(page.out, "</section>")
+    write!(out, "</section>")
 }

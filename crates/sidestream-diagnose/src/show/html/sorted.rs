@@ -5,11 +5,12 @@
 use std::fmt::{self, Write};
 
 use super::escape::esc;
-use super::tables::{MOST_ROWS, NAME_LETTERS, meter};
-use super::{Page, count};
+use super::parts::{MOST_ROWS, NAME_LETTERS};
 use crate::findings::{size, time};
 use crate::measure::RowKind;
 use crate::report::Report;
+use crate::show::columns::{Column, KERNELS, OPERATORS, RANGES, page_cells, page_heads};
+use crate::show::marks::count;
 use crate::show::table::{
     holder_name, kernels as kernel_rows, memory_name, operator_name, operators as operator_rows,
     range_name, ranges as range_rows,
@@ -18,48 +19,30 @@ use crate::show::table::{
 /// The rows of ranges and of operators.
 const MOST_LONG: usize = 100;
 
-/// The head of a table; columns that a narrow window leaves out have a star.
-fn head(out: &mut String, (id, heading, sub): (&str, &str, &str), columns: &[&str]) -> fmt::Result {
+/// The head of a table.
+fn head<R>(
+    out: &mut String,
+    (id, heading, sub): (&str, &str, &str),
+    columns: &[Column<R>],
+) -> fmt::Result {
     write!(
         out,
         "<section id=\"{id}\"><h2>{heading}</h2><p class=\"sub\">{sub} <span class=\"script\">Pick a column to sort by \
          it.</span></p><table class=\"sorts\"><thead><tr><th class=\"wide\" data-sort>name"
     )?;
-    for column in columns {
-        let (name, class) = match column.strip_prefix('*') {
-            Some(name) => (name, "n opt"),
-            None => (*column, "n"),
-        };
-        write!(out, "<th class=\"{class}\" data-sort>{name}")?;
-    }
+    page_heads(out, columns)?;
     write!(out, "</thead><tbody>")
 }
 
-/// A cell with a time.
-fn cell(out: &mut String, ns: u64, class: &str) -> fmt::Result {
-    let text = if ns == 0 { "–".to_owned() } else { time(ns) };
-    write!(out, "<td class=\"{class}\" data-v=\"{ns}\">{text}")
-}
-
 /// The ranges that the program named.
-pub fn ranges(page: &mut Page, report: &Report) -> fmt::Result {
+pub fn ranges(out: &mut String, report: &Report) -> fmt::Result {
     let rows = range_rows(report, None, MOST_LONG);
     if rows.is_empty() {
         return Ok(());
     }
-    let out = &mut page.out;
     let sub = "What the program named, one inside the other: the time of the host in it, of what it launched on devices, and in \
                which devices did nothing for it.";
-    let columns = [
-        "device",
-        "*by itself",
-        "host",
-        "*by itself",
-        "idle",
-        "*by itself",
-        "calls",
-    ];
-    head(out, ("ranges", "Ranges", sub), &columns)?;
+    head(out, ("ranges", "Ranges", sub), &RANGES)?;
     for node in rows {
         write!(
             out,
@@ -68,21 +51,7 @@ pub fn ranges(page: &mut Page, report: &Report) -> fmt::Result {
             node.depth.min(12),
             esc(&range_name(&report.names, node), NAME_LETTERS)
         )?;
-        let (total, own) = (&node.total, &node.own);
-        for (total, own) in [
-            (total.device_ns, own.device_ns),
-            (total.host_ns, own.host_ns),
-            (total.idle_ns, own.idle_ns),
-        ] {
-            cell(out, total, "n")?;
-            cell(out, own, "n opt")?;
-        }
-        write!(
-            out,
-            "<td class=\"n\" data-v=\"{}\">{}",
-            node.calls,
-            count(node.calls)
-        )?;
+        page_cells(out, &RANGES, report, node)?;
     }
     write!(out, "</tbody></table>")?;
     let outside = &report.ranges.outside;
@@ -104,21 +73,13 @@ pub fn ranges(page: &mut Page, report: &Report) -> fmt::Result {
 }
 
 /// Operators, ranges and calls by name.
-pub fn operators(page: &mut Page, report: &Report) -> fmt::Result {
+pub fn operators(out: &mut String, report: &Report) -> fmt::Result {
     let rows = operator_rows(report, None, MOST_LONG, false);
     if rows.is_empty() {
         return Ok(());
     }
-    let out = &mut page.out;
     let sub = "Operators, ranges and calls over the whole trace, as <code>key_averages</code> of PyTorch’s profiler has them.";
-    let columns = [
-        "device by itself",
-        "*device",
-        "host by itself",
-        "*host",
-        "calls",
-    ];
-    head(out, ("operators", "Operators", sub), &columns)?;
+    head(out, ("operators", "Operators", sub), &OPERATORS)?;
     for row in rows {
         let kind = match row.kind {
             RowKind::Range => " <span class=\"kind\">range</span>",
@@ -129,87 +90,35 @@ pub fn operators(page: &mut Page, report: &Report) -> fmt::Result {
             "<tr><td><code class=\"clamp\">{}</code>{kind}",
             esc(&operator_name(&report.names, &row), NAME_LETTERS)
         )?;
-        cell(out, row.device_self_ns, "n")?;
-        cell(out, row.device_ns, "n opt")?;
-        cell(out, row.host_self_ns, "n")?;
-        cell(out, row.host_ns, "n opt")?;
-        write!(
-            out,
-            "<td class=\"n\" data-v=\"{}\">{}",
-            row.calls,
-            count(row.calls)
-        )?;
+        page_cells(out, &OPERATORS, report, &row)?;
     }
     write!(out, "</tbody></table></section>")
 }
 
 /// Kernels by name, with how the longest of each was launched.
-pub fn kernels(page: &mut Page, report: &Report) -> fmt::Result {
+pub fn kernels(out: &mut String, report: &Report) -> fmt::Result {
     let rows = kernel_rows(report, None, MOST_ROWS);
-    let longest = rows.iter().map(|line| line.total_ns).max().unwrap_or(0);
-    if longest == 0 {
+    if rows.iter().all(|line| line.total_ns == 0) {
         return Ok(());
     }
-    let out = &mut page.out;
     let sub = "The longest, over the whole trace, with how the longest of each was launched.";
-    let columns = [
-        "*",
-        "time",
-        "calls",
-        "each",
-        "*grid",
-        "*block",
-        "*registers",
-        "*shared",
-        "*occupancy",
-    ];
-    head(out, ("kernels", "Kernels", sub), &columns)?;
+    head(out, ("kernels", "Kernels", sub), &KERNELS)?;
     for line in rows {
-        let each_ns = line.total_ns / line.calls.max(1) as u64;
         write!(
             out,
-            "<tr><td><code class=\"clamp\">{}</code><td class=\"meter opt\" data-v=\"{}\">{}",
-            esc(report.names.text(line.name), NAME_LETTERS),
-            line.total_ns,
-            meter(line.total_ns as f64 / longest as f64)
+            "<tr><td><code class=\"clamp\">{}</code>",
+            esc(report.names.text(line.name), NAME_LETTERS)
         )?;
-        cell(out, line.total_ns, "n")?;
-        let calls = line.calls as u64;
-        write!(out, "<td class=\"n\" data-v=\"{calls}\">{}", count(calls))?;
-        cell(out, each_ns, "n")?;
-        let Some(launched) = report.launched.get(&line.name) else {
-            write!(out, "{}", "<td class=\"n opt\" data-v=\"0\">–".repeat(5))?;
-            continue;
-        };
-        for sizes in [launched.grid, launched.block] {
-            let all: u64 = sizes
-                .iter()
-                .fold(1, |all, n| all.saturating_mul(u64::from(*n)));
-            let [x, y, z] = sizes;
-            write!(out, "<td class=\"n opt\" data-v=\"{all}\">{x}×{y}×{z}")?;
-        }
-        let occupancy = launched
-            .occupancy
-            .map_or("–".to_owned(), |percent| format!("{percent} %"));
-        write!(
-            out,
-            "<td class=\"n opt\" data-v=\"{0}\">{0}<td class=\"n opt\" data-v=\"{1}\">{2}<td class=\"n opt\" \
-             data-v=\"{3}\">{occupancy}",
-            launched.registers,
-            launched.shared_bytes,
-            size(launched.shared_bytes.into()),
-            launched.occupancy.unwrap_or(0)
-        )?;
+        page_cells(out, &KERNELS, report, &line)?;
     }
     write!(out, "</tbody></table></section>")
 }
 
 /// The memory of devices over time, and who held it when most was taken.
-pub fn memory(page: &mut Page, report: &Report) -> fmt::Result {
+pub fn memory(out: &mut String, report: &Report) -> fmt::Result {
     if report.memory.is_empty() {
         return Ok(());
     }
-    let out = &mut page.out;
     write!(
         out,
         "<section id=\"memory\"><h2>Memory</h2><p class=\"sub\">What the allocator had handed out over time, and who held it \

@@ -1,14 +1,16 @@
 //! The median step as lanes: measured, and after each change, on one scale of time.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 
 use super::escape::esc;
-use super::{Page, changes, factor, than_without_profiler};
+use super::parts::{changes, factor, swatch, than_without_profiler};
 use crate::findings::time;
 use crate::model::{Name, Names};
 use crate::replay::{Change, Prediction, Replay};
 use crate::report::Report;
+use crate::sort::order_by;
 use crate::timeline::{Drawn, Lane, Shade, Timeline};
 
 /// More spans than these no page has, whatever the trace. Each takes some hundred bytes.
@@ -31,7 +33,7 @@ const LABEL_PART: f64 = 0.045;
 
 /// The times of all steps, in their order: what is seen first. Of more steps than there are bars, a bar is the longest of
 /// some neighbours.
-pub fn strip(page: &mut Page, report: &Report) -> fmt::Result {
+pub fn strip(out: &mut String, report: &Report) -> fmt::Result {
     let periods = report.steps.periods_ns();
     let Some(mean_ns) = report.steps.mean_ns().filter(|_| periods.len() > 1) else {
         return Ok(());
@@ -40,7 +42,7 @@ pub fn strip(page: &mut Page, report: &Report) -> fmt::Result {
     let most_ns = periods.iter().copied().max().unwrap_or(0).max(1) as f64;
     let width = 100.0 / periods.len().div_ceil(together) as f64;
     write!(
-        page.out,
+        out,
         "<section id=\"all-steps\"><h2>All steps</h2><p class=\"sub\">A bar for {} from the last GPU operation of the \
          step before to its own; the longest took {}, and the line is the mean.</p><svg class=\"strip\" role=\"img\" aria-label=\"the times of all steps\" \
          height=\"48\">",
@@ -66,7 +68,7 @@ pub fn strip(page: &mut Page, report: &Report) -> fmt::Result {
         let pick = zoom.and_then(|zoom| zoom.step);
         let pick = pick.map_or(String::new(), |step| format!("data-step=\"{step}\" "));
         write!(
-            page.out,
+            out,
             "<rect {pick}class=\"s3\" x=\"{:.3}%\" y=\"{:.2}\" width=\"{:.3}%\" height=\"{height:.2}\"><title>{steps}: \
              {}</title></rect>",
             width * at as f64,
@@ -77,14 +79,14 @@ pub fn strip(page: &mut Page, report: &Report) -> fmt::Result {
     }
     let mean = 48.0 - 48.0 * mean_ns as f64 / most_ns;
     write!(
-        page.out,
+        out,
         "<rect class=\"track\" y=\"{mean:.2}\" width=\"100%\" height=\"1\"><title>mean: {}</title></rect></svg>",
         time(mean_ns)
     )?;
     if !report.zooms.is_empty() {
         // The script draws it.
         write!(
-            page.out,
+            out,
             "<p class=\"sub script\">{}. Pick a place in it to come nearer.</p><figure id=\"zoom\" hidden><figcaption><b></b> <span></span> \
              <button type=\"button\" class=\"whole\">whole step</button></figcaption><div></div></figure>",
             match report.zooms.len() == periods.len() {
@@ -93,11 +95,11 @@ pub fn strip(page: &mut Page, report: &Report) -> fmt::Result {
             }
         )?;
     }
-    write!(page.out, "</section>")
+    write!(out, "</section>")
 }
 
 /// The section of the timelines.
-pub fn section(page: &mut Page, report: &Report) -> fmt::Result {
+pub fn section(out: &mut String, report: &Report) -> fmt::Result {
     let Some(measured) = &report.timeline else {
         return Ok(());
     };
@@ -106,7 +108,7 @@ pub fn section(page: &mut Page, report: &Report) -> fmt::Result {
         Some(_) => "The median step",
         None => "The whole trace",
     };
-    write!(page.out, "<section id=\"steps\"><h2>{heading}</h2>")?;
+    write!(out, "<section id=\"steps\"><h2>{heading}</h2>")?;
     let sub = match (measured.step, pictures.is_empty()) {
         (None, _) => "No steps were found, so that all of the trace is shown.",
         (_, true) => "From the last GPU operation of the step before to its own.",
@@ -115,16 +117,16 @@ pub fn section(page: &mut Page, report: &Report) -> fmt::Result {
              Pick a change."
         }
     };
-    write!(page.out, "<p class=\"sub\">{sub}</p><div class=\"steps\">")?;
+    write!(out, "<p class=\"sub\">{sub}</p><div class=\"steps\">")?;
     let timelines = pictures.iter().map(|(_, prediction)| &prediction.timeline);
     let timelines: Vec<&Timeline> = std::iter::once(measured).chain(timelines).collect();
-    let mut drawing = Drawing::new(page, &report.names, &timelines);
+    let mut drawing = Drawing::new(out, &report.names, &timelines);
     drawing.legend(&timelines)?;
     drawing.measured(measured)?;
     drawing.picks(&pictures, report)?;
     drawing.zooms(&report.zooms)?;
     drawing.names()?;
-    write!(page.out, "</div></section>")
+    write!(out, "</div></section>")
 }
 
 /// The predictions that have a picture, with their place in the report. What changes nothing looks
@@ -177,7 +179,7 @@ struct Drawing<'p> {
 }
 
 impl<'p> Drawing<'p> {
-    fn new(page: &'p mut Page, names: &'p Names, timelines: &[&Timeline]) -> Drawing<'p> {
+    fn new(out: &'p mut String, names: &'p Names, timelines: &[&Timeline]) -> Drawing<'p> {
         let scale_ns = timelines.iter().map(|t| t.length_ns).max().unwrap_or(0);
         let scale_ns = scale_ns.max(1);
         let lanes: Vec<&Lane> = timelines.iter().flat_map(|t| &t.lanes).collect();
@@ -200,7 +202,7 @@ impl<'p> Drawing<'p> {
             let _ = write!(listed, "<li>{}</li>", shade.as_str());
         }
         Drawing {
-            out: &mut page.out,
+            out,
             names,
             scale_ns,
             finest_ns,
@@ -344,9 +346,11 @@ impl<'p> Drawing<'p> {
             }
             let mut spans = lane.coarser(self.finest_ns);
             if spans.len() > self.most_of_lane {
-                spans.sort_by_key(|span| (u64::MAX - span.duration_ns, span.start_ns));
+                order_by(&mut spans, |span| {
+                    (Reverse(span.duration_ns), span.start_ns)
+                });
                 spans.truncate(self.most_of_lane);
-                spans.sort_by_key(|span| span.start_ns);
+                order_by(&mut spans, |span| span.start_ns);
             }
             for span in &spans {
                 self.span(span)?;
@@ -492,14 +496,6 @@ impl<'p> Drawing<'p> {
     fn names(&mut self) -> fmt::Result {
         write!(self.out, "<ol id=\"names\" hidden>{}</ol>", self.listed)
     }
-}
-
-/// A little box in the colour of a class.
-pub fn swatch(kind: char, at: usize) -> String {
-    format!(
-        "<svg class=\"swatch\" aria-hidden=\"true\"><rect class=\"{kind}{at}\" width=\"100%\" \
-         height=\"100%\"/></svg>"
-    )
 }
 
 /// The time between two marks of the axis: 1, 2 or 5 times a power of ten, with some six on it.

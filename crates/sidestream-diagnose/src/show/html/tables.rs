@@ -3,28 +3,24 @@
 use std::fmt::{self, Write};
 
 use super::escape::{BACKTICK, esc};
-use super::{Page, changes, count, factor, percent};
-use crate::findings::{Code, Evidence, Finding, size, time};
+use super::parts::{MOST_ROWS, NAME_LETTERS, changes, factor};
+use crate::findings::{Evidence, Finding, size, time};
 use crate::model::Base;
 use crate::report::{Link, Report};
 use crate::show::base::measured;
+use crate::show::marks::{count, meter, percent, sentence};
 use crate::show::worth::{has_share, is_open, is_worth_nothing, range};
 
 use super::steps::best;
 
-/// No table is longer.
-pub const MOST_ROWS: usize = 40;
-/// Letters of a name in a table.
-pub const NAME_LETTERS: usize = 240;
 /// Letters of a sentence.
 const TEXT_LETTERS: usize = 600;
 
 /// What costs time, the worst first.
-pub fn findings(page: &mut Page, report: &Report) -> fmt::Result {
+pub fn findings(out: &mut String, report: &Report) -> fmt::Result {
     if report.findings.is_empty() {
         return Ok(());
     }
-    let out = &mut page.out;
     write!(
         out,
         "<section id=\"findings\"><h2>Findings</h2><p class=\"sub\">The most valuable first: what a \
@@ -86,9 +82,9 @@ fn gain(out: &mut String, finding: &Finding, step_ns: u64, whole: &str) -> fmt::
         }
     }
     if has_share(finding) {
-        let whole = match finding.code {
-            Code::Startup | Code::Initialisation | Code::ProfilerOverhead => "the trace",
-            _ => whole,
+        let whole = match finding.code.is_of_the_trace() {
+            true => "the trace",
+            false => whole,
         };
         write!(out, "takes {} of {whole}", percent(finding.share))?;
     }
@@ -140,8 +136,7 @@ fn evidence(out: &mut String, report: &Report, finding: &Finding) -> fmt::Result
 }
 
 /// What changes would be worth, or why that is not said.
-pub fn what_if(page: &mut Page, report: &Report) -> fmt::Result {
-    let out = &mut page.out;
+pub fn what_if(out: &mut String, report: &Report) -> fmt::Result {
     write!(out, "<section id=\"what-if\"><h2>What if</h2>")?;
     let replay = match &report.replay {
         Ok(replay) => replay,
@@ -212,11 +207,10 @@ pub fn what_if(page: &mut Page, report: &Report) -> fmt::Result {
 }
 
 /// Copies by direction and memory, and the speed that pinned ones are taken to have.
-pub fn copies(page: &mut Page, report: &Report) -> fmt::Result {
+pub fn copies(out: &mut String, report: &Report) -> fmt::Result {
     if report.copies.is_empty() {
         return Ok(());
     }
-    let out = &mut page.out;
     let (speed, by) = report.link;
     let by = match by {
         Link::Stated => "as was stated",
@@ -248,11 +242,10 @@ pub fn copies(page: &mut Page, report: &Report) -> fmt::Result {
 }
 
 /// What held up the host.
-pub fn blocking(page: &mut Page, report: &Report) -> fmt::Result {
+pub fn blocking(out: &mut String, report: &Report) -> fmt::Result {
     if report.blocking.is_empty() {
         return Ok(());
     }
-    let out = &mut page.out;
     write!(
         out,
         "<section id=\"blocking\"><h2>Calls that block</h2><p class=\"sub\">Time inside a call is no \
@@ -274,13 +267,13 @@ pub fn blocking(page: &mut Page, report: &Report) -> fmt::Result {
 }
 
 /// How launches reach the devices.
-pub fn launches(page: &mut Page, report: &Report) -> fmt::Result {
+pub fn launches(out: &mut String, report: &Report) -> fmt::Result {
     let launches = &report.launches;
     if launches.linked == 0 {
         return Ok(());
     }
     write!(
-        page.out,
+        out,
         "<section id=\"launches\"><h2>Launches</h2><table><thead><tr><th>operations with their \
          call<th class=\"n\">without<th class=\"n\">call to start, median<th class=\"n\">queued \
          then, median<th class=\"n\">with nothing queued behind</thead><tbody><tr><td>{}<td \
@@ -292,20 +285,4 @@ pub fn launches(page: &mut Page, report: &Report) -> fmt::Result {
         launches.queue_depth,
         percent(launches.launch_bound_per_mille as f64 / 1e3)
     )
-}
-
-/// A part of a whole as a bar.
-pub fn meter(part: f64) -> String {
-    let part = 100.0 * part.clamp(0.0, 1.0);
-    format!(
-        "<svg aria-hidden=\"true\"><rect class=\"track\" width=\"100%\" height=\"100%\"/><rect \
-         class=\"fill\" width=\"{part:.1}%\" height=\"100%\"/></svg>"
-    )
-}
-
-/// A text that begins with a capital letter.
-pub fn sentence(text: &str) -> String {
-    let mut letters = text.chars();
-    let first = letters.next().map(char::to_uppercase);
-    first.into_iter().flatten().chain(letters).collect()
 }

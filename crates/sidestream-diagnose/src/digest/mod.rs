@@ -4,10 +4,12 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
-use super::part::{Part, Parts};
+mod part;
+
 use crate::idle::{Cause, Idle};
 use crate::measure::{Class, Collectives, Spans, Steps, class};
 use crate::model::{ExchangeKind, Exchanges, Name, Names, ProcessGroup, Trace};
+pub use part::{Part, Parts};
 
 /// An exchange without a number.
 pub const NO_SEQ: u32 = u32::MAX;

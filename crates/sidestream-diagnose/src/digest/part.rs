@@ -1,45 +1,29 @@
 //! What a step of a rank consists of, as far as it is the rank's own: why one takes longer than another.
 
-use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
 
 use crate::idle::Cause;
+use crate::words::words;
 
-/// A part of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
-    /// Kernels that compute.
-    Compute,
-    /// Copies that nothing hides, and idle time that copies are to blame for.
-    Copies,
-    /// Idle time in which the host waited for its loader.
-    Loader,
-    /// Idle time in which the host was late for another reason.
-    Host,
-    /// Idle time of another cause.
-    Other,
+words! {
+    /// A part of a step.
+    pub enum Part {
+        /// Kernels that compute.
+        Compute = "compute",
+        /// Copies that nothing hides, and idle time that copies are to blame for.
+        Copies = "copies",
+        /// Idle time in which the host waited for its loader.
+        Loader = "loader",
+        /// Idle time in which the host was late for another reason.
+        Host = "host",
+        /// Idle time of another cause.
+        Other = "other",
+    }
 }
 
 impl Part {
-    /// All of them.
-    pub const ALL: [Part; 5] = [
-        Part::Compute,
-        Part::Copies,
-        Part::Loader,
-        Part::Host,
-        Part::Other,
-    ];
-
-    /// The word of the output.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Part::Compute => "compute",
-            Part::Copies => "copies",
-            Part::Loader => "loader",
-            Part::Host => "host",
-            Part::Other => "other",
-        }
-    }
-
     /// Where idle time of a cause belongs.
     pub fn of(cause: Cause) -> Part {
         match cause {
@@ -91,9 +75,8 @@ impl Parts {
 
     /// As JSON.
     pub fn json(&self) -> Value {
-        let each = Part::ALL.iter();
-        let each = each.map(|part| (part.as_str().to_owned(), self.ns(*part).into()));
-        Value::Object(each.collect::<Map<String, Value>>())
+        let each = Part::ALL.into_iter().zip(self.ns);
+        json!(each.collect::<BTreeMap<Part, u64>>())
     }
 
     /// From their JSON; none if one is missing.
