@@ -172,7 +172,7 @@ impl Checker {
     }
 
     /// The names of spans, by their id.
-    pub fn span_names(&self) -> &[String] {
+    pub(crate) fn span_names(&self) -> &[String] {
         self.spans.names()
     }
 

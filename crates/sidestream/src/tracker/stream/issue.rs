@@ -753,7 +753,7 @@ impl Step<'_> {
 
     /// Submits a call that touches no memory, and tells the log.
     #[inline]
-    pub fn submit(&mut self, kind: Kind) -> Result<()> {
+    pub(super) fn submit(&mut self, kind: Kind) -> Result<()> {
         let runtime = &self.stream.runtime;
         let op = plain(self.thread.id, kind, &mut self.pen, self.at);
         // SAFETY: it names no memory; its stream and its event are held.

@@ -35,7 +35,7 @@ pub struct Stream {
 
 impl Core {
     /// A stream of the driver, new or adopted.
-    pub fn new(
+    pub(crate) fn new(
         runtime: &Runtime,
         device: DeviceId,
         kind: StreamKind,
@@ -48,7 +48,7 @@ impl Core {
     }
 
     /// The same with an id that stands for no stream yet: one that could not be made when the log was told of it.
-    pub fn named(
+    pub(crate) fn named(
         runtime: &Runtime,
         id: StreamId,
         device: DeviceId,
@@ -95,7 +95,7 @@ impl Core {
 
 impl Streams {
     /// A stream that nobody holds and that has nothing to do, or a new one.
-    pub fn get(
+    pub(crate) fn get(
         &self,
         runtime: &Arc<Runtime>,
         device: DeviceId,
@@ -121,7 +121,7 @@ impl Streams {
     }
 
     /// A handle for every stream there is.
-    pub fn all(&self, runtime: &Arc<Runtime>) -> Vec<Stream> {
+    pub(crate) fn all(&self, runtime: &Arc<Runtime>) -> Vec<Stream> {
         let made = self.made.lock();
         let handles = made.iter().map(|core| Stream {
             runtime: Arc::clone(runtime),
