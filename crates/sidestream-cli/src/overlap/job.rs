@@ -278,10 +278,7 @@ impl Program {
 
     fn compute(&mut self, slot: u32, stream: StreamId) {
         let (input, output) = (slot_buffer(slot, 0), slot_buffer(slot, 1));
-        let kind = Kind::Kernel {
-            stream,
-            launches: 1,
-        };
+        let kind = Kind::kernel(stream);
         self.push(kind, [(input, Mode::Read), (output, Mode::Write)]);
     }
 

@@ -22,7 +22,7 @@
 //!     id: OpId(id),
 //!     thread: ThreadId(0),
 //!     site: SiteId(id),
-//!     kind: Kind::Kernel { stream, launches: 1 },
+//!     kind: Kind::kernel(stream),
 //!     accesses: [Access { buffer, start: 0, end: 1024, mode }].into_iter().collect(),
 //! };
 //! checker.push(&kernel(0, s1, Mode::Write))?;

@@ -71,7 +71,7 @@ impl<C: Clone + Default> Ranges<C> {
 
     /// How many cells there are.
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         let parts = self.parts.as_ref();
         parts.map_or(1, |parts| parts.few.len() + parts.many.len())
     }

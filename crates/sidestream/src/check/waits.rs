@@ -319,13 +319,7 @@ mod tests {
         let ops = (0..60).map(|id| {
             let (stream, event) = (StreamId(draw(STREAMS)), EventId(draw(EVENTS)));
             let (kind, accesses) = match draw(20) {
-                0..=7 => (
-                    Kind::Kernel {
-                        stream,
-                        launches: 1,
-                    },
-                    accesses(&mut draw),
-                ),
+                0..=7 => (Kind::kernel(stream), accesses(&mut draw)),
                 8..=11 => (Kind::Record { event, stream }, Accesses::new()),
                 12..=16 => (Kind::Wait { stream, event }, Accesses::new()),
                 17 => (Kind::SyncStream { stream }, Accesses::new()),
@@ -415,10 +409,7 @@ mod tests {
                 accesses,
             }
         };
-        let kernel = |id| Kind::Kernel {
-            stream: stream(id),
-            launches: 1,
-        };
+        let kernel = |id| Kind::kernel(stream(id));
         let event = EventId(0);
         let mut ops = vec![
             op(0, kernel(0), Some(0)),

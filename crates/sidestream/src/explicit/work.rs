@@ -135,10 +135,7 @@ impl Stream {
         }
         not_empty(grid, kernel.name())?;
         let passed: SmallVec<[backend::Arg; 6]> = args.iter().map(Arg::passed).collect();
-        let kind = Kind::Kernel {
-            stream: self.id(),
-            launches: 1,
-        };
+        let kind = Kind::kernel(self.id());
         let launch = Launch {
             code: kernel.code(),
             grid,

@@ -152,10 +152,7 @@ impl GraphBuilder {
             grid,
             args: args.collect(),
         };
-        let kind = Kind::Kernel {
-            stream: NO_STREAM,
-            launches: 1,
-        };
+        let kind = Kind::kernel(NO_STREAM);
         Ok(self.add(kind, work, &pieces))
     }
 

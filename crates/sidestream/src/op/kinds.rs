@@ -241,6 +241,13 @@ impl Kind {
         self.row().0
     }
 
+    /// One launch of a kernel. Several in a row as one call are a stream program's alone.
+    #[inline]
+    pub fn kernel(stream: StreamId) -> Kind {
+        let launches = 1;
+        Kind::Kernel { stream, launches }
+    }
+
     /// A copy in a stream of the device `on`, each side given by its memory and the device that has it.
     pub fn copy(
         stream: StreamId,

@@ -382,10 +382,7 @@ impl Stream {
             place = place.offset(end);
         }
         self.issue(Call {
-            kind: Kind::Kernel {
-                stream: self.core.id,
-                launches: 1,
-            },
+            kind: Kind::kernel(self.core.id),
             payload: Payload::Gather(&copies),
             touches: &touches,
             sources: &mut sources,
