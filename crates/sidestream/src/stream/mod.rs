@@ -6,6 +6,7 @@
 
 mod copy;
 mod launch;
+mod plan;
 
 use std::fmt;
 use std::panic::Location;
@@ -17,11 +18,10 @@ use crate::event::{Event, TimedEvent};
 use crate::op::Kind;
 use crate::tracker::{Mark, Place, Runtime};
 
-pub use copy::Rows;
-pub(crate) use copy::{
-    Pattern, copy, each_row, one_row, pattern, same_len, same_rows, size_of_all,
-};
+pub(crate) use copy::size_of_all;
 pub(crate) use launch::not_empty;
+pub use plan::Rows;
+pub(crate) use plan::{CopyPlan, FillPlan};
 
 pub use crate::tracker::Stream;
 

@@ -40,6 +40,13 @@ pub(crate) struct Touch<'a> {
     pub mode: Mode,
 }
 
+impl Touch<'_> {
+    /// Of the first byte.
+    pub(crate) fn address(&self) -> Address {
+        self.block.address.offset(self.start)
+    }
+}
+
 /// What the lock of a block guards.
 #[derive(Default)]
 pub(crate) struct BlockState {
