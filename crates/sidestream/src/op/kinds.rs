@@ -136,12 +136,34 @@ macro_rules! kinds {
                 })
             }
 
-            /// Its code, its name, its function and its class.
-            #[inline(always)]
+            /// Its code in a log.
+            #[inline]
+            pub fn code(&self) -> u8 {
+                match self {
+                    $(Kind::$kind { .. } => $code,)*
+                }
+            }
+
+            /// What people call it.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Kind::$kind { .. } => $name,)*
+                }
+            }
+
+            /// The function of CUDA's runtime that makes the call; ours have names of their own.
+            pub fn function(&self) -> &'static str {
+                match self {
+                    $(Kind::$kind { .. } => $function,)*
+                }
+            }
+
+            /// Its class.
+            #[inline]
             #[expect(unused_variables, reason = "few classes say what the fields do")]
-            fn row(&self) -> (u8, &'static str, &'static str, Class) {
+            pub fn class(&self) -> Class {
                 match *self {
-                    $(Kind::$kind { $($field, $($second,)?)* } => ($code, $name, $function, $class),)*
+                    $(Kind::$kind { $($field, $($second,)?)* } => $class,)*
                 }
             }
 
@@ -224,12 +246,6 @@ fn across(peer: DeviceId) -> Class {
 }
 
 impl Kind {
-    /// Its code in a log.
-    #[inline]
-    pub fn code(&self) -> u8 {
-        self.row().0
-    }
-
     /// One launch of a kernel. Several in a row as one call are a stream program's alone.
     #[inline]
     pub fn kernel(stream: StreamId) -> Kind {
@@ -251,22 +267,6 @@ impl Kind {
             }
             _ => Kind::Copy { stream, from, to },
         }
-    }
-
-    /// What people call it.
-    pub fn name(&self) -> &'static str {
-        self.row().1
-    }
-
-    /// The function of CUDA's runtime that makes the call; ours have names of their own.
-    pub fn function(&self) -> &'static str {
-        self.row().2
-    }
-
-    /// Its class.
-    #[inline]
-    pub fn class(&self) -> Class {
-        self.row().3
     }
 
     /// Hands each id that the call names to `take`, in the order of its fields.
