@@ -15,7 +15,6 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::event::{Event, TimedEvent};
-use crate::op::Kind;
 use crate::tracker::{Mark, Place, Runtime};
 
 pub(crate) use copy::size_of_all;
@@ -137,11 +136,7 @@ impl Stream {
     fn timed(&self, at: Place) -> Result<TimedEvent> {
         self.runtime.check()?;
         let event = self.runtime.event(self.core.device, true)?;
-        let kind = Kind::Record {
-            event: event.id,
-            stream: self.core.id,
-        };
-        let recorded = Arc::new(self.record_as(event, kind, at)?);
+        let recorded = Arc::new(self.record_as(event, at)?);
         let event = Event {
             runtime: Arc::clone(&self.runtime),
             mark: Mark::Recorded(Arc::clone(&recorded)),
